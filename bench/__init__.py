@@ -1,1 +1,1 @@
-"""Every speed figure the product claims, measured beside its yardstick in one run."""
+"""Measures every speed figure that the product claims, each next to its yardstick."""

@@ -1,4 +1,4 @@
-"""`make bench`: all figures; exit 1 if one of them does not hold. `python -m bench NAME …` runs only those."""
+"""`make bench` measures all figures; exit 1 if one exceeds its limit. `python -m bench NAME …` runs only these."""
 
 import sys
 from importlib import import_module
@@ -25,6 +25,6 @@ NAMES = (
 
 if unknown := [name for name in sys.argv[1:] if name not in NAMES]:
     sys.exit(f"there is no bench {unknown[0]}; choose from {', '.join(NAMES)}")
-# A module is imported when it is its turn, so that one bench needs only what it uses.
-held = [import_module(f"bench.{name}").main() for name in sys.argv[1:] or NAMES]
-sys.exit(0 if all(held) else 1)
+# Each module is imported just before it runs, so that one bench needs only its own packages.
+results = [import_module(f"bench.{name}").main() for name in sys.argv[1:] or NAMES]
+sys.exit(0 if all(results) else 1)

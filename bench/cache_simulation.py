@@ -1,9 +1,9 @@
-"""A second, independent account of what a conversation costs, to check the ledger against.
+"""An independent simulation of the cost of conversations, to check the ledger.
 
-A conversation is given by its shape: sizes and times, no text. It is run twice, as a model that folds and as one that
-never heard of folding, against a simulated prompt cache: prefixes live for five minutes or an hour after their last
-use, and a lookup goes back at most 20 blocks. The run that folds gives the events the ledger reads, and what it really
-cost; the other run gives what it would have cost. Nothing of the ledger's own reasoning is used.
+A conversation is given by its shape: sizes and times, no text. It is run twice, with and without folding, against a
+simulated prompt cache: prefixes live for five minutes or an hour after their last use, and a lookup goes back at most
+20 blocks. The run with folding gives the events that the ledger reads, and its real cost; the other run gives the cost
+without folding. No calculation of the ledger is used.
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ def read_shapes(path: Path) -> Iterator[SimulatedConversation]:
 
 
 def random_shape(seed: int) -> SimulatedConversation:
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     now, turns = 0.0, []
-    for number in range(dice.randrange(3, 90)):
-        now += dice.choice([5, 10, 20, 40, 200, 900, 5_000]) if number % 7 == 0 else dice.randrange(4, 30)
-        user = dice.randrange(5, 400) if number == 0 or dice.random() < 0.12 else 0
-        results = tuple(dice.randrange(10, 6_000) for _ in range(dice.choice([0, 1, 1, 1, 2])))
-        turns.append(SimulatedTurn(now, user, False, dice.randrange(20, 800), results))
-    return SimulatedConversation(f"random {seed}", dice.choice([2_000, 20_000]), tuple(turns))
+    for number in range(rng.randrange(3, 90)):
+        now += rng.choice([5, 10, 20, 40, 200, 900, 5_000]) if number % 7 == 0 else rng.randrange(4, 30)
+        user = rng.randrange(5, 400) if number == 0 or rng.random() < 0.12 else 0
+        results = tuple(rng.randrange(10, 6_000) for _ in range(rng.choice([0, 1, 1, 1, 2])))
+        turns.append(SimulatedTurn(now, user, False, rng.randrange(20, 800), results))
+    return SimulatedConversation(f"random {seed}", rng.choice([2_000, 20_000]), tuple(turns))
 
 
 @dataclass(frozen=True, slots=True)
 class _SimulatedBlock:
-    """A piece of a request. `own` is what our tools added; `call` is the turn it belongs to."""
+    """A block of a request. `own` marks calls and results of our tools; `result_of` is the turn of a tool result."""
 
     name: str
     tokens: int
@@ -98,14 +98,14 @@ class SimulatedCache:
     _until: dict[tuple[str, ...], float] = field(default_factory=dict)
 
     def ask(self, blocks: Sequence[_SimulatedBlock], at_s: float, output: int) -> SimulatedUsage:
-        """Send a request whose last block and first block are marked for the cache."""
+        """Sends a request whose first and last block are marked for the cache."""
         names = tuple(block.name for block in blocks)
         ends = [*range(len(names), max(0, len(names) - LOOKBACK_BLOCKS - 1), -1), 1]
-        found = next((end for end in ends if self._until.get(_key(names, end), -1) >= at_s), 0)
+        cached_blocks = next((end for end in ends if self._until.get(_key(names, end), -1) >= at_s), 0)
         life_s = LIFE_S[self.writes_1h]
-        for end in {1, found, len(names)} - {0}:
+        for end in {1, cached_blocks, len(names)} - {0}:
             self._until[_key(names, end)] = at_s + life_s
-        read = sum(block.tokens for block in blocks[:found])
+        read = sum(block.tokens for block in blocks[:cached_blocks])
         return SimulatedUsage(read, sum(block.tokens for block in blocks) - read, output, self.writes_1h)
 
 
@@ -123,77 +123,77 @@ class SimulatedRun:
 
 
 def run_without(conversation: SimulatedConversation, *, writes_1h: bool = False) -> SimulatedRun:
-    """A model that never heard of folding."""
+    """Runs the conversation without folding."""
     run, cache = SimulatedRun(), SimulatedCache(writes_1h)
     history = [_SimulatedBlock("system", conversation.system)]
     for number, turn in enumerate(conversation.turns):
-        history = _before(history, number, turn)
+        history = _with_user_message(history, number, turn)
         run.usages.append(cache.ask(history, turn.at_s, turn.out))
-        history += _after(number, turn)
+        history += _turn_blocks(number, turn)
     return run
 
 
-def _before(history: list[_SimulatedBlock], number: int, turn: SimulatedTurn) -> list[_SimulatedBlock]:
+def _with_user_message(history: list[_SimulatedBlock], number: int, turn: SimulatedTurn) -> list[_SimulatedBlock]:
     if turn.compacted:
         history = [*history[:1], _SimulatedBlock(f"compacted {number}", 2_000)]
     return [*history, _SimulatedBlock(f"user {number}", turn.user)] if turn.user else history
 
 
-def _after(number: int, turn: SimulatedTurn) -> list[_SimulatedBlock]:
+def _turn_blocks(number: int, turn: SimulatedTurn) -> list[_SimulatedBlock]:
     results = [_SimulatedBlock(f"result {number}.{k}", size, result_of=number) for k, size in enumerate(turn.results)]
     return [_SimulatedBlock(f"out {number}", turn.out), *results]
 
 
 class FoldingModel:
-    """The same conversation by a model that folds, in one of several ways:
+    """Runs a conversation with folding, by one of several strategies:
 
-    fold        one call of `context_fold` in a turn of its own, once enough work is there
-    beside      the same call beside other calls
+    fold        one call of `context_fold` in a separate turn, when there is enough work
+    beside      the same call in a message with other calls
     branch      `context_branch` before tool turns and `context_return` after eight of them
-    cold        results are left out after a pause that outlived the cache; the model does nothing
+    cold        results are left out after a pause longer than the life of the cache; the model does nothing
     both        beside and cold
-    idle        our tools are there and never used
+    idle        our tools are offered and never used
     """
 
-    def __init__(self, conversation: SimulatedConversation, way: str, *, writes_1h: bool, estimate: float) -> None:
-        self._conversation, self._way, self._estimate = conversation, way, estimate
+    def __init__(self, conversation: SimulatedConversation, strategy: str, *, writes_1h: bool, estimate: float) -> None:
+        self._conversation, self._strategy, self._estimate = conversation, strategy, estimate
         self._cache = SimulatedCache(writes_1h)
-        self._has_tools = way != "cold"
+        self._has_tools = strategy != "cold"
         definitions = DEFINITIONS_TOKENS if self._has_tools else 0
-        # What the agent sends, and what is left out of it: the names of blocks, and those with a stub.
+        # The history of the agent, the names of blocks that are dropped, and the names of blocks replaced by a stub.
         self._history = [_SimulatedBlock("system + tools", conversation.system + definitions)]
         self._dropped: set[str] = set()
         self._stubs: set[str] = set()
         self._since = 1
         self._opened: int | None = None
         self._turns_open = 0
-        self._new: list[FoldSeen] = []
-        self._kept: int | None = None
+        self._new_folds: list[FoldSeen] = []
+        self._kept_tokens: int | None = None
         self._last_s = 0.0
         self._folds = 0
-        self._asked = 0
+        self._blocks_sent = 0
         self.run = SimulatedRun()
 
     def play(self) -> SimulatedRun:
         for number, turn in enumerate(self._conversation.turns):
             before = len(self._history)
-            self._history = _before(self._history, number, turn)
+            self._history = _with_user_message(self._history, number, turn)
             if turn.compacted or turn.user:
                 self._since, self._opened = len(self._history), None
             if turn.compacted and len(self._history) < before:
                 self._dropped.clear()
                 self._stubs.clear()
-            if self._way in ("cold", "both"):
+            if self._strategy in ("cold", "both"):
                 self._leave_out_cold(number, turn.at_s)
-            at_s, more = turn.at_s, bool(turn.results)
-            if self._way == "fold" and self._work() >= FOLD_FROM_TOKENS:
+            at_s, has_tool_calls = turn.at_s, bool(turn.results)
+            if self._strategy == "fold" and self._work() >= FOLD_FROM_TOKENS:
                 at_s = self._fold_alone(at_s)
-            if self._way == "branch":
-                at_s = self._branch_or_return(number, at_s, more)
-            beside = self._way in ("beside", "both") and more and self._work() >= FOLD_FROM_TOKENS
+            if self._strategy == "branch":
+                at_s = self._branch_or_return(number, at_s, has_tool_calls)
+            beside = self._strategy in ("beside", "both") and has_tool_calls and self._work() >= FOLD_FROM_TOKENS
             self._ask(at_s, turn.out + (FOLD_OUTPUT_TOKENS if beside else 0), FOLD_OUTPUT_TOKENS if beside else 0)
             since = len(self._history)
-            self._history += _after(number, turn)
+            self._history += _turn_blocks(number, turn)
             if beside:
                 self._put_own(FOLD_OUTPUT_TOKENS, FOLD_RESULT_TOKENS)
                 self._drop(self._since, since)
@@ -211,44 +211,46 @@ class FoldingModel:
         self._since = len(self._history)
         return at_s + 1
 
-    def _branch_or_return(self, number: int, at_s: float, more: bool) -> float:
-        is_over = not more or self._turns_open >= BRANCH_TURNS or number == len(self._conversation.turns) - 1
+    def _branch_or_return(self, number: int, at_s: float, has_tool_calls: bool) -> float:
+        is_over = not has_tool_calls or self._turns_open >= BRANCH_TURNS or number == len(self._conversation.turns) - 1
         if self._opened is not None and is_over:
             self._ask(at_s, RETURN_TOKENS, RETURN_TOKENS, only_ours=True)
             end = len(self._history)
             self._put_own(RETURN_TOKENS, RETURN_RESULT_TOKENS)
             self._drop(self._opened, end)
             self._opened, at_s = None, at_s + 1
-        if self._opened is None and more:
+        if self._opened is None and has_tool_calls:
             self._ask(at_s, BRANCH_TOKENS, BRANCH_TOKENS, only_ours=True)
             self._put_own(BRANCH_TOKENS, BRANCH_RESULT_TOKENS)
             self._opened, self._turns_open, at_s = len(self._history), 0, at_s + 1
         self._turns_open += 1
         return at_s
 
-    def _put_own(self, called: int, result: int) -> None:
+    def _put_own(self, call: int, result: int) -> None:
         self._folds += 1
         self._history += [
-            _SimulatedBlock(f"our call {self._folds}", called, own=True),
+            _SimulatedBlock(f"our call {self._folds}", call, own=True),
             _SimulatedBlock(f"our result {self._folds}", result, own=True),
         ]
 
     def _drop(self, start: int, end: int) -> None:
-        gone = [block for block in self._history[start:end] if not block.own]
-        kept = self._sent_tokens(self._history[:start])
-        tokens = self._sent_tokens(gone)
-        self._dropped |= {block.name for block in gone}
+        dropped = [block for block in self._history[start:end] if not block.own]
+        tokens_before = self._sent_tokens(self._history[:start])
+        tokens = self._sent_tokens(dropped)
+        self._dropped |= {block.name for block in dropped}
         if tokens:
-            self._new.append(FoldSeen(f"br_{self._folds:016x}", self._estimated(tokens), self._estimated(kept)))
+            self._new_folds.append(
+                FoldSeen(f"br_{self._folds:016x}", self._estimated(tokens), self._estimated(tokens_before))
+            )
 
     def _leave_out_cold(self, number: int, at_s: float) -> None:
         if not self.run.usages or at_s - self._last_s <= LIFE_S[self._cache.writes_1h]:
             return
-        for place, block in enumerate(self._history):
+        for position, block in enumerate(self._history):
             is_old = 0 <= block.result_of < number - RECENT_TURNS
             if is_old and block.tokens >= COLD_RESULT_TOKENS and block.name not in self._stubs | self._dropped:
-                if self._kept is None:
-                    self._kept = self._estimated(self._sent_tokens(self._history[:place]))
+                if self._kept_tokens is None:
+                    self._kept_tokens = self._estimated(self._sent_tokens(self._history[:position]))
                 self._stubs.add(block.name)
 
     def _sent(self, blocks: Sequence[_SimulatedBlock]) -> list[_SimulatedBlock]:
@@ -287,16 +289,16 @@ class FoldingModel:
                 usage.written,
                 output,
                 f"c{len(self.run.events)}",
-                tuple(self._new),
+                tuple(self._new_folds),
                 cache_write_1h_tokens=usage.written if usage.writes_1h else 0,
                 our_tokens=self._estimated(ours),
                 our_output_tokens=our_output,
                 only_ours=only_ours,
-                kept_tokens=self._kept,
-                new_blocks=blocks - self._asked,
+                kept_tokens=self._kept_tokens,
+                new_blocks=blocks - self._blocks_sent,
             )
         )
-        self._new, self._kept, self._last_s, self._asked = [], None, at_s, blocks
+        self._new_folds, self._kept_tokens, self._last_s, self._blocks_sent = [], None, at_s, blocks
 
 
 def _moment(at_s: float) -> str:

@@ -1,4 +1,4 @@
-"""How much processor time commands take to start, against a bare interpreter. They are started as `uv` installs them.
+"""The processor time of starting commands, compared with a bare interpreter. They are started as `uv` installs them.
 
 python -m bench.commands
 """
@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.figures import Figure, show, tell
+from bench.figures import Figure, report_progress, show
 from contextfold.common.canonical import parse_json
 from contextfold.fold.service.callers import LOCAL_OWNER, Caller
 from contextfold.fold.service.fold_service import FoldService
@@ -37,7 +37,7 @@ PYTHON = "python -I"
 
 
 def processor_s(argv: Sequence[str], env: dict[str, str]) -> float:
-    """Of one run, whatever its exit code."""
+    """The processor time of one run, with any exit code."""
     quiet = subprocess.DEVNULL
     process = subprocess.Popen(argv, env=env, cwd=env["HOME"], stdin=quiet, stdout=quiet, stderr=quiet)
     _, status, usage = os.wait4(process.pid, 0)
@@ -62,7 +62,7 @@ async def fill(path: Path) -> str:
 
 
 def main(turns: int = TURNS) -> bool:
-    tell("starts of commands")
+    report_progress("starts of commands")
     with tempfile.TemporaryDirectory() as home:
         env = {"HOME": home, "PATH": os.environ["PATH"]}
         Path(home, "docs").mkdir()
@@ -70,11 +70,11 @@ def main(turns: int = TURNS) -> bool:
         filled = Path(home, "filled.db")
         branch_id = asyncio.run(fill(filled))
         context = [sys.executable, "-c", PROGRAM]
-        of_project = ["--project", PROJECT, "--store", str(filled)]
+        project_options = ["--project", PROJECT, "--store", str(filled)]
         subprocess.run([*context, "build", "docs"], env=env, cwd=home, check=True)
-        # The first question indexes what was folded.
-        asking = [*context, "recall", "who saw the broken timer", "--store", str(filled)]
-        subprocess.run(asking, env=env, cwd=home, check=True, stdout=subprocess.DEVNULL)
+        # The first question builds the index of recall.
+        recall_command = [*context, "recall", "who saw the broken timer", "--store", str(filled)]
+        subprocess.run(recall_command, env=env, cwd=home, check=True, stdout=subprocess.DEVNULL)
         daemon = subprocess.Popen(
             [*context, "serve", "--port", "0"], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
@@ -93,14 +93,14 @@ def main(turns: int = TURNS) -> bool:
                 "context recall": [*context, "recall", "roll back"],
                 "context recall, a keyword of the rules": [*context, "recall", "rotate the auth token"],
                 "context recall, a possible secret": [*context, "recall", "the auth token is hunterseven"],
-                "context fold status, 20 folds": [*context, "fold", "status", *of_project],
-                "context fold list, 20 folds": [*context, "fold", "list", *of_project],
-                "context fold show, 20 folds": [*context, "fold", "show", "main", *of_project],
-                "context fold search, 20 folds": [*context, "fold", "search", "clock", *of_project],
-                "context fold savings, 20 folds": [*context, "fold", "savings", *of_project],
-                "context fold expand, 20 folds": [*context, "fold", "expand", branch_id, *of_project],
-                "context fold report, 20 folds": [*context, "fold", "report", *of_project],
-                "context recall, 20 folds": asking,
+                "context fold status, 20 folds": [*context, "fold", "status", *project_options],
+                "context fold list, 20 folds": [*context, "fold", "list", *project_options],
+                "context fold show, 20 folds": [*context, "fold", "show", "main", *project_options],
+                "context fold search, 20 folds": [*context, "fold", "search", "clock", *project_options],
+                "context fold savings, 20 folds": [*context, "fold", "savings", *project_options],
+                "context fold expand, 20 folds": [*context, "fold", "expand", branch_id, *project_options],
+                "context fold report, 20 folds": [*context, "fold", "report", *project_options],
+                "context recall, 20 folds": recall_command,
             }
             # A bare interpreter before each command, because the machine's speed changes within a second.
             pairs: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
@@ -115,9 +115,9 @@ def main(turns: int = TURNS) -> bool:
         [
             Figure(
                 name,
-                f"{1000 * statistics.median(own for _, own in times):.1f} ms",
+                f"{1000 * statistics.median(command_s for _, command_s in times):.1f} ms",
                 f"{PYTHON} {1000 * statistics.median(bare_s for bare_s, _ in times):.1f} ms",
-                statistics.median(own / bare_s for bare_s, own in times),
+                statistics.median(command_s / bare_s for bare_s, command_s in times),
                 LIMITS.get(name, LIMIT),
             )
             for name, times in pairs.items()

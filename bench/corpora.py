@@ -1,4 +1,4 @@
-"""The corpora the figures are taken on: made once by gen_corpus.py's own functions, kept in .bench/."""
+"""The corpora that the figures use: generated once by gen_corpus.py and stored in .bench/."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from bench import gen_corpus
-from bench.figures import tell
+from bench.figures import report_progress
 
 HERE = Path(__file__).resolve().parent.parent / ".bench"
 SEED = 20240607
@@ -17,16 +17,16 @@ PER_FOLDER = 100
 
 
 def corpus(count: int) -> Path:
-    """A folder of `count` documents around 4 KB."""
+    """A folder of `count` documents of about 4 KB each; generated if it does not exist."""
     path = HERE / f"corpus-{count}"
     if not path.exists():
-        tell(f"making {count:,} documents (once)")
-        making = path.with_suffix(".making")
-        shutil.rmtree(making, ignore_errors=True)
+        report_progress(f"generating {count:,} documents (once)")
+        temporary = path.with_suffix(".making")
+        shutil.rmtree(temporary, ignore_errors=True)
         starts = range(0, count, PER_FOLDER)
         with ProcessPoolExecutor() as pool:
-            list(pool.map(_write_folder, [making] * len(starts), starts, [count] * len(starts), chunksize=8))
-        making.rename(path)
+            list(pool.map(_write_folder, [temporary] * len(starts), starts, [count] * len(starts), chunksize=8))
+        temporary.rename(path)
     return path
 
 
@@ -38,15 +38,15 @@ def _write_folder(out: Path, start: int, count: int) -> None:
         (folder / f"doc{k:06d}.md").write_text(gen_corpus.document(k, words, weights, SEED), encoding="utf-8")
 
 
-_known: list[tuple[list[str], list[float]]] = []
+_vocabularies: list[tuple[list[str], list[float]]] = []
 
 
 def _vocabulary() -> tuple[list[str], list[float]]:
-    if not _known:
+    if not _vocabularies:
         words = gen_corpus.vocabulary(random.Random(SEED))
         weights, total = [], 0.0
         for rank in range(len(words)):
             total += 1.0 / (rank + 2) ** 1.07
             weights.append(total)
-        _known.append((words, weights))
-    return _known[0]
+        _vocabularies.append((words, weights))
+    return _vocabularies[0]

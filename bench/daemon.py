@@ -1,4 +1,4 @@
-"""The daemon's figures: branch and return for one and for many clients, and memory, each next to a yardstick.
+"""The figures of the daemon: branch and return for one and for many clients, and memory, each next to a yardstick.
 
 The yardstick is a bare Starlette handler on the same server, plus a bare SQLite transaction in a thread, measured in
 turns with the daemon and with as many clients.
@@ -20,13 +20,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.figures import Figure, show, tell
+from bench.figures import Figure, report_progress, show
 from bench.stdio import median, p99
 
 COMMAND = Path(sys.executable).parent / "context"
 CLIENTS = (1, 16)
 ERAS = ("2025-11-25", "2026-07-28")
-# The daemon may add at most this many times the bare sum.
+# The daemon may add at most this multiple of the bare sum.
 LIMIT = 3.0
 SESSIONS = 10_000
 MEMORY_LIMIT = 4.0  # times the bare handler's
@@ -54,7 +54,7 @@ BenchDaemonServer(uvicorn.Config(app, port=0, http="h11", loop="asyncio", log_le
 """
 
 
-class Server(NamedTuple):
+class ServerProcess(NamedTuple):
     process: subprocess.Popen[bytes]
     port: int
 
@@ -67,29 +67,29 @@ class Server(NamedTuple):
         self.process.communicate()
 
 
-def bare_server() -> Server:
+def bare_server() -> ServerProcess:
     process = subprocess.Popen([sys.executable, "-c", BARE], stdout=subprocess.PIPE)
     assert process.stdout
-    return Server(process, int(process.stdout.readline()))
+    return ServerProcess(process, int(process.stdout.readline()))
 
 
-def daemon(folder: str, *options: str) -> Server:
+def daemon(folder: str, *options: str) -> ServerProcess:
     argv: list[str | Path] = [COMMAND, "serve", "--port", "0", "--store", f"{folder}/state/state.db", *options]
     env = os.environ | {"CONTEXT_RATE_PER_SECOND": "1000000", "CONTEXT_RATE_BURST": "1000000"}
     with open(f"{folder}/log", "ab") as log:
         process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=log, env=env)
     assert process.stdout
-    return Server(process, int(process.stdout.readline().split(b":")[-1].removesuffix(b"/mcp\n")))
+    return ServerProcess(process, int(process.stdout.readline().split(b":")[-1].removesuffix(b"/mcp\n")))
 
 
-class DaemonClientProcess:
-    """Sends prepared bytes and reads whole answers, so that the client itself takes as little time as possible."""
+class RawHttpClient:
+    """Sends prepared bytes and reads whole responses, so that the client takes as little time as possible."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def ask(self, request: bytes) -> bytes:
+    def call(self, request: bytes) -> bytes:
         self._socket.sendall(request)
         received = b""
         while b"\r\n\r\n" not in received:
@@ -125,14 +125,14 @@ def request(era: str, tool: str, **arguments: object) -> bytes:
     return "\r\n".join(head).encode() + b"\r\n\r\n" + body
 
 
-def pair(era: str, project: str) -> tuple[bytes, bytes]:
+def branch_and_return(era: str, project: str) -> tuple[bytes, bytes]:
     """A branch and a return from it."""
     branch = request(era, "context_branch", description="Find it", prompt=TEXT, project_path=project)
     return branch, request(era, "context_return", message=TEXT, project_path=project)
 
 
-class Taken(NamedTuple):
-    # There is one duration for each call.
+class CallTimes(NamedTuple):
+    # One duration for each call.
     seconds: list[float]
     wall_s: float
 
@@ -141,32 +141,32 @@ class Taken(NamedTuple):
         return len(self.seconds) / self.wall_s
 
 
-def together(workers: list[Callable[[list[float]], None]]) -> Taken:
+def run_concurrently(workers: list[Callable[[list[float]], None]]) -> CallTimes:
     """Starts all workers at the same moment; each records the durations of its calls."""
-    taken: list[list[float]] = [[] for _ in workers]
-    threads = [threading.Thread(target=work, args=(seconds,)) for work, seconds in zip(workers, taken, strict=True)]
+    durations: list[list[float]] = [[] for _ in workers]
+    threads = [threading.Thread(target=work, args=(seconds,)) for work, seconds in zip(workers, durations, strict=True)]
     begin = time.perf_counter()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return Taken([second for seconds in taken for second in seconds], time.perf_counter() - begin)
+    return CallTimes([second for seconds in durations for second in seconds], time.perf_counter() - begin)
 
 
-def calling(port: int, requests: tuple[bytes, ...], rounds: int) -> Callable[[list[float]], None]:
+def calling_worker(port: int, requests: tuple[bytes, ...], rounds: int) -> Callable[[list[float]], None]:
     def work(seconds: list[float]) -> None:
-        client = DaemonClientProcess(port)
+        client = RawHttpClient(port)
         for _ in range(rounds):
             for sent in requests:
                 begin = time.perf_counter()
-                client.ask(sent)
+                client.call(sent)
                 seconds.append(time.perf_counter() - begin)
         client.close()
 
     return work
 
 
-def bare_commits(path: str, clients: int, rounds: int) -> Taken:
+def bare_commits(path: str, clients: int, rounds: int) -> CallTimes:
     """Runs transactions of the size of a call's commit, 2 KB of state and an event, each as one call into a thread.
 
     A program that must not block its event loop, and does not combine waiting commits, works like this.
@@ -195,7 +195,7 @@ def bare_commits(path: str, clients: int, rounds: int) -> Taken:
     begin = time.perf_counter()
     asyncio.run(all_clients())
     connection.close()
-    return Taken(seconds, time.perf_counter() - begin)
+    return CallTimes(seconds, time.perf_counter() - begin)
 
 
 def prepared_database(folder: str) -> str:
@@ -208,35 +208,43 @@ def prepared_database(folder: str) -> str:
     return path
 
 
-def added(blocks: list[Taken]) -> Taken:
-    return Taken([second for block in blocks for second in block.seconds], sum(block.wall_s for block in blocks))
+def combined(blocks: list[CallTimes]) -> CallTimes:
+    return CallTimes([second for block in blocks for second in block.seconds], sum(block.wall_s for block in blocks))
 
 
-def speed_figure(served: Server, bare: Server, database: str, *, era: str, clients: int, turns: int) -> Figure:
+def speed_figure(
+    our_daemon: ServerProcess, bare: ServerProcess, database: str, *, era: str, clients: int, turns: int
+) -> Figure:
     rounds = max(1, 60 // clients)
-    blocks: list[tuple[Taken, Taken, Taken]] = []
+    blocks: list[tuple[CallTimes, CallTimes, CallTimes]] = []
     for turn in range(turns + 1):
         projects = [f"/bench/{era}/{clients}/{turn}/{number}" for number in range(clients)]
-        ours = together([calling(served.port, pair(era, project), rounds) for project in projects])
-        handler = together([calling(bare.port, pair(era, project), rounds) for project in projects])
+        ours = run_concurrently(
+            [calling_worker(our_daemon.port, branch_and_return(era, project), rounds) for project in projects]
+        )
+        handler = run_concurrently(
+            [calling_worker(bare.port, branch_and_return(era, project), rounds) for project in projects]
+        )
         commit = bare_commits(database, clients, rounds)
         blocks.append((ours, handler, commit))
     # The first turn is a warm-up, so it is left out.
-    ours, handler, commit = (added(list(column)) for column in zip(*blocks[1:], strict=True))
+    ours, handler, commit = (combined(list(column)) for column in zip(*blocks[1:], strict=True))
     bare_sum = median(handler.seconds) + median(commit.seconds)
-    measured = f"p50 {exactly(median(ours.seconds))}, p99 {exactly(p99(ours.seconds))}, {ours.per_second:,.0f} calls/s"
-    yardstick = f"{exactly(median(handler.seconds))} handler + {exactly(median(commit.seconds))} transaction"
+    measured = (
+        f"p50 {precise_ms(median(ours.seconds))}, p99 {precise_ms(p99(ours.seconds))}, {ours.per_second:,.0f} calls/s"
+    )
+    yardstick = f"{precise_ms(median(handler.seconds))} handler + {precise_ms(median(commit.seconds))} transaction"
     name = f"a call of branch + return, {clients} client{'s' if clients > 1 else ''}, {era}: added"
     return Figure(name, measured, yardstick, median(ours.seconds) / bare_sum - 1, LIMIT)
 
 
-def memory_figure(served: Server, bare: Server, sessions: int) -> Figure:
-    before = served.memory_mb()
-    client = DaemonClientProcess(served.port)
+def memory_figure(our_daemon: ServerProcess, bare: ServerProcess, sessions: int) -> Figure:
+    before = our_daemon.memory_mb()
+    client = RawHttpClient(our_daemon.port)
     for number in range(sessions):
-        client.ask(pair(ERAS[-1], f"/memory/{number}")[0])
+        client.call(branch_and_return(ERAS[-1], f"/memory/{number}")[0])
     client.close()
-    after, least = served.memory_mb(), bare.memory_mb()
+    after, least = our_daemon.memory_mb(), bare.memory_mb()
     each_kb = (after - before) * 1024 / sessions
     return Figure(
         f"memory with {sessions:,} open sessions",
@@ -247,22 +255,22 @@ def memory_figure(served: Server, bare: Server, sessions: int) -> Figure:
     )
 
 
-def exactly(seconds: float) -> str:
+def precise_ms(seconds: float) -> str:
     return f"{seconds * 1000:.2f} ms"
 
 
 def main(turns: int = 9, sessions: int = SESSIONS) -> bool:
-    tell("daemon")
+    report_progress("daemon")
     with tempfile.TemporaryDirectory() as folder:
-        served, bare, database = daemon(folder), bare_server(), prepared_database(folder)
+        our_daemon, bare, database = daemon(folder), bare_server(), prepared_database(folder)
         try:
             figures = [
-                speed_figure(served, bare, database, era=era, clients=clients, turns=turns)
+                speed_figure(our_daemon, bare, database, era=era, clients=clients, turns=turns)
                 for clients in CLIENTS
                 for era in ERAS
             ]
-            figures.append(memory_figure(served, bare, sessions))
+            figures.append(memory_figure(our_daemon, bare, sessions))
         finally:
-            served.stop()
+            our_daemon.stop()
             bare.stop()
     return show("daemon", figures)

@@ -1,18 +1,17 @@
-"""What folding costs and saves: recorded shapes of conversations, replayed through the real code.
+"""The costs and savings of folding: recorded shapes of conversations, replayed through the real code.
 
     python -m bench.economy [SHAPES]
 
-A shape has sizes and times and no text. Each conversation is written out with generated text and sent request by
-request, three times: without us, with cold results left out, and with `context_fold` as well, called as the advice
-says. Requests are folded by `project_body`, cold results are chosen by the projection, responses are read by the
-proxy's own reader, and the events that the ledger reads are made from the receipts. What a request costs comes from a
-simulated prompt cache that sees only the bytes that are sent: prefixes live for five minutes or an hour after their
-last use, and a lookup goes back at most 20 blocks. Nothing of the ledger's reasoning is used for that. Without a file
-of shapes, shapes are made up.
+A shape has sizes and times and no text. Each conversation gets generated text and is sent request by request, three
+times: without us, with cold results left out, and also with `context_fold`, called as the advice says. Requests are
+folded by `project_body`, cold results are chosen by the projection, responses are read by the proxy's reader, and the
+events that the ledger reads are made from the receipts. The cost of a request comes from a simulated prompt cache that
+sees only the sent bytes: prefixes live for five minutes or an hour after their last use, and a lookup goes back at most
+20 blocks. The simulation uses no calculation of the ledger. Without a file of shapes, shapes are generated.
 
-Shapes do not say which file a call reads or edits. By default every call has a file of its own, so that no read is
-protected as one whose file was edited after it. A row of its own shows the other extreme: every edit changes the file
-that was read last.
+Shapes do not say which file a call reads or edits. By default every call has another file, so that no read is
+protected because its file was edited later. A separate row shows the other extreme: every edit changes the file that
+was read last.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.cache_simulation import LIFE_S, LOOKBACK_BLOCKS, TURN_S
-from bench.figures import Figure, print_table, show, tell
+from bench.figures import Figure, print_table, report_progress, show
 from contextfold.common.token_counter import BYTES_PER_TOKEN, tokens_of
 from contextfold.fold.advice import pays
 from contextfold.fold.events import RequestSent
@@ -56,16 +55,16 @@ SHAPES = Path(__file__).parents[2] / "shared" / "trajectories" / "shapes.jsonl"
 MADE_UP = 24
 PREFIX = "mcp__contextfold__"
 MODEL = "claude-sonnet-4-5"
-# The provider's count of a text is this much below four bytes a token.
+# Four bytes a token overestimate the provider's count by this factor.
 ESTIMATE_OFF = 1.04
 CALL_TOKENS = 20
-# Calls whose results are known beforehand to be short.
+# Tools whose results are known to be short before the call.
 SHORT_RESULTS = re.compile(r"(?i)edit|write|patch|replace|bash|todo|task(create|update)|plan")
-# The words of a summary: with the call around it, what a model writes for a fold.
+# The size of a summary. With the call around it, this is what a model writes for a fold.
 SUMMARY_BYTES = 4 * 250
 LONG_TOKENS, SHORT_TOKENS = 100_000, 20_000
 COLD_MAX, COLD_PROTECTED_MAX, BOTH_MAX, WORST_MAX, LEDGER_OFF_MAX = 0.78, 0.82, 0.66, 1.05, 0.03
-# A difference of less than this part of the cost has no sign worth speaking of.
+# Below this part of the cost, the sign of a difference does not matter.
 SIGN_FROM = 0.0005
 WORDS = ("session", "branch", "token", "request", "reader", "cache", "limit", "writer", "ledger", "store", "cursor")
 
@@ -84,7 +83,7 @@ class ShapeTurn(NamedTuple):
 
 class ShapedConversation(NamedTuple):
     id: str
-    # A person with an agent, with real pauses; or one prompt.
+    # True for a person with an agent, with real pauses; false for a run of one prompt.
     is_session: bool
     tokens: int
     system: int
@@ -97,7 +96,7 @@ def shapes_in(path: Path) -> Iterator[ShapedConversation]:
         now, turns = 0.0, []
         last_s = shape["turns"][0]["at_s"]
         for number, turn in enumerate(shape["turns"]):
-            # A step back means no pause.
+            # A time before the previous one means no pause.
             at_s = turn["at_s"]
             if number:
                 now += TURN_S if at_s is None or last_s is None else max(0.0, at_s - last_s)
@@ -110,16 +109,18 @@ def shapes_in(path: Path) -> Iterator[ShapedConversation]:
 
 
 def made_up_shape(seed: int) -> ShapedConversation:
-    """Sizes and pauses as in recorded conversations: most results are short, some are files; people come back late."""
-    dice = random.Random(seed)
+    """A random shape with sizes and pauses as in recordings: most results are short, some pauses are long."""
+    rng = random.Random(seed)
     is_session = seed % 3 > 0
     now, turns = 0.0, []
-    for number in range(dice.choice([8, 20, 60, 120])):
-        speaks = number == 0 or (is_session and dice.random() < 0.12)
-        now += dice.choice([30, 90, 400, 900, 4_000]) if speaks and number else dice.randrange(4, 30)
-        tools = [dice.choice(["Read", "Bash", "Grep", "Edit"]) for _ in range(dice.choice([0, 1, 1, 1, 1, 2]))]
-        results = tuple((tool, int(min(9_000, 60 + dice.paretovariate(0.9) * 120))) for tool in tools)
-        turns.append(ShapeTurn(now, dice.randrange(10, 300) if speaks else 0, False, dice.randrange(40, 500), results))
+    for number in range(rng.choice([8, 20, 60, 120])):
+        user_speaks = number == 0 or (is_session and rng.random() < 0.12)
+        now += rng.choice([30, 90, 400, 900, 4_000]) if user_speaks and number else rng.randrange(4, 30)
+        tools = [rng.choice(["Read", "Bash", "Grep", "Edit"]) for _ in range(rng.choice([0, 1, 1, 1, 1, 2]))]
+        results = tuple((tool, int(min(9_000, 60 + rng.paretovariate(0.9) * 120))) for tool in tools)
+        turns.append(
+            ShapeTurn(now, rng.randrange(10, 300) if user_speaks else 0, False, rng.randrange(40, 500), results)
+        )
     system = 20_000 if is_session else 1_500
     tokens = system + sum(turn.user + turn.out + sum(size for _, size in turn.results) for turn in turns)
     return ShapedConversation(f"made up {seed}", is_session, tokens, system, tuple(turns))
@@ -128,7 +129,7 @@ def made_up_shape(seed: int) -> ShapedConversation:
 # ---- generated text
 
 
-# The same word again and again: only the length of a text counts.
+# One word repeated, because only the length of a text matters.
 _TEXT = " ".join([random.Random(7).choice(WORDS)] * 200_000)
 
 
@@ -162,7 +163,7 @@ _FOLD_RESULT = {
 
 
 def _json(value: object) -> str:
-    """As clients send it."""
+    """Compact JSON, as clients send it."""
     return json.dumps(value, separators=(",", ":"))
 
 
@@ -184,7 +185,7 @@ class ProviderUsage(NamedTuple):
 
 @dataclass(slots=True)
 class ProviderCache:
-    """Knows the prefixes that were marked for the cache: the end of the system prompt and of each request."""
+    """A simulated prompt cache. Cached are the prefixes up to the end of the system prompt and of each request."""
 
     is_1h: bool
     _until: dict[int, float] = field(default_factory=dict)
@@ -194,21 +195,21 @@ class ProviderCache:
         blocks = [_json([request.get("tools"), request["system"]])]
         for message in request["messages"]:
             blocks += [message["role"] + _block_text(block) for block in message["content"]]
-        prefixes, sizes, known = [], [], 0
+        prefixes, sizes, prefix = [], [], 0
         for block in blocks:
-            known = hash((known, block))
-            prefixes.append(known)
+            prefix = hash((prefix, block))
+            prefixes.append(prefix)
             sizes.append(round(len(block) / BYTES_PER_TOKEN / ESTIMATE_OFF))
         ends = [*range(len(blocks), max(0, len(blocks) - LOOKBACK_BLOCKS - 1), -1), 1]
-        found = next((end for end in ends if self._until.get(prefixes[end - 1], -1) >= at_s), 0)
-        for end in {1, found, len(blocks)} - {0}:
+        cached_blocks = next((end for end in ends if self._until.get(prefixes[end - 1], -1) >= at_s), 0)
+        for end in {1, cached_blocks, len(blocks)} - {0}:
             self._until[prefixes[end - 1]] = at_s + LIFE_S[self.is_1h]
-        read = sum(sizes[:found])
+        read = sum(sizes[:cached_blocks])
         return ProviderUsage(read, sum(sizes) - read, output, self.is_1h)
 
 
 def _block_text(block: Mapping[str, Any]) -> str:
-    """What the provider reads of a block. It is sent as JSON with little around it."""
+    """The text of a block without the JSON around it, which hardly counts for the provider."""
     if block["type"] == "text":
         return str(block["text"])
     if block["type"] == "tool_use":
@@ -232,7 +233,7 @@ ALL_TOOLS = Way("the same, with all folding tools offered", FOLD_TOOLS, leaves_o
 
 
 def _definitions(way: Way) -> list[Message]:
-    """As clients name and send them."""
+    """The definitions of the tools, as clients name and send them."""
     return [
         {"name": PREFIX + tool.name, "description": tool.description, "input_schema": tool.schema} for tool in way.tools
     ]
@@ -246,8 +247,8 @@ class ReplayedRun:
 
 
 class ConversationReplay:
-    """Sends a conversation's requests in one of the ways. With `edits_last_read` every edit changes the file that was
-    read last, otherwise no call is about a file of another."""
+    """Sends the requests of a conversation in one of the ways. With `edits_last_read` every edit changes the file that
+    was read last; otherwise every call has another file."""
 
     def __init__(self, shape: ShapedConversation, way: Way, *, is_1h: bool, edits_last_read: bool = False) -> None:
         self._shape, self._way, self._edits_last_read = shape, way, edits_last_read
@@ -263,22 +264,22 @@ class ConversationReplay:
         self._folds = 0
         self._read_path = ""
         self._blocks = 0
-        begun = NewSession("sess_1", "/home/me/project", None).started(_moment(0))
-        self._state = replay([begun], EMPTY)
-        self._begin()
+        started = NewSession("sess_1", "/home/me/project", None).started(_moment(0))
+        self._state = replay([started], EMPTY)
+        self._reset_messages()
         self.run = ReplayedRun()
 
-    def _begin(self) -> None:
+    def _reset_messages(self) -> None:
         self._messages: list[bytes] = []
         self._user: list[Message] = []
-        # The estimated tokens of the tool turns that a fold would take.
+        # The estimated tokens of the tool turns that a fold would replace.
         self._work = 0
 
     def play(self) -> ReplayedRun:
         for number, turn in enumerate(self._shape.turns):
             if turn.compacted and number:
-                # The host's summary is what the user says next.
-                self._begin()
+                # The next message of the user is the host's summary.
+                self._reset_messages()
             if turn.user or not self._user:
                 self._user.append({"type": "text", "text": _text(f"{self._shape.id} user {number}", max(1, turn.user))})
                 self._work = 0
@@ -287,14 +288,14 @@ class ConversationReplay:
         return self.run
 
     def _put(self, role: str, blocks: list[Message]) -> int:
-        """Append a message; its size in tokens."""
+        """Appends a message and gives its size in tokens."""
         self._messages.append(_json({"role": role, "content": blocks}).encode())
         return tokens_of(len(self._messages[-1]))
 
     def _turn(self, number: int, turn: ShapeTurn) -> None:
-        projection, kept = self._projected(turn.at_s)
+        projection, kept_tokens = self._project(turn.at_s)
         answer, results = self._answer(number, turn)
-        # The advice: beside a call whose result is short; otherwise by itself, before a longer call or the answer.
+        # The advice is to fold in a message with a call whose result is short, otherwise in a separate message.
         is_shared = bool(results) and all(SHORT_RESULTS.search(tool) for tool, _ in turn.results)
         is_fold = bool(self._way.tools) and pays(
             projection.receipt.tokens_after - self._work,
@@ -308,21 +309,21 @@ class ConversationReplay:
             if is_shared:
                 answer, results = [*answer, call], [*results, result]
             else:
-                self._send(projection, turn.at_s, [call], 0, kept)
+                self._send(projection, turn.at_s, [call], 0, kept_tokens)
                 self._put("assistant", [call])
                 self._put("user", [result])
-                projection, kept = self._projected(turn.at_s)
+                projection, kept_tokens = self._project(turn.at_s)
             self._work = 0
-        self._send(projection, turn.at_s, answer, turn.out, kept)
+        self._send(projection, turn.at_s, answer, turn.out, kept_tokens)
         work = self._put("assistant", answer) + sum(tokens_of(len(_json(each))) for each in results)
         if not (is_fold and is_shared):
             self._work += work
         self._user = results
 
-    def _projected(self, at_s: float) -> tuple[BodyProjection, int | None]:
-        """As the proxy does it: fold, and once the cache has lapsed decide about cold results and fold again.
+    def _project(self, at_s: float) -> tuple[BodyProjection, int | None]:
+        """Folds as the proxy does. If the cache has lapsed, chooses cold results and folds again.
 
-        And how many tokens are sent in front of results that are left out for the first time.
+        Also gives the number of tokens before the results that are left out for the first time.
         """
         body = self._head + b",".join(self._messages) + b"]}"
         projection = project_body(body, "anthropic", remembered=Remembered(self._outcomes, by_call(self._results)))
@@ -361,7 +362,9 @@ class ConversationReplay:
         result = _json({**_FOLD_RESULT, "branch_id": f"br_{self._folds:016x}"})
         return call, {"type": "tool_result", "tool_use_id": call_id, "content": result}
 
-    def _send(self, projection: BodyProjection, at_s: float, answer: list[Message], out: int, kept: int | None) -> None:
+    def _send(
+        self, projection: BodyProjection, at_s: float, answer: list[Message], out: int, kept_tokens: int | None
+    ) -> None:
         ours = sum(len(_json(block)) for block in answer if block.get("name") == f"{PREFIX}context_fold")
         output = round((out + ours / BYTES_PER_TOKEN) / ESTIMATE_OFF)
         usage = self._cache.ask(projection.body, at_s, output)
@@ -385,7 +388,7 @@ class ConversationReplay:
             our_output_tokens=response.our_output_tokens,
             only_ours=response.only_ours,
             results_dropped=receipt.results_left_out,
-            kept_tokens=kept,
+            kept_tokens=kept_tokens,
             new_blocks=max(0, projection.blocks - self._blocks) if self._blocks else 0,
         )
         recorded = requested(self._state, _moment(at_s), sent, call_id=sent.id, model=sent.model, texts=())
@@ -395,7 +398,7 @@ class ConversationReplay:
 
 
 def _response(projection: BodyProjection, usage: ProviderUsage, answer: list[Message]) -> ResponseFacts:
-    """What the proxy reads of the provider's response."""
+    """The facts that the proxy reads from the provider's response."""
     counts = {
         "input_tokens": 0,
         "cache_read_input_tokens": usage.read,
@@ -435,8 +438,8 @@ class Comparison(NamedTuple):
 
     @property
     def has_wrong_sign(self) -> bool:
-        saved, said = self.without - self.cost, self.ledger_without - self.ledger_sent
-        return abs(saved) >= SIGN_FROM * self.without and (saved > 0) != (said > 0)
+        saved, ledger_saved = self.without - self.cost, self.ledger_without - self.ledger_sent
+        return abs(saved) >= SIGN_FROM * self.without and (saved > 0) != (ledger_saved > 0)
 
 
 def compared(shape: ShapedConversation, *, is_1h: bool) -> list[Comparison]:
@@ -465,7 +468,7 @@ def figures_of(rows: Sequence[Comparison], *, is_1h: bool) -> list[Figure]:
     worst = max(both, key=lambda row: row.ratio)
     off = max((*cold, *both), key=lambda row: row.off)
     wrong = sum(row.has_wrong_sign for row in (*cold, *both))
-    # One-hour caches seldom lapse, so only the cost with the usual ones is limited.
+    # One-hour caches seldom lapse, so the cost is limited only for five-minute caches.
     limits = (None, None) if is_1h else (COLD_MAX, BOTH_MAX)
     return [
         Figure(f"cold results, {life}: dearer conversations", f"{dearer} of {len(cold)}", "0", dearer, 0),
@@ -489,11 +492,11 @@ def figures_of(rows: Sequence[Comparison], *, is_1h: bool) -> list[Figure]:
     ]
 
 
-def _cost_of_sessions(name: str, rows: Sequence[Comparison], most: float | None) -> Figure:
-    """Over the sessions of 20,000 tokens and more. The limits have two decimals, and so is compared."""
+def _cost_of_sessions(name: str, rows: Sequence[Comparison], limit: float | None) -> Figure:
+    """The cost of the sessions of at least 20,000 tokens. It is rounded to two decimals, as the limits are."""
     ratio = total_ratio([row for row in rows if is_long_session(row)])
     return Figure(
-        f"{name}: cost of sessions", f"{ratio:.3f}", "without us", round(ratio, 2), 1.0 if most is None else most
+        f"{name}: cost of sessions", f"{ratio:.3f}", "without us", round(ratio, 2), 1.0 if limit is None else limit
     )
 
 
@@ -506,13 +509,13 @@ def print_by_length(rows: Sequence[Comparison]) -> None:
             ("20k-100k tokens", SHORT_TOKENS, LONG_TOKENS),
             ("> 100k tokens", LONG_TOKENS, sys.maxsize),
         ):
-            some = [
+            group = [
                 row
                 for row in rows
                 if not row.is_1h and row.shape.is_session == is_session and least <= row.shape.tokens < most
             ]
-            cold, both = ([row for row in some if row.way is way] for way in (COLD, BOTH))
-            if some:
+            cold, both = ([row for row in group if row.way is way] for way in (COLD, BOTH))
+            if group:
                 table.append(
                     (
                         f"{kind}, {name}",
@@ -530,7 +533,7 @@ def print_by_length(rows: Sequence[Comparison]) -> None:
 def main(argv: Sequence[str] = ()) -> bool:
     path = Path(argv[0]) if argv else SHAPES
     shapes = list(shapes_in(path)) if path.exists() else [made_up_shape(seed) for seed in range(MADE_UP)]
-    tell(f"replaying {len(shapes)} conversations, six times each")
+    report_progress(f"replaying {len(shapes)} conversations, six times each")
     rows = [row for is_1h in (False, True) for shape in shapes for row in compared(shape, is_1h=is_1h)]
     source = "recorded shapes" if path.exists() else "made-up shapes"
     figures = [figure for is_1h in (False, True) for figure in figures_of(rows, is_1h=is_1h)]

@@ -25,7 +25,7 @@ Template = Callable[[SecretSource, str], str]
 
 
 def with_digit(source: SecretSource, alphabet: str, length: int) -> str:
-    """Random characters with a letter and a digit, as nearly every generated key has."""
+    """Random characters with at least one letter and one digit, as in nearly every generated key."""
     value = list(source.of(alphabet, length))
     value[source.random.randrange(1, length)] = source.random.choice(string.digits)
     value[0] = source.random.choice([character for character in alphabet if character.isalpha()])
@@ -66,13 +66,13 @@ def uuid(source: SecretSource) -> str:
 
 
 def pem(source: SecretSource, label: str, lines: int = 6, width: int = 64) -> tuple[list[str], str]:
-    """The lines of a private key, marks included, and the secret: a line of its body."""
+    """The lines of a private key with its markers, and the secret: a line of its body."""
     body = [source.of(BASE64, width) for _ in range(lines)] + [source.of(BASE64, width // 2) + "=="]
     name = f"{label} PRIVATE".strip() + " KEY"
     return [f"{DASHES}BEGIN {name}{DASHES}", *body, f"{DASHES}END {name}{DASHES}"], body[lines // 2]
 
 
-# Names with something before or behind the word that says what they are, and names in one word.
+# Names with a prefix or suffix around the word that marks a secret, and names of one word.
 NAMES = (
     "API_KEY_OPENAI",
     "TOKEN_GITHUB",
@@ -154,25 +154,25 @@ PLAIN = (
 
 
 def named(source: SecretSource) -> list[Labelled]:
-    found = []
+    labelled = []
     for family, syntaxes in QUOTED.items():
         for syntax in syntaxes:
             name, value = source.random.choice(NAMES), quoted_value(source)
             if family == "markup" or "${{" in syntax:
                 value = plain_password(source)
-            found.append(Labelled(f"{family}: {syntax}", syntax.format(n=name, v=value) + "\n", value))
+            labelled.append(Labelled(f"{family}: {syntax}", syntax.format(n=name, v=value) + "\n", value))
     for name in NAMES:
         syntax, value = source.random.choice(QUOTED["assignment"]), quoted_value(source)
-        found.append(Labelled(f"name: {name}, quoted", syntax.format(n=name, v=value) + "\n", value))
+        labelled.append(Labelled(f"name: {name}, quoted", syntax.format(n=name, v=value) + "\n", value))
         syntax, value = source.random.choice(PLAIN), service_key(source)
-        found.append(Labelled(f"name: {name}, plain", syntax.format(n=name, v=value) + "\n", value))
+        labelled.append(Labelled(f"name: {name}, plain", syntax.format(n=name, v=value) + "\n", value))
     for name in KEY_NAMES:
         syntax, value = source.random.choice((*QUOTED["assignment"], *PLAIN[:3])), short_key(source)
-        found.append(Labelled(f"name: {name}, 20 characters", syntax.format(n=name, v=value) + "\n", value))
+        labelled.append(Labelled(f"name: {name}, 20 characters", syntax.format(n=name, v=value) + "\n", value))
     for syntax in PLAIN:
         value = source.random.choice((plain_password, bracketed_password))(source)
-        found.append(Labelled(f"plain: {syntax}", syntax.format(n="db_password", v=value) + "\n", value))
-    return found
+        labelled.append(Labelled(f"plain: {syntax}", syntax.format(n="db_password", v=value) + "\n", value))
+    return labelled
 
 
 def second_copies(source: SecretSource) -> list[Labelled]:
@@ -311,11 +311,11 @@ FORMATS: tuple[tuple[str, str, str, int], ...] = (
 
 
 def formats(source: SecretSource) -> list[Labelled]:
-    found = []
+    labelled = []
     for kind, prefix, alphabet, length in FORMATS:
         value = prefix + with_digit(source, alphabet, length)
         text = source.random.choice(("got {v} there\n", "- {v}\n", 'call("{v}")\n', "x={v}\n", "<i>{v}</i>\n"))
-        found.append(Labelled(f"format: {kind}", text.format(v=value), value))
+        labelled.append(Labelled(f"format: {kind}", text.format(v=value), value))
     mws = "amzn" + ".mws." + uuid(source)
     discord = "MT" + source.of(MIXED, 24) + "." + source.of(URL_SAFE, 6) + "." + source.of(URL_SAFE, 38)
     tines = f"https://acme-7.tines.com/webhook/{source.of(HEX, 32)}/{source.of(HEX, 32)}"
@@ -331,13 +331,13 @@ def formats(source: SecretSource) -> list[Labelled]:
         ("glued after an escape", f'{{"a":"x\\n{stripe}"}}\n', stripe),
         ("plaid", f"v: access-{'production'}-{(plaid := uuid(source))}\n", plaid),
     ):
-        found.append(Labelled(f"format: {kind}", text, value))
-    return found
+        labelled.append(Labelled(f"format: {kind}", text, value))
+    return labelled
 
 
 def encoded_secrets(source: SecretSource) -> list[Labelled]:
     """Whole secrets in base64 of either alphabet, with and without padding, and with every byte percent-encoded."""
-    password, found = service_key(source), []
+    password, labelled = service_key(source), []
     for kind, secret in (
         ("github", "gh" + "p_" + source.of(MIXED, 36)),
         ("gitlab", "gl" + "pat-" + source.of(URL_SAFE, 20)),
@@ -350,12 +350,12 @@ def encoded_secrets(source: SecretSource) -> list[Labelled]:
             encode(secret.encode()).decode() for encode in (base64.b64encode, base64.urlsafe_b64encode)
         )
         percent = "".join(f"%{byte:02X}" for byte in secret.encode())
-        found += [
+        labelled += [
             Labelled(f"encoded: {kind}, base64", f"config: {standard}\n", standard),
             Labelled(f"encoded: {kind}, url-safe", f"v={url_safe.rstrip('=')}\n", url_safe.rstrip("=")),
             Labelled(f"encoded: {kind}, percent", f"GET /a?x={percent}&y=1\n", percent),
         ]
-    return found
+    return labelled
 
 
 FAMILIES: Sequence[Callable[[SecretSource], list[Labelled]]] = (
@@ -370,6 +370,6 @@ FAMILIES: Sequence[Callable[[SecretSource], list[Labelled]]] = (
 
 
 def everyday_secrets(seed: int) -> list[Labelled]:
-    """Every form once, each with a value of its own; the family is what stands before the colon of the kind."""
+    """Every form once, each with another value. The family is the part of the kind before the colon."""
     source = SecretSource(seed)
     return [labelled for family in FAMILIES for labelled in family(source)]

@@ -1,4 +1,4 @@
-"""Taking figures and laying them out: each beside its yardstick, with the ratio, the limit and the verdict."""
+"""Measures figures and prints them as a table: each next to its yardstick, with ratio, limit and verdict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 Command = Sequence[str | os.PathLike[str]]
 
 
-class Run(NamedTuple):
+class CommandRun(NamedTuple):
     seconds: float
     peak_mb: float
 
@@ -30,8 +30,8 @@ class Figure(NamedTuple):
         return self.ratio <= self.limit
 
 
-def run(command: Command) -> Run:
-    """One run of a command: wall time and peak memory. Its output is thrown away; it must succeed."""
+def run(command: Command) -> CommandRun:
+    """Runs a command once and measures its wall time and peak memory. It must succeed; its output is discarded."""
     begin = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
@@ -41,10 +41,10 @@ def run(command: Command) -> Run:
         raise SystemExit(f"{command} ended with {process.returncode}")
     # The unit of `ru_maxrss` is the byte on macOS and the KiB elsewhere.
     unit = 1 if sys.platform == "darwin" else 1024
-    return Run(seconds, usage.ru_maxrss * unit / 2**20)
+    return CommandRun(seconds, usage.ru_maxrss * unit / 2**20)
 
 
-# What a command's own memory came to. The system's figure for a finished child counts its parent's memory too.
+# Prints the peak memory of the command itself. The system's figure for a child includes memory of its parent.
 _PEAK = """
 import sys
 from contextfold.cli.main import main
@@ -54,7 +54,7 @@ sys.stderr.write(open("/proc/self/status").read().split("VmHWM:")[1].split()[0])
 
 
 def peak_mb(command: Command) -> float:
-    """The peak memory of a `context` command, from one more run, where the system reports it."""
+    """Runs a `context` command and gives its peak memory, as exactly as the system reports it."""
     if not os.path.exists("/proc/self/status"):
         return run(command).peak_mb
     argv = [sys.executable, "-c", _PEAK, *command[1:]]
@@ -62,35 +62,35 @@ def peak_mb(command: Command) -> float:
     return int(done.stderr) / 1024
 
 
-def side_by_side(times: int, *commands: Command) -> list[Run]:
-    """The median run of each command, taken in turns, so that a busy moment of the machine hits all of them."""
-    taken = [[run(command) for command in commands] for _ in range(times)]
-    return [median(column) for column in zip(*taken, strict=True)]
+def side_by_side(times: int, *commands: Command) -> list[CommandRun]:
+    """The median run of each command. They run in turns, so that a busy moment of the machine affects all of them."""
+    rounds = [[run(command) for command in commands] for _ in range(times)]
+    return [median(column) for column in zip(*rounds, strict=True)]
 
 
-def median(runs: Sequence[Run]) -> Run:
-    return Run(statistics.median(r.seconds for r in runs), max(r.peak_mb for r in runs))
+def median(runs: Sequence[CommandRun]) -> CommandRun:
+    return CommandRun(statistics.median(one.seconds for one in runs), max(one.peak_mb for one in runs))
 
 
 def in_turns(
     times: int, *actions: Callable[[], object], clock: Callable[[], float] = time.perf_counter
 ) -> list[list[float]]:
-    """The seconds of each action, taken in turns."""
-    taken: list[list[float]] = [[] for _ in actions]
+    """The durations of each action in seconds. The actions run in turns."""
+    durations: list[list[float]] = [[] for _ in actions]
     for _ in range(times):
-        for action, seconds in zip(actions, taken, strict=True):
+        for action, seconds in zip(actions, durations, strict=True):
             begin = clock()
             action()
             seconds.append(clock() - begin)
-    return taken
+    return durations
 
 
 def ms(seconds: float) -> str:
     return f"{seconds * 1000:,.1f} ms"
 
 
-def tell(text: str) -> None:
-    """Reports progress to the person who waits; it is not part of the figures."""
+def report_progress(text: str) -> None:
+    """Reports progress on stderr; it is not part of the figures."""
     sys.stderr.write(f"bench: {text}\n")
     sys.stderr.flush()
 
@@ -99,8 +99,17 @@ def show(title: str, figures: Sequence[Figure]) -> bool:
     """Prints the figures and returns whether all of them are within their limits."""
     print(f"\n{title}")
     rows = [("figure", "measured", "yardstick", "ratio", "limit", "")]
-    for f in figures:
-        rows.append((f.name, f.measured, f.yardstick, f"{f.ratio:.2f}", f"{f.limit:.2f}", "ok" if f.holds else "OVER"))
+    for figure in figures:
+        rows.append(
+            (
+                figure.name,
+                figure.measured,
+                figure.yardstick,
+                f"{figure.ratio:.2f}",
+                f"{figure.limit:.2f}",
+                "ok" if figure.holds else "OVER",
+            )
+        )
     print_table(rows)
     return all(figure.holds for figure in figures)
 

@@ -1,10 +1,10 @@
-"""What the line about earlier work costs at a session's start, and how often it fits, on recorded conversations.
+"""The cost of the line about earlier work at the start of a session, and how often it fits, on recorded conversations.
 
 python -m bench.first_prompts [FILE]
 
-The conversations of a file (OpenAI's chat format, one JSON object a line) are taken as sessions of one project: each is
-a fold, described by its first prompt and summarised by its last answer. Every one of them then begins again with all
-others folded. A line fits where its first fold ended with the same kind of call as the session that asks.
+The conversations of a file (OpenAI's chat format, one JSON object a line) are used as sessions of one project. Each is
+a fold, described by its first prompt and summarised by its last answer. Then each session starts again with all others
+folded. A line fits if its first fold ended with the same kind of call as the session that starts.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from contextfold.fold.service.callers import Caller, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.tool_arguments import BranchRequest, ReturnRequest
 from contextfold.scrub.standard import standard_scrubber
-from contextfold.stores.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 
 RECORDED = Path(__file__).parent.parent.parent / "shared" / "trajectories" / "tau-bench-airline.jsonl"
-# Calls that change something say what a conversation was about.
+# Calls that only read do not show what a conversation was about.
 READING = ("get_", "list_", "search_", "calculate", "think")
 
 
@@ -38,10 +38,10 @@ class RecordedSession:
 
 
 def sessions(file: Path) -> list[RecordedSession]:
-    found = []
+    recorded_sessions = []
     for line in file.read_text(encoding="utf-8").splitlines():
         messages = json.loads(line)["messages"]
-        said = [each["content"] for each in messages if each["role"] == "user" and each.get("content")]
+        user_texts = [each["content"] for each in messages if each["role"] == "user" and each.get("content")]
         answers = [each["content"] for each in messages if each["role"] == "assistant" and each.get("content")]
         calls = [
             call["function"]["name"]
@@ -49,23 +49,29 @@ def sessions(file: Path) -> list[RecordedSession]:
             for call in each.get("tool_calls") or ()
             if not call["function"]["name"].startswith(READING)
         ]
-        if said and answers:
-            found.append(RecordedSession(said[0], answers[-1], calls[-1] if calls else ""))
-    return found
+        if user_texts and answers:
+            recorded_sessions.append(RecordedSession(user_texts[0], answers[-1], calls[-1] if calls else ""))
+    return recorded_sessions
 
 
-async def _line(recorded: list[RecordedSession], asking: int) -> tuple[str, str]:
+async def _line(recorded: list[RecordedSession], current: int) -> tuple[str, str]:
     """The line at the start of a session, and the kind of the first fold that it names."""
     service = FoldService(MemoryStore(), standard_scrubber())
-    place, caller = project_at("/recorded"), Caller("local")
+    project, caller = project_at("/recorded"), Caller("local")
     kinds: dict[str, str] = {}
     for number, each in enumerate(recorded):
-        if number != asking:
-            opened = await service.branch(caller, BranchRequest(place, each.prompt[:200] or "-", each.prompt[:10_000]))
-            await service.fold(caller, ReturnRequest(place, each.answer, None))
+        if number != current:
+            opened = await service.branch(
+                caller, BranchRequest(project, each.prompt[:200] or "-", each.prompt[:10_000])
+            )
+            await service.fold(caller, ReturnRequest(project, each.answer, None))
             kinds[json.loads(opened.answer)["branch_id"]] = each.kind
-    line = await service.recalls.memory_line(target_of(caller, place).key, recorded[asking].prompt)
-    first = min((at, kind) for branch_id, kind in kinds.items() if (at := line.find(branch_id)) >= 0)[1] if line else ""
+    line = await service.recalls.memory_line(target_of(caller, project).key, recorded[current].prompt)
+    first = (
+        min((offset, kind) for branch_id, kind in kinds.items() if (offset := line.find(branch_id)) >= 0)[1]
+        if line
+        else ""
+    )
     await service.close()
     return line, first
 
@@ -80,17 +86,17 @@ def main(file: Path = RECORDED) -> bool:
         return True
     recorded = sessions(file)
     lines = asyncio.run(_lines(recorded))
-    given = [(line, kind, each) for (line, kind), each in zip(lines, recorded, strict=True) if line]
-    tokens = [estimate(line) for line, _, _ in given] or [0]
-    fitting = sum(kind == each.kind for _, kind, each in given)
+    lines_given = [(line, kind, each) for (line, kind), each in zip(lines, recorded, strict=True) if line]
+    tokens = [estimate(line) for line, _, _ in lines_given] or [0]
+    matching = sum(kind == each.kind for _, kind, each in lines_given)
     counts = Counter(each.kind for each in recorded)
     chance = sum(count * (count - 1) for count in counts.values()) / (len(recorded) * (len(recorded) - 1))
-    print(f"the line at a session's start: given in {len(given)} of {len(recorded)} recorded sessions,")
+    print(f"the line at a session's start: given in {len(lines_given)} of {len(recorded)} recorded sessions,")
     print(
         f"  {statistics.median(tokens):.0f} tokens each, at most {max(tokens)};"
-        f" the first fold ended alike in {fitting},"
+        f" the first fold ended alike in {matching},"
     )
-    print(f"  by chance it would be {chance * len(given):.0f}")
+    print(f"  by chance it would be {chance * len(lines_given):.0f}")
     return True
 
 

@@ -28,7 +28,7 @@ def passphrase(source: SecretSource) -> str:
 
 
 def line_password(source: SecretSource) -> str:
-    """A password that an unquoted value may be in every syntax."""
+    """A password that can be an unquoted value in every syntax."""
     return source.random.choice(
         (
             f"{source.word()}_{source.word()}@{source.random.randrange(1900, 2100)}",
@@ -150,27 +150,27 @@ PLAIN = (
 
 
 def named(source: SecretSource) -> list[Labelled]:
-    found = []
+    labelled = []
     for family, syntaxes in QUOTED.items():
         for syntax in syntaxes:
             name = source.random.choice(NAMES)
             draw = line_password if family == "markup" else source.random.choice((passphrase, credential))
             value = draw(source)
-            found.append(Labelled(f"{family}: {syntax}", syntax.format(n=name, v=value) + "\n", value))
+            labelled.append(Labelled(f"{family}: {syntax}", syntax.format(n=name, v=value) + "\n", value))
     for name in NAMES:
         syntax, value = source.random.choice(QUOTED["assignment"]), passphrase(source)
-        found.append(Labelled(f"name: {name}, quoted", syntax.format(n=name, v=value) + "\n", value))
+        labelled.append(Labelled(f"name: {name}, quoted", syntax.format(n=name, v=value) + "\n", value))
         syntax, value = source.random.choice(("{n}={v}", "{n}: {v}", "{n} = {v}")), credential(source)
-        found.append(Labelled(f"name: {name}, plain", f"# app\n{syntax.format(n=name, v=value)}\nport=1\n", value))
+        labelled.append(Labelled(f"name: {name}, plain", f"# app\n{syntax.format(n=name, v=value)}\nport=1\n", value))
     for name in KEY_NAMES:
         syntax = source.random.choice(('{n} = "{v}"', "{n}: {v}", "{n}={v}", "{n}: '{v}',"))
         value = with_digit(source, *source.random.choice(((MIXED, 20), (MIXED, 22), (HEX, 20))))
-        found.append(Labelled(f"name: {name}, 20 characters", syntax.format(n=name, v=value) + "\n", value))
+        labelled.append(Labelled(f"name: {name}, 20 characters", syntax.format(n=name, v=value) + "\n", value))
     for syntax in PLAIN:
         name = source.random.choice(("db_password", "rootPassword", "ADMIN_PASSWORD", "ldap_passwd"))
         value = line_password(source)
-        found.append(Labelled(f"plain: {syntax}", syntax.format(n=name, v=value) + "\n", value))
-    return found
+        labelled.append(Labelled(f"plain: {syntax}", syntax.format(n=name, v=value) + "\n", value))
+    return labelled
 
 
 def second_copies(source: SecretSource) -> list[Labelled]:
@@ -220,10 +220,10 @@ def private_keys(source: SecretSource) -> list[Labelled]:
         "diff": "\n".join(f"+{line}" for line in lines),
         "coloured diff": "\n".join(f"\x1b[32m+{line}\x1b[m" for line in lines),
     }
-    found = [Labelled(f"private key: {kind}", text, secret) for kind, text in texts.items()]
+    labelled = [Labelled(f"private key: {kind}", text, secret) for kind, text in texts.items()]
     wrapped = "\n".join(encoded[at : at + 64] for at in range(0, len(encoded), 64))
-    found.append(Labelled("private key: base64 at 64", f"tls.key: |\n{wrapped}\n", encoded[64 * 4 : 64 * 5]))
-    return found
+    labelled.append(Labelled("private key: base64 at 64", f"tls.key: |\n{wrapped}\n", encoded[64 * 4 : 64 * 5]))
+    return labelled
 
 
 def files_and_commands(source: SecretSource) -> list[Labelled]:
@@ -308,11 +308,11 @@ FORMATS: tuple[tuple[str, str, str, int], ...] = (
 
 
 def formats(source: SecretSource) -> list[Labelled]:
-    found = []
+    labelled = []
     for kind, prefix, alphabet, length in FORMATS:
         value = prefix + with_digit(source, alphabet, length)
         text = source.random.choice(("warn: {v}\n", "* `{v}`\n", "f('{v}')\n", "id:{v};\n", "{v},7\n", '["{v}"]\n'))
-        found.append(Labelled(f"format: {kind}", text.format(v=value), value))
+        labelled.append(Labelled(f"format: {kind}", text.format(v=value), value))
     maxmind = f"{source.of(MIXED, 6)}_{source.of(MIXED, 29)}" + "_m" + "mk"
     harness = "pa" + f"t.{source.of(MIXED, 22)}.{source.of(HEX, 24)}.{source.of(MIXED, 20)}"
     zoho = "10" + f"00.{source.of(HEX, 32)}.{source.of(HEX, 32)}"
@@ -329,8 +329,8 @@ def formats(source: SecretSource) -> list[Labelled]:
         ("glued to a digit", "v2" + (g := "gl" + "pat-" + source.of(URL_SAFE, 20)) + "\n", g),
         ("glued to an underscore", "my_" + (g := "dop" + "_v1_" + source.of(HEX, 64)) + "\n", g),
     ):
-        found.append(Labelled(f"format: {kind}", text, value))
-    return found
+        labelled.append(Labelled(f"format: {kind}", text, value))
+    return labelled
 
 
 FAMILIES: Sequence[Callable[[SecretSource], list[Labelled]]] = (
@@ -344,6 +344,6 @@ FAMILIES: Sequence[Callable[[SecretSource], list[Labelled]]] = (
 
 
 def heldout_secrets(seed: int) -> list[Labelled]:
-    """Every form once, each with a value of its own; the family is what stands before the colon of the kind."""
+    """Every form once, each with another value. The family is the part of the kind before the colon."""
     source = SecretSource(seed)
     return [labelled for family in FAMILIES for labelled in family(source)]

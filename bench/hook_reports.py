@@ -26,7 +26,7 @@ AGE_MAX_S = 1.0
 PER_SECOND_MIN = 5_000
 STEP_S = 0.01
 TEXT = '{{"command":"ls src/{}"}}\nREADME.md  src  tests'
-# The name it has had before, so that an older version can be measured with the same script.
+# The second name is the one of older versions, so that the same script can measure them.
 _REPORT = getattr(reports, "HookReport", None) or getattr(reports, "Report")  # noqa: B009
 
 
@@ -45,11 +45,11 @@ async def _recorded(service: FoldService, target: Target) -> int:
 
 
 async def flood(sessions: int) -> float:
-    """Reports recorded in a second, as many as there is room for at once."""
+    """Reports recorded in a second if the inbox is always full."""
     with tempfile.TemporaryDirectory() as folder:
         service = _service(folder)
         targets = [target_of(Caller("local"), project_at(f"/p{number}")) for number in range(sessions)]
-        begun = time.perf_counter()
+        begin_s = time.perf_counter()
         for number in range(FLOOD):
             target = targets[number % sessions]
             while True:
@@ -62,42 +62,42 @@ async def flood(sessions: int) -> float:
                 await asyncio.sleep(0)
         while service.reports.waiting:
             await asyncio.sleep(0.001)
-        taken_s = time.perf_counter() - begun
+        elapsed_s = time.perf_counter() - begin_s
         assert sum([await _recorded(service, target) for target in targets]) == FLOOD
         await service.close()
-    return FLOOD / taken_s
+    return FLOOD / elapsed_s
 
 
 async def oldest(rate: int) -> float:
-    """The greatest age of a report that is not yet recorded, at so many reports a second in one session."""
+    """The greatest age of a report that is not yet recorded, at this rate in one session."""
     with tempfile.TemporaryDirectory() as folder:
         service = _service(folder)
         target = target_of(Caller("local"), project_at("/p"))
-        put_s: list[float] = []
-        worst_s, done, begun = 0.0, 0, time.perf_counter()
-        while (now := time.perf_counter()) - begun < PACED_S:
-            while len(put_s) < (now - begun) * rate:
-                service.reports.receive(target.key, [_report(target, len(put_s))])  # type: ignore[list-item]
-                put_s.append(now)
+        received_s: list[float] = []
+        worst_s, recorded, begin_s = 0.0, 0, time.perf_counter()
+        while (now := time.perf_counter()) - begin_s < PACED_S:
+            while len(received_s) < (now - begin_s) * rate:
+                service.reports.receive(target.key, [_report(target, len(received_s))])  # type: ignore[list-item]
+                received_s.append(now)
             await asyncio.sleep(STEP_S)
-            done = len(put_s) - service.reports.waiting
-            if done < len(put_s):
-                worst_s = max(worst_s, time.perf_counter() - put_s[done])
+            recorded = len(received_s) - service.reports.waiting
+            if recorded < len(received_s):
+                worst_s = max(worst_s, time.perf_counter() - received_s[recorded])
         await service.close()
     return worst_s
 
 
 def main() -> bool:
-    held = True
+    is_within = True
     for rate in RATES:
         age_s = asyncio.run(oldest(rate))
-        held = held and age_s <= AGE_MAX_S
+        is_within = is_within and age_s <= AGE_MAX_S
         print(f"hook reports, {rate}/s in one session: the oldest that could be lost is {age_s:.2f} s old")
     for sessions in (1, 16):
         per_second = asyncio.run(flood(sessions))
-        held = held and per_second >= PER_SECOND_MIN
+        is_within = is_within and per_second >= PER_SECOND_MIN
         print(f"hook reports, {sessions} session(s): {per_second:,.0f} recorded a second")
-    return held
+    return is_within
 
 
 if __name__ == "__main__":

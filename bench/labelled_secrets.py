@@ -1,4 +1,4 @@
-"""A labelled set that is generated here: files, logs and tool outputs with one secret each, and others with none.
+"""A generated, labelled set: files, logs and tool outputs with one secret each, and others without a secret.
 
 Everything is drawn from a seed when it is needed, so that no secret is in the repository. The texts were written after
 what agents read, not after the rules; some contain secrets that only a human reader would recognise.
@@ -118,7 +118,7 @@ class SecretSource:
 
 Template = Callable[[SecretSource, str], str]
 
-# How passwords stand in files, commands and logs.
+# Passwords in files, commands and logs.
 PASSWORDS: dict[str, Template] = {
     "env file": lambda s, v: f"# local\nDEBUG=1\n{s.name().upper()}_PASSWORD={v}\nPORT=8080\n",
     "env file, quoted": lambda s, v: f"export {s.name().upper()}_PASS='{v}'\n",
@@ -279,19 +279,19 @@ def private_key(s: SecretSource, kind: str) -> Labelled:
 def positives(seed: int) -> list[Labelled]:
     """Every template once, each with a secret of its own."""
     s = SecretSource(seed)
-    found = []
+    labelled = []
     for templates, draw in ((PASSWORDS, s.password), (KEYS, s.key), (ANYWHERE, s.prefixed_key)):
         for kind, template in templates.items():
             value = draw()
-            found.append(Labelled(kind, template(s, value), value))
+            labelled.append(Labelled(kind, template(s, value), value))
     for kind, template in CHANGED.items():
         value = "gh" + "p_" + s.of(MIXED, 36)
-        found.append(Labelled(kind, template(s, value), value[20:]))
+        labelled.append(Labelled(kind, template(s, value), value[20:]))
     for kind, name in (("pin", "pin: "), ("one-time code", "otp=")):
         value = s.of("123456789", 5) + "0"
-        found.append(Labelled(kind, f"user={s.word()} {name}{value}\n", value))
+        labelled.append(Labelled(kind, f"user={s.word()} {name}{value}\n", value))
     kinds = ("plain", "numbered", "diff", "json", "cut", "tail", "indented", "base64")
-    return found + [private_key(s, kind) for kind in kinds]
+    return labelled + [private_key(s, kind) for kind in kinds]
 
 
 CODE = """

@@ -1,8 +1,8 @@
-"""How well the ledger agrees with an independent account of the same conversations (`bench.cache_simulation`).
+"""Compares the ledger with an independent simulation of the same conversations (`bench.cache_simulation`).
 
     python -m bench.ledger [SHAPES]
 
-Without a file of shapes, conversations are made up.
+Without a file of shapes, conversations are generated.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ SHAPES = Path(__file__).parents[2] / "shared" / "trajectories" / "shapes.jsonl"
 WAYS = ("idle", "fold", "beside", "branch", "cold", "both")
 ESTIMATE = 1.04
 OFF_MAX = 0.03
-# A difference of less than this part of the cost has no sign worth speaking of.
+# Below this part of the cost, the sign of a difference does not matter.
 SIGN_FROM = 0.0005
 
 
 class Agreement(NamedTuple):
-    """Real costs and the ledger's, in relative prices."""
+    """Simulated costs and those of the ledger, in relative prices."""
 
     conversation: str
     way: str
@@ -40,8 +40,8 @@ class Agreement(NamedTuple):
 
     @property
     def has_right_sign(self) -> bool:
-        saved, said = self.without - self.sent, self.ledger_without - self.ledger_sent
-        return abs(saved) < SIGN_FROM * self.without or (saved > 0) == (said > 0)
+        saved, ledger_saved = self.without - self.sent, self.ledger_without - self.ledger_sent
+        return abs(saved) < SIGN_FROM * self.without or (saved > 0) == (ledger_saved > 0)
 
 
 def compared(conversation: SimulatedConversation, way: str, *, writes_1h: bool = False) -> Agreement:
@@ -55,16 +55,16 @@ def compared(conversation: SimulatedConversation, way: str, *, writes_1h: bool =
 def main(argv: Sequence[str] = ()) -> bool:
     path = Path(argv[0]) if argv else SHAPES
     conversations = list(read_shapes(path)) if path.exists() else [random_shape(seed) for seed in range(60)]
-    held = True
+    is_within = True
     for writes_1h in (False, True):
         for way in WAYS:
-            rows = [compared(one, way, writes_1h=writes_1h) for one in conversations]
+            rows = [compared(conversation, way, writes_1h=writes_1h) for conversation in conversations]
             worst = max(rows, key=lambda row: abs(row.off))
             wrong = [row for row in rows if not row.has_right_sign]
             dearer = sum(row.sent > row.without for row in rows)
             total = sum(row.sent for row in rows) / sum(row.without for row in rows)
             is_right = abs(worst.off) <= OFF_MAX and not wrong
-            held = held and is_right
+            is_within = is_within and is_right
             print(
                 f"ledger, {way}, {'1 h' if writes_1h else '5 min'}: {len(rows)} conversations, cost {total:.2f} of "
                 f"unfolded, {dearer} dearer; off by at most {worst.off:+.2%} ({worst.conversation}), "
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] = ()) -> bool:
             )
             for row in wrong[:3]:
                 print("   ", row, f"{row.off:+.3%}")
-    return held
+    return is_within
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Commits on NATS: an operation recorded on a branch, for one and many clients, on one server and on three.
 
-A commit is counted once everything that is derived from it is published too. The yardstick is a plain loop on the same
+A commit counts when everything that is derived from it is published, too. The yardstick is a plain loop on the same
 servers: as many compare-and-set writes, of the same sizes, by as many clients, measured in turns with the commits.
 """
 
@@ -25,14 +25,14 @@ from nats.js.api import StreamConfig
 from nats.js.client import JetStreamContext
 from nats.js.errors import APIError
 
-from bench.daemon import Taken, added, exactly
-from bench.figures import Figure, show, tell
+from bench.daemon import CallTimes, combined, precise_ms
+from bench.figures import Figure, report_progress, show
 from bench.stdio import median, p99
+from contextfold.common.network_address import NatsOptions
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import BranchCreated, OperationCompleted, SessionStarted
 from contextfold.fold.ports.store import Commit, Operation, SessionKey
 from contextfold.stores.nats.store import NatsStore
-from contextfold.stores.nats.wire.connection import NatsOptions
 
 SERVER = Path(sys.executable).parent / "nats-server"
 NODES = (1, 3)
@@ -44,7 +44,7 @@ LIMIT = 2.5
 # On one server with many clients, at least this many commits a second are expected.
 RATE = 1000
 READY_S = 60.0
-ASKED_EVERY_S = 0.02
+RETRY_EVERY_S = 0.02
 AT = "2026-01-01T00:00:00Z"
 TEXT = "".join(f"src/app/login_{number}.py:{number}: def check(session, user):\n" for number in range(20))  # 1 KB
 ANSWER = '{"operation":"recorded"}' + " " * 300
@@ -54,23 +54,23 @@ PLAIN_STREAM = "raw"
 WRONG_LAST_SEQUENCE = 10071
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 # A stream stores this many bytes for a message in addition to its subject, headers and data.
-STORED_MORE = 34
+STORED_OVERHEAD = 34
 
 
 # ---- servers
 
 
 def free_ports(number: int) -> list[int]:
-    with_ports = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    ports = [bound.getsockname()[1] for bound in with_ports]
-    for bound in with_ports:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
+    ports = [bound.getsockname()[1] for bound in sockets]
+    for bound in sockets:
         bound.close()
     return ports
 
 
 @contextmanager
-def running(nodes: int) -> Iterator[list[str]]:
-    """Servers in folders of their own, as one cluster if there are several; their URLs."""
+def nats_servers(nodes: int) -> Iterator[list[str]]:
+    """Runs servers, each with its own folder, as one cluster if there are several. Gives their URLs."""
     ports = free_ports(2 * nodes)
     routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports[nodes:])
     processes: list[subprocess.Popen[bytes]] = []
@@ -91,15 +91,15 @@ def running(nodes: int) -> Iterator[list[str]]:
                 process.wait()
 
 
-async def connected(urls: Sequence[str]) -> Client:
+async def connect_when_ready(urls: Sequence[str]) -> Client:
     """Connects once the servers answer and have elected a leader."""
 
-    async def quiet(_problem: Exception) -> None:
+    async def ignore(_problem: Exception) -> None:
         """Ignores the error, because the connection is tried again."""
 
-    for _ in range(int(READY_S / ASKED_EVERY_S)):
+    for _ in range(int(READY_S / RETRY_EVERY_S)):
         with suppress(OSError, nats.errors.Error, TimeoutError):
-            client = await nats.connect(list(urls), error_cb=quiet, allow_reconnect=False)
+            client = await nats.connect(list(urls), error_cb=ignore, allow_reconnect=False)
             try:
                 await client.jetstream().add_stream(
                     StreamConfig(name=PLAIN_STREAM, subjects=["raw.*"], num_replicas=len(urls))
@@ -108,7 +108,7 @@ async def connected(urls: Sequence[str]) -> Client:
                 await client.close()
                 raise
             return client
-        await asyncio.sleep(ASKED_EVERY_S)
+        await asyncio.sleep(RETRY_EVERY_S)
     raise SystemExit("the NATS servers did not come up")
 
 
@@ -119,7 +119,7 @@ def key_of(client: int, run: str) -> SessionKey:
     return SessionKey("bench", f"{client:064x}", run)
 
 
-class Session:
+class BenchSession:
     """The session of one client: it starts with a branch, then each commit records one operation."""
 
     def __init__(self, client: int) -> None:
@@ -141,11 +141,11 @@ class Session:
         self.revision = n
         event = OperationCompleted(n, AT, self.branch, "Bash", len(TEXT) // 4, "hook", False, 0)
         entry = ArchiveEntry(self.branch, n, AT, "operation", TEXT, event.tokens, event.type, event.source)
-        asked = Operation(secrets.token_hex(16), secrets.token_hex(32))
-        return Commit(self.key, self.id, before, (event,), asked, ANSWER, (entry,))
+        operation = Operation(secrets.token_hex(16), secrets.token_hex(32))
+        return Commit(self.key, self.id, before, (event,), operation, ANSWER, (entry,))
 
 
-async def commits(store: NatsStore, sessions: Sequence[Session], number: int) -> Taken:
+async def commits(store: NatsStore, sessions: Sequence[BenchSession], number: int) -> CallTimes:
     """Each client makes `number` commits, one after the other; the measurement ends when everything is published.
 
     A single client waits for publication after each commit. Many clients go on, and what is unpublished of a
@@ -153,7 +153,7 @@ async def commits(store: NatsStore, sessions: Sequence[Session], number: int) ->
     """
     seconds: list[float] = []
 
-    async def client(session: Session) -> None:
+    async def client(session: BenchSession) -> None:
         for _ in range(number):
             commit = session.operation()
             begin = time.perf_counter()
@@ -165,14 +165,14 @@ async def commits(store: NatsStore, sessions: Sequence[Session], number: int) ->
     begin = time.perf_counter()
     await asyncio.gather(*(client(session) for session in sessions))
     await store.settle()
-    return Taken(seconds, time.perf_counter() - begin)
+    return CallTimes(seconds, time.perf_counter() - begin)
 
 
 # ---- the yardstick
 
 
-class Written(NamedTuple):
-    """What the commits wrote to the streams."""
+class StreamTotals(NamedTuple):
+    """The number and the mean size of the messages in each stream."""
 
     # Messages that were deleted since are counted too.
     messages: dict[str, int]
@@ -180,21 +180,21 @@ class Written(NamedTuple):
     mean_bytes: dict[str, float]
 
     @classmethod
-    async def now(cls, client: Client, prefix: str) -> Written:
-        told = {name: (await client.jetstream().stream_info(f"{prefix}_{name}")).state for name in STREAMS}
+    async def now(cls, client: Client, prefix: str) -> StreamTotals:
+        states = {name: (await client.jetstream().stream_info(f"{prefix}_{name}")).state for name in STREAMS}
         return cls(
-            {name: state.last_seq for name, state in told.items()},
-            {name: state.bytes / max(1, state.messages) for name, state in told.items()},
+            {name: state.last_seq for name, state in states.items()},
+            {name: state.bytes / max(1, state.messages) for name, state in states.items()},
         )
 
-    def sizes_since(self, before: Written) -> list[int]:
+    def sizes_since(self, before: StreamTotals) -> list[int]:
         """The size of every message, stream by stream."""
         return [
             round(self.mean_bytes[name]) for name in STREAMS for _ in range(self.messages[name] - before.messages[name])
         ]
 
 
-async def plain_writes(client: Client, sizes: Sequence[int], clients: int) -> Taken:
+async def plain_writes(client: Client, sizes: Sequence[int], clients: int) -> CallTimes:
     """Writes messages of these sizes, divided among the clients; each write expects the client's own last sequence."""
     js = client.jetstream()
     seconds: list[float] = []
@@ -203,21 +203,21 @@ async def plain_writes(client: Client, sizes: Sequence[int], clients: int) -> Ta
         subject, last = f"raw.{secrets.token_hex(16)}", 0
         for size in sizes[number::clients]:
             headers = {EXPECTED: str(last)}
-            more = STORED_MORE + len(subject) + len(EXPECTED) + len(str(last)) + len("NATS/1.0\r\n: \r\n\r\n")
+            overhead = STORED_OVERHEAD + len(subject) + len(EXPECTED) + len(str(last)) + len("NATS/1.0\r\n: \r\n\r\n")
             begin = time.perf_counter()
-            last = await _written(js, subject, b"x" * max(1, size - more), headers)
+            last = await _publish(js, subject, b"x" * max(1, size - overhead), headers)
             seconds.append(time.perf_counter() - begin)
 
     begin = time.perf_counter()
     await asyncio.gather(*(work(number) for number in range(clients)))
-    return Taken(seconds, time.perf_counter() - begin)
+    return CallTimes(seconds, time.perf_counter() - begin)
 
 
-async def _written(js: JetStreamContext, subject: str, data: bytes, headers: dict[str, str]) -> int:
-    """The sequence of the message once it is stored.
+async def _publish(js: JetStreamContext, subject: str, data: bytes, headers: dict[str, str]) -> int:
+    """Publishes a message and gives its sequence.
 
-    Where an acknowledgement is lost, the client library sends the message again and the server refuses the second one.
-    The first was stored then, and its sequence is the last of the subject, which nobody else writes.
+    If an acknowledgement is lost, the client library sends the message again, and the server refuses the second one.
+    Then the first was stored, and its sequence is the last one of the subject, which nobody else writes.
     """
     try:
         return (await js.publish(subject, data, headers=headers)).seq
@@ -234,8 +234,8 @@ async def _written(js: JetStreamContext, subject: str, data: bytes, headers: dic
 
 
 @asynccontextmanager
-async def opened(urls: Sequence[str]) -> AsyncIterator[tuple[NatsStore, Client]]:
-    client = await connected(urls)
+async def open_store(urls: Sequence[str]) -> AsyncIterator[tuple[NatsStore, Client]]:
+    client = await connect_when_ready(urls)
     store = NatsStore(NatsOptions(tuple(urls), "bench", replicas=len(urls)))
     try:
         await store.reach()
@@ -245,58 +245,60 @@ async def opened(urls: Sequence[str]) -> AsyncIterator[tuple[NatsStore, Client]]
         await client.close()
 
 
-async def speed(store: NatsStore, client: Client, *, clients: int, turns: int, number: int) -> tuple[Taken, Taken]:
+async def speed(
+    store: NatsStore, client: Client, *, clients: int, turns: int, number: int
+) -> tuple[CallTimes, CallTimes]:
     """The times of all turns of the commits, and of the plain writes of the same sizes."""
     each = max(1, number // clients)
-    sessions = [Session(one) for one in range(clients)]
+    sessions = [BenchSession(one) for one in range(clients)]
     for session in sessions:
         await store.commit(session.begin())
-    blocks: list[tuple[Taken, Taken]] = []
+    blocks: list[tuple[CallTimes, CallTimes]] = []
     for _ in range(turns + 1):
         await store.settle()
-        before = await Written.now(client, "bench")
+        before = await StreamTotals.now(client, "bench")
         ours = await commits(store, sessions, each)
-        sizes = (await Written.now(client, "bench")).sizes_since(before)
+        sizes = (await StreamTotals.now(client, "bench")).sizes_since(before)
         blocks.append((ours, await plain_writes(client, sizes, clients)))
     # The first turn is a warm-up, so it is left out.
-    ours, plain = (added(list(column)) for column in zip(*blocks[1:], strict=True))
+    ours, plain = (combined(list(column)) for column in zip(*blocks[1:], strict=True))
     return ours, plain
 
 
-def speed_figure(ours: Taken, plain: Taken, *, nodes: int, clients: int) -> Figure:
+def speed_figure(ours: CallTimes, plain: CallTimes, *, nodes: int, clients: int) -> Figure:
     writes = len(plain.seconds) / len(ours.seconds)
-    waited = f"until committed p50 {exactly(median(ours.seconds))}, p99 {exactly(p99(ours.seconds))}"
-    plainly = f"{writes:.1f} plain writes each, p50 {exactly(median(plain.seconds))}"
+    latency = f"until committed p50 {precise_ms(median(ours.seconds))}, p99 {precise_ms(p99(ours.seconds))}"
+    plain_text = f"{writes:.1f} plain writes each, p50 {precise_ms(median(plain.seconds))}"
     return Figure(
-        f"commits, {_told(clients, 'client')}, {_told(nodes, 'server')}",
-        f"{ours.per_second:,.0f}/s; {waited}",
-        f"{plain.per_second / writes:,.0f}/s; {plainly}",
+        f"commits, {_counted(clients, 'client')}, {_counted(nodes, 'server')}",
+        f"{ours.per_second:,.0f}/s; {latency}",
+        f"{plain.per_second / writes:,.0f}/s; {plain_text}",
         ours.wall_s / plain.wall_s,
         LIMIT,
     )
 
 
-def _told(number: int, what: str) -> str:
+def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'s' if number > 1 else ''}"
 
 
 async def figures_of(urls: Sequence[str], *, turns: int, number: int) -> list[Figure]:
     figures: list[Figure] = []
     nodes = len(urls)
-    async with opened(urls) as (store, client):
+    async with open_store(urls) as (store, client):
         for clients in CLIENTS:
             ours, plain = await speed(store, client, clients=clients, turns=turns, number=number * min(clients, 2))
             figures.append(speed_figure(ours, plain, nodes=nodes, clients=clients))
             if (nodes, clients) == (NODES[0], CLIENTS[-1]):
-                name = f"the least of them, {_told(clients, 'client')}, {_told(nodes, 'server')}"
+                name = f"the least of them, {_counted(clients, 'client')}, {_counted(nodes, 'server')}"
                 figures.append(Figure(name, f"{ours.per_second:,.0f}/s", f"{RATE:,}/s", RATE / ours.per_second, 1.0))
     return figures
 
 
 def main(turns: int = 5, number: int = COMMITS) -> bool:
-    tell("nats")
+    report_progress("nats")
     figures: list[Figure] = []
     for nodes in NODES:
-        with running(nodes) as urls:
+        with nats_servers(nodes) as urls:
             figures += asyncio.run(figures_of(urls, turns=turns, number=number))
     return show("nats", figures)

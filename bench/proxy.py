@@ -20,10 +20,21 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.daemon import CLIENTS, ERAS, DaemonClientProcess, Server, Taken, added, daemon, exactly, request, together
-from bench.figures import Figure, show, tell
+from bench.daemon import (
+    CLIENTS,
+    ERAS,
+    CallTimes,
+    RawHttpClient,
+    ServerProcess,
+    combined,
+    daemon,
+    precise_ms,
+    request,
+    run_concurrently,
+)
+from bench.figures import Figure, report_progress, show
 from bench.stdio import median, p99
-from bench.trajectories import EACH, Ask, TrajectoryRun, branched, generated, rendered
+from bench.trajectories import EACH, CallTool, TrajectoryRun, branched, generated, rendered
 
 LIMIT = 2.0  # times what the bare proxy adds
 # This limit is for many clients at once, when the processor is busy all the time and must parse every history.
@@ -51,8 +62,8 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nrequest-id: req_1
 
 
 def event(name, **members):
-    told = f"event: {name}\ndata: {json.dumps({'type': name, **members})}\n\n".encode()
-    return b"%x\r\n%s\r\n" % (len(told), told)
+    text = f"event: {name}\ndata: {json.dumps({'type': name, **members})}\n\n".encode()
+    return b"%x\r\n%s\r\n" % (len(text), text)
 
 
 DELTA = {"type": "text_delta", "text": "It is "}
@@ -81,8 +92,8 @@ class BenchProvider(asyncio.Protocol):
             self.length = None
             self.transport.write(HEAD + EVENTS[0] if streams else WHOLE)
             if streams:
-                for number, told in enumerate(EVENTS[1:], 1):
-                    asyncio.get_running_loop().call_later(number / 2000, self.transport.write, told)
+                for number, event in enumerate(EVENTS[1:], 1):
+                    asyncio.get_running_loop().call_later(number / 2000, self.transport.write, event)
 
 
 async def main():
@@ -112,8 +123,9 @@ async def forward(request: Request) -> StreamingResponse:
     url = f"{upstream}/{request.path_params['path']}"
     sent = client.build_request(request.method, url, headers=headers, content=await request.body())
     answer = await client.send(sent, stream=True)
-    kept = {name: value for name, value in answer.headers.items() if name not in OWN - {"content-length"}}
-    return StreamingResponse(answer.aiter_raw(), answer.status_code, kept, background=BackgroundTask(answer.aclose))
+    response_headers = {name: value for name, value in answer.headers.items() if name not in OWN - {"content-length"}}
+    return StreamingResponse(answer.aiter_raw(), answer.status_code, response_headers,
+                             background=BackgroundTask(answer.aclose))
 
 class BenchProxyServer(uvicorn.Server):
     async def startup(self, sockets=None):
@@ -125,49 +137,49 @@ BenchProxyServer(uvicorn.Config(app, port=0, http="h11", loop="asyncio", log_lev
 """
 
 
-class Servers(NamedTuple):
-    ours: Server
-    bare: Server
-    upstream: Server
+class ProxyServers(NamedTuple):
+    ours: ServerProcess
+    bare: ServerProcess
+    upstream: ServerProcess
 
 
-def started(script: str, *arguments: str) -> Server:
+def start(script: str, *arguments: str) -> ServerProcess:
     process = subprocess.Popen([sys.executable, "-c", script, *arguments], stdout=subprocess.PIPE)
     assert process.stdout
-    return Server(process, int(process.stdout.readline()))
+    return ServerProcess(process, int(process.stdout.readline()))
 
 
 @contextmanager
-def servers(folder: str) -> Iterator[Servers]:
+def servers(folder: str) -> Iterator[ProxyServers]:
     with ExitStack() as running:
 
-        def keep(server: Server) -> Server:
+        def stop_at_end(server: ServerProcess) -> ServerProcess:
             running.callback(server.stop)
             return server
 
-        upstream = keep(started(UPSTREAM))
+        upstream = stop_at_end(start(UPSTREAM))
         url = f"http://127.0.0.1:{upstream.port}"
-        bare = keep(started(BARE, url))
-        yield Servers(keep(daemon(folder, "--anthropic-upstream", url)), bare, upstream)
+        bare = stop_at_end(start(BARE, url))
+        yield ProxyServers(stop_at_end(daemon(folder, "--anthropic-upstream", url)), bare, upstream)
 
 
 # ---- requests
 
 
-def asking(port: int, project: str) -> Ask:
-    """Calls the daemon's own tools."""
+def tool_caller(port: int, project: str) -> CallTool:
+    """A function that calls the tools of the daemon."""
 
-    async def ask(tool: str, arguments: Mapping[str, object]) -> str:
-        client = DaemonClientProcess(port)
-        answer = json.loads(client.ask(request(ERAS[0], tool, **arguments, project_path=project)))
+    async def call_tool(tool: str, arguments: Mapping[str, object]) -> str:
+        client = RawHttpClient(port)
+        answer = json.loads(client.call(request(ERAS[0], tool, **arguments, project_path=project)))
         client.close()
         return str(answer["result"]["content"][0]["text"])
 
-    return ask
+    return call_tool
 
 
 class Load(NamedTuple):
-    """The requests of the clients: each client sends its own body again and again."""
+    """The requests of the clients: each client sends its own body repeatedly."""
 
     name: str
     bodies: list[bytes]
@@ -181,22 +193,26 @@ def body_of(run: TrajectoryRun, *, streams: bool = False) -> bytes:
 
 
 def loads(port: int, clients: int, subtasks: int) -> list[Load]:
-    """A short request, a long one with nothing to fold, one whose branches are folded; answers whole and streamed."""
+    """A short request, a long one with nothing to fold, one with folded branches; whole and streamed responses."""
     run = generated(0, subtasks=subtasks)
     projects = [f"/bench/{clients}/{number}" for number in range(clients)]
-    folded = [asyncio.run(branched(run, EACH, asking(port, project))) for project in projects]
+    folded = [asyncio.run(branched(run, EACH, tool_caller(port, project))) for project in projects]
     short = TrajectoryRun("short", [{"role": "user", "content": "Where is the session read? " * 34}])
     size = f"{len(body_of(run)) / 1000:.0f} KB"
     return [
         Load("1 KB", [body_of(short)] * clients),
         Load(f"{size}, nothing to fold", [body_of(run)] * clients),
-        Load(f"{size}, folded", [body_of(one) for one in folded]),
+        Load(f"{size}, folded", [body_of(client_run) for client_run in folded]),
         Load("1 KB, first byte of a stream", [body_of(short, streams=True)] * clients, streams=True),
-        Load(f"{size}, folded, first byte of a stream", [body_of(one, streams=True) for one in folded], streams=True),
+        Load(
+            f"{size}, folded, first byte of a stream",
+            [body_of(client_run, streams=True) for client_run in folded],
+            streams=True,
+        ),
     ]
 
 
-def posted(path: str, body: bytes) -> bytes:
+def post_request(path: str, body: bytes) -> bytes:
     head = [
         f"POST {path} HTTP/1.1",
         "host: localhost",
@@ -208,7 +224,7 @@ def posted(path: str, body: bytes) -> bytes:
     return "\r\n".join(head).encode() + b"\r\n\r\n" + body
 
 
-class TimedResponse:
+class TimingClient:
     """Sends prepared bytes and records when the first and when the last byte of a response's body arrive."""
 
     def __init__(self, port: int) -> None:
@@ -242,9 +258,9 @@ class TimedResponse:
         self._socket.close()
 
 
-def asking_again(port: int, sent: bytes, times: int, *, streams: bool) -> Callable[[list[float]], None]:
+def requesting_worker(port: int, sent: bytes, times: int, *, streams: bool) -> Callable[[list[float]], None]:
     def work(seconds: list[float]) -> None:
-        reader = TimedResponse(port)
+        reader = TimingClient(port)
         for _ in range(times):
             first_s, whole_s = reader.ask(sent)
             seconds.append(first_s if streams else whole_s)
@@ -256,27 +272,27 @@ def asking_again(port: int, sent: bytes, times: int, *, streams: bool) -> Callab
 # ---- figures
 
 
-class Shared(NamedTuple):
-    """The wall time and the processor time that one server took in one turn."""
+class ServerTimes(NamedTuple):
+    """The wall time and the processor time of one server in one turn."""
 
-    taken: Taken
+    calls: CallTimes
     cpu_s: float
 
 
-def cpu_s(server: Server) -> float:
+def cpu_s(server: ServerProcess) -> float:
     """The processor time of a process, which is a better measure than wall time on a busy machine."""
     fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def measured(server: Server, path: str, load: Load, times: int) -> Shared:
-    sent = [posted(path, body) for body in load.bodies]
+def measured(server: ServerProcess, path: str, load: Load, times: int) -> ServerTimes:
+    sent = [post_request(path, body) for body in load.bodies]
     before_s = cpu_s(server)
-    taken = together([asking_again(server.port, each, times, streams=load.streams) for each in sent])
-    return Shared(taken, cpu_s(server) - before_s)
+    calls = run_concurrently([requesting_worker(server.port, each, times, streams=load.streams) for each in sent])
+    return ServerTimes(calls, cpu_s(server) - before_s)
 
 
-def figure(load: Load, running: Servers, *, turns: int, requests: int) -> Figure:
+def figure(load: Load, running: ProxyServers, *, turns: int, requests: int) -> Figure:
     clients = len(load.bodies)
     times = max(1, requests // clients)
     paths = (f"/proxy/anthropic{PATH}", f"/proxy/anthropic{PATH}", PATH)
@@ -285,27 +301,27 @@ def figure(load: Load, running: Servers, *, turns: int, requests: int) -> Figure
         [measured(server, path, load, times) for server, path in zip(running, paths, strict=True)]
         for _ in range(turns + 1)
     ][1:]
-    ours, bare, direct = (added([turn.taken for turn in column]) for column in zip(*blocks, strict=True))
+    ours, bare, direct = (combined([turn.calls for turn in column]) for column in zip(*blocks, strict=True))
     ours_cpu, bare_cpu, _ = (
-        f"processor {exactly(sum(turn.cpu_s for turn in column) / (times * clients * turns))}"
+        f"processor {precise_ms(sum(turn.cpu_s for turn in column) / (times * clients * turns))}"
         for column in zip(*blocks, strict=True)
     )
     least_s = median(direct.seconds)
-    ours_told, bare_told = (
-        f"p50 {exactly(median(taken.seconds))}, p99 {exactly(p99(taken.seconds))}, {taken.per_second:,.0f}/s"
-        for taken in (ours, bare)
+    ours_text, bare_text = (
+        f"p50 {precise_ms(median(calls.seconds))}, p99 {precise_ms(p99(calls.seconds))}, {calls.per_second:,.0f}/s"
+        for calls in (ours, bare)
     )
     return Figure(
         f"{load.name}, {clients} client{'s' if clients > 1 else ''}: added",
-        f"{ours_told}, {ours_cpu}",
-        f"bare proxy {bare_told}, {bare_cpu}; direct p50 {exactly(least_s)}",
+        f"{ours_text}, {ours_cpu}",
+        f"bare proxy {bare_text}, {bare_cpu}; direct p50 {precise_ms(least_s)}",
         (median(ours.seconds) - least_s) / (median(bare.seconds) - least_s),
         LIMIT if clients == 1 else FULL_LIMIT,
     )
 
 
 def main(turns: int = 7, requests: int = REQUESTS, subtasks: int = SUBTASKS) -> bool:
-    tell("proxy")
+    report_progress("proxy")
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory() as folder, servers(folder) as running:
         for clients in CLIENTS:

@@ -2,8 +2,8 @@
 
 python -m bench.recall [FOLDS]
 
-Folds are made of words of this repository, drawn as often as they occur in it: description, prompt, summary, and what
-was done. A question is a few neighbouring words of one of them. Times are processor time.
+Folds have random words of this repository, as frequent as they are in it: description, prompt, summary and operations.
+A question is a few neighbouring words of a fold. Times are processor time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from bench.daemon import ERAS, DaemonClientProcess, daemon, request
+from bench.daemon import ERAS, RawHttpClient, daemon, request
 from contextfold.common.relevance.question import read_question
 from contextfold.common.relevance.words import tokens
 from contextfold.fold.archive import ArchiveEntry
@@ -37,32 +37,32 @@ from contextfold.stores.sqlite.store import SqliteStore
 FOLDS = 100_000
 PROJECTS = 20
 PER_SESSION = 50
-# Before the archive of a session is deleted, so that a daemon has nothing to index again.
+# Fewer days than the archive of a session is retained, so that a daemon has nothing to index again.
 DAYS = 20
 QUESTIONS = 200
 COMMITS = 400
 P50_MAX_MS = 60.0
 TO_FULL_TEXT_MAX = 3.0
 COMMIT_MAX = 1.15
-# What recall adds to a state file, for `_without_recall`.
+# The triggers that recall adds to a state file. `_without_recall` drops them.
 TRIGGERS = [f"recall_{table}_{name}" for table in ("summaries", "left_out") for name in ("added", "changed", "gone")]
 
 
 class Folds:
-    """Random folds. The same seed gives the same ones."""
+    """Random folds, the same in every run."""
 
     def __init__(self, count: int) -> None:
         root = Path(__file__).parent.parent
         files = sorted([*root.glob("docs/*.md"), *root.glob("src/contextfold/**/*.py")])
         self._words = [word for file in files for word in tokens(file.read_text(encoding="utf-8"))]
-        self._dice = random.Random(7)
+        self._rng = random.Random(7)
         self._now = datetime.now(UTC)
         self.count = count
         self.questions: list[str] = []
 
     def text(self, words: int) -> str:
-        """Pieces of six neighbouring words, so that some words belong together."""
-        starts = (self._dice.randrange(len(self._words) - 6) for _ in range(-(-words // 6)))
+        """Text of pieces of six neighbouring words, so that some words occur together."""
+        starts = (self._rng.randrange(len(self._words) - 6) for _ in range(-(-words // 6)))
         return " ".join(" ".join(self._words[start : start + 6]) for start in starts)
 
     def records(self) -> Iterator[ExportRecord]:
@@ -80,37 +80,39 @@ class Folds:
             entries: list[ArchiveEntry] = []
             for number in numbers:
                 branch_id = f"br_{number:08}"
-                described, summary, done = self.text(8), self.text(60), self.text(120)
+                description, summary, operation_text = self.text(8), self.text(60), self.text(120)
                 if number % (self.count // QUESTIONS or 1) == 0:
-                    self.questions.append(" ".join(self._dice.choice((described, summary, done)).split()[:6]))
+                    self.questions.append(
+                        " ".join(self._rng.choice((description, summary, operation_text)).split()[:6])
+                    )
                 entries.append(ArchiveEntry(branch_id, 3 * number, at, "prompt", self.text(30)))
-                entries.append(ArchiveEntry(branch_id, 3 * number + 1, at, "operation", done, type="Bash"))
-                yield Summary(project.hash, project.path, session_id, branch_id, described, summary, 9_000, at)
+                entries.append(ArchiveEntry(branch_id, 3 * number + 1, at, "operation", operation_text, type="Bash"))
+                yield Summary(project.hash, project.path, session_id, branch_id, description, summary, 9_000, at)
             yield from entries
 
 
-async def _answers(service: FoldService, questions: list[str], project: str | None) -> list[float]:
-    took = []
-    place = project_at(project) if project else None
+async def _answers(service: FoldService, questions: list[str], project_path: str | None) -> list[float]:
+    times_ms = []
+    project = project_at(project_path) if project_path else None
     for question in questions:
-        begun = time.process_time()
-        await service.recalls.answer("local", RecallRequest(question, place))
-        took.append((time.process_time() - begun) * 1_000)
-    return took
+        begin = time.process_time()
+        await service.recalls.answer("local", RecallRequest(question, project))
+        times_ms.append((time.process_time() - begin) * 1_000)
+    return times_ms
 
 
 def _daemon_answers(folder: str, questions: list[str]) -> list[float]:
-    """The same questions to a daemon on that state file, over MCP: processor time of the daemon's threads."""
+    """Asks a daemon on that state file the same questions over MCP; gives the processor time of its threads."""
     server = daemon(folder)
-    client = DaemonClientProcess(server.port)
-    took = []
+    client = RawHttpClient(server.port)
+    times_ms = []
     for question in [*questions[:20], *questions]:
-        begun = _run_ms(server.process.pid)
-        client.ask(request(ERAS[-1], "context_recall", query=question, project_path="/work/project-03"))
-        took.append(_run_ms(server.process.pid) - begun)
+        begin = _run_ms(server.process.pid)
+        client.call(request(ERAS[-1], "context_recall", query=question, project_path="/work/project-03"))
+        times_ms.append(_run_ms(server.process.pid) - begin)
     client.close()
     server.stop()
-    return took[20:]
+    return times_ms[20:]
 
 
 def _run_ms(process: int) -> float:
@@ -119,20 +121,23 @@ def _run_ms(process: int) -> float:
 
 
 def _full_text(path: Path, questions: list[str]) -> tuple[list[float], list[float]]:
-    """The full-text table of summaries alone: any of the words, best first; and all of them, as `fold search` asks."""
+    """Times of the full-text table of summaries: for any of the words, and for all of them, as `fold search` does."""
     connection = sqlite3.connect(path)
     any_words: list[float] = []
     all_words: list[float] = []
     for question in questions:
-        every = phrases(question)
-        for matching, took in ((every.removesuffix(" *").replace(" AND ", " OR "), any_words), (every, all_words)):
-            begun = time.process_time()
+        all_query = phrases(question)
+        for matching, times_ms in (
+            (all_query.removesuffix(" *").replace(" AND ", " OR "), any_words),
+            (all_query, all_words),
+        ):
+            begin = time.process_time()
             connection.execute(
                 "SELECT m.* FROM summary_words JOIN summaries m ON m.id = summary_words.rowid"
                 " WHERE summary_words MATCH ? ORDER BY bm25(summary_words), m.id LIMIT 50",
                 (matching,),
             ).fetchall()
-            took.append((time.process_time() - begun) * 1_000)
+            times_ms.append((time.process_time() - begin) * 1_000)
     connection.close()
     return any_words, all_words
 
@@ -142,48 +147,48 @@ def _size(path: Path) -> int:
 
 
 def _without_recall(path: Path) -> None:
-    """A state file as it was before recall: nothing is queued."""
+    """Makes a state file as before recall: nothing is queued for indexing."""
     connection = sqlite3.connect(path, isolation_level=None)
     for trigger in TRIGGERS:
         connection.execute(f"DROP TRIGGER {trigger}")
     connection.close()
 
 
-async def _folding(folder: Path, folds: Folds, *, has_recall: bool) -> tuple[float, float]:
+async def _fold_costs(folder: Path, folds: Folds, *, has_recall: bool) -> tuple[float, float]:
     """Milliseconds of processor time for a branch and its fold, and for indexing it afterwards."""
     path = folder / "state.db"
     store = SqliteStore.open(path)
     if not has_recall:
         _without_recall(path)
     service = FoldService(store, standard_scrubber())
-    place = project_at("/work/app")
-    took = []
+    project = project_at("/work/app")
+    times_s = []
     for _ in range(COMMITS):
-        request, done = (
-            BranchRequest(place, folds.text(8)[:200], folds.text(30)),
-            ReturnRequest(place, folds.text(60), None),
+        branch_request, return_request = (
+            BranchRequest(project, folds.text(8)[:200], folds.text(30)),
+            ReturnRequest(project, folds.text(60), None),
         )
-        begun = time.process_time()
-        await service.branch(Caller("local"), request)
-        await service.fold(Caller("local"), done)
-        took.append(time.process_time() - begun)
-    begun = time.process_time()
+        begin = time.process_time()
+        await service.branch(Caller("local"), branch_request)
+        await service.fold(Caller("local"), return_request)
+        times_s.append(time.process_time() - begin)
+    begin = time.process_time()
     while await store.unindexed(None, 1):
         await service.recalls.maintain()
-    indexed = time.process_time() - begun
+    indexed = time.process_time() - begin
     await service.close()
-    return statistics.median(took) * 1_000, indexed / COMMITS * 1_000
+    return statistics.median(times_s) * 1_000, indexed / COMMITS * 1_000
 
 
 async def _commit_costs(folds: Folds) -> tuple[float, float, float]:
-    """Alternately with and without recall, the least of each: what else runs on the machine only adds."""
+    """Measures with and without recall in turns. The least of each counts, because other programs only add to it."""
     plain: list[float] = []
     queued: list[float] = []
     indexed: list[float] = []
     for _ in range(3):
         for has_recall, costs in ((False, plain), (True, queued)):
             with tempfile.TemporaryDirectory() as folder:
-                cost, indexing = await _folding(Path(folder), folds, has_recall=has_recall)
+                cost, indexing = await _fold_costs(Path(folder), folds, has_recall=has_recall)
                 costs.append(cost)
                 if has_recall:
                     indexed.append(indexing)
@@ -200,14 +205,14 @@ async def measured(count: int) -> bool:
         service = FoldService(store, standard_scrubber())
         _checkpoint(path)
         before = _size(path)
-        begun = time.process_time()
+        begin = time.process_time()
         while await store.unindexed(None, 1):
             await service.recalls.maintain()
-        indexing_ms = (time.process_time() - begun) / count * 1_000
+        indexing_ms = (time.process_time() - begin) / count * 1_000
         _checkpoint(path)
         after = _size(path)
-        asked = (question for question in folds.questions if read_question(question, 0).terms)
-        questions = list(itertools.islice(asked, QUESTIONS))
+        valid_questions = (question for question in folds.questions if read_question(question, 0).terms)
+        questions = list(itertools.islice(valid_questions, QUESTIONS))
         await _answers(service, questions[:20], None)
         everywhere = await _answers(service, questions, None)
         here = await _answers(service, questions, "/work/project-03")

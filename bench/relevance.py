@@ -1,7 +1,7 @@
-"""The figures of relevance search: quality, passages, time and size; beside SQLite's FTS5 on the same sections.
+"""The figures of relevance search: quality, passages, time and size, next to SQLite's FTS5 on the same sections.
 
-Everywhere on our own documentation and on a small set of short documents, with questions written for them. Where the
-public sets lie beside the repository, on those too, against the targets. Names of sets can be given as arguments.
+They are measured on our own documentation and on a small set of short documents, with questions written for them. If
+the public sets are in a folder next to the repository, they are measured too. Names of sets can be given as arguments.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from bench.commands import PROGRAM
 from bench.corpora import HERE
-from bench.figures import Figure, ms, peak_mb, show, tell
+from bench.figures import Figure, ms, peak_mb, report_progress, show
 from contextfold.common.canonical import version_of
 from contextfold.common.relevance.question import read_question
 from contextfold.common.relevance.token_estimate import EXACT, counter_named, estimate
@@ -56,7 +56,7 @@ BUILD_MB_PER_S = 2.5
 WARM_S, WARM_P99_S = 0.012, 0.030
 PEAK_MB = 400
 REBUILD_SHARE = 0.3
-# The median and the 95th percentile of a question as a command, by the number of copies of MDN that are asked.
+# The median and the 95th percentile of a question as a command, by the number of copies of MDN in the cache.
 ONE_SHOT_S = {1: (0.035, 0.050), 7: (0.060, 0.090)}
 ONE_SHOT_TIMES = 40
 WARM_TIMES = 200
@@ -67,7 +67,7 @@ ESTIMATED_LEAST_TOKENS = 20
 P95, P99 = 0.95, 0.99
 
 
-class Asked(NamedTuple):
+class LabelledQuestion(NamedTuple):
     text: str
     rel: Mapping[str, int]
     exclude: frozenset[str]
@@ -75,7 +75,7 @@ class Asked(NamedTuple):
     passage: tuple[str, str] | None = None
 
 
-class Indexed(NamedTuple):
+class BuiltIndex(NamedTuple):
     view: IndexView
     contents: bytes
     seconds: float
@@ -85,52 +85,52 @@ class Indexed(NamedTuple):
 Search = Callable[[str], list[str]]
 
 
-def indexed(name: str, documents: Sequence[tuple[str, str]]) -> Indexed:
+def build_index(name: str, documents: Sequence[tuple[str, str]]) -> BuiltIndex:
     """Builds the index of these documents and measures the processor time that it takes."""
     folder = HERE / f"relevance-{name}"
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "pack").mkdir(parents=True)
-    made = [Document(path, version_of(text.encode()), path, text.encode()) for path, text in documents]
-    made.sort(key=lambda document: document.id.encode())
+    entries = [Document(path, version_of(text.encode()), path, text.encode()) for path, text in documents]
+    entries.sort(key=lambda document: document.id.encode())
     # A build disables the garbage collector too.
     gc.disable()
     begin = time.process_time()
     writer = IndexWriter(bytes(folder) + b"/")
-    for document in made:
+    for document in entries:
         writer.add(document)
     head = writer.finish()
     seconds = time.process_time() - begin
     gc.enable()
     raw = (folder / "pack" / "relevance-index").read_bytes()
     contents = (folder / "pack" / "relevance-contents").read_bytes()
-    return Indexed(IndexView(head, memoryview(raw)), contents, seconds, len(raw))
+    return BuiltIndex(IndexView(head, memoryview(raw)), contents, seconds, len(raw))
 
 
-def ours(index: Indexed) -> Search:
+def ours(index: BuiltIndex) -> Search:
     def search(query: str) -> list[str]:
-        found = rank(read_question(query, 0), [index.view]).documents
-        return [index.view.document_id(document.document) for document in found]
+        documents = rank(read_question(query, 0), [index.view]).documents
+        return [index.view.document_id(document.document) for document in documents]
 
     return search
 
 
-def fts5(index: Indexed, joint: str) -> Search:
+def fts5(index: BuiltIndex, operator: str) -> Search:
     """SQLite's full-text search over the same sections; a document ranks by its best section."""
     base = sqlite3.connect(":memory:")
     base.execute("CREATE VIRTUAL TABLE sections USING fts5(id UNINDEXED, heading, body, tokenize='porter unicode61')")
     base.executemany("INSERT INTO sections VALUES (?, ?, ?)", _sections(index))
 
     def search(query: str) -> list[str]:
-        asked = joint.join(f'"{token}"' for token in dict.fromkeys(tokens(query)))
-        if not asked:
+        match = operator.join(f'"{token}"' for token in dict.fromkeys(tokens(query)))
+        if not match:
             return []
         sql = "SELECT id FROM sections WHERE sections MATCH ? ORDER BY rank LIMIT 200"
-        return list(dict.fromkeys(row[0] for row in base.execute(sql, (asked,))))
+        return list(dict.fromkeys(row[0] for row in base.execute(sql, (match,))))
 
     return search
 
 
-def _sections(index: Indexed) -> Iterator[tuple[str, str, str]]:
+def _sections(index: BuiltIndex) -> Iterator[tuple[str, str, str]]:
     view = index.view
     for document in range(view.head.document_count):
         for section in view.sections_of(document):
@@ -140,36 +140,38 @@ def _sections(index: Indexed) -> Iterator[tuple[str, str, str]]:
 
 
 def ndcg_at_10(ranking: Sequence[str], rel: Mapping[str, int]) -> float:
-    gain = sum(rel.get(name, 0) / math.log2(place + 2) for place, name in enumerate(ranking[:10]))
-    ideal = sum(value / math.log2(place + 2) for place, value in enumerate(sorted(rel.values(), reverse=True)[:10]))
+    gain = sum(rel.get(name, 0) / math.log2(position + 2) for position, name in enumerate(ranking[:10]))
+    ideal = sum(
+        value / math.log2(position + 2) for position, value in enumerate(sorted(rel.values(), reverse=True)[:10])
+    )
     return gain / ideal
 
 
-def measured(search: Search, questions: Sequence[Asked]) -> tuple[float, list[float]]:
+def measured(search: Search, questions: Sequence[LabelledQuestion]) -> tuple[float, list[float]]:
     """The mean nDCG@10, and the processor time of each question."""
     quality, seconds = 0.0, []
     for question in questions:
         begin = time.process_time()
-        found = search(question.text)
+        hits = search(question.text)
         seconds.append(time.process_time() - begin)
-        quality += ndcg_at_10([name for name in found if name not in question.exclude], question.rel)
+        quality += ndcg_at_10([name for name in hits if name not in question.exclude], question.rel)
     return quality / len(questions), seconds
 
 
-def figures_of(name: str, index: Indexed, questions: Sequence[Asked], target: float) -> list[Figure]:
+def figures_of(name: str, index: BuiltIndex, questions: Sequence[LabelledQuestion], target: float) -> list[Figure]:
     quality, seconds = measured(ours(index), questions)
-    beside = []
-    for label, joint in (("AND", " "), ("OR", " OR ")):
-        theirs, their_seconds = measured(fts5(index, joint), questions)
-        beside.append(f"FTS5 {label} {theirs:.3f} in {ms(statistics.median(their_seconds))}")
+    yardsticks = []
+    for label, operator in (("AND", " "), ("OR", " OR ")):
+        theirs, their_seconds = measured(fts5(index, operator), questions)
+        yardsticks.append(f"FTS5 {label} {theirs:.3f} in {ms(statistics.median(their_seconds))}")
     measured_text = f"{quality:.3f} in {ms(statistics.median(seconds))}"
-    return [Figure(f"nDCG@10, {name}", measured_text, "; ".join(beside), target / max(quality, 1e-9), 1.0)]
+    return [Figure(f"nDCG@10, {name}", measured_text, "; ".join(yardsticks), target / max(quality, 1e-9), 1.0)]
 
 
-def passages(index: Indexed, questions: Sequence[Asked]) -> list[Figure]:
-    """How often the whole passage that is asked for, all pieces of it, is in the answer, by budget."""
+def passages(index: BuiltIndex, questions: Sequence[LabelledQuestion]) -> list[Figure]:
+    """How often the answer has the complete passage, by budget."""
     view = index.view
-    found = dict.fromkeys(PASSAGES, 0)
+    recalled = dict.fromkeys(PASSAGES, 0)
     for question in questions:
         assert question.passage is not None
         wanted = _pieces(view, *question.passage)
@@ -178,9 +180,9 @@ def passages(index: Indexed, questions: Sequence[Asked]) -> list[Figure]:
         sections = [section for section in ranking.sections if section.document not in excluded]
         for budget in PASSAGES:
             selected = _selected(view, sections, budget)
-            found[budget] += any(run <= selected for run in wanted)
+            recalled[budget] += any(run <= selected for run in wanted)
     return [
-        _at_least(f"passage recall at {budget:,} tokens, MDN", found[budget] / len(questions), least)
+        _at_least(f"passage recall at {budget:,} tokens, MDN", recalled[budget] / len(questions), least)
         for budget, least in PASSAGES.items()
     ]
 
@@ -190,7 +192,7 @@ def _at_least(name: str, measured: float, least: float) -> Figure:
 
 
 def _pieces(view: IndexView, name: str, heading: str) -> list[set[int]]:
-    """The pieces of each section with that heading; where it has no text of its own, the first section below it."""
+    """The pieces of each section with that heading; if it has no text, the first section below it."""
     document = view.document_number(name.encode())
     assert document is not None
     heading = clean_heading(heading)
@@ -206,17 +208,17 @@ def _pieces(view: IndexView, name: str, heading: str) -> list[set[int]]:
 
 
 def _selected(view: IndexView, sections: Sequence[RankedSection], budget: int) -> set[int]:
-    """What the answer selects: in order, skipping what does not fit, breadcrumbs counted."""
+    """The sections that an answer selects: in order, without those that do not fit; breadcrumbs count."""
     tokens_of, lines = view.column("section_tokens"), view.column("section_lines")
     selected: set[int] = set()
     seen: set[bytes] = set()
-    for found in sections:
-        section, digest = found.section, view.section_digest(found.section)
+    for ranked in sections:
+        section, digest = ranked.section, view.section_digest(ranked.section)
         if digest in seen:
             selected.add(section)
         elif tokens_of[section] < budget:
             first = lines[section]
-            crumb = breadcrumb(view.document_id(found.document), view.headings(section), (first, first + 40))
+            crumb = breadcrumb(view.document_id(ranked.document), view.headings(section), (first, first + 40))
             cost = tokens_of[section] + estimate(crumb) + LINE_BREAKS_TOKENS
             if cost <= budget:
                 budget -= cost
@@ -225,18 +227,18 @@ def _selected(view: IndexView, sections: Sequence[RankedSection], budget: int) -
     return selected
 
 
-def estimates(name: str, index: Indexed) -> list[Figure]:
-    """How far estimates are from the exact counter, where its vocabulary is installed."""
+def estimates(name: str, index: BuiltIndex) -> list[Figure]:
+    """The errors of estimates compared with the exact counter, if its vocabulary is installed."""
     try:
         exact = counter_named(EXACT)
     except CounterMissing:
-        tell(f"the token estimate of {name} is not measured: the extra {EXACT} is not installed")
+        report_progress(f"the token estimate of {name} is not measured: the extra {EXACT} is not installed")
         return []
-    chance, errors = random.Random(1), []
+    rng, errors = random.Random(1), []
     for _ in range(ESTIMATED_SECTIONS):
-        document = chance.randrange(index.view.head.document_count)
+        document = rng.randrange(index.view.head.document_count)
         numbers = index.view.sections_of(document)
-        start, end = index.view.section_range(document, chance.choice(numbers)) if numbers else (0, 0)
+        start, end = index.view.section_range(document, rng.choice(numbers)) if numbers else (0, 0)
         text = index.contents[start:end].decode()
         counted = exact(text)
         if counted >= ESTIMATED_LEAST_TOKENS:
@@ -248,17 +250,17 @@ def estimates(name: str, index: Indexed) -> list[Figure]:
     return [Figure(f"token estimate, {name}", f"{mean:.1%}, p95 {p95:.1%}", limits, ratio, 1.0)]
 
 
-def commands(documents: Sequence[tuple[str, str]], questions: Sequence[Asked]) -> list[Figure]:
-    """Building, rebuilding after one change, and asking, as commands: processor time and memory."""
+def commands(documents: Sequence[tuple[str, str]], questions: Sequence[LabelledQuestion]) -> list[Figure]:
+    """Build, rebuild after one change, and ask as commands: processor time and memory."""
     context = [sys.executable, "-m", "contextfold"]
-    sources, cache = written("relevance-sources", documents, 1), HERE / "relevance-root" / "mdn"
+    sources, cache = write_documents("relevance-sources", documents, 1), HERE / "relevance-root" / "mdn"
     shutil.rmtree(cache, ignore_errors=True)
     build = [*context, "build", "--sources", str(sources), "--cache", str(cache), "--force"]
     full = processor_time(build)
     size = sum(len(text.encode()) for _, text in documents) / 1e6
     with (sources / documents[0][0]).open("a", encoding="utf-8") as changed:
         changed.write("\nOne more line.\n")
-    again = processor_time(build)
+    rebuild = processor_time(build)
     shutil.rmtree(cache)
     peak = peak_mb([context[0], *build[3:]])
     figures = [
@@ -269,21 +271,21 @@ def commands(documents: Sequence[tuple[str, str]], questions: Sequence[Asked]) -
             BUILD_MB_PER_S * full / size,
             1.0,
         ),
-        Figure("rebuild after one changed file", f"{again:.1f} s", f"{full:.1f} s", again / full, REBUILD_SHARE),
+        Figure("rebuild after one changed file", f"{rebuild:.1f} s", f"{full:.1f} s", rebuild / full, REBUILD_SHARE),
         Figure("peak memory of a build", f"{peak:.0f} MB", f"{PEAK_MB} MB", peak / PEAK_MB, 1.0),
         *one_shots(cache, len(documents), questions, ONE_SHOT_S[1]),
         *warm_over_stdio(cache, questions),
     ]
     copies = max(ONE_SHOT_S)
-    tell(f"{copies} copies of MDN")
+    report_progress(f"{copies} copies of MDN")
     large = HERE / "relevance-large"
-    sources = written("relevance-copies", documents, copies)
+    sources = write_documents("relevance-copies", documents, copies)
     processor_time([*context, "build", "--sources", str(sources), "--cache", str(large), "--force"])
     return figures + one_shots(large, copies * len(documents), questions, ONE_SHOT_S[copies])
 
 
-def written(name: str, documents: Sequence[tuple[str, str]], copies: int) -> Path:
-    """The documents as files, so many times."""
+def write_documents(name: str, documents: Sequence[tuple[str, str]], copies: int) -> Path:
+    """Writes the documents as files, this many times."""
     folder = HERE / name
     shutil.rmtree(folder, ignore_errors=True)
     for copy in range(copies):
@@ -294,10 +296,12 @@ def written(name: str, documents: Sequence[tuple[str, str]], copies: int) -> Pat
     return folder
 
 
-def one_shots(cache: Path, count: int, questions: Sequence[Asked], limits: tuple[float, float]) -> list[Figure]:
-    """A question as a command that `uv` installs, less a bare interpreter, taken in turns."""
+def one_shots(
+    cache: Path, count: int, questions: Sequence[LabelledQuestion], limits: tuple[float, float]
+) -> list[Figure]:
+    """The time of a question as a command that `uv` installs, less a bare interpreter, measured in turns."""
     ask = [sys.executable, "-c", PROGRAM, "ask", "--cache", str(cache), "--json"]
-    # The first question compiles what it imports.
+    # The first question compiles the modules that it imports.
     processor_time([*ask, questions[0].text])
     shots = sorted(
         processor_time([*ask, question.text]) - processor_time([sys.executable, "-c", "pass"])
@@ -310,10 +314,10 @@ def one_shots(cache: Path, count: int, questions: Sequence[Asked], limits: tuple
     ]
 
 
-def warm_over_stdio(cache: Path, questions: Sequence[Asked]) -> list[Figure]:
-    """A question to a server that has answered before: the processor time of the server and of its worker."""
+def warm_over_stdio(cache: Path, questions: Sequence[LabelledQuestion]) -> list[Figure]:
+    """The processor time of a warm server and of its worker for a question."""
     if not os.path.exists("/proc/self/schedstat"):
-        tell("warm questions are not measured: the system does not tell processor times")
+        report_progress("warm questions are not measured: the system does not report processor times")
         return []
     argv = [sys.executable, "-m", "contextfold", "serve", "--stdio", "--cache-root", str(cache.parent)]
     server = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -343,17 +347,17 @@ def warm_over_stdio(cache: Path, questions: Sequence[Asked]) -> list[Figure]:
 
 
 def _run_seconds(process: int) -> float:
-    """The processor time of a process and of its children that are running."""
+    """The processor time of a process and of its running children."""
     children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    return sum(int(Path(f"/proc/{each}/schedstat").read_text().split()[0]) for each in (process, *children)) / 1e9
+    return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in (process, *children)) / 1e9
 
 
-def _at_most(name: str, measured: float, most: float) -> Figure:
-    return Figure(name, ms(measured), ms(most), measured / most, 1.0)
+def _at_most(name: str, measured: float, limit_s: float) -> Figure:
+    return Figure(name, ms(measured), ms(limit_s), measured / limit_s, 1.0)
 
 
 def processor_time(command: Sequence[str]) -> float:
-    """The processor time of a command that finds its modules compiled, as an installed program does."""
+    """The processor time of a command whose modules are compiled, as those of an installed program."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     env["PYTHONPYCACHEPREFIX"] = str(HERE / "compiled")
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
@@ -365,35 +369,37 @@ def processor_time(command: Sequence[str]) -> float:
 
 
 def own_sets() -> list[Figure]:
-    """Our documentation, and short documents on many subjects, each with questions written for the purpose."""
-    folder, beside = ROOT / "docs", Path(__file__).parent
+    """Figures of our documentation and of short documents on many subjects, with questions written for them."""
+    folder, folder_of_bench = ROOT / "docs", Path(__file__).parent
     documents = [(str(path.relative_to(folder)), path.read_text("utf-8")) for path in sorted(folder.rglob("*.md"))]
-    written = json.loads((beside / "relevance_questions.json").read_text("utf-8"))
-    small = json.loads((beside / "relevance_set.json").read_text("utf-8"))
-    asked = _questions(small["questions"])
+    own_questions = json.loads((folder_of_bench / "relevance_questions.json").read_text("utf-8"))
+    small = json.loads((folder_of_bench / "relevance_set.json").read_text("utf-8"))
+    small_questions = _questions(small["questions"])
     return [
-        *figures_of("our documentation", indexed("docs", documents), _questions(written), OWN_TARGET),
-        *figures_of("short documents", indexed("own", list(small["documents"].items())), asked, SMALL_TARGET),
+        *figures_of("our documentation", build_index("docs", documents), _questions(own_questions), OWN_TARGET),
+        *figures_of(
+            "short documents", build_index("own", list(small["documents"].items())), small_questions, SMALL_TARGET
+        ),
     ]
 
 
-def _questions(written: Sequence[Mapping[str, Any]]) -> list[Asked]:
-    return [Asked(item["q"], dict.fromkeys(item["rel"], 1), frozenset()) for item in written]
+def _questions(items: Sequence[Mapping[str, Any]]) -> list[LabelledQuestion]:
+    return [LabelledQuestion(item["q"], dict.fromkeys(item["rel"], 1), frozenset()) for item in items]
 
 
 def public_set(name: str, limit: int | None) -> list[Figure]:
-    tell(f"relevance of {name}")
-    described = json.loads((PUBLIC / f"{name}.json").read_text("utf-8"))
+    report_progress(f"relevance of {name}")
+    description = json.loads((PUBLIC / f"{name}.json").read_text("utf-8"))
     questions = [
-        Asked(q["q"], q["rel"], frozenset(q.get("exclude", ())), tuple(q["sec"]) if "sec" in q else None)
-        for q in described["queries"]
+        LabelledQuestion(q["q"], q["rel"], frozenset(q.get("exclude", ())), tuple(q["sec"]) if "sec" in q else None)
+        for q in description["queries"]
     ][:limit]
     documents = []
-    with lzma.open(PUBLIC / described["corpus"], "rt", encoding="utf-8") as lines:
+    with lzma.open(PUBLIC / description["corpus"], "rt", encoding="utf-8") as lines:
         for line in lines:
             document = json.loads(line)
             documents.append((document["id"], document["text"]))
-    index = indexed(name, documents)
+    index = build_index(name, documents)
     figures = figures_of(name, index, questions, TARGETS[name]) + estimates(name, index)
     if name == "mdn-link":
         text = len(index.contents)

@@ -1,4 +1,4 @@
-"""Folding over agents' runs: what the model is sent, what it costs with a prompt cache, and the time it takes.
+"""Folding of agents' runs: the size of the requests, their cost with a prompt cache, and the time of folding.
 
 Each run is replayed request by request, once unchanged and once with branches added by a policy (`bench.trajectories`),
 folded as the proxy folds. The unit of cost is the price of an input token: the longest common prefix of a request and
@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from bench.daemon import exactly
-from bench.figures import Figure, in_turns, print_table, show, tell
+from bench.daemon import precise_ms
+from bench.figures import Figure, in_turns, print_table, report_progress, show
 from bench.stdio import median, p99
 from bench.trajectories import (
     HERE,
@@ -38,9 +38,9 @@ from bench.trajectories import (
 from contextfold.common.token_counter import BYTES_PER_TOKEN, tokens_of
 from contextfold.fold.messages import FORMATS, ColdSettings, Format, Remembered, by_call, project, project_body
 
-# These are multiples of an input token's price.
+# Multiples of the price of an input token.
 CACHE_READ, CACHE_WRITE = 0.1, 1.25
-# Nothing measured here waits, and processor time leaves out what other programs do on the machine.
+# Nothing measured here waits, and processor time excludes other programs of the machine.
 CLOCK = time.process_time
 # For a long history the limit is this multiple of the time of `json.loads`.
 LIMIT = 3.0
@@ -48,7 +48,7 @@ LIMIT = 3.0
 SHORT_LIMIT = 5.0
 # This limit is for a short history, where parsing is a smaller part of the time.
 REPLAY_LIMIT = 6.0
-# For a long history this is fast enough, whatever `json.loads` takes.
+# For a long history this is fast enough, however fast `json.loads` is.
 ENOUGH_S = 0.02
 MEMORY_LIMIT = 3.0  # times the body
 LONG_BYTES = 2 << 20
@@ -68,31 +68,31 @@ Result = TypeVar("Result")
 # ---- what is sent
 
 
-class ReplayedRequest(NamedTuple):
-    """The requests of one run."""
+class RunFigures(NamedTuple):
+    """The figures of the requests of one run."""
 
     requests: int
-    # This is the size in tokens of the largest request.
+    # Tokens of the largest request.
     peak: int
-    # This is the size in tokens of the request that would come next.
+    # Tokens of the request that would come next.
     end: int
-    # This is the sum over all requests.
+    # Tokens of all requests.
     tokens: int
     cost: float
 
 
-def sent(bodies: Sequence[bytes]) -> ReplayedRequest:
-    """The figures of a run. The last body was not sent: it shows how large the next request would be."""
+def figures_of_run(bodies: Sequence[bytes]) -> RunFigures:
+    """Computes the figures of a run. The last body was not sent: it shows the size of the next request."""
     sizes = [tokens_of(len(body)) for body in bodies]
     cost, before = 0.0, b""
     for body in bodies[:-1]:
-        cached = common(before, body)
+        cached = common_prefix(before, body)
         cost += (CACHE_READ * cached + CACHE_WRITE * (len(body) - cached)) / BYTES_PER_TOKEN
         before = body
-    return ReplayedRequest(len(bodies) - 1, max(sizes[:-1]), sizes[-1], sum(sizes[:-1]), cost)
+    return RunFigures(len(bodies) - 1, max(sizes[:-1]), sizes[-1], sum(sizes[:-1]), cost)
 
 
-def common(one: bytes, other: bytes) -> int:
+def common_prefix(one: bytes, other: bytes) -> int:
     """The length in bytes of the common prefix."""
     same, differs = 0, min(len(one), len(other)) + 1
     while differs - same > 1:
@@ -110,21 +110,21 @@ class Times(NamedTuple):
     loads: list[float]
 
 
-def timed(taken: list[float], action: Callable[[], Result]) -> Result:
+def timed(durations: list[float], action: Callable[[], Result]) -> Result:
     begin = CLOCK()
     result = action()
-    taken.append(CLOCK() - begin)
+    durations.append(CLOCK() - begin)
     return result
 
 
 def folded(bodies: Sequence[bytes], format: Format, times: Times) -> list[bytes]:
-    """What the proxy sends for each body. The library must produce the same list."""
+    """Folds each body as the proxy does, and checks that the library gives the same messages."""
     results: list[bytes] = []
     for body in bodies:
         projected = timed(times.proxy, partial(project_body, body, format))
         parsed = timed(times.loads, partial(json.loads, body))
-        kept = timed(times.library, partial(project, parsed[LIST[format]], format))
-        if json.loads(projected.body)[LIST[format]] != kept.messages:
+        library_projection = timed(times.library, partial(project, parsed[LIST[format]], format))
+        if json.loads(projected.body)[LIST[format]] != library_projection.messages:
             raise SystemExit(f"the library and the proxy fold differently: {format}")
         results.append(projected.body)
     return results
@@ -133,10 +133,10 @@ def folded(bodies: Sequence[bytes], format: Format, times: Times) -> list[bytes]
 class Compared(NamedTuple):
     """The runs of a set under a policy, in one format, run by run."""
 
-    never: list[ReplayedRequest]
+    never: list[RunFigures]
     # Branch and return are called, but every request is sent unfolded.
-    calls_only: list[ReplayedRequest]
-    folding: list[ReplayedRequest]
+    calls_only: list[RunFigures]
+    folding: list[RunFigures]
 
 
 async def compared(runs: Sequence[TrajectoryRun], policy: Policy, times: dict[Format, Times]) -> dict[Format, Compared]:
@@ -147,15 +147,15 @@ async def compared(runs: Sequence[TrajectoryRun], policy: Policy, times: dict[Fo
         for format, result in results.items():
             bodies = rendered(with_branches, format, with_tools=True).bodies()
             if policy is TIMED:
-                sent_on = folded(bodies, format, times[format])
+                folded_bodies = folded(bodies, format, times[format])
             else:
-                sent_on = [project_body(body, format).body for body in bodies]
+                folded_bodies = [project_body(body, format).body for body in bodies]
             skipped.update(pair.reason for pair in project_body(bodies[-1], format).receipt.skipped)
-            result.never.append(sent(rendered(run, format, with_tools=False).bodies()))
-            result.calls_only.append(sent(bodies))
-            result.folding.append(sent(sent_on))
+            result.never.append(figures_of_run(rendered(run, format, with_tools=False).bodies()))
+            result.calls_only.append(figures_of_run(bodies))
+            result.folding.append(figures_of_run(folded_bodies))
     if skipped:
-        tell(f"not folded under {policy.name}: {dict(skipped)}")
+        report_progress(f"not folded under {policy.name}: {dict(skipped)}")
     return results
 
 
@@ -187,11 +187,11 @@ def _change(member: str, result: Compared) -> str:
     return f"{before:,.0f} → {after:,.0f}"
 
 
-def _mean(member: str, each: Sequence[ReplayedRequest]) -> float:
+def _mean(member: str, each: Sequence[RunFigures]) -> float:
     return float(sum(getattr(one, member) for one in each)) / len(each)
 
 
-def _ratio(member: str, ours: Sequence[ReplayedRequest], plain: Sequence[ReplayedRequest]) -> float:
+def _ratio(member: str, ours: Sequence[RunFigures], plain: Sequence[RunFigures]) -> float:
     return _mean(member, ours) / _mean(member, plain)
 
 
@@ -200,26 +200,28 @@ def replayed(folder: Path, most: int) -> list[Figure]:
     rows: list[tuple[str, ...]] = [COLUMNS]
     times: dict[Format, Times] = {format: Times([], [], []) for format in FORMATS}
     for name, runs in sets(folder, most=most).items():
-        tell(f"replay of {len(runs)} runs, {name}")
+        report_progress(f"replay of {len(runs)} runs, {name}")
         rows += [row(name, policy, asyncio.run(compared(runs, policy, times))) for policy in POLICIES]
     print(f"\nreplay: means of the runs, never branching → folding; cost in {', '.join(FORMATS)}")
     print_table(rows)
     return [
         figure
-        for format, taken in times.items()
+        for format, format_times in times.items()
         for figure in (
-            _time_figure(f"folding a request of the replay, {format}", taken.proxy, taken.loads),
-            _time_figure(f"the same, in the agent's own loop, {format}", taken.library, taken.loads),
+            _time_figure(f"folding a request of the replay, {format}", format_times.proxy, format_times.loads),
+            _time_figure(f"the same, in the agent's own loop, {format}", format_times.library, format_times.loads),
         )
     ]
 
 
 def _time_figure(name: str, ours: list[float], loads: list[float]) -> Figure:
-    return Figure(name, _told(ours), f"json.loads {_told(loads)}", median(ours) / median(loads), REPLAY_LIMIT)
+    return Figure(
+        name, _percentiles(ours), f"json.loads {_percentiles(loads)}", median(ours) / median(loads), REPLAY_LIMIT
+    )
 
 
-def _told(taken: list[float]) -> str:
-    return f"p50 {exactly(median(taken))}, p99 {exactly(p99(taken))}"
+def _percentiles(durations: list[float]) -> str:
+    return f"p50 {precise_ms(median(durations))}, p99 {precise_ms(p99(durations))}"
 
 
 # ---- a long history
@@ -228,7 +230,7 @@ def _told(taken: list[float]) -> str:
 class Kind(NamedTuple):
     name: str
     policy: Policy | None
-    # These are the least and the greatest number of lines in a tool's output.
+    # The smallest and the largest number of lines in a tool's output.
     lines: tuple[int, int]
     limit: float = LIMIT
 
@@ -243,13 +245,13 @@ KINDS = (
 def long_run(kind: Kind, at_least: int) -> TrajectoryRun:
     """A generated run that has at least this many bytes in each format."""
 
-    def made(subtasks: int) -> TrajectoryRun:
+    def make_run(subtasks: int) -> TrajectoryRun:
         run = generated(0, subtasks=subtasks, lines=kind.lines)
         return asyncio.run(branched(run, kind.policy)) if kind.policy else run
 
-    few = made(SUBTASKS)
+    few = make_run(SUBTASKS)
     each = min(len(rendered(few, format, with_tools=False).last_body()) for format in FORMATS) / SUBTASKS
-    return made(1 + int(at_least * LONGER / each))
+    return make_run(1 + int(at_least * LONGER / each))
 
 
 def long_figures(turns: int, at_least: int) -> list[Figure]:
@@ -264,8 +266,8 @@ def long_figures(turns: int, at_least: int) -> list[Figure]:
             ours, loads = in_turns(turns, partial(project_body, body, format), partial(json.loads, body), clock=CLOCK)
             limit_s = max(ENOUGH_S, kind.limit * median(loads))
             name = f"a history of {len(body) / 2**20:.1f} MB, {kind.name}, {format}"
-            yardstick = f"20 ms or {kind.limit:.0f} × json.loads {exactly(median(loads))}"
-            times.append(Figure(name, _told(ours), yardstick, median(ours) / limit_s, 1.0))
+            yardstick = f"20 ms or {kind.limit:.0f} × json.loads {precise_ms(median(loads))}"
+            times.append(Figure(name, _percentiles(ours), yardstick, median(ours) / limit_s, 1.0))
             ours_mb, loads_mb = peak_mb(partial(project_body, body, format)), peak_mb(partial(json.loads, body))
             ratio = ours_mb * 2**20 / len(body)
             yardstick = f"the body; json.loads {loads_mb:.1f} MB"
@@ -295,7 +297,9 @@ def stub_figures(turns: int, number: int) -> list[Figure]:
         ours, plain = in_turns(3 * turns, stubbed, partial(project_body, body, format), clock=CLOCK)
         name = f"a request with {len(cold)} results left out, {format}"
         ratio = median(ours) / median(plain)
-        figures.append(Figure(name, _told(ours), f"none left out {exactly(median(plain))}", ratio, STUBS_LIMIT))
+        figures.append(
+            Figure(name, _percentiles(ours), f"none left out {precise_ms(median(plain))}", ratio, STUBS_LIMIT)
+        )
     return figures
 
 
@@ -312,7 +316,7 @@ def peak_mb(action: Callable[[], object]) -> float:
 
 
 def main(turns: int = 9, folder: Path = HERE, most: int = MOST, at_least: int = LONG_BYTES, stubs: int = STUBS) -> bool:
-    tell("replay")
+    report_progress("replay")
     figures = replayed(folder, most)
     figures += long_figures(turns, at_least)
     figures += stub_figures(turns, stubs)

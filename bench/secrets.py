@@ -1,4 +1,4 @@
-"""The scrubber's figures: its speed, its recall on three labelled sets, and its false alarms."""
+"""The figures of the scrubber: speed, recall on three labelled sets, and false alarms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import re2  # type: ignore[import-untyped]
 
 from bench.everyday_secrets import everyday_secrets
-from bench.figures import Figure, in_turns, print_table, show, tell
+from bench.figures import Figure, in_turns, print_table, report_progress, show
 from bench.heldout_secrets import heldout_secrets
 from bench.labelled_secrets import Labelled, SecretSource, negatives, positives
 from contextfold.scrub.rules import Rule, rules_from
@@ -20,7 +20,7 @@ from contextfold.scrub.scrubber import Scrubber
 from contextfold.scrub.standard import standard_scrubber
 
 SEEDS = range(20)
-# The text of the source trees in which redactions are counted, and the files that are read.
+# The size and the files of the source trees in which redactions are counted.
 TREE_BYTES = 12_000_000
 SOURCE_SUFFIXES = frozenset((".py", ".pyi", ".js", ".ts", ".c", ".h", ".md", ".txt", ".json", ".toml", ".cfg"))
 SMALL, HOSTILE, LARGE = 2_048, 24_000, 1_000_000
@@ -29,7 +29,7 @@ EVERYDAY_MISSED_LIMIT = 0.10
 # Redactions in a megabyte of source code. Examples of secrets in documentation and tests count.
 ALARMS_LIMIT = 2.0
 MISTAKEN_LIMIT = 0.05
-# Each with room for a busy machine: measured were 0.01, 0.19, 0.03, 0.05 and 1.0.
+# Each limit has room for a busy machine. The measured values were 0.01, 0.19, 0.03, 0.05 and 1.0.
 PLAIN_LIMIT, RICH_LIMIT, LARGE_LIMIT, HOSTILE_LIMIT, DOUBLED_LIMIT = 0.05, 0.6, 0.25, 0.6, 1.8
 
 PROSE = "The fold keeps what the branch found and drops how it was found; the summary goes back to the main thread. "
@@ -45,7 +45,7 @@ HOSTILE_UNITS = (
 
 
 class PlainScanner:
-    """The yardstick: the same rules under Python's `re`, every one of them on every text."""
+    """The yardstick: every rule on every text, with Python's `re`."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.patterns = [re.compile(rule.pattern.encode()) for rule in rules]
@@ -64,7 +64,7 @@ def filled(unit: str, size: int) -> str:
 
 
 def keyword_rich(rules: Sequence[Rule]) -> str:
-    """Text in which many rules have to run and next to nothing is found."""
+    """Text that makes many rules run and has almost no secrets."""
     words = sorted({keyword for rule in rules for keyword in rule.keywords})
     SecretSource(1).random.shuffle(words)
     return filled(" and ".join(words), SMALL)
@@ -83,8 +83,8 @@ def us(seconds: float) -> str:
 
 def speed(name: str, turns: int, ours: Callable[[], object], theirs: Callable[[], object], limit: float) -> Figure:
     ours()
-    mine, plain = (statistics.median(taken) for taken in in_turns(turns, ours, theirs))
-    return Figure(name, us(mine), f"the rules under re, no prefilter {us(plain)}", mine / plain, limit)
+    ours_s, plain_s = (statistics.median(seconds) for seconds in in_turns(turns, ours, theirs))
+    return Figure(name, us(ours_s), f"the rules under re, no prefilter {us(plain_s)}", ours_s / plain_s, limit)
 
 
 def doubled(scrubber: Scrubber, unit: str, turns: int) -> float:
@@ -128,7 +128,7 @@ def half_remains(scrubber: Scrubber, labelled: Labelled) -> bool:
     """Whether half of the secret or more can still be read in one piece. The names of rules are not counted."""
     text = re.sub(r"\[REDACTED:[a-z0-9-]+\]", "\n", scrubber.scrub(labelled.text).text)
     half = (len(labelled.secret) + 1) // 2
-    return any(labelled.secret[at : at + half] in text for at in range(len(labelled.secret) - half + 1))
+    return any(labelled.secret[offset : offset + half] in text for offset in range(len(labelled.secret) - half + 1))
 
 
 def families(name: str, scrubber: Scrubber, sets: Sequence[Labelled]) -> list[tuple[str, ...]]:
@@ -159,12 +159,12 @@ def source_trees() -> list[str]:
 def false_alarms(scrubber: Scrubber) -> Figure:
     texts = source_trees()
     megabytes = sum(map(len, texts)) / 1e6
-    found = sum(scrubber.scrub(text).redactions for text in texts)
+    redactions = sum(scrubber.scrub(text).redactions for text in texts)
     return Figure(
         "redactions in source trees",
-        f"{found} in {megabytes:.1f} MB",
+        f"{redactions} in {megabytes:.1f} MB",
         "1 per MB",
-        found / megabytes,
+        redactions / megabytes,
         ALARMS_LIMIT,
     )
 
@@ -180,7 +180,7 @@ def print_counts(what: str, wrong: Counter[str], each: int) -> None:
 
 
 def main(turns: int = 9) -> bool:
-    tell("secrets")
+    report_progress("secrets")
     scrubber = standard_scrubber()
     figures = speed_figures(scrubber, turns)
     with_secret = [labelled for seed in SEEDS for labelled in positives(seed)]
@@ -196,8 +196,8 @@ def main(turns: int = 9) -> bool:
         rows += families(name, scrubber, sets)
     figures.append(false_alarms(scrubber))
     figures.append(share("texts redacted by mistake", mistaken, len(without), MISTAKEN_LIMIT))
-    good = show("secrets", figures)
+    is_within = show("secrets", figures)
     print_table(rows)
     print_counts("missed", missed, len(SEEDS))
     print_counts("by mistake", mistaken, len(SEEDS))
-    return good
+    return is_within

@@ -1,4 +1,4 @@
-"""The stdio server's figures: cold start, trivial calls, warm resolves, memory. Uses the caches of bench.resolve."""
+"""The figures of the stdio server: cold start, trivial calls, warm resolves, memory. Needs bench.resolve's caches."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import time
 from pathlib import Path
 
 from bench.corpora import HERE
-from bench.figures import Figure, in_turns, ms, show, tell
+from bench.figures import Figure, in_turns, ms, report_progress, show
 from bench.resolve import BUDGET, INTERPRETER, QUERY, SIZES
 
 SERVER = Path(sys.executable).parent / "mcp-context-server"
 TRIVIAL_LIMIT_S = 0.0002
-# This is our own bound for the server and its worker together, with small caches.
+# Our own limit for the server and its worker together, with small caches.
 SERVER_MEMORY_MB = 40
 
 
 class StdioClient:
-    """A client that only writes a line and waits for the answer."""
+    """A minimal client: it writes a line and waits for the answer."""
 
     def __init__(self) -> None:
         env = os.environ | {"CONTEXT_CACHE_ROOT": str(HERE)}
         self.process = subprocess.Popen([SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
-        self.ask("initialize", {})
+        self.call("initialize", {})
 
-    def ask(self, method: str, params: object) -> bytes:
+    def call(self, method: str, params: object) -> bytes:
         assert self.process.stdin
         assert self.process.stdout
         line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
@@ -40,7 +40,7 @@ class StdioClient:
         return answer
 
     def resolve(self, cache: str) -> bytes:
-        return self.ask(
+        return self.call(
             "tools/call", {"name": "context.resolve", "arguments": {"cache": cache, "query": QUERY, "budget": BUDGET}}
         )
 
@@ -92,12 +92,12 @@ def cold_figures(turns: int) -> list[Figure]:
 
 
 def trivial_figure(client: StdioClient, name: str, method: str, params: object, turns: int) -> Figure:
-    (taken,) = in_turns(200 * turns, lambda: client.ask(method, params))
-    measured = f"p50 {taken_ms(median(taken))}, p99 {taken_ms(p99(taken))}"
-    return Figure(name, measured, f"p50 {taken_ms(TRIVIAL_LIMIT_S)}", median(taken) / TRIVIAL_LIMIT_S, 1.0)
+    (seconds,) = in_turns(200 * turns, lambda: client.call(method, params))
+    measured = f"p50 {precise_ms(median(seconds))}, p99 {precise_ms(p99(seconds))}"
+    return Figure(name, measured, f"p50 {precise_ms(TRIVIAL_LIMIT_S)}", median(seconds) / TRIVIAL_LIMIT_S, 1.0)
 
 
-def taken_ms(seconds: float) -> str:
+def precise_ms(seconds: float) -> str:
     return f"{seconds * 1000:.3f} ms"
 
 
@@ -118,7 +118,7 @@ def warm_figure(client: StdioClient, count: int, turns: int) -> Figure:
 
 
 def main(sizes: tuple[int, ...] = SIZES, turns: int = 9) -> bool:
-    tell("stdio server")
+    report_progress("stdio server")
     figures = cold_figures(turns)
     client = StdioClient()
     begin = time.perf_counter()
@@ -134,6 +134,6 @@ def main(sizes: tuple[int, ...] = SIZES, turns: int = 9) -> bool:
     figures += [warm_figure(client, count, turns) for count in sizes]
     largest = client.memory_mb()
     client.close()
-    held = show("stdio server", figures)
+    is_within = show("stdio server", figures)
     print(f"  memory after {max(sizes):,} documents: {largest:.0f} MB; {time.perf_counter() - begin:.0f} s of calls")
-    return held
+    return is_within

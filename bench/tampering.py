@@ -1,4 +1,4 @@
-"""Checks that caching does not hide tampering: every command notices a changed letter in an unselected document."""
+"""Checks that caching does not hide tampering: every access notices a changed letter in an unselected document."""
 
 from __future__ import annotations
 
@@ -20,32 +20,33 @@ SMALL_BUDGET = 8
 def main(sizes: tuple[int, ...] = SIZES) -> bool:
     """This must run last, because it changes the caches that the other figures need."""
     noticed = {count: _noticed(HERE / f"cache-{count}", BUDGET if count > 3 else SMALL_BUDGET) for count in (3, *sizes)}
-    for count, ways in noticed.items():
+    for count, accesses in noticed.items():
         print(
-            f"\ntampering with an unselected document of {count:,}: " + ", ".join(_told(*way) for way in ways.items())
+            f"\ntampering with an unselected document of {count:,}: "
+            + ", ".join(_described(*access) for access in accesses.items())
         )
-    return all(all(ways.values()) for ways in noticed.values())
+    return all(all(accesses.values()) for accesses in noticed.values())
 
 
-def _told(way: str, noticed: bool) -> str:
-    return f"{way} {'noticed' if noticed else 'NOT NOTICED'}"
+def _described(access: str, noticed: bool) -> str:
+    return f"{access} {'noticed' if noticed else 'NOT NOTICED'}"
 
 
 def _noticed(cache: Path, budget: int) -> dict[str, bool]:
-    kept, client = open_cache(cache), StdioClient()
-    answer = kept.resolve(QUERY, budget)
+    warm_cache, client = open_cache(cache), StdioClient()
+    answer = warm_cache.resolve(QUERY, budget)
     client.resolve(cache.name)
     document = _unselected(cache, {selected.id for selected in answer.documents})
     before, content = document.stat(), document.read_bytes()
-    at = content.index(b"e", content.index(b'"content":"') + len(b'"content":"'))
-    document.write_bytes(content[:at] + b"E" + content[at + 1 :])
+    offset = content.index(b"e", content.index(b'"content":"') + len(b'"content":"'))
+    document.write_bytes(content[:offset] + b"E" + content[offset + 1 :])
     # Size and modification time stay the same, so only the contents show the change.
     os.utime(document, ns=(before.st_atime_ns, before.st_mtime_ns))
     argv: list[str | Path] = [CONTEXT, "resolve", "--cache", cache, "--query", QUERY, "--budget", str(budget)]
     one_shot = subprocess.run(argv, capture_output=True, check=False)
     noticed = {
         "one-shot": one_shot.returncode == 5 and one_shot.stdout == b"",
-        "warm library": _refuses(lambda: kept.resolve(QUERY, budget)),
+        "warm library": _refuses(lambda: warm_cache.resolve(QUERY, budget)),
         "warm stdio": _refuses(lambda: client.resolve(cache.name)),
     }
     document.write_bytes(content)
@@ -59,9 +60,9 @@ def _unselected(cache: Path, selected: set[str]) -> Path:
     return cache / files[-1]
 
 
-def _refuses(ask: Callable[[], object]) -> bool:
+def _refuses(action: Callable[[], object]) -> bool:
     try:
-        ask()
+        action()
     except (ContextError, SystemExit):
         return True
     return False

@@ -1,6 +1,7 @@
-"""What the product is measured against: the plain way to do the same, as a script of its own.
+"""The yardsticks of the product: plain scripts that do the same work.
 
 python -m bench.yardsticks read CACHE      open, parse and hash every document of a cache
+python -m bench.yardsticks look CACHE      one lstat of every document of a cache
 python -m bench.yardsticks write SRC OUT   read, hash and write every file of a folder, with an fsync of each
 """
 
@@ -18,6 +19,12 @@ def read(cache: str) -> None:
         hashlib.sha256(document["content"].encode()).hexdigest()
 
 
+def look(cache: str) -> None:
+    documents = os.path.join(cache, "documents")
+    for name in os.listdir(documents):
+        os.lstat(os.path.join(documents, name))
+
+
 def write(sources: str, out: str) -> None:
     os.makedirs(out)
     for folder, _, names in os.walk(sources):
@@ -31,7 +38,10 @@ def write(sources: str, out: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "read":
-        read(sys.argv[2])
-    else:
-        write(sys.argv[2], sys.argv[3])
+    match sys.argv[1:]:
+        case ["read", cache]:
+            read(cache)
+        case ["look", cache]:
+            look(cache)
+        case ["write", sources, out]:
+            write(sources, out)

@@ -16,6 +16,7 @@ from contextfold import cache_errors, errors
 from contextfold.cli.command import Command, Option
 from contextfold.cli.commands import COMMANDS
 from contextfold.error_codes import EXIT_CODES, HTTP_STATUSES, JSON_RPC_CODES
+from contextfold.fold.ports.store import Store
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.serve.http.exchange import OPEN_PATHS, PAGE_PATH, WEB_PATH
@@ -28,7 +29,7 @@ from contextfold.serve.mcp.tools import listing
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.resolvers import Resolvers
 from contextfold.settings import SETTINGS, TOOL_TIMEOUT_S, Settings, daemon_settings_from
-from contextfold.stores.memory import MemoryStore
+from contextfold.stores.no_store import NoStore
 
 COMMAND = "make reference"
 TOOLS = (*RESOLVE_TOOLS, *FOLD_TOOLS)
@@ -117,7 +118,7 @@ def _settings() -> Iterator[str]:
 def routes() -> list[tuple[str, str, str]]:
     """Method, path and purpose of every route of a daemon with all tools."""
     services = DaemonServices(
-        FoldService(MemoryStore(), standard_scrubber()),
+        FoldService(cast(Store, NoStore()), standard_scrubber()),
         Resolvers(Settings(b"", TOOL_TIMEOUT_S)),
         Buckets(RateLimit(1, 1)),
         Metrics(tool.name for tool in TOOLS),

@@ -2,7 +2,8 @@
 
 from contextfold import build, open_cache
 build("docs", "docs.cache")
-result = open_cache("docs.cache").resolve("how do we deploy", 4000)
+result = open_cache("docs.cache").ask("how do we deploy?")
+print(result.to_text())
 """
 
 TYPE_CHECKING = False
@@ -10,8 +11,11 @@ if TYPE_CHECKING:
     from contextfold.errors import ContextError as ContextError
     from contextfold.resolve.build import BuildReport as BuildReport
     from contextfold.resolve.build import build as build
+    from contextfold.resolve.relevance.answer import AskResult as AskResult
+    from contextfold.resolve.relevance.answer import GetResult as GetResult
     from contextfold.resolve.selection import SelectionResult as SelectionResult
     from contextfold.resolve.service import Cache as Cache
+    from contextfold.resolve.service import ask_caches as ask_caches
     from contextfold.resolve.service import open_cache as open_cache
     from contextfold.resolve.sharing.transfer import pack as pack
     from contextfold.resolve.sharing.transfer import unpack as unpack
@@ -19,10 +23,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AskResult": "contextfold.resolve.relevance.answer",
     "BuildReport": "contextfold.resolve.build",
     "Cache": "contextfold.resolve.service",
     "ContextError": "contextfold.errors",
+    "GetResult": "contextfold.resolve.relevance.answer",
     "SelectionResult": "contextfold.resolve.selection",
+    "ask_caches": "contextfold.resolve.service",
     "build": "contextfold.resolve.build",
     "open_cache": "contextfold.resolve.service",
     "pack": "contextfold.resolve.sharing.transfer",
@@ -30,11 +37,14 @@ _HOMES = {
 }
 
 __all__ = [
+    "AskResult",
     "BuildReport",
     "Cache",
     "ContextError",
+    "GetResult",
     "SelectionResult",
     "__version__",
+    "ask_caches",
     "build",
     "open_cache",
     "pack",
@@ -49,3 +59,8 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """The public names, also those that were not used yet."""
+    return sorted({*globals(), *__all__})

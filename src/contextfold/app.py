@@ -131,15 +131,13 @@ def open_store(
         return SqliteStore.open(settings.store, may_migrate=may_migrate, in_place=in_place)
     try:
         from contextfold.stores.nats.store import NatsStore
-        from contextfold.stores.nats.wire.connection import NatsOptions
     except ImportError as problem:
         if (problem.name or "").partition(".")[0] != "nats":
             raise
         raise SettingsError(
             "a store on NATS needs the package's `nats` extra: pip install 'contextfold[nats]'"
         ) from None
-    options = NatsOptions(**settings.nats._asdict())
-    return NatsStore(options, idle_s=settings.session_idle_secs, may_make=may_migrate, on_change=on_change)
+    return NatsStore(settings.nats, idle_s=settings.session_idle_secs, may_make=may_migrate, on_change=on_change)
 
 
 def file_reader(settings: FoldSettings) -> SessionReader:
@@ -210,6 +208,8 @@ def _tracer_of(settings: DaemonSettings) -> Tracer | None:
 
 
 def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer | None) -> Guard:
+    from typing import cast
+
     from contextfold.fold.service.fold_service import FoldService
     from contextfold.serve.http.exchange import RequestLimits
     from contextfold.serve.http.guard import Guard
@@ -223,14 +223,15 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
     from contextfold.serve.ops.tracing import traced
     from contextfold.serve.resolvers import Resolvers
     from contextfold.settings_table import offers_folding
-    from contextfold.stores.memory import MemoryStore
+    from contextfold.stores.no_store import NoStore
 
     tools = [tool for name in settings.server.tools for tool in TOOLSETS[name]]
     metrics = Metrics(tool.name for tool in tools)
     scrubber = scrubber_of(settings.fold)
-    # Without the fold tools nothing is stored, so no file is needed.
-    has_fold_tools = offers_folding(settings.server.tools)
-    store: Store = open_store(settings.fold, on_change=StoreConnectionLog()) if has_fold_tools else MemoryStore()
+    if offers_folding(settings.server.tools):
+        store: Store = open_store(settings.fold, on_change=StoreConnectionLog())
+    else:
+        store = cast("Store", NoStore())
     store = store if tracer is None else traced(store, tracer)
     fold = FoldService(store, scrubber, policy_of(settings.fold), note=ActivityRecorder(metrics, tracer))
     if settings.proxy.anthropic.goes_direct or settings.proxy.openai.goes_direct:

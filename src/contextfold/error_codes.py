@@ -6,54 +6,27 @@ Other modules raise a ContextError and know none of these numbers.
 EXIT_OK = 0
 EXIT_USAGE = 1
 
-EXIT_CODES: dict[str, int] = {
-    "invalid_query": 2,
-    "invalid_budget": 3,
-    "cache_missing": 4,
-    "cache_invalid": 5,
-    "io_error": 6,
-    "internal_error": 7,
-    "invalid_argument": EXIT_USAGE,
-    "session_not_found": 8,
-    "branch_not_found": 8,
-    "invalid_branch_state": 8,
-    "context_limit": 8,
-    "limit_reached": 8,
-    "store_unavailable": 6,
-    "store_invalid": 5,
-    "scrub_failed": 7,
-}
-
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 
-JSON_RPC_CODES: dict[str, int] = {
-    "invalid_query": INVALID_PARAMS,
-    "invalid_budget": INVALID_PARAMS,
-    "cache_missing": INVALID_PARAMS,
-    "cache_invalid": INVALID_PARAMS,
-    "io_error": INTERNAL_ERROR,
-    "internal_error": INTERNAL_ERROR,
-    "invalid_argument": INVALID_PARAMS,
-    "session_not_found": INVALID_PARAMS,
-    "branch_not_found": INVALID_PARAMS,
-    "invalid_branch_state": -32003,
-    "context_limit": -32001,
-    "limit_reached": -32004,
-    "store_unavailable": INTERNAL_ERROR,
-    "store_invalid": INTERNAL_ERROR,
-    "scrub_failed": INTERNAL_ERROR,
+# The exit code, the JSON-RPC code and the HTTP status of each code. Endpoints choose the statuses of errors of caches.
+_NUMBERS: dict[str, tuple[int, int, int | None]] = {
+    "invalid_query": (2, INVALID_PARAMS, None),
+    "invalid_budget": (3, INVALID_PARAMS, None),
+    "cache_missing": (4, INVALID_PARAMS, None),
+    "cache_invalid": (5, INVALID_PARAMS, None),
+    "io_error": (6, INTERNAL_ERROR, None),
+    "internal_error": (7, INTERNAL_ERROR, 500),
+    "invalid_argument": (EXIT_USAGE, INVALID_PARAMS, 400),
+    "session_not_found": (8, INVALID_PARAMS, 404),
+    "branch_not_found": (8, INVALID_PARAMS, 404),
+    "invalid_branch_state": (8, -32003, 409),
+    "context_limit": (8, -32001, 409),
+    "limit_reached": (8, -32004, 429),
+    "store_unavailable": (6, INTERNAL_ERROR, 503),
+    "store_invalid": (5, INTERNAL_ERROR, 503),
+    "scrub_failed": (7, INTERNAL_ERROR, 500),
 }
-
-HTTP_STATUSES: dict[str, int] = {
-    "invalid_argument": 400,
-    "session_not_found": 404,
-    "branch_not_found": 404,
-    "invalid_branch_state": 409,
-    "context_limit": 409,
-    "limit_reached": 429,
-    "store_unavailable": 503,
-    "store_invalid": 503,
-    "scrub_failed": 500,
-    "internal_error": 500,
-}
+EXIT_CODES = {code: exit_code for code, (exit_code, _, _) in _NUMBERS.items()}
+JSON_RPC_CODES = {code: json_rpc for code, (_, json_rpc, _) in _NUMBERS.items()}
+HTTP_STATUSES = {code: status for code, (_, _, status) in _NUMBERS.items() if status is not None}

@@ -2,12 +2,17 @@
 
     ContextError
     ├── CacheMissing     cache_missing    no folder at that path
+    │   └── NoCacheNamed                  no cache is named where one must be, or there is none
     ├── CacheInvalid     cache_invalid    the folder breaks the cache's rules; retrying will not help
+    │   ├── IndexMissing                  the cache has no relevance index of this version
     │   ├── SourceInvalid                 a source document cannot become part of a cache
     │   │   └── NoDocuments               a folder in which no file is a document
     │   └── BundleInvalid                 a packed cache that is damaged, or no packed cache
     ├── QueryInvalid     invalid_query    the query is not text
-    │   └── DocumentMissing               the cache has no such document or section
+    │   ├── OptionInvalid                 an argument beside the query breaks its rule
+    │   ├── DocumentMissing               the cache has no such document
+    │   ├── SectionMissing                the document has no such section
+    │   └── LinesMissing                  the document has no such lines
     ├── BudgetInvalid    invalid_budget   the budget is not a whole number in range
     │   └── CounterMissing                no such counter of tokens, or its vocabulary is not installed
     ├── StorageFailed    io_error         the system could not read or write; retrying may help
@@ -32,8 +37,9 @@
         └── ScrubFailed           scrub_failed          secrets could not be searched for, so nothing was stored
 
 The `code` and `message` of the errors above FoldError are frozen by the error schema v0 and never contain a path. The
-`reason` is for a person at a terminal and may contain one. This module knows no exit codes, JSON-RPC codes or HTTP
-statuses: `contextfold.error_codes` maps each `code` to them.
+`reason` is for a person at a terminal and may contain one, except those of NoCacheNamed, QueryInvalid and
+BudgetInvalid: the tools that are not frozen send these to their callers. This module knows no exit codes, JSON-RPC
+codes or HTTP statuses: `contextfold.error_codes` maps each `code` to them.
 
 The errors of caches are in `cache_errors` and those of exports in `export_errors`: making a class takes time, and a
 command needs few of them.
@@ -53,6 +59,8 @@ class ContextError(Exception):
 
     code: str
     message: str
+    # The name of the cache, if one of several was asked and failed.
+    cache = ""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -62,6 +70,10 @@ class ContextError(Exception):
 class QueryInvalid(ContextError):
     code = "invalid_query"
     message = "Query is invalid"
+
+
+class OptionInvalid(QueryInvalid):
+    message = "An argument is invalid"
 
 
 class BudgetInvalid(ContextError):
@@ -151,9 +163,10 @@ class StoreUnavailable(FoldError):
 
 class StoreInvalid(FoldError):
     code = "store_invalid"
+    MESSAGE = StoreUnavailable.MESSAGE
 
     def __init__(self, reason: str) -> None:
-        super().__init__(StoreUnavailable.MESSAGE, {"retry": False}, reason=reason)
+        super().__init__(self.MESSAGE, {"retry": False}, reason=reason)
 
 
 class ScrubFailed(FoldError):

@@ -6,9 +6,7 @@ from contextfold.errors import StoreInvalid
 
 
 class ExportInvalid(StoreInvalid):
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.message = "The export file cannot be used"
+    MESSAGE = "The export file cannot be used"
 
 
 class ExportTruncated(ExportInvalid):
@@ -24,12 +22,8 @@ class ExportNewer(ExportInvalid):
 
 
 class TargetNotEmpty(StoreInvalid):
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.message = "The store is not empty"
+    MESSAGE = "The store is not empty"
 
 
 class ImportDiffers(StoreInvalid):
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.message = "The import is not complete"
+    MESSAGE = "The import is not complete"

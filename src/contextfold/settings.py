@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from contextfold.common.network_address import NatsOptions
+
     Fields = dict[str, Any]
 
 STORE_SCHEME = "sqlite:"
@@ -53,7 +55,7 @@ class FoldSettings(Record):
     """The settings of folding, on any transport. With a store on NATS, `store` is empty."""
 
     store: str
-    nats: NatsSettings | None
+    nats: NatsOptions | None
     context_limit: int
     hard_limit: bool
     branch_depth: int
@@ -73,26 +75,6 @@ class FoldSettings(Record):
     archive_days: int
     summary_days: int
     scrub_allowlist: str
-
-
-class NatsSettings(Record):
-    """The settings of a store on NATS. The fields from `prefix` on are the settings that begin with `nats-`."""
-
-    servers: tuple[str, ...]
-    prefix: str
-    domain: str
-    replicas: int
-    creds: str
-    nkey: str
-    user: str
-    password: str
-    tls_ca: str
-    tls_cert: str
-    tls_key: str
-
-    def __repr__(self) -> str:
-        """A representation for logs and traces, without credentials."""
-        return f"NatsSettings(servers={self.servers!r}, prefix={self.prefix!r})"
 
 
 class Upstream(Record):
@@ -266,7 +248,7 @@ def _is_on_nats(store: str) -> bool:
     return store.partition("://")[0].lower() in NATS_SCHEMES
 
 
-def _nats_settings(values: _SettingValues) -> NatsSettings | None:
+def _nats_settings(values: _SettingValues) -> NatsOptions | None:
     """The settings of NATS; None if the store is a file, in which case a setting for NATS is an error."""
     store = values.get("store")
     if not _is_on_nats(store):
@@ -277,7 +259,7 @@ def _nats_settings(values: _SettingValues) -> NatsSettings | None:
                 f"{values.called(idle[0])} is for a store on NATS: give --store {NATS_URL} too, or leave it out"
             )
         return None
-    from contextfold.common.network_address import BadAddress, nats_servers_from
+    from contextfold.common.network_address import BadAddress, NatsOptions, nats_servers_from
 
     try:
         servers = nats_servers_from(store)
@@ -288,12 +270,12 @@ def _nats_settings(values: _SettingValues) -> NatsSettings | None:
         "user": servers.user or values.get("nats-user"),
         "password": servers.password or _first_line(values, "nats-password-file"),
     }
-    settings = NatsSettings(**values.fields(NatsSettings, special, prefix="nats-"))
+    settings = NatsOptions(**values.fields(NatsOptions, special, prefix="nats-"))
     _check_nats(values, settings, bool(servers.user))
     return settings
 
 
-def _check_nats(values: _SettingValues, settings: NatsSettings, is_user_in_url: bool) -> None:
+def _check_nats(values: _SettingValues, settings: NatsOptions, is_user_in_url: bool) -> None:
     if is_user_in_url and (values.get("nats-user") or values.get("nats-password-file")):
         raise SettingsError("the user is given twice: take user:password out of --store, or leave --nats-user out")
     if bool(settings.user) != bool(settings.password):
@@ -399,7 +381,6 @@ __all__ = [
     "TOOL_TIMEOUT_S",
     "DaemonSettings",
     "FoldSettings",
-    "NatsSettings",
     "ProxySettings",
     "Settings",
     "SettingsError",

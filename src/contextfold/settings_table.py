@@ -71,17 +71,18 @@ def _any(_called: str, text: str) -> str:
     return text
 
 
-def _named(called: str, text: str) -> str:
-    """A file's name. An empty one is an error: a daemon that should use tokens must not start without them."""
-    if not text:
-        raise SettingsError(f"{called} is empty: name a file, or leave it out")
-    return text
+def _not_empty(what_to_do: str) -> Callable[[str, str], str]:
+    def rule(called: str, text: str) -> str:
+        if not text:
+            raise SettingsError(f"{called} is empty: {what_to_do}, or leave it out")
+        return text
+
+    return rule
 
 
-def _filled(called: str, text: str) -> str:
-    if not text:
-        raise SettingsError(f"{called} is empty: give it a value, or leave it out")
-    return text
+_filled = _not_empty("give it a value")
+# An empty name of a file is an error: a daemon that should use tokens must not start without them.
+_named = _not_empty("name a file")
 
 
 def _readable(called: str, text: str) -> str:
@@ -143,16 +144,13 @@ def _upstream(called: str, text: str) -> str:
     text = scheme.lower() + separator + rest
     host = rest.partition("/")[0]
     is_plain = text.isascii() and not set(text) & set(' ?#\\%"<>^`{|}')
-    if not (is_http_url(text) and is_plain and authority_from(host) and not _has_dot_segments(text)):
+    has_dot_segments = not {".", ".."}.isdisjoint(text.split("/"))
+    if not (is_http_url(text) and is_plain and authority_from(host)) or has_dot_segments:
         raise SettingsError(
             f"{called} must be a URL such as https://api.example.org/v1: http or https, a host, perhaps a port and a "
             "path; no user, no query, no fragment"
         )
     return text.rstrip("/")
-
-
-def _has_dot_segments(text: str) -> bool:
-    return not {".", ".."}.isdisjoint(text.split("/"))
 
 
 def offers_folding(tools: tuple[str, ...]) -> bool:

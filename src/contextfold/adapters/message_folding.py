@@ -56,10 +56,10 @@ def fold_messages(
     sizes: list[int] = []
     # The message of each block and the number of the block in it, by the block's identity.
     owners: dict[int, tuple[int, int]] = {}
-    for place, message in enumerate(messages):
+    for position, message in enumerate(messages):
         is_model, blocks = read(message)
         sizes.append(len(blocks))
-        owners.update((id(block), (place, number)) for number, block in enumerate(blocks))
+        owners.update((id(block), (position, number)) for number, block in enumerate(blocks))
         if not is_model and listed and listed[-1]["role"] == "user":
             listed[-1]["content"] += blocks
         else:
@@ -70,16 +70,16 @@ def fold_messages(
         on_receipt(projection.receipt)
     if not projection.changed:
         return list(messages)
-    kept: list[tuple[int, list[int]]] = []
+    sent: list[tuple[int, list[int]]] = []
     for folded in projection.messages:
-        for place, number in (owners[id(block)] for block in folded["content"]):
-            if kept and kept[-1][0] == place:
-                kept[-1][1].append(number)
+        for position, number in (owners[id(block)] for block in folded["content"]):
+            if sent and sent[-1][0] == position:
+                sent[-1][1].append(number)
             else:
-                kept.append((place, [number]))
+                sent.append((position, [number]))
     return [
-        messages[place] if len(numbers) == sizes[place] else shortened(messages[place], numbers)
-        for place, numbers in kept
+        messages[position] if len(numbers) == sizes[position] else shortened(messages[position], numbers)
+        for position, numbers in sent
     ]
 
 

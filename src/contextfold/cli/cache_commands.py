@@ -13,6 +13,13 @@ ASKED_CACHE = Option(
     is_repeatable=True,
 )
 ASKED_ROOT = Option("--cache-root", "ask every cache in this folder", "DIR", takes_folder=True)
+COUNTER = Option(
+    "--counter",
+    "how tokens are counted; o200k needs the extra of that name",
+    "NAME",
+    choices=("estimate-1", "o200k"),
+    default="estimate-1",
+)
 
 COMMANDS: tuple[Command, ...] = (
     Command(
@@ -85,12 +92,13 @@ COMMANDS: tuple[Command, ...] = (
         (
             "context unpack docs.ctxpack",
             "context unpack docs.ctxpack --cache caches/docs --force",
+            "gunzip -c docs.ctxpack.gz | context unpack - --cache docs.cache",
         ),
         (
             Option("--cache", "the cache to write (default: NAME.cache)", "DIR", takes_folder=True),
             Option("--force", "replace a cache that is already there, once the new one is complete"),
         ),
-        argument=Option("file", "the packed cache", "FILE", required=True, takes_file=True),
+        argument=Option("file", "the packed cache; - is stdin", "FILE", required=True, takes_file=True),
     ),
     Command(
         "ask",
@@ -117,24 +125,19 @@ COMMANDS: tuple[Command, ...] = (
                 choices=("section", "document"),
                 default="section",
             ),
-            Option(
-                "--counter",
-                "how tokens are counted; o200k needs the extra of that name",
-                "NAME",
-                choices=("estimate-1", "o200k"),
-                default="estimate-1",
-            ),
+            COUNTER,
             Option("--why", "also print which terms each section was chosen for"),
             JSON,
         ),
-        argument=Option("question", "what you want to know", "QUESTION", required=True),
+        argument=Option("question", "what you want to know", "QUESTION", required=True, is_repeatable=True),
     ),
     Command(
         "get",
         "print a document of a cache, or a part of it",
         (
-            "Print a document by the id that `context ask` shows: all of it, the section below a heading, or",
-            "some lines, with neighbouring sections if wanted, within a token budget.",
+            "Print a document by its id or path, as `context ask` shows it: all of it, the section below a",
+            "heading, or some lines, with neighbouring sections if wanted, within a token budget. The number of",
+            "sections that do not fit is printed too.",
         ),
         (
             "context get guides/deployment.md",
@@ -144,13 +147,14 @@ COMMANDS: tuple[Command, ...] = (
         (
             ASKED_CACHE,
             ASKED_ROOT,
-            Option("--section", "only the sections below this heading", "HEADING"),
+            Option("--section", "only the sections below this heading, or below a breadcrumb", "HEADING"),
             Option("--lines", "only the sections that have these lines", "A-B"),
             Option("--around", "the number of neighbouring sections to add before and after", "N"),
             Option("--budget", "the most tokens the answer may have; 4k is 4000 (default: 8000)", "N"),
+            COUNTER,
             JSON,
         ),
-        argument=Option("id", "the document's id", "ID", required=True),
+        argument=Option("id", "the document's id or path", "ID", required=True),
     ),
     Command(
         "resolve",

@@ -72,13 +72,11 @@ COMMANDS: tuple[Command, ...] = (
             "context service uninstall",
         ),
         (
-            Option("--host", "the address to listen on (default: 127.0.0.1)", "ADDRESS"),
+            setting_option("host"),
             Option("--port", "the port to listen on (default: 9090)", "N"),
             Option("--cache-root", "the folder that holds the caches", "DIR", takes_folder=True),
             STORE,
-            Option(
-                "--token-file", "the file of owners and token hashes; required for any address but loopback", "FILE"
-            ),
+            setting_option("token-file"),
             CONFIG,
             URL,
             TOKEN_VARIABLE,

@@ -7,7 +7,7 @@ import os
 import sys
 
 from contextfold import __version__
-from contextfold.cli.output import print_answer, print_error, print_error_line
+from contextfold.cli.output import print_answer, print_error
 from contextfold.cli.parse import Invocation, UsageError, parse
 from contextfold.error_codes import EXIT_CODES, EXIT_OK, EXIT_USAGE
 from contextfold.errors import ContextError, InternalError, StorageFailed
@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:  # noqa: PLR0911 - one return for each way
         print_error("invalid command line", str(problem))
         return EXIT_USAGE
     except SettingsError as problem:
-        print_error_line(str(problem))
+        print_error(str(problem))
         return EXIT_USAGE
     except ContextError as problem:
         print_error(problem.message, problem.reason)

@@ -13,7 +13,7 @@ from contextfold.errors import StorageFailed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import TextIO
+    from typing import Self, TextIO
 
 PROGRESS_EVERY_S = 0.1
 YES = ("y", "yes")
@@ -37,13 +37,11 @@ def print_answer(text: str) -> None:
 
 
 def print_error(error: str, *reasons: str) -> None:
-    """Write an error to stderr, and a line for each reason, which says what to do."""
-    _to_stderr(f"error: {plain(error)}\n" + "".join(f"reason: {plain(reason)}\n" for reason in reasons))
+    """Write an error to stderr, and a line for each reason, which says what to do.
 
-
-def print_error_line(text: str) -> None:
-    """Write an error to stderr in one line, for programs that start this one."""
-    _to_stderr(f"error: {plain(text)}\n")
+    For programs that start this one, an error is one line, without reasons.
+    """
+    print_on_stderr(f"error: {plain(error)}\n" + "".join(f"reason: {plain(reason)}\n" for reason in reasons))
 
 
 def plain(text: str) -> str:
@@ -56,24 +54,20 @@ def plain(text: str) -> str:
 
 
 def plain_lines(text: str) -> str:
-    """Escape the control characters of a text, except line breaks and tabs."""
-    return "\n".join("\t".join(map(plain, line.split("\t"))) for line in text.split("\n"))
+    """Escape the control characters of a text, except line breaks and tabs. A CRLF becomes a line break."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    return "\n".join("\t".join(map(plain, line.split("\t"))) for line in lines)
 
 
 def print_on_terminal(text: str) -> None:
     """Write a line to stderr if it is a terminal."""
     if _watched():
-        _to_stderr(plain(text) + "\n")
-
-
-def print_on_stderr(text: str) -> None:
-    """Write a text to stderr without escaping it."""
-    _to_stderr(text)
+        print_on_stderr(plain(text) + "\n")
 
 
 def print_note(text: str) -> None:
     """Write a note to stderr; it is not an error."""
-    _to_stderr(f"note: {text}\n")
+    print_on_stderr(f"note: {text}\n")
 
 
 def can_ask() -> bool:
@@ -116,7 +110,8 @@ def _watched() -> bool:
     return sys.stderr is not None and sys.stderr.isatty()
 
 
-def _to_stderr(text: str) -> None:
+def print_on_stderr(text: str) -> None:
+    """Write a text to stderr without escaping it."""
     if sys.stderr is None:
         return
     try:
@@ -139,13 +134,19 @@ def _write_all(stream: TextIO, text: str) -> None:
 
 
 class ProgressLine:
-    """A line on a terminal that shows the progress. If stderr is not a terminal, it shows nothing."""
+    """A line on a terminal that shows the progress of a `with` block. Without a terminal, it shows nothing."""
 
     def __init__(self, doing: str) -> None:
         self._doing = doing
         self._wanted = _watched()
         self._next_at_s = time.monotonic() + PROGRESS_EVERY_S
         self._shown = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
 
     def __call__(self, done: int, total: int) -> None:
         if done == total:
@@ -157,9 +158,9 @@ class ProgressLine:
         if self._wanted and time.monotonic() >= self._next_at_s:
             self._next_at_s = time.monotonic() + PROGRESS_EVERY_S
             self._shown = True
-            _to_stderr(f"{CLEAR_LINE}{self._doing} {how_far}")
+            print_on_stderr(f"{CLEAR_LINE}{self._doing} {how_far}")
 
     def clear(self) -> None:
         if self._shown:
             self._shown = False
-            _to_stderr(CLEAR_LINE)
+            print_on_stderr(CLEAR_LINE)

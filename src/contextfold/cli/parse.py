@@ -133,8 +133,9 @@ def _suggestion(name: str) -> str:
 
 
 def _positional(command: Command, word: str) -> Option:
-    if command.positional and not word.startswith("-"):
-        return command.positional
+    positional = command.positional
+    if positional and (not word.startswith("-") or (word == "-" and positional.takes_file)):
+        return positional
     raise _usage(command, f"{word!r} is not known here{_nearest(word, [option.name for option in command.options])}")
 
 

@@ -75,8 +75,16 @@ class Screen:
 
         return self._draw(*(Padding(_drawn(line, wraps=wraps), (0, 0, 0, INSET)) for line in lines), wraps=wraps)
 
-    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[Line]]) -> str:
-        """Format a table, with the titles of its columns if they have any."""
+    def table(
+        self, columns: Sequence[Column], rows: Sequence[Sequence[Line]], *, when_narrow: Sequence[int] = ()
+    ) -> str:
+        """Format a table, with the titles of its columns if they have any.
+
+        `when_narrow` has the positions of the columns that a narrow terminal shows; without it, that shows all.
+        """
+        if self.is_narrow and when_narrow:
+            columns = [columns[at] for at in when_narrow]
+            rows = [[row[at] for at in when_narrow] for row in rows]
         if not self.is_terminal:
             titles = [[column.title for column in columns]] if any(column.title for column in columns) else []
             return _aligned(columns, [*titles, *(["".join(map(_text, cell)) for cell in row] for row in rows)])

@@ -139,22 +139,27 @@ def _write_members(members: Mapping[str, Encodable], put: Callable[[str], None],
 class _ScannerOptions:
     """How the interpreter's scanner of JSON makes values. Its names are those of `json.JSONDecoder`."""
 
-    def __init__(
-        self,
-        *,
-        object_pairs_hook: Callable[[list[tuple[str, object]]], object] | None,
-        parse_constant: Callable[[str], object],
-        parse_int: Callable[[str], object],
-    ) -> None:
-        self.strict = True
-        self.object_hook = None
-        self.object_pairs_hook = object_pairs_hook
-        self.parse_float = float
-        self.parse_int = parse_int
-        self.parse_constant = parse_constant
+    strict = True
+    object_hook = None
+    object_pairs_hook = None
+    parse_float = float
+    parse_int = int
+
+    def __init__(self, **others: object) -> None:
+        vars(self).update(others)
 
 
-def _scanner(options: _ScannerOptions) -> Scan:
+# The scanners by the function that uses them. They are made at their first use.
+_scanners: dict[str, Scan] = {}
+
+
+def _scanner(user: str, **options: object) -> Scan:
+    if user not in _scanners:
+        _scanners[user] = _make_scanner(_ScannerOptions(**options))
+    return _scanners[user]
+
+
+def _make_scanner(options: _ScannerOptions) -> Scan:
     """The scanner that `json` uses. Importing `json` itself takes longer than scanning most texts."""
     scan: Scan
     try:
@@ -184,35 +189,27 @@ def _scanned(text: str, scan: Scan) -> Any:  # noqa: ANN401 - any JSON
     return value
 
 
-# The scanners, strict and lenient. They are made at their first use.
-_scanners: dict[str, Scan] = {}
-
-
 def parse_json(text: bytes | str) -> Any:  # noqa: ANN401 - any JSON
     """The value of a JSON text, as `json.loads` gives it. Raises ValueError if it is not valid, or not UTF-8."""
-    if "lenient" not in _scanners:
-        options = _ScannerOptions(object_pairs_hook=None, parse_constant=_CONSTANTS.__getitem__, parse_int=int)
-        _scanners["lenient"] = _scanner(options)
-    return _scanned(text if isinstance(text, str) else text.decode("utf-8"), _scanners["lenient"])
+    scan = _scanner("parse_json", parse_constant=_CONSTANTS.__getitem__)
+    return _scanned(text if isinstance(text, str) else text.decode("utf-8"), scan)
 
 
-def decode(raw: bytes) -> object:
-    """Decode JSON. Raises Malformed if the bytes are not valid JSON in UTF-8."""
-    if "strict" not in _scanners:
-        options = _ScannerOptions(object_pairs_hook=_object, parse_constant=_reject_constant, parse_int=_integer)
-        _scanners["strict"] = _scanner(options)
-    return _decoded(raw, _scanners["strict"])
+def decode(raw: bytes, *, lone_surrogates: bool = False) -> object:
+    """Decode JSON. Raises Malformed if the bytes are not valid JSON in UTF-8.
+
+    `lone_surrogates` are escapes of half a surrogate pair. Where they are allowed, the caller checks the texts.
+    """
+    scan = _scanner("decode", object_pairs_hook=_object, parse_constant=_reject_constant, parse_int=_integer)
+    return _decoded(raw, scan, lone_surrogates=lone_surrogates)
 
 
 def decode_stored(raw: bytes) -> object:
     """Decode JSON that this program has written, three times as fast. Repeated keys are not reported."""
-    if "stored" not in _scanners:
-        options = _ScannerOptions(object_pairs_hook=None, parse_constant=_reject_constant, parse_int=int)
-        _scanners["stored"] = _scanner(options)
-    return _decoded(raw, _scanners["stored"])
+    return _decoded(raw, _scanner("decode_stored", parse_constant=_reject_constant))
 
 
-def _decoded(raw: bytes, scan: Scan) -> object:
+def _decoded(raw: bytes, scan: Scan, *, lone_surrogates: bool = False) -> object:
     if raw.count(b"[") + raw.count(b"{") > BRACKETS_SHALLOW:
         from contextfold.common.json_depth import is_too_deep
 
@@ -220,7 +217,7 @@ def _decoded(raw: bytes, scan: Scan) -> object:
             raise Malformed("is nested too deeply")
     try:
         value: object = _scanned(raw.decode("utf-8"), scan)
-        if b"\\ud" in raw or b"\\uD" in raw:
+        if not lone_surrogates and (b"\\ud" in raw or b"\\uD" in raw):
             import json
 
             # Encoding fails for a lone surrogate, which is not valid text.

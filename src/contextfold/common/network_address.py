@@ -89,6 +89,34 @@ class NatsServers(Record):
         return f"NatsServers(urls={self.urls!r})"
 
 
+class NatsOptions(Record):
+    """The servers of a cluster, without users and passwords in their URLs, and how to connect to them.
+
+    The fields from `prefix` on are the settings that begin with `nats-`. With 0 replicas new streams get one, and
+    existing streams stay as they are.
+    """
+
+    servers: tuple[str, ...]
+    prefix: str = "contextfold"
+    domain: str = ""
+    replicas: int = 0
+    creds: str = ""
+    nkey: str = ""
+    user: str = ""
+    password: str = ""
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+
+    def __repr__(self) -> str:
+        """A representation for logs and traces, without credentials."""
+        return f"NatsOptions(servers={self.servers!r}, prefix={self.prefix!r})"
+
+    @property
+    def uses_tls(self) -> bool:
+        return bool(self.tls_ca) or any(server.startswith("tls://") for server in self.servers)
+
+
 def nats_servers_from(text: str) -> NatsServers:
     """Parse the servers of one cluster, separated by commas. Errors do not quote them, because of the password."""
     parts = [_nats_server(part) for part in text.split(",")]

@@ -17,13 +17,8 @@ def tokens_of(byte_count: int) -> int:
     return -(-byte_count // BYTES_PER_TOKEN)
 
 
-def _v0(text: str) -> int:
-    return tokens_of(len(text.encode("utf-8")))
-
-
-def _dense(text: str) -> int:
-    return -(-len(text.encode("utf-8")) // BYTES_PER_DENSE_TOKEN)
-
-
 # The counters of folding by the name in the setting. `dense` is for code, and for scripts that need more tokens.
-COUNTERS: Mapping[str, Counter] = {"v0": _v0, "dense": _dense}
+COUNTERS: Mapping[str, Counter] = {
+    "v0": lambda text: tokens_of(len(text.encode("utf-8"))),
+    "dense": lambda text: -(-len(text.encode("utf-8")) // BYTES_PER_DENSE_TOKEN),
+}

@@ -39,10 +39,12 @@ def ended_state(figures: Mapping[str, Any], *, session_id: str, last_at: str) ->
 
     Another version may have written them.
     """
-    read = [_branch(members) for members in _listed(figures.get("branches"))]
+    listed = figures.get("branches")
+    read = [_branch(members) for members in (listed if isinstance(listed, list) else ())]
     branches = {branch.id: branch for branch in read if branch}
     main = figures.get("main")
     known = main if isinstance(main, dict) else {"tokens": figures.get("main_thread_tokens")}
+    thread: dict[str, Any] = {name: _number(known, name) for name in _THREAD}
     return State(
         session_id,
         project_path=_text(figures, "project_path"),
@@ -51,7 +53,7 @@ def ended_state(figures: Mapping[str, Any], *, session_id: str, last_at: str) ->
         revision=max(1, _number(figures, "revision")),
         last_at=last_at,
         expired=True,
-        main=_thread(known),
+        main=Thread(**thread),
         branches={
             branch.id: branch if branch.parent_id in branches else replace(branch, parent_id=None)
             for branch in branches.values()
@@ -61,11 +63,6 @@ def ended_state(figures: Mapping[str, Any], *, session_id: str, last_at: str) ->
     )
 
 
-def _thread(members: Mapping[str, Any]) -> Thread:
-    read: dict[str, Any] = {name: _number(members, name) for name in _THREAD}
-    return Thread(**read)
-
-
 def _branch(members: object) -> Branch | None:
     if not isinstance(members, dict) or members.get("status") not in STATUSES:
         return None
@@ -73,10 +70,6 @@ def _branch(members: object) -> Branch | None:
     read |= {name: _text(members, name) or None for name in _OPTIONAL_TEXTS}
     read |= {name: _number(members, name) for name in _NUMBERS}
     return Branch(**read, status=members["status"]) if read["id"] else None
-
-
-def _listed(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
 
 
 def _text(members: Mapping[str, Any], name: str) -> str:

@@ -184,20 +184,7 @@ Event = (
     | SessionExpired
 )
 
-_KINDS: dict[str, type[Event]] = {
-    kind.kind: kind
-    for kind in (
-        SessionStarted,
-        BranchCreated,
-        OperationCompleted,
-        RequestSent,
-        BranchFolded,
-        WorkFolded,
-        BranchDiscarded,
-        SessionRolledBack,
-        SessionExpired,
-    )
-}
+_KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in Event.__args__}
 _MEMBERS = {name: tuple(field.name for field in fields(kind)) for name, kind in _KINDS.items()}
 _OPTIONAL = {
     field.name: field.default for kind in _KINDS.values() for field in fields(kind) if field.default is not MISSING
@@ -221,7 +208,9 @@ def members(event: Event) -> dict[str, Encodable]:
     for name in _MEMBERS[event.kind]:
         value = getattr(event, name)
         if name not in _OPTIONAL or value != _OPTIONAL[name]:
-            values[name] = [_members_of(each) for each in value] if name in _LISTS else value
+            if name in _LISTS:
+                value = [{field.name: getattr(each, field.name) for field in fields(each)} for each in value]
+            values[name] = value
     return values
 
 
@@ -248,10 +237,6 @@ def from_members(stored: object) -> Event:
         return _KINDS[kind](*given)
     except KeyError as problem:
         raise EventUnknown(f"an event {kind} without {problem}") from problem
-
-
-def _members_of(seen: FoldSeen | ThreadSeen) -> dict[str, Encodable]:
-    return {field.name: getattr(seen, field.name) for field in fields(seen)}
 
 
 def _listed(name: str, stored: Sequence[Mapping[str, Any]]) -> tuple[FoldSeen | ThreadSeen, ...]:

@@ -65,12 +65,9 @@ def hashed(text: str) -> str:
     return sha256(text.encode("utf-8")).hexdigest()
 
 
-def _has_no_text(name: str) -> bool:
-    return not _CONTROLS.isdisjoint(name) or any(_FIRST_SURROGATE <= c <= _LAST_SURROGATE for c in name)
-
-
 def check_session_name(name: str) -> str:
-    if not 1 <= len(name) <= NAME_LENGTH_MAX or _has_no_text(name) or not name.strip():
+    is_text = _CONTROLS.isdisjoint(name) and not any(_FIRST_SURROGATE <= c <= _LAST_SURROGATE for c in name)
+    if not 1 <= len(name) <= NAME_LENGTH_MAX or not is_text or not name.strip():
         raise ArgumentInvalid("session", f"must be a name of 1 to {NAME_LENGTH_MAX} characters, none of them control")
     return name
 

@@ -139,10 +139,6 @@ class State:
         return self.branches[self.path[-1]] if self.path else None
 
     @property
-    def active_thread(self) -> Thread | Branch:
-        return self.active or self.main
-
-    @property
     def depth(self) -> int:
         return len(self.path)
 
@@ -222,47 +218,33 @@ def apply(state: State, event: Event) -> State:
     if isinstance(event, OperationCompleted):
         return _operated(state, [event])
     _check_follows(event, state.revision, state)
-    return _changed(_apply(state, event), revision=event.n, last_at=max(state.last_at, event.at))
-
-
-def _apply(  # noqa: PLR0911 - one return for each kind
-    state: State,
-    event: SessionStarted
-    | BranchCreated
-    | RequestSent
-    | BranchFolded
-    | WorkFolded
-    | BranchDiscarded
-    | SessionRolledBack
-    | SessionExpired,
-) -> State:
+    last_at = max(state.last_at, event.at)
     match event:
-        case SessionStarted():
-            return _changed(
-                state,
-                session_id=event.session_id,
-                project_path=event.project_path,
-                name=event.name,
-                started_at=event.at,
-            )
+        case SessionStarted(session_id=session_id, project_path=path, name=name):
+            state = _changed(state, session_id=session_id, project_path=path, name=name, started_at=event.at)
         case BranchCreated():
-            return _created(state, event)
+            state = _created(state, event)
         case RequestSent():
-            return _requested(state, event)
+            state = _requested(state, event)
         case BranchFolded():
-            return _folded(state, event)
+            state = _folded(state, event)
         case WorkFolded():
-            return _work_folded(state, event)
+            state = _work_folded(state, event)
         case BranchDiscarded():
-            branch = replace(_branch(state, event), status="discarded", closed_at=event.at)
-            path = tuple(open_id for open_id in state.path if open_id != event.branch_id)
-            checkpoints = _draft_of(state.checkpoints)
-            checkpoints.pop(branch.id, None)
-            return _changed(_with(state, branch), path=path, checkpoints=checkpoints)
+            state = _discarded(state, event)
         case SessionRolledBack():
-            return _rolled_back(state, event)
+            state = _rolled_back(state, event)
         case SessionExpired():
-            return _changed(state, expired=True)
+            state = _changed(state, expired=True)
+    return _changed(state, revision=event.n, last_at=last_at)
+
+
+def _discarded(state: State, event: BranchDiscarded) -> State:
+    branch = replace(_branch(state, event), status="discarded", closed_at=event.at)
+    path = tuple(open_id for open_id in state.path if open_id != event.branch_id)
+    checkpoints = _draft_of(state.checkpoints)
+    checkpoints.pop(branch.id, None)
+    return _changed(_with(state, branch), path=path, checkpoints=checkpoints)
 
 
 def _created(state: State, event: BranchCreated) -> State:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 
 class Verb(Protocol):
+    __slots__ = ()
+
     # Whether the verb may begin a session; otherwise there must be one.
     @property
     def begins_session(self) -> bool: ...
@@ -45,7 +47,8 @@ class Verb(Protocol):
     def decide(self, state: State, at: str) -> list[Event]: ...
     def result(self, before: State, events: Sequence[Event], after: State, health: Health) -> Shape: ...
     def texts(self, events: Sequence[Event]) -> Mapping[int, str]:
-        """The texts of the operations among these events, for the archive."""
+        """The texts of the operations among these events, for the archive. Most verbs record none."""
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class NewSession:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenBranch:
+class OpenBranch(Verb):
     """`context_branch`: begin a branch below the active one."""
 
     begins_session: ClassVar[bool] = True
@@ -94,12 +97,9 @@ class OpenBranch:
     def result(self, before: State, events: Sequence[Event], after: State, health: Health) -> Shape:
         return tool_results.branched(after.branches[self.branch_id], after)
 
-    def texts(self, events: Sequence[Event]) -> Mapping[int, str]:
-        return {}
-
 
 @dataclass(frozen=True, slots=True)
-class ReturnFromBranch:
+class ReturnFromBranch(Verb):
     """`context_return`: fold a branch, by default the active one.
 
     Open branches below it are folded first, without a summary, beginning with the deepest.
@@ -140,12 +140,9 @@ class ReturnFromBranch:
         assert isinstance(event, BranchFolded)
         return tool_results.folded(event, after, health)
 
-    def texts(self, events: Sequence[Event]) -> Mapping[int, str]:
-        return {}
-
 
 @dataclass(frozen=True, slots=True)
-class FoldRecentWork:
+class FoldRecentWork(Verb):
     """`context_fold`: fold the recent operations of the active thread, without a branch opened before.
 
     They are the operations since the user's last prompt, or since a later fold, return or branch point.
@@ -163,7 +160,7 @@ class FoldRecentWork:
         return ("fold", self.summary)
 
     def decide(self, state: State, at: str) -> list[Event]:
-        work = state.active_thread.recent
+        work = (state.active or state.main).recent
         if not work.operations:
             raise BranchStateInvalid("Cannot fold: nothing was done since the last fold", {})
         _check_branch_count(state, self.limits)
@@ -178,12 +175,9 @@ class FoldRecentWork:
         assert isinstance(event, WorkFolded)
         return {**tool_results.folded(event, after, health), "session_id": after.session_id}
 
-    def texts(self, events: Sequence[Event]) -> Mapping[int, str]:
-        return {}
-
 
 @dataclass(frozen=True, slots=True)
-class RecordOperations:
+class RecordOperations(Verb):
     """Record operations of the active thread. They are never refused because of a limit."""
 
     begins_session: ClassVar[bool] = True
@@ -256,7 +250,7 @@ class RecordedOperation:
 
 
 @dataclass(frozen=True, slots=True)
-class RollBack:
+class RollBack(Verb):
     """`context_rollback`: go back to the beginning of a branch and discard every later branch."""
 
     begins_session: ClassVar[bool] = False
@@ -283,9 +277,6 @@ class RollBack:
 
     def result(self, before: State, events: Sequence[Event], after: State, health: Health) -> Shape:
         return tool_results.rolled_back(self.branch_id, before, events, after)
-
-    def texts(self, events: Sequence[Event]) -> Mapping[int, str]:
-        return {}
 
 
 def first_line(message: str) -> str:

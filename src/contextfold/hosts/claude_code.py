@@ -57,9 +57,9 @@ def read(payload: Mapping[str, object]) -> HookEvent:
     session_id: str | None = None
     match event:
         case "PostToolUse":
-            done, session_id = _call(fields, conversation, text_of(fields["tool_response"]), failed=False)
+            done, session_id = tool_call(fields, conversation, text_of(fields["tool_response"]), failed=False)
         case "PostToolUseFailure":
-            done, session_id = _call(fields, conversation, fields.text("error"), failed=True)
+            done, session_id = tool_call(fields, conversation, fields.text("error"), failed=True)
         case "PostToolBatch":
             batch, session_id = _batch(fields, conversation)
         case "UserPromptSubmit":
@@ -85,11 +85,6 @@ def answer(event: str, line: str) -> dict[str, object]:
     return {"hookSpecificOutput": {"hookEventName": event, "additionalContext": line[:LINE_LENGTH_MAX]}}
 
 
-def _call(fields: Payload, conversation: str, result: str, *, failed: bool) -> tuple[HookOperation | None, str | None]:
-    name, use = fields.text("tool_name"), fields.text("tool_use_id")
-    return tool_call(conversation, name, fields["tool_input"], result, use, failed=failed), session_named(name, result)
-
-
 def _summary(text: str) -> str:
     """The part of a summary that enters the context, without the analysis before it."""
     analysis, _, summary = text.partition(ANALYSIS_END)
@@ -106,7 +101,7 @@ def _batch(fields: Payload, conversation: str) -> tuple[tuple[HookOperation, ...
         each = Payload(call if isinstance(call, Mapping) else {})
         result = text_of(each["tool_response"])
         if result.startswith(REFUSED):
-            done, _ = _call(each, conversation, result, failed=True)
+            done, _ = tool_call(each, conversation, result, failed=True)
             refused += [done] if done and done.call_id else []
         session_id = session_id or session_named(each.text("tool_name"), result)
     return tuple(refused), session_id

@@ -20,7 +20,6 @@ from contextfold.hosts.jsonc import (
     has_comment,
     holds_only,
     put,
-    put_all,
     read,
     render,
     replace,
@@ -62,9 +61,9 @@ def install_server(host: Host, text: str | None, wiring: Wiring, *, force: bool 
     servers, ours = _locate(host, root)
     wanted = entry(host, wiring)
     if servers is None:
-        written = put(text, root, host.key, {SERVER: wanted})
+        written = put(text, root, (host.key, {SERVER: wanted}))
     elif ours is None:
-        written = put(text, servers.node, SERVER, wanted)
+        written = put(text, servers.node, (SERVER, wanted))
     elif ours.node.value == wanted or (_holds(ours.node.value, wanted) and not _is_ours(host, ours)):
         written = text
     elif _is_ours(host, ours) or force:
@@ -86,8 +85,10 @@ def is_foreign(host: Host, text: str, wiring: Wiring) -> bool:
     return ours is not None and not _holds(ours.node.value, entry(host, wiring)) and not _is_ours(host, ours)
 
 
-def uninstall_server(host: Host, text: str) -> str | None:
-    """Remove everything that `install_server` added; None if install created the file."""
+def uninstall_server(host: Host, text: str | None) -> str | None:
+    """Remove everything that `install_server` added; None if install created the file, or if there is none."""
+    if text is None:
+        return None
     if host.is_toml:
         return uninstall_table(host, text)
     root = _root(text, has_comments=host.has_comments)
@@ -125,13 +126,15 @@ def install_hooks(host: Host, text: str | None, daemon: Daemon, *, force: bool =
     if missing:
         root = _hooks_root(host, written)
         holder = _only(root, HOOKS)
-        written = put_all(written, holder.node, missing) if holder else put(written, root, HOOKS, missing)
+        written = put(written, holder.node, *missing.items()) if holder else put(written, root, (HOOKS, missing))
     _check_hooks(host, before, written, daemon)
     return written
 
 
-def uninstall_hooks(host: Host, text: str) -> str | None:
-    """Remove everything that `install_hooks` added; None if install created the file."""
+def uninstall_hooks(host: Host, text: str | None) -> str | None:
+    """Remove everything that `install_hooks` added; None if install created the file, or if there is none."""
+    if text is None:
+        return None
     try:
         root = _hooks_root(host, text)
         _refuse_edited(host, root)
@@ -160,7 +163,7 @@ def _with_element(host: Host, text: str, array: Member, event: str, wanted: Writ
     (handler,) = handlers(host, wanted)
     edited = _edited(host, array)
     if not edited:
-        return put(text, array.node, None, wanted)
+        return put(text, array.node, (None, wanted))
     if all(_holds(node.value, handler) for node in edited):
         return text
     if not force or len(edited) > 1:
@@ -227,7 +230,7 @@ def _array(root: Node, event: str) -> Member | None:
     """The array of elements for an event."""
     holder = _only(root, HOOKS)
     array = _only(holder.node, event) if holder else None
-    if array and not array.node.is_array:
+    if array and not isinstance(array.node.value, list):
         raise Unfit(f"its {HOOKS} for {event} are not a list; make it [] if nothing in it is needed")
     return array
 
@@ -269,11 +272,8 @@ def _version(host: Host) -> dict[str, Writable]:
 
 def _is_ours(host: Host, ours: Member) -> bool:
     """Whether install wrote an entry and nothing was added to it, not even a repeated key."""
-    return is_our_entry(host, ours.node.value) and _has_keys_once(ours.node)
-
-
-def _has_keys_once(node: Node) -> bool:
-    return isinstance(node.value, dict) and len(node.members) == len(node.value)
+    value = ours.node.value
+    return is_our_entry(host, value) and isinstance(value, dict) and len(ours.node.members) == len(value)
 
 
 def _is_file_of_ours(host: Host, root: Node) -> bool:

@@ -46,9 +46,9 @@ def read(payload: Mapping[str, object]) -> HookEvent:
     session_id: str | None = None
     match event:
         case "postToolUse":
-            done, session_id = _call(fields, conversation, _result(fields["tool_output"]), failed=False)
+            done, session_id = tool_call(fields, conversation, _result(fields["tool_output"]), failed=False)
         case "postToolUseFailure":
-            done, session_id = _call(fields, conversation, fields.text("error_message"), failed=True)
+            done, session_id = tool_call(fields, conversation, fields.text("error_message"), failed=True)
         case "afterMCPExecution":
             session_id = session_named(MCP + fields.text("tool_name"), _result(fields["result_json"]))
         case "afterAgentResponse":
@@ -61,11 +61,6 @@ def read(payload: Mapping[str, object]) -> HookEvent:
 
 def answer(event: str, line: str) -> dict[str, object]:
     return {"additional_context": line[:LINE_LENGTH_MAX]} if event in ANSWERED else {}
-
-
-def _call(fields: Payload, conversation: str, result: str, *, failed: bool) -> tuple[HookOperation | None, str | None]:
-    name, use = fields.text("tool_name"), fields.text("tool_use_id")
-    return tool_call(conversation, name, fields["tool_input"], result, use, failed=failed), session_named(name, result)
 
 
 def _result(output: object) -> str:

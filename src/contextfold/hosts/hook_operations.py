@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from contextfold.errors import ArgumentInvalid
 from contextfold.hosts.hook_event import HookOperation
-from contextfold.hosts.hook_payload import call_id, encodable, word
-from contextfold.hosts.own_tool_names import accounts_for_itself
+from contextfold.hosts.hook_payload import Payload, call_id, encodable, word
+from contextfold.hosts.own_tool_names import accounts_for_itself, session_named
 from contextfold.hosts.tool_text import compact
 
 
 def tool_call(
-    conversation: str, name: str, tool_input: object, result: str, tool_use_id: str, *, failed: bool
-) -> HookOperation | None:
-    """A tool call with its arguments and result. None if the service counts the call itself."""
+    fields: Payload, conversation: str, result: str, *, failed: bool
+) -> tuple[HookOperation | None, str | None]:
+    """A tool call with its arguments and result, and the session that its result names.
+
+    The operation is None if the service counts the call itself.
+    """
+    name, tool_input = fields.text("tool_name"), fields["tool_input"]
     if not word(name):
         raise ArgumentInvalid("tool_name", "must be a string that is not blank")
+    session_id = session_named(name, result)
     if accounts_for_itself(name):
-        return None
+        return None, session_id
     content = f"{compact({} if tool_input is None else tool_input)}\n{result}"
-    return HookOperation(word(name), encodable(content), failed=failed, call_id=call_id(conversation, tool_use_id))
+    repeated_id = call_id(conversation, fields.text("tool_use_id"))
+    return HookOperation(word(name), encodable(content), failed=failed, call_id=repeated_id), session_id
 
 
 def message(conversation: str, turn: str, text: str) -> HookOperation | None:

@@ -55,10 +55,6 @@ class Node(Record):
     def is_object(self) -> bool:
         return isinstance(self.value, dict)
 
-    @property
-    def is_array(self) -> bool:
-        return isinstance(self.value, list)
-
     def named(self, key: str) -> list[Member]:
         return [member for member in self.members if member.key == key]
 
@@ -120,29 +116,25 @@ def _member(key: str | None, value: Writable, style: Style) -> str:
     return rendered if key is None else f"{dumps(key, ensure_ascii=False)}: {rendered}"
 
 
-def put(text: str, target: Node, key: str | None, value: Writable) -> str:
-    """Add a member at the end of an object, or an element at the end of an array."""
-    return _put(text, target, [(key, value)])
+def put(text: str, target: Node, *members: tuple[str | None, Writable]) -> str:
+    """Add members at the end of an object, or elements, which have no key, at the end of an array.
 
-
-def put_all(text: str, target: Node, members: Mapping[str, Writable]) -> str:
-    """Add members at the end of an object. `take` undoes it, from the last member to the first."""
-    return _put(text, target, list(members.items()))
-
-
-def _put(text: str, target: Node, parts: Sequence[tuple[str | None, Writable]]) -> str:
+    `take` undoes it, from the last member to the first.
+    """
     style = _style_in(text, target)
     if not target.members:
         at, comment = _after_comments(text, target.start + 1, target.end)
         style = style.inner if comment else style
         between = style.newline + style.indent if style.newline else " "
-        written = ("," + between).join(_member(key, value, style) for key, value in parts)
+        written = ("," + between).join(_member(key, value, style) for key, value in members)
         return text[:at] + (between if comment else "") + written + text[at:]
     last = target.members[-1]
     at, comment = _after_comments(text, last.comma + 1 if last.comma >= 0 else last.end, target.end)
     between = _lead(text, target)
-    written = ("," + between).join(_member(key, value, style) for key, value in parts)
-    lead = _own_line(text, between, comment)
+    written = ("," + between).join(_member(key, value, style) for key, value in members)
+    # After a line comment, the member needs a line of its own.
+    is_apart = not comment.startswith("//") or between.startswith(("\r", "\n"))
+    lead = between if is_apart else _newline_of(text) + between
     if last.comma >= 0:
         return text[:at] + lead + written + "," + text[at:]
     return text[: last.end] + "," + text[last.end : at] + lead + written + text[at:]
@@ -214,11 +206,6 @@ def _lead(text: str, target: Node) -> str:
     return next((lead for lead in reversed(leads) if lead.startswith(("\r", "\n"))), leads[-1])
 
 
-def _own_line(text: str, lead: str, comment: str) -> str:
-    """Add a line break to the white space if it would follow a line comment."""
-    return _newline_of(text) + lead if comment.startswith("//") and not lead.startswith(("\r", "\n")) else lead
-
-
 def _after_comments(text: str, start: int, end: int) -> tuple[int, str]:
     """The end of the last comment between two positions, and the comment; the first position if there is none."""
     last = None
@@ -266,10 +253,8 @@ class _Reader:
         if depth > DEPTH_MAX:
             raise self._broken(at, "it is nested too deeply")
         match self._text[at : at + 1]:
-            case "{":
-                return self._object(at, depth)
-            case "[":
-                return self._array(at, depth)
+            case "{" | "[":
+                return self._container(at, depth)
             case '"':
                 value, end = self._string(at)
                 return Node(at, end, value)
@@ -279,34 +264,33 @@ class _Reader:
         literal = literal_match.group()
         return Node(at, literal_match.end(), _CONSTANTS[literal] if literal in _CONSTANTS else _number(literal))
 
-    def _object(self, start: int, depth: int) -> Node:
+    def _container(self, start: int, depth: int) -> Node:
+        """An object or an array."""
+        closing = "}" if self._text[start] == "{" else "]"
         members: list[Member] = []
         at = self._skip(start + 1)
-        while self._text[at : at + 1] != "}":
+        while self._text[at : at + 1] != closing:
             if members and members[-1].comma < 0:
-                raise self._broken(at, "a comma or } is expected")
-            if self._text[at : at + 1] != '"':
-                raise self._broken(at, "a key in double quotes or } is expected")
-            key, end = self._string(at)
-            colon = self._skip(end)
-            if self._text[colon : colon + 1] != ":":
-                raise self._broken(colon, "a colon is expected")
-            node = self._value(self._skip(colon + 1), depth + 1)
-            comma, following = self._comma(node.end, "}")
+                raise self._broken(at, f"a comma or {closing} is expected")
+            key, value_at = self._key(at) if closing == "}" else (None, at)
+            node = self._value(value_at, depth + 1)
+            comma, following = self._comma(node.end, closing)
             members.append(Member(key, at, node, comma))
             at = following
-        return Node(start, at + 1, {member.key: member.node.value for member in members}, tuple(members))
+        values = [member.node.value for member in members]
+        is_object = closing == "}"
+        value = dict(zip((member.key for member in members), values, strict=True)) if is_object else values
+        return Node(start, at + 1, value, tuple(members))
 
-    def _array(self, start: int, depth: int) -> Node:
-        members: list[Member] = []
-        at = self._skip(start + 1)
-        while self._text[at : at + 1] != "]":
-            if members and members[-1].comma < 0:
-                raise self._broken(at, "a comma or ] is expected")
-            node = self._value(at, depth + 1)
-            comma, at = self._comma(node.end, "]")
-            members.append(Member(None, node.start, node, comma))
-        return Node(start, at + 1, [member.node.value for member in members], tuple(members))
+    def _key(self, at: int) -> tuple[str, int]:
+        """A key, and the position of its value."""
+        if self._text[at : at + 1] != '"':
+            raise self._broken(at, "a key in double quotes or } is expected")
+        key, end = self._string(at)
+        colon = self._skip(end)
+        if self._text[colon : colon + 1] != ":":
+            raise self._broken(colon, "a colon is expected")
+        return key, self._skip(colon + 1)
 
     def _comma(self, end: int, closing: str) -> tuple[int, int]:
         """The position of the comma after a value, or -1, and the position of the next token after it."""

@@ -10,7 +10,7 @@ from contextfold.common.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
 PLUGIN_FOLDER = "plugin"
 SETTINGS_FILE = "settings.json"
@@ -33,7 +33,7 @@ class Launch(Record):
 def launch(program: str, daemon_url: str, folder: str, plugin: Mapping[str, str], *, tools: str) -> Launch:
     """How to start a program of this name. `plugin` has the texts of the plugin's files by name; `tools` names the
     toolsets that it is offered."""
-    known = _PROGRAMS.get(program)
+    known = PROGRAMS.get(program)
     if known:
         return known(_DaemonUrls(daemon_url, f"{daemon_url}/mcp?tools={tools}"), folder, plugin)
     return Launch((), _base_urls(daemon_url), {}, "the proxy (by base URL); for tools and hooks see `context install`")
@@ -102,10 +102,9 @@ def _base_urls(daemon_url: str) -> dict[str, str]:
     }
 
 
-_PROGRAMS: dict[str, Callable[[_DaemonUrls, str, Mapping[str, str]], Launch]] = {
+PROGRAMS: dict[str, Callable[[_DaemonUrls, str, Mapping[str, str]], Launch]] = {
     "claude": _claude,
     "codex": _codex,
     "opencode": _opencode,
     "gemini": _gemini,
 }
-PROGRAMS: Sequence[str] = tuple(_PROGRAMS)

@@ -62,10 +62,6 @@ def _text(response: Response, name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _texts(value: object) -> list[str]:
-    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
-
-
 def _joined(*texts: str) -> str:
     return "\n".join(text for text in texts if text)
 
@@ -92,7 +88,7 @@ def _read(response: Response) -> str:
     if not isinstance(file, Mapping):
         return ""
     if response.get("type") == "notebook":
-        return _cells(file.get("cells"))
+        return _joined(*(_cell(cell) for cell in _mappings(file.get("cells"))))
     content = _text(file, "content")
     return _numbered(content, file.get("startLine")) if content else _text(file, "filePath")
 
@@ -104,10 +100,6 @@ def _numbered(content: str, first: object) -> str:
 
 def _mappings(value: object) -> list[Response]:
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
-
-
-def _cells(cells: object) -> str:
-    return _joined(*(_cell(cell) for cell in _mappings(cells)))
 
 
 def _cell(cell: Response) -> str:
@@ -129,13 +121,11 @@ def _edited(response: Response) -> str:
     return f"{'created' if response.get('type') == 'create' else 'updated'} {_text(response, 'filePath')}"
 
 
-def _cell_edited(response: Response) -> str:
-    return f"updated cell {_text(response, 'cell_id')} with {_text(response, 'new_source')}"
-
-
 def _search_result(response: Response) -> str:
     limited = "only the first are shown" if "appliedLimit" in response or response.get("truncated") is True else ""
-    return _joined(_text(response, "content"), *_texts(response.get("filenames")), limited) or "nothing found"
+    listed = response.get("filenames")
+    names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+    return _joined(_text(response, "content"), *names, limited) or "nothing found"
 
 
 def _agent(response: Response) -> str:
@@ -153,7 +143,10 @@ _SHAPES: tuple[tuple[frozenset[str], Callable[[Response], str]], ...] = (
     (frozenset({"stdout"}), _shell),
     (frozenset({"filePath", "structuredPatch"}), _edited),
     (frozenset({"filePath", "originalFile"}), _edited),
-    (frozenset({"notebook_path", "new_source"}), _cell_edited),
+    (
+        frozenset({"notebook_path", "new_source"}),
+        lambda response: f"updated cell {_text(response, 'cell_id')} with {_text(response, 'new_source')}",
+    ),
     (frozenset({"filenames"}), _search_result),
     (frozenset({"oldTodos", "newTodos"}), lambda _: "todos updated"),
     (frozenset({"url", "result"}), lambda response: _plain(response["result"])),

@@ -20,7 +20,7 @@ from contextfold.resolve.cache_writer import CacheWriter
 from contextfold.resolve.document import Document
 from contextfold.resolve.documents import kinds
 from contextfold.resolve.documents.conversion import NotText, is_converted, text_of
-from contextfold.resolve.documents.rules import ALL_TEXT, DocumentRules, make_rules
+from contextfold.resolve.documents.rules import ALL_TEXT, DocumentRules, check_pattern, make_rules
 from contextfold.resolve.files import (
     shown,
 )
@@ -138,6 +138,8 @@ def make_request(
     created_at: str | None = None,
 ) -> BuildRequest:
     options = (include, exclude, gitignore)
+    for pattern in (*(include or ()), *(exclude or ())):
+        check_pattern(pattern)
     rules = make_rules(kinds, include=include or (), exclude=exclude or (), gitignore=gitignore)
     folder = os.fsencode(sources)
     return BuildRequest(
@@ -165,6 +167,8 @@ def _built(request: BuildRequest, progress: Progress) -> BuildReport:
     sources, cache = request.sources, request.cache
     if not os.path.isdir(sources):
         raise SourcesMissing(f"{shown(sources)} is not a folder; give the folder that holds your documents")
+    if not cache:
+        raise StorageFailed("the path of the cache is empty; give a folder")
     if _is_inside(sources, cache):
         raise StorageFailed(
             f"{shown(cache)} holds the sources {shown(sources)}, which replacing it would delete; choose another path"

@@ -22,6 +22,7 @@ from contextfold.resolve.files import (
     NotRegular,
     fingerprints,
     is_folder,
+    map_regular,
     read_part,
     read_regular,
     regular_size,
@@ -31,7 +32,8 @@ from contextfold.resolve.files import (
 from contextfold.resolve.layout import DOCUMENTS_FOLDER, FRAME, INDEX_FILE, MANIFEST_FILE, PACK_FOLDER
 from contextfold.resolve.manifest import Manifest, ManifestEntry, decode_index, decode_manifest
 from contextfold.resolve.pack import POSTINGS_FILE, TABLE_FILE, Pack, decode_pack
-from contextfold.resolve.scoring import Measures
+from contextfold.resolve.selection import Measures
+from contextfold.resolve.unchanged_files import UnchangedFiles
 
 # The table of ten million documents has about this size.
 TABLE_MAX_BYTES = 1 << 31
@@ -51,37 +53,45 @@ class Fault(Record):
 
 
 class Checked(Record):
-    """The figures of a valid cache, ready to be ranked."""
+    """The figures of a valid cache, and the documents that were selected, by number."""
 
     measures: Measures
-    entry: Callable[[int], ManifestEntry]
+    chosen: dict[int, ManifestEntry]
 
 
 class CacheFolder:
     """The files of one cache. The packed index stays in memory until its file changes."""
 
-    def __init__(self, path: bytes) -> None:
+    def __init__(self, path: bytes, *, uses_processes: bool = False) -> None:
+        """With `uses_processes`, child processes look at the files of a large cache."""
         self.path = path
+        self._uses_processes = uses_processes
         self._prefix = os.path.join(path, b"")
         self._documents = self._prefix + DOCUMENTS_FOLDER.encode()
         self._pack: Pack | None = None
         self._pack_state: object = None
 
-    def check(self, terms: Sequence[bytes]) -> Checked:
-        """Check every file and count the terms in every document. Raises CacheInvalid at the first fault."""
+    def check(self, terms: Sequence[bytes], budget: int) -> Checked:
+        """Check every file and select documents. Raises CacheInvalid at the first fault."""
         pack = self.pack()
         if pack:
+            unchanged = UnchangedFiles(self.path, pack.files, pack.fingerprints, uses_processes=self._uses_processes)
             try:
-                if not self.is_as_built(pack):
+                measures = pack.measure(terms, self._read_postings)
+                chosen = {number: pack.entry(number) for number in measures.chosen(budget)}
+                if not (self._frame_is_as_built(pack) and unchanged.result()):
                     self._raise_first_fault(Examination(self, pack))
-                return Checked(pack.measure(terms, self._read_postings), pack.entry)
+                return Checked(measures, chosen)
             except Malformed:
                 # The pack belongs to another cache, or its postings are damaged: count the terms without it.
                 pass
+            finally:
+                unchanged.close()
         count = _Count(terms)
         examination = Examination(self, None, on_document=count.add)
         self._raise_first_fault(examination)
-        return Checked(count.measures(), examination.entries.__getitem__)
+        measures = count.measures()
+        return Checked(measures, {number: examination.entries[number] for number in measures.chosen(budget)})
 
     def faults(self, *, trusting_pack: bool, progress: Progress = silent) -> tuple[Manifest | None, list[Fault]]:
         """Every fault, and the manifest if it could be read."""
@@ -107,9 +117,11 @@ class CacheFolder:
             raise self.invalid(fault)
 
     def invalid(self, fault: Fault) -> CacheInvalid:
+        from contextfold.resolve.rebuild.command import rebuild_command
+
         return CacheInvalid(
             f"{shown(self._prefix)}{fault.file}: {fault.problem}; `context verify` lists every fault, "
-            "and `context build --force` makes the cache anew"
+            f"and {rebuild_command(self.path)} makes the cache anew"
         )
 
     def read_document(self, entry: ManifestEntry) -> Document:
@@ -207,7 +219,7 @@ class CacheFolder:
         table = self._prefix + TABLE_FILE.encode()
         try:
             if is_folder(self._prefix + PACK_FOLDER.encode()) and os.lstat(table).st_size <= TABLE_MAX_BYTES:
-                return decode_pack(read_regular(table))
+                return decode_pack(map_regular(table))
         except (OSError, StorageFailed, FileAbsent, NotRegular, Malformed):
             # The pack is derived data; without it the cache is read from its documents.
             pass
@@ -215,7 +227,10 @@ class CacheFolder:
 
     def is_as_built(self, pack: Pack) -> bool:
         """Whether no file of the cache has changed since the build."""
-        return fingerprints(self._prefix, FRAME) == pack.frame and not self.changed_documents(pack)
+        return self._frame_is_as_built(pack) and not self.changed_documents(pack)
+
+    def _frame_is_as_built(self, pack: Pack) -> bool:
+        return fingerprints(self._prefix, FRAME) == pack.frame
 
     def changed_documents(self, pack: Pack) -> list[int]:
         return pack.changed_since(fingerprints(self._prefix, pack.files))

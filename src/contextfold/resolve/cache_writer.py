@@ -15,6 +15,7 @@ from contextfold.errors import StorageFailed
 from contextfold.resolve import pack as packs
 from contextfold.resolve.document import Document, decode_document
 from contextfold.resolve.files import (
+    CTIME_SHOWS_CHANGES,
     FileAbsent,
     NotRegular,
     fingerprints,
@@ -43,8 +44,6 @@ CLOCK_TICK_S = 0.002
 CLOCK_TICKS = 1500
 # This time is older than any timestamp.
 NEVER_NS = -(2**63)
-# On other systems ctime is the time of creation, which a change of the file does not move.
-CTIME_SHOWS_CHANGES = os.name == "posix"
 # A cache inside its own source folder contains this file, so that git does not list the cache. It is not part of it.
 HIDING_FILE = ".gitignore"
 HIDING_TEXT = b"*\n"
@@ -277,7 +276,7 @@ class CacheWriter:
             tokens=self._tokens,
             total_words=self._total_words,
             files=files,
-            ids=[entry.id.encode() for entry in manifest.entries],
+            ids=packs.StoredIds(packs.SEPARATOR.join([entry.id.encode() for entry in manifest.entries])),
             versions=b"".join(map(_digest, manifest.entries)),
             segments=self._postings.segments,
             blocks=self._postings.blocks,

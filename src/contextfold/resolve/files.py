@@ -36,6 +36,8 @@ STAGING_SUFFIX = b".contextfold-building"
 SET_ASIDE_SUFFIX = b".contextfold-replaced"
 # Some file systems have inode numbers that do not fit into a signed 64-bit integer.
 INODE_MASK = 2**63 - 1
+# On other systems ctime is the time of creation, which a change of the file does not move.
+CTIME_SHOWS_CHANGES = os.name == "posix"
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG}
 # The errors of a path that leads to nothing, possibly through links.
 LEADS_NOWHERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
@@ -65,7 +67,7 @@ class NotRegular(Exception):
 
 def shown(path: bytes) -> str:
     """A path as text for messages."""
-    return os.fsdecode(path)
+    return os.fsdecode(path) or "''"
 
 
 def storage_failed(doing: str, path: bytes, problem: OSError) -> StorageFailed:
@@ -75,6 +77,35 @@ def storage_failed(doing: str, path: bytes, problem: OSError) -> StorageFailed:
 
 def read_regular(path: bytes) -> bytes:
     """Read a regular file. Links are not followed."""
+    descriptor, size = _open_regular(path)
+    try:
+        if size > FILE_BYTES_MAX:
+            raise StorageFailed(f"{shown(path)} has {size:,} bytes; files of up to {FILE_BYTES_MAX:,} are read")
+        return read_all(descriptor, size)
+    except OSError as problem:
+        raise storage_failed("cannot read", path, problem) from problem
+    finally:
+        os.close(descriptor)
+
+
+def map_regular(path: bytes) -> memoryview:
+    """Map a regular file into memory, which is faster than reading it. Links are not followed."""
+    import mmap
+
+    descriptor, size = _open_regular(path)
+    try:
+        return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if size else b"")
+    except ValueError:
+        # It was truncated just now.
+        return memoryview(b"")
+    except OSError as problem:
+        raise storage_failed("cannot map", path, problem) from problem
+    finally:
+        os.close(descriptor)
+
+
+def _open_regular(path: bytes) -> tuple[int, int]:
+    """Open a regular file; return its descriptor and its size."""
     try:
         descriptor = os.open(path, READ_FLAGS)
     except OSError as problem:
@@ -85,16 +116,13 @@ def read_regular(path: bytes) -> bytes:
         raise storage_failed("cannot open", path, problem) from problem
     try:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise NotRegular
-        if status.st_size > FILE_BYTES_MAX:
-            most = f"files of up to {FILE_BYTES_MAX:,} are read"
-            raise StorageFailed(f"{shown(path)} has {status.st_size:,} bytes; {most}")
-        return read_all(descriptor, status.st_size)
     except OSError as problem:
-        raise storage_failed("cannot read", path, problem) from problem
-    finally:
         os.close(descriptor)
+        raise storage_failed("cannot read", path, problem) from problem
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise NotRegular
+    return descriptor, status.st_size
 
 
 def read_all(descriptor: int, expected_bytes: int) -> bytes:

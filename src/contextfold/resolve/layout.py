@@ -6,6 +6,8 @@ MANIFEST_FILE = "manifest.json"
 INDEX_FILE = "index.json"
 DOCUMENTS_FOLDER = "documents"
 PACK_FOLDER = "pack"
+# `context build DIR` puts the cache at this name below the folder.
+DEFAULT_CACHE = ".context-cache"
 
 # The packed index also has the fingerprints of these. The folder's timestamps change when a file is added or removed.
 FRAME = [MANIFEST_FILE.encode(), INDEX_FILE.encode(), DOCUMENTS_FOLDER.encode()]

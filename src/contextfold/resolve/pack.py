@@ -28,7 +28,7 @@ from contextfold.common.canonical import HASH_PREFIX, Malformed, decode, encode
 from contextfold.common.record import Record
 from contextfold.resolve.layout import FINGERPRINT_FIELDS, FRAME, UNTRUSTED
 from contextfold.resolve.manifest import ManifestEntry
-from contextfold.resolve.scoring import Measures
+from contextfold.resolve.selection import Measures
 
 TABLE_FILE = "pack/table"
 POSTINGS_FILE = "pack/postings"
@@ -64,6 +64,45 @@ class Block(Record):
     digest: bytes
 
 
+class Blocks:
+    """The blocks of a file of postings, in columns: a resolve needs few of many."""
+
+    def __init__(
+        self, offsets: bytes | memoryview = b"", lengths: bytes | memoryview = b"", digests: bytes = b""
+    ) -> None:
+        self.offsets = _integers("Q", offsets)
+        self.lengths = _integers("Q", lengths)
+        self.digests = bytearray(digests)
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def __getitem__(self, at: int) -> Block:
+        digest = bytes(self.digests[at * BLOCK_DIGEST_BYTES : (at + 1) * BLOCK_DIGEST_BYTES])
+        return Block(self.offsets[at], self.lengths[at], digest)
+
+    def append(self, block: Block) -> None:
+        self.offsets.append(block.offset)
+        self.lengths.append(block.length)
+        self.digests += block.digest
+
+
+class StoredIds:
+    """Ids in one text, as they are stored. They are split when one of them is needed."""
+
+    def __init__(self, joined: bytes) -> None:
+        self.joined = joined
+        self._ids: list[bytes] | None = None
+
+    def __len__(self) -> int:
+        return self.joined.count(SEPARATOR) + 1 if self.joined else 0
+
+    def all(self) -> list[bytes]:
+        if self._ids is None:
+            self._ids = self.joined.split(SEPARATOR) if self.joined else []
+        return self._ids
+
+
 class Segment(Record):
     first_document: int
     first_block: int
@@ -77,7 +116,7 @@ class PostingsBuilder:
     """
 
     def __init__(self) -> None:
-        self.blocks: list[Block] = []
+        self.blocks = Blocks()
         self.first_terms: list[bytes] = []
         self.segments: list[Segment] = []
         self.byte_count = 0
@@ -179,7 +218,7 @@ def _block_digest(block: bytes) -> bytes:
     return hashlib.sha256(block).digest()[:BLOCK_DIGEST_BYTES]
 
 
-def _postings_in(block: bytes, term: bytes) -> Sequence[int]:
+def _postings_in(block: bytes, term: bytes) -> array[int]:
     """The postings of a term in a block; empty if the block does not have the term."""
     term_count, names_length = _integers("Q", block[:16])
     names_at = 16 + 8 * term_count
@@ -187,13 +226,20 @@ def _postings_in(block: bytes, term: bytes) -> Sequence[int]:
     terms = block[names_at:runs_at].split(TERM_SEPARATOR)
     position = bisect_left(terms, term)
     if position == len(terms) or terms[position] != term:
-        return ()
+        return array("I")
     ends = _integers("Q", block[16:names_at])
     start = ends[position - 1] if position else 0
     return _integers("I", block[runs_at + start : runs_at + ends[position]])
 
 
-def _integers(typecode: str, raw: bytes) -> array[int]:
+def _halves(postings: array[int]) -> tuple[array[int], array[int]]:
+    """The ordinals and the counts of postings, which are their high and low 16 bits."""
+    halves = _integers("H", postings.tobytes())
+    low, high = (0, 1) if sys.byteorder == "little" else (1, 0)
+    return halves[high::2], halves[low::2]
+
+
+def _integers(typecode: str, raw: bytes | memoryview) -> array[int]:
     integers: array[int] = array(typecode)
     integers.frombytes(raw)
     return integers
@@ -211,10 +257,10 @@ class Pack(Record):
     tokens: array[int]
     total_words: array[int]
     files: list[bytes]
-    ids: list[bytes]
+    ids: StoredIds
     versions: bytes
     segments: list[Segment]
-    blocks: list[Block]
+    blocks: Blocks
     first_terms: list[bytes]
     segmentation: int = SEGMENTATION
 
@@ -237,12 +283,13 @@ class Pack(Record):
             set(lengths) == {count}
             and len(self.versions) == count * DIGEST_BYTES
             and len(self.frame) == len(FRAME) * FINGERPRINT_FIELDS
-            and len(self.blocks) == len(self.first_terms)
+            and len(self.blocks) == len(self.first_terms) == len(self.blocks.lengths)
+            and len(self.blocks.digests) == len(self.blocks) * BLOCK_DIGEST_BYTES
         )
 
     def entry(self, number: int) -> ManifestEntry:
         digest = self.versions[DIGEST_BYTES * number : DIGEST_BYTES * (number + 1)]
-        return ManifestEntry(self.ids[number].decode(), HASH_PREFIX + digest.hex(), self.files[number].decode())
+        return ManifestEntry(self.ids.all()[number].decode(), HASH_PREFIX + digest.hex(), self.files[number].decode())
 
     def describes(self, entries: Sequence[ManifestEntry]) -> bool:
         """Whether this pack was made of exactly these documents."""
@@ -272,9 +319,10 @@ class Pack(Record):
                     postings = _postings_in(block, term)
                 except (ValueError, IndexError) as problem:
                     raise Malformed("a block of the packed index is laid out otherwise") from problem
-                for posting in postings:
-                    number = segment.first_document + (posting >> COUNT_BITS)
-                    matches[number] = matches.get(number, 0) + (posting & POSTING_COUNT_MAX)
+                ordinals, counts = _halves(postings)
+                first = segment.first_document
+                for ordinal, count in zip(ordinals, counts, strict=True):
+                    matches[first + ordinal] = matches.get(first + ordinal, 0) + count
         return Measures(self.tokens, self.total_words, matches)
 
     def to_bytes(self) -> bytes:
@@ -283,11 +331,11 @@ class Pack(Record):
             self.tokens.tobytes(),
             self.total_words.tobytes(),
             SEPARATOR.join(self.files),
-            SEPARATOR.join(self.ids),
+            self.ids.joined,
             self.versions,
-            array("Q", [block.offset for block in self.blocks]).tobytes(),
-            array("Q", [block.length for block in self.blocks]).tobytes(),
-            b"".join(block.digest for block in self.blocks),
+            self.blocks.offsets.tobytes(),
+            self.blocks.lengths.tobytes(),
+            bytes(self.blocks.digests),
             TERM_SEPARATOR.join(self.first_terms),
         ]
         head = encode(
@@ -317,7 +365,7 @@ def older_than(moment_ns: int, seen: array[int]) -> array[int]:
     return trustworthy
 
 
-def decode_pack(raw: bytes) -> Pack:
+def decode_pack(raw: bytes | memoryview) -> Pack:
     """Decode a table. Raises Malformed if it is damaged or this machine cannot read it."""
     body_at = len(MAGIC) + DIGEST_BYTES
     body = memoryview(raw)[body_at:]
@@ -341,7 +389,7 @@ def _decode_body(body: memoryview) -> Pack:
         raise Malformed("the packed index is of a machine with another byte order")
     sections = []
     for length in head["sections"]:
-        sections.append(bytes(body[at : at + length]))
+        sections.append(body[at : at + length])
         at += length
     fingerprints, tokens, total_words, files, ids, versions, offsets, lengths, digests, first_terms = sections
     return Pack(
@@ -349,17 +397,11 @@ def _decode_body(body: memoryview) -> Pack:
         fingerprints=_integers("q", fingerprints),
         tokens=_integers("Q", tokens),
         total_words=_integers("Q", total_words),
-        files=files.split(SEPARATOR) if files else [],
-        ids=ids.split(SEPARATOR) if files else [],
-        versions=versions,
+        files=bytes(files).split(SEPARATOR) if files else [],
+        ids=StoredIds(bytes(ids) if files else b""),
+        versions=bytes(versions),
         segments=[Segment(*segment) for segment in head["segments"]],
-        blocks=_blocks(_integers("Q", offsets), _integers("Q", lengths), digests),
-        first_terms=first_terms.split(TERM_SEPARATOR) if offsets else [],
+        blocks=Blocks(offsets, lengths, bytes(digests)),
+        first_terms=bytes(first_terms).split(TERM_SEPARATOR) if offsets else [],
         segmentation=head.get("segmentation", 1),
     )
-
-
-def _blocks(offsets: array[int], lengths: array[int], digests: bytes) -> list[Block]:
-    step = BLOCK_DIGEST_BYTES
-    digest_of = [digests[at : at + step] for at in range(0, len(digests), step)]
-    return [Block(*parts) for parts in zip(offsets, lengths, digest_of, strict=True)]

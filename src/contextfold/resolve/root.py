@@ -6,7 +6,7 @@ import os
 import stat
 from collections import OrderedDict
 
-from contextfold.cache_errors import CacheMissing
+from contextfold.cache_errors import CacheMissing, NoCacheNamed
 from contextfold.common.canonical import encode
 from contextfold.common.record import Record
 from contextfold.common.relevance.defaults import CACHES_MAX
@@ -91,12 +91,17 @@ class CacheRoot:
         return tuple(ListedCache(name.decode(), self._has_manifest(name)) for name in names if _can_be_asked_for(name))
 
     def names(self) -> tuple[str, ...]:
-        """The names of all caches. Raises CacheMissing if there are none, or too many to ask together."""
+        """The names of all caches. Raises NoCacheNamed if there are none."""
         names = tuple(listed.path for listed in self.list() if listed.has_manifest)
         if not names:
-            raise CacheMissing("there is no cache below the root")
+            raise NoCacheNamed("the cache root has none; `context build DIR --cache ROOT/NAME` makes one")
+        return names
+
+    def names_to_ask(self) -> tuple[str, ...]:
+        """The names of all caches. Raises NoCacheNamed if there are none, or too many to ask together."""
+        names = self.names()
         if len(names) > CACHES_MAX:
-            raise CacheMissing(f"there are more than {CACHES_MAX} caches; name one")
+            raise NoCacheNamed(f"more than {CACHES_MAX} caches cannot be asked together; name one of them")
         return names
 
     def _has_manifest(self, name: bytes) -> bool:

@@ -1,16 +1,22 @@
-"""The result of a query: selects the documents that fit the budget and encodes them in the frozen format. Pure."""
+"""A query, the documents selected for it, and the result in the frozen format. Pure; knows counts, not files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import nlargest
+from itertools import filterfalse
+from operator import truediv
 
 from contextfold.common.canonical import encode
-from contextfold.common.float32 import Float32
+from contextfold.common.float32 import Float32, ratio
 from contextfold.common.record import Record
 from contextfold.common.text import split_words
 from contextfold.errors import BudgetInvalid, QueryInvalid
 
 BUDGET_MAX = 2**63 - 1
+# A budget of a few thousand tokens is used up after fewer documents.
+RANKED_FIRST = 256
 
 
 class Query(Record):
@@ -24,6 +30,72 @@ class Query(Record):
     def distinct_terms(self) -> tuple[bytes, ...]:
         """The terms without repetitions."""
         return tuple(term.encode() for term in dict.fromkeys(self.terms))
+
+
+class Measures(Record):
+    """The counts of all documents, which are numbered in the byte order of their ids.
+
+    `term_matches` has only the documents with a match.
+    """
+
+    tokens: Sequence[int]
+    total_words: Sequence[int]
+    term_matches: Mapping[int, int]
+
+    def score(self, number: int) -> Float32:
+        """The share of the document's words that are query terms."""
+        return ratio(self.term_matches.get(number, 0), self.total_words[number])
+
+    def chosen(self, budget: int) -> list[int]:
+        """The documents that fit a budget of tokens, best score first, equal scores by id.
+
+        A document that does not fit what is left is skipped. It does not fit later either, so after the best documents
+        only those that still fit are ranked: usually few, and ranking all would take longer than everything else here.
+        """
+        if budget == 0:
+            return []
+        choice = _DocumentChoice(self.tokens, budget)
+        matched = sorted(self.term_matches)
+        parts = array("f", map(self.term_matches.__getitem__, matched))
+        wholes = array("f", map(self.total_words.__getitem__, matched))
+        # This is `float32.ratio` for many documents at once.
+        scores = array("f", map(truediv, parts, wholes)).tolist()
+        # Sorting and `nlargest` are stable, so equal scores stay ordered by id.
+        best = nlargest(RANKED_FIRST, range(len(matched)), key=scores.__getitem__)
+        choice.take([matched[position] for position in best])
+        seen = set(best)
+        others = [position for position in choice.fitting(matched) if position not in seen]
+        others.sort(key=scores.__getitem__, reverse=True)
+        choice.take([matched[position] for position in others])
+        if choice.goes_on:
+            choice.take(filterfalse(self.term_matches.__contains__, range(len(self.tokens))))
+        return choice.chosen
+
+
+class _DocumentChoice:
+    """Takes documents while they fit the budget."""
+
+    def __init__(self, tokens: Sequence[int], budget: int) -> None:
+        self._tokens = tokens
+        self._least = min(tokens, default=0)
+        self._left = budget
+        self.chosen: list[int] = []
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether any document could still fit."""
+        return self._left >= self._least
+
+    def fitting(self, numbers: Sequence[int]) -> list[int]:
+        """The positions of the documents that still fit."""
+        tokens, left = self._tokens, self._left
+        return [at for at, number in enumerate(numbers) if tokens[number] <= left] if self.goes_on else []
+
+    def take(self, ranked: Iterable[int]) -> None:
+        for number in ranked:
+            if self._tokens[number] <= self._left:
+                self.chosen.append(number)
+                self._left -= self._tokens[number]
 
 
 class Why(Record):
@@ -71,15 +143,3 @@ def ask(text: object, budget: object) -> Query:
     if type(budget) is not int or not 0 <= budget <= BUDGET_MAX:
         raise BudgetInvalid(f"the budget must be a whole number of tokens from 0 to {BUDGET_MAX}")
     return Query(text, budget, tuple(split_words(text)))
-
-
-def choose(order: Iterable[int], tokens: Sequence[int], budget: int) -> list[int]:
-    """Select documents in order. A document that does not fit the remaining budget is skipped."""
-    if budget == 0:
-        return []
-    chosen, left = [], budget
-    for number in order:
-        if tokens[number] <= left:
-            chosen.append(number)
-            left -= tokens[number]
-    return chosen

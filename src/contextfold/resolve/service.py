@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 
-from contextfold.cache_errors import CacheMissing
+from contextfold.cache_errors import CacheMissing, DocumentMissing, IndexMissing
 from contextfold.common.canonical import encode
 from contextfold.common.record import Record
 from contextfold.errors import ContextError, StorageFailed
@@ -26,7 +26,7 @@ def silent(_done: int, _total: int) -> None:
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from typing import TypeVar
 
     from contextfold.common.canonical import Encodable
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from contextfold.resolve.selection import SelectionResult
 
     Answer = TypeVar("Answer")
+    # The caches without an index, by name.
+    Missing = list[tuple[str, IndexMissing]]
 
 
 class Inspection(Record):
@@ -65,26 +67,101 @@ def open_cache(path: Path) -> Cache:
     return cache
 
 
-def ask_many(
-    caches: Sequence[tuple[str, Cache]], question: Question, *, unit: str = "section", counter: str = "estimate-1"
+def ask_caches(
+    caches: dict[str, Cache],
+    query: str,
+    budget: int = 4_000,
+    *,
+    unit: str = "section",
+    counter: str = "estimate-1",
 ) -> AskResult:
-    """Ask several caches as one. The name of each cache is the prefix of its documents' ids."""
+    """Ask several caches as one. The name of each cache is the prefix of its documents' ids: `docs:guide.md`."""
+    from contextfold.common.relevance.defaults import CACHES_MAX
+    from contextfold.common.relevance.question import read_question
+    from contextfold.errors import QueryInvalid
+
+    if not isinstance(caches, dict) or not all(
+        isinstance(name, str) and isinstance(cache, Cache) for name, cache in caches.items()
+    ):
+        raise QueryInvalid("give names of caches, each with a cache that `open_cache` has returned")
+    if not 1 <= len(caches) <= CACHES_MAX:
+        raise QueryInvalid(f"from 1 to {CACHES_MAX} caches can be asked at once, not {len(caches)}")
+    return ask_many(list(caches.items()), read_question(query, budget), unit=unit, counter=counter)
+
+
+def ask_many(
+    caches: Sequence[tuple[str, Cache]],
+    question: Question,
+    *,
+    unit: str = "section",
+    counter: str = "estimate-1",
+    optional: Collection[str] = (),
+) -> AskResult:
+    """Like `ask_caches`, for a question that was checked. The order of the caches does not matter.
+
+    A cache whose name is in `optional` is left out if it has no relevance index of this version, and the answer says
+    so. Without any index there is no answer.
+    """
+    from contextfold.resolve.relevance.answer import LeftOutCache
     from contextfold.resolve.relevance.asking import NamedIndex, ask
 
-    def answer(indexes: list[NamedIndex], rest: Sequence[tuple[str, Cache]]) -> AskResult:
-        if not rest:
-            return ask(indexes, question, unit=unit, counter=counter)
-        name, cache = rest[0]
-        return cache.of_one_cache(lambda: answer([*indexes, NamedIndex(name, cache.mapped_index())], rest[1:]))
+    def answer(indexes: list[NamedIndex], without_index: Missing, rest: Sequence[tuple[str, Cache]]) -> AskResult:
+        if rest:
+            return rest[0][1].of_one_cache(lambda: answer_with(*rest[0], indexes, without_index, rest[1:]))
+        if without_index and not indexes:
+            raise without_index[0][1]
+        result = ask(indexes, question, unit=unit, counter=counter)
+        if not without_index:
+            return result
+        left_out = tuple(LeftOutCache(name, problem.advice) for name, problem in without_index)
+        return result._replace(selection=result.selection._replace(caches_left_out=left_out))
 
-    return answer([], caches)
+    def answer_with(
+        name: str,
+        cache: Cache,
+        indexes: list[NamedIndex],
+        without_index: Missing,
+        rest: Sequence[tuple[str, Cache]],
+    ) -> AskResult:
+        try:
+            indexes = [*indexes, NamedIndex(name, cache.mapped_index())]
+        except ContextError as problem:
+            problem.cache = name
+            if not isinstance(problem, IndexMissing) or name not in optional:
+                raise
+            without_index = [*without_index, (name, problem)]
+        return answer(indexes, without_index, rest)
+
+    # Equal scores are ordered by cache and document.
+    ordered = sorted(caches, key=lambda named: named[0].encode("utf-8", "surrogatepass"))
+    return answer([], [], ordered)
+
+
+def get_first(places: Sequence[tuple[str, str]], get: Callable[[str, str], GetResult]) -> GetResult:
+    """Get a document from the first place that has it: a cache's name, and the id there.
+
+    Raises DocumentMissing if no place has it.
+    """
+    missing: list[DocumentMissing] = []
+    for name, document_id in places:
+        try:
+            return get(name, document_id)
+        except DocumentMissing as problem:
+            missing.append(problem)
+        except ContextError as problem:
+            problem.cache = name
+            raise
+    missing[0].cache = places[0][0]
+    raise missing[0]
 
 
 class Cache:
     """A cache that stays open for several operations. Each operation first checks whether files have changed."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, uses_processes: bool = False) -> None:
+        """With `uses_processes`, a resolve may start child processes. That is for a command, which ends with it."""
         self.path = os.fsencode(path)
+        self._uses_processes = uses_processes
         self._opened_folder: CacheFolder | None = None
         self._relevance: RelevanceFiles | None = None
 
@@ -94,22 +171,21 @@ class Cache:
         if self._opened_folder is None:
             from contextfold.resolve.cache import CacheFolder
 
-            self._opened_folder = CacheFolder(self.path)
+            self._opened_folder = CacheFolder(self.path, uses_processes=self._uses_processes)
         return self._opened_folder
 
     def resolve(self, query: str, budget: int) -> SelectionResult:
         """The best documents for a query within a budget of tokens, each with the reason for its score."""
-        from contextfold.resolve.selection import SelectedDocument, Selection, SelectionResult, Why, ask, choose
+        from contextfold.resolve.selection import SelectedDocument, Selection, SelectionResult, Why, ask
 
         question = ask(query, budget)
 
         def answer() -> SelectionResult:
-            checked = self._folder.check(question.distinct_terms)
+            checked = self._folder.check(question.distinct_terms, question.budget)
             measures = checked.measures
-            chosen = choose(measures.ranked(), measures.tokens, question.budget)
             documents = []
-            for number in chosen:
-                document = self._folder.read_document(checked.entry(number))
+            for number, entry in checked.chosen.items():
+                document = self._folder.read_document(entry)
                 why = Why(question.terms, measures.term_matches.get(number, 0), measures.total_words[number])
                 content, score = document.content.decode(), measures.score(number)
                 documents.append(
@@ -130,7 +206,7 @@ class Cache:
 
         return self.of_one_cache(answer)
 
-    def ask(self, query: str, budget: int, *, unit: str = "section", counter: str = "estimate-1") -> AskResult:
+    def ask(self, query: str, budget: int = 4_000, *, unit: str = "section", counter: str = "estimate-1") -> AskResult:
         """The sections that answer a query best within a budget of tokens, each with the reasons for its score.
 
         `unit` "document" selects whole documents. `counter` "o200k" counts tokens exactly; it needs the extra `o200k`.
@@ -142,14 +218,17 @@ class Cache:
     def get(
         self,
         document_id: str,
-        budget: object,
+        budget: object = 8_000,
         *,
         section: str | None = None,
         lines: tuple[int, int] | None = None,
         around: int = 0,
         counter: str = "estimate-1",
     ) -> GetResult:
-        """A document, its sections below a heading, or its sections in a range of lines, with `around` neighbours."""
+        """A document, its sections below a heading, or its sections in a range of lines, with `around` neighbours.
+
+        `document_id` is an id or a path, `section` a heading or a breadcrumb, `lines` the first line and the last one.
+        """
         from contextfold.resolve.relevance.asking import NamedIndex, get
 
         def answer() -> GetResult:
@@ -171,7 +250,7 @@ class Cache:
         return self.of_one_cache(lambda: table_of_contents(self.mapped_index(), most))
 
     def mapped_index(self) -> MappedIndex:
-        """The relevance index, checked. Raises CacheInvalid if it is missing or damaged."""
+        """The relevance index, checked. Raises IndexMissing if there is none, CacheInvalid if it is damaged."""
         return self._relevance_files().mapped()
 
     def _relevance_files(self) -> RelevanceFiles:

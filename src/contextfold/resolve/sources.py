@@ -30,8 +30,9 @@ from contextfold.resolve.files import (
     shown,
     storage_failed,
 )
+from contextfold.resolve.layout import DEFAULT_CACHE
 
-DEFAULT_CACHE_NAME = b".context-cache"
+DEFAULT_CACHE_NAME = DEFAULT_CACHE.encode()
 IGNORE_FILE_NAME = b".gitignore"
 IGNORE_FILE_MAX_BYTES = 4 << 20
 REPOSITORY_MARK = b".git"
@@ -124,6 +125,7 @@ class _SourceWalk:
 
     def __init__(self, sources: bytes, rules: DocumentRules, cache: bytes | None) -> None:
         self._sources = sources
+        self._real_sources = os.path.realpath(sources)
         self._rules = rules
         self._chooser = Chooser(rules)
         self._cache = os.path.realpath(cache) if cache else None
@@ -169,13 +171,15 @@ class _SourceWalk:
         status = os.stat(entry.path)
         if not stat.S_ISREG(status.st_mode):
             return None
-        if self._rules.is_lenient and (why := self._fault(components, status)):
+        if self._rules.is_lenient and (why := self._fault(entry, components, status)):
             self.left_out[why] += 1
             return None
         return _source(components, entry.path, status, is_included=self._chooser.is_included(components))
 
-    def _fault(self, components: tuple[bytes, ...], status: os.stat_result) -> str | None:
+    def _fault(self, entry: os.DirEntry[bytes], components: tuple[bytes, ...], status: os.stat_result) -> str | None:
         """The reason to leave a file out that is known without reading it, or None."""
+        if entry.is_symlink() and not self._is_below_sources(os.path.realpath(entry.path)):
+            return kinds.LINK_OUTSIDE
         if status.st_size > kinds.TEXT_MAX_BYTES:
             return kinds.TOO_LARGE
         if kinds.is_generated_name(components[-1]) and not self._chooser.is_included(components):
@@ -185,6 +189,9 @@ class _SourceWalk:
         except UnicodeDecodeError:
             return kinds.UNNAMEABLE
         return None
+
+    def _is_below_sources(self, real_path: bytes) -> bool:
+        return os.path.commonpath([real_path, self._real_sources]) == self._real_sources
 
     def _is_entered(self, folder: _Folder, entry: os.DirEntry[bytes], components: tuple[bytes, ...]) -> bool:
         name = entry.name

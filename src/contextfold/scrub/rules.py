@@ -66,12 +66,20 @@ class Allowlist(Record):
 
 def compiled(pattern: str, *, as_bytes: bool) -> re2._Regexp:
     """A compiled RE2 pattern that matches single bytes, or the characters of a decoded value."""
+    if as_bytes:
+        return re2.compile(pattern.encode("utf-8"), byte_options(log_errors=False))
     options = re2.Options()
     options.log_errors = False
-    if not as_bytes:
-        return re2.compile(pattern, options)
+    return re2.compile(pattern, options)
+
+
+def byte_options(**named: int) -> re2.Options:
+    """The options of a pattern that matches single bytes, and these."""
+    options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
-    return re2.compile(pattern.encode("utf-8"), options)
+    for name, value in named.items():
+        setattr(options, name, value)
+    return options
 
 
 class DeferredPattern:
@@ -90,11 +98,7 @@ class DeferredPattern:
 
 def longest(pattern: bytes) -> re2._Regexp:
     """A pattern that finds the longest of the leftmost matches, and no groups."""
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
-    options.longest_match = True
-    options.never_capture = True
-    return re2.compile(pattern, options)
+    return re2.compile(pattern, byte_options(longest_match=True, never_capture=True))
 
 
 def rules_from(toml_text: str, *, checks_patterns: bool = True) -> tuple[Rule, ...]:
@@ -221,7 +225,12 @@ def allowlist_from(text: str) -> Allowlist:
         if line.startswith("re:"):
             patterns.append(_allowed_pattern(line.removeprefix("re:").strip(), number))
         elif line.startswith("rule:"):
-            rules_off.add(_rule_off(line.removeprefix("rule:").strip(), number))
+            rule_id = line.removeprefix("rule:").strip()
+            if not RULE_ID.fullmatch(rule_id):
+                raise RulesInvalid(
+                    f"allowlist line {number}: 'rule:' needs the id of a rule after it, as a redaction shows it"
+                )
+            rules_off.add(rule_id)
         else:
             values.add(line)
     return Allowlist(frozenset(values), tuple(patterns), frozenset(rules_off))
@@ -237,9 +246,3 @@ def _allowed_pattern(pattern: str, number: int) -> str:
             f"allowlist line {number}: RE2 cannot use this pattern ({_error_text(problem)}): rewrite it in RE2 syntax"
         ) from problem
     return pattern
-
-
-def _rule_off(rule_id: str, number: int) -> str:
-    if not RULE_ID.fullmatch(rule_id):
-        raise RulesInvalid(f"allowlist line {number}: 'rule:' needs the id of a rule after it, as a redaction shows it")
-    return rule_id

@@ -24,7 +24,7 @@ import re2  # type: ignore[import-untyped]
 
 from contextfold.common.record import Record
 from contextfold.scrub.quick_check import KeywordSearch, Scrubbed
-from contextfold.scrub.rules import NAME_GROUP, Allowlist, DeferredPattern, Rule, RulesInvalid, compiled
+from contextfold.scrub.rules import NAME_GROUP, Allowlist, DeferredPattern, Rule, RulesInvalid, byte_options, compiled
 from contextfold.scrub.secret_shape import copies_are_secret, looks_secret
 
 REDACTION_BYTE = b"\xff"
@@ -245,10 +245,7 @@ class Scrubber:
             value, minimum_entropy=rule.entropy, shape=rule.shape, name=name
         ):
             return False
-        return not (self._allowed_patterns and self._is_allowed(value.decode("utf-8", "replace")))
-
-    def _is_allowed(self, value: str) -> bool:
-        return any(pattern.fullmatch(value) for pattern in self._allowed_patterns)
+        return not any(pattern.fullmatch(value.decode("utf-8", "replace")) for pattern in self._allowed_patterns)
 
     def _encodes_a_secret(self, value: bytes) -> bool:
         """Whether the value is the encoding of an ASCII text in which some other rule finds a secret."""
@@ -272,18 +269,18 @@ class Scrubber:
     ) -> tuple[bytes, list[_Marker]]:
         """The text with one byte for each finding, and the redactions of all such bytes in their order."""
         pieces: list[bytes] = []
-        kept: list[_Marker] = []
+        all_markers: list[_Marker] = []
         done = passed = 0
         for finding in findings:
             between = folded[done : finding.start]
             pieces.append(between)
             standing = between.count(REDACTION_BYTE)
-            kept += markers[passed : passed + standing]
-            kept.append(_Marker(self._redactions[finding.rank], finding.rank))
+            all_markers += markers[passed : passed + standing]
+            all_markers.append(_Marker(self._redactions[finding.rank], finding.rank))
             passed += standing + folded.count(REDACTION_BYTE, finding.start, finding.end)
             done = finding.end
         pieces.append(folded[done:])
-        return REDACTION_BYTE.join(pieces), kept + markers[passed:]
+        return REDACTION_BYTE.join(pieces), all_markers + markers[passed:]
 
     def _restored(self, text: str, folded: bytes, markers: list[_Marker]) -> Scrubbed:
         ranks = [marker.rank for marker in markers if marker.rank is not None]
@@ -391,10 +388,7 @@ def _copies(folded: bytes, copied: dict[bytes, int]) -> Iterator[_SecretMatch]:
     if not copied:
         return
     longest_first = sorted(copied, key=len, reverse=True)
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
-    options.max_mem = LITERALS_MEMORY_BYTES
-    options.never_capture = True
+    options = byte_options(max_mem=LITERALS_MEMORY_BYTES, never_capture=True)
     literals = re2.compile(b"|".join(map(_quoted, longest_first)), options)
     for match in literals.finditer(folded):
         start, end = match.span()
@@ -428,10 +422,7 @@ def _keyword_set(keywords: Sequence[str]) -> re2.Set:
 
     The automaton is tested, because one that runs out of memory would report no match.
     """
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
-    options.max_mem = LITERALS_MEMORY_BYTES
-    found = re2.Set.SearchSet(options)
+    found = re2.Set.SearchSet(byte_options(max_mem=LITERALS_MEMORY_BYTES))
     for keyword in keywords:
         found.Add((b"" if keyword != keyword.lower() else b"(?i)") + _quoted(keyword.encode("utf-8")))
     found.Compile()

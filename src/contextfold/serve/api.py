@@ -194,12 +194,18 @@ class HttpApi:
 
     async def ask(self, request: Request) -> Response:
         """Sections that answer a question; the body is what `context.ask` takes, and so is the response."""
-        return await self._resolved("context.ask", object_in(await request.body()))
+        # The tool checks its arguments, and gives the same error for each of them on every transport.
+        return await self._resolved("context.ask", object_in(await request.body(), lone_surrogates=True))
 
     async def _resolved(self, tool: str, arguments: Mapping[str, object]) -> Response:
         """Call a resolve tool and return its text. An error has the tool's text and the status 422."""
         assert self._resolvers is not None
-        result = await self._resolvers.call(tool, arguments)
+        try:
+            result = await self._resolvers.call(tool, arguments)
+        except RequestError as error:
+            # It may repeat an argument's name.
+            error.message, _ = self._fold.safe_error(FoldError(error.message))
+            raise
         return Response(result.text, status_code=UNPROCESSABLE if result.kind else 200, media_type=JSON)
 
     async def events(self, request: Request) -> Response:

@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from contextfold.cache_errors import CacheMissing
-from contextfold.error_codes import INVALID_PARAMS
 from contextfold.errors import InternalError
 from contextfold.serve.mcp.jsonrpc import LINE_MAX_BYTES
 from contextfold.serve.mcp.protocol import (
@@ -25,7 +23,7 @@ from contextfold.serve.mcp.protocol import (
     TOOLS_CALL,
     invalid_params,
 )
-from contextfold.serve.mcp.resolve_tools import failure
+from contextfold.serve.mcp.resolve_tools import failed, failure
 from contextfold.serve.mcp.resources import RESOURCE_READERS
 from contextfold.serve.mcp.tools import ToolResult
 from contextfold.serve.request_error import BAD_REQUEST_STATUS, RequestError, busy
@@ -104,9 +102,10 @@ class ResolverProcess:
         except RequestError as error:
             if not is_resource:
                 raise
-            # The daemon's client may be of the other era, which has another code for this.
-            missing = error.code == INVALID_PARAMS
-            return failure(CacheMissing(error.message) if missing else InternalError(error.message))
+            # The daemon's client may be of the other era, which has another code for this. So only kind and message
+            # are passed on.
+            kind = str((error.data or {}).get("kind", InternalError.code))
+            return failed(kind, error.message, kind)
         except Exception as problem:
             # A late response must not be taken for the response to the next call.
             await self.stop()

@@ -71,6 +71,8 @@ def serve(settings: Settings) -> None:
     session = StdioSession(_tools(settings), lambda call: _run(call, worker, settings.tool_timeout_s))
     try:
         for line in lines(STDIN):
+            if isinstance(line, TooLong):
+                log(f"a message was longer than {LINE_MAX_BYTES} bytes; it was refused, and the client may still wait")
             response = session.receive(line)
             if response is not None:
                 write_all(responses, response + b"\n")

@@ -51,7 +51,8 @@
  *   left_out: { heading: string[], tokens: number, reason: string }[] }} AnsweredDocument
  * @typedef {{ documents: AnsweredDocument[], selection: { query: string, unmatched: string[], budget: number,
  *   tokens_used: number, counter: string, documents_considered: number, sections_matched: number,
- *   sections_selected: number } }} Answer
+ *   sections_selected: number, sections_left_out: number, query_cut: boolean,
+ *   caches_left_out?: { cache: string, reason: string }[] } }} Answer
  * @typedef {{ project_path: string, session_id: string, branch_id: string, description: string, summary: string,
  *   tokens_folded: number, folded_at: string, live?: boolean }} Summary
  * @typedef {{ owner: string, sessions: Session[], total: number, next_cursor: string | null,

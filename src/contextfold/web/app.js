@@ -221,8 +221,10 @@ export class Page {
       if (!isNew && view instanceof SearchView) view.look(route.words);
       else this.#replace(new SearchView(this, route.words));
     } else if (route.view === "totals") this.#replace(new TotalsView(this));
-    else if (route.view === "ask") this.#replace(new AskView(this));
-    else this.#replace(new SessionsView(this));
+    else if (route.view === "ask") {
+      if (!isNew && view instanceof AskView) view.look(route);
+      else this.#replace(new AskView(this, route));
+    } else this.#replace(new SessionsView(this));
     for (const link of byId("views").querySelectorAll("a")) {
       const isCurrent = link.getAttribute("href") === { sessions: "#/", totals: "#/totals", ask: "#/ask" }[route.view];
       if (isCurrent) link.setAttribute("aria-current", "page");

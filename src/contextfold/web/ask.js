@@ -5,6 +5,7 @@ import * as api from "./api.js";
 import { el, fill } from "./dom.js";
 import { counted, grouped } from "./format.js";
 import { crumbs, failure, longText, messageOf } from "./pieces.js";
+import { askLink } from "./routes.js";
 
 const BUDGET = 4000;
 const BUDGET_MAX = 1_000_000;
@@ -45,9 +46,13 @@ export class AskView {
     this.#button,
   );
 
-  /** @param {import("./app.js").Page} page */
-  constructor(page) {
+  /** @type {import("./routes.js").AskRoute} */
+  #route;
+
+  /** @param {import("./app.js").Page} page @param {import("./routes.js").AskRoute} route */
+  constructor(page, route) {
     this.page = page;
+    this.#route = route;
     this.heading = el("h1", { tabindex: "-1" }, "Ask a cache");
     this.element = el(
       "section",
@@ -64,7 +69,8 @@ export class AskView {
       if (this.#isStopped) return;
       const names = caches.filter((cache) => cache.has_manifest).map((cache) => cache.path);
       this.#cache.append(...names.map((name) => el("option", { value: name }, name)));
-      if (!names.length) this.#showNoCache();
+      if (names.length) this.look(this.#route);
+      else this.#showNoCache();
     } catch (error) {
       if (this.#isStopped || this.page.failed(error)) return;
       const status = error instanceof api.ApiError ? error.status : 0;
@@ -82,6 +88,18 @@ export class AskView {
   event() {}
 
   reopened() {}
+
+  /** Show the question of an address, and its answer. @param {import("./routes.js").AskRoute} route */
+  look(route) {
+    this.#route = route;
+    this.#question.value = route.question;
+    this.#budget.value = String(route.budget ?? BUDGET);
+    this.#cache.value = route.cache;
+    if (route.question) return this.#ask();
+    this.#turn += 1;
+    fill(this.#status);
+    fill(this.#answer);
+  }
 
   #showNoCache() {
     this.#form.hidden = true;
@@ -105,12 +123,20 @@ export class AskView {
   }
 
   /** @param {Event} event */
-  async #submit(event) {
+  #submit(event) {
     event.preventDefault();
+    const link = askLink(this.#question.value, Number(this.#budget.value), this.#cache.value);
+    // The address has the question, so a reload asks it again. Without a change of it there is no event.
+    if (link === location.hash) this.#ask();
+    else this.page.go(link);
+  }
+
+  async #ask() {
     const turn = (this.#turn += 1);
+    const { question, budget, cache } = this.#route;
     this.#button.disabled = true;
     try {
-      const answer = await api.askCaches(this.#question.value, Number(this.#budget.value), this.#cache.value || null);
+      const answer = await api.askCaches(question, budget ?? BUDGET, cache || null);
       if (!this.#isStopped && turn === this.#turn) this.#show(answer);
     } catch (error) {
       if (this.#isStopped || turn !== this.#turn || this.page.failed(error)) return;
@@ -123,15 +149,21 @@ export class AskView {
 
   /** @param {api.Answer} answer */
   #show({ documents, selection }) {
+    const leftOutSections = selection.sections_left_out;
     const parts = [
       `${counted(selection.sections_selected, "section")} of ${grouped(selection.sections_matched)} that match`,
+      ...(leftOutSections ? [`${counted(leftOutSections, "section")} left out for the budget`] : []),
       `${grouped(selection.tokens_used)} of ${counted(selection.budget, "token")}`,
       `${counted(selection.documents_considered, "document")} searched`,
       ...(selection.unmatched.length ? [`in no document: ${selection.unmatched.join(", ")}`] : []),
+      ...(selection.query_cut ? ["only the first words of the question were used"] : []),
     ];
     fill(this.#status, `${parts.join(" · ")}.`);
-    fill(this.#answer, ...documents.map(documentCard));
-    if (!documents.length) fill(this.#answer, el("p", {}, nothingText(selection)));
+    const leftOut = (selection.caches_left_out ?? []).map(({ cache, reason }) =>
+      el("p", { class: "muted" }, `The cache ${cache} was not asked: ${reason}.`),
+    );
+    const found = documents.length ? documents.map(documentCard) : [el("p", {}, nothingText(selection))];
+    fill(this.#answer, ...leftOut, ...found);
   }
 }
 

@@ -9,7 +9,7 @@ import fcntl
 import os
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from contextfold.cli.output import ask_yes_no, can_ask, plain, print_answer, print_on_terminal
@@ -42,9 +42,6 @@ class ConfigFile:
         self._real = os.path.realpath(os.fsencode(path))
         self._status = self._look()
         self.text = self._read() if self._status else None
-
-    def refuse(self, problem: Unfit) -> StorageFailed:
-        return StorageFailed(f"{self.path} is left as it is: {problem}")
 
     @property
     def is_link(self) -> bool:
@@ -180,8 +177,12 @@ class FileChange(Record):
             self.file.write(self.text)
 
 
-def removal(file: ConfigFile, text: str | None) -> FileChange:
-    """The removal of our entries. A file without other content is removed, unless it is a link's target."""
+def edited(file: ConfigFile, edit: Callable[[str | None], str | None]) -> FileChange:
+    """The change of a file's text. A file that is left without content is removed, unless it is a link's target."""
+    try:
+        text = edit(file.text)
+    except Unfit as problem:
+        raise StorageFailed(f"{file.path} is left as it is: {problem}") from problem
     return FileChange(file, EMPTY if text is None and file.is_link else text)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.resources import files
 
 from contextfold.cli.agents.files import (
@@ -12,9 +12,9 @@ from contextfold.cli.agents.files import (
     HostFiles,
     cache_root,
     confirm_and_make,
+    edited,
     executable,
     files_of,
-    removal,
     show,
 )
 from contextfold.cli.output import plain, print_note, print_on_terminal
@@ -22,7 +22,7 @@ from contextfold.cli.parse import UsageError
 from contextfold.common.network_address import DAEMON_URL, BadAddress, address_from, is_variable
 from contextfold.error_codes import EXIT_OK
 from contextfold.errors import StorageFailed
-from contextfold.hosts.config_files import Unfit, install_hooks, install_server, is_foreign, uninstall_hooks
+from contextfold.hosts.config_files import install_hooks, install_server, is_foreign, uninstall_hooks
 from contextfold.hosts.programs import COMMAND, SERVER, SKILL, Daemon, Stdio, Wiring, shell_word
 
 
@@ -32,7 +32,7 @@ def run(values: Mapping[str, str]) -> int:
     force = "force" in values
     server = ConfigFile(wanted.server)
     planned = [
-        _edited(server, lambda text: install_server(wanted.host, text, wiring, force=force)),
+        edited(server, lambda text: install_server(wanted.host, text, wiring, force=force)),
         *_hooks_changes(wanted, wiring, force=force),
         *_skill_changes(wanted, wiring, force=force),
     ]
@@ -97,31 +97,19 @@ def _inside_project(wanted: HostFiles, root: str) -> str:
     return wanted.host.folder + relative
 
 
-def _edited(file: ConfigFile, edit: Callable[[str | None], str]) -> FileChange:
-    try:
-        return FileChange(file, edit(file.text))
-    except Unfit as problem:
-        raise file.refuse(problem) from problem
-
-
 def _hooks_changes(wanted: HostFiles, wiring: Wiring, *, force: bool) -> list[FileChange]:
     if not wanted.hooks:
         return []
     if isinstance(wiring, Daemon):
         file = ConfigFile(wanted.hooks)
-        return [_edited(file, lambda text: install_hooks(wanted.host, text, wiring, force=force))]
+        return [edited(file, lambda text: install_hooks(wanted.host, text, wiring, force=force))]
     # A server on stdio receives no hooks, so those for a daemon are removed.
     try:
         file = ConfigFile(wanted.hooks)
     except StorageFailed as problem:
         print_note(f"whether {plain(wanted.hooks)} has hooks of ours is not known: {plain(problem.reason)}")
         return []
-    if file.text is None:
-        return []
-    try:
-        return [removal(file, uninstall_hooks(wanted.host, file.text))]
-    except Unfit as problem:
-        raise file.refuse(problem) from problem
+    return [edited(file, lambda text: uninstall_hooks(wanted.host, text))]
 
 
 def skill_text() -> str:

@@ -14,7 +14,7 @@ import sys
 import time
 
 from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, client_from
-from contextfold.cli.output import plain, print_error_line, print_note
+from contextfold.cli.output import plain, print_error, print_note
 from contextfold.cli.parse import UsageError, Values
 from contextfold.common.network_address import address_from
 from contextfold.errors import StorageFailed
@@ -54,7 +54,7 @@ UPSTREAMS = {
 def run(values: Values) -> int:
     program = _found(values["program"])
     if program is None:
-        print_error_line(f"{values['program']} is not on your PATH; install it, or give its path")
+        print_error(f"{values['program']} is not on your PATH; install it, or give its path")
         return NOT_FOUND
     # Few definitions, because every request pays for them.
     tools = toolsets("--tools", values.get("tools", FOLD_AFTERWARDS))
@@ -96,8 +96,8 @@ def _found(program: str) -> str | None:
     path = os.environ.get("PATH")
     if path is None:
         path = os.confstr("CS_PATH") or os.defpath
-    places = (os.path.join(folder, program) for folder in path.split(os.pathsep)) if path else ()
-    return next((place for place in places if _is_executable(place)), None)
+    candidates = (os.path.join(folder, program) for folder in path.split(os.pathsep)) if path else ()
+    return next((candidate for candidate in candidates if _is_executable(candidate)), None)
 
 
 def _is_executable(path: str) -> bool:
@@ -106,9 +106,9 @@ def _is_executable(path: str) -> bool:
 
 def _new_folder() -> str:
     """A new temporary folder that nobody else can read."""
-    places = [os.environ.get(name, "") for name in ("TMPDIR", "TEMP", "TMP")]
-    for place in (*filter(None, places), "/tmp", "/var/tmp", "/usr/tmp", os.curdir):  # noqa: S108 - the name is random
-        folder = os.path.join(os.path.abspath(place), f"contextfold-run-{os.urandom(8).hex()}")
+    candidates = [os.environ.get(name, "") for name in ("TMPDIR", "TEMP", "TMP")]
+    for candidate in (*filter(None, candidates), "/tmp", "/var/tmp", "/usr/tmp", os.curdir):  # noqa: S108 - the name is random
+        folder = os.path.join(os.path.abspath(candidate), f"contextfold-run-{os.urandom(8).hex()}")
         try:
             os.mkdir(folder, OWNER_ONLY)
         except OSError:
@@ -137,7 +137,7 @@ def _run_program(argv: list[str], environment: Mapping[str, str]) -> int:
     try:
         child = os.posix_spawn(argv[0], argv, environment, setsigdef=defaults)
     except OSError as problem:
-        print_error_line(f"cannot start {plain(argv[0])}: {problem.strerror}")
+        print_error(f"cannot start {plain(argv[0])}: {problem.strerror}")
         return NOT_EXECUTABLE
 
     def pass_on(number: int, _frame: FrameType | None) -> None:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from contextfold.cli.agents.files import ConfigFile, FileChange, confirm_and_make, files_of, removal, show
+from contextfold.cli.agents.files import ConfigFile, FileChange, confirm_and_make, edited, files_of, show
 from contextfold.cli.agents.install import skill_text
 from contextfold.cli.output import plain, print_note, print_on_terminal
 from contextfold.error_codes import EXIT_OK
-from contextfold.hosts.config_files import Unfit, uninstall_hooks, uninstall_server
-from contextfold.hosts.programs import SERVER, Host
+from contextfold.hosts.config_files import uninstall_hooks, uninstall_server
+from contextfold.hosts.programs import SERVER
 
 
 def run(values: Mapping[str, str]) -> int:
     wanted = files_of(values)
-    planned = [_without(ConfigFile(wanted.server), uninstall_server, wanted.host)]
+    planned = [edited(ConfigFile(wanted.server), lambda text: uninstall_server(wanted.host, text))]
     if wanted.hooks:
-        planned.append(_without(ConfigFile(wanted.hooks), uninstall_hooks, wanted.host))
+        planned.append(edited(ConfigFile(wanted.hooks), lambda text: uninstall_hooks(wanted.host, text)))
     if wanted.skill:
         planned.append(_without_skill(ConfigFile(wanted.skill)))
     changes = [change for change in planned if change.is_needed]
@@ -44,15 +44,6 @@ def _remove_empty_folders(folder: str, root: str) -> None:
         except OSError:
             return
         folder = os.path.dirname(folder)
-
-
-def _without(file: ConfigFile, uninstall: Callable[[Host, str], str | None], host: Host) -> FileChange:
-    if file.text is None:
-        return FileChange(file, None)
-    try:
-        return removal(file, uninstall(host, file.text))
-    except Unfit as problem:
-        raise file.refuse(problem) from problem
 
 
 def _without_skill(file: ConfigFile) -> FileChange:

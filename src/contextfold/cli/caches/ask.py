@@ -6,37 +6,70 @@ import gc
 import sys
 
 from contextfold.cli.caches.choosing import budget_for_people, chosen_caches, query_in
-from contextfold.cli.output import plain_lines, print_answer, print_note
+from contextfold.cli.output import plain, plain_lines, print_answer, print_note
 from contextfold.cli.parse import Values
 from contextfold.common.relevance.defaults import ASK_BUDGET
-from contextfold.common.relevance.question import read_question
+from contextfold.common.relevance.question import TERMS_MAX, read_question
 from contextfold.error_codes import EXIT_OK
 from contextfold.resolve.service import ask_many
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from contextfold.resolve.relevance.answer import AskResult
 
 
 def run(values: Values) -> int:
     # An answer leaves no cycles, and the process ends with it.
     gc.disable()
-    query, budget = query_in(values["question"]), budget_for_people(values.get("budget"), ASK_BUDGET)
+    query = query_in(" ".join(values.every("question")))
+    question = read_question(query, budget_for_people(values.get("budget"), ASK_BUDGET))
     caches = chosen_caches(values)
-    result = ask_many(caches, read_question(query, budget), unit=values["unit"], counter=values["counter"])
-    if "json" in values or not is_read_by_a_person():
+    # Only a cache that was not named itself can be left out.
+    optional = [name for name, _ in caches[len(list(values.every("cache"))) :]]
+    result = ask_many(caches, question, unit=values["unit"], counter=values["counter"], optional=optional)
+    is_text = is_read_by_a_person(values)
+    if not is_text:
         print_answer(result.to_json())
-    else:
+    elif result.documents:
         print_answer(plain_lines(result.to_text()) + (explanation(result) if "why" in values else ""))
-    if not result.documents:
-        print_note(
-            "nothing in the cache matches" if not result.selection.sections_matched else "nothing fits the budget"
-        )
+    for cache in result.selection.caches_left_out:
+        print_note(f"the cache {plain(cache.cache)} was not asked: {cache.reason}")
+    if not question.terms:
+        print_note("the question has no words to search for; common words such as `how` and `the` are not searched")
+    else:
+        for note in _notes(result, is_text=is_text):
+            print_note(note)
     return EXIT_OK
 
 
-def is_read_by_a_person() -> bool:
-    return sys.stdout is not None and sys.stdout.isatty()
+def is_read_by_a_person(values: Values) -> bool:
+    """Whether the answer is printed as text: on a terminal, unless JSON is wanted."""
+    return "json" not in values and sys.stdout is not None and sys.stdout.isatty()
+
+
+def _notes(result: AskResult, *, is_text: bool) -> Iterator[str]:
+    """What is not in the answer. JSON has most of it, so in a pipe only an empty answer is explained."""
+    selection = result.selection
+    left_out = selection.sections_left_out
+    if not selection.sections_matched:
+        yield "nothing in the cache matches"
+    elif not result.documents:
+        matching = counted(left_out, "section matches, but does not fit", "sections match, but none fits")
+        yield f"{matching} the budget of {selection.budget:,} tokens; raise --budget"
+    elif is_text and left_out:
+        matching = counted(left_out, "more section matches and does not", "more sections match and do not")
+        yield f"{matching} fit the budget; raise --budget, or ask a narrower question"
+    if selection.query_cut:
+        yield f"the question has more than {TERMS_MAX} terms; the rest was not searched"
+    if is_text and selection.unmatched:
+        yield f"not in the cache: {plain(', '.join(selection.unmatched))}"
+
+
+def counted(number: int, one: str, several: str) -> str:
+    """A number with what it counts."""
+    return f"{number:,} {one if number == 1 else several}"
 
 
 def explanation(result: AskResult) -> str:

@@ -76,16 +76,17 @@ def _build_from_folds(values: Values) -> int:
 
 
 def _built(request: BuildRequest) -> BuildReport:
-    progress = ProgressLine("building")
-    try:
+    with ProgressLine("building") as progress:
         return run_build(request, progress)
-    finally:
-        progress.clear()
+
+
+def _print_left_out(request: BuildRequest, built: BuildReport) -> None:
+    print_note(f"left out of {plain(os.fsdecode(request.sources))}: {counted(built.left_out) or 'nothing'}")
 
 
 def _print_report(request: BuildRequest, built: BuildReport) -> None:
     if built.left_out:
-        print_note(f"left out of {plain(os.fsdecode(request.sources))}: {counted(built.left_out)}")
+        _print_left_out(request, built)
     size = f"{built.document_count:,} documents, {built.content_bytes:,} bytes"
     if built.is_changed:
         again = f", {built.reused:,} of them as before" if built.reused else ""
@@ -101,14 +102,18 @@ def _watch(request: BuildRequest) -> int:
     again = request._replace(force=True) if request.force or request.kinds == MARKDOWN_ONLY else request
     try:
         watch = Watch(request)
-        _print_report(request, _built(request))
+        built = _built(request)
+        _print_report(request, built)
         print_note(f"watching {plain(os.fsdecode(request.sources))}; Ctrl-C ends it")
         for _ in watch.changes(pause):
+            before = built.left_out
             try:
                 built = _built(again)
             except ContextError as problem:
                 print_error(problem.message, problem.reason)
                 continue
+            if built.left_out != before:
+                _print_left_out(request, built)
             if built.is_changed:
                 print_note(f"built {plain(built.cache)}: {built.document_count:,} documents, {built.cache_version}")
     except KeyboardInterrupt:

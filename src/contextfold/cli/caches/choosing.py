@@ -8,21 +8,25 @@ from contextfold.cache_errors import CacheMissing
 from contextfold.cli.parse import UsageError, Values
 from contextfold.common.relevance.defaults import CACHES_MAX
 from contextfold.errors import BudgetInvalid, QueryInvalid
-from contextfold.resolve.layout import MANIFEST_FILE
+from contextfold.resolve.layout import DEFAULT_CACHE, MANIFEST_FILE
 from contextfold.resolve.service import Cache
 
-DEFAULT_CACHE = ".context-cache"
 THOUSAND = 1_000
 
 
 def chosen_caches(values: Values) -> list[tuple[str, Cache]]:
     """The caches, each with the name that is the prefix of its ids. The name of a single cache is empty."""
     paths = list(values.every("cache"))
+    for option in ("cache", "cache-root"):
+        if "" in values.every(option):
+            raise UsageError(f"--{option} is empty; give a folder")
     if "cache-root" in values:
         from contextfold.resolve.root import CacheRoot
 
         # The same caches as the tools see: folders themselves, not what links lead to.
         root = values["cache-root"]
+        if not os.path.isdir(root):
+            raise CacheMissing(f"{root} is not a folder; give the folder that has the caches")
         found = [listed.path for listed in CacheRoot(os.fsencode(root)).list() if listed.has_manifest]
         if not found:
             raise CacheMissing(f"there is no cache in {root}; `context build DIR --cache {root}/NAME` makes one")
@@ -33,7 +37,7 @@ def chosen_caches(values: Values) -> list[tuple[str, Cache]]:
         raise UsageError(f"at most {CACHES_MAX} caches can be asked at once")
     if len(paths) == 1:
         return [("", Cache(paths[0]))]
-    names = [_name(path) for path in paths]
+    names = [cache_name(path) for path in paths]
     if len(set(names)) != len(names):
         raise UsageError("two of the caches have the same name; ask them one by one")
     return [(name, Cache(path)) for name, path in zip(names, paths, strict=True)]
@@ -76,7 +80,7 @@ def _is_cache(path: str) -> bool:
     return os.path.isfile(os.path.join(path, MANIFEST_FILE))
 
 
-def _name(path: str) -> str:
+def cache_name(path: str) -> str:
     """The name of the cache's folder; for a default cache, the name of its parent folder."""
     folder, name = os.path.split(os.path.abspath(path))
     return os.path.basename(folder) if name == DEFAULT_CACHE else name

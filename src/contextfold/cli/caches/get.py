@@ -2,33 +2,56 @@
 
 from __future__ import annotations
 
-from contextfold.cli.caches.ask import is_read_by_a_person
-from contextfold.cli.caches.choosing import budget_for_people, chosen_caches
-from contextfold.cli.output import plain_lines, print_answer
+import os
+
+from contextfold.cli.caches.ask import counted, is_read_by_a_person
+from contextfold.cli.caches.choosing import budget_for_people, cache_name, chosen_caches
+from contextfold.cli.output import plain_lines, print_answer, print_note
 from contextfold.cli.parse import UsageError, Values
 from contextfold.common.relevance.defaults import AROUND_MAX, GET_BUDGET
 from contextfold.common.relevance.question import line_range
 from contextfold.error_codes import EXIT_OK
+from contextfold.resolve.relevance.answer import places_of
+from contextfold.resolve.service import get_first
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from contextfold.resolve.relevance.answer import GetResult
 
 
 def run(values: Values) -> int:
     if "section" in values and "lines" in values:
         raise UsageError("--section and --lines exclude each other; give one of them")
     around = values.get("around", "0")
-    if not (around.isascii() and around.isdigit() and int(around[:4]) <= AROUND_MAX):
+    # Only the first digits are converted: converting many takes long.
+    digits = around.lstrip("0")[: len(str(AROUND_MAX)) + 1] or "0"
+    if not (around.isascii() and around.isdigit() and int(digits) <= AROUND_MAX):
         raise UsageError(f"--around must be a whole number from 0 to {AROUND_MAX}, not {around!r}")
     try:
         lines = line_range(values["lines"]) if "lines" in values else None
     except ValueError as problem:
         raise UsageError(f"--lines {problem}") from None
-    caches = chosen_caches(values)
-    document_id = values["id"]
-    if len(caches) > 1:
-        name, _, document_id = document_id.partition(":")
-        caches = [(known, cache) for known, cache in caches if known == name]
-        if not caches:
-            raise UsageError("with several caches an id is CACHE:ID, as `context ask` prints it")
-    budget = budget_for_people(values.get("budget"), GET_BUDGET)
-    result = caches[0][1].get(document_id, budget, section=values.get("section"), lines=lines, around=int(around))
-    print_answer(plain_lines(result.to_text()) if is_read_by_a_person() and "json" not in values else result.to_json())
+    caches = {name or cache_name(os.fsdecode(cache.path)): cache for name, cache in chosen_caches(values)}
+    places = places_of(values["id"], list(caches))
+    if not places:
+        raise UsageError("with several caches an id is CACHE:ID, as `context ask` prints it")
+    budget, section = budget_for_people(values.get("budget"), GET_BUDGET), values.get("section")
+    counter, neighbours = values["counter"], int(digits)
+
+    def get(name: str, document_id: str) -> GetResult:
+        return caches[name].get(document_id, budget, section=section, lines=lines, around=neighbours, counter=counter)
+
+    result = get_first(places, get)
+    if not is_read_by_a_person(values):
+        print_answer(result.to_json())
+        return EXIT_OK
+    print_answer(plain_lines(result.to_text()))
+    if result.sections_left_out:
+        print_note(_left_out_note(result, is_part="section" in values or "lines" in values))
     return EXIT_OK
+
+
+def _left_out_note(result: GetResult, *, is_part: bool) -> str:
+    missing = counted(result.sections_left_out, "section does not", "sections do not")
+    others = "" if is_part else ", or choose a part with --section or --lines"
+    return f"{missing} fit the budget of {result.budget:,} tokens; raise --budget{others}"

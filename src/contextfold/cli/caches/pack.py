@@ -17,14 +17,11 @@ STDOUT = "-"
 
 def run(values: Mapping[str, str]) -> int:
     cache = values["cache"]
-    progress = ProgressLine("packing")
-    try:
+    with ProgressLine("packing") as progress:
         if values.get("o") == STDOUT:
             pack_to(cache, _write_to_stdout, progress=progress)
             return EXIT_OK
         packed = pack(cache, values.get("o") or default_file(cache), progress=progress)
-    finally:
-        progress.clear()
     print_answer(f"{packed.sha256}  {plain(packed.file)}\n")
     print_on_terminal(f"packed {packed.document_count:,} documents, {packed.byte_count:,} bytes")
     return EXIT_OK

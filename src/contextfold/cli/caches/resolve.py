@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 from contextfold.cli.caches.choosing import query_in
 from contextfold.cli.output import print_answer
 from contextfold.error_codes import EXIT_OK
@@ -15,8 +17,10 @@ if TYPE_CHECKING:
 
 
 def run(values: Mapping[str, str]) -> int:
+    # A selection leaves no cycles, and the process ends with it.
+    gc.disable()
     query, budget = query_in(values["query"]), budget_in(values["budget"])
-    result = Cache(values["cache"]).resolve(query, budget)
+    result = Cache(values["cache"], uses_processes=True).resolve(query, budget)
     print_answer(result.to_json(pretty=values["format"] == "pretty"))
     return EXIT_OK
 

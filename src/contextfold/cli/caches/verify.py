@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from contextfold.cache_errors import CacheInvalid
@@ -11,17 +12,16 @@ from contextfold.resolve.service import Cache
 
 
 def run(values: Mapping[str, str]) -> int:
-    progress = ProgressLine("verifying")
-    try:
+    with ProgressLine("verifying") as progress:
         verification = Cache(values["cache"]).verify(progress)
-    finally:
-        progress.clear()
     if verification.faults:
+        from contextfold.resolve.rebuild.command import rebuild_command
+
         count = len(verification.faults)
         print_error(
             f"{CacheInvalid.message}: {count} fault{'s' if count > 1 else ''}",
             *(f"{fault.file}: {fault.problem}" for fault in verification.faults),
-            f"make it anew with `context build --sources DIR --cache {values['cache']} --force`",
+            f"make it anew with {rebuild_command(os.fsencode(values['cache']))}",
         )
         return EXIT_CODES[CacheInvalid.code]
     print_answer(f"ok: {verification.document_count} documents, {verification.cache_version}\n")

@@ -67,12 +67,12 @@ def _plainly_connected(name: str, port: int, timeout_s: float) -> socket:
     except ImportError:
         import socket as sockets  # type: ignore[no-redef]  # The same functions.
     failure = OSError("the name has no address")
-    for family, kind, protocol, _, place in sockets.getaddrinfo(name, port, 0, sockets.SOCK_STREAM):
+    for family, kind, protocol, _, target in sockets.getaddrinfo(name, port, 0, sockets.SOCK_STREAM):
         connection = None
         try:
             connection = sockets.socket(family, kind, protocol)
             connection.settimeout(timeout_s)
-            connection.connect(place)
+            connection.connect(target)
         except OSError as problem:
             failure = problem
             if connection is not None:

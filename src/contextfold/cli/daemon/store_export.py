@@ -24,11 +24,8 @@ def run(values: Values) -> int:
     settings = fold_settings_from(os.environ, values)
     if settings.nats is None and not os.path.exists(settings.store):
         raise StoreInvalid(f"there is no store to export: {settings.store} does not exist")
-    line = ProgressLine("exporting")
-    try:
+    with ProgressLine("exporting") as line:
         counts = asyncio.run(_export(settings, Path(values["file"]), line))
-    finally:
-        line.clear()
     report_counts("exported", counts, values)
     return EXIT_OK
 

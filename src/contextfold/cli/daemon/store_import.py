@@ -23,11 +23,8 @@ def run(values: Values) -> int:
     path = Path(values["file"])
     # An invalid file must not create the store.
     counts = verify(path)
-    line = ProgressLine("importing")
-    try:
+    with ProgressLine("importing") as line:
         asyncio.run(_import(settings, path, line))
-    finally:
-        line.clear()
     report_counts("imported", counts, values)
     return EXIT_OK
 

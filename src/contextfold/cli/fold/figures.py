@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from contextfold.cli.fold.session_access import MAIN
 from contextfold.cli.terminal import Column, Line, Part, Screen, several
-from contextfold.common.dataclass import dataclass
-from contextfold.fold.accounting import folded_tokens, percent, total_tokens
-from contextfold.fold.service.session_views import tokens_saved
+from contextfold.fold.accounting import percent, total_tokens
+from contextfold.fold.session import STATUSES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from typing import Any
 
-    from contextfold.fold.accounting import Health
-    from contextfold.fold.service.policy import FoldPolicy
+    from contextfold.cli.fold.session_access import SessionView
     from contextfold.fold.session import State
 
 BAR_WIDTH = 32
@@ -24,43 +23,8 @@ HEALTH_STYLES = {"none": "green", "medium": "yellow", "high": "bold red"}
 HEALTH_WORDS = {"none": "✓ good", "medium": "▲ medium", "high": "▲ high"}
 
 
-@dataclass(frozen=True, slots=True)
-class SessionFigures:
-    """The figures of a session. `counts` has the number of branches for each status."""
-
-    total: int
-    limit: int
-    main: int
-    folded: int
-    saved: int
-    operations: int
-    failed: int
-    redactions: int
-    counts: Sequence[tuple[int, str]]
-    health: Health
-
-    @property
-    def percent(self) -> int:
-        return percent(self.total, self.limit)
-
-
-def figures_of(state: State, policy: FoldPolicy) -> SessionFigures:
-    branches = state.branches.values()
-    return SessionFigures(
-        total_tokens(state),
-        policy.context_limit(state),
-        state.main.tokens,
-        folded_tokens(state),
-        sum(map(tokens_saved, branches)),
-        state.main.operations + sum(branch.operations for branch in branches),
-        state.main.failed + sum(branch.failed for branch in branches),
-        state.main.redactions + sum(branch.redactions for branch in branches),
-        [(sum(branch.status == status for branch in branches), status) for status in ("active", "folded", "discarded")],
-        policy.health(state, state.active),
-    )
-
-
-def status(screen: Screen, state: State, figures: SessionFigures) -> str:
+def status(screen: Screen, state: State, figures: SessionView) -> str:
+    """The state of a session; `figures` is its row in the `/v1` API."""
     if not screen.is_terminal:
         return screen.table([Column(), Column()], [[[label], [value]] for label, value in _facts(state, figures)])
     rows: list[Sequence[Line]] = [
@@ -78,11 +42,13 @@ def headline(screen: Screen, state: State, limit: int) -> list[Line]:
     return [where, [used]] if screen.is_narrow else [[*where, "  ", used]]
 
 
-def bar(figures: SessionFigures, width: int) -> list[Part]:
+def bar(figures: SessionView, width: int) -> list[Part]:
     """A bar that shows the used part of the context: the main thread, then the open branches."""
-    filled = min(width, _cells(figures.total, figures.limit, width))
-    main = filled - min(filled, _cells(figures.total - figures.main, figures.limit, width))
-    style = HEALTH_STYLES[figures.health.warning] if figures.percent <= FULL_PERCENT else HEALTH_STYLES["high"]
+    total, limit = figures["total_tokens"], figures["context_limit"]
+    filled = min(width, _cells(total, limit, width))
+    main = filled - min(filled, _cells(total - figures["main_thread_tokens"], limit, width))
+    warning = figures["context_health"]["warning"] if figures["usage_percent"] <= FULL_PERCENT else "high"
+    style = HEALTH_STYLES[warning]
     return [
         (MAIN_CELL * main, style),
         (BRANCH_CELL * (filled - main), style),
@@ -104,8 +70,9 @@ def path_parts(state: State) -> list[Part]:
     return parts
 
 
-def _facts(state: State, figures: SessionFigures) -> list[tuple[str, str]]:
-    health_now = figures.health
+def _facts(state: State, figures: SessionView) -> list[tuple[str, str]]:
+    health = figures["context_health"]
+    total, limit = figures["total_tokens"], figures["context_limit"]
     facts = [
         ("project", state.project_path),
         ("session", state.session_id or ""),
@@ -113,27 +80,28 @@ def _facts(state: State, figures: SessionFigures) -> list[tuple[str, str]]:
         ("started", state.started_at),
         ("last", state.last_at),
         ("path", " ".join([MAIN, *state.path])),
-        ("tokens", f"{figures.total} of {figures.limit} ({figures.percent}%)"),
-        ("main-thread", str(figures.main)),
-        ("folded", str(figures.folded)),
-        ("saved", str(figures.saved)),
-        ("health", health_now.warning),
-        ("suggestion", health_now.suggestion or ""),
-        ("failure-rate", "" if health_now.failure_rate is None else repr(health_now.failure_rate)),
-        ("branches", ", ".join(f"{count} {word}" for count, word in figures.counts)),
-        ("operations", f"{figures.operations}, {figures.failed} failed"),
-        ("redactions", str(figures.redactions)),
+        ("tokens", f"{total} of {limit} ({figures['usage_percent']}%)"),
+        ("main-thread", str(figures["main_thread_tokens"])),
+        ("folded", str(figures["folded_tokens"])),
+        ("saved", str(figures["tokens_saved"])),
+        ("health", health["warning"]),
+        ("suggestion", health.get("suggestion", "")),
+        ("failure-rate", repr(health["failure_rate"]) if "failure_rate" in health else ""),
+        ("branches", ", ".join(f"{figures[f'{word}_branches']} {word}" for word in STATUSES)),
+        ("operations", f"{figures['operations']}, {figures['failed_operations']} failed"),
+        ("redactions", str(figures["secrets_scrubbed"])),
     ]
     return [(label, value) for label, value in facts if value]
 
 
-def _drawn_facts(screen: Screen, state: State, figures: SessionFigures) -> list[tuple[str, Line]]:
+def _drawn_facts(screen: Screen, state: State, figures: SessionView) -> list[tuple[str, Line]]:
     figure = screen.figure
-    counts = " · ".join(f"{count:,} {word}" for count, word in figures.counts if count)
-    failed = (f" · {figures.failed:,} failed", "red") if figures.failed else ""
-    in_branches = figures.total - figures.main
-    saved = (f" · {figure(figures.saved)} saved", "green" if figures.saved > 0 else "yellow")
-    used = f"  {figure(figures.total)} of {figure(figures.limit)}  {figures.percent}%"
+    counts = " · ".join(f"{count:,} {word}" for word in STATUSES if (count := figures[f"{word}_branches"]))
+    failed = (f" · {figures['failed_operations']:,} failed", "red") if figures["failed_operations"] else ""
+    total, main, folded = (figures[name] for name in ("total_tokens", "main_thread_tokens", "folded_tokens"))
+    saved = (f" · {figure(figures['tokens_saved'])} saved", "green" if figures["tokens_saved"] > 0 else "yellow")
+    used = f"  {figure(total)} of {figure(figures['context_limit'])}  {figures['usage_percent']}%"
+    secrets = figures["secrets_scrubbed"]
     return [
         ("session", [state.session_id or "", *([f" · {state.name}"] if state.name else [])]),
         ("last active", [screen.moment(state.last_at), (f" · begun {screen.moment(state.started_at)}", "dim")]),
@@ -147,19 +115,19 @@ def _drawn_facts(screen: Screen, state: State, figures: SessionFigures) -> list[
             ],
         ),
         ("", [(used.strip(), "bold")] if screen.is_narrow else []),
-        ("main thread", [f"{MAIN_CELL} {figure(figures.main)}"]),
-        ("in branches", [f"{BRANCH_CELL} {figure(in_branches)}"] if in_branches else []),
-        ("folded", [f"  {figure(figures.folded)}", saved] if figures.folded else []),
+        ("main thread", [f"{MAIN_CELL} {figure(main)}"]),
+        ("in branches", [f"{BRANCH_CELL} {figure(total - main)}"] if total != main else []),
+        ("folded", [f"  {figure(folded)}", saved] if folded else []),
         ("", [" "]),
         ("branches", [counts or "none"]),
-        ("operations", [f"{figures.operations:,}", failed]),
-        ("redactions", [(several(figures.redactions, "secret") + " scrubbed", "yellow")] if figures.redactions else []),
-        *_health_rows(figures.health),
+        ("operations", [f"{figures['operations']:,}", failed]),
+        ("redactions", [(several(secrets, "secret") + " scrubbed", "yellow")] if secrets else []),
+        *_health_rows(figures["context_health"]),
     ]
 
 
-def _health_rows(health_now: Health) -> list[tuple[str, Line]]:
-    words: list[Part] = [(HEALTH_WORDS[health_now.warning], HEALTH_STYLES[health_now.warning])]
-    if health_now.failure_rate is not None:
-        words.append((f" · {health_now.failure_rate:.0%} of this branch's operations failed", "red"))
-    return [("health", words), ("", [(health_now.suggestion or "", "italic")] if health_now.suggestion else [])]
+def _health_rows(health: Mapping[str, Any]) -> list[tuple[str, Line]]:
+    words: list[Part] = [(HEALTH_WORDS[health["warning"]], HEALTH_STYLES[health["warning"]])]
+    if "failure_rate" in health:
+        words.append((f" · {health['failure_rate']:.0%} of this branch's operations failed", "red"))
+    return [("health", words), ("", [(health["suggestion"], "italic")] if "suggestion" in health else [])]

@@ -9,6 +9,7 @@ from contextfold.cli.fold.session_access import (
     session_address,
     write,
     write_json,
+    write_rows,
 )
 from contextfold.cli.parse import Values
 from contextfold.error_codes import EXIT_OK
@@ -18,8 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from contextfold.cli.fold.session_access import OpenStore
-    from contextfold.cli.fold.status import Session
+    from contextfold.cli.fold.session_access import OpenStore, SessionView
     from contextfold.cli.terminal import Screen
     from contextfold.fold.session import State
 
@@ -54,29 +54,21 @@ def run(values: Values) -> int:
 def _list_ended(values: Values, limit: int) -> int:
     from itertools import islice
 
-    from contextfold.cli.output import print_note
-    from contextfold.cli.terminal import screen
-
     address = session_address(values)
     with open_store(values) as store:
         mine = (row for row in store.ended_rows(address.owner) if "all" in values or _is_below(row, address))
         rows = list(islice(mine, limit))
-    if "json" in values:
-        write_json({"sessions": rows})
-    elif rows:
-        write(_ended_table(screen(), rows))
-    else:
-        print_note("no ended session is stored here; --all looks in every project")
-    return EXIT_OK
+    note = "no ended session is stored here; --all looks in every project"
+    return write_rows(values, rows, _ended_table, note_if_empty=note)
 
 
-def _is_below(row: Session, address: SessionAddress) -> bool:
+def _is_below(row: SessionView, address: SessionAddress) -> bool:
     """Whether the session's project is this folder, or is above or below it."""
     here, there = address.project.path, row["project_path"] or ""
     return there == here or there.startswith(here.rstrip("/") + "/") or here.startswith(there.rstrip("/") + "/")
 
 
-def _ended_table(shown: Screen, rows: Sequence[Session]) -> str:
+def _ended_table(shown: Screen, rows: Sequence[SessionView]) -> str:
     from contextfold.cli.fold.savings import saved_text
     from contextfold.cli.terminal import Column, Line
 
@@ -101,11 +93,7 @@ def _ended_table(shown: Screen, rows: Sequence[Session]) -> str:
         ]
         for row in rows
     ]
-    if shown.is_narrow:
-        shown_columns = (0, 1, 5)
-        columns = [columns[at] for at in shown_columns]
-        cells = [[row[at] for at in shown_columns] for row in cells]
-    return shown.table(columns, cells)
+    return shown.table(columns, cells, when_narrow=(0, 1, 5))
 
 
 def _drawing(shown: Screen, state: State, store: OpenStore, limit: int) -> str:

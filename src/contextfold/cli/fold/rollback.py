@@ -20,7 +20,6 @@ from contextfold.cli.fold.tree import branch_status, id_length
 from contextfold.cli.output import ask_yes_no, can_ask, print_error, print_on_stderr, print_on_terminal
 from contextfold.cli.parse import UsageError, Values
 from contextfold.cli.terminal import Column, Line, Screen, screen, screen_on, several
-from contextfold.common.canonical import Encodable
 from contextfold.common.dataclass import dataclass
 from contextfold.error_codes import EXIT_CODES, EXIT_OK, EXIT_USAGE
 from contextfold.errors import ArgumentInvalid, BranchNotFound, BranchStateInvalid
@@ -46,10 +45,9 @@ class Preview:
     state: State
     target: Branch
     keeps: bool
-    result: Mapping[str, Encodable]
+    result: Mapping[str, Any]
     discarded: Sequence[Branch]
     opened: Sequence[Branch]
-    tokens_after: int
 
 
 def run(values: Values) -> int:
@@ -106,7 +104,6 @@ def _preview(store: OpenService, address: SessionAddress, values: Values) -> Pre
         result,
         [state.branches[one["id"]] for one in result["branches_discarded"]],
         [state.branches[one["id"]] for one in result["reopened"]],
-        result["total_tokens_after"],
     )
 
 
@@ -117,10 +114,10 @@ def _ids(preview: Preview) -> list[list[str]]:
 def _rendered(shown: Screen, preview: Preview) -> str:
     target, figure = preview.target, shown.figure
     length = id_length(preview.state.branches)
-    before, after = total_tokens(preview.state), preview.tokens_after
+    before, after = total_tokens(preview.state), preview.result["total_tokens_after"]
     title: Line = ["Back to where ", (shown.short(target.id, length), "dim"), " began: ", (target.description, "bold")]
-    kept = "what it and the threads above it did stays" if preview.keeps else "everything since is undone"
-    text = shown.lines(title, [(f"begun {shown.moment(target.created_at)}; {kept}", "dim")], "", wraps=True)
+    effect = "what it and the threads above it did stays" if preview.keeps else "everything since is undone"
+    text = shown.lines(title, [(f"begun {shown.moment(target.created_at)}; {effect}", "dim")], "", wraps=True)
     text += _listed(shown, preview, "discarded", preview.discarded, "red")
     text += _listed(shown, preview, "open again", preview.opened, "cyan")
     change: Line = [("tokens", "bold"), f"  {figure(before)} → ", (figure(after), "green" if after < before else "")]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextfold.cli.fold.session_access import (
+    NO_LIVE_SESSION,
     open_store,
     owner_of,
     report_no_session,
     session_address,
     write,
     write_json,
+    write_rows,
 )
 from contextfold.cli.output import print_note
 from contextfold.cli.terminal import Column, screen
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from contextfold.cli.fold.session_access import OpenStore, SessionAddress
     from contextfold.cli.parse import Values
     from contextfold.cli.terminal import Line, Part, Screen
     from contextfold.common.canonical import Encodable
@@ -42,7 +43,8 @@ def run(values: Values) -> int:
         return _run_all(values)
     with open_store(values) as store:
         address, state = store.find(session_address(values))
-        savings = _savings(store, address, state)
+        savings: Savings = store.run(store.lists.savings_of(FoundSession(address.key, state)))
+        savings = {**savings, "session_id": state.session_id}
     if "json" in values:
         write_json(savings)
     elif not state.revision:
@@ -54,8 +56,6 @@ def run(values: Values) -> int:
 
 
 def _run_all(values: Values) -> int:
-    from contextfold.cli.fold.status import sessions_of
-
     owner = owner_of(values)
     with open_store(values) as store:
         rows: list[dict[str, Encodable]] = [
@@ -64,15 +64,9 @@ def _run_all(values: Values) -> int:
                 "name": session["name"],
                 **store.run(store.overview.savings(owner, session["session_id"])),
             }
-            for session in sessions_of(store, owner)
+            for session in store.live_rows(owner)
         ]
-    if "json" in values:
-        write_json({"sessions": rows})
-    elif rows:
-        write(_table(screen(), rows))
-    else:
-        print_note(f"no live session of {owner}; an agent's first call of a folding tool begins one")
-    return EXIT_OK
+    return write_rows(values, rows, _table, note_if_empty=NO_LIVE_SESSION.format(owner))
 
 
 def _run_totals(values: Values, group: str) -> int:
@@ -121,11 +115,6 @@ def saved_text(sums: Savings | None) -> str:
     if money := sums["money"]:
         return f"{'-' if money['saved_micros'] < 0 else ''}${abs(money['saved_micros']) / MICROS:,.2f}"
     return f"{sums['cost_saved']:,.0f} tokens"
-
-
-def _savings(store: OpenStore, address: SessionAddress, state: State) -> dict[str, Encodable]:
-    savings = store.run(store.lists.savings_of(FoundSession(address.key, state)))
-    return {**savings, "session_id": state.session_id}
 
 
 # ---- Output in a pipe
@@ -245,13 +234,9 @@ def _folds(shown: Screen, state: State, savings: Savings) -> str:
         Column("saved", is_right=True),
         Column("", shrinks=True),
     ]
-    if shown.is_narrow:
-        shown_columns = (0, 3, 4)
-        columns = [columns[at] for at in shown_columns]
-        rows = [[row[at] for at in shown_columns] for row in rows]
     left_out = len(folds) - len(rows)
     earlier = shown.lines([(f"{left_out:,} earlier ones, see --json", "dim")]) if left_out else ""
-    return shown.lines("") + shown.table(columns, rows) + earlier
+    return shown.lines("") + shown.table(columns, rows, when_narrow=(0, 3, 4)) + earlier
 
 
 def _table(shown: Screen, all_savings: Sequence[Savings]) -> str:
@@ -265,11 +250,7 @@ def _table(shown: Screen, all_savings: Sequence[Savings]) -> str:
         Column("costly", is_right=True),
     ]
     rows = [_cells(shown, savings) for savings in all_savings]
-    if shown.is_narrow:
-        shown_columns = (0, 2, 5)
-        columns = [columns[at] for at in shown_columns]
-        rows = [[row[at] for at in shown_columns] for row in rows]
-    return shown.table(columns, rows)
+    return shown.table(columns, rows, when_narrow=(0, 2, 5))
 
 
 def _cells(shown: Screen, savings: Savings) -> list[Line]:

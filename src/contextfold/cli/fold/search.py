@@ -12,14 +12,14 @@ from contextfold.settings_table import between
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import re
-    from collections.abc import Sequence
-    from typing import Any
 
     from contextfold.cli.terminal import Line, Part, Screen
     from contextfold.fold.ports.stored_records import Summary
 
 LIMIT = "20"
 MATCH_STYLE = "bold yellow"
+# The members of a summary in JSON.
+MEMBERS = ("project_path", "session_id", "branch_id", "description", "summary", "tokens_folded", "folded_at")
 
 
 def run(values: Values) -> int:
@@ -28,7 +28,7 @@ def run(values: Values) -> int:
     with open_store(values) as store:
         summaries = store.run(store.reader.search(owner, query, project, limit=limit))
     if "json" in values:
-        write_json(_json(summaries))
+        write_json({"summaries": [{name: getattr(summary, name) for name in MEMBERS} for summary in summaries]})
         return EXIT_OK
     from contextfold.cli.terminal import screen
 
@@ -39,11 +39,6 @@ def run(values: Values) -> int:
     if not summaries:
         print_note("no summary has all of these words")
     return EXIT_OK
-
-
-def _json(summaries: Sequence[Summary]) -> dict[str, Any]:
-    members = ("project_path", "session_id", "branch_id", "description", "summary", "tokens_folded", "folded_at")
-    return {"summaries": [{name: getattr(one, name) for name in members} for one in summaries]}
 
 
 def _words(query: str) -> re.Pattern[str]:

@@ -6,11 +6,11 @@ import gc
 import os
 import sys
 
-from contextfold.cli.output import TURNING, print_answer, print_error
+from contextfold.cli.output import TURNING, print_answer, print_error, print_note
 from contextfold.cli.parse import Values
 from contextfold.common.dataclass import dataclass, replace
 from contextfold.common.event_loop import run_at_once
-from contextfold.error_codes import EXIT_CODES
+from contextfold.error_codes import EXIT_CODES, EXIT_OK
 from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
 from contextfold.fold.ports.stored_records import LOCAL_OWNER, SessionKey
 from contextfold.fold.service.session_reader import SessionLists
@@ -18,9 +18,10 @@ from contextfold.settings import fold_settings_from
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
     from typing import Any, Self, TypeVar
 
+    from contextfold.cli.terminal import Screen
     from contextfold.common.canonical import Encodable
     from contextfold.fold.archive import ArchiveEntry
     from contextfold.fold.project import Project
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from contextfold.settings import FoldSettings
 
     Result = TypeVar("Result")
+    # A session's row in the format of the `/v1` API.
+    SessionView = Mapping[str, Any]
 
 # The name of the main thread in an argument for a branch.
 MAIN = "main"
@@ -158,11 +161,18 @@ class OpenStore:
                 seen.add(row["project_path"])
                 yield SessionAddress(address.owner, project_at(row["project_path"]), None)
 
-    def ended_rows(self, owner: str) -> Iterator[Mapping[str, Any]]:
+    def live_rows(self, owner: str) -> Iterator[SessionView]:
+        """The owner's live sessions, the latest activity first."""
+        return self._rows(lambda cursor: self.lists.sessions(owner, cursor=cursor, limit=SESSIONS_READ))
+
+    def ended_rows(self, owner: str) -> Iterator[SessionView]:
         """The owner's ended sessions that are still stored, the latest activity first."""
+        return self._rows(lambda cursor: self.lists.ended_sessions(owner, cursor=cursor, limit=SESSIONS_READ))
+
+    def _rows(self, read_page: Callable[[str | None], Awaitable[Any]]) -> Iterator[SessionView]:
         cursor: str | None = None
         for _ in range(0, SESSIONS_MOST, SESSIONS_READ):
-            page: Any = self.run(self.lists.ended_sessions(owner, cursor=cursor, limit=SESSIONS_READ))
+            page = self.run(read_page(cursor))
             yield from page["sessions"]
             cursor = page["next_cursor"]
             if cursor is None:
@@ -277,6 +287,7 @@ def session_not_found(address: SessionAddress) -> SessionNotFound:
     return problem
 
 
+NO_LIVE_SESSION = "no live session of {}; an agent's first call of a folding tool begins one"
 NO_SESSION_REASON = "`context fold status --all` lists the sessions there are; --project and --session name one"
 
 
@@ -302,6 +313,25 @@ def write_json(value: Encodable) -> bool:
     from contextfold.common.canonical import encode
 
     return write(escaped_for_terminal(encode(value)) + "\n")
+
+
+def write_rows(
+    values: Values,
+    rows: Sequence[SessionView],
+    table: Callable[[Screen, Sequence[SessionView]], str],
+    *,
+    note_if_empty: str,
+) -> int:
+    """Write sessions as JSON or as a table, or a note if there are none; return the exit code."""
+    if "json" in values:
+        write_json({"sessions": rows})
+    elif rows:
+        from contextfold.cli.terminal import screen
+
+        write(table(screen(), rows))
+    else:
+        print_note(note_if_empty)
+    return EXIT_OK
 
 
 def escaped_for_terminal(text: str) -> str:

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from contextfold.cli.fold.session_access import (
+    NO_LIVE_SESSION,
     open_store,
     owner_of,
     report_no_session,
     session_address,
     write,
     write_json,
+    write_rows,
 )
-from contextfold.cli.output import print_note
 from contextfold.cli.terminal import Column, Line, Screen, screen
 from contextfold.error_codes import EXIT_OK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from typing import Any
+    from collections.abc import Sequence
 
-    from contextfold.cli.fold.session_access import OpenStore
+    from contextfold.cli.fold.session_access import SessionView
     from contextfold.cli.parse import Values
 
-    # A session's row in the format of the `/v1` API.
-    Session = Mapping[str, Any]
-
-PAGE_SESSIONS = 100
-PAGES_MOST = 1_000
 SESSION_ID_SHOWN = len("sess_") + 6
 
 
@@ -40,9 +35,9 @@ def run(values: Values) -> int:
             return EXIT_OK
         if not state.revision:
             return report_no_session(address)
-        from contextfold.cli.fold.figures import figures_of, status
+        from contextfold.cli.fold.figures import status
 
-        text = status(screen(), state, figures_of(state, store.reader.policy))
+        text = status(screen(), state, store.lists.row(state))
     write(text)
     return EXIT_OK
 
@@ -50,28 +45,11 @@ def run(values: Values) -> int:
 def _run_all(values: Values) -> int:
     owner = owner_of(values)
     with open_store(values) as store:
-        sessions = list(sessions_of(store, owner))
-    if "json" in values:
-        write_json({"sessions": sessions})
-    elif sessions:
-        write(_table(screen(), sessions))
-    else:
-        print_note(f"no live session of {owner}; an agent's first call of a folding tool begins one")
-    return EXIT_OK
+        sessions = list(store.live_rows(owner))
+    return write_rows(values, sessions, _table, note_if_empty=NO_LIVE_SESSION.format(owner))
 
 
-def sessions_of(store: OpenStore, owner: str) -> Iterator[Session]:
-    """Every live session, the latest activity first."""
-    cursor = None
-    for _ in range(PAGES_MOST):
-        page: Any = store.run(store.lists.sessions(owner, cursor=cursor, limit=PAGE_SESSIONS))
-        yield from page["sessions"]
-        cursor = page["next_cursor"]
-        if cursor is None:
-            return
-
-
-def _table(shown: Screen, sessions: Sequence[Session]) -> str:
+def _table(shown: Screen, sessions: Sequence[SessionView]) -> str:
     columns = [
         Column("project", shrinks=True),
         Column("session"),
@@ -83,14 +61,10 @@ def _table(shown: Screen, sessions: Sequence[Session]) -> str:
         Column("last"),
     ]
     rows = [_cells(shown, session) for session in sessions]
-    if shown.is_narrow:
-        shown_columns = (0, 3, 6)
-        columns = [columns[at] for at in shown_columns]
-        rows = [[row[at] for at in shown_columns] for row in rows]
-    return shown.table(columns, rows)
+    return shown.table(columns, rows, when_narrow=(0, 3, 6))
 
 
-def _cells(shown: Screen, session: Session) -> list[Line]:
+def _cells(shown: Screen, session: SessionView) -> list[Line]:
     from contextfold.cli.fold.figures import HEALTH_STYLES, HEALTH_WORDS
 
     warning = session["context_health"]["warning"]

@@ -22,6 +22,7 @@ from contextfold.cli.output import print_on_terminal
 from contextfold.cli.parse import Values
 from contextfold.cli.terminal import Line, Screen, screen, text_lines
 from contextfold.common.canonical import encode
+from contextfold.common.record import Record
 from contextfold.error_codes import EXIT_OK
 from contextfold.fold.events import (
     BranchCreated,
@@ -132,85 +133,65 @@ class _Tail:
 
 def event_line(shown: Screen, event: Event) -> Line:
     """An event as a line: kind, thread and tokens, in the same columns for every kind."""
-    mark, word, style = _kind(event)
-    thread = shown.short(_thread(event), ID_SHOWN)
-    tokens, text = _tokens(shown, event), _text(event)
+    described = _described(event)
+    thread, change, style = shown.short(described.thread, ID_SHOWN), described.change, described.style
+    tokens = "" if change is None else f"{'-' if change < 0 else '+'}{shown.figure(abs(change))}"
+    if isinstance(event, OperationCompleted) and event.compacts:
+        tokens = f"={shown.figure(event.tokens)}"
     if not shown.is_terminal:
         failed = " failed" if isinstance(event, OperationCompleted) and event.failed else ""
-        return [f"{event.kind:<{KIND_WIDTH}}  {thread:<{ID_WIDTH}}  {tokens:>{TOKENS_WIDTH}}  {text}{failed}"]
+        return [f"{event.kind:<{KIND_WIDTH}}  {thread:<{ID_WIDTH}}  {tokens:>{TOKENS_WIDTH}}  {described.text}{failed}"]
     return [
-        (mark if shown.is_narrow else f"{mark} {word:<{WORD_WIDTH}}", style),
+        (described.mark if shown.is_narrow else f"{described.mark} {described.word:<{WORD_WIDTH}}", style),
         (f"  {thread:<{ID_SHOWN}}", "dim"),
         (f"  {tokens:>{TOKENS_WIDTH}}", style if isinstance(event, BranchFolded | WorkFolded) else ""),
-        f"  {text}",
+        f"  {described.text}",
     ]
 
 
-def _thread(event: Event) -> str:
-    match event:
-        case SessionStarted() | SessionExpired():
-            return event.session_id
-        case RequestSent():
-            return event.api
-    return event.branch_id or MAIN
+class _Described(Record):
+    """What a line says about an event. `change` is that of the tokens in the context, if there is one."""
+
+    mark: str
+    word: str
+    style: str
+    thread: str
+    text: str
+    change: int | None = None
 
 
-def _kind(event: Event) -> tuple[str, str, str]:  # noqa: PLR0911 - one return for each kind
+def _described(event: Event) -> _Described:  # noqa: PLR0911 - one return for each kind
     match event:
-        case BranchCreated():
-            return "●", "branch", "bold cyan"
-        case OperationCompleted():
-            return ("✗", "failed", "red") if event.failed else ("·", "operation", "")
-        case RequestSent():
-            return "→", "request", "dim"
-        case BranchFolded() | WorkFolded():
-            return "✓", "folded", "green"
-        case BranchDiscarded():
-            return "✗", "discarded", "dim"
-        case SessionRolledBack():
-            return "↶", "rollback", "yellow"
         case SessionStarted():
-            return "○", "started", "bold"
+            project = event.project_path + (f" · {event.name}" if event.name else "")
+            return _Described("○", "started", "bold", event.session_id, project)
         case SessionExpired():
-            return "○", "ended", "dim"
-
-
-def _tokens(shown: Screen, event: Event) -> str:
-    match event:
-        case OperationCompleted() if event.compacts:
-            return f"={shown.figure(event.tokens)}"
-        case BranchCreated() | OperationCompleted():
-            change = event.tokens
-        case BranchFolded() | WorkFolded():
-            change = event.summary_tokens - event.tokens_folded
-        case RequestSent() if event.tokens_after != event.tokens_before:
-            change = event.tokens_after - event.tokens_before
-        case _:
-            return ""
-    return f"{'-' if change < 0 else '+'}{shown.figure(abs(change))}"
-
-
-def _text(event: Event) -> str:
-    text = ""
-    match event:
-        case BranchCreated():
-            text = event.description
-        case OperationCompleted():
-            text = f"{event.type} ({event.source})"
+            return _Described("○", "ended", "dim", event.session_id, "without activity")
         case RequestSent():
-            text = f"{event.model}, {event.tokens_after} of {event.tokens_before} tokens sent"
-            text += f", not folded: {event.reason}" if event.reason else ""
-        case WorkFolded():
-            text = event.description
-        case BranchFolded():
-            text = "with the branch around it" if event.forced else next(iter(text_lines(event.summary)), "")
+            sent = f"{event.model}, {event.tokens_after} of {event.tokens_before} tokens sent"
+            reason = f", not folded: {event.reason}" if event.reason else ""
+            change = event.tokens_after - event.tokens_before
+            return _Described("→", "request", "dim", event.api, sent + reason, change or None)
+        case BranchCreated():
+            return _Described("●", "branch", "bold cyan", event.branch_id, event.description, event.tokens)
+        case OperationCompleted():
+            mark, word, style = ("✗", "failed", "red") if event.failed else ("·", "operation", "")
+            text = f"{event.type} ({event.source})"
+            return _Described(mark, word, style, event.branch_id or MAIN, text, event.tokens)
+        case WorkFolded() | BranchFolded():
+            change = event.summary_tokens - event.tokens_folded
+            return _Described("✓", "folded", "green", event.branch_id, _fold_text(event), change)
+        case BranchDiscarded():
+            return _Described("✗", "discarded", "dim", event.branch_id, "")
         case SessionRolledBack():
             text = "to where it began" if event.restore_state else "later branches discarded, the rest kept"
-        case SessionStarted():
-            text = event.project_path + (f" · {event.name}" if event.name else "")
-        case SessionExpired():
-            text = "without activity"
-    return text
+            return _Described("↶", "rollback", "yellow", event.branch_id, text)
+
+
+def _fold_text(event: WorkFolded | BranchFolded) -> str:
+    if isinstance(event, WorkFolded):
+        return event.description
+    return "with the branch around it" if event.forced else next(iter(text_lines(event.summary)), "")
 
 
 async def _reader_left() -> None:

@@ -14,6 +14,8 @@ TERMS_MAX = 128
 
 # A line number has at most this many digits.
 LINE_DIGITS = 9
+# An error repeats at most this many characters of what a caller sent.
+QUOTED_MAX = 60
 
 
 class QuestionTerm(Record):
@@ -24,12 +26,13 @@ class QuestionTerm(Record):
 
 
 class Question(Record):
-    """A valid question. `pairs` has the pairs of neighbouring stems."""
+    """A valid question. `pairs` has the pairs of neighbouring stems, `is_cut` whether terms were left out."""
 
     text: str
     budget: int
     terms: tuple[QuestionTerm, ...]
     pairs: tuple[tuple[str, str], ...]
+    is_cut: bool
 
 
 def read_question(text: object, budget: object) -> Question:
@@ -52,7 +55,7 @@ def read_question(text: object, budget: object) -> Question:
             break
     terms = tuple(QuestionTerm(root, tuple(forms)) for root, forms in words.items())[:TERMS_MAX]
     pairs = tuple(dict.fromkeys(pairwise(order)))
-    return Question(text, checked_budget(budget), terms, pairs)
+    return Question(text, checked_budget(budget), terms, pairs, len(words) > TERMS_MAX)
 
 
 def checked_budget(budget: object) -> int:
@@ -66,7 +69,12 @@ def line_range(text: str) -> tuple[int, int]:
     first, dash, last = text.partition("-")
     last = last if dash else first
     if not all(part.isascii() and part.isdigit() and 0 < len(part) <= LINE_DIGITS for part in (first, last)):
-        raise ValueError(f"must be like 40-58, not {text!r}")
+        raise ValueError(f"must be like 40-58, not {quoted(text)}")
     if not 1 <= int(first) <= int(last):
-        raise ValueError(f"must run from a line to a later one, not {text!r}")
+        raise ValueError(f"must run from a line to a later one, not {quoted(text)}")
     return int(first), int(last)
+
+
+def quoted(text: str) -> str:
+    """The beginning of a text as an error repeats it: escaped, so that it is printable and valid UTF-8."""
+    return repr(text if len(text) <= QUOTED_MAX else text[:QUOTED_MAX] + "…")

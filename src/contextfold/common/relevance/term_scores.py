@@ -1,14 +1,17 @@
 """The arithmetic of relevance scores, in integers, so that every machine and every Python computes the same. Pure.
 
-A term's weight (idf) is log2(2N + 2) - log2(2·df + 1) in 1024ths of a bit. A term that occurs tf times in a text of
-some length scores idf · tf / (tf + K) with K = k1 · (1 - b + b · length / average), k1 = 7/5 and b = 3/5. In a section
-the product is rounded down once. In a document the fraction is rounded down to 65536ths, and the sum over all terms is
-rounded down once more: so the fraction depends on the posting alone and need not be computed for each term.
+A term's weight (idf) is log2(2N + 2) - log2(2·df + 1) in 1024ths of a bit, and at least 16 of them: a word that every
+document has says little, but a question may consist of it. A term that occurs tf times in a text of some length scores
+idf · tf / (tf + K) with K = k1 · (1 - b + b · length / average), k1 = 7/5 and b = 3/5. In a section the product is
+rounded down once, and is at least 1. In a document the fraction is rounded down to 65536ths, and the sum over all terms
+is rounded down once more: so the fraction depends on the posting alone and need not be computed for each term.
 """
 
 from __future__ import annotations
 
 SCALE_BITS = 10
+# The least weight of a term, in 1024ths of a bit.
+WEIGHT_LEAST = 16
 SATURATION_BITS = 16
 # The number of fractional bits of the numbers that are squared.
 WORK_BITS = 32
@@ -53,9 +56,14 @@ def log2_fixed(number: int) -> int:
     return whole << SCALE_BITS | fraction
 
 
-def term_weight(document_count: int, document_frequency: int) -> int:
-    """The idf of a term, in 1024ths of a bit; never negative."""
-    return max(log2_fixed(2 * document_count + 2) - log2_fixed(2 * document_frequency + 1), 0)
+def collection_log2(document_count: int) -> int:
+    """log2(2N + 2): the part of a term's weight that all terms have in common."""
+    return log2_fixed(2 * document_count + 2)
+
+
+def term_weight(collection: int, document_frequency: int) -> int:
+    """The idf of a term, in 1024ths of a bit. `collection` is `collection_log2` of all documents."""
+    return max(collection - log2_fixed(2 * document_frequency + 1), WEIGHT_LEAST)
 
 
 def average_length(total: int, count: int) -> int:
@@ -64,9 +72,9 @@ def average_length(total: int, count: int) -> int:
 
 
 def occurrence_score(weight: int, occurrences: int, length: int, average: int) -> int:
-    """idf · tf / (tf + K), rounded down."""
+    """idf · tf / (tf + K), rounded down, and at least 1."""
     scaled = TF_FACTOR * average * occurrences
-    return weight * scaled // (scaled + AVERAGE_FACTOR * average + LENGTH_FACTOR * length)
+    return weight * scaled // (scaled + AVERAGE_FACTOR * average + LENGTH_FACTOR * length) or 1
 
 
 def saturation(occurrences: int, length: int, average: int) -> int:

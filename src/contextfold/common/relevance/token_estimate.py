@@ -38,6 +38,9 @@ RULE_CHARACTER = 12
 LONG_RUN = 8
 PADDING = 200
 
+# Remembered weights take about 100 bytes each. A document may consist of words that no other one has.
+CHUNKS_MAX = 100_000
+
 MIDDLE_WORD, LONG_WORD = 6, 12
 GROUP_DIGITS = 3
 
@@ -53,9 +56,11 @@ _MARK = "\0"
 
 
 class ChunkUnits(dict[str, int]):
-    """The weights of runs of letters and digits. Each is computed once."""
+    """The weights of runs of letters and digits. Each is computed once, until there are too many to remember."""
 
     def __missing__(self, chunk: str) -> int:
+        if len(self) >= CHUNKS_MAX:
+            self.clear()
         units = 0
         for word in _words(chunk):
             length = len(word)
@@ -67,6 +72,10 @@ class ChunkUnits(dict[str, int]):
                 units += -(-len(digits) // GROUP_DIGITS) * DIGIT_GROUP
         self[chunk] = units
         return units
+
+
+# The words of breadcrumbs are often the same from one question to the next.
+_UNITS = ChunkUnits()
 
 
 def _words(chunk: str) -> list[str]:
@@ -128,8 +137,7 @@ def _without_wide(text: str) -> tuple[str, int]:
 def counter_named(name: str) -> CountTokens:
     """The counter of this name. Raises CounterMissing if the package with its vocabulary is not installed."""
     if name == ESTIMATE:
-        known = ChunkUnits()
-        return lambda text: estimate(text, known=known)
+        return lambda text: estimate(text, known=_UNITS)
     if name != EXACT:
         raise CounterMissing(f"there is no counter {name!r}; choose one of {', '.join(COUNTERS)}")
     try:

@@ -63,7 +63,7 @@ def thread_levels(sent: Sent, *, with_answer: bool = True) -> list[int]:
     whole, prompt = sum(weights), sent.usage.prompt_tokens
     if len(weights) > 1 and prompt > ESTIMATE_OFF_MAX * whole:
         prompt = whole
-    ends = [sum(weights[: place + 1]) * prompt // whole for place in range(len(weights))]
+    ends = [sum(weights[: position + 1]) * prompt // whole for position in range(len(weights))]
     levels = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
     return [*levels[:-1], levels[-1] + sent.usage.output_tokens] if with_answer else levels
 

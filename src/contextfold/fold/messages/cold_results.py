@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
@@ -189,11 +190,8 @@ def stub_of(res_id: str, tool: str, arguments: Members, tokens: int) -> str:
 
 def _turn_of(place: int, turns: Sequence[int]) -> int:
     """The index of the first message of a result's turn."""
-    low, high = 0, len(turns)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if turns[middle] <= place else (low, middle)
-    return turns[low - 1] if low else 0
+    number = bisect_right(turns, place)
+    return turns[number - 1] if number else 0
 
 
 def _is_ours(tool: str) -> bool:
@@ -326,11 +324,6 @@ def _gemini_results(content: Members) -> list[tuple[str, object, bool]]:
     found = _gemini_parts(content, gemini.response_of)
     results = [(gemini.id_of(each), each.get("response")) for each in found]
     return [(call_id, response, "error" in block_members(response)) for call_id, response in results]
-
-
-def results_reader(format: str) -> _ResultReader:
-    """The function that reads calls and results of one message of this API."""
-    return _READERS[format]
 
 
 _READERS = {

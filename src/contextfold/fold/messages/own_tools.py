@@ -126,13 +126,6 @@ def _verb_in(tool_name: str) -> tuple[str, bool]:
     return (bare[2], True) if bare else ("", False)
 
 
-def is_tool_of_ours(tool_name: str) -> bool:
-    """Whether a tool is ours, including tools that do not fold. A client may have added text around its name."""
-    if "context_" not in tool_name or len(tool_name) > NAME_LENGTH_MAX:
-        return False
-    return bool(verb_of(tool_name)[0]) or _ANY_OF_OURS.fullmatch(tool_name) is not None
-
-
 def call_of(call_id: object, name: object) -> Call | None:
     """A call; None if it has no id or no name."""
     if isinstance(call_id, str) and call_id and isinstance(name, str):

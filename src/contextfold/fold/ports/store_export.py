@@ -176,13 +176,10 @@ def read_header(line: bytes) -> Mapping[str, int]:
     version, counts = header.get("version"), header.get("counts")
     if type(version) is int and version > VERSION:
         raise ExportNewer(f"the file has export format {version}; this version of contextfold reads {VERSION}")
-    if version not in VERSIONS_READ or not isinstance(counts, dict) or set(counts) != _kinds_of(version):
+    kinds = {kind for kind in KINDS if kind != "conversation" or version != 1}
+    if version not in VERSIONS_READ or not isinstance(counts, dict) or set(counts) != kinds:
         raise ExportAltered("the header of the export file is damaged")
     return cast("Mapping[str, int]", counts)
-
-
-def _kinds_of(version: int) -> set[str]:
-    return {kind for kind in KINDS if kind != "conversation" or version > 1}
 
 
 def read_export(lines: Iterable[bytes]) -> Iterator[ExportRecord]:

@@ -19,6 +19,7 @@ from contextfold.common.relevance.term_scores import (
     SATURATION_BITS,
     STEM_WEIGHT,
     WORD_WEIGHT,
+    collection_log2,
     pair_score,
     saturation,
     term_weight,
@@ -112,13 +113,14 @@ class _WeightedTerm(Record):
 
 def rank(question: Question, lists: PostingLists) -> RecallRanking:
     count = lists.document_count()
+    collection = collection_log2(count)
     terms: list[_WeightedTerm] = []
     unmatched: list[str] = []
     asked = [term for term in question.terms if term.stem not in REMEMBERING] or question.terms
     for term in asked[:TERMS_MAX]:
         sizes = lists.sizes(term.stem)
         if any(sizes):
-            terms.append(_WeightedTerm(term, max(term_weight(count, sum(sizes)), 1), sizes))
+            terms.append(_WeightedTerm(term, max(term_weight(collection, sum(sizes)), 1), sizes))
         else:
             unmatched.append(term.words[0])
     terms.sort(key=lambda each: (sum(each.sizes), each.term.stem))

@@ -15,6 +15,7 @@ from contextfold.common.canonical import encode
 from contextfold.common.event_loop import asyncio, is_running
 from contextfold.errors import ArgumentInvalid, ContextError, FoldError, InternalError, StoreInvalid, StoreUnavailable
 from contextfold.fold import tool_results
+from contextfold.fold.accounting import Health
 from contextfold.fold.advice import Advice
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event, timestamp
@@ -96,7 +97,7 @@ class FoldService(SessionReader):
         super().__init__(store, scrubber, lambda: given, given.idle_s, clock)
         self.store: Store = store
         self.sessions = Sessions(
-            store, self.policy.context_limit, self.policy.idle_s, clock, lambda: note(Activity(conflicts=1))
+            store, given, clock, health_of=self._health, on_conflict=lambda: note(Activity(conflicts=1))
         )
         self._new_id = new_id
         self._note = note
@@ -120,19 +121,19 @@ class FoldService(SessionReader):
             self.policy.limits,
             self.policy.models,
         )
-        return await self._change(caller, request.project, verb)
+        return await self.change(target_of(caller, request.project), verb, caller.operation_id)
 
     async def fold(self, caller: Caller, request: ReturnRequest) -> VerbOutcome:
         (summary,) = await self.scrub(request.message)
         tokens = self.count(request.message)
         verb = ReturnFromBranch(request.branch_id, summary.text, tokens, summary.redactions)
-        return await self._change(caller, request.project, verb)
+        return await self.change(target_of(caller, request.project), verb, caller.operation_id)
 
     async def fold_recent_work(self, caller: Caller, request: FoldRequest) -> VerbOutcome:
         (summary,) = await self.scrub(request.message)
         tokens = self.count(request.message)
         verb = FoldRecentWork(self._new_id("br"), summary.text, tokens, summary.redactions, self.policy.limits)
-        return await self._change(caller, request.project, verb)
+        return await self.change(target_of(caller, request.project), verb, caller.operation_id)
 
     async def record(self, caller: Caller, request: RecordRequest, source: str) -> VerbOutcome:
         kind, content = await self.scrub(request.type, request.content)
@@ -140,13 +141,11 @@ class FoldService(SessionReader):
         redactions = kind.redactions + content.redactions
         done = RecordedOperation(kind.text, tokens, source, request.failed, redactions, content.text)
         verb = RecordOperations((done,), self.policy.counter if request.tokens is None else None)
-        return await self._change(caller, request.project, verb)
+        return await self.change(target_of(caller, request.project), verb, caller.operation_id)
 
     async def rollback(self, caller: Caller, request: RollbackRequest) -> VerbOutcome:
-        return await self._change(caller, request.project, RollBack(request.branch_id, request.restore_state))
-
-    async def roll_back(self, target: Target, verb: RollBack, operation_id: str | None = None) -> VerbOutcome:
-        return await self._change_target(target, operation_id, verb)
+        verb = RollBack(request.branch_id, request.restore_state)
+        return await self.change(target_of(caller, request.project), verb, caller.operation_id)
 
     # ---- reading
 
@@ -241,18 +240,15 @@ class FoldService(SessionReader):
             return self.no_state
         return self.sessions.summary(state)
 
-    def reminder(self, outcome: VerbOutcome) -> str:
-        """Advice about the open branch after a call; empty if there is none, or it was given before."""
-        return self._advise(outcome.now, 0) if outcome.now.path else ""
-
     def line(self, key: SessionKey) -> str:
         """Advice for an agent whose host has just sent a report. Does not read the store."""
         # During a compaction the new figures are not yet known. After a prompt of the user there is nothing to fold.
         if self.reports.waiting_compactions(key) or self.reports.has_waiting_prompt(key):
             return ""
-        return self._advise(self.sessions.last_known(key), self.reports.waiting_tokens(key))
+        return self.advise(self.sessions.last_known(key), self.reports.waiting_tokens(key))
 
-    def _advise(self, state: State, waiting_tokens: int) -> str:
+    def advise(self, state: State, waiting_tokens: int = 0) -> str:
+        """The advice for a session's state, in a line; empty if there is none, or it was given before."""
         advice = self._advised.next(state, self.policy.advice_for(state, waiting_tokens))
         if advice is None:
             return ""
@@ -282,51 +278,39 @@ class FoldService(SessionReader):
         await self.reports.settled(key)
         return await self.sessions.look(key)
 
-    async def _change(self, caller: Caller, project: Project, verb: Verb) -> VerbOutcome:
-        return await self._change_target(target_of(caller, project), caller.operation_id, verb)
-
-    async def _change_target(self, target: Target, operation_id: str | None, verb: Verb) -> VerbOutcome:
+    async def change(self, target: Target, verb: Verb, operation_id: str | None = None) -> VerbOutcome:
+        """Change a session after everything that was reported for it before."""
         operation = None
         if operation_id is not None:
             operation = Operation(hashed(check_operation_id(operation_id)), hashed(encode(verb.identity)))
         await self.reports.settled(target.key)
-        given: Advice | None = None
-
-        def answer(before: State, events: Sequence[Event], after: State) -> Shape:
-            nonlocal given
-            given = None if after.path else self._advised.next(after, self.policy.advice_for(after))
-            branch_id = getattr(events[-1], "branch_id", None)
-            health = self.policy.health(after, after.branches.get(branch_id or ""), given.suggestion if given else None)
-            return verb.result(before, events, after, health)
-
-        outcome = await self.commit(
-            target, operation, verb.decide, answer, verb.texts, begins_session=verb.begins_session
-        )
-        if given is not None and outcome.events and "suggestion" in outcome.answer:
+        outcome = await self.commit(target, verb, operation)
+        if outcome.events and "suggestion" in outcome.answer and (given := self._suggestion(outcome.now)):
             self._advised.mark(outcome.now, given)
         return outcome
 
     async def commit(
-        self,
-        target: Target,
-        operation: Operation | None,
-        decide: Callable[[State, str], list[Event]],
-        answer: Callable[[State, Sequence[Event], State], Shape],
-        texts: Callable[[Sequence[Event]], Mapping[int, str]],
-        *,
-        begins_session: bool,
-        is_retry: bool = True,
+        self, target: Target, verb: Verb, operation: Operation | None, *, is_retry: bool = True
     ) -> VerbOutcome:
-        new_session = await self._new_session(target) if begins_session else None
+        new_session = await self._new_session(target) if verb.begins_session else None
         try:
-            change = SessionChange(target.key, new_session, operation, decide, answer, texts, is_retry)
-            outcome = await self.sessions.change(change)
+            outcome = await self.sessions.change(SessionChange(target.key, verb, new_session, operation, is_retry))
         except (StoreUnavailable, StoreInvalid):
             self._note(Activity(store_failed=True))
             raise
         self._note(Activity(events=outcome.events))
         self._remember(target)
         return outcome
+
+    def _health(self, events: Sequence[Event], after: State) -> Health:
+        """The health of a session after events, for the branch that the last of them names."""
+        branch_id = getattr(events[-1], "branch_id", None)
+        given = self._suggestion(after)
+        return self.policy.health(after, after.branches.get(branch_id or ""), given.suggestion if given else None)
+
+    def _suggestion(self, state: State) -> Advice | None:
+        """New advice for the main thread; None while a branch is open, whose advice is a reminder."""
+        return None if state.path else self._advised.next(state, self.policy.advice_for(state))
 
     async def shown_path(self, target: Target) -> str:
         """The scrubbed path of a session's project."""

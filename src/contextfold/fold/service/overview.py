@@ -253,7 +253,7 @@ class ServiceOverview(Overview):
     ) -> str:
         found = await self.find(owner, session_id)
         target = Target(found.key, found.state.project_path, found.state.name)
-        outcome = await self._changes.roll_back(target, RollBack(branch_id, restore_state), operation_id)
+        outcome = await self._changes.change(target, RollBack(branch_id, restore_state), operation_id)
         return outcome.answer
 
 

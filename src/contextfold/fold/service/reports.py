@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.common.record import Protocol
 from contextfold.fold import session
+from contextfold.fold.accounting import Health
 from contextfold.fold.events import Event
 from contextfold.fold.ledger.provider_counts import SOURCE, RecordedRequest, requested
 from contextfold.fold.ledger.sent_request import Sent, Share
@@ -25,7 +26,7 @@ from contextfold.fold.service.inbox import Batch, Inbox
 from contextfold.fold.service.sessions import VerbOutcome
 from contextfold.fold.session import State
 from contextfold.fold.tool_results import Shape
-from contextfold.fold.verbs import RecordedOperation, RecordOperations
+from contextfold.fold.verbs import RecordedOperation, RecordOperations, Verb
 
 # The sources of the figures of a hook report and of a request.
 HOOK = "hook"
@@ -54,17 +55,9 @@ class ScrubTexts(Protocol):
     async def __call__(self, *texts: str) -> list[ScrubbedText]: ...
 
 
-class CommitEvents(Protocol):
+class CommitVerb(Protocol):
     async def __call__(
-        self,
-        target: Target,
-        operation: Operation | None,
-        decide: Callable[[State, str], list[Event]],
-        answer: Callable[[State, Sequence[Event], State], Shape],
-        texts: Callable[[Sequence[Event]], Mapping[int, str]],
-        *,
-        begins_session: bool,
-        is_retry: bool = True,
+        self, target: Target, verb: Verb, operation: Operation | None, *, is_retry: bool = True
     ) -> VerbOutcome: ...
 
 
@@ -147,6 +140,59 @@ class RequestReport:
         return requested(state, at, self.sent, call_id=_call_id(self.sent.id), model=model.text, texts=texts)
 
 
+class RecordReports:
+    """The verb that records a batch of reports. `scrubbed` has the texts of each."""
+
+    begins_session = True
+
+    def __init__(self, batch_id: str, received: Sequence[Received], scrubbed: Sequence[Sequence[ScrubbedText]]) -> None:
+        self.identity = (batch_id,)
+        self._received, self._scrubbed = received, scrubbed
+        self._operations = [
+            one.operation(part) if isinstance(one, HookReport) else None
+            for one, part in zip(received, scrubbed, strict=True)
+        ]
+        # The indexes of the reports that the log did not have, and the texts of their operations.
+        self.new: set[int] = set()
+        self._texts: dict[int, str] = {}
+
+    def decide(self, state: State, at: str) -> list[Event]:
+        """Decide successive reports together, and each request on the state after the items before it."""
+        self._texts.clear()
+        self.new.clear()
+        events: list[Event] = []
+        calls = set(state.calls)
+        run: list[RecordedOperation] = []
+        state = session.drafted(state)
+        for index, (one, done) in enumerate(zip(self._received, self._operations, strict=True)):
+            if done is not None:
+                if not done.call_id or done.call_id not in calls:
+                    calls.add(done.call_id)
+                    run.append(done)
+                    self.new.add(index)
+                continue
+            recorded = _recorded(run, state, at)
+            state = session.replayed_draft(recorded.events, state)
+            assert isinstance(one, RequestReport), "every other report has an operation"
+            request = one.decided(state, at, self._scrubbed[index])
+            state = session.replayed_draft(request.events, state)
+            if request.events:
+                self.new.add(index)
+            for part in (recorded, request):
+                events += part.events
+                self._texts.update(part.texts)
+            run = []
+        last = _recorded(run, state, at)
+        self._texts.update(last.texts)
+        return [*events, *last.events]
+
+    def result(self, before: State, events: Sequence[Event], after: State, health: Health) -> Shape:
+        return {}
+
+    def texts(self, events: Sequence[Event]) -> Mapping[int, str]:
+        return self._texts
+
+
 @dataclass(slots=True)
 class _WaitingSums:
     """The sums over the waiting reports of one session."""
@@ -176,7 +222,7 @@ class _WaitingSums:
 
 
 class Reports:
-    def __init__(self, commit: CommitEvents, scrub: ScrubTexts, note: Callable[[Activity], None]) -> None:
+    def __init__(self, commit: CommitVerb, scrub: ScrubTexts, note: Callable[[Activity], None]) -> None:
         self._commit, self._scrub, self._note = commit, scrub, note
         self._inbox: Inbox[Received] = Inbox(
             self._write, lost=self._lost, unavailable=lambda waits: note(Activity(reports_wait=waits))
@@ -193,13 +239,18 @@ class Reports:
         """Whether the store is unavailable for some of what waits."""
         return self._inbox.is_unavailable
 
-    def receive(self, key: SessionKey, reports: Sequence[HookReport]) -> None:
-        """Accept the reports of a session; they are recorded later. Raises InboxFull and accepts none if it is full."""
-        self._put(key, reports)
+    def receive(self, key: SessionKey, received: Sequence[Received]) -> None:
+        """Accept reports of a session; they are recorded later. Raises InboxFull and accepts none if it is full."""
+        self._inbox.put(key, received, [CHARACTER_BYTES_MAX * sum(map(len, one.texts)) for one in received])
+        sums = self._sessions.get(key)
+        if sums is None:
+            sums = self._sessions[key] = _WaitingSums()
+        for one in received:
+            sums.add(one)
 
     def receive_request(self, target: Target, sent: Sent) -> None:
         """Accept a request, with the latest texts of its messages that fit."""
-        self._put(target.key, [RequestReport(target, replace(sent, shares=_bounded(sent.shares)))])
+        self.receive(target.key, [RequestReport(target, replace(sent, shares=_bounded(sent.shares)))])
 
     def waiting_tokens(self, key: SessionKey) -> int:
         """The tokens that are not yet in a session's figures."""
@@ -233,70 +284,17 @@ class Reports:
     async def close(self) -> None:
         await self._inbox.close(CLOSE_TIMEOUT_S)
 
-    def _put(self, key: SessionKey, received: Sequence[Received]) -> None:
-        self._inbox.put(key, received, [CHARACTER_BYTES_MAX * sum(map(len, one.texts)) for one in received])
-        sums = self._sessions.get(key)
-        if sums is None:
-            sums = self._sessions[key] = _WaitingSums()
-        for one in received:
-            sums.add(one)
-
     async def _write(self, batch: Batch[Received]) -> None:
         started_s = time.monotonic()
         received = batch.items
         # Many reports have texts in common, such as the names of tools.
         distinct = dict.fromkeys(text for one in received for text in one.texts)
         clean = dict(zip(distinct, await self._scrub(*distinct), strict=True))
-        parts = [[clean[text] for text in one.texts] for one in received]
-        operations = [
-            one.operation(part) if isinstance(one, HookReport) else None
-            for one, part in zip(received, parts, strict=True)
-        ]
-        texts: dict[int, str] = {}
-        new: set[int] = set()
-
-        def decide(state: State, at: str) -> list[Event]:
-            """Decide successive reports together, and each request on the state after the items before it."""
-            texts.clear()
-            new.clear()
-            events: list[Event] = []
-            calls = set(state.calls)
-            run: list[RecordedOperation] = []
-            state = session.drafted(state)
-            for index, (one, done) in enumerate(zip(received, operations, strict=True)):
-                if done is not None:
-                    if not done.call_id or done.call_id not in calls:
-                        calls.add(done.call_id)
-                        run.append(done)
-                        new.add(index)
-                    continue
-                recorded = _recorded(run, state, at)
-                state = session.replayed_draft(recorded.events, state)
-                assert isinstance(one, RequestReport), "every other report has an operation"
-                request = one.decided(state, at, parts[index])
-                state = session.replayed_draft(request.events, state)
-                if request.events:
-                    new.add(index)
-                for part in (recorded, request):
-                    events += part.events
-                    texts.update(part.texts)
-                run = []
-            last = _recorded(run, state, at)
-            texts.update(last.texts)
-            return [*events, *last.events]
-
+        verb = RecordReports(batch.id, received, [[clean[text] for text in one.texts] for one in received])
         # With an operation id, a retry after a lost response does not record the batch twice.
-        operation = Operation(batch.id, batch.id)
-        await self._commit(
-            received[0].target,
-            operation,
-            decide,
-            lambda *_: {},
-            lambda _events: texts,
-            begins_session=True,
-            is_retry=batch.is_retry,
-        )
-        outcomes = Counter((one.reporter, RECORDED if index in new else REPEATED) for index, one in enumerate(received))
+        await self._commit(received[0].target, verb, Operation(batch.id, batch.id), is_retry=batch.is_retry)
+        written = [RECORDED if index in verb.new else REPEATED for index in range(len(received))]
+        outcomes = Counter((one.reporter, outcome) for one, outcome in zip(received, written, strict=True))
         self._settle(received)
         self._note(Activity(reports=outcomes, reports_took_s=time.monotonic() - started_s))
 

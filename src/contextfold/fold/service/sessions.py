@@ -1,4 +1,4 @@
-"""Commits the events of a verb: load, decide, commit, with any store. Knows no verb, no text and no protocol.
+"""Commits the events of a verb: load, decide, commit, with any store. Knows no particular verb, no text, no protocol.
 
 A session's state is cached between calls, and the store checks its revision with every commit: a call that lost a race
 reads the missing events and decides again. Refusals and calls that only read are never based on a state that might be
@@ -8,7 +8,7 @@ outdated.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 
@@ -16,6 +16,7 @@ from contextfold.common.canonical import encode
 from contextfold.common.dataclass import dataclass, field
 from contextfold.common.event_loop import CallLock, pause, timeout
 from contextfold.errors import ArgumentInvalid, FoldError, StoreInvalid, StoreUnavailable
+from contextfold.fold.accounting import Health
 from contextfold.fold.archive import entries_of
 from contextfold.fold.events import (
     BranchDiscarded,
@@ -36,9 +37,10 @@ from contextfold.fold.ports.store import (
     Store,
     Summary,
 )
+from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.session import EMPTY, REPLAY_STEP_EVENTS, LogBroken, State, apply, replay
-from contextfold.fold.tool_results import Shape, state_summary
-from contextfold.fold.verbs import NewSession
+from contextfold.fold.tool_results import state_summary
+from contextfold.fold.verbs import NewSession, Verb
 
 # A call is tried at most this many times. Each lost race means that another call has succeeded.
 TRIES_MAX = 200
@@ -55,14 +57,11 @@ WEIGHT_CACHED_MAX = 200_000
 @dataclass(frozen=True, slots=True)
 class SessionChange:
     key: SessionKey
+    verb: Verb
     # None if the change may not begin a session.
     new_session: NewSession | None
     # Set if the sender may repeat the call.
     operation: Operation | None
-    decide: Callable[[State, str], list[Event]]
-    answer: Callable[[State, Sequence[Event], State], Shape]
-    # Returns the texts of operations by the number of their event.
-    texts: Callable[[Sequence[Event]], Mapping[int, str]]
     # Whether the operation may have been committed before.
     is_retry: bool = True
 
@@ -94,16 +93,15 @@ class Sessions:
     def __init__(
         self,
         store: Store,
-        limit_of: Callable[[State], int],
-        idle_s: int,
+        policy: FoldPolicy,
         clock: Callable[[], datetime],
+        *,
+        health_of: Callable[[Sequence[Event], State], Health],
         on_conflict: Callable[[], None] = lambda: None,
     ) -> None:
-        self._store = store
-        self._on_conflict = on_conflict
-        self._limit_of = limit_of
-        self._idle = timedelta(seconds=idle_s)
-        self._clock = clock
+        self._store, self._policy, self._clock = store, policy, clock
+        self._health_of, self._on_conflict = health_of, on_conflict
+        self._idle = timedelta(seconds=policy.idle_s)
         self._cached: OrderedDict[SessionKey, _CachedSession] = OrderedDict()
         self._weight = 0
 
@@ -174,7 +172,7 @@ class Sessions:
         return VerbOutcome(receipt.answer, self.summary(after), events, after)
 
     def summary(self, state: State) -> str:
-        return encode(state_summary(state, self._limit_of(state)))
+        return encode(state_summary(state, self._policy.context_limit(state)))
 
     def _again(self, done: CommitReceipt, operation: Operation, state: State) -> VerbOutcome:
         """The first result of a repeated call, with the current state."""
@@ -184,14 +182,15 @@ class Sessions:
 
     def _commit(self, change: SessionChange, before: State, events: Sequence[Event], after: State) -> Commit:
         assert after.session_id is not None
+        verb = change.verb
         return Commit(
             change.key,
             after.session_id,
             before.revision,
             events,
             change.operation,
-            encode(change.answer(before, events, after)),
-            entries_of(before, events, change.texts(events)),
+            encode(verb.result(before, events, after, self._health_of(events, after))),
+            entries_of(before, events, verb.texts(events)),
             _summaries(change.key, before, events, after),
             _unfolded(before, after) if isinstance(events[-1], SessionRolledBack) else (),
         )
@@ -270,9 +269,9 @@ async def _replayed(events: Sequence[Event], state: State) -> State:
 
 def _decided(change: SessionChange, before: State, at: str) -> list[Event]:
     if before.revision or change.new_session is None:
-        return change.decide(before, at)
+        return change.verb.decide(before, at)
     started = change.new_session.started(at)
-    events = change.decide(apply(before, started), at)
+    events = change.verb.decide(apply(before, started), at)
     return [started, *events] if events else []
 
 

@@ -64,6 +64,11 @@ class Pattern(Record):
     name: re.Pattern[bytes] | None
     paths: tuple[tuple[_Component, ...], ...]
 
+    @property
+    def can_match(self) -> bool:
+        """Whether there is a path that it matches."""
+        return bool(self.paths) if self.name is None else self.name is not NEVER
+
     def matches(self, components: Sequence[bytes], *, is_folder: bool) -> bool:
         if self.folders_only and not is_folder:
             return False

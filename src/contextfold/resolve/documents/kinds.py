@@ -61,6 +61,7 @@ NO_NOTEBOOK = "broken notebooks"
 SAME_ID = "with the id of another file"
 UNNAMEABLE = "with a path that is not UTF-8"
 PROGRAM_FOLDER = "folders that programs fill"
+LINK_OUTSIDE = "links that lead out of the folder"
 
 
 def suffix_of(name: bytes) -> bytes:

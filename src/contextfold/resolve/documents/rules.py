@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextfold.cache_errors import SourceInvalid
 from contextfold.common.canonical import Encodable
 from contextfold.common.record import Record
-from contextfold.resolve.documents.ignore import PATTERN_MAX_BYTES, IgnoreFile
+from contextfold.resolve.documents.ignore import PATTERN_MAX_BYTES, IgnoreFile, parse_pattern
 from contextfold.resolve.documents.kinds import is_plain_markdown, is_text_name
 
 # The kinds of documents: `.md` files only, or every known kind of text.
@@ -57,11 +57,27 @@ def make_rules(
         raise SourceInvalid(f"there are more than {PATTERNS_MAX:,} patterns; write them into a .gitignore file")
     for pattern in (*include, *exclude):
         if not pattern.strip(" !/") or "\n" in pattern or "\0" in pattern or not _is_encodable(pattern):
-            raise SourceInvalid(f"{pattern!r} is no pattern; give one such as '*.rst', 'drafts/' or 'api/**/*.html'")
+            raise _no_pattern(pattern)
         if len(pattern.encode()) > PATTERN_MAX_BYTES:
             raise SourceInvalid(f"a pattern of more than {PATTERN_MAX_BYTES:,} bytes matches no path; shorten it")
     wanted = kinds == ALL_TEXT if gitignore is None else gitignore
     return DocumentRules(kinds, tuple(include), tuple(exclude), wanted)
+
+
+def check_pattern(pattern: str) -> None:
+    """Raise SourceInvalid for a pattern that can match no path, such as one with a bracket that is not closed.
+
+    A .gitignore file may have such a line, and a cache may remember one, but nobody gives one on purpose.
+    """
+    parsed = parse_pattern(pattern.encode()) if _is_encodable(pattern) else None
+    if parsed is not None and not parsed.can_match:
+        raise _no_pattern(pattern)
+
+
+def _no_pattern(pattern: str) -> SourceInvalid:
+    return SourceInvalid(
+        f"{pattern!r} is not a pattern that a path can match; give one such as '*.rst', 'drafts/' or 'api/**/*.html'"
+    )
 
 
 def _is_encodable(pattern: str) -> bool:

@@ -133,7 +133,7 @@ class PreviousCache:
         # The last segment ended because there were no more documents. The new list must end there, too.
         if segment == len(pack.segments) - 1 and number + length != len(ids):
             return None
-        same_ids = pack.ids[first : first + length] == ids[number : number + length]
+        same_ids = pack.ids.all()[first : first + length] == ids[number : number + length]
         same = pack.versions[_digests(first, first + length)] == versions[_digests(number, number + length)]
         return segment if same_ids and same else None
 
@@ -161,7 +161,7 @@ class PreviousCache:
         for number in range(len(pack.segments)):
             if pack.segment_length(number) > 0:
                 at = pack.segments[number].first_document
-                firsts[pack.ids[at], pack.versions[_digests(at, at + 1)]] = number
+                firsts[pack.ids.all()[at], pack.versions[_digests(at, at + 1)]] = number
         return firsts
 
     @cached_property

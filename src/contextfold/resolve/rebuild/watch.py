@@ -1,4 +1,4 @@
-"""Detects changes of the documents below a folder by polling. Builds nothing.
+"""Detects changes of the documents below a folder, and the removal of the cache, by polling. Builds nothing.
 
 A change is reported when two successive polls have the same result, so a program that writes many files causes one
 build. The pause between two polls grows with the time that a poll takes, so watching a large folder uses a bounded
@@ -7,11 +7,13 @@ share of one processor.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 
 from contextfold.errors import ContextError
 from contextfold.resolve.build import BuildRequest
+from contextfold.resolve.layout import MANIFEST_FILE
 from contextfold.resolve.rebuild.previous import previous_cache
 from contextfold.resolve.sources import Source, survey
 
@@ -37,19 +39,27 @@ class Watch:
         """Yield once for each change, without end. `wait` pauses for a number of seconds."""
         restless = 0
         before = self._seen
+        was_there, is_removed = self._is_cache_there(), False
         while True:
             wait(self._pause_s)
             now = self._look()
             is_settled = now == before
             before = now
-            if now == self._seen:
+            # A cache that could not be built is no change: the next attempt would fail, too.
+            is_there = self._is_cache_there()
+            is_removed = not is_there and (is_removed or was_there)
+            was_there = is_there
+            if now == self._seen and not is_removed:
                 restless = 0
                 continue
             restless += 1
             if is_settled or restless >= RESTLESS_LOOKS_MAX:
-                restless = 0
+                restless, is_removed = 0, False
                 self._seen = now
                 yield
+
+    def _is_cache_there(self) -> bool:
+        return os.path.lexists(os.path.join(self._request.cache, MANIFEST_FILE.encode()))
 
     def _look(self) -> list[Source] | str:
         """The documents, or the reason why they cannot be listed. Both are compared with the next poll."""

@@ -11,7 +11,7 @@ from contextfold.common.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from contextfold.common.canonical import Encodable
 
@@ -57,6 +57,8 @@ class AnsweredSection(Record):
 
 
 class LeftOutSection(Record):
+    """A section that is not in the answer. `tokens` is what it would cost, its breadcrumb included."""
+
     heading: tuple[str, ...]
     tokens: int
     reason: str
@@ -86,6 +88,13 @@ class AnsweredDocument(Record):
         }
 
 
+class LeftOutCache(Record):
+    """A cache that could not be asked. `reason` also says what to do."""
+
+    cache: str
+    reason: str
+
+
 class AskSelection(Record):
     query: str
     # The words of the query that no document has.
@@ -96,6 +105,11 @@ class AskSelection(Record):
     documents_considered: int
     sections_matched: int
     sections_selected: int
+    # The sections that match and did not fit the budget. Duplicates of selected sections do not count.
+    sections_left_out: int
+    # Whether the query has more terms than are used.
+    query_cut: bool
+    caches_left_out: tuple[LeftOutCache, ...] = ()
 
 
 class AskResult(Record):
@@ -107,6 +121,9 @@ class AskResult(Record):
     def as_members(self) -> Mapping[str, Encodable]:
         selection = {"semantics": SEMANTICS, **self.selection._asdict()}
         selection["unmatched"] = list(self.selection.unmatched)
+        left_out = selection.pop("caches_left_out")
+        if left_out:
+            selection["caches_left_out"] = [cache._asdict() for cache in left_out]
         return {"documents": [document.as_members() for document in self.documents], "selection": selection}
 
     def to_json(self, *, pretty: bool = False) -> str:
@@ -115,26 +132,27 @@ class AskResult(Record):
         return (encode(members, pretty=True) if pretty else encode_plain(members)) + "\n"
 
     def to_text(self) -> str:
-        """The answer as text: breadcrumbs, contents, and lines about left-out sections."""
-        parts = _rendered(self.documents)
-        if not parts:
-            parts.append(self._nothing())
+        """The answer as text: breadcrumbs, contents, and lines about left-out sections. It is within the budget.
+
+        If there is no document in the answer, the text says why.
+        """
+        if self.documents:
+            return "\n".join(_rendered(self.documents))
+        if self.selection.sections_matched:
+            return f"{self.selection.sections_matched} sections match, but none fits the budget.\n"
+        parts = ["Nothing in the cache matches.\n"]
         if self.selection.unmatched:
             parts.append(f"Not in the cache: {', '.join(self.selection.unmatched)}\n")
         return "\n".join(parts)
 
-    def _nothing(self) -> str:
-        if self.selection.sections_matched:
-            return f"{self.selection.sections_matched} sections match, but none fits the budget.\n"
-        return "Nothing in the cache matches.\n"
-
 
 class GetResult(Record):
-    """A document, or parts of it."""
+    """A document, or parts of it. `sections_left_out` is the number of wanted sections that did not fit the budget."""
 
     document: AnsweredDocument
     budget: int
     tokens_used: int
+    sections_left_out: int
     counter: str
 
     def as_members(self) -> Mapping[str, Encodable]:
@@ -142,6 +160,7 @@ class GetResult(Record):
             "document": _without_scores(self.document),
             "budget": self.budget,
             "tokens_used": self.tokens_used,
+            "sections_left_out": self.sections_left_out,
             "counter": self.counter,
         }
 
@@ -161,6 +180,17 @@ def _without_scores(document: AnsweredDocument) -> dict[str, Encodable]:
         for section in document.sections
     ]
     return members
+
+
+def places_of(document_id: str, names: Sequence[str]) -> list[tuple[str, str]]:
+    """The caches that a document may be in, each with the document's id there, in the order to try them.
+
+    Before the id is the name of its cache, unless there is only one. A name and an id may both contain the joint, so
+    the longest name is first.
+    """
+    prefixed = [name for name in sorted(names, key=len, reverse=True) if document_id.startswith(name + CACHE_JOINT)]
+    places = [(name, document_id.removeprefix(name + CACHE_JOINT)) for name in prefixed if name]
+    return [(names[0], document_id), *places] if len(names) == 1 else places
 
 
 def breadcrumb(document_id: str, heading: tuple[str, ...], lines: tuple[int, int]) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from contextfold.cache_errors import CacheInvalid, DocumentMissing
+from contextfold.cache_errors import CacheInvalid, DocumentMissing, LinesMissing, SectionMissing
 from contextfold.common.canonical import HASH_PREFIX, Malformed
 from contextfold.common.record import Record
-from contextfold.common.relevance.question import Question, checked_budget
+from contextfold.common.relevance.defaults import AROUND_MAX
+from contextfold.common.relevance.question import LINE_DIGITS, Question, checked_budget, quoted
 from contextfold.common.relevance.token_estimate import ESTIMATE, counter_named
-from contextfold.errors import QueryInvalid
+from contextfold.errors import OptionInvalid, QueryInvalid
 from contextfold.resolve.relevance.answer import (
     BUDGET_REASON,
     CACHE_JOINT,
@@ -25,7 +26,7 @@ from contextfold.resolve.relevance.answer import (
     breadcrumb,
     left_out_line,
 )
-from contextfold.resolve.relevance.index.index_file import REBUILD, MappedIndex
+from contextfold.resolve.relevance.index.index_file import MappedIndex
 from contextfold.resolve.relevance.ranking import RankedDocument, RankedSection, Ranking, explain, rank
 from contextfold.resolve.relevance.term_keys import section_digest
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 SECTION_UNIT, DOCUMENT_UNIT = "section", "document"
 UNITS = (SECTION_UNIT, DOCUMENT_UNIT)
-# If fewer tokens of the budget are left, no further section is tried.
+# If fewer tokens of the budget are left, no further section is tried, and none is listed as left out.
 LEAST_SECTION_TOKENS = 8
 # Few breadcrumbs take more tokens.
 CRUMB_TOKENS_MOST = 64
@@ -63,10 +64,14 @@ class _Shelf:
         self.slack = 1 if counter == ESTIMATE else 2
         self.count: CountTokens = counter_named(counter)
         self._least: dict[tuple[int, int], int] = {}
+        self._ids: dict[tuple[int, int], str] = {}
 
     def document_id(self, index: int, document: int) -> str:
-        name, found = self._indexes[index].name, self.views[index].document_id(document)
-        return f"{name}{CACHE_JOINT}{found}" if name else found
+        place = (index, document)
+        if place not in self._ids:
+            name, found = self._indexes[index].name, self.views[index].document_id(document)
+            self._ids[place] = f"{name}{CACHE_JOINT}{found}" if name else found
+        return self._ids[place]
 
     def content(self, index: int, document: int, section: int) -> str:
         start, end = self.views[index].section_range(document, section)
@@ -112,8 +117,8 @@ class _Shelf:
         return AnsweredSection(heading, lines, tokens, score, content, why)
 
     def left_out(self, place: RankedSection, reason: str) -> LeftOutSection:
-        view = self.views[place.cache]
-        return LeftOutSection(view.headings(place.section), view.column("section_tokens")[place.section], reason)
+        missing = self.answered(place, ())
+        return LeftOutSection(missing.heading, missing.tokens, reason)
 
     def document(
         self, place: RankedDocument, sections: Sequence[AnsweredSection], left_out: Sequence[LeftOutSection]
@@ -162,8 +167,8 @@ class _Choice:
             answered = shelf.answered(place, ())
             if answered.tokens <= self.left:
                 self.left -= answered.tokens
-                why = explain(self._ranking, shelf.views, place)
-                self._taken.setdefault((index, document), {})[section] = answered._replace(why=why)
+                explained = AnsweredSection._make((*answered[:-1], explain(self._ranking, shelf.views, place)))
+                self._taken.setdefault((index, document), {})[section] = explained
                 taken_at[digest] = at
 
     def documents(self) -> list[AnsweredDocument]:
@@ -177,6 +182,11 @@ class _Choice:
             documents.append(self._shelf.document(scores[place], by_line, mentioned))
         return documents
 
+    def left_out_count(self) -> int:
+        """The number of sections that were not taken for the budget. Duplicates of taken sections do not count."""
+        sections = [view.section_digest for view in self._shelf.views]
+        return sum(sections[index](section) not in self._taken_at for _, index, _, section, _ in self._ranking.rows)
+
     def _passed(self) -> dict[tuple[int, int], list[tuple[RankedSection, str]]]:
         """The best sections that were not taken, of each document that has one that was, with the reason."""
         passed: dict[tuple[int, int], list[tuple[RankedSection, str]]] = {place: [] for place in self._taken}
@@ -185,13 +195,15 @@ class _Choice:
             if found is not None and len(found) < LEFT_OUT_MAX and section not in self._taken[index, document]:
                 digest = self._shelf.views[index].section_digest(section)
                 is_double = self._taken_at.get(digest, at) < at
-                place = RankedSection(order, index, document, section, score)
+                place = RankedSection._make((order, index, document, section, score))
                 found.append((place, DUPLICATE_REASON if is_double else BUDGET_REASON))
         return passed
 
     def _mentioned(self, passed: list[tuple[RankedSection, str]]) -> list[LeftOutSection]:
         mentioned = []
         for section, reason in passed:
+            if self.left < LEAST_SECTION_TOKENS:
+                break
             found = self._shelf.left_out(section, reason)
             tokens = self._shelf.count(left_out_line(found)) + LINE_BREAKS_TOKENS
             if tokens <= self.left:
@@ -210,12 +222,12 @@ def ask(
     try:
         ranking = rank(question, shelf.views)
         if unit == DOCUMENT_UNIT:
-            documents, left = _whole_documents(shelf, ranking, question)
+            documents, left, left_out = _whole_documents(shelf, ranking, question)
         else:
             choice = _Choice(shelf, ranking, question.budget)
             choice.choose()
             documents = choice.documents()
-            left = choice.left
+            left, left_out = choice.left, choice.left_out_count()
     except (Malformed, IndexError, ValueError, OverflowError) as problem:
         raise damaged(problem) from problem
     return AskResult(
@@ -229,17 +241,22 @@ def ask(
             documents_considered=ranking.document_count,
             sections_matched=len(ranking.rows),
             sections_selected=sum(len(document.sections) for document in documents),
+            sections_left_out=left_out,
+            query_cut=question.is_cut,
         ),
     )
 
 
 def damaged(problem: Exception) -> CacheInvalid:
     """The error for an index with an unchanged fingerprint and invalid content, which only a failing disk causes."""
-    return CacheInvalid(f"the relevance index contradicts itself ({problem}); {REBUILD}")
+    return CacheInvalid(f"the relevance index contradicts itself ({problem}); build the cache again")
 
 
-def _whole_documents(shelf: _Shelf, ranking: Ranking, question: Question) -> tuple[list[AnsweredDocument], int]:
-    """Select whole documents while they fit. Each is one section with the reasons of its best section."""
+def _whole_documents(shelf: _Shelf, ranking: Ranking, question: Question) -> tuple[list[AnsweredDocument], int, int]:
+    """Select whole documents while they fit. Each is one section with the reasons of its best section.
+
+    Returns the documents, the rest of the budget, and the number of matching sections in documents that did not fit.
+    """
     left = question.budget
     best: dict[tuple[int, int], RankedSection] = {}
     for found in ranking.sections:
@@ -265,7 +282,8 @@ def _whole_documents(shelf: _Shelf, ranking: Ranking, question: Question) -> tup
         seen.add(version)
         why = explain(ranking, shelf.views, section)
         documents.append(shelf.document(place, [AnsweredSection((), lines, tokens, section.score, content, why)], ()))
-    return documents, left
+    versions = (shelf.views[row[1]].version(row[2]) for row in ranking.rows)
+    return documents, left, sum(version not in seen for version in versions)
 
 
 def get(
@@ -280,36 +298,72 @@ def get(
 ) -> GetResult:
     """A document within a budget: all of it, its sections below a heading, or its sections in a range of lines.
 
-    `around` is the number of neighbouring sections to add on each side. Sections that do not fit are listed separately.
+    `document_id` is an id or the path of the document's file. `section` is a heading or a breadcrumb. `around` is the
+    number of neighbouring sections to add on each side. Sections that do not fit are counted, and listed if there is
+    room for that.
     """
+    _check_part(document_id, section, lines, around)
     budget = left = checked_budget(budget)
     shelf = _Shelf([index], counter)
     view = index.mapped.view
     try:
-        # No id has a lone surrogate; "replace" would turn it into a question mark, which an id may have.
-        number = view.document_number(document_id.encode("utf-8", "surrogatepass"))
+        number = _document_number(view, document_id)
         if number is None:
             raise DocumentMissing(f"the cache has no document {document_id}; `context ask` shows the ids it has")
         wanted = _wanted(view, shelf, number, section, lines)
         chosen = _with_neighbours(wanted, around, view.sections_of(number)) if around > 0 else wanted
         taken: list[AnsweredSection] = []
         left_out: list[LeftOutSection] = []
+        lists_more = True
         for at in chosen:
             place = RankedSection(0, 0, number, at, 0)
             answered = shelf.answered(place, ()) if shelf.may_fit(at, left) else None
             if answered is not None and answered.tokens <= left:
                 left -= answered.tokens
                 taken.append(answered)
-            elif len(left_out) < LEFT_OUT_MAX:
+            elif lists_more and len(left_out) < LEFT_OUT_MAX and left >= LEAST_SECTION_TOKENS:
                 missing = shelf.left_out(place, BUDGET_REASON)
                 tokens = shelf.count(left_out_line(missing)) + LINE_BREAKS_TOKENS
-                if tokens <= left:
+                lists_more = tokens <= left
+                if lists_more:
                     left -= tokens
                     left_out.append(missing)
         document = shelf.document(RankedDocument(0, number, 0), taken, left_out)
     except (Malformed, IndexError, ValueError, OverflowError) as problem:
         raise damaged(problem) from problem
-    return GetResult(document, budget, budget - left, counter)
+    return GetResult(document, budget, budget - left, len(chosen) - len(taken), counter)
+
+
+def _check_part(document_id: object, section: object, lines: object, around: object) -> None:
+    """Raise OptionInvalid if the arguments of `get` do not name a document or a part of it."""
+    if not isinstance(document_id, str):
+        raise OptionInvalid("the id of a document is text")
+    if not isinstance(section, str | None):
+        raise OptionInvalid("the heading of a section is text")
+    if section is not None and lines is not None:
+        raise OptionInvalid("a section and lines exclude each other; give one of them")
+    if lines is not None and not _is_line_range(lines):
+        raise OptionInvalid("lines are two numbers, the first line and the last one, such as (40, 58)")
+    if type(around) is not int or not 0 <= around <= AROUND_MAX:
+        raise OptionInvalid(f"the number of neighbouring sections is a whole number from 0 to {AROUND_MAX}")
+
+
+def _is_line_range(lines: object) -> bool:
+    if not isinstance(lines, tuple | list) or [type(line) for line in lines] != [int, int]:
+        return False
+    first, last = lines
+    return bool(1 <= first <= last)
+
+
+def _document_number(view: IndexView, name: str) -> int | None:
+    """The number of the document with this id, or else of the file with this path."""
+    # No id has a lone surrogate; "replace" would turn it into a question mark, which an id may have.
+    number = view.document_number(name.encode("utf-8", "surrogatepass"))
+    if number is None:
+        from contextfold.resolve.document import document_id
+
+        number = view.document_number(document_id(name).encode("utf-8", "surrogatepass"))
+    return number
 
 
 def table_of_contents(index: MappedIndex, most: int) -> dict[str, Encodable]:
@@ -336,15 +390,13 @@ def _wanted(
             if starts[number] <= last and shelf.lines(0, number, shelf.content(0, document, number))[1] >= first
         ]
         if not found:
-            raise DocumentMissing(f"the document has no lines {first} to {last}")
+            length = shelf.lines(0, numbers[-1], shelf.content(0, document, numbers[-1]))[1] if numbers else 0
+            raise LinesMissing(f"the last line is {length}")
         return found
     if section is not None:
-        wanted = section.casefold().strip()
-        found = [number for number in numbers if _is_named(view.headings(number), wanted)]
+        found = _below(view, numbers, section, view.document_id(document))
         if not found:
-            raise DocumentMissing(
-                f"the document has no section {section!r}; get the whole document to see its headings"
-            )
+            raise SectionMissing(f"no heading is {quoted(section)}; get the whole document to see its headings")
         return found
     return list(numbers)
 
@@ -358,7 +410,31 @@ def _with_neighbours(wanted: list[int], around: int, numbers: range) -> list[int
     return list(range(first, last + 1))
 
 
-def _is_named(headings: tuple[str, ...], wanted: str) -> bool:
-    """Whether a section is below the heading, which is given by its text or by the whole breadcrumb."""
-    names = [heading.casefold() for heading in headings]
+def _below(view: IndexView, numbers: range, section: str, document_id: str) -> list[int]:
+    """The sections below a heading, which is given by its text or by its breadcrumb, with or without the document."""
+    from contextfold.common.text import lowercase
+
+    wanted = lowercase(section).strip()
+    names = {number: [lowercase(heading) for heading in view.headings(number)] for number in numbers}
+    found = [number for number in numbers if _is_named(names[number], wanted)]
+    if found:
+        return found
+    # A breadcrumb as an answer has it: document, headings and lines.
+    before, _, lines = wanted.rpartition(" (lines ")
+    first_line = lines.removesuffix(")").partition("-")[0]
+    has_lines = first_line.isascii() and first_line.isdigit()
+    first, *rest = (before if has_lines else wanted).split(CRUMB)
+    if first == document_id or first.endswith(CACHE_JOINT + document_id):
+        found = [number for number in numbers if names[number][: len(rest)] == rest and (rest or not names[number])]
+    else:
+        found = [number for number in numbers if _is_named(names[number], before if has_lines else wanted)]
+    if has_lines:
+        # Several sections may have the same headings.
+        starts = view.column("section_lines")
+        found = [number for number in found if starts[number] == int(first_line[:LINE_DIGITS])] or found
+    return found
+
+
+def _is_named(names: list[str], wanted: str) -> bool:
+    """Whether the heading is among those above a section, by its text or by its breadcrumb."""
     return wanted in names or any(CRUMB.join(names[: at + 1]) == wanted for at in range(len(names)))

@@ -1,20 +1,26 @@
-"""Patterns for lines of source code that begin a top-level definition, by file extension. Pure."""
+r"""Patterns for lines of source code that begin a top-level definition, by file extension. Pure.
+
+What a pattern matches is the section's heading, so each ends with the name. In the patterns `\w` means an ASCII word
+character or any character beyond ASCII: every Python must find the same names, and their tables of Unicode differ.
+"""
 
 from __future__ import annotations
 
 import re
 from functools import cache
 
+_WORD = r"0-9A-Za-z_\x80-\U0010ffff"
 _PATTERNS = {
     "python": r"(?:async[ ]+def|def|class)[ ]+\w+",
     "javascript": (
         r"(?:export[ ]+)?(?:default[ ]+)?(?:declare[ ]+)?(?:abstract[ ]+)?(?:async[ ]+)?"
         r"(?:function\*?|class|interface|type|enum|namespace|module|const|let|var)[ ]+[\w$]+"
     ),
-    "go": r"(?:func|type|var|const)[ ]+[\w(]",
+    "go": r"func[ ]+(?:\([^)\n]{0,200}\)[ ]*)?\w+|(?:type|var|const)[ ]+(?:\w+|\()",
     "rust": (
-        r"(?:pub(?:\([^)\n]*\))?[ ]+)?(?:async[ ]+|unsafe[ ]+|const[ ]+|default[ ]+)*"
-        r"(?:fn|struct|enum|union|trait|impl|mod|type|static|macro_rules!)\b"
+        r"(?:pub(?:\([^)\n]{0,200}\))?[ ]+)?"
+        r"(?:(?:async|unsafe|default|extern[ ]+\"[^\"\n]{0,40}\")[ ]+|const[ ]+(?=(?:async|unsafe|extern|fn)\b))*"
+        r"(?:(?:fn|struct|enum|union|trait|mod|type|static(?:[ ]+mut)?|const|macro_rules!)[ ]+\w+|impl\b[^\n{]{0,200})"
     ),
     "jvm": (
         r"(?:(?:public|private|protected|internal|static|final|abstract|sealed|open|data|case|override|partial"
@@ -26,9 +32,9 @@ _PATTERNS = {
         r"(?:struct|class|enum|union|namespace|template|typedef|#define)\b[^\n;]*"
         r"|[A-Za-z_][\w \t*&:<>,~]{0,200}\([^;\n]{0,400}$"
     ),
-    "ruby": r"(?:def|class|module)[ ]+\w+",
+    "ruby": r"(?:def|class|module)[ ]+\w+(?:(?:\.|::)\w+)*[?!]?",
     "php": r"(?:(?:abstract|final|readonly)[ ]+)*(?:function|class|interface|trait|enum|namespace)[ ]+\w+",
-    "shell": r"(?:function[ ]+)?[\w-]+[ ]*\(\)",
+    "shell": r"function[ ]+[\w-]+|[\w-]+[ ]*\(\)",
     "sql": r"(?i:create|alter|insert|drop)\b[^\n;]{0,200}",
     "lua": r"(?:local[ ]+)?function[ ]+[\w.:]+",
     "elixir": r"(?:defmodule|defprotocol|defimpl)[ ]+[\w.]+",
@@ -39,6 +45,8 @@ _PATTERNS = {
     "protobuf": r"(?:message|enum|service|extend)[ ]+\w+",
     "css": r"[^\s@/{}][^\n{}]{0,200}\{",
     "clojure": r"\((?:def\w*|ns)[ ]+[^\s)]+",
+    # Nothing is a definition. Lines with `#` are comments there, not headings.
+    "others": r"(?!)",
     "terraform": r"(?:resource|data|variable|output|module|provider|locals|terraform)\b[^\n{]{0,200}",
 }
 _EXTENSIONS = {
@@ -62,15 +70,29 @@ _EXTENSIONS = {
     "css": "css scss less",
     "clojure": "clj cljs cljc",
     "terraform": "tf",
+    "others": (
+        "ada adb ads asm awk bat bzl cfg cmake conf cr d el elm env erl f f90 fish fs fsx gleam gradle graphql hcl hrl "
+        "idr ini lisp ml mli nim nix pas properties ps1 rkt s sass scm service sol tcl thrift toml v vb vhd vhdl vim "
+        "wgsl yaml yml zig dockerfile gemfile justfile makefile procfile rakefile vagrantfile"
+    ),
 }
 _LANGUAGES = {extension: language for language, extensions in _EXTENSIONS.items() for extension in extensions.split()}
 
 
-@cache
 def definition_pattern(extension: str) -> re.Pattern[str] | None:
-    """The pattern for the beginning of a definition; None for files that are not source code."""
+    """The pattern for the beginning of a definition; None for files that are not source code.
+
+    A file without an extension is given by its name.
+    """
     language = _LANGUAGES.get(extension)
-    return re.compile("^(?:" + _PATTERNS[language] + ")", re.MULTILINE) if language else None
+    return _compiled(language) if language else None
+
+
+@cache
+def _compiled(language: str) -> re.Pattern[str]:
+    # Inside brackets, and alone.
+    pattern = _PATTERNS[language].replace(r"[\w", rf"[{_WORD}").replace(r"\w", f"[{_WORD}]")
+    return re.compile(f"^(?:{pattern})", re.MULTILINE | re.ASCII)
 
 
 def heading_of_definition(opening: str) -> str:

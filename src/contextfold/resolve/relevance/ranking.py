@@ -26,6 +26,7 @@ from contextfold.common.relevance.term_scores import (
     TF_FACTOR,
     WORD_WEIGHT,
     average_length,
+    collection_log2,
     occurrence_score,
     pair_score,
     term_weight,
@@ -130,7 +131,8 @@ class Ranking(Record):
 
 def rank(question: Question, views: Sequence[IndexView]) -> Ranking:
     document_count = sum(view.head.document_count for view in views)
-    terms, unmatched = _look_up(question, views, document_count)
+    collection = collection_log2(document_count)
+    terms, unmatched = _look_up(question, views, collection)
     left, read = max(POSTINGS_MAX, document_count), 0
     for term in terms:
         left -= term.cost
@@ -141,7 +143,7 @@ def rank(question: Question, views: Sequence[IndexView]) -> Ranking:
         _scores(view, [weighted for term in terms[:read] for weighted in term.by_index[index]])
         for index, view in enumerate(views)
     ]
-    _add_pairs(question, views, document_count, scores)
+    _add_pairs(question, views, collection, scores)
     nominees = _best(scores, NOMINEES_MAX)
     for index in range(len(views)):
         _rescore(terms[read:], nominees, index)
@@ -156,7 +158,7 @@ def rank(question: Question, views: Sequence[IndexView]) -> Ranking:
         found = _score_sections(view, [term.stem_weight for term in terms], noted[-1])
         for document, score in wanted.items():
             total, ranked = _ranked(view, (index, document), score, found)
-            documents.append(RankedDocument(index, document, total))
+            documents.append(RankedDocument._make((index, document, total)))
             rows += ranked
     documents.sort(key=lambda found: (-found.score, found.cache, found.document))
     rows.sort()
@@ -164,7 +166,7 @@ def rank(question: Question, views: Sequence[IndexView]) -> Ranking:
 
 
 def _look_up(
-    question: Question, views: Sequence[IndexView], document_count: int
+    question: Question, views: Sequence[IndexView], collection: int
 ) -> tuple[list[TermPostings], tuple[str, ...]]:
     """The terms that occur in any index, the rarest first, and the words of all other terms."""
     terms: list[tuple[int, str, TermPostings]] = []
@@ -180,10 +182,8 @@ def _look_up(
             for postings in found:
                 if postings.ends and (word := word_of_key(postings.key)) in frequencies:
                     frequencies[word] += len(postings.documents)
-        stem_weight = term_weight(document_count, frequency)
-        weights = {
-            word: WORD_WEIGHT * term_weight(document_count, count) for word, count in frequencies.items() if count
-        }
+        stem_weight = term_weight(collection, frequency)
+        weights = {word: WORD_WEIGHT * term_weight(collection, count) for word, count in frequencies.items() if count}
         cost = sum(len(postings.documents) for found in by_index for postings in found if postings.ends)
         weighted = [[(_weight(postings, stem_weight, weights), postings) for postings in found] for found in by_index]
         terms.append((cost, stem, TermPostings(words[0], stem_weight, cost, weighted)))
@@ -221,12 +221,14 @@ def _lanes(values: memoryview, count: int) -> bytearray:
     return lanes
 
 
-def _add_pairs(question: Question, views: Sequence[IndexView], document_count: int, scores: list[list[int]]) -> None:
+def _add_pairs(question: Question, views: Sequence[IndexView], collection: int, scores: list[list[int]]) -> None:
     for first, second in question.pairs:
         key = pair_key(first, second)[:-1]
         by_index = [view.terms_of(key) for view in views]
+        if not any(by_index):
+            continue
         frequency = sum(len(found.documents) for postings in by_index for found in postings)
-        weight = term_weight(document_count, frequency)
+        weight = term_weight(collection, frequency)
         for postings, found in zip(by_index, scores, strict=True):
             for pair in postings:
                 for document, occurrences in zip(pair.documents, pair.values, strict=True):
@@ -342,7 +344,8 @@ def _score_sections(view: IndexView, weights: list[int], noted_terms: list[dict[
     for weight, noted in zip(weights, noted_terms, strict=True):
         for section, value in noted.items():
             scaled = factor * (value >> FIELD_BITS)
-            score = weight * scaled // (scaled + base + LENGTH_FACTOR * lengths[section])
+            # The same as `occurrence_score`.
+            score = weight * scaled // (scaled + base + LENGTH_FACTOR * lengths[section]) or 1
             scores[section] = scores.get(section, 0) + score
     return scores
 
@@ -381,6 +384,6 @@ def explain(ranking: Ranking, views: Sequence[IndexView], section: RankedSection
         value = noted.get(section.section)
         if value is not None:
             score = occurrence_score(term.stem_weight, value >> FIELD_BITS, length, average)
-            explained.append(WhyTerm(term.word, _FIELD_NAMES[value & FIELD_MASK], score))
+            explained.append(WhyTerm._make((term.word, _FIELD_NAMES[value & FIELD_MASK], score)))
     explained.sort(key=lambda found: (-found.score, found.term))
     return tuple(explained)

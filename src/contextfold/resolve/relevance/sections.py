@@ -25,6 +25,7 @@ HEADING_MAX = 200
 # The number of levels of headings.
 DEEPEST = 6
 
+BYTE_ORDER_MARK = "\ufeff"
 _FRONT_MATTER = re.compile(r"\ufeff?---[ \t]*\r?\n(?:[^\n]*\n)*?---[ \t]*(?:\r?\n|$)")
 _FRONT_TITLE = re.compile(r"^title[ \t]*:[ \t]*(.*)$", re.MULTILINE)
 _BLANK = re.compile(r"\n[ \t\r]*(?=\n)")
@@ -34,17 +35,23 @@ _MARKDOWN_LINES = (
     r"| {0,3}(?P<hashes>\#{1,6})(?:[ \t]+(?P<atx>[^\n]*))?"
     r"|[ \t]{0,3}<[hH](?P<tag>[1-6])[^>\n]{0,200}>(?P<html>[^\n]*)"
 )
-_SETEXT = r"(?P<setext>[^\s\#>|`~*+\-=<:!\[][^\n]{0,200})\n {0,3}(?P<underline>=+|-{2,})[ \t\r]*"
+# Neither list items, fences nor definitions of links.
+_NO_SETEXT = r"[*+]+[ \t\r\n*+]|`{3}|\[[^\]\n]{1,200}\]:"
+_SETEXT = rf"(?P<setext>(?!{_NO_SETEXT})[^\s\#>|~\-=<:!][^\n]{{0,200}})\n {{0,3}}(?P<underline>=+|-{{2,}})[ \t\r]*"
 # Few pages have an underlined heading, and a search without them is twice as fast.
 _UNDERLINE = re.compile(r"\n {0,3}(?:=+|-{2,})[ \t\r]*$", re.MULTILINE)
 _MARKDOWN = re.compile(f"^(?:{_MARKDOWN_LINES})$", re.MULTILINE)
 _MARKDOWN_WITH_SETEXT = re.compile(f"^(?:{_MARKDOWN_LINES}|{_SETEXT})$", re.MULTILINE)
-_ASCIIDOC = re.compile(
-    r"^(?:(?P<fence>-{4,}|\.{4,}|`{3,})(?P<info>[^\n]*)|(?P<hashes>={1,6}|\#{1,6})[ \t]+(?P<atx>[^\n]*))$",
-    re.MULTILINE,
+_ASCIIDOC_LINES = r"(?P<fence>-{4,}|\.{4,}|`{3,})(?P<info>[^\n]*)|(?P<hashes>={1,6}|\#{1,6})[ \t]+(?P<atx>[^\n]*)"
+# The title stands above a line of about its length. A line of dashes of another length opens a listing.
+_ASCIIDOC_TITLE = (
+    r"(?P<setext>[^\s=\-.`~^+/|*\[][^\n]{0,200})(?=\n(?P<underline>={4,}|-{4,}|~{4,}|\^{4,}|\+{4,})[ \t\r]*$)"
 )
+_ASCIIDOC = re.compile(f"^(?:{_ASCIIDOC_LINES}|{_ASCIIDOC_TITLE})$", re.MULTILINE)
+_TITLE_LINE_SLACK = 2
+_UNDERLINE_LEVELS = {"=": 1, "-": 2, "~": 3, "^": 4, "+": 5}
 _ORG = re.compile(
-    r"^(?:[ \t]*\#\+(?P<block>begin|end)_\w+[^\n]*|(?P<hashes>\*+)[ \t]+(?P<atx>[^\n]*)"
+    r"^(?:[ \t]*\#\+(?P<block>begin|end)_[^ \t\r\n]+[^\n]*|(?P<hashes>\*+)[ \t]+(?P<atx>[^\n]*)"
     r"|\#\+title:[ \t]*(?P<title>[^\n]*))$",
     re.MULTILINE | re.IGNORECASE,
 )
@@ -60,6 +67,8 @@ _ANCHOR = re.compile(r"[ \t]*\{\#[^{}\n]*\}[ \t]*$")
 _CLOSING_HASHES = re.compile(r"(?:^|[ \t])\#+$")
 _SPACES = re.compile(r"\s+")
 
+# A shorter rule must be as long as the heading above it.
+RST_RULE_LEAST = 4
 RST_EXTENSIONS = frozenset(("rst", "rest"))
 ASCIIDOC_EXTENSIONS = frozenset(("adoc", "asciidoc", "asc"))
 ORG_EXTENSIONS = frozenset(("org",))
@@ -90,9 +99,13 @@ class _Mark(Record):
 
 def outline(path: str, text: str) -> Outline:
     """The title and the sections of a document. There are no gaps between the sections."""
-    extension = path.rpartition("/")[2].rpartition(".")[2].lower() if "." in path else ""
+    extension = path.rpartition("/")[2].rpartition(".")[2].lower()
     title, body_at = _front_matter(text)
-    marks, breaks, title_in_text = _marks(extension, text, body_at)
+    # A heading in the first line begins the line without the byte order mark.
+    has_mark = text.startswith(BYTE_ORDER_MARK)
+    marks, breaks, title_in_text = _marks(extension, "\n" + text[1:] if has_mark else text, body_at)
+    if has_mark and marks and marks[0].at == 1:
+        marks[0] = marks[0]._replace(at=0)
     title = title or title_in_text or _first_heading(marks)
     return Outline(title[:HEADING_MAX], list(_sections(text, marks, breaks)))
 
@@ -130,20 +143,21 @@ def _marks(extension: str, text: str, start: int) -> tuple[list[_Mark], list[tup
 def _fenced_marks(pattern: re.Pattern[str], text: str, start: int) -> tuple[list[_Mark], list[tuple[int, int]], str]:
     marks: list[_Mark] = []
     fences: list[tuple[int, int]] = []
-    fence, opened_at = "", 0
+    fence, opened_at, underline_at = "", 0, -1
     for found in pattern.finditer(text, start):
         run = found["fence"]
-        if run:
+        if run and found.start() != underline_at:
             if not fence:
                 if not (run[0] == "`" and "`" in found["info"]):
                     fence, opened_at = run, found.start()
             elif run.startswith(fence) and not found["info"].strip():
                 fences.append((opened_at, found.end()))
                 fence = ""
-        elif not fence:
-            mark = _mark(found)
-            if mark:
-                marks.append(mark)
+        elif not fence and (mark := _mark(found)):
+            marks.append(mark)
+            if pattern is _ASCIIDOC:
+                # The line under a title looks like the opening of a listing.
+                underline_at = found.start("underline")
     if fence:
         fences.append((opened_at, len(text)))
     return marks, fences, ""
@@ -155,8 +169,10 @@ def _mark(found: re.Match[str]) -> _Mark | None:
         return _Mark(found.start(), len(hashes), clean_heading(heading))
     groups = found.groupdict()
     if groups.get("underline"):
-        level = 1 if groups["underline"][0] == "=" else 2
-        return _Mark(found.start(), level, clean_heading(groups["setext"]))
+        title, underline = groups["setext"].rstrip(), groups["underline"]
+        if found.re is _ASCIIDOC and abs(len(title) - len(underline)) > _TITLE_LINE_SLACK:
+            return None
+        return _Mark(found.start(), _UNDERLINE_LEVELS[underline[0]], clean_heading(title))
     if groups.get("tag"):
         heading = _HTML_CLOSE.split(groups["html"])[0]
         return _Mark(found.start(), int(groups["tag"]), clean_heading(heading))
@@ -168,7 +184,12 @@ def _rst_marks(text: str, start: int) -> list[_Mark]:
     levels: dict[tuple[bool, str], int] = {}
     for found in _RST.finditer(text, start):
         name, under, over = found["name"].strip(), found["under"], found["over"]
-        if not name or len(under) < len(name) or (over and over[0] != under[0]) or set(name) <= {under[0]}:
+        if (
+            not name
+            or len(under) < min(len(name), RST_RULE_LEAST)
+            or (over and over[0] != under[0])
+            or set(name) <= {under[0]}
+        ):
             continue
         if not over and found["name"][0] in " \t":
             continue
@@ -280,8 +301,11 @@ def _is_heading_alone(text: str, previous: _Mark, start: int, mark: _Mark) -> bo
 def _pieces(
     text: str, start: int, end: int, fences: list[tuple[int, int]], fence_number: int
 ) -> Iterator[tuple[int, int]]:
-    """Split a long range at blank lines into pieces of about LONG_SECTION characters."""
-    piece_at = candidate = start
+    """Split a long range at blank lines into pieces of about LONG_SECTION characters.
+
+    A blank line in a fence is used only if the piece would be longer than twice that, and has none outside of a fence.
+    """
+    piece_at = outside = inside = start
     for blank in _BLANK.finditer(text, start, end):
         at = blank.end() + 1
         if at >= end:
@@ -289,16 +313,27 @@ def _pieces(
         while fence_number < len(fences) and fences[fence_number][1] <= at:
             fence_number += 1
         in_fence = fence_number < len(fences) and fences[fence_number][0] < at
-        if in_fence and at - piece_at <= 2 * LONG_SECTION:
-            continue
-        if at - piece_at > LONG_SECTION and candidate > piece_at:
-            yield from _hard_pieces(text, piece_at, candidate)
-            piece_at = candidate
-        candidate = at
-    if end - piece_at > LONG_SECTION and candidate > piece_at:
-        yield from _hard_pieces(text, piece_at, candidate)
-        piece_at = candidate
+        cut = _cut(piece_at, outside, inside, at, in_fence=in_fence)
+        if cut > piece_at:
+            yield from _hard_pieces(text, piece_at, cut)
+            piece_at = cut
+        if in_fence:
+            inside = at
+        else:
+            outside = at
+    cut = _cut(piece_at, outside, inside, end, in_fence=False)
+    if cut > piece_at:
+        yield from _hard_pieces(text, piece_at, cut)
+        piece_at = cut
     yield from _hard_pieces(text, piece_at, end)
+
+
+def _cut(piece_at: int, outside: int, inside: int, at: int, *, in_fence: bool) -> int:
+    """Where a piece that reaches to `at` is cut; its beginning if it is not cut."""
+    length = at - piece_at
+    if length > (2 * LONG_SECTION if in_fence else LONG_SECTION) and outside > piece_at:
+        return outside
+    return inside if in_fence and length > 2 * LONG_SECTION else piece_at
 
 
 def _hard_pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:

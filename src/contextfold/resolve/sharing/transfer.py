@@ -124,18 +124,29 @@ def unpack(
 ) -> BuildReport:
     """Make a cache of a packed file, atomically."""
     path = os.fsencode(file)
+    if not os.path.lexists(path):
+        raise StorageFailed(f"there is no file {shown(path)}; give a file that `context pack` wrote")
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise StorageFailed(f"{shown(path)} is not a regular file; give a file that `context pack` wrote")
         with open(path, "rb") as stream:
-            return _unpack(_BundleReader(stream), path, cache, force=force, created_at=created_at, progress=progress)
+            return unpack_from(stream, shown(path), cache, force=force, created_at=created_at, progress=progress)
     except OSError as problem:
         raise storage_failed("cannot read", path, problem) from problem
 
 
-def _unpack(
-    reader: _BundleReader, path: bytes, cache: Path, *, force: bool, created_at: str | None, progress: Progress
+def unpack_from(
+    stream: BinaryIO,
+    name: str,
+    cache: Path,
+    *,
+    force: bool = False,
+    created_at: str | None = None,
+    progress: Progress = silent,
 ) -> BuildReport:
+    """Make a cache of the bytes of a packed file, atomically. `name` is for messages."""
+    reader = _BundleReader(stream)
+
     def check(manifest: Manifest) -> None:
         reader.check_end()
         if manifest.cache_version != reader.head.cache_version:
@@ -154,7 +165,7 @@ def _unpack(
             progress=progress,
         )
     except CacheInvalid as problem:
-        raise BundleInvalid(f"{shown(path)}: {problem.reason}; get the file again from where it came") from None
+        raise BundleInvalid(f"{name}: {problem.reason}; get the file again from where it came") from None
 
 
 class _BundleReader:

@@ -201,7 +201,9 @@ class HttpExchange:
         self.buffered_bytes = 0
         self._header_values = _by_name(scope["headers"])
         self._body: bytes | None = b""
-        self._parts: ProxiedBody | None = None
+        # Only for a proxied body that has not arrived completely: when it must have, on the loop's clock.
+        self._parts_until_s: float | None = None
+        self._received_bytes = 0
         self._started = self._complete = self._muted = False
 
     def header_values(self, name: bytes) -> list[str]:
@@ -251,7 +253,8 @@ class HttpExchange:
         """Let the application read the body part by part."""
         limits = self._capacity.limits
         self._check_claimed_length(limits.proxied_body_bytes)
-        self._parts = ProxiedBody(self._receive, limits)
+        self._body = None
+        self._parts_until_s = asyncio.get_running_loop().time() + limits.proxied_body_timeout_s
 
     def _check_claimed_length(self, most: int) -> None:
         claimed = self.header_values(b"content-length")
@@ -265,9 +268,9 @@ class HttpExchange:
 
     async def receive(self) -> Message:
         """Return the body once; then wait until the client disconnects, or the daemon stops and this is a stream."""
-        if self._parts is not None and not self._parts.are_over:
-            return await self._parts.next()
-        if self._body is not None and self._parts is None:
+        if self._parts_until_s is not None:
+            return await self._next_part(self._parts_until_s)
+        if self._body is not None:
             return {"type": "http.request", "body": self.take_body(), "more_body": False}
         waits = [asyncio.ensure_future(self._client_gone()), asyncio.ensure_future(self.ended.wait())]
         try:
@@ -277,6 +280,21 @@ class HttpExchange:
                 wait.cancel()
         self.ended.set()
         return {"type": "http.disconnect"}
+
+    async def _next_part(self, until_s: float) -> Message:
+        """The next part of a proxied body, with limits on its size and time."""
+        limits = self._capacity.limits
+        try:
+            async with asyncio.timeout_at(min(asyncio.get_running_loop().time() + limits.body_timeout_s, until_s)):
+                message = await self._receive()
+        except TimeoutError:
+            raise _body_timeout(limits.body_timeout_s) from None
+        self._received_bytes += len(message.get("body", b""))
+        if self._received_bytes > limits.proxied_body_bytes:
+            raise _body_too_large(limits.proxied_body_bytes)
+        if message["type"] == "http.disconnect" or not message.get("more_body", False):
+            self._parts_until_s = None
+        return message
 
     async def _client_gone(self) -> bool:
         while (await self._receive())["type"] != "http.disconnect":
@@ -381,29 +399,6 @@ class HttpExchange:
             return
         self._complete = True
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-class ProxiedBody:
-    """The body of a proxied request as it arrives, with limits on its size and time."""
-
-    def __init__(self, receive: Receive, limits: RequestLimits) -> None:
-        self._receive, self._limits = receive, limits
-        self._received_bytes = 0
-        self._deadline_s = asyncio.get_running_loop().time() + limits.proxied_body_timeout_s
-        self.are_over = False
-
-    async def next(self) -> Message:
-        idle_s = self._limits.body_timeout_s
-        try:
-            async with asyncio.timeout_at(min(asyncio.get_running_loop().time() + idle_s, self._deadline_s)):
-                message = await self._receive()
-        except TimeoutError:
-            raise _body_timeout(idle_s) from None
-        self._received_bytes += len(message.get("body", b""))
-        if self._received_bytes > self._limits.proxied_body_bytes:
-            raise _body_too_large(self._limits.proxied_body_bytes)
-        self.are_over = message["type"] == "http.disconnect" or not message.get("more_body", False)
-        return message
 
 
 def unexpected_error() -> RequestError:

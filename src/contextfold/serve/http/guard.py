@@ -31,6 +31,7 @@ from contextfold.serve.http.exchange import (
     OPEN_PATHS,
     ClientGone,
     HttpExchange,
+    Message,
     Receive,
     RequestCapacity,
     RequestLimits,
@@ -86,18 +87,60 @@ class Guard:
         self.capacity = RequestCapacity(limits or RequestLimits(), metrics, has_owners=tokens is not None)
         self._hosts, self._tokens, self._tracer, self._state, self._clock = hosts, tokens, tracer, state, clock
         self._open: set[HttpExchange] = set()
+        # Why the application could not start or end.
+        self.failure: Exception | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self.app(scope, receive, send)
-        elif scope["type"] == "http":
-            exchange = HttpExchange(self.capacity, scope, receive, send, state=self._state, tokens=self._tokens)
-            with request_span(self._tracer, scope["headers"]) as exchange.span:
-                await self._answer(exchange)
-        else:
+        if scope["type"] != "http":
+            await self._answer_other(scope, receive, send)
+            return
+        exchange = HttpExchange(self.capacity, scope, receive, send, state=self._state, tokens=self._tokens)
+        with request_span(self._tracer, scope["headers"]) as exchange.span:
+            started_s = self._clock()
+            self._open.add(exchange)
+            self.capacity.begin()
+            try:
+                owner = self._admit(exchange)
+                self.capacity.assign(exchange, owner)
+                if exchange.is_proxied:
+                    exchange.pass_body()
+                elif not exchange.is_public:
+                    await exchange.read_body()
+                await self.app(exchange.admitted_scope(owner), exchange.receive, exchange.send)
+                await exchange.finish()
+            except RequestError as error:
+                await exchange.refuse(error)
+            except ClientGone:
+                exchange.status = CLIENT_CLOSED
+            except asyncio.CancelledError:
+                # The server cancels the remaining requests at the end of a shutdown.
+                await exchange.give_up()
+            except Exception as problem:
+                # The message of the exception may quote the request, so it is not logged.
+                log("http.failed", "error", exception=type(problem).__name__, raised_at=place_of(problem))
+                await exchange.refuse(unexpected_error())
+            finally:
+                self._open.discard(exchange)
+                self.capacity.end(exchange)
+                self._account(exchange, self._clock() - started_s)
+
+    async def _answer_other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Start and end the application, or refuse a WebSocket."""
+        if scope["type"] != "lifespan":
             self.metrics.refusal("websocket")
             await receive()
             await send({"type": "websocket.close", "code": POLICY_VIOLATION})
+            return
+
+        async def send_without_text(message: Message) -> None:
+            """Leave the traceback out of the report of a failed start; `serve.http.server.run` raises the exception."""
+            await send({name: value for name, value in message.items() if name != "message"})
+
+        try:
+            await self.app(scope, receive, send_without_text)
+        except Exception as problem:
+            self.failure = problem
+            raise
 
     async def end_streams(self) -> None:
         """End every event stream, so that a shutdown need not wait for it.
@@ -112,35 +155,6 @@ class Guard:
             _, stubborn = await asyncio.wait([exchange.task for exchange in streams], timeout=STREAM_GRACE_S)
             for task in stubborn:
                 task.cancel()
-
-    async def _answer(self, exchange: HttpExchange) -> None:
-        started_s = self._clock()
-        self._open.add(exchange)
-        self.capacity.begin()
-        try:
-            owner = self._admit(exchange)
-            self.capacity.assign(exchange, owner)
-            if exchange.is_proxied:
-                exchange.pass_body()
-            elif not exchange.is_public:
-                await exchange.read_body()
-            await self.app(exchange.admitted_scope(owner), exchange.receive, exchange.send)
-            await exchange.finish()
-        except RequestError as error:
-            await exchange.refuse(error)
-        except ClientGone:
-            exchange.status = CLIENT_CLOSED
-        except asyncio.CancelledError:
-            # The server cancels the remaining requests at the end of a shutdown.
-            await exchange.give_up()
-        except Exception as problem:
-            # The message of the exception may quote the request, so it is not logged.
-            log("http.failed", "error", exception=type(problem).__name__, raised_at=place_of(problem))
-            await exchange.refuse(unexpected_error())
-        finally:
-            self._open.discard(exchange)
-            self.capacity.end(exchange)
-            self._account(exchange, self._clock() - started_s)
 
     def _admit(self, exchange: HttpExchange) -> str:
         """Check the head of a request; return the owner. Raises RequestError if the request is not admitted."""

@@ -48,15 +48,16 @@ def run(app_factory: Callable[[], Guard], *, host: str, port: int, on_listening:
     sockets = listen(host, port)
     try:
         _want_descriptors()
-        server = DaemonServer(app_factory(), _url(host, sockets[0]), on_listening)
-        # uvicorn exits when the application did not start; `failure` has the reason.
+        guard = app_factory()
+        server = DaemonServer(guard, _url(host, sockets[0]), on_listening)
+        # uvicorn exits when the application did not start; the guard has the reason.
         with suppress(SystemExit):
             server.run(sockets)
     finally:
         for bound in sockets:
             bound.close()
-    if server.failure:
-        raise server.failure
+    if guard.failure:
+        raise guard.failure
     if not server.started:
         raise InternalError("the application did not start, and did not say why")
     log("daemon.stopped")

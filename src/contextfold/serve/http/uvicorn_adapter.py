@@ -20,16 +20,16 @@ import gc
 import json
 import signal
 import socket
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any, cast
+from typing import cast
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from contextfold.serve.http.exchange import PROXY_PATH, Receive, Scope, Send
+from contextfold.serve.http.exchange import PROXY_PATH
 from contextfold.serve.http.guard import Guard
 from contextfold.serve.http.write_buffer import BufferedTransport
 from contextfold.serve.ops.logs import log
@@ -60,10 +60,9 @@ class DaemonServer(uvicorn.Server):
 
     def __init__(self, guard: Guard, url: str, on_listening: Callable[[str], None]) -> None:
         self._guard, self._url, self._on_listening = guard, url, on_listening
-        self.failure: Exception | None = None
         super().__init__(
             uvicorn.Config(
-                self._app,
+                guard,
                 http=HttpConnection,
                 loop="asyncio",
                 ws="none",
@@ -82,16 +81,6 @@ class DaemonServer(uvicorn.Server):
                 h11_max_incomplete_event_size=HEAD_MAX_BYTES,
             )
         )
-
-    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "lifespan":
-            await self._guard(scope, receive, send)
-            return
-        try:
-            await self._guard(scope, receive, _without_text(send))
-        except Exception as problem:
-            self.failure = problem
-            raise
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -150,15 +139,6 @@ class DaemonServer(uvicorn.Server):
                     await asyncio.sleep(POLL_S)
         for connection in list(self.server_state.connections):
             connection.transport.abort()
-
-
-def _without_text(send: Send) -> Send:
-    """Remove the traceback from the report of a failed start; `serve.http.server.run` raises the exception."""
-
-    async def sending(message: MutableMapping[str, Any]) -> None:
-        await send({name: value for name, value in message.items() if name != "message"})
-
-    return sending
 
 
 class HttpConnection(H11Protocol):

@@ -244,15 +244,17 @@ async def call(tool: FoldTool, service: FoldService, caller: Caller, arguments: 
     except Exception as problem:
         state = await _state(service, caller, arguments, problem)
         raise internal_error(f"{type(problem).__name__} at {place_of(problem)}", state=state, data={}) from problem
-    text = _with_reminder(outcome.answer, service.reminder(outcome))
+    # On the main thread, the result itself has the advice as its suggestion.
+    reminder = service.advise(outcome.now) if outcome.now.path else ""
+    text = _with_reminder(outcome.answer, reminder) if reminder else outcome.answer
     return ToolResult(text, state=outcome.state, counter=service.policy.counter)
 
 
 def _with_reminder(result: str, reminder: str) -> str:
-    """Add a reminder, if there is one, as the last member of the result, which is a JSON object."""
+    """Add a reminder as the last member of the result, which is a JSON object."""
     from contextfold.common.canonical import encode
 
-    return f'{result[:-1]},"reminder":{encode(reminder)}}}' if reminder else result
+    return f'{result[:-1]},"reminder":{encode(reminder)}}}'
 
 
 async def request_error(problem: FoldError, service: FoldService, caller: Caller, arguments: Arguments) -> RequestError:

@@ -12,10 +12,15 @@ from __future__ import annotations
 from contextfold import __version__
 from contextfold.cache_errors import CacheMissing, DocumentMissing
 from contextfold.common.record import Record
-from contextfold.error_codes import INTERNAL_ERROR, INVALID_PARAMS
+from contextfold.error_codes import INTERNAL_ERROR, INVALID_PARAMS, JSON_RPC_CODES
 from contextfold.serve.mcp.jsonrpc import RpcRequest, encode_result
-from contextfold.serve.mcp.tools import instructions, listing
-from contextfold.serve.request_error import BAD_REQUEST_STATUS, METHOD_NOT_FOUND, RequestError
+from contextfold.serve.mcp.tools import instructions, listing, unknown_arguments
+from contextfold.serve.request_error import (
+    BAD_REQUEST_STATUS,
+    INTERNAL_ERROR_STATUS,
+    METHOD_NOT_FOUND,
+    RequestError,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -116,8 +121,9 @@ class McpServer:
         tool = self._tools.get(name)
         if tool is None:
             raise RequestError(BAD_REQUEST_STATUS, UNKNOWN_TOOL_KIND, f"Unknown tool: {name}", code=INVALID_PARAMS)
-        if tool.schema.get("additionalProperties") is False and arguments.keys() - _members(tool.schema["properties"]):
-            raise invalid_params()
+        unknown = unknown_arguments(tool, arguments)
+        if unknown:
+            raise invalid_params(unknown)
         return McpToolCall(tool, arguments, _members(params.get("_meta")), request.id, is_stateless)
 
 
@@ -132,10 +138,13 @@ def _encode_resource(call: McpToolCall, found: ToolResult) -> bytes:
     members = json.loads(found.text)
     if not found.kind:
         return _encode_list(call.request_id, members, is_stateless=call.is_stateless)
-    code, status = INTERNAL_ERROR, 500
-    if found.kind in NOT_FOUND_KINDS:
-        code, status = INVALID_PARAMS if call.is_stateless else RESOURCE_NOT_FOUND, BAD_REQUEST_STATUS
-    raise RequestError(status, found.kind, members["error"]["message"], data=dict(call.arguments), code=code)
+    code = JSON_RPC_CODES[found.kind]
+    if found.kind in NOT_FOUND_KINDS and not call.is_stateless:
+        code = RESOURCE_NOT_FOUND
+    status = INTERNAL_ERROR_STATUS if code == INTERNAL_ERROR else BAD_REQUEST_STATUS
+    # The kind, because several have the same code.
+    data = {**call.arguments, "kind": found.kind}
+    raise RequestError(status, found.kind, members["error"]["message"], data=data, code=code)
 
 
 def encode_tool_result(call: McpToolCall, tool_result: ToolResult) -> bytes:

@@ -14,9 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from contextfold.common.canonical import Encodable
+    from contextfold.resolve.relevance.answer import GetResult
     from contextfold.resolve.root import CacheRoot
 
     Arguments = Mapping[str, object]
+
+# The values of arguments, which the schemas list; the modules that define them are imported by a call.
+UNITS = ("section", "document")
+COUNTERS = ("estimate-1", "o200k")
 
 
 def _resolve(root: CacheRoot, arguments: Arguments) -> str:
@@ -43,46 +48,81 @@ def _inspect_cache(root: CacheRoot, arguments: Arguments) -> str:
 def _ask(root: CacheRoot, arguments: Arguments) -> str:
     """Ask one cache, or all caches below the root if none is named."""
     from contextfold.common.relevance.question import read_question
+    from contextfold.errors import OptionInvalid, QueryInvalid
     from contextfold.resolve.root import check_name
     from contextfold.resolve.service import ask_many
 
     name = arguments.get("cache")
     named = (check_name(name),) if name is not None else ()
-    question = read_question(arguments.get("query"), arguments.get("budget", ASK_BUDGET))
-    unit = _unit(arguments.get("unit", "section"))
-    names = named or root.names()
-    caches = [("" if len(names) == 1 else each, root.cache(each)) for each in names]
-    return ask_many(caches, question, unit=unit).to_json()
+    if "query" not in arguments:
+        raise QueryInvalid("it is missing; give the question as `query`")
+    question = read_question(arguments["query"], arguments.get("budget", ASK_BUDGET))
+    unit, counter = arguments.get("unit", "section"), _counter(arguments)
+    if not isinstance(unit, str) or unit not in UNITS:
+        raise OptionInvalid(f"unit must be {' or '.join(UNITS)}")
+    names = named or root.names_to_ask()
+    try:
+        caches = [("" if len(names) == 1 else each, root.cache(each)) for each in names]
+        # Only a cache that the caller did not name can be left out.
+        return ask_many(caches, question, unit=unit, counter=counter, optional=() if named else names).to_json()
+    except ContextError as problem:
+        problem.cache = names[0] if len(names) == 1 else problem.cache
+        raise
 
 
 def _get(root: CacheRoot, arguments: Arguments) -> str:
-    from contextfold.common.relevance.question import checked_budget, line_range
-    from contextfold.errors import QueryInvalid
+    """Read a document of the named cache, or of the cache whose name is before the id."""
+    from contextfold.common.relevance.question import checked_budget
+    from contextfold.errors import OptionInvalid
+    from contextfold.resolve.relevance.answer import places_of
     from contextfold.resolve.root import check_name
+    from contextfold.resolve.service import get_first
 
-    name = check_name(arguments.get("cache"))
-    document_id, section, lines = (arguments.get(key) for key in ("id", "section", "lines"))
-    around = arguments.get("around", 0)
-    if not isinstance(document_id, str) or not isinstance(section, str | None) or not isinstance(lines, str | None):
-        raise QueryInvalid("id, section and lines are texts")
+    name = arguments.get("cache")
+    named = (check_name(name),) if name is not None else ()
+    document_id, section = arguments.get("id"), arguments.get("section")
+    if not isinstance(document_id, str):
+        raise OptionInvalid("id must be a text: the id of a document, as context.ask gives it")
+    if not isinstance(section, str | None):
+        raise OptionInvalid("section must be a text: a heading of the document")
+    lines, around = _lines(arguments), arguments.get("around", 0)
     if section is not None and lines is not None:
-        raise QueryInvalid("section and lines exclude each other; give one of them")
+        raise OptionInvalid("section and lines exclude each other; give one of them")
     if isinstance(around, bool) or not isinstance(around, int) or not 0 <= around <= AROUND_MAX:
-        raise QueryInvalid(f"around is a whole number from 0 to {AROUND_MAX}")
+        raise OptionInvalid(f"around must be a whole number from 0 to {AROUND_MAX}")
+    budget, counter = checked_budget(arguments.get("budget", GET_BUDGET)), _counter(arguments)
+
+    def get(cache: str, id_there: str) -> GetResult:
+        return root.cache(cache).get(id_there, budget, section=section, lines=lines, around=around, counter=counter)
+
+    places = places_of(document_id, named or root.names())
+    if not places:
+        raise OptionInvalid("there are several caches; give the name of one as `cache`, or an id like CACHE:ID")
+    return get_first(places, get).to_json()
+
+
+def _lines(arguments: Arguments) -> tuple[int, int] | None:
+    from contextfold.common.relevance.question import line_range
+    from contextfold.errors import OptionInvalid
+
+    lines = arguments.get("lines")
+    if lines is None:
+        return None
+    if not isinstance(lines, str):
+        raise OptionInvalid("lines must be a text like 40-58")
     try:
-        wanted = line_range(lines) if lines is not None else None
+        return line_range(lines)
     except ValueError as problem:
-        raise QueryInvalid(f"lines {problem}") from None
-    budget = checked_budget(arguments.get("budget", GET_BUDGET))
-    return root.cache(name).get(document_id, budget, section=section, lines=wanted, around=around).to_json()
+        raise OptionInvalid(f"lines {problem}") from None
 
 
-def _unit(value: object) -> str:
-    from contextfold.errors import QueryInvalid
+def _counter(arguments: Arguments) -> str:
+    from contextfold.errors import CounterMissing
 
-    if value not in ("section", "document"):
-        raise QueryInvalid("unit is section or document")
-    return str(value)
+    counter = arguments.get("counter", COUNTERS[0])
+    if not isinstance(counter, str) or counter not in COUNTERS:
+        raise CounterMissing(f"counter must be {' or '.join(COUNTERS)}")
+    return counter
 
 
 def _schema(*, optional: Mapping[str, Encodable] | None = None, **properties: Encodable) -> dict[str, Encodable]:
@@ -94,6 +134,11 @@ def _schema(*, optional: Mapping[str, Encodable] | None = None, **properties: En
 
 
 _READS = hints(reads=True, repeatable=True)
+_COUNTER: Encodable = {
+    "type": "string",
+    "enum": list(COUNTERS),
+    "description": f"How tokens are counted, {COUNTERS[0]} if absent",
+}
 _CACHE: Encodable = {"type": "string", "description": "Path or identifier of a built context cache"}
 
 RESOLVE_TOOLS = (
@@ -140,11 +185,13 @@ RESOLVE_TOOLS = (
                     "minimum": 0,
                     "description": f"Maximum tokens, {ASK_BUDGET} if absent",
                 },
-                "unit": {"type": "string", "enum": ["section", "document"], "description": "What is chosen"},
+                "unit": {"type": "string", "enum": list(UNITS), "description": "What is chosen"},
+                "counter": _COUNTER,
             },
         ),
         _READS,
         _ask,
+        explains=True,
     ),
     ResolveTool(
         "context.get",
@@ -152,17 +199,27 @@ RESOLVE_TOOLS = (
         "Read a document of a cache: all of it, the section below a heading, or some lines, with neighbouring sections "
         "if wanted, within a token budget.",
         _schema(
-            cache=_CACHE,
             id={"type": "string", "description": "The document's id, as context.ask gives it"},
             optional={
+                "cache": {
+                    "type": "string",
+                    "description": "The cache's name; not needed if the id begins with it, or if there is one cache",
+                },
                 "section": {"type": "string", "description": "A heading"},
                 "lines": {"type": "string", "description": "A range of lines, such as 40-58"},
-                "around": {"type": "integer", "minimum": 0, "description": "Neighbouring sections to add on each side"},
+                "around": {
+                    "type": "integer",
+                    "minimum": 0,
+                    "maximum": AROUND_MAX,
+                    "description": "Neighbouring sections to add on each side",
+                },
                 "budget": {"type": "integer", "minimum": 0, "description": f"Maximum tokens, {GET_BUDGET} if absent"},
+                "counter": _COUNTER,
             },
         ),
         _READS,
         _get,
+        explains=True,
     ),
 )
 
@@ -172,14 +229,52 @@ def call(tool: ResolveTool, root: CacheRoot, arguments: Arguments) -> ToolResult
     try:
         return ToolResult(tool.handler(root, arguments))
     except ContextError as problem:
-        return failure(problem)
+        return failure(problem, explanation(problem) if tool.explains else "")
     except Exception as problem:
         return failure(InternalError(f"{type(problem).__name__}: {problem}"))
 
 
-def failure(problem: ContextError) -> ToolResult:
+def failure(problem: ContextError, explained: str = "") -> ToolResult:
     """An error in the frozen format, which has only a code and a message."""
+    message = f"{problem.message}: {explained}" if explained else problem.message
+    return failed(problem.code, message, f"{problem.code}: {problem.reason}")
+
+
+def failed(code: str, message: str, reason: str) -> ToolResult:
     from contextfold.common.canonical import encode
 
-    text = encode({"error": {"code": problem.code, "message": problem.message}}) + "\n"
-    return ToolResult(text, problem.code, f"{problem.code}: {problem.reason}")
+    return ToolResult(encode({"error": {"code": code, "message": message}}) + "\n", code, reason)
+
+
+def explanation(problem: ContextError) -> str:
+    """What was wrong and what to do, for the caller of a tool that explains its errors. It contains no path."""
+    from contextfold.cache_errors import (
+        REBUILD_IT,
+        CacheInvalid,
+        CacheMissing,
+        DocumentMissing,
+        IndexMissing,
+        NoCacheNamed,
+    )
+    from contextfold.common.relevance.question import quoted
+    from contextfold.errors import BudgetInvalid, QueryInvalid, StorageFailed
+
+    name = quoted(problem.cache)
+    cache = f"the cache {name}" if problem.cache else "a cache"
+    explained = ""
+    match problem:
+        case DocumentMissing():
+            explained = f"context.ask gives the ids of the documents in {cache}"
+        case NoCacheNamed() | QueryInvalid() | BudgetInvalid():
+            explained = problem.reason
+        case CacheMissing():
+            explained = f"none below the cache root is called {name}; " if problem.cache else ""
+            explained += "context.list_caches lists the caches"
+        case IndexMissing():
+            explained = f"{cache} cannot be asked: {problem.advice}"
+        case CacheInvalid():
+            explained = f"{cache} is damaged, a file is not as it was built; {REBUILD_IT}"
+        case StorageFailed():
+            unread = cache if problem.cache else "the cache root"
+            explained = f"the server cannot read {unread}; it may lack the permission"
+    return explained

@@ -6,6 +6,7 @@ Importing this module is cheap; a reader imports what it needs.
 
 from __future__ import annotations
 
+from contextfold.errors import ContextError
 from contextfold.serve.mcp.tools import ResolveTool, hints
 
 TYPE_CHECKING = False
@@ -53,24 +54,28 @@ def _list(root: CacheRoot, _arguments: Arguments) -> str:
 def _read(root: CacheRoot, arguments: Arguments) -> str:
     from urllib.parse import unquote_to_bytes
 
-    from contextfold.cache_errors import CacheMissing
+    from contextfold.cache_errors import NoCacheNamed
     from contextfold.common.canonical import encode
     from contextfold.resolve.root import check_name
 
     uri = arguments.get("uri")
     if not isinstance(uri, str) or not uri.startswith(SCHEME):
-        raise CacheMissing(f"a resource's address begins with {SCHEME}")
+        raise NoCacheNamed(f"a resource's address begins with {SCHEME}")
     written_name, _, written_id = uri.removeprefix(SCHEME).partition("/")
     try:
         name, document_id = (unquote_to_bytes(part).decode() for part in (written_name, written_id))
     except UnicodeError:
-        raise CacheMissing("the address is not UTF-8") from None
-    cache = root.cache(check_name(name))
-    if document_id:
-        kind = MARKDOWN_TYPE if document_id.lower().endswith(MARKDOWN_ENDINGS) else PLAIN_TYPE
-        text = cache.document_text(document_id)
-    else:
-        kind, text = JSON_TYPE, encode(cache.table_of_contents(DOCUMENTS_LISTED_MAX))
+        raise NoCacheNamed("the address is not UTF-8") from None
+    try:
+        cache = root.cache(check_name(name))
+        if document_id:
+            kind = MARKDOWN_TYPE if document_id.lower().endswith(MARKDOWN_ENDINGS) else PLAIN_TYPE
+            text = cache.document_text(document_id)
+        else:
+            kind, text = JSON_TYPE, encode(cache.table_of_contents(DOCUMENTS_LISTED_MAX))
+    except ContextError as problem:
+        problem.cache = name
+        raise
     return encode({"contents": [{"uri": uri, "mimeType": kind, "text": text}]})
 
 
@@ -85,9 +90,9 @@ _READS = hints(reads=True, repeatable=True)
 RESOURCE_READERS = {
     reader.name: reader
     for reader in (
-        ResolveTool("resources/list", "", "", {}, _READS, _list),
-        ResolveTool("resources/read", "", "", {}, _READS, _read),
-        ResolveTool("resources/templates/list", "", "", {}, _READS, _list_templates),
+        ResolveTool("resources/list", "", "", {}, _READS, _list, explains=True),
+        ResolveTool("resources/read", "", "", {}, _READS, _read, explains=True),
+        ResolveTool("resources/templates/list", "", "", {}, _READS, _list_templates, explains=True),
     )
 }
 

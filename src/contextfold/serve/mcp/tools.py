@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     Arguments = Mapping[str, object]
 
+# An error repeats at most this many characters of an argument's name.
+ARGUMENT_NAME_MAX = 60
 META_STATE = "contextfold/state"
 META_COUNTER = "contextfold/counter"
 
@@ -55,6 +57,8 @@ class ResolveTool(Record):
     schema: dict[str, Encodable]
     hints: dict[str, bool]
     handler: Callable[[CacheRoot, Arguments], str]
+    # Whether its errors say what was wrong. The messages of the tools of v0 are frozen.
+    explains: bool = False
 
 
 class FoldTool(Record):
@@ -93,6 +97,21 @@ def listing(tool: Tool) -> dict[str, Encodable]:
     }
 
 
+def unknown_arguments(tool: Tool, arguments: Arguments) -> str:
+    """What is wrong if a call has arguments that the tool does not take; empty if it has none."""
+    properties = tool.schema.get("properties")
+    if tool.schema.get("additionalProperties") is not False or not isinstance(properties, dict):
+        return ""
+    unknown = sorted(arguments.keys() - properties.keys())
+    if not unknown:
+        return ""
+    if not (isinstance(tool, ResolveTool) and tool.explains):
+        return "Invalid params"
+    # Escaped, because a name may be any text.
+    name = ascii(unknown[0][:ARGUMENT_NAME_MAX])
+    return f"Invalid params: {tool.name} has no argument {name}; it takes {', '.join(properties)}"
+
+
 def instructions(tools: Sequence[Tool]) -> str:
     """The `instructions` that a server gives to a model."""
     uses = "; ".join(f"{tool.name}: {tool.purpose}" for tool in tools)
@@ -102,6 +121,7 @@ def instructions(tools: Sequence[Tool]) -> str:
 
 
 _ABOUT: dict[type, str] = {
-    ResolveTool: "Whole documents for a question and a token budget, from caches built beforehand.",
+    ResolveTool: "Finds the passages and documents that answer a question, within a token budget, in caches that were "
+    "built beforehand.",
     FoldTool: "Keeps a long conversation small: finished work is replaced by a summary and stays readable.",
 }

@@ -17,14 +17,13 @@ import asyncio
 import json
 import re
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from urllib.parse import unquote_to_bytes
 
 from starlette.routing import Route
 
 from contextfold.fold import messages
-from contextfold.fold.ledger.sent_request import was_warm
+from contextfold.fold.ledger.sent_request import Sent, was_warm
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.stored_results import LeftOutResultsInStore
 from contextfold.serve.http.exchange import AS_IT_CAME, ClientGone, Headers, Receive, Scope, Send
@@ -32,7 +31,7 @@ from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.proxy.forwarding import REASONS, ProxiedCall, ProxiedRequest, RequestFolding, ResultFolding
 from contextfold.serve.proxy.response_reader import ResponseReader
-from contextfold.serve.proxy.session_reports import HostSessions, ProxiedReport, SessionReports
+from contextfold.serve.proxy.session_reports import HostSessions, SessionReports
 from contextfold.serve.proxy.upstream import TIMEOUT, Provider, UpstreamFailed, UpstreamResponse
 from contextfold.serve.request_error import RequestError, busy
 from contextfold.settings import ProxySettings
@@ -45,11 +44,6 @@ EXCHANGE_S = 3600.0
 DECODED_TIMES = 4
 OK_LEAST, OK_MOST = 200, 299
 
-_ANTHROPIC_CALLS = {
-    b"v1/messages": ProxiedCall("anthropic"),
-    b"v1/messages/count_tokens": ProxiedCall("anthropic", is_count=True),
-}
-_OPENAI_CALLS = {b"chat/completions": ProxiedCall("openai-chat"), b"responses": ProxiedCall("openai-responses")}
 _GEMINI_CALL = re.compile(
     rb"v1[a-z0-9]{0,16}/models/([^/:]{1,256}):(generateContent|streamGenerateContent|countTokens)"
 )
@@ -98,13 +92,15 @@ class Proxy:
             await endpoint.provider.close()
 
 
-class ProviderEndpoint(ABC):
+class ProviderEndpoint:
     name = ""
     prefix = ""
+    # The calls that are folded, by the path of their `POST`.
+    calls: Mapping[bytes, ProxiedCall] = {}
 
-    @abstractmethod
     def proxied_call(self, path: bytes) -> ProxiedCall | None:
         """The call in a `POST` to this path; None if it is not folded."""
+        return self.calls.get(path)
 
     def __init__(self, provider: Provider, folding: RequestFolding, reports: SessionReports, metrics: Metrics) -> None:
         self.provider, self._folding, self._reports, self._metrics = provider, folding, reports, metrics
@@ -148,11 +144,11 @@ class ProviderEndpoint(ABC):
 
     async def _exchange(self, request: ProxiedRequest, send: Send, observer: ResponseObserver | None) -> None:
         try:
-            response = await self.provider.ask(request.method, request.target, request.headers, request.body)
+            response = await self.provider.ask(request.method, request.target, request.headers, request)
         except UpstreamFailed as failure:
             raise self._failure(failure, has_begun=False) from None
         # An upstream may respond before it has read the whole request. Then it does not read the rest.
-        request.incoming.is_over.set()
+        request.is_read.set()
         try:
             headers = observer.begin(response) if observer else response.headers
             await send({"type": "http.response.start", "status": response.status, "headers": headers, AS_IT_CAME: True})
@@ -199,9 +195,10 @@ class AnthropicEndpoint(ProviderEndpoint):
 
     name = "anthropic"
     prefix = ANTHROPIC_PATH
-
-    def proxied_call(self, path: bytes) -> ProxiedCall | None:
-        return _ANTHROPIC_CALLS.get(path)
+    calls: Mapping[bytes, ProxiedCall] = {
+        b"v1/messages": ProxiedCall("anthropic"),
+        b"v1/messages/count_tokens": ProxiedCall("anthropic", is_count=True),
+    }
 
 
 class OpenAiEndpoint(ProviderEndpoint):
@@ -209,9 +206,10 @@ class OpenAiEndpoint(ProviderEndpoint):
 
     name = "openai"
     prefix = OPENAI_PATH
-
-    def proxied_call(self, path: bytes) -> ProxiedCall | None:
-        return _OPENAI_CALLS.get(path)
+    calls: Mapping[bytes, ProxiedCall] = {
+        b"chat/completions": ProxiedCall("openai-chat"),
+        b"responses": ProxiedCall("openai-responses"),
+    }
 
 
 class GeminiEndpoint(ProviderEndpoint):
@@ -236,25 +234,12 @@ class ResponseObserver:
         self._opening_tokens = request.projection.opening_tokens if request.projection else 0
         self._reader: ResponseReader | None = None
         self._left_bytes: int | None = None
-        self._preparing: asyncio.Task[ProxiedReport | None] | None = None
+        self._preparing: asyncio.Task[Sent | None] | None = None
         if request.projection is not None and call.is_count:
             request.mark_reported(0)
         elif request.projection is not None:
-            report = reports.prepare(
-                request.owner,
-                request.given_headers,
-                call.format,
-                projection=request.projection,
-                conversation=request.conversation,
-                newly_left_out=request.newly_left_out,
-                lapsed_s=request.lapsed_s,
-            )
-            self._preparing = asyncio.get_running_loop().create_task(report)
-            self._preparing.add_done_callback(self._prepared)
-
-    def _prepared(self, preparing: asyncio.Task[ProxiedReport | None]) -> None:
-        report = None if preparing.cancelled() else preparing.result()
-        self._request.mark_reported(report.text_chars if report else 0)
+            preparing = reports.prepare(call.format, request, request.projection)
+            self._preparing = asyncio.get_running_loop().create_task(preparing)
 
     def begin(self, response: UpstreamResponse) -> Headers:
         """The response's headers, with those of the proxy."""
@@ -284,7 +269,7 @@ class ResponseObserver:
             response = self._reader.facts()
             tokens = self._request.receipt.tokens_after
             self._request.was_warm = was_warm(response.usage, tokens, self._opening_tokens)
-            self._reports.report(self._preparing, response, self._request.size_bytes)
+            self._reports.report(self._request, self._preparing, response)
             self._reader = self._preparing = None
 
     def close(self) -> None:
@@ -301,7 +286,7 @@ async def _while_client_stays(request: ProxiedRequest, receive: Receive, work: C
     """Do the work; cancel it when the client disconnects."""
 
     async def gone() -> None:
-        await request.incoming.is_over.wait()
+        await request.is_read.wait()
         while (await receive())["type"] != "http.disconnect":
             pass
 

@@ -38,6 +38,7 @@ from contextfold.fold.ports.left_out_results import (
     ResultOrigin,
     StoredResult,
 )
+from contextfold.fold.service.callers import Target
 from contextfold.fold.service.reports import ScrubbedText
 from contextfold.fold.service.stored_results import LeftOutResultsInStore
 from contextfold.serve.http.exchange import OWNER, ClientGone, Headers, Receive, Scope
@@ -53,7 +54,7 @@ FOLDED_ALL_MAX_BYTES = 256 << 20
 FOLDED_OWNER_MAX_BYTES = 128 << 20
 # A longer request is parsed in a thread, so that other requests are answered meanwhile.
 INLINE_BYTES = 256 << 10
-# A stored body is sent in parts of this size. The upstream's timeout applies to each part.
+# A part in memory is sent in pieces of this size at most. The upstream's timeout applies to each.
 PART_BYTES = 256 << 10
 THREADS = 2
 # At most this many records of conversations are being written at the same time.
@@ -62,56 +63,10 @@ NOTES_MAX = 1000
 STORE_S = 2.0
 RESULTS_HEADER = b"x-context-fold-results"
 RequestHeaders = Mapping[bytes, list[bytes]]
-# Finds the origin of results from owner, headers, conversation and the session that the history names.
-OriginOf = Callable[[str, RequestHeaders, Conversation, str | None], Awaitable[ResultOrigin]]
 
 # The reasons why a request was not parsed, in addition to those of `fold.messages`.
 TOO_LARGE, BUSY, ENCODED, FAILED = "too_large", "busy", "encoded", "failed"
 REASONS = (TOO_LARGE, BUSY, ENCODED, FAILED)
-
-
-class IncomingBody(httpx2.AsyncByteStream):
-    """The client's body as it arrives. Parts that were given back are read again first."""
-
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self._given_back: deque[bytes] = deque()
-        self._taken: Callable[[], None] = lambda: None
-        self.is_over = asyncio.Event()
-
-    def give_back(self, parts: Iterable[bytes], taken: Callable[[], None]) -> None:
-        """Make the next reads return these parts; `taken` is called when they are no longer in memory."""
-        self._given_back, self._taken = deque(parts), taken
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        while self._given_back:
-            yield self._given_back.popleft()
-        self._taken()
-        while not self.is_over.is_set():
-            yield await self.next()
-
-    async def next(self) -> bytes:
-        message = await self._receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        if not message.get("more_body", False):
-            self.is_over.set()
-        part: bytes = message.get("body", b"")
-        return part
-
-
-class _StoredBody(httpx2.AsyncByteStream):
-    """A body in memory. It is sent once, in parts small enough for a slow connection, and then released."""
-
-    def __init__(self, body: bytes, taken: Callable[[], None]) -> None:
-        self._body, self._taken = body, taken
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        body, self._body = self._body, b""
-        for start in range(0, len(body), PART_BYTES):
-            yield body[start : start + PART_BYTES]
-        del body
-        self._taken()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +80,12 @@ class ProxiedCall:
     is_count: bool = False
 
 
-class ProxiedRequest:
+class ProxiedRequest(httpx2.AsyncByteStream):
     """A request from its arrival to the end of its response.
 
-    `body` and `headers` are sent to the upstream. The bytes of the body count against a budget that all requests share.
-    After the request was sent, only the parts for its session's report still count.
+    `headers` are sent to the upstream. The request itself is the stream of its body: the parts in memory, then what
+    still arrives from the client. The bytes of the body count against a budget that all requests share. After the
+    request was sent, only the parts for its session's report still count.
     """
 
     def __init__(self, scope: Scope, target: bytes, receive: Receive, budget: ByteBudget) -> None:
@@ -140,11 +96,15 @@ class ProxiedRequest:
         for name, value in scope["headers"]:
             self.given_headers.setdefault(name, []).append(value)
         self.headers: Headers = sent_on(scope["headers"])
-        self.incoming = IncomingBody(receive)
-        self.body: httpx2.AsyncByteStream = self.incoming
+        # Set when the body has arrived completely, or the rest is not needed.
+        self.is_read = asyncio.Event()
+        self._receive = receive
+        self._stored: deque[bytes] = deque()
         self.receipt = _unread("")
         self.projection: BodyProjection | None = None
         self.conversation: Conversation | None = None
+        # The session that the request belongs to, when it is found.
+        self.session: Target | None = None
         # The outcomes to record, if the request counts as one of its conversation.
         self.outcomes: Mapping[str, CallOutcome] | None = None
         # The ids of results that this request is the first to leave out.
@@ -155,6 +115,7 @@ class ProxiedRequest:
         self.was_warm = False
         self.size_bytes = 0
         self._budget = budget
+        # Whether no part of the body is in memory any more.
         self._is_sent = False
         self._session_bytes: int | None = None
 
@@ -163,9 +124,35 @@ class ProxiedRequest:
         claimed = self.given_headers.get(b"content-length", [b"0"])[0]
         return int(claimed) if claimed.isdigit() else 0
 
+    async def next_part(self) -> bytes:
+        """The next part of the body from the client."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        if not message.get("more_body", False):
+            self.is_read.set()
+        part: bytes = message.get("body", b"")
+        return part
+
+    def send_parts(self, parts: Iterable[bytes]) -> None:
+        """Send these parts to the upstream, before those that still arrive."""
+        self._stored = deque(parts)
+
     def send_body(self, body: bytes) -> None:
         """Send this body to the upstream."""
-        self.body, self.headers = _StoredBody(body, self.mark_sent), with_body(self.headers, len(body))
+        self.send_parts([body])
+        self.headers = with_body(self.headers, len(body))
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while self._stored:
+            part = self._stored.popleft()
+            for start in range(0, len(part), PART_BYTES):
+                yield part[start : start + PART_BYTES]
+            del part
+        self._is_sent = True
+        self._release_unneeded()
+        while not self.is_read.is_set():
+            yield await self.next_part()
 
     def reserve(self, size: int) -> bool:
         """Count bytes against the budget; False if they exceed it."""
@@ -173,10 +160,6 @@ class ProxiedRequest:
             return False
         self.size_bytes += size
         return True
-
-    def mark_sent(self) -> None:
-        self._is_sent = True
-        self._release_unneeded()
 
     def mark_reported(self, size: int) -> None:
         """Count the bytes that were taken from the request for its session's report."""
@@ -225,7 +208,7 @@ class ResultFolding:
         store: LeftOutResultsInStore,
         scrub: Callable[..., Awaitable[Sequence[ScrubbedText]]],
         *,
-        origin: OriginOf,
+        origin: Callable[[ProxiedRequest, str | None], Awaitable[ResultOrigin]],
         is_on: bool,
         prompt_cache_s: float | None,
         clock: Callable[[], float],
@@ -280,7 +263,7 @@ class ResultFolding:
                 for each, text, stub in zip(cold, texts, stubs, strict=True)
             ]
             async with asyncio.timeout(STORE_S):
-                origin = await self._origin(owner, request.given_headers, conversation, projection.session_id)
+                origin = await self._origin(request, projection.session_id)
                 return tuple(await self._store.keep(owner, conversation.id, stored, origin))
         except Exception as problem:
             _log_store_failure("proxy.results_not_stored", problem)
@@ -362,12 +345,12 @@ class RequestFolding:
             return TOO_LARGE
         parts: list[bytes] = []
         size = 0
-        while not request.incoming.is_over.is_set():
-            part = await request.incoming.next()
+        while not request.is_read.is_set():
+            part = await request.next_part()
             parts.append(part)
             size += len(part)
             if size > FOLDED_MAX_BYTES or not request.reserve(len(part)):
-                request.incoming.give_back(parts, request.mark_sent)
+                request.send_parts(parts)
                 return TOO_LARGE if size > FOLDED_MAX_BYTES else BUSY
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         del parts

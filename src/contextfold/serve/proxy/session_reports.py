@@ -20,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from contextfold.common.dataclass import dataclass, replace
+from contextfold.common.dataclass import replace
 from contextfold.common.exception_location import place_of
 from contextfold.errors import ArgumentInvalid, FoldError, StoreUnavailable
 from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share
@@ -32,6 +32,7 @@ from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.inbox import InboxFull
 from contextfold.serve.ops.logs import log
 from contextfold.serve.proxy.conversations import Conversation
+from contextfold.serve.proxy.forwarding import ProxiedRequest
 from contextfold.serve.proxy.response_reader import ResponseFacts
 
 PROJECT_HEADER, SESSION_HEADER = b"x-context-project", b"x-context-session"
@@ -49,21 +50,6 @@ CONVERSATIONS_MAX = 10_000
 HostSessions = Callable[[str, str, str | None], Target | None]
 
 
-@dataclass(frozen=True, slots=True)
-class ProxiedReport:
-    """The facts about a request that are known before its response."""
-
-    owner: str
-    conversation: Conversation | None
-    # None if the session is not known.
-    target: Target | None
-    sent: Sent
-
-    @property
-    def text_chars(self) -> int:
-        return sum(len(text) for share in self.sent.shares for text in share.texts)
-
-
 class SessionReports:
     def __init__(self, fold: FoldService, host_sessions: HostSessions) -> None:
         self._fold, self._host_sessions = fold, host_sessions
@@ -73,50 +59,39 @@ class SessionReports:
         # The number of content blocks in the last request of each conversation.
         self._blocks: OrderedDict[tuple[str, str], int] = OrderedDict()
 
-    async def prepare(
-        self,
-        owner: str,
-        headers: Mapping[bytes, list[bytes]],
-        api: Format,
-        *,
-        projection: BodyProjection,
-        conversation: Conversation | None,
-        newly_left_out: frozenset[str],
-        lapsed_s: float = 0.0,
-    ) -> ProxiedReport | None:
-        """Prepare the report of a request; None if that is not possible."""
+    async def prepare(self, api: Format, request: ProxiedRequest, projection: BodyProjection) -> Sent | None:
+        """Find the session of a request, and what is known of it before its response; None if that is not possible."""
+        text_chars = 0
         try:
-            sent = _sent(
-                api, projection, conversation, newly_left_out, self._new_blocks(owner, conversation, projection)
-            )
-            sent = replace(sent, lapsed_s=int(lapsed_s))
-            target = await self._target(owner, headers, conversation, projection.session_id)
-            if target is None and projection.session_id is not None:
-                # The session belongs to another owner, or no longer exists.
-                return None
-            if target is None:
-                return ProxiedReport(owner, conversation, None, sent)
-            if self._fold.sessions.last_known(target.key).session_id is None:
+            sent = _sent(api, request, projection, self._new_blocks(request, projection))
+            request.session = await self._session_of(request, projection.session_id)
+            if request.session is None:
+                # The session belongs to another owner, or no longer exists; or it is not known yet.
+                return None if projection.session_id is not None else sent
+            key = request.session.key
+            if self._fold.sessions.last_known(key).session_id is None:
                 # Without the session's state, more texts than necessary are reported.
                 with suppress(StoreUnavailable):
-                    await self._fold.sessions.look(target.key)
-            shares = _shares(projection, self._fold.messages_known(target.key))
-            compactions = self._fold.compactions_known(target.key)
-            return ProxiedReport(owner, conversation, target, replace(sent, shares=shares, compactions=compactions))
+                    await self._fold.sessions.look(key)
+            shares = _shares(projection, self._fold.messages_known(key))
+            text_chars = sum(len(text) for share in shares for text in share.texts)
+            return replace(sent, shares=shares, compactions=self._fold.compactions_known(key))
         except FoldError as problem:
             _log_lost(code=problem.code)
         except Exception as problem:
             # After a bug, the report is lost and the response is not affected.
             _log_lost(problem)
+        finally:
+            request.mark_reported(text_chars)
         return None
 
-    def report(self, preparing: asyncio.Task[ProxiedReport | None], response: ResponseFacts, size_bytes: int) -> None:
-        """Record the report, now or when it is prepared. Until then `size_bytes` of its request stay in memory."""
+    def report(self, request: ProxiedRequest, preparing: asyncio.Task[Sent | None], response: ResponseFacts) -> None:
+        """Record a request, now or when its report is prepared. Until then its bytes stay in memory."""
         if preparing.done():
-            self._hand_over(preparing.result(), response)
-        elif len(self._waiting) < WAITING_MAX and sum(self._waiting.values()) + size_bytes <= WAITING_MAX_BYTES:
-            waiting = asyncio.get_running_loop().create_task(self._hand_over_later(preparing, response))
-            self._waiting[waiting] = size_bytes
+            self._hand_over(request, preparing.result(), response)
+        elif len(self._waiting) < WAITING_MAX and sum(self._waiting.values()) + request.size_bytes <= WAITING_MAX_BYTES:
+            waiting = asyncio.get_running_loop().create_task(self._hand_over_later(request, preparing, response))
+            self._waiting[waiting] = request.size_bytes
             waiting.add_done_callback(self._waiting.pop)
         else:
             preparing.cancel()
@@ -127,28 +102,26 @@ class SessionReports:
             waiting.cancel()
         await asyncio.gather(*self._waiting, return_exceptions=True)
 
-    async def _hand_over_later(self, preparing: asyncio.Task[ProxiedReport | None], response: ResponseFacts) -> None:
-        self._hand_over(await preparing, response)
+    async def _hand_over_later(
+        self, request: ProxiedRequest, preparing: asyncio.Task[Sent | None], response: ResponseFacts
+    ) -> None:
+        self._hand_over(request, await preparing, response)
 
-    def _hand_over(self, report: ProxiedReport | None, response: ResponseFacts) -> None:
-        if report is None:
+    def _hand_over(self, request: ProxiedRequest, sent: Sent | None, response: ResponseFacts) -> None:
+        if sent is None:
             return
         sent = replace(
-            report.sent,
-            usage=response.usage,
-            our_output_tokens=response.our_output_tokens,
-            only_ours=response.only_ours,
+            sent, usage=response.usage, our_output_tokens=response.our_output_tokens, only_ours=response.only_ours
         )
-        conversation = report.conversation
         try:
             # A hook may have reported the host's session while the model worked.
-            target = report.target or self._host_target(report.owner, conversation)
+            target = request.session or self._host_session(request)
             if target is not None:
-                for earlier in self._assigned(report.owner, conversation):
+                for earlier in self._assigned(request):
                     self._fold.sent(target, earlier)
                 self._fold.sent(target, sent)
-            elif conversation is not None:
-                self._wait_for_session((report.owner, conversation.id), sent)
+            elif request.conversation is not None:
+                self._wait_for_session((request.owner, request.conversation.id), sent)
         except InboxFull:
             _log_lost(code="busy")
         except FoldError as problem:
@@ -168,14 +141,15 @@ class SessionReports:
         if len(self._unassigned) > UNASSIGNED_CONVERSATIONS_MAX:
             self._unassigned.popitem(last=False)
 
-    def _assigned(self, owner: str, conversation: Conversation | None) -> list[Sent]:
-        return self._unassigned.pop((owner, conversation.id), []) if conversation else []
+    def _assigned(self, request: ProxiedRequest) -> list[Sent]:
+        conversation = request.conversation
+        return self._unassigned.pop((request.owner, conversation.id), []) if conversation else []
 
-    def _new_blocks(self, owner: str, conversation: Conversation | None, projection: BodyProjection) -> int:
+    def _new_blocks(self, request: ProxiedRequest, projection: BodyProjection) -> int:
         """The number of content blocks since the conversation's last request; 0 if it is not known."""
-        if conversation is None:
+        if request.conversation is None:
             return 0
-        key = (owner, conversation.id)
+        key = (request.owner, request.conversation.id)
         before = self._blocks.pop(key, None)
         self._blocks[key] = projection.blocks
         if len(self._blocks) > CONVERSATIONS_MAX:
@@ -184,16 +158,10 @@ class SessionReports:
 
     # ---- which session a request belongs to
 
-    async def origin(
-        self,
-        owner: str,
-        headers: Mapping[bytes, list[bytes]],
-        conversation: Conversation,
-        session_id: str | None,
-    ) -> ResultOrigin:
-        """The project and session of a request, if they are known."""
+    async def origin(self, request: ProxiedRequest, session_id: str | None) -> ResultOrigin:
+        """The project and session of a request, if they are known. `session_id` is the one that its history names."""
         try:
-            target = await self._target(owner, headers, conversation, session_id)
+            target = await self._session_of(request, session_id)
         except FoldError:
             target = None
         if target is None:
@@ -202,13 +170,8 @@ class SessionReports:
         known = self._fold.sessions.last_known(target.key).session_id
         return ResultOrigin(target.key.project_hash, path, known or session_id or "")
 
-    async def _target(
-        self,
-        owner: str,
-        headers: Mapping[bytes, list[bytes]],
-        conversation: Conversation | None,
-        session_id: str | None,
-    ) -> Target | None:
+    async def _session_of(self, request: ProxiedRequest, session_id: str | None) -> Target | None:
+        headers, conversation = request.given_headers, request.conversation
         projects, names = headers.get(PROJECT_HEADER, []), headers.get(SESSION_HEADER, [])
         if projects:
             if len(projects) > 1 or len(names) > 1:
@@ -217,10 +180,10 @@ class SessionReports:
                 project, name = projects[0].decode("utf-8"), names[0].decode("utf-8") if names else None
             except UnicodeDecodeError:
                 raise ArgumentInvalid("X-Context-Project", "must be UTF-8") from None
-            target = target_of(Caller(owner, name), project_at(project))
+            target = target_of(Caller(request.owner, name), project_at(project))
             return target if name else _agent_target(target, conversation)
-        named = await self._by_id(owner, session_id) if session_id else None
-        return _agent_target(named, conversation) if named else self._host_target(owner, conversation)
+        named = await self._by_id(request.owner, session_id) if session_id else None
+        return _agent_target(named, conversation) if named else self._host_session(request)
 
     async def _by_id(self, owner: str, session_id: str) -> Target | None:
         known = self._fold.address(owner, session_id)
@@ -230,10 +193,11 @@ class SessionReports:
         state = await self._fold.sessions.look(key) if key else None
         return Target(key, state.project_path, state.name) if key is not None and state is not None else None
 
-    def _host_target(self, owner: str, conversation: Conversation | None) -> Target | None:
+    def _host_session(self, request: ProxiedRequest) -> Target | None:
+        conversation = request.conversation
         if conversation is None or not conversation.host_session:
             return None
-        return self._host_sessions(owner, conversation.host_session, conversation.agent or None)
+        return self._host_sessions(request.owner, conversation.host_session, conversation.agent or None)
 
 
 def _agent_target(target: Target, conversation: Conversation | None) -> Target:
@@ -268,13 +232,8 @@ def _texts(projection: BodyProjection, span: Span, known: int, most_chars: int) 
     return tuple(reversed(texts))
 
 
-def _sent(
-    api: Format,
-    projection: BodyProjection,
-    conversation: Conversation | None,
-    newly_left_out: frozenset[str],
-    new_blocks: int,
-) -> Sent:
+def _sent(api: Format, request: ProxiedRequest, projection: BodyProjection, new_blocks: int) -> Sent:
+    conversation, newly_left_out = request.conversation, request.newly_left_out
     receipt = projection.receipt
     return Sent(
         id=f"req_{secrets.token_hex(8)}",
@@ -294,6 +253,7 @@ def _sent(
         new_blocks=new_blocks,
         opening_tokens=projection.opening_tokens,
         conversation=conversation.id if conversation else "",
+        lapsed_s=int(request.lapsed_s),
     )
 
 

@@ -1,33 +1,22 @@
-"""Readers of the archive on NATS: trajectories, and summaries by their words.
-
-NATS cannot search. So the summaries of an owner who searches are in memory, in an index of SQLite, which is updated
-before each search. Matching and ranking are then the same as in the SQLite store.
-"""
+"""Reads trajectories from the archive on NATS."""
 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
-from contextfold.common.dataclass import dataclass, field
+from contextfold.common.dataclass import dataclass
 from contextfold.fold.archive import ArchiveEntry, up_to
-from contextfold.fold.ports.store import SEARCH_MOST, Summary, Trajectory
+from contextfold.fold.ports.store import Trajectory
 from contextfold.stores.nats.wire import records
 from contextfold.stores.nats.wire.chunks import read_chunks
-from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
+from contextfold.stores.nats.wire.jetstream import JetStream
 from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped
-from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
-from contextfold.stores.sqlite.queries import TrajectoryQuery, phrases
+from contextfold.stores.sqlite.queries import TrajectoryQuery
 
 # This many messages are read at once.
 AT_ONCE: Final = 32
-# The most owners whose summaries are in memory.
-OWNERS_MOST: Final = 64
-# The most summaries that are added to an index at once.
-ADD_MOST: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +37,6 @@ class ArchiveReader:
     def __init__(self, js: JetStream, names: SubjectNames) -> None:
         self._js = js
         self._names = names
-        self._indexes: OrderedDict[str, _SummaryIndex] = OrderedDict()
-
-    # ---- trajectories
 
     async def trajectory(self, query: TrajectoryQuery) -> Trajectory | None:
         names = self._names
@@ -107,42 +93,6 @@ class ArchiveReader:
         all_entries = records.entries_in(await read_chunks(self._js, self._names.archive, archived, document.chunks))
         return [all_entries[number] for number in document.positions]
 
-    # ---- summaries
-
-    async def search(self, owner: str, query: str, project_hash: str | None, limit: int) -> list[Summary]:
-        words = phrases(query)
-        if not words or limit < 1:
-            return []
-        index = self._indexes.setdefault(owner, _SummaryIndex())
-        self._indexes.move_to_end(owner)
-        while len(self._indexes) > OWNERS_MOST:
-            self._indexes.popitem(last=False)
-
-        async def answer() -> list[Summary]:
-            async with index.lock:
-                await self._bring_up_to_date(owner, index)
-                return await asyncio.to_thread(index.search, words, project_hash, min(limit, SEARCH_MOST))
-
-        # A thread cannot be cancelled: a caller that gives up leaves it, and the lock, until it is done.
-        return await asyncio.shield(asyncio.create_task(answer()))
-
-    def forget(self) -> None:
-        """Drop the indexes, because summaries may have been deleted. They are built again when they are needed."""
-        self._indexes.clear()
-
-    async def _bring_up_to_date(self, owner: str, index: _SummaryIndex) -> None:
-        subjects = self._names.archived_of(owner, None, "summaries.>")
-        last = await self._js.last(self._names.archive, subjects)
-        if last is None:
-            return
-        some: list[StoredMessage] = []
-        async for stored in read_to(self._js, StreamQuery(self._names.archive, subjects, index.reached), last.seq):
-            some.append(stored)
-            if len(some) >= ADD_MOST:
-                await asyncio.to_thread(index.add, some)
-                some = []
-        await asyncio.to_thread(index.add, some)
-
 
 def _archive_subject(subject: str) -> _ArchiveSubject:
     first, kind, revision = subject.split(".")[-3:]
@@ -157,66 +107,3 @@ def _from(items: Sequence[_ArchiveSubject], after_n: int) -> list[_ArchiveSubjec
     """Those that may have an entry after `after_n`: of those that start before it, only the last of each session."""
     latest = {item.session: item for item in items if item.first <= after_n}
     return [item for item in items if item.first > after_n or latest[item.session] is item]
-
-
-@dataclass(slots=True)
-class _SummaryIndex:
-    """The summaries of one owner. Threads use it one after the other."""
-
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    reached: int = 0
-    connection: sqlite3.Connection = field(default_factory=lambda: _new_index())  # noqa: PLW0108 - defined below
-
-    def add(self, some: Sequence[StoredMessage]) -> None:
-        for stored in some:
-            *_, session, _, branch, revision = stored.subject.split(".")
-            key = f"{session}.{branch}"
-            row = self.connection.execute("SELECT id, revision FROM summaries WHERE key = ?", (key,)).fetchone()
-            if row is None or row[1] < int(revision):
-                if row is not None:
-                    self.connection.execute("DELETE FROM words WHERE rowid = ?", (row[0],))
-                    self.connection.execute("DELETE FROM summaries WHERE id = ?", (row[0],))
-                summary = records.summary_from(stored.data)
-                found = None if summary is None or summary.undone else summary
-                self._insert(key, int(revision), row[0] if row else None, found)
-            self.reached = stored.seq
-
-    def __del__(self) -> None:
-        self.connection.close()
-
-    def _insert(self, key: str, revision: int, number: int | None, summary: Summary | None) -> None:
-        values = tuple(getattr(summary, name) for name in _COLUMNS) if summary else (None,) * len(_COLUMNS)
-        inserted = self.connection.execute(
-            _INSERT,
-            (number, key, revision, *values),
-        )
-        if summary is not None:
-            self.connection.execute(
-                "INSERT INTO words (rowid, description, summary) VALUES (?, ?, ?)",
-                (inserted.lastrowid, summary.description, summary.summary),
-            )
-
-    def search(self, words: str, project_hash: str | None, limit: int) -> list[Summary]:
-        rows = self.connection.execute(_SEARCH, (words, project_hash, limit))
-        return [Summary(*row) for row in rows]
-
-
-# An undone summary is not found.
-_COLUMNS: Final = tuple(name for name in Summary.__slots__ if name != "undone")
-_NAMED: Final = ", ".join(_COLUMNS)
-_INSERT: Final = f"INSERT INTO summaries (id, key, revision, {_NAMED}) VALUES (?, ?, ?{', ?' * len(_COLUMNS)})"  # noqa: S608 - our own names alone
-_SEARCH: Final = f"""SELECT {", ".join("m." + name for name in _COLUMNS)}
-    FROM words JOIN summaries m ON m.id = words.rowid
-    WHERE words MATCH ? AND m.project_hash = coalesce(?, m.project_hash)
-    ORDER BY bm25(words), m.folded_at DESC, m.id DESC LIMIT ?"""  # noqa: S608 - our own names alone
-
-
-def _new_index() -> sqlite3.Connection:
-    connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
-    connection.execute(
-        f"CREATE TABLE summaries (id INTEGER PRIMARY KEY, key TEXT UNIQUE, revision INTEGER, {', '.join(_COLUMNS)})"
-    )
-    connection.execute(
-        "CREATE VIRTUAL TABLE words USING fts5 (description, summary, tokenize='unicode61 remove_diacritics 2')"
-    )
-    return connection

@@ -22,7 +22,7 @@ from contextfold.stores.nats.wire.chunks import most_in_one, read_chunks, write_
 from contextfold.stores.nats.wire.connection import OutcomeUnknown
 from contextfold.stores.nats.wire.jetstream import JetStream, SequenceConflict, StoredMessage
 from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped, unescaped
-from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
+from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_stored
 
 AT_ONCE: Final = 16
 TRIES: Final = 3
@@ -113,12 +113,8 @@ class NatsConversations:
 
     # ---- one message
 
-    async def _headers(self, subjects: str) -> AsyncIterator[StoredMessage]:
-        last = await self._js.last(self._names.archive, subjects)
-        if last is not None:
-            query = StreamQuery(self._names.archive, subjects, headers_only=True)
-            async for stored in read_to(self._js, query, last.seq):
-                yield stored
+    def _headers(self, subjects: str) -> AsyncIterator[StoredMessage]:
+        return read_stored(self._js, StreamQuery(self._names.archive, subjects, headers_only=True))
 
     async def _keep(self, conversation: str, item: ArchivedResult) -> None:
         decision = item.decision
@@ -127,22 +123,10 @@ class NatsConversations:
         if len(data) > most_in_one(self._js):
             data = records.encode_left_out_reference(await write_chunks(self._js, conversation, item.text.encode()))
         headers = {header: escaped(str(getattr(decision, name))) for name, header in _HEADERS.items()}
-        for left in reversed(range(TRIES)):
-            try:
-                await self._js.put(
-                    f"{conversation}.left_out.{call}.{escaped(decision.result_id)}",
-                    data,
-                    expected=0,
-                    expected_of=f"{conversation}.left_out.{call}.*",
-                    headers=headers,
-                )
-            except SequenceConflict:
-                return
-            except OutcomeUnknown:
-                if not left:
-                    raise
-            else:
-                return
+        results = f"{conversation}.left_out.{call}"
+        await self._js.put_once(
+            f"{results}.{escaped(decision.result_id)}", data, tries=TRIES, expected_of=f"{results}.*", headers=headers
+        )
 
     async def _text(self, stored: StoredMessage) -> str:
         text, chunks = records.left_out_from(stored.data)

@@ -20,7 +20,6 @@ from contextfold.fold.ports.store import SessionKey
 from contextfold.fold.session import EMPTY, State, replay
 from contextfold.stores.nats.wire import records
 from contextfold.stores.nats.wire.chunks import most_in_one, read_chunks, write_chunks
-from contextfold.stores.nats.wire.connection import OutcomeUnknown
 from contextfold.stores.nats.wire.jetstream import TTL, JetStream, SequenceConflict, StoredMessage
 from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped, unescaped
 from contextfold.stores.nats.wire.records import CommitRecord
@@ -198,10 +197,10 @@ class DerivedState:
                 yield self._put_entries(archived, record)
             for summary in record.summaries:
                 subject = f"{archived}.summaries.{escaped(summary.branch_id)}.{record.revision}"
-                yield self._put_once(subject, records.encode_summary(summary))
+                yield self._js.put_once(subject, records.encode_summary(summary), tries=TRIES)
             for branch_id in record.retracted:
                 subject = f"{archived}.summaries.{escaped(branch_id)}.{record.revision}"
-                yield self._put_once(subject, records.RETRACTED)
+                yield self._js.put_once(subject, records.RETRACTED, tries=TRIES)
 
     async def _put_entries(self, archived: str, record: CommitRecord) -> None:
         """Write one message for each thread, so that the trajectory of a branch is read without the others."""
@@ -217,20 +216,8 @@ class DerivedState:
             if len(data) > most_in_one(self._js):
                 again = await write_chunks(self._js, archived, records.encode_entries(mine))
                 data = records.encode_archived_reference(again, range(len(mine)))
-            await self._put_once(f"{archived}.entries.{thread}.{_span(mine)}.{record.revision}", data)
-
-    async def _put_once(self, subject: str, data: bytes) -> None:
-        for left in reversed(range(TRIES)):
-            try:
-                await self._js.put(subject, data, expected=0)
-            # It is stored already.
-            except SequenceConflict:
-                return
-            except OutcomeUnknown:
-                if not left:
-                    raise
-            else:
-                return
+            subject = f"{archived}.entries.{thread}.{_span(mine)}.{record.revision}"
+            await self._js.put_once(subject, data, tries=TRIES)
 
 
 def _number(event: StoredMessage) -> int:

@@ -29,7 +29,7 @@ from contextfold.stores.nats.wire import records
 from contextfold.stores.nats.wire.jetstream import TTL, JetStream, StoredMessage
 from contextfold.stores.nats.wire.names import SubjectNames
 from contextfold.stores.nats.wire.records import CommitRecord
-from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
+from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_stored
 from contextfold.stores.session_document import figures_of
 
 # Sessions that are worked on at once.
@@ -162,22 +162,16 @@ class SessionExpiry:
 
     async def ended(self, subjects: str) -> list[ExportedSession]:
         """The sessions whose `ended` messages match these subjects."""
-        last = await self._js.last(self._names.archive, subjects)
-        if last is None:
-            return []
         query = StreamQuery(self._names.archive, subjects)
-        return [records.ended_from(stored.data) async for stored in read_to(self._js, query, last.seq)]
+        return [records.ended_from(stored.data) async for stored in read_stored(self._js, query)]
 
     # ---- retention
 
     async def retain(self, archive_since: str, summaries_since: str) -> None:
-        last = await self._js.last(self._names.archive, self._names.every_end)
-        if last is None:
-            return
         query = StreamQuery(self._names.archive, self._names.every_end, headers_only=True)
         due = [
             stored
-            async for stored in read_to(self._js, query, last.seq)
+            async for stored in read_stored(self._js, query)
             if stored.headers.get(records.LAST_AT, "~") < max(archive_since, summaries_since)
         ]
         await _each(due, lambda stored: self._forget(stored, archive_since, summaries_since))

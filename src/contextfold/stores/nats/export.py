@@ -39,7 +39,7 @@ from contextfold.stores.nats.wire.chunks import read_chunks
 from contextfold.stores.nats.wire.jetstream import JetStream
 from contextfold.stores.nats.wire.names import SubjectNames
 from contextfold.stores.nats.wire.records import CommitRecord
-from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
+from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_stored
 
 AT_ONCE: Final = 16
 # A session that ends while it is read is read again at most this many times.
@@ -146,12 +146,10 @@ class NatsExport:
 
     async def _summaries(self, subjects: str) -> list[Summary]:
         """The newest of each branch, undone if it was retracted later."""
-        last = await self._js.last(self._names.archive, subjects)
         by_branch: dict[str, dict[int, Summary | None]] = defaultdict(dict)
-        if last is not None:
-            async for stored in read_to(self._js, StreamQuery(self._names.archive, subjects), last.seq):
-                branch, revision = stored.subject.split(".")[-2:]
-                by_branch[branch][int(revision)] = records.summary_from(stored.data)
+        async for stored in read_stored(self._js, StreamQuery(self._names.archive, subjects)):
+            branch, revision = stored.subject.split(".")[-2:]
+            by_branch[branch][int(revision)] = records.summary_from(stored.data)
         summaries = []
         for revisions in by_branch.values():
             summary: Summary | None = None

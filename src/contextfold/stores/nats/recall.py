@@ -1,4 +1,6 @@
-"""Recall on NATS, which cannot search: the documents of an owner who asks are indexed in memory, in SQLite.
+"""Recall and search on NATS, which cannot search: what an owner who asks has is indexed in memory, in SQLite.
+
+So matching and ranking are the same as in the SQLite store.
 
 An index follows the messages of the archive stream. Deletions are not announced, so after a sweep the subjects that
 are left are compared with those that were read.
@@ -9,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
 
 from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.common.relevance.question import Question
 from contextfold.fold.ports.store import (
+    SEARCH_MOST,
     ArchivedResult,
     LeftOutDecision,
     Recalled,
@@ -30,11 +33,14 @@ from contextfold.stores.nats.conversations import NatsConversations
 from contextfold.stores.nats.wire import records
 from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
 from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped
-from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
+from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_stored
 from contextfold.stores.recall_tables import TABLES as RECALL_TABLES
+from contextfold.stores.sqlite.queries import phrases
 
 # The most owners whose documents are in memory.
 OWNERS_MOST: Final = 64
+
+Result = TypeVar("Result")
 
 
 class NatsRecall:
@@ -71,8 +77,20 @@ class NatsRecall:
             async with index.lock:
                 return await asyncio.to_thread(index.recall, owner, question, scope)
 
-        # A thread cannot be cancelled: a caller that gives up leaves it, and the lock, until it is done.
-        return await asyncio.shield(asyncio.create_task(answer()))
+        return await _finished(answer)
+
+    async def search(self, owner: str, query: str, project_hash: str | None, limit: int) -> list[Summary]:
+        words = phrases(query)
+        if not words or limit < 1:
+            return []
+        index = self._index_of(owner)
+
+        async def answer() -> list[Summary]:
+            async with index.lock:
+                await self._bring_up_to_date(owner, index)
+                return await asyncio.to_thread(index.search, words, project_hash, min(limit, SEARCH_MOST))
+
+        return await _finished(answer)
 
     def check_deletions(self) -> None:
         """Compare with what is stored before the next answer, because something may have been deleted."""
@@ -94,20 +112,15 @@ class NatsRecall:
             index.keep_only({*await self._subjects(summaries), *await self._subjects(results)})
             entries = await self._subjects(self._names.archived_of(owner, None, "entries.>"))
             index.check_entries({_session(subject) for subject in entries})
-        async for stored in self._after(summaries, index.summaries_reached):
+        new_summaries = StreamQuery(self._names.archive, summaries, index.summaries_reached)
+        async for stored in read_stored(self._js, new_summaries):
             index.add_summary(stored)
-        async for stored in self._after(results, index.results_reached, headers_only=True):
+        new_results = StreamQuery(self._names.archive, results, index.results_reached, headers_only=True)
+        async for stored in read_stored(self._js, new_results):
             index.add_result(stored, self._conversations.decision(stored))
 
     async def _subjects(self, subjects: str) -> list[str]:
         return list(await self._js.counts(self._names.archive, subjects))
-
-    async def _after(self, subjects: str, reached: int, *, headers_only: bool = False) -> AsyncIterator[StoredMessage]:
-        last = await self._js.last(self._names.archive, subjects)
-        if last is not None and last.seq > reached:
-            query = StreamQuery(self._names.archive, subjects, reached, headers_only=headers_only)
-            async for stored in read_to(self._js, query, last.seq):
-                yield stored
 
     async def _source(self, owner: str, index: _OwnerIndex, row: int) -> RecallSource:
         ref = f"{row}.{index.stale[row]}"
@@ -154,6 +167,8 @@ class _OwnerIndex:
     rows: dict[str, int] = field(default_factory=dict)
     documents: dict[int, _IndexedBranch | _IndexedResult] = field(default_factory=dict)
     stale: dict[int, int] = field(default_factory=dict)
+    # The rows whose summary was added, changed or deleted since the last search.
+    unsearched: set[int] = field(default_factory=set)
     # The sessions that had entries in the archive when one of their folds was last put into the lists.
     with_entries: set[str] = field(default_factory=set)
     changes: int = 0
@@ -173,6 +188,7 @@ class _OwnerIndex:
             fold.summary, fold.revision = summary, int(revision)
         fold.subjects.add(stored.subject)
         self.with_entries.add(fold.session)
+        self.unsearched.add(self._row(key))
         self._change(self._row(key))
         self.summaries_reached = stored.seq
 
@@ -187,6 +203,7 @@ class _OwnerIndex:
             known = document.subjects if isinstance(document, _IndexedBranch) else {document.subject}
             if not known <= subjects:
                 del self.documents[row]
+                self.unsearched.add(row)
                 self._change(row)
 
     def check_entries(self, sessions: set[str]) -> None:
@@ -203,18 +220,18 @@ class _OwnerIndex:
             if self.stale.get(row) != version:
                 continue
             del self.stale[row]
-            place = (RESULT if source.result else FOLD, row)
+            document = (RESULT if source.result else FOLD, row)
             if terms is None:
                 recall_index.remove(self.connection, (FOLD, row))
                 recall_index.remove(self.connection, (RESULT, row))
             elif source.summary:
                 whose = (source.owner, source.summary.project_hash)
                 undone = source.summary.undone
-                recall_index.put(self.connection, place, whose, source.summary.branch_id, terms, undone=undone)
+                recall_index.put(self.connection, document, whose, source.summary.branch_id, terms, undone=undone)
             elif source.result:
                 decision = source.result.decision
                 whose = (source.owner, decision.project_hash)
-                recall_index.put(self.connection, place, whose, decision.result_id, terms, undone=False)
+                recall_index.put(self.connection, document, whose, decision.result_id, terms, undone=False)
 
     def recall(self, owner: str, question: Question, scope: RecallScope) -> Recalled:
         ranking = rank(question, recall_index.RecallLists(self.connection, owner, scope))
@@ -228,6 +245,21 @@ class _OwnerIndex:
                 hits.append(RecallHit(hit, document.current))
         return Recalled(hits, ranking.unmatched, ranking.documents, ranking.matched, ranking.score_most)
 
+    def search(self, words: str, project_hash: str | None, limit: int) -> list[Summary]:
+        for row in self.unsearched:
+            self.connection.execute("DELETE FROM words WHERE rowid = ?", (row,))
+            summary = self._summary(row)
+            if summary is not None and not summary.undone:
+                texts = (summary.description, summary.summary, summary.project_hash, summary.folded_at)
+                self.connection.execute(_INSERT_WORDS, (row, *texts))
+        self.unsearched.clear()
+        rows = self.connection.execute(_SEARCH_WORDS, (words, project_hash, limit)).fetchall()
+        return [summary for (row,) in rows if (summary := self._summary(row))]
+
+    def _summary(self, row: int) -> Summary | None:
+        document = self.documents.get(row)
+        return document.current if isinstance(document, _IndexedBranch) else None
+
     def _row(self, key: str) -> int:
         return self.rows.setdefault(key, len(self.rows) + 1)
 
@@ -236,12 +268,25 @@ class _OwnerIndex:
         self.stale[row] = self.changes
 
 
+async def _finished(work: Callable[[], Awaitable[Result]]) -> Result:
+    """A thread cannot be cancelled: a caller that gives up leaves it, and the lock, until it is done."""
+    return await asyncio.shield(asyncio.ensure_future(work()))
+
+
+# The summaries that a search finds: those that are not undone.
+_WORDS: Final = """CREATE VIRTUAL TABLE words USING fts5 (
+    description, summary, project_hash UNINDEXED, folded_at UNINDEXED, tokenize='unicode61 remove_diacritics 2')"""
+_INSERT_WORDS: Final = "INSERT INTO words (rowid, description, summary, project_hash, folded_at) VALUES (?, ?, ?, ?, ?)"
+_SEARCH_WORDS: Final = """SELECT rowid FROM words WHERE words MATCH ? AND project_hash = coalesce(?, project_hash)
+    ORDER BY bm25(words), folded_at DESC, rowid DESC LIMIT ?"""
+
+
 def _session(subject: str) -> str:
     return ".".join(subject.split(".")[:4])
 
 
 def _new_lists() -> sqlite3.Connection:
     connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
-    for statement in RECALL_TABLES:
+    for statement in (*RECALL_TABLES, _WORDS):
         connection.execute(statement)
     return connection

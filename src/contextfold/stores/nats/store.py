@@ -14,6 +14,7 @@ from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from contextfold.common.network_address import NatsOptions
 from contextfold.common.relevance.question import Question
 from contextfold.errors import ArgumentInvalid, FoldError, StoreInvalid, StoreUnavailable
 from contextfold.fold.events import Event
@@ -48,7 +49,7 @@ from contextfold.stores.nats.recall import NatsRecall
 from contextfold.stores.nats.session_table import SessionTable, settled
 from contextfold.stores.nats.wire import records
 from contextfold.stores.nats.wire.chunks import most_in_one
-from contextfold.stores.nats.wire.connection import NatsOptions, OnConnectionChange, end_tasks
+from contextfold.stores.nats.wire.connection import OnConnectionChange, end_tasks
 from contextfold.stores.nats.wire.jetstream import TTL, JetStream, StoredMessage, new_mark
 from contextfold.stores.nats.wire.names import SubjectNames
 from contextfold.stores.nats.wire.stream_reader import StreamQuery, follow
@@ -235,7 +236,7 @@ class NatsStore:
     async def search(self, owner: str, query: str, project_hash: str | None, limit: int) -> Sequence[Summary]:
         self._check_open()
         await self._settle(owner, project_hash)
-        return await self._archive.search(owner, query, project_hash, limit)
+        return await self._recall.search(owner, query, project_hash, limit)
 
     async def summaries(self, owner: str, project_hash: str | None) -> Sequence[Summary]:
         self._check_open()
@@ -323,7 +324,6 @@ class NatsStore:
         await self._expiry.retain(archive_since, summaries_since)
         await self._conversations.retain(archive_since)
         # Another daemon may have deleted summaries, and deletions are not announced.
-        self._archive.forget()
         self._recall.check_deletions()
 
     async def _finish(self, key: SessionKey, end: StoredMessage) -> None:

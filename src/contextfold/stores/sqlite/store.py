@@ -14,7 +14,6 @@ from itertools import islice
 
 from contextfold.common.dataclass import dataclass
 from contextfold.common.event_loop import asyncio, in_thread
-from contextfold.common.record import TypeVar
 from contextfold.errors import ArgumentInvalid, StoreUnavailable
 from contextfold.fold.ports.store import (
     ArchivedResult,
@@ -53,8 +52,6 @@ EXPORT_AT_ONCE: Final = 64
 CHECK_BYTES: Final = 64 << 10
 # The largest number of digits in a cursor; enough for a 64-bit number.
 CURSOR_DIGITS: Final = 18
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -123,7 +120,7 @@ class SqliteStore(SqliteReads):
     # ---- one session
 
     async def commit(self, commit: Commit) -> CommitReceipt:
-        receipt = await self._write(sqlite_rows.committing(commit))
+        receipt = await self._writer.write(sqlite_rows.committing(commit))
         self._wake(commit.key.owner)
         return receipt
 
@@ -207,7 +204,7 @@ class SqliteStore(SqliteReads):
                     pass
 
     async def index(self, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None:
-        await self._write(lambda connection: sqlite_rows.index(connection, documents))
+        await self._writer.write(lambda connection: sqlite_rows.index(connection, documents))
 
     # ---- results that requests leave out
 
@@ -215,13 +212,15 @@ class SqliteStore(SqliteReads):
         return await self._readers.read(lambda connection: sqlite_rows.left_out(connection, owner, conversation))
 
     async def keep_left_out(self, owner: str, conversation: str, items: Sequence[ArchivedResult]) -> None:
-        await self._write(lambda connection: sqlite_rows.keep_left_out(connection, owner, conversation, items))
+        await self._writer.write(lambda connection: sqlite_rows.keep_left_out(connection, owner, conversation, items))
 
     async def conversation(self, owner: str, conversation: str) -> ProxiedConversation | None:
         return await self._readers.read(lambda connection: sqlite_rows.conversation(connection, owner, conversation))
 
     async def note_conversation(self, owner: str, conversation: str, noted: ProxiedConversation) -> None:
-        await self._write(lambda connection: sqlite_rows.note_conversation(connection, owner, conversation, noted))
+        await self._writer.write(
+            lambda connection: sqlite_rows.note_conversation(connection, owner, conversation, noted)
+        )
 
     # ---- export and import
 
@@ -259,11 +258,11 @@ class SqliteStore(SqliteReads):
 
     async def expire(self, idle_since: str, at: str) -> int:
         await self._repeat(lambda connection: sqlite_rows.delete_last_events(connection, idle_since))
-        await self._write(lambda connection: sqlite_rows.correct_future(connection, at))
+        await self._writer.write(lambda connection: sqlite_rows.correct_future(connection, at))
         ended = 0
         for _ in range(SWEEP_STEPS):
             idle = await self._readers.read(lambda connection: sqlite_rows.idle_sessions(connection, idle_since))
-            ended += await self._write(_ending(idle, idle_since, at))
+            ended += await self._writer.write(_ending(idle, idle_since, at))
             if len(idle) < sqlite_rows.STEP_SESSIONS:
                 break
         await self._repeat(sqlite_rows.clear_ended)
@@ -280,7 +279,7 @@ class SqliteStore(SqliteReads):
                     break
                 last = sessions[-1]
                 await self._repeat(_forgetting(table, sessions))
-                await self._write(_forgetting_rows(sessions, min(archive_since, summaries_since)))
+                await self._writer.write(_forgetting_rows(sessions, min(archive_since, summaries_since)))
         await self._repeat(lambda connection: sqlite_rows.forget_left_out(connection, archive_since))
         await self._repeat(lambda connection: sqlite_rows.forget_conversations(connection, archive_since))
 
@@ -290,7 +289,7 @@ class SqliteStore(SqliteReads):
     async def _repeat(self, step: Work[bool]) -> None:
         """Repeat until nothing is left to do. The next sweep continues where this one stops."""
         for _ in range(SWEEP_STEPS):
-            if not await self._write(step):
+            if not await self._writer.write(step):
                 return
 
     # ---- the store itself
@@ -307,7 +306,7 @@ class SqliteStore(SqliteReads):
         def write(connection: sqlite3.Connection) -> None:
             connection.execute("INSERT OR REPLACE INTO write_check VALUES (1, randomblob(?))", (CHECK_BYTES,))
 
-        await self._write(write)
+        await self._writer.write(write)
 
     async def close(self) -> None:
         if self._closed:
@@ -321,11 +320,6 @@ class SqliteStore(SqliteReads):
     def _stop(self) -> None:
         self._readers.stop(CLOSE_TIMEOUT_S)
         self._writer.stop(CLOSE_TIMEOUT_S)
-
-    async def _write(self, work: Work[T]) -> T:
-        if self._closed:
-            raise StoreUnavailable("the store is closed")
-        return await self._writer.write(work)
 
     def _guard(self, connection: sqlite3.Connection) -> None:
         """Refuse a commit to a file that was replaced, or that has tables of another version."""

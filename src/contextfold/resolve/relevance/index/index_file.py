@@ -2,6 +2,9 @@
 
 A file is trusted without reading it while its fingerprint is the one that the build recorded. Otherwise the index and
 the contents are hashed completely, and the rest of the cache is checked as by a resolve. A difference is an error.
+
+A copied cache has other fingerprints than those recorded. A process that asks it again and again hashes it once: it
+remembers the fingerprints of the files that it has hashed, if a later change of any of them must change them.
 """
 
 from __future__ import annotations
@@ -9,11 +12,13 @@ from __future__ import annotations
 import mmap
 import os
 import stat
+import time
 
-from contextfold.cache_errors import CacheInvalid
+from contextfold.cache_errors import REBUILD_IT, CacheInvalid, IndexMissing
 from contextfold.common.canonical import Malformed
 from contextfold.common.record import Record
 from contextfold.resolve.files import (
+    CTIME_SHOWS_CHANGES,
     INODE_MASK,
     READ_FLAGS,
     FileAbsent,
@@ -24,7 +29,7 @@ from contextfold.resolve.files import (
     shown,
     storage_failed,
 )
-from contextfold.resolve.layout import FINGERPRINT_FIELDS, FRAME, MANIFEST_FILE, PACK_FOLDER
+from contextfold.resolve.layout import FINGERPRINT_FIELDS, FRAME, MANIFEST_FILE, PACK_FOLDER, UNTRUSTED
 from contextfold.resolve.relevance.index.index_format import IndexView
 from contextfold.resolve.relevance.index.index_head import (
     CONTENTS_FILE,
@@ -42,8 +47,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-REBUILD = "rebuild the cache with `context build --force`"
 HASHED_TOGETHER = 1 << 22
+# A change of a file gets a new timestamp if the timestamps before it are at least this old. The coarsest timestamps
+# have steps of two seconds; the rest is for a file server whose clock is behind.
+SETTLED_AFTER_S = 10.0
+NS_PER_S = 1_000_000_000
 
 
 class MappedIndex(Record):
@@ -57,10 +65,14 @@ class MappedIndex(Record):
 class RelevanceFiles:
     """The relevance files of one cache. They stay mapped until the fingerprint of a file changes."""
 
-    def __init__(self, path: bytes, examine: Callable[[], str]) -> None:
-        """`examine` checks the rest of the cache and returns its version, or raises CacheInvalid."""
+    def __init__(self, path: bytes, examine: Callable[[], str], *, settled_after_s: float = SETTLED_AFTER_S) -> None:
+        """`examine` checks the rest of the cache and returns its version, or raises CacheInvalid.
+
+        Timestamps of this age are old enough to show every later change.
+        """
         self._prefix = os.path.join(path, b"")
         self._examine = examine
+        self._settled_after_ns = int(settled_after_s * NS_PER_S)
         self._watched = [*FRAME, PACK_FOLDER.encode(), HEAD_FILE.encode(), *(name.encode() for name in RELEVANCE_FILES)]
         self._state: tuple[int, ...] | None = None
         self._mapped: MappedIndex | None = None
@@ -70,12 +82,22 @@ class RelevanceFiles:
         state = few_fingerprints(self._prefix, self._watched)
         if self._mapped is None or state != self._state:
             self._mapped, self._state = None, None
-            mapped, trusted = self._map()
-            if not trusted:
+            began_ns = time.time_ns()
+            mapped, trusted, may_be_remembered = self._map()
+            if not trusted and not (may_be_remembered and self._is_settled(state, began_ns)):
                 # The next call must read the files again.
                 return mapped
             self._mapped, self._state = mapped, state
         return self._mapped
+
+    def _is_settled(self, state: tuple[int, ...], began_ns: int) -> bool:
+        """Whether no file has changed since `began_ns`, and every later change will change the state.
+
+        A file that has changed since then has a later timestamp than all those in the state, which are older.
+        """
+        times = (*state[1::FINGERPRINT_FIELDS], *state[2::FINGERPRINT_FIELDS])
+        is_old = max(times) < began_ns - self._settled_after_ns
+        return CTIME_SHOWS_CHANGES and is_old and few_fingerprints(self._prefix, self._watched) == state
 
     def faults(self, cache_version: str) -> list[tuple[str, str]]:
         """Read every byte; return each damaged file with its problem. A cache without an index has none."""
@@ -106,7 +128,8 @@ class RelevanceFiles:
         except NotRegular:
             raise Malformed("is not a regular file") from None
 
-    def _map(self) -> tuple[MappedIndex, bool]:
+    def _map(self) -> tuple[MappedIndex, bool, bool]:
+        """The index; whether its recorded fingerprints were enough; whether fingerprints can be enough for it."""
         head = self._head()
         seen = few_fingerprints(self._prefix, FRAME)
         frame_length = len(FRAME) * FINGERPRINT_FIELDS
@@ -121,7 +144,10 @@ class RelevanceFiles:
         except Malformed as problem:
             raise self._invalid(RELEVANCE_INDEX_FILE, str(problem)) from problem
         mapped = MappedIndex(view, contents, head.cache_version)
-        return mapped, frame_trusted and index_trusted and contents_trusted
+        # A build on a file system whose timestamps do not show every change has recorded that.
+        rows = range(0, len(head.fingerprints), FINGERPRINT_FIELDS)
+        is_unreliable = any(head.fingerprints[at : at + FINGERPRINT_FIELDS] == UNTRUSTED for at in rows)
+        return mapped, frame_trusted and index_trusted and contents_trusted, not is_unreliable
 
     def _head(self) -> RelevanceHead:
         if regular_size(self._prefix + HEAD_FILE.encode()) > HEAD_MAX_BYTES:
@@ -131,13 +157,9 @@ class RelevanceFiles:
         except FileAbsent:
             if not os.path.lexists(self._prefix + MANIFEST_FILE.encode()):
                 raise self._invalid(MANIFEST_FILE, "is missing") from None
-            raise CacheInvalid(
-                f"{shown(self._prefix)} has no relevance index: an older version or another program built it; {REBUILD}"
-            ) from None
+            raise self._index_missing("no relevance index: an older version or another program built it") from None
         except OtherFormat:
-            raise CacheInvalid(
-                f"{shown(self._prefix)} has a relevance index of another version of contextfold; {REBUILD}"
-            ) from None
+            raise self._index_missing("a relevance index of another version of contextfold") from None
         except NotRegular:
             raise self._invalid(HEAD_FILE, "is not a regular file") from None
         except Malformed as problem:
@@ -175,7 +197,20 @@ class RelevanceFiles:
         return storage_failed("cannot open", self._prefix + file.encode(), problem)
 
     def _invalid(self, file: str, problem: str) -> CacheInvalid:
-        return CacheInvalid(f"{shown(self._prefix)}{file}: {problem}; {REBUILD}")
+        return self._rebuild(f"{shown(self._prefix)}{file}: {problem}")
+
+    def _rebuild(self, problem: str) -> CacheInvalid:
+        return CacheInvalid(f"{problem}; {self._rebuild_command()} makes the cache anew")
+
+    def _index_missing(self, instead: str) -> IndexMissing:
+        """The error for a cache that has something else instead of an index of this version."""
+        reason = f"{shown(self._prefix)} has {instead}; {self._rebuild_command()} makes the cache anew"
+        return IndexMissing(reason, f"it has {instead}; {REBUILD_IT}")
+
+    def _rebuild_command(self) -> str:
+        from contextfold.resolve.rebuild.command import rebuild_command
+
+        return rebuild_command(self._prefix)
 
 
 def _sha256(raw: memoryview) -> str:

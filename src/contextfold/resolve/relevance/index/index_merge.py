@@ -6,7 +6,7 @@ import heapq
 import sys
 from array import array
 from collections import Counter
-from itertools import accumulate, chain, groupby
+from itertools import accumulate, chain, groupby, repeat
 from operator import itemgetter, sub
 
 from contextfold.common.relevance.stored_counts import (
@@ -41,6 +41,7 @@ _DOCUMENT, _ENTRY = (slice(1 if _IS_LITTLE else 0, None, 2), slice(0 if _IS_LITT
 _COUNTS = slice(0 if _IS_LITTLE else 7, None, 8)
 _SECTION_WEIGHTS = bytes(SECTION_IN_DOCUMENT)
 CLASS_BITS = 8
+ENTRY_BYTES = 8
 # A loop over so few entries is faster than processing columns.
 FEW_ENTRIES = 12
 
@@ -165,13 +166,20 @@ def _columns_of_few(entries: array[int]) -> tuple[list[int], list[int], list[int
 
 def entries_of(postings: Postings, new_numbers: Sequence[int]) -> array[int]:
     """The entries of postings, for the unchanged documents, under their new numbers."""
+    ends = list(postings.ends)
+    numbers = list(map(new_numbers.__getitem__, postings.documents))
+    ranges = [
+        (number, start, end) for number, start, end in zip(numbers, [0, *ends], ends, strict=False) if number != GONE
+    ]
+    packed = list(postings.entries)
+    if len(ranges) < len(numbers):
+        packed = list(chain.from_iterable(packed[start:end] for _, start, end in ranges))
+    # It sets whole columns, because a rebuild spends much of its time here.
+    halves = array("I", bytes(ENTRY_BYTES * len(packed)))
+    halves[_ENTRY] = array("I", packed)
+    halves[_DOCUMENT] = array("I", chain.from_iterable(repeat(number, end - start) for number, start, end in ranges))
     entries: array[int] = array("Q")
-    start = 0
-    for document, end in zip(postings.documents, postings.ends, strict=True):
-        if new_numbers[document] != GONE:
-            base = new_numbers[document] << DOCUMENT_SHIFT
-            entries.extend([base | entry for entry in postings.entries[start:end]])
-        start = end
+    entries.frombytes(halves.tobytes())
     return entries
 
 

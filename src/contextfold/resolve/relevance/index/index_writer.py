@@ -30,7 +30,7 @@ from contextfold.resolve.relevance.index.index_head import (
     FileRecord,
     RelevanceHead,
 )
-from contextfold.resolve.relevance.index.index_merge import GONE, PostingsMaker, merge, taken_over
+from contextfold.resolve.relevance.index.index_merge import ENTRY_BYTES, GONE, PostingsMaker, merge, taken_over
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ RUN_FILE = "pack/relevance-run-%d"
 WRITTEN_TOGETHER = 1 << 20
 KEY_LENGTH_BYTES = 4
 ENTRY_COUNT_BYTES = 8
-ENTRY_BYTES = 8
 
 
 class _HashedFile:

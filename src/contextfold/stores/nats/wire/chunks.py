@@ -13,7 +13,7 @@ from contextfold.errors import StoreInvalid
 from contextfold.stores.nats.wire.connection import OutcomeUnknown
 from contextfold.stores.nats.wire.jetstream import JetStream, new_mark
 from contextfold.stores.nats.wire.records import ChunkReference, cut
-from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
+from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_stored
 
 CHUNK_BYTES: Final = 512 << 10
 # This many chunks are written at once.
@@ -50,11 +50,10 @@ async def _write(js: JetStream, subject: str, piece: bytes) -> None:
 
 async def read_chunks(js: JetStream, stream: str, archived: str, chunks: ChunkReference) -> bytes:
     subjects = f"{archived}.pieces.{chunks.mark}.*"
-    last = await js.last(stream, subjects)
-    pieces: dict[int, bytes] = {}
-    if last is not None:
-        async for stored in read_to(js, StreamQuery(stream, subjects), last.seq):
-            pieces[int(stored.subject.rpartition(".")[2])] = stored.data
+    pieces = {
+        int(stored.subject.rpartition(".")[2]): stored.data
+        async for stored in read_stored(js, StreamQuery(stream, subjects))
+    }
     if len(pieces) != chunks.count:
         raise StoreInvalid(f"NATS has {len(pieces)} of the {chunks.count} pieces of a text")
     return b"".join(pieces[number] for number in range(chunks.count))

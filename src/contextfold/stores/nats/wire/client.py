@@ -6,18 +6,14 @@ server is gone. It also starts TLS only if the server announces it. Neither can 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any, Final
 
 from nats.aio.client import Client
-from nats.aio.transport import TcpTransport
 
 from contextfold.errors import StoreInvalid
 
-# What this module uses: methods of the class with their parameters, and attributes that an instance has.
-PRIVATE_METHODS: Final = {"_close": ("status", "do_cbs"), "_process_info": ("info", "initial_connection")}
-PRIVATE_ATTRIBUTES: Final = ("_pending", "_pending_data_size", "_transport", "_current_server", "_server_info")
+# An attribute of a transport. `tests/stores/test_nats_client.py` has all private names that this module uses.
 PRIVATE_WRITER: Final = "_io_writer"
 
 
@@ -47,18 +43,3 @@ class NatsClient(Client):
         if initial_connection and server and server.uri.scheme == "tls" and not info.get("tls_required"):
             raise StoreInvalid("NATS: the server does not use TLS; write nats:// instead of tls:// if that is intended")
         await super()._process_info(info, initial_connection)
-
-
-def moved_names() -> list[str]:
-    """The private names that the installed library no longer has, each with what was expected."""
-    moved = []
-    for name, parameters in PRIVATE_METHODS.items():
-        method = getattr(Client, name, None)
-        if method is None or tuple(inspect.signature(method).parameters)[1:] != parameters:
-            moved.append(f"Client.{name}({', '.join(parameters)})")
-    client = Client()
-    moved += [f"Client().{name}" for name in PRIVATE_ATTRIBUTES if not hasattr(client, name)]
-    transport = TcpTransport()  # type: ignore[no-untyped-call]
-    if not hasattr(transport, PRIVATE_WRITER):
-        moved.append(f"TcpTransport().{PRIVATE_WRITER}")
-    return moved

@@ -19,7 +19,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from contextfold.common.dataclass import dataclass, field
+from contextfold.common.network_address import NatsOptions
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.stores.nats.wire.client import NatsClient
 
@@ -47,30 +47,6 @@ FLUSH_TIMEOUT_S: Final = 1
 
 class OutcomeUnknown(StoreUnavailable):
     """No response: the request may have taken effect, or may still do so."""
-
-
-@dataclass(frozen=True, slots=True)
-class NatsOptions:
-    """The servers and how to authenticate. Secrets are not part of the representation.
-
-    With 0 replicas new streams get one, and existing streams stay as they are.
-    """
-
-    servers: tuple[str, ...] = field(repr=False)
-    prefix: str = "contextfold"
-    domain: str = ""
-    replicas: int = 0
-    creds: str = ""
-    nkey: str = ""
-    user: str = field(default="", repr=False)
-    password: str = field(default="", repr=False)
-    tls_ca: str = ""
-    tls_cert: str = ""
-    tls_key: str = ""
-
-    @property
-    def uses_tls(self) -> bool:
-        return bool(self.tls_ca) or any(server.startswith("tls://") for server in self.servers)
 
 
 # Called with "connected" or "away: …".

@@ -16,10 +16,10 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from contextfold.common.dataclass import dataclass, field
+from contextfold.common.network_address import NatsOptions
 from contextfold.errors import StoreUnavailable
 from contextfold.stores.nats.wire.connection import (
     NatsConnection,
-    NatsOptions,
     OnConnectionChange,
     OutcomeUnknown,
     first_line,
@@ -146,6 +146,27 @@ class JetStream(NatsConnection):
         except JetStreamError as problem:
             raise StoreUnavailable(f"NATS: {problem}") from problem
         return seq
+
+    async def put_once(
+        self,
+        subject: str,
+        data: bytes,
+        *,
+        tries: int,
+        expected_of: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Store a message unless the subject has one already. Another attempt follows if an outcome is not known."""
+        for left in reversed(range(tries)):
+            try:
+                await self.put(subject, data, expected=0, expected_of=expected_of, headers=headers)
+            except SequenceConflict:
+                return
+            except OutcomeUnknown:
+                if not left:
+                    raise
+            else:
+                return
 
     async def last(self, stream: str, subject: str) -> StoredMessage | None:
         """The last message of a subject, which may have wildcards, from the leader of the stream."""

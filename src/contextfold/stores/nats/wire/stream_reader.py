@@ -61,6 +61,15 @@ async def read_to(js: JetStream, query: StreamQuery, last: int) -> AsyncGenerato
                 return
 
 
+async def read_stored(js: JetStream, query: StreamQuery) -> AsyncGenerator[StoredMessage]:
+    """Read what is stored now."""
+    last = await js.last(query.stream, query.subjects)
+    if last is not None:
+        async with aclosing(read_to(js, query, last.seq)) as messages:
+            async for message in messages:
+                yield message
+
+
 def follow(js: JetStream, query: StreamQuery) -> AsyncGenerator[StoredMessage]:
     """Read without an end. Waits while NATS is unavailable."""
     return _follow(js, query, None)
@@ -210,7 +219,7 @@ class _PullConsumer:
 def _stored(message: Msg) -> tuple[StoredMessage, int, int]:
     """The message, its number within the consumer, and the number of messages left, from the reply subject."""
     parts = message.reply.split(".")
-    place = 5 if len(parts) == _PLAIN_REPLY else 7
+    first = 5 if len(parts) == _PLAIN_REPLY else 7
     headers = message.headers or {}
-    stored = StoredMessage(message.subject, int(parts[place]), headers, message.data)
-    return stored, int(parts[place + 1]), int(parts[place + 3])
+    stored = StoredMessage(message.subject, int(parts[first]), headers, message.data)
+    return stored, int(parts[first + 1]), int(parts[first + 3])
