@@ -19,33 +19,35 @@ from contextfold.cli.main import main
 from tests.support.forked import end_forker
 from tests.support.machine import DOCUMENTS, SOAK, Call, Ran, times, write_files
 from tests.support.nats_servers import NatsServer
-from tests.support.signals import give_children_default_signals
+from tests.support.signals import give_children_default_signals, lead_process_group
 from tests.support.temporary_home import remove_temporary_home, use_temporary_home
 
 give_children_default_signals()
-# Before any test module is imported: some read the environment when they are.
+lead_process_group()
+# This is done before any test module is imported, because some read the environment at import.
 HOME = use_temporary_home()
 
 settings.register_profile(
-    "house",
+    "contextfold",
     max_examples=times(14, 2000),
     deadline=None,
-    # `make test` is the same every time, and `make soak` explores.
+    # `make test` uses the same examples every time, `make soak` new ones.
     derandomize=times(1, 0) == 1,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-settings.load_profile("house")
+settings.load_profile("contextfold")
 
 
 # Only `make soak` runs the whole bench.
 collect_ignore = [] if SOAK else ["test_bench.py"]
 
+# These take longest, in this order.
 LONG = (
     "web/test_page.py",
-    "stores/nats/test_away.py",
+    "stores/nats/test_connection_loss.py",
     "stores/nats/test_cluster.py",
-    "serve/http/test_callers.py",
-    "serve/proxy/test_hostile.py",
+    "serve/test_stdio_clients.py",
+    "serve/proxy/test_hostile_peers.py",
     "stores/nats/test_expiry.py",
     "test_golden.py",
     "clients/test_typescript_clients.py",
@@ -56,11 +58,11 @@ LONG = (
 
 # Files that need the same large packages, or caches and daemons that take long to make: one worker runs them.
 TOGETHER = (
-    ("tests/serve/proxy/test_agent.py", "tests/serve/proxy/test_clients.py"),
+    ("tests/serve/proxy/test_scripted_agent.py", "tests/serve/proxy/test_provider_clients.py"),
     (
         "tests/clients/test_typescript_clients.py",
         "tests/clients/test_python_client.py",
-        "tests/clients/test_recall_story.py",
+        "tests/clients/test_recall_across_sessions.py",
         "tests/clients/test_inspector.py",
         "tests/clients/test_conformance.py",
     ),
@@ -86,7 +88,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 @pytest.fixture
 def call() -> Call:
-    """Run a command in this process: what it returned and wrote."""
+    """Runs a command in this process; returns its exit code and what it wrote."""
 
     def call(*argv: object) -> Ran:
         out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
@@ -128,13 +130,13 @@ def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest tests begin first, so that at the end no worker runs a long one alone."""
-    places = {name: place for place, name in enumerate(LONG)}
-    items.sort(key=lambda item: next((places[name] for name in LONG if name in item.nodeid), len(LONG)))
+    ranks = {name: rank for rank, name in enumerate(LONG)}
+    items.sort(key=lambda item: next((ranks[name] for name in LONG if name in item.nodeid), len(LONG)))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collected tests stay, so a search for garbage finds none meanwhile and need not look at them later."""
+    """Collected tests live until the end, so the garbage collector need not examine them."""
     gc.disable()
     try:
         return (yield)
@@ -145,9 +147,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """In a worker, reports of each test one thing instead of five: its result, and a set-up or tear-down that failed.
+    """In a worker, sends one report of each test instead of five: its result, and a set-up or tear-down that failed.
 
-    Telling the process that distributes the tests takes both more time than most tests do. `-n 0` reports all.
+    Sending and receiving a report takes longer than most tests. `-n 0` reports everything.
     """
     if not hasattr(item.config, "workerinput"):
         return None
@@ -163,7 +165,7 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Prints everything that was skipped, one line for each reason."""
+    """Prints how many tests were skipped, one line for each reason."""
     reasons = Counter(
         report.longrepr[2].removeprefix("Skipped: ")
         for report in terminalreporter.getreports("skipped")

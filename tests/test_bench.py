@@ -1,4 +1,4 @@
-"""The bench prints every figure of its table. Run by `make soak` only: `make bench` is the place for figures."""
+"""The bench prints every figure of its table. Only `make soak` runs this; `make bench` measures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.clauses import covers
 def test_the_bench_prints_every_figure_of_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On corpora too small to judge: that each figure is there, beside its yardstick and with a verdict."""
+    """The corpora are too small to measure; each figure must be printed with its limit and a verdict."""
     monkeypatch.setattr(bench_corpora, "HERE", tmp_path)
     monkeypatch.setattr(bench_resolve, "HERE", tmp_path)
     monkeypatch.setattr(bench_stdio, "HERE", tmp_path)

@@ -50,10 +50,10 @@ def links_of(page: Path) -> list[str]:
 def anchors_of(page: Path) -> set[str]:
     """The anchors of the headings, as web sites derive them: lowercase letters, digits, and dashes for spaces."""
     headings = re.findall(r"^#+ (.+)$", FENCED.sub("", text_of(page)), re.MULTILINE)
-    kept = (
+    names = (
         "".join(letter for letter in heading.lower() if letter.isalnum() or letter in " -_") for heading in headings
     )
-    return {heading.replace(" ", "-") for heading in kept}
+    return {name.replace(" ", "-") for name in names}
 
 
 def commands_of(page: Path) -> Iterator[list[str]]:
@@ -75,7 +75,7 @@ def commands_of(page: Path) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_link_and_picture_leads_to_a_file_and_its_heading(name: str) -> None:
+def test_every_link_and_picture_has_a_target(name: str) -> None:
     page = ROOT / name
     for link in links_of(page):
         path, _, anchor = link.partition("#")
@@ -86,27 +86,27 @@ def test_every_link_and_picture_leads_to_a_file_and_its_heading(name: str) -> No
             assert anchor in anchors_of(target), link
 
 
-def test_links_are_found() -> None:
+def test_the_search_for_links_works() -> None:
     """A search that finds no links would also find no broken ones."""
-    found = {link for page in PAGES for link in links_of(page)}
-    assert {"images/concepts.svg", "../examples/loop.py", "folding.md#tools", "images/tree-narrow.png"} <= found
+    links = {link for page in PAGES for link in links_of(page)}
+    assert {"images/concepts.svg", "../examples/loop.py", "folding.md#tools", "images/tree-narrow.png"} <= links
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_command_line_is_one_of_ours(name: str) -> None:
+def test_every_command_line_can_be_parsed(name: str) -> None:
     for words in commands_of(ROOT / name):
         parse(words)
 
 
-def test_command_lines_are_found() -> None:
-    found = [words for page in PAGES for words in commands_of(page)]
-    assert ["install", "claude-code", "--dry-run"] in found
+def test_the_search_for_command_lines_works() -> None:
+    commands = [words for page in PAGES for words in commands_of(page)]
+    assert ["install", "claude-code", "--dry-run"] in commands
     # This command follows a variable assignment.
-    assert ["serve"] in found
+    assert ["serve"] in commands
     # This command follows a pipe.
-    assert ["hook", "claude-code", "--url", "http://localhost:9090"] in found
+    assert ["hook", "claude-code", "--url", "http://localhost:9090"] in commands
     # This command is in parentheses.
-    assert ["completion", "bash"] in found
+    assert ["completion", "bash"] in commands
 
 
 def test_every_page_can_be_reached_from_another() -> None:
@@ -117,10 +117,10 @@ def test_every_page_can_be_reached_from_another() -> None:
         ), page
 
 
-def test_pictures_drawn_by_hand_are_well_formed_and_named() -> None:
-    drawn = list((DOCS / "images").glob("*.svg"))
-    assert drawn
-    for path in drawn:
+def test_drawings_are_well_formed_and_have_a_title_and_a_description() -> None:
+    drawings = list((DOCS / "images").glob("*.svg"))
+    assert drawings
+    for path in drawings:
         root = ElementTree.parse(path).getroot()
         texts = {child.tag.rpartition("}")[2]: child.text for child in root}
         assert texts.get("title")
@@ -130,7 +130,7 @@ def test_pictures_drawn_by_hand_are_well_formed_and_named() -> None:
         )
 
 
-def test_the_limits_that_pages_name_are_those_of_the_code() -> None:
+def test_documented_limits_are_those_of_the_code() -> None:
     daemon, capture = text_of(DOCS / "daemon.md"), text_of(DOCS / "decisions" / "0009-capture.md")
     waiting = f"{inbox.ITEMS_MAX:,}", f"{inbox.BYTES_MAX >> 20} MiB"
     assert f"| hosts' reports received and not yet written | {', '.join(waiting)} | |" in daemon
@@ -157,7 +157,7 @@ def loop(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
 
-def test_the_loop_of_ones_own_prints_what_its_page_shows_and_the_daemon_has_it(daemon: Daemon, tmp_path: Path) -> None:
+def test_the_example_loop_prints_the_documented_output_and_is_recorded(daemon: Daemon, tmp_path: Path) -> None:
     done = loop(str(daemon.port), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert f"```text\n{done.stdout}```" in text_of(DOCS / "getting-started.md")
@@ -169,7 +169,7 @@ def test_the_loop_of_ones_own_prints_what_its_page_shows_and_the_daemon_has_it(d
     assert (row["operations"], row["failed_operations"], row["folded_branches"]) == (3, 1, 1)
 
 
-def test_the_loop_says_what_the_daemon_said_when_it_is_refused(tmp_path: Path) -> None:
+def test_the_example_loop_prints_the_error_of_a_daemon_that_refuses_it(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.touch(mode=0o600)
     strict = Daemon(tmp_path / "daemon", "--token-file", str(tokens))

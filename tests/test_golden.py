@@ -1,4 +1,4 @@
-"""The recorded answers, on every Python of this machine."""
+"""The command gives the recorded answers, on every Python of this machine."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from tests.support.machine import (
 
 PYTHONS = interpreters()
 CASES = sorted(path.parent for path in GOLDEN.glob("cases/*/case.json"))
-# Documents of 16 million words, at the edge of what a 32-bit float can count: ten seconds each. The scores at that edge
-# are tests/common/test_float32.py's as well.
+# These have 16 million words, the limit of what a 32-bit float can count, and take ten seconds each.
+# tests/common/test_float32.py tests scores at that limit too.
 LARGE = ("score_tiny_1_16777216", "score_tiny_1_16777217", "score_tiny_1_16777219")
 SAMPLE = CASES if SOAK else [case for case in CASES if case.name not in LARGE]
 COMPAT = sorted(path.parent for path in SHARED.glob("compat/cases/*/case.json"))
 
 
-def use_the_command(monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
-    """Run the command in this process, where nothing hinders: a fresh one takes ten times as long as most cases."""
-    fresh = replay.run
+def run_in_this_process(monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+    """Run the command in this process where possible, because a new process takes ten times as long as most cases."""
+    run_new_process = replay.run
 
     def run(work: str, step: dict[str, Any]) -> subprocess.CompletedProcess[bytes]:
         argv = [str(COMMAND), *step["argv"]]
         if step.get("user"):
-            done: subprocess.CompletedProcess[bytes] = fresh(work, step)
+            done: subprocess.CompletedProcess[bytes] = run_new_process(work, step)
             return done
         if "env" in step:
             return forker().run(argv, COMMAND_TIMEOUT_S, env={**os.environ, **step["env"]}, cwd=Path(work))
@@ -87,13 +87,13 @@ def name_of(path: Path) -> str:
 )
 @pytest.mark.parametrize("case", SAMPLE, ids=name_of)
 def test_the_command_gives_the_recorded_answer(case: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
-    use_the_command(monkeypatch, call)
+    run_in_this_process(monkeypatch, call)
     assert replay.faults(str(case)) == []
 
 
 @covers("product.md#resolve", "product.md#cache-commands", "resolve.md#output", "resolve.md#exit-codes")
 @pytest.mark.parametrize("case", SAMPLE[:: times(12, 1)], ids=name_of)
-def test_the_installed_command_gives_it_as_well(case: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_installed_command_gives_the_recorded_answer_too(case: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "CONTEXT", [str(COMMAND)])
     assert replay.faults(str(case)) == []
 
@@ -103,16 +103,20 @@ def test_the_installed_command_gives_it_as_well(case: Path, monkeypatch: pytest.
 )
 @pytest.mark.parametrize("version", list(PYTHONS)[1:])
 @pytest.mark.parametrize("case", [case for case in CASES if case.name not in LARGE][:: times(28, 1)], ids=name_of)
-def test_every_other_python_gives_the_same(case: Path, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sample; `make pythons` runs all cases on each of them."""
+def test_every_other_python_gives_the_recorded_answer(
+    case: Path, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tests a sample; `make pythons` runs all cases on each Python."""
     monkeypatch.setattr(replay, "CONTEXT", command_of(PYTHONS[version]))
     assert replay.faults(str(case)) == []
 
 
 @covers("resolve.md#reference", "resolve.md#packed-index", "resolve.md#inspect-verify")
 @pytest.mark.parametrize("case", COMPAT, ids=name_of)
-def test_caches_of_the_reference_read_the_same(case: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
-    use_the_command(monkeypatch, call)
+def test_caches_of_the_reference_implementation_give_the_recorded_answer(
+    case: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    run_in_this_process(monkeypatch, call)
     assert replay.faults(str(case)) == []
 
 

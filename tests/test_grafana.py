@@ -21,10 +21,10 @@ COLUMNS = 24
 # One histogram has series with these suffixes.
 SUFFIXES = ("_bucket", "_count", "_sum")
 
-# What a query may hold besides the names of figures and labels.
+# A query may contain these words besides the names of metrics and labels.
 WORDS = {"sum", "by", "rate", "increase", "count", "histogram_quantile"}
-# What is counted and on no panel, with the reason.
-LEFT_OUT: set[str] = set()
+# Metrics that are on no panel, each with the reason.
+NOT_SHOWN: set[str] = set()
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     return names
 
 
-def figures_in(query: str) -> dict[str, set[str]]:
+def metrics_in(query: str) -> dict[str, set[str]]:
     """The metrics in a query, each with the labels that it is filtered by."""
     return {
         name: set(re.findall(r"(\w+)\s*(?:=~|!=|=)", matchers)) - {"job", "instance"}
@@ -56,21 +56,21 @@ def figures_in(query: str) -> dict[str, set[str]]:
     }
 
 
-def base(name: str) -> str:
+def without_suffix(name: str) -> str:
     return re.sub(f"({'|'.join(SUFFIXES)})$", "", name)
 
 
-def test_every_figure_of_a_query_is_one_that_a_daemon_has(scraped: dict[str, set[str]]) -> None:
+def test_every_metric_in_a_query_is_one_that_a_daemon_reports(scraped: dict[str, set[str]]) -> None:
     for query in QUERIES:
-        figures = figures_in(query)
-        assert figures, query
-        for name, labels in figures.items():
+        metrics = metrics_in(query)
+        assert metrics, query
+        for name, labels in metrics.items():
             assert name in scraped, query
             grouped = {label.strip() for group in re.findall(r"by \(([^)]*)\)", query) for label in group.split(",")}
             assert labels | grouped <= scraped[name], query
 
 
-def test_a_query_holds_nothing_else(scraped: dict[str, set[str]]) -> None:
+def test_a_query_contains_only_known_names(scraped: dict[str, set[str]]) -> None:
     """A metric without braces would not be seen by the test above."""
     for query in QUERIES:
         bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\([a-z_, ]*\)", " ", query)
@@ -78,23 +78,23 @@ def test_a_query_holds_nothing_else(scraped: dict[str, set[str]]) -> None:
         assert words <= WORDS | set(scraped), query
 
 
-def test_every_figure_of_ours_is_on_a_panel_or_left_out_on_purpose() -> None:
-    shown = {base(name) for query in QUERIES for name in figures_in(query)}
+def test_every_metric_is_on_a_panel_or_omitted_on_purpose() -> None:
+    shown = {without_suffix(name) for query in QUERIES for name in metrics_in(query)}
     ours = {figure.name for figure in Metrics([]).figures}
-    assert ours - shown == LEFT_OUT
+    assert ours - shown == NOT_SHOWN
 
 
-def test_every_query_is_for_the_chosen_source_job_and_instance() -> None:
+def test_every_query_uses_the_chosen_source_job_and_instance() -> None:
     variables = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
     assert variables.keys() == {"datasource", "job", "instance"}
     assert (variables["datasource"]["type"], variables["datasource"]["query"]) == ("datasource", "prometheus")
     for panel in PANELS:
         for target in panel.get("targets", ()):
             assert target["datasource"] == panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
-            assert target["expr"].count('{job=~"$job",instance=~"$instance"') == len(figures_in(target["expr"]))
+            assert target["expr"].count('{job=~"$job",instance=~"$instance"') == len(metrics_in(target["expr"]))
 
 
-def test_the_file_has_what_grafana_asks_for() -> None:
+def test_the_file_has_the_members_that_grafana_requires() -> None:
     assert {"title", "uid", "schemaVersion", "panels", "templating", "time", "annotations"} <= DASHBOARD.keys()
     # Grafana assigns the id at import.
     assert DASHBOARD["id"] is None
@@ -107,16 +107,16 @@ def test_the_file_has_what_grafana_asks_for() -> None:
             assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
 
 
-def test_no_panel_covers_another() -> None:
-    def covers(one: dict[str, int], other: dict[str, int]) -> bool:
+def test_panels_do_not_overlap() -> None:
+    def overlaps(one: dict[str, int], other: dict[str, int]) -> bool:
         across = one["x"] < other["x"] + other["w"] and other["x"] < one["x"] + one["w"]
         down = one["y"] < other["y"] + other["h"] and other["y"] < one["y"] + one["h"]
         return across and down
 
-    places = [panel["gridPos"] for panel in PANELS]
-    assert all(place["x"] + place["w"] <= COLUMNS for place in places)
-    assert not [pair for pair in itertools.combinations(places, 2) if covers(*pair)]
+    positions = [panel["gridPos"] for panel in PANELS]
+    assert all(position["x"] + position["w"] <= COLUMNS for position in positions)
+    assert not [pair for pair in itertools.combinations(positions, 2) if overlaps(*pair)]
 
 
-def test_the_page_about_it_names_the_file() -> None:
+def test_the_documentation_names_the_dashboard_file() -> None:
     assert "deploy/grafana/contextfold.json" in Path(ROOT / "docs" / "observability.md").read_text(encoding="utf-8")

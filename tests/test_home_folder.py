@@ -23,7 +23,7 @@ def test_a_process_that_a_test_starts_has_a_temporary_home() -> None:
     assert variables == "[]"
 
 
-def test_an_environment_that_a_test_makes_names_a_home() -> None:
+def test_every_environment_that_a_test_makes_has_a_home() -> None:
     """Without HOME, a process takes the real home folder from the user database."""
     without_home = []
     for path in sorted((ROOT / "tests").rglob("*.py")):

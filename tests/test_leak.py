@@ -1,4 +1,4 @@
-"""Dozens of secrets are sent on every way in; afterwards none is on disk, in logs, answers, metrics or events."""
+"""Secrets of many kinds are sent to every input; none of them appears on disk, in logs, answers, metrics or events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from contextfold.fold.events import to_json
 from contextfold.stores.sqlite.store import SqliteStore
-from tests.serve.reporting import Onlooker
+from tests.serve.reporting import ApiReader
 from tests.support.clauses import covers
 from tests.support.daemon import LEGACY, MODERN, RPC, Daemon, Http, HttpAgent, Refused
 from tests.support.known_secrets import KnownSecret, known_secrets
@@ -27,26 +27,26 @@ PROJECT = "/work/leaky"
 KINDS_MIN = 60
 LAST = "the last of all operations"
 # This only bounds a hang.
-PATIENCE_S = 300
+WATCH_TIMEOUT_S = 300
 
 
 HOSTS = ("claude-code", "cursor", "vscode")
 
 
-class Ways:
-    """Every way in, and everything that was answered."""
+class Inputs:
+    """Sends secrets to every input of a daemon, and collects the answers."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
         self.agents = [HttpAgent(daemon.port, era) for era in (LEGACY, MODERN)]
-        self.told: list[bytes] = []
+        self.answers: list[bytes] = []
 
     def send(self, secret: KnownSecret, number: int) -> None:
-        """Every secret where text belongs; in `make test`, one in four by each way where it does not."""
+        """Sends a secret to every input for text. In `make test`, the other inputs get one secret in four each."""
         agent = self.agents[number % 2]
         self._fold(agent, secret.text, number)
         self._hooks(secret.text, number)
-        # Both agents speak in each quarter.
+        # Each quarter contains secrets of both agents.
         quarter = number // 2 % 4
         if SOAK or quarter == 0:
             self._misuse(agent, secret.text)
@@ -62,26 +62,26 @@ class Ways:
         with suppress(Refused):
             answer = agent.call(tool, _meta, **arguments)
         assert agent.last
-        self.told += [agent.last.body, json.dumps(dict(agent.last.headers)).encode()]
+        self.answers += [agent.last.body, json.dumps(dict(agent.last.headers)).encode()]
         return answer
 
     def _fold(self, agent: HttpAgent, text: str, number: int) -> None:
-        begun = self.call(
+        branch = self.call(
             agent, "context_branch", description=text[:200], prompt=f"Use this:\n{text}\n", project_path=PROJECT
         )
-        assert begun
+        assert branch
         assert self.call(agent, "context_record", type="output", content=f"$ cat x\n{text}\n", project_path=PROJECT)
         assert self.call(agent, "context_record", type="json", content=json.dumps({"out": text}), project_path=PROJECT)
         self.call(agent, "context_record", type=text[:64], tokens=1, project_path=PROJECT)
         assert self.call(agent, "context_return", message=f"It said {text}", project_path=PROJECT)
-        # What was stored is told in the same way whatever it is. In `make test`, one of these follows each secret; a
-        # list tells all branches so far, so a few lists tell of each secret.
+        # Stored texts of all kinds are read in the same way, so in `make test` one of these reads follows each secret.
+        # A list has all branches so far, so a few lists contain every secret.
         turn = number // 2 % 4
         if SOAK or turn == 0:
             assert self.call(agent, "context_branch_status", project_path=PROJECT)
         if SOAK or number % 16 == 15:
             assert self.call(agent, "context_list_branches", project_path=PROJECT)
-        branch_id = begun["branch_id"]
+        branch_id = branch["branch_id"]
         if SOAK or turn in {1, 3}:
             assert self.call(agent, "context_expand", branch_id=branch_id, budget=100_000, project_path=PROJECT)
         if SOAK or turn == 2:
@@ -119,16 +119,16 @@ class Ways:
             with suppress(Refused):
                 agent.rpc(method, params)
             assert agent.last
-            self.told.append(agent.last.body)
+            self.answers.append(agent.last.body)
         http = Http(self.daemon.port)
         for message in ([text], text, {text: 1}, {"jsonrpc": "2.0", "id": 1, "method": text}, {"jsonrpc": text}):
-            self.told.append(http.ask("POST", "/mcp", json.dumps(message).encode(), RPC).body)
+            self.answers.append(http.ask("POST", "/mcp", json.dumps(message).encode(), RPC).body)
         http.close()
 
     def _http(self, text: str) -> None:
         http = Http(self.daemon.port)
         body = json.dumps({"project_path": PROJECT, "type": "t", "content": text}).encode()
-        asked: list[tuple[str, str, bytes | None, dict[str, str]]] = [
+        requests: list[tuple[str, str, bytes | None, dict[str, str]]] = [
             ("POST", "/v1/operations", body, {}),
             ("POST", "/v1/operations", body[:-3], {}),
             ("POST", "/mcp", body, RPC),
@@ -145,18 +145,18 @@ class Ways:
         ]
         if text.isprintable() and text.isascii():
             for header in ("x-context-session", "idempotency-key", "authorization", "cookie", "mcp-protocol-version"):
-                asked.append(("POST", "/v1/operations", body, {header: text}))
-                asked.append(("POST", "/mcp", b'{"jsonrpc":"2.0","id":1,"method":"ping"}', {**RPC, header: text}))
-            asked.append(("GET", "/healthz", None, {"origin": text}))
-        for method, path, sent, headers in asked:
+                requests.append(("POST", "/v1/operations", body, {header: text}))
+                requests.append(("POST", "/mcp", b'{"jsonrpc":"2.0","id":1,"method":"ping"}', {**RPC, header: text}))
+            requests.append(("GET", "/healthz", None, {"origin": text}))
+        for method, path, sent, headers in requests:
             reply = http.ask(method, path, sent, headers)
-            self.told += [reply.body, json.dumps(dict(reply.headers)).encode()]
+            self.answers += [reply.body, json.dumps(dict(reply.headers)).encode()]
         http.close()
 
     def _hooks(self, text: str, number: int) -> None:
         """Sends reports of a host, with the secret in every member that may contain it."""
         http = Http(self.daemon.port)
-        told = {"hook_event_name": "PostToolUse", "session_id": "c", "cwd": PROJECT, "tool_name": "Bash"}
+        common = {"hook_event_name": "PostToolUse", "session_id": "c", "cwd": PROJECT, "tool_name": "Bash"}
         reports: list[dict[str, Any]] = [
             {"tool_input": {"command": text}, "tool_response": {"stdout": f"$ x\n{text}", "stderr": text}},
             {"tool_input": {text: [text]}, "tool_response": [{"type": "text", "text": text}]},
@@ -171,15 +171,15 @@ class Ways:
             {"hook_event_name": text},
             {"cwd": text, "session_id": f"new {number}"},
         ]
-        for place, more in enumerate(reports):
-            # In `make test`, a third of the reports with each secret.
-            if not SOAK and (number + place) % 3:
+        for index, more in enumerate(reports):
+            # In `make test`, a third of the reports is sent with each secret.
+            if not SOAK and (number + index) % 3:
                 continue
-            payload = json.dumps({**told, "tool_use_id": f"{number}.{place}", **more}).encode()
-            for host in HOSTS if SOAK else [HOSTS[(number + place) // 3 % len(HOSTS)]]:
-                self.told.append(http.ask("POST", f"/hooks/{host}", payload).body)
-            if SOAK or place == -number % len(reports):
-                self.told.append(http.ask("POST", "/hooks/claude-code", payload[:-2]).body)
+            payload = json.dumps({**common, "tool_use_id": f"{number}.{index}", **more}).encode()
+            for host in HOSTS if SOAK else [HOSTS[(number + index) // 3 % len(HOSTS)]]:
+                self.answers.append(http.ask("POST", f"/hooks/{host}", payload).body)
+            if SOAK or index == -number % len(reports):
+                self.answers.append(http.ask("POST", "/hooks/claude-code", payload[:-2]).body)
         http.close()
 
     def _resolve(self, agent: HttpAgent, text: str) -> None:
@@ -195,13 +195,13 @@ class Ways:
 
 @pytest.fixture(scope="module")
 def secrets() -> list[KnownSecret]:
-    made = [secret for seed in range(times(1, 4)) for secret in known_secrets(seed)]
-    assert len({secret.kind for secret in made}) >= KINDS_MIN
-    return made
+    generated = [secret for seed in range(times(1, 4)) for secret in known_secrets(seed)]
+    assert len({secret.kind for secret in generated}) >= KINDS_MIN
+    return generated
 
 
 @pytest.fixture(scope="module")
-def ways(tmp_path_factory: pytest.TempPathFactory, secrets: list[KnownSecret]) -> Iterator[Ways]:
+def inputs(tmp_path_factory: pytest.TempPathFactory, secrets: list[KnownSecret]) -> Iterator[Inputs]:
     folder = tmp_path_factory.mktemp("leak")
     sources = folder / "sources"
     sources.mkdir()
@@ -210,20 +210,20 @@ def ways(tmp_path_factory: pytest.TempPathFactory, secrets: list[KnownSecret]) -
     assert context("build", "--sources", sources, "--cache", folder / "caches" / "docs").code == 0
     env = {"CONTEXT_BRANCHES_PER_SESSION": "10000"}
     daemon = Daemon(folder, "--cache-root", str(folder / "caches"), env=env)
-    ways = Ways(daemon)
+    inputs = Inputs(daemon)
     try:
         for number, secret in enumerate(secrets):
-            ways.send(secret, number)
-        until(lambda: b"contextfold_hook_reports_waiting 0.0" in ways.agents[0].http.ask("GET", "/metrics").body)
-        yield ways
+            inputs.send(secret, number)
+        until(lambda: b"contextfold_hook_reports_waiting 0.0" in inputs.agents[0].http.ask("GET", "/metrics").body)
+        yield inputs
     finally:
-        ways.close()
+        inputs.close()
         daemon.stop()
 
 
-def leaked(secrets: list[KnownSecret], *told: bytes) -> set[str]:
+def leaked(secrets: list[KnownSecret], *outputs: bytes) -> set[str]:
     """The kinds of secrets whose value occurs, either plain or as JSON encodes it."""
-    everything = b"\n".join(told)
+    everything = b"\n".join(outputs)
     return {
         secret.kind
         for secret in secrets
@@ -235,82 +235,82 @@ def leaked(secrets: list[KnownSecret], *told: bytes) -> set[str]:
 
 
 @covers("folding.md#context-return", "folding.md#errors", "folding.md#scrubbed-text")
-def test_no_answer_and_no_header_tells_one(ways: Ways, secrets: list[KnownSecret]) -> None:
-    assert len(ways.told) > 20 * len(secrets)
-    assert leaked(secrets, *ways.told) == set()
+def test_no_answer_or_header_contains_a_secret(inputs: Inputs, secrets: list[KnownSecret]) -> None:
+    assert len(inputs.answers) > 20 * len(secrets)
+    assert leaked(secrets, *inputs.answers) == set()
 
 
-def test_the_test_would_find_one(secrets: list[KnownSecret]) -> None:
+def test_a_leaked_secret_would_be_noticed(secrets: list[KnownSecret]) -> None:
     assert leaked(secrets, json.dumps({"x": secrets[0].text}).encode()) == {secrets[0].kind}
 
 
 @covers("folding.md#context-return", "folding.md#scrubbed-text")
-def test_no_log_line_tells_one(ways: Ways, secrets: list[KnownSecret]) -> None:
-    log = ways.daemon.log.read_bytes()
+def test_no_log_line_contains_a_secret(inputs: Inputs, secrets: list[KnownSecret]) -> None:
+    log = inputs.daemon.log.read_bytes()
     assert all(json.loads(line) for line in log.splitlines())
     assert len(log.splitlines()) > len(secrets)
     assert leaked(secrets, log) == set()
 
 
 @covers("folding.md#context-return", "folding.md#scrubbed-text")
-def test_no_metric_tells_one(ways: Ways, secrets: list[KnownSecret]) -> None:
-    page = ways.agents[0].http.ask("GET", "/metrics").body
+def test_no_metric_contains_a_secret(inputs: Inputs, secrets: list[KnownSecret]) -> None:
+    page = inputs.agents[0].http.ask("GET", "/metrics").body
     assert b"contextfold_redactions_total{" in page
     assert leaked(secrets, page) == set()
 
 
 @covers("folding.md#context-return", "folding.md#scrubbed-text")
-def test_no_file_holds_one(ways: Ways, secrets: list[KnownSecret]) -> None:
-    files = [path for path in ways.daemon.folder.rglob("*") if path.is_file()]
+def test_no_file_contains_a_secret(inputs: Inputs, secrets: list[KnownSecret]) -> None:
+    files = [path for path in inputs.daemon.folder.rglob("*") if path.is_file()]
     assert any(path.name == "state.db" for path in files)
-    assert b"REDACTED" in b"".join(path.read_bytes() for path in ways.daemon.store.parent.iterdir())
+    assert b"REDACTED" in b"".join(path.read_bytes() for path in inputs.daemon.store.parent.iterdir())
     assert leaked(secrets, *(path.read_bytes() for path in files)) == set()
 
 
 @covers("folding.md#owner", "folding.md#context-return", "folding.md#scrubbed-text")
-def test_no_event_tells_a_watcher_one(ways: Ways, secrets: list[KnownSecret]) -> None:
-    ways.agents[0].call("context_record", project_path=PROJECT, type=LAST, tokens=1)
+def test_no_event_of_a_watcher_contains_a_secret(inputs: Inputs, secrets: list[KnownSecret]) -> None:
+    inputs.agents[0].call("context_record", project_path=PROJECT, type=LAST, tokens=1)
 
-    async def watched() -> list[bytes]:
-        store = SqliteStore.open(ways.daemon.store)
-        told = [b""]
+    async def watch_events() -> list[bytes]:
+        store = SqliteStore.open(inputs.daemon.store)
+        seen = [b""]
         try:
             watching = store.watch("local", "0")
-            async with asyncio.timeout(PATIENCE_S):
-                while LAST.encode() not in told[-1]:
-                    told.append(to_json((await anext(watching)).event).encode())
+            async with asyncio.timeout(WATCH_TIMEOUT_S):
+                while LAST.encode() not in seen[-1]:
+                    seen.append(to_json((await anext(watching)).event).encode())
         finally:
             await store.close()
-        return told
+        return seen
 
-    events = asyncio.run(watched())
+    events = asyncio.run(watch_events())
     assert len(events) > 5 * len(secrets)
     assert leaked(secrets, *events) == set()
 
 
-def test_no_look_at_sessions_trees_and_trajectories_tells_one(ways: Ways, secrets: list[KnownSecret]) -> None:
-    look = Onlooker(ways.daemon)
-    told = [json.dumps(look.get("/v1/sessions?limit=100"))]
-    for row in look.sessions()[:50]:
-        view = look.get(f"/v1/sessions/{row['session_id']}?limit=500")
+def test_no_session_tree_or_trajectory_contains_a_secret(inputs: Inputs, secrets: list[KnownSecret]) -> None:
+    api = ApiReader(inputs.daemon)
+    texts = [json.dumps(api.get("/v1/sessions?limit=100"))]
+    for row in api.sessions()[:50]:
+        view = api.get(f"/v1/sessions/{row['session_id']}?limit=500")
         threads = ["", *(branch["id"] for branch in view["branches"][:20])]
-        told += [json.dumps(view), *(json.dumps(look.entries(row["session_id"], thread)) for thread in threads)]
-    (main,) = [row for row in look.sessions() if (row["project_path"], row["name"]) == (PROJECT, None)]
-    told.append(json.dumps(look.entries(main["session_id"])))
-    look.close()
-    assert sum(text.count("REDACTED") for text in told) > 3 * len(secrets)
-    assert leaked(secrets, *(text.encode() for text in told)) == set()
+        texts += [json.dumps(view), *(json.dumps(api.entries(row["session_id"], thread)) for thread in threads)]
+    (main,) = [row for row in api.sessions() if (row["project_path"], row["name"]) == (PROJECT, None)]
+    texts.append(json.dumps(api.entries(main["session_id"])))
+    api.close()
+    assert sum(text.count("REDACTED") for text in texts) > 3 * len(secrets)
+    assert leaked(secrets, *(text.encode() for text in texts)) == set()
 
 
 @covers("folding.md#context-return", "folding.md#scrubbed-text")
-def test_the_search_command_tells_none(ways: Ways, secrets: list[KnownSecret]) -> None:
-    ran = context("fold", "search", "REDACTED", "--limit", "1000", "--store", str(ways.daemon.store), "--json")
+def test_the_search_command_prints_no_secret(inputs: Inputs, secrets: list[KnownSecret]) -> None:
+    ran = context("fold", "search", "REDACTED", "--limit", "1000", "--store", str(inputs.daemon.store), "--json")
     assert len(json.loads(ran.out)["summaries"]) >= min(1000, len(secrets) // 2)
     assert leaked(secrets, ran.out, ran.err.encode()) == set()
 
 
 @covers("folding.md#context-return", "folding.md#scrubbed-text")
-def test_the_stdio_server_keeps_and_tells_none_either(tmp_path: Path, secrets: list[KnownSecret]) -> None:
+def test_the_stdio_server_neither_stores_nor_prints_a_secret(tmp_path: Path, secrets: list[KnownSecret]) -> None:
     lines = [{"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": LEGACY}}]
     for number, secret in enumerate(secrets[: times(30, 2000)]):
         for tool, arguments in (

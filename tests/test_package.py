@@ -1,4 +1,4 @@
-"""The package as users get it: built twice to the same bytes, installed into an empty environment, each command run."""
+"""The package builds to the same bytes twice, and every command runs from it in an empty environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from contextfold.cli.commands import COMMANDS
 from tests.support.clauses import covers
 from tests.support.machine import ROOT
 
-# Each command with the exit code it has in the folder that the test makes. URL and BRANCH are filled in.
+# Each command with its exit code in the folder that the test makes. URL, PROJECT and BRANCH are replaced.
 RUNS: tuple[tuple[int, str], ...] = (
     (0, "build docs"),
     (0, "ask token --cache docs/.context-cache"),
@@ -49,24 +49,24 @@ RUNS: tuple[tuple[int, str], ...] = (
     (0, "completion bash"),
 )
 # These run until they are stopped.
-RUNNING = {"serve", "fold tail"}
+LONG_RUNNING = {"serve", "fold tail"}
 PROGRAM = """
 import json, sys
 from contextfold.cli.main import main
 for code, argv in json.load(open("runs.json")):
-    given = main(argv)
-    print(json.dumps([argv[:2], code, given]), file=sys.stderr)
-    if given != code: sys.exit(1)
+    actual = main(argv)
+    print(json.dumps([argv[:2], code, actual]), file=sys.stderr)
+    if actual != code: sys.exit(1)
 """
 
 
-def built(source: Path, target: Path, *argv_more: str) -> dict[str, bytes]:
+def build_package(source: Path, target: Path, *argv_more: str) -> dict[str, bytes]:
     argv = [sys.executable, "-m", "hatchling", "build", "-d", str(target), *argv_more]
     subprocess.run(argv, cwd=source, check=True, capture_output=True)
     return {path.name: path.read_bytes() for path in target.iterdir()}
 
 
-def installed(wheel: Path, folder: Path) -> Path:
+def install(wheel: Path, folder: Path) -> Path:
     """The executables of an environment that has the wheel. Its dependencies are those of this environment."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     python = folder / "bin" / "python"
@@ -79,14 +79,14 @@ def installed(wheel: Path, folder: Path) -> Path:
 
 @covers("product.md#program-names", "product.md#distribution")
 def test_the_package_is_built_reproducibly_and_every_command_runs_from_it(tmp_path: Path) -> None:
-    first = built(ROOT, tmp_path / "first")
+    first = build_package(ROOT, tmp_path / "first")
     (sdist,) = (name for name in first if name.endswith(".tar.gz"))
     (wheel,) = (name for name in first if name.endswith(".whl"))
     with tarfile.open(tmp_path / "first" / sdist) as archive:
         archive.extractall(tmp_path / "unpacked", filter="data")
     (source,) = (tmp_path / "unpacked").iterdir()
-    assert built(source, tmp_path / "second", "-t", "wheel")[wheel] == first[wheel]
-    bin_folder = installed(tmp_path / "first" / wheel, tmp_path / "environment")
+    assert build_package(source, tmp_path / "second", "-t", "wheel")[wheel] == first[wheel]
+    bin_folder = install(tmp_path / "first" / wheel, tmp_path / "environment")
     names = {"context", "contextfold", "contextd", "mcp-context-server"}
     assert names <= {path.name for path in bin_folder.iterdir()}
 
@@ -100,22 +100,22 @@ def test_the_package_is_built_reproducibly_and_every_command_runs_from_it(tmp_pa
     try:
         assert daemon.stdout
         url = daemon.stdout.readline().decode().split()[-1].removesuffix("/mcp")
-        posted = urllib.request.Request(f"{url}/v1/demo", b"{}", {"content-type": "application/json"})
-        with urllib.request.urlopen(posted) as answer:
-            session_id = json.load(answer)["session_id"]
-        with urllib.request.urlopen(f"{url}/v1/sessions/{session_id}") as answer:
-            session = json.load(answer)
-        filled = {
+        request = urllib.request.Request(f"{url}/v1/demo", b"{}", {"content-type": "application/json"})
+        with urllib.request.urlopen(request) as response:
+            session_id = json.load(response)["session_id"]
+        with urllib.request.urlopen(f"{url}/v1/sessions/{session_id}") as response:
+            session = json.load(response)
+        values = {
             "URL": url,
             "PROJECT": session["session"]["project_path"],
             "BRANCH": next(branch["id"] for branch in session["branches"] if branch["status"] == "folded"),
         }
-        runs = [(code, [filled.get(word, word) for word in words.split()]) for code, words in RUNS]
-        assert {command.name for command in COMMANDS} - RUNNING == {
+        runs = [(code, [values.get(word, word) for word in words.split()]) for code, words in RUNS]
+        assert {command.name for command in COMMANDS} - LONG_RUNNING == {
             " ".join(argv[: 1 + (argv[0] in ("fold", "store"))]) for _, argv in runs
         }
         (home / "runs.json").write_text(json.dumps(runs))
-        ran = subprocess.run(
+        done = subprocess.run(
             [bin_folder / "python", "-c", PROGRAM],
             cwd=home,
             env=env,
@@ -124,7 +124,7 @@ def test_the_package_is_built_reproducibly_and_every_command_runs_from_it(tmp_pa
             text=True,
             check=False,
         )
-        assert ran.returncode == 0, ran.stderr[-2_000:]
+        assert done.returncode == 0, done.stderr[-2_000:]
     finally:
         daemon.terminate()
         daemon.wait(timeout=60)

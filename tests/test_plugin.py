@@ -1,4 +1,4 @@
-"""The plugin for Claude Code: it has the layout of the reference, and the settings that `context install` writes."""
+"""The plugin for Claude Code follows the plugin reference, and has the settings that `context install` writes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ import pytest
 import contextfold
 from contextfold.common.network_address import DAEMON_URL
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS
-from tests.cli.agents.wiring import EVENTS as WIRED
+from tests.cli.agents.wiring import EVENTS as INSTALLED_EVENTS
 from tests.support.machine import COMMAND, ROOT, context
 
 PLUGIN = ROOT / "src" / "contextfold" / "hosts" / "plugin"
 CLAUDE = shutil.which("claude")
 
-# What the reference of plugins and hooks allows, as far as this plugin goes.
+# These keys are allowed by the reference of plugins and hooks, as far as this plugin uses them.
 MANIFEST_KEYS = {"name", "version", "description", "author", "homepage", "repository", "license", "keywords"}
 MARKETPLACE_KEYS = {"name", "description", "owner", "plugins", "metadata"}
 LISTED_KEYS = MANIFEST_KEYS | {"source", "category", "tags", "strict"}
-EVENTS = set(WIRED["claude-code"])
+EVENTS = set(INSTALLED_EVENTS["claude-code"])
 # SessionStart accepts only commands.
 HTTP_EVENTS = EVENTS - {"SessionStart"}
 MATCHED_EVENTS = {"PostToolUse", "PostToolUseFailure"}
@@ -39,21 +39,21 @@ SKILL_LINES_MAX = 100
 def read(name: str, folder: Path = PLUGIN) -> Any:
     """A JSON file in which no key may occur twice."""
 
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         assert len(dict(pairs)) == len(pairs)
         return dict(pairs)
 
-    return json.loads((folder / name).read_text(encoding="utf-8"), object_pairs_hook=once)
+    return json.loads((folder / name).read_text(encoding="utf-8"), object_pairs_hook=unique_keys)
 
 
 @pytest.fixture
-def wired(tmp_path: Path) -> Path:
+def installed_project(tmp_path: Path) -> Path:
     """A project after `context install`."""
     assert context("install", "claude-code", "--project", ".", cwd=tmp_path).code == 0
     return tmp_path
 
 
-def test_the_manifest_has_what_the_reference_allows_and_our_version() -> None:
+def test_the_manifest_has_only_allowed_keys_and_our_version() -> None:
     manifest = read(".claude-plugin/plugin.json")
     assert manifest.keys() <= MANIFEST_KEYS
     assert NAME.fullmatch(manifest["name"])
@@ -65,7 +65,7 @@ def test_the_manifest_has_what_the_reference_allows_and_our_version() -> None:
     assert os.listdir(PLUGIN / ".claude-plugin") == ["plugin.json"]
 
 
-def test_the_marketplace_lists_the_plugin_where_it_is() -> None:
+def test_the_marketplace_lists_the_plugin_with_its_path() -> None:
     marketplace = read(".claude-plugin/marketplace.json", ROOT)
     assert marketplace.keys() <= MARKETPLACE_KEYS
     assert NAME.fullmatch(marketplace["name"])
@@ -77,7 +77,7 @@ def test_the_marketplace_lists_the_plugin_where_it_is() -> None:
     assert (ROOT / listed["source"]).resolve() == PLUGIN
 
 
-def test_there_is_nothing_else_in_it() -> None:
+def test_the_plugin_has_no_other_files() -> None:
     files = {str(path.relative_to(PLUGIN)) for path in PLUGIN.rglob("*") if path.is_file()}
     assert files == {
         ".claude-plugin/plugin.json",
@@ -88,12 +88,12 @@ def test_there_is_nothing_else_in_it() -> None:
     }
 
 
-def test_the_server_is_the_one_that_install_writes(wired: Path) -> None:
-    assert read(".mcp.json") == read(".mcp.json", wired)
+def test_the_mcp_server_is_the_one_that_install_writes(installed_project: Path) -> None:
+    assert read(".mcp.json") == read(".mcp.json", installed_project)
     assert read(".mcp.json")["mcpServers"]["contextfold"]["url"] == f"{DAEMON_URL}/mcp"
 
 
-def test_the_hooks_are_legal() -> None:
+def test_the_hooks_follow_the_reference() -> None:
     file = read("hooks/hooks.json")
     assert file.keys() == {"description", "hooks"}
     assert file["hooks"].keys() == EVENTS
@@ -107,9 +107,9 @@ def test_the_hooks_are_legal() -> None:
                 assert handler.get("url", f"{DAEMON_URL}/hooks/claude-code") == f"{DAEMON_URL}/hooks/claude-code"
 
 
-def test_the_hooks_are_those_that_install_writes(wired: Path) -> None:
+def test_the_hooks_are_those_that_install_writes(installed_project: Path) -> None:
     """Only the path of `context` differs, because it is not known in advance."""
-    ours, installed = read("hooks/hooks.json")["hooks"], read(".claude/settings.local.json", wired)["hooks"]
+    ours, installed = read("hooks/hooks.json")["hooks"], read(".claude/settings.local.json", installed_project)["hooks"]
     assert list(ours) == list(installed)
     (guarded,), (plain,) = (hooks.pop("SessionStart")[0]["hooks"] for hooks in (ours, installed))
     assert ours == installed
@@ -118,7 +118,7 @@ def test_the_hooks_are_those_that_install_writes(wired: Path) -> None:
     assert guarded | {"command": ""} == plain | {"command": ""}
 
 
-class TestTheStartOfASession:
+class TestSessionStartHook:
     @pytest.fixture
     def start(self, tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[bytes]]:
         """Runs the command in a shell whose PATH has one folder, with or without a program of ours in it."""
@@ -135,34 +135,36 @@ class TestTheStartOfASession:
 
         return run
 
-    def test_without_the_command_it_does_nothing(
+    def test_the_hook_does_nothing_without_the_command(
         self, start: Callable[[str], subprocess.CompletedProcess[bytes]]
     ) -> None:
         done = start("")
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
-    def test_another_program_of_that_name_is_left_alone(
+    def test_the_hook_does_not_run_another_program_of_the_same_name(
         self, start: Callable[[str], subprocess.CompletedProcess[bytes]]
     ) -> None:
         done = start("#!/bin/sh\necho 'mtx-context | ConTeXt'\nexit 1\n")
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
-    def test_with_the_command_it_is_told(self, start: Callable[[str], subprocess.CompletedProcess[bytes]]) -> None:
-        done = start('#!/bin/sh\n[ "$1" = --version ] && echo contextfold 9 && exit\nread said\necho "$* $said"\n')
-        assert done.stdout == f'hook claude-code --url {DAEMON_URL} {{"a": 1}}\n'.encode()
-
-    def test_with_our_own_command_and_no_daemon_it_does_nothing(
+    def test_the_hook_passes_its_input_to_the_command(
         self, start: Callable[[str], subprocess.CompletedProcess[bytes]]
     ) -> None:
-        nowhere = f'[ "$1" = hook ] && set -- hook claude-code --url http://127.0.0.1:1\nexec {COMMAND} "$@"\n'
-        done = start("#!/bin/sh\n" + nowhere)
+        done = start('#!/bin/sh\n[ "$1" = --version ] && echo contextfold 9 && exit\nread input\necho "$* $input"\n')
+        assert done.stdout == f'hook claude-code --url {DAEMON_URL} {{"a": 1}}\n'.encode()
+
+    def test_the_hook_does_nothing_without_a_daemon(
+        self, start: Callable[[str], subprocess.CompletedProcess[bytes]]
+    ) -> None:
+        program = f'[ "$1" = hook ] && set -- hook claude-code --url http://127.0.0.1:1\nexec {COMMAND} "$@"\n'
+        done = start("#!/bin/sh\n" + program)
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
-class TestTheSkill:
+class TestSkill:
     TEXT = (PLUGIN / "skills" / "context-folding" / "SKILL.md").read_text(encoding="utf-8")
 
-    def test_its_front_matter_names_it_and_says_when_to_use_it(self) -> None:
+    def test_the_front_matter_has_a_name_and_says_when_to_use_the_skill(self) -> None:
         opening, front, _ = self.TEXT.split("---\n", 2)
         fields = dict(line.split(": ", 1) for line in front.splitlines())
         assert opening == ""
@@ -173,31 +175,31 @@ class TestTheSkill:
         # Otherwise the text would need quotes.
         assert ": " not in fields["description"]
 
-    def test_the_tools_it_names_are_ours_and_it_names_them_all(self) -> None:
+    def test_the_skill_names_exactly_our_tools(self) -> None:
         assert set(re.findall(r"\bcontext_\w+", self.TEXT)) == {tool.name for tool in FOLD_TOOLS}
 
-    def test_it_is_short(self) -> None:
+    def test_the_skill_is_short(self) -> None:
         assert len(self.TEXT.splitlines()) <= SKILL_LINES_MAX
 
 
 @pytest.mark.skipif(CLAUDE is None, reason="Claude Code is not on this machine (npm: @anthropic-ai/claude-code)")
-class TestClaudeCodeItself:
+class TestWithClaudeCode:
     def claude(self, home: Path, *argv: str | Path) -> str:
         assert CLAUDE
         env = {"PATH": os.environ["PATH"], "HOME": str(home), "DISABLE_AUTOUPDATER": "1", "DISABLE_TELEMETRY": "1"}
         env |= {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
-        alone = ["unshare", "--net"] if os.geteuid() == 0 else []
+        offline = ["unshare", "--net"] if os.geteuid() == 0 else []
         done = subprocess.run(
-            [*alone, CLAUDE, *argv], cwd=home, env=env, capture_output=True, text=True, timeout=120, check=False
+            [*offline, CLAUDE, *argv], cwd=home, env=env, capture_output=True, text=True, timeout=120, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     @pytest.mark.parametrize("folder", [PLUGIN, ROOT])
-    def test_it_finds_no_fault(self, folder: Path, tmp_path: Path) -> None:
+    def test_claude_code_validates_the_plugin(self, folder: Path, tmp_path: Path) -> None:
         assert "Validation passed" in self.claude(tmp_path, "plugin", "validate", "--strict", folder)
 
-    def test_it_installs_the_plugin_with_all_its_parts(self, tmp_path: Path) -> None:
+    def test_claude_code_installs_the_plugin_with_all_its_parts(self, tmp_path: Path) -> None:
         self.claude(tmp_path, "plugin", "marketplace", "add", ROOT)
         self.claude(tmp_path, "plugin", "install", "contextfold@contextfold")
         details = self.claude(tmp_path, "plugin", "details", "contextfold@contextfold")

@@ -1,4 +1,4 @@
-"""Every command of the README, typed as it stands, works."""
+"""Every command of the README works as it is written."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from tests.support.clauses import covers
 from tests.support.machine import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-# Nothing is installed anew, and never from the folder of a test. Make takes no such flag from its environment.
+# Make must not install anything from the folder of a test. It reads these flags only from its command line.
 INSTALLED = ("-o", ".venv/.runtime", "-o", ".venv/.compiled")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 SCRIPTS = [text for kind, text in BLOCKS if kind == "sh"]
 INSTALL, RUN, SERVE = "uv tool install .\n", "context run claude\n", "make serve\n"
-# Stands for Claude Code: shows its arguments and where it would send requests.
-CLAUDE = '#!/bin/sh\necho "claude $* $ANTHROPIC_BASE_URL"\n'
+# This replaces Claude Code: it prints its arguments and the address that it would send requests to.
+FAKE_CLAUDE = '#!/bin/sh\necho "claude $* $ANTHROPIC_BASE_URL"\n'
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A folder that looks like a checkout, to type in, with a `claude` on the path."""
+    """A folder that looks like a checkout, with a `claude` on the path."""
     (tmp_path / ".venv").symlink_to(sys.prefix)
     for name in ("Makefile", "src", "requirements", "pyproject.toml"):
         (tmp_path / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     claude = tmp_path / "bin" / "claude"
     claude.parent.mkdir()
-    claude.write_text(CLAUDE)
+    claude.write_text(FAKE_CLAUDE)
     claude.chmod(0o755)
     return tmp_path
 
@@ -57,8 +57,8 @@ def run(script: str, cwd: Path) -> str:
     return done.stdout
 
 
-def at(port: int, script: str) -> str:
-    """The script, for a daemon on another port than the README's."""
+def with_port(port: int, script: str) -> str:
+    """The script with another port than that of the README."""
     url = f"http://localhost:{port}"
     for command in ("context run", "context doctor"):
         script = script.replace(command, f"{command} --url {url}")
@@ -67,7 +67,7 @@ def at(port: int, script: str) -> str:
 
 @contextmanager
 def serving(cwd: Path) -> Iterator[int]:
-    """`make serve`, as somebody would leave it running in a terminal, on a port that is free; the port."""
+    """Runs `make serve` on a free port, as in a terminal; yields the port."""
     with (cwd / "serve.log").open("wb") as log:
         process = subprocess.Popen(
             ["make", *INSTALLED, "serve", "ARGS=--port 0"],
@@ -84,18 +84,18 @@ def serving(cwd: Path) -> Iterator[int]:
         assert address, (cwd / "serve.log").read_text()
         yield int(address[1])
     finally:
-        # Ctrl-C.
+        # This is what Ctrl-C sends.
         os.killpg(process.pid, signal.SIGINT)
         process.wait(timeout=60)
         process.stdout.close()
 
 
 @covers("product.md#serve", "product.md#make", "seed-004#overview", "store.md#port")
-def test_the_readme_commands_work_as_they_stand(home: Path) -> None:
-    typed = [text for text in SCRIPTS if text not in (INSTALL, SERVE) and "make test" not in text]
+def test_the_readme_commands_work_as_written(home: Path) -> None:
+    scripts = [text for text in SCRIPTS if text not in (INSTALL, SERVE) and "make test" not in text]
     assert {INSTALL, RUN, SERVE} <= set(SCRIPTS)
     with serving(home) as port:
-        printed = "".join(run(at(port, text), home) for text in typed)
+        printed = "".join(run(with_port(port, text), home) for text in scripts)
     agent, headings = (text for kind, text in BLOCKS if kind == "text")
     assert re.search(re.escape(agent).replace("…", "[0-9a-f]{16}"), printed)
     assert "Logins fail because tokens expire after one minute." in printed
@@ -110,7 +110,7 @@ def test_the_readme_commands_work_as_they_stand(home: Path) -> None:
     assert shown == headings.splitlines()
 
 
-def test_every_command_named_in_a_sentence_is_one_of_ours() -> None:
+def test_every_command_named_in_a_sentence_can_be_parsed() -> None:
     named = re.findall(r"`context( [a-z][^`]+)`", README)
     assert len(named) > 5
     for words in named:
@@ -118,7 +118,7 @@ def test_every_command_named_in_a_sentence_is_one_of_ours() -> None:
             parse(shlex.split(words))
 
 
-def test_the_python_example_prints_the_commands_stdout(home: Path) -> None:
+def test_the_python_example_prints_the_same_as_the_command(home: Path) -> None:
     program = next(text for kind, text in BLOCKS if kind == "python" and "open_cache" in text)
     run("context build --sources examples/docs --cache docs.cache", home)
     (home / "program.py").write_text(program)

@@ -1,4 +1,4 @@
-"""What a server is told from outside, and what that changes."""
+"""Settings: their effects, their rules, and what is refused."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 
 from contextfold.cli.commands import COMMANDS
 from contextfold.cli.parse import parse
+from contextfold.common.network_address import NatsOptions
 from contextfold.settings import (
     SETTINGS,
-    NatsSettings,
     SettingsError,
     daemon_settings_from,
     fold_settings_from,
@@ -28,11 +28,11 @@ from tests.support.daemon import Daemon, Http, HttpAgent
 from tests.support.machine import COMMAND, context
 from tests.support.waiting import until
 
-HERE = {"HOME": "/home/me"}
+ENVIRONMENT = {"HOME": "/home/me"}
 
 
 @contextmanager
-def served(folder: Path, *argv: str, **env: str) -> Iterator[HttpAgent]:
+def serving_agent(folder: Path, *argv: str, **env: str) -> Iterator[HttpAgent]:
     running = Daemon(folder, *argv, env=env)
     agent = HttpAgent(running.port)
     try:
@@ -49,75 +49,75 @@ def reported(agent: HttpAgent) -> Any:
     return agent.http.ask("POST", "/hooks/claude-code", body, {"content-type": "application/json"}).json
 
 
-class TestWhatTheyChange:
+class TestEffects:
     @covers("folding.md#counter")
-    def test_another_counter_counts_and_is_named(self, tmp_path: Path) -> None:
-        with served(tmp_path, CONTEXT_TOKEN_COUNTER="dense") as agent:
-            told = agent.call("context_record", project_path="/p", type="t", content="123456789")
-            assert (told["tokens"], told["counter"]) == (3, "dense")
+    def test_the_chosen_token_counter_is_used_and_named(self, tmp_path: Path) -> None:
+        with serving_agent(tmp_path, CONTEXT_TOKEN_COUNTER="dense") as agent:
+            result = agent.call("context_record", project_path="/p", type="t", content="123456789")
+            assert (result["tokens"], result["counter"]) == (3, "dense")
             assert agent.result["_meta"]["contextfold/counter"] == "dense"
 
     @covers("folding.md#usage")
-    def test_limit_and_thresholds_of_the_warning(self, tmp_path: Path) -> None:
+    def test_the_warning_follows_the_limit_and_the_thresholds(self, tmp_path: Path) -> None:
         env = {
             "CONTEXT_LIMIT_TOKENS": "100",
             "CONTEXT_WARN_MEDIUM_PERCENT": "10",
             "CONTEXT_WARN_HIGH_PERCENT": "20",
         }
-        with served(tmp_path, **env) as agent:
-            told = [
+        with serving_agent(tmp_path, **env) as agent:
+            warnings = [
                 agent.call("context_record", project_path="/p", type="t", tokens=tokens)["context_health"]["warning"]
                 for tokens in (10, 1, 9, 1)
             ]
-            assert told == ["none", "medium", "medium", "high"]
+            assert warnings == ["none", "medium", "medium", "high"]
 
-    def test_the_branchs_limit_and_whether_it_is_told(self, tmp_path: Path) -> None:
-        with served(tmp_path / "limited", CONTEXT_BRANCH_LIMIT_TOKENS="7") as agent:
+    def test_the_reminder_of_a_branch_follows_its_limit_and_can_be_switched_off(self, tmp_path: Path) -> None:
+        with serving_agent(tmp_path / "limited", CONTEXT_BRANCH_LIMIT_TOKENS="7") as agent:
             agent.call("context_branch", description="d", prompt="p" * 40, project_path="/p")
             assert "is at its limit: 10 of 7 tokens" in agent.result["content"][0]["text"]
-        with served(tmp_path / "silent", "--branch-reminder", "off") as agent:
+        with serving_agent(tmp_path / "silent", "--branch-reminder", "off") as agent:
             agent.call("context_branch", description="d", prompt="p" * 40, project_path="/p")
             assert "reminder" not in agent.result["content"][0]["text"]
             hook = {"hook_event_name": "PostToolUse", "session_id": "s", "cwd": "/p", "tool_name": "Read"}
             body = json.dumps({**hook, "tool_response": "x", "tool_use_id": "u"}).encode()
             assert agent.http.ask("POST", "/hooks/claude-code", body, {"content-type": "application/json"}).json == {}
 
-    def test_branches_per_session(self, tmp_path: Path) -> None:
-        with served(tmp_path, CONTEXT_BRANCHES_PER_SESSION="1") as agent:
+    def test_a_branch_beyond_the_limit_per_session_is_refused(self, tmp_path: Path) -> None:
+        with serving_agent(tmp_path, CONTEXT_BRANCHES_PER_SESSION="1") as agent:
             agent.call("context_branch", description="d", prompt="p", project_path="/p")
             with pytest.raises(Exception, match="branches per session is 1"):
                 agent.call("context_branch", description="d", prompt="p", project_path="/p")
 
     @covers("seed-004#nats-subject-hierarchy", "store.md#expiry")
-    def test_an_idle_session_ends_by_itself(self, tmp_path: Path) -> None:
-        with served(tmp_path, CONTEXT_SESSION_IDLE_SECS="1") as agent:
+    def test_a_session_ends_after_the_configured_idle_time(self, tmp_path: Path) -> None:
+        with serving_agent(tmp_path, CONTEXT_SESSION_IDLE_SECS="1") as agent:
             agent.call("context_branch", description="d", prompt="p", project_path="/p")
             until(lambda: b"contextfold_sessions_open 0.0" in agent.http.ask("GET", "/metrics").body)
             assert agent.call("context_branch_status", project_path="/p")["session_id"] is None
 
-    def test_what_is_on_the_allowlist_is_no_secret(self, tmp_path: Path) -> None:
+    def test_a_value_on_the_allowlist_is_not_redacted(self, tmp_path: Path) -> None:
         value = "gh" + "p_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
         allowed = tmp_path / "allowed"
         allowed.write_text(f"# of the documentation\n{value}\n")
-        with served(tmp_path, CONTEXT_SCRUB_ALLOWLIST=str(allowed)) as agent:
-            told = agent.call("context_record", project_path="/p", type="t", content=f"use {value}")
-            assert told["secrets_scrubbed"] == 0
+        with serving_agent(tmp_path, CONTEXT_SCRUB_ALLOWLIST=str(allowed)) as agent:
+            result = agent.call("context_record", project_path="/p", type="t", content=f"use {value}")
+            assert result["secrets_scrubbed"] == 0
 
-    def test_the_flag_goes_before_the_variable_for_the_resolve_tools_too(self, tmp_path: Path) -> None:
+    def test_an_option_overrides_the_variable_for_the_resolve_tools_too(self, tmp_path: Path) -> None:
         caches = tmp_path / "caches"
         caches.mkdir()
         config = tmp_path / "odd.toml"
         config.write_text('tools = "fold"\n')
         env = {"CONTEXT_TOOLS": "fold", "CONTEXT_CACHE_ROOT": "/nowhere", "CONTEXT_CONFIG": str(config)}
-        with served(tmp_path, "--tools", "resolve,fold", "--cache-root", str(caches), **env) as agent:
+        with serving_agent(tmp_path, "--tools", "resolve,fold", "--cache-root", str(caches), **env) as agent:
             assert agent.call("context.list_caches") == {"caches": []}
 
-    def test_folding_afterwards_offers_two_tools(self, tmp_path: Path) -> None:
-        with served(tmp_path, "--tools", "fold-afterwards") as agent:
+    def test_fold_afterwards_offers_two_tools(self, tmp_path: Path) -> None:
+        with serving_agent(tmp_path, "--tools", "fold-afterwards") as agent:
             listed = [tool["name"] for tool in agent.rpc("tools/list", {})["tools"]]
             assert listed == ["context_fold", "context_expand"]
 
-    def test_without_the_fold_tools_no_store_is_opened_and_nothing_is_taken(self, tmp_path: Path) -> None:
+    def test_without_the_fold_tools_no_store_is_opened_and_operations_are_refused(self, tmp_path: Path) -> None:
         running = Daemon(tmp_path, "--tools", "resolve")
         http = Http(running.port)
         assert http.ask("POST", "/v1/operations", b"{}").status == 404
@@ -127,20 +127,20 @@ class TestWhatTheyChange:
         assert not running.store.exists()
 
     @covers("product.md#cache-root")
-    def test_a_daemons_caches_are_by_default_in_the_users_data_folder(self, tmp_path: Path) -> None:
+    def test_a_daemon_reads_caches_from_the_users_data_folder_by_default(self, tmp_path: Path) -> None:
         (tmp_path / "sources").mkdir()
         (tmp_path / "sources" / "a.md").write_text("text")
         caches = tmp_path / "data" / "contextfold" / "caches"
         caches.mkdir(parents=True)
         assert context("build", "--sources", tmp_path / "sources", "--cache", caches / "mine").code == 0
-        with served(tmp_path) as agent:
+        with serving_agent(tmp_path) as agent:
             (listed,) = agent.call("context.list_caches")["caches"]
             assert "mine" in listed.values()
 
 
 class TestContextd:
     @covers("product.md#program-names", "store.md#port")
-    def test_it_is_context_serve_on_the_default_store(self, tmp_path: Path) -> None:
+    def test_contextd_is_context_serve_on_the_default_store(self, tmp_path: Path) -> None:
         env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "XDG_STATE_HOME": "not/absolute", "CONTEXT_PORT": "0"}
         process = subprocess.Popen(
             [COMMAND.parent / "contextd"], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -158,8 +158,8 @@ class TestContextd:
 
     @covers("store.md#port")
     def test_the_store_is_in_the_users_state_folder(self) -> None:
-        told = daemon_settings_from({"XDG_STATE_HOME": "/state"}, {}).fold.store
-        assert told == "/state/contextfold/state.db"
+        store = daemon_settings_from({"XDG_STATE_HOME": "/state"}, {}).fold.store
+        assert store == "/state/contextfold/state.db"
 
 
 class TestRules:
@@ -192,20 +192,20 @@ class TestRules:
             ("CONTEXT_BRANCHES_PER_SESSION", "10001"),
         ],
     )
-    def test_a_value_that_breaks_its_rule_is_one_line_that_says_so(self, variable: str, value: str) -> None:
-        with pytest.raises(SettingsError) as refused:
+    def test_an_invalid_value_is_refused_with_one_line(self, variable: str, value: str) -> None:
+        with pytest.raises(SettingsError) as raised:
             daemon_settings_from({variable: value}, {})
-        assert "\n" not in str(refused.value)
+        assert "\n" not in str(raised.value)
 
-    def test_a_setting_nobody_gave_has_its_default(self) -> None:
-        settings = daemon_settings_from(HERE, {})
+    def test_a_setting_without_a_value_has_its_default(self) -> None:
+        settings = daemon_settings_from(ENVIRONMENT, {})
         assert (settings.host, settings.port, settings.token_file) == ("127.0.0.1", 9090, "")
         assert settings.server.tools == ("resolve", "fold")
         assert settings.fold.context_limit == 0
         assert settings_from({"CONTEXT_CACHE_ROOT": "x"}, {}).tools == ("resolve",)
 
     @pytest.mark.parametrize(
-        ("text", "said"),
+        ("text", "message"),
         [
             ("x = 1\n", "x in the configuration file"),
             ("port = 'x'\n", "port in the configuration file"),
@@ -214,10 +214,12 @@ class TestRules:
             ("[port]\n", "port in the configuration file"),
         ],
     )
-    def test_a_file_that_cannot_be_used_is_named_with_what_is_wrong(self, tmp_path: Path, text: str, said: str) -> None:
+    def test_an_invalid_configuration_file_is_refused_with_the_reason(
+        self, tmp_path: Path, text: str, message: str
+    ) -> None:
         (tmp_path / "config.toml").write_text(text)
-        with pytest.raises(SettingsError, match=said):
-            daemon_settings_from(HERE, {"config": str(tmp_path / "config.toml")})
+        with pytest.raises(SettingsError, match=message):
+            daemon_settings_from(ENVIRONMENT, {"config": str(tmp_path / "config.toml")})
 
     def test_every_setting_is_in_the_help_with_its_variable(self) -> None:
         page = context("help", "settings").out.decode()
@@ -227,13 +229,13 @@ class TestRules:
 
 
 class TestUpstreams:
-    def test_they_are_the_providers_own_if_nobody_says(self) -> None:
-        proxy = daemon_settings_from(HERE, {}).proxy
+    def test_the_defaults_are_the_addresses_of_the_providers(self) -> None:
+        proxy = daemon_settings_from(ENVIRONMENT, {}).proxy
         assert (proxy.anthropic.url, proxy.openai.url) == ("https://api.anthropic.com", "https://api.openai.com/v1")
         assert proxy.body_max_bytes == 512 << 20
 
     @pytest.mark.parametrize(
-        ("given", "url"),
+        ("value", "url"),
         [
             ("http://localhost:8000/v1/", "http://localhost:8000/v1"),
             ("https://models.example.org", "https://models.example.org"),
@@ -242,21 +244,21 @@ class TestUpstreams:
             ("http://10.0.0.1", "http://10.0.0.1"),
         ],
     )
-    def test_one_is_a_url_with_a_path_perhaps(self, given: str, url: str) -> None:
-        assert daemon_settings_from(HERE, {"openai-upstream": given}).proxy.openai.url == url
+    def test_an_upstream_is_a_url_with_or_without_a_path(self, value: str, url: str) -> None:
+        assert daemon_settings_from(ENVIRONMENT, {"openai-upstream": value}).proxy.openai.url == url
 
     @pytest.mark.parametrize(
-        "given",
+        "value",
         [
             "", "localhost:8000", "ftp://h", "http://", "http:///x", "http://user:pw@h", "http://h?x=1", "http://h/#x",
             "http://h:0", "http://h:65536", "http://h:", "http://h:x", "http://h/../x", "http://h/./x", "http://h/%2e%2e",
             "http://h/a b", "http://h\\x", "http://[::1", "http://::1", "http://h\n", "http://hö",
         ],
     )  # fmt: skip
-    def test_what_cannot_be_one_is_refused(self, given: str) -> None:
+    def test_a_url_that_cannot_be_an_upstream_is_refused(self, value: str) -> None:
         for name in ("anthropic-upstream", "openai-upstream"):
             with pytest.raises(SettingsError, match=f"--{name} must be a URL"):
-                daemon_settings_from(HERE, {name: given})
+                daemon_settings_from(ENVIRONMENT, {name: value})
 
     @pytest.mark.parametrize(
         ("environment", "through"),
@@ -276,12 +278,12 @@ class TestUpstreams:
             ({"HTTPS_PROXY": "http://p:1", "NO_PROXY": "ample.org, example.com"}, "http://p:1"),
         ],
     )
-    def test_a_proxy_of_the_network_is_for_https(self, environment: dict[str, str], through: str) -> None:
-        given = {
+    def test_a_network_proxy_is_used_only_for_https(self, environment: dict[str, str], through: str) -> None:
+        options = {
             "anthropic-upstream": "https://models.example.org:8443/x",
             "openai-upstream": "http://models.example.org",
         }
-        proxy = daemon_settings_from({**HERE, **environment}, given).proxy
+        proxy = daemon_settings_from({**ENVIRONMENT, **environment}, options).proxy
         assert (proxy.anthropic.through, proxy.openai.through) == (through, "")
         unusable = {"socks5://p:1", "http://p:99999", "http://p:one", "http://"}
         assert (proxy.anthropic.goes_direct, proxy.openai.goes_direct) == (
@@ -289,7 +291,7 @@ class TestUpstreams:
             False,
         )
 
-    def test_one_means_nothing_to_a_server_on_stdio(self) -> None:
+    def test_an_upstream_is_refused_for_a_stdio_server(self) -> None:
         ran = context("serve", "--stdio", "--cache-root", "x", "--openai-upstream", "http://h")
         assert (ran.code, "--openai-upstream is for the daemon" in ran.err) == (1, True)
 
@@ -306,15 +308,15 @@ def secret(tmp_path: Path) -> str:
 
 
 class TestNats:
-    def test_nothing_but_the_servers_is_needed(self) -> None:
-        fold = fold_settings_from(HERE, {"store": "nats://one, nats://[::1]:4300/,nats://one:4222"})
+    def test_only_the_servers_are_required(self) -> None:
+        fold = fold_settings_from(ENVIRONMENT, {"store": "nats://one, nats://[::1]:4300/,nats://one:4222"})
         assert fold.store == ""
-        assert fold.nats == NatsSettings(
+        assert fold.nats == NatsOptions(
             ("nats://one:4222", "nats://[::1]:4300"), "contextfold", "", 0, "", "", "", "", "", "", ""
         )
 
-    def test_each_setting_has_its_place(self, secret: str) -> None:
-        given = {
+    def test_every_nats_setting_is_read(self, secret: str) -> None:
+        options = {
             "store": "tls://one",
             "nats-prefix": "team-1",
             "nats-domain": "Hub_1",
@@ -325,13 +327,13 @@ class TestNats:
             "nats-tls-cert": secret,
             "nats-tls-key": secret,
         }
-        told = fold_settings_from(HERE, given).nats
-        where = (("tls://one:4222",), "team-1", "Hub_1", 3)
-        assert told == NatsSettings(*where, "", "", "me", PASSWORD, __file__, secret, secret)
+        settings = fold_settings_from(ENVIRONMENT, options).nats
+        location = (("tls://one:4222",), "team-1", "Hub_1", 3)
+        assert settings == NatsOptions(*location, "", "", "me", PASSWORD, __file__, secret, secret)
         for name in ("creds", "nkey"):
             assert getattr(fold_settings_from({f"CONTEXT_NATS_{name.upper()}": secret}, ON_NATS).nats, name) == secret
 
-    def test_a_user_may_stand_in_the_url_and_is_nowhere_else(self) -> None:
+    def test_a_url_may_contain_a_user_whose_password_is_not_printed(self) -> None:
         settings = daemon_settings_from({"CONTEXT_STORE": f"nats://me%40here:{PASSWORD}@one,nats://two"}, {})
         assert settings.fold.nats
         assert (settings.fold.nats.user, settings.fold.nats.password) == ("me@here", PASSWORD)
@@ -354,7 +356,7 @@ class TestNats:
             f"NATS:me:{PASSWORD}@one",
         ],
     )
-    def test_a_url_that_cannot_be_used_is_refused_without_a_word_of_its_password(self, store: str) -> None:
+    def test_an_invalid_store_url_is_refused_without_printing_its_password(self, store: str) -> None:
         done = context("serve", "--store", store, "--port", "0", env={"HOME": "/nowhere", "PATH": os.environ["PATH"]})
         assert (done.code, done.out) == (1, b"")
         assert "--store" in done.err
@@ -362,7 +364,7 @@ class TestNats:
         assert PASSWORD not in done.err
 
     @pytest.mark.parametrize(
-        ("given", "said"),
+        ("options", "message"),
         [
             ({"nats-user": "me"}, "need each other"),
             ({"nats-password-file": "SECRET"}, "need each other"),
@@ -382,39 +384,39 @@ class TestNats:
             ({"nats-replicas": "6"}, "from 0 to 5"),
         ],
     )
-    def test_what_does_not_go_together_is_one_line_that_says_so(
-        self, secret: str, given: Mapping[str, str], said: str
+    def test_contradicting_nats_settings_are_refused_with_one_line(
+        self, secret: str, options: Mapping[str, str], message: str
     ) -> None:
-        named = {name: secret if value == "SECRET" else value for name, value in given.items()}
-        with pytest.raises(SettingsError, match=said) as refused:
-            fold_settings_from(HERE, ON_NATS | named)
-        assert "\n" not in str(refused.value)
-        assert PASSWORD not in str(refused.value)
+        values = {name: secret if value == "SECRET" else value for name, value in options.items()}
+        with pytest.raises(SettingsError, match=message) as raised:
+            fold_settings_from(ENVIRONMENT, ON_NATS | values)
+        assert "\n" not in str(raised.value)
+        assert PASSWORD not in str(raised.value)
 
-    def test_a_flag_of_nats_is_refused_where_the_state_would_go_to_a_file(self) -> None:
+    def test_a_nats_option_is_refused_with_a_store_in_a_file(self) -> None:
         with pytest.raises(SettingsError, match="--nats-prefix is for a store on NATS"):
-            fold_settings_from(HERE, {"store": "/here/state.db", "nats-prefix": "x"})
+            fold_settings_from(ENVIRONMENT, {"store": "/here/state.db", "nats-prefix": "x"})
 
-    def test_variables_of_nats_mean_nothing_to_a_file_that_was_named(self) -> None:
-        fold = fold_settings_from(HERE | {"CONTEXT_NATS_CREDS": "/nowhere"}, {"store": "/here/state.db"})
+    def test_nats_variables_are_ignored_with_a_store_in_a_file(self) -> None:
+        fold = fold_settings_from(ENVIRONMENT | {"CONTEXT_NATS_CREDS": "/nowhere"}, {"store": "/here/state.db"})
         assert (fold.nats, fold.store) == (None, "/here/state.db")
 
-    def test_variables_of_nats_without_any_store_are_refused(self, tmp_path: Path) -> None:
+    def test_nats_variables_are_refused_without_a_store(self, tmp_path: Path) -> None:
         with pytest.raises(SettingsError, match="CONTEXT_NATS_PREFIX is for a store on NATS"):
-            fold_settings_from(HERE | {"CONTEXT_NATS_PREFIX": "x"}, {})
+            fold_settings_from(ENVIRONMENT | {"CONTEXT_NATS_PREFIX": "x"}, {})
         (tmp_path / "config.toml").write_text("nats_replicas = 3\n")
         with pytest.raises(SettingsError, match="nats_replicas in the configuration file is for a store on NATS"):
-            fold_settings_from(HERE, {"config": str(tmp_path / "config.toml")})
+            fold_settings_from(ENVIRONMENT, {"config": str(tmp_path / "config.toml")})
 
-    def test_every_setting_of_nats_is_a_flag_of_serve(self) -> None:
-        given = {"nats-prefix": "p", "nats-replicas": "3"}
-        words = [word for name, value in given.items() for word in (f"--{name}", value)]
-        assert parse(["serve", *words]).values == given
+    def test_every_nats_setting_is_an_option_of_serve(self) -> None:
+        options = {"nats-prefix": "p", "nats-replicas": "3"}
+        words = [word for name, value in options.items() for word in (f"--{name}", value)]
+        assert parse(["serve", *words]).values == options
         (serve,) = [command for command in COMMANDS if command.name == "serve"]
         assert {f"--{name}" for name in SETTINGS if name.startswith("nats-")} <= {o.name for o in serve.options}
 
     def test_without_the_package_the_error_names_the_extra(self, tmp_path: Path) -> None:
-        """As on a machine where only the package itself was installed."""
+        """The module raises the error of a machine where only the package itself is installed."""
         (tmp_path / "nats.py").write_text("raise ModuleNotFoundError(\"No module named 'nats'\", name='nats')\n")
         env = {**os.environ, "PYTHONPATH": str(tmp_path)}
         for words in (["serve", "--port", "0"], ["fold", "status"]):
@@ -423,7 +425,7 @@ class TestNats:
             assert "pip install 'contextfold[nats]'" in done.err
 
 
-def test_a_store_that_cannot_be_used_is_told_on_stdio_too(tmp_path: Path) -> None:
+def test_a_stdio_server_reports_an_unusable_store(tmp_path: Path) -> None:
     (tmp_path / "state.db").write_text("this is no database, and was here before")
     argv: list[str | Path] = [COMMAND, "serve", "--stdio", "--tools", "fold", "--store", tmp_path / "state.db"]
     call = {"name": "context_branch_status", "arguments": {"project_path": "/p"}}

@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.days import (
+from tests.adapters.scripted_conversation import (
     BRANCH,
-    FIRST,
+    FIRST_PROMPT,
     FIRST_TURN,
     FOLDED,
     RETURNED,
-    SECOND,
+    SECOND_PROMPT,
     SECOND_TURN,
-    Asked,
-    Receipts,
-    check_day,
-    needed,
-    page,
+    ReceiptList,
+    ScriptedCall,
+    check_requests,
+    import_or_skip,
+    page_text,
 )
 
-needed("langchain")
+import_or_skip("langchain")
 
 from langchain.agents import create_agent  # noqa: E402
 from langchain.agents.middleware import ModelRequest  # noqa: E402
@@ -35,7 +35,7 @@ from contextfold.adapters.langchain import FoldingMiddleware  # noqa: E402
 
 
 class ScriptedModel(GenericFakeChatModel):
-    """LangChain's fake model, which also takes tools and notes what it is given."""
+    """LangChain's fake model, which also accepts tools and records its requests."""
 
     requests: list[list[Any]]
 
@@ -50,7 +50,7 @@ class ScriptedModel(GenericFakeChatModel):
 @tool
 def read_page(number: int) -> str:
     """Reads a page."""
-    return page(number)
+    return page_text(number)
 
 
 @tool
@@ -71,84 +71,88 @@ def context_fold() -> str:
     return FOLDED
 
 
-def answers(steps: Sequence[list[Asked] | str]) -> list[Any]:
-    made = []
+def scripted_messages(steps: Sequence[list[ScriptedCall] | str]) -> list[Any]:
+    messages = []
     for number, step in enumerate(steps):
         calls = [
-            {"name": call.name, "args": call.arguments, "id": f"call_{number}_{place}"}
-            for place, call in enumerate(step if isinstance(step, list) else [])
+            {"name": call.name, "args": call.arguments, "id": f"call_{number}_{index}"}
+            for index, call in enumerate(step if isinstance(step, list) else [])
         ]
-        made.append(AIMessage(content=step if isinstance(step, str) else "", tool_calls=calls))
-    return made
+        messages.append(AIMessage(content=step if isinstance(step, str) else "", tool_calls=calls))
+    return messages
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_an_agents_messages_are_folded_and_its_state_keeps_all(is_async: bool) -> None:
-    receipts = Receipts()
-    model = ScriptedModel(messages=iter(answers([*FIRST_TURN, *SECOND_TURN])), requests=[])
+def test_messages_of_an_agent_are_folded_and_its_state_stays_whole(is_async: bool) -> None:
+    receipts = ReceiptList()
+    model = ScriptedModel(messages=iter(scripted_messages([*FIRST_TURN, *SECOND_TURN])), requests=[])
     tools = [read_page, context_branch, context_return, context_fold]
     agent = create_agent(model, tools, middleware=[FoldingMiddleware(receipts)])
 
-    def ask(messages: list[Any]) -> list[Any]:
-        given = {"messages": messages}
-        state = asyncio.run(agent.ainvoke(given)) if is_async else agent.invoke(given)
-        said: list[Any] = state["messages"]
-        return said
+    def ask(input_messages: list[Any]) -> list[Any]:
+        state_in = {"messages": input_messages}
+        state = asyncio.run(agent.ainvoke(state_in)) if is_async else agent.invoke(state_in)
+        messages: list[Any] = state["messages"]
+        return messages
 
-    said = ask([HumanMessage(FIRST)])
-    assert said[-1].content == "Shall I migrate prod?"
-    said = ask([*said, HumanMessage(SECOND)])
-    assert said[-1].content == "Done."
-    check_day([str(request) for request in model.requests], receipts)
-    assert page(1) in str(said)
+    messages = ask([HumanMessage(FIRST_PROMPT)])
+    assert messages[-1].content == "Shall I migrate prod?"
+    messages = ask([*messages, HumanMessage(SECOND_PROMPT)])
+    assert messages[-1].content == "Done."
+    check_requests([str(request) for request in model.requests], receipts)
+    assert page_text(1) in str(messages)
 
 
 def folded(messages: list[Any], model: str = "") -> list[Any]:
-    fake = ScriptedModel(messages=iter([]), requests=[])
-    request = ModelRequest(model=fake, messages=messages, tools=[])
-    seen: list[Any] = []
-    FoldingMiddleware().wrap_model_call(request, seen.append)
-    sent: list[Any] = seen[0].messages
+    model_ = ScriptedModel(messages=iter([]), requests=[])
+    request = ModelRequest(model=model_, messages=messages, tools=[])
+    requests: list[Any] = []
+    FoldingMiddleware().wrap_model_call(request, requests.append)
+    sent: list[Any] = requests[0].messages
     return sent
 
 
-def called(name: str, answer: str, content: Any = "") -> list[Any]:
-    said = AIMessage(content=content, tool_calls=[{"name": name, "args": {}, "id": name}])
-    return [said, ToolMessage(answer, tool_call_id=name)]
+def call_with_result(name: str, result: str, content: Any = "") -> list[Any]:
+    turn = AIMessage(content=content, tool_calls=[{"name": name, "args": {}, "id": name}])
+    return [turn, ToolMessage(result, tool_call_id=name)]
 
 
 def test_messages_that_stay_are_the_same_objects() -> None:
-    words = HumanMessage(SECOND, additional_kwargs={"mine": 1})
+    user_message = HumanMessage(SECOND_PROMPT, additional_kwargs={"mine": 1})
     history = [
-        HumanMessage(FIRST),
-        *called("context_branch", BRANCH),
-        *called("read_page", page(1)),
-        words,
-        *called("context_return", RETURNED),
+        HumanMessage(FIRST_PROMPT),
+        *call_with_result("context_branch", BRANCH),
+        *call_with_result("read_page", page_text(1)),
+        user_message,
+        *call_with_result("context_return", RETURNED),
     ]
     sent = folded(history)
-    expected = [*history[:3], words, *history[6:]]
+    expected = [*history[:3], user_message, *history[6:]]
     assert [id(each) for each in sent] == [id(each) for each in expected]
 
 
-def test_finished_thinking_behind_a_change_goes_and_the_running_loops_makes_it_wait() -> None:
+def test_thinking_of_the_running_loop_delays_a_fold_and_finished_thinking_is_removed() -> None:
     thought = [{"type": "thinking", "thinking": "Hm.", "signature": "s"}, {"type": "text", "text": "So."}]
     history = [
-        HumanMessage(FIRST),
-        *called("context_branch", BRANCH),
-        *called("read_page", page(1)),
-        *called("context_return", RETURNED, thought),
+        HumanMessage(FIRST_PROMPT),
+        *call_with_result("context_branch", BRANCH),
+        *call_with_result("read_page", page_text(1)),
+        *call_with_result("context_return", RETURNED, thought),
     ]
     assert folded(history) == history
-    later = [*history, AIMessage("Done."), HumanMessage(SECOND)]
+    later = [*history, AIMessage("Done."), HumanMessage(SECOND_PROMPT)]
     sent = folded(later)
-    assert page(1) not in str(sent)
+    assert page_text(1) not in str(sent)
     assert sent[3].content == thought[1:]
     assert sent[3].tool_calls == later[5].tool_calls
 
 
 def test_a_failed_return_folds_nothing() -> None:
-    history = [HumanMessage(FIRST), *called("context_branch", BRANCH), *called("read_page", page(1))]
-    history += called("context_return", RETURNED)
+    history = [
+        HumanMessage(FIRST_PROMPT),
+        *call_with_result("context_branch", BRANCH),
+        *call_with_result("read_page", page_text(1)),
+    ]
+    history += call_with_result("context_return", RETURNED)
     history[-1].status = "error"
     assert folded(history) == history

@@ -6,21 +6,21 @@ import asyncio
 import json
 from typing import Any
 
-from tests.adapters.days import (
+from tests.adapters.scripted_conversation import (
     BRANCH,
-    FIRST,
+    FIRST_PROMPT,
     FIRST_TURN,
     FOLDED,
     RETURNED,
-    SECOND,
+    SECOND_PROMPT,
     SECOND_TURN,
-    Receipts,
-    check_day,
-    needed,
-    page,
+    ReceiptList,
+    check_requests,
+    import_or_skip,
+    page_text,
 )
 
-needed("agents")
+import_or_skip("agents")
 
 from agents import Agent, RunConfig, Runner, Usage, function_tool  # noqa: E402
 from agents.items import ModelResponse  # noqa: E402
@@ -50,10 +50,10 @@ class ScriptedModel(Model):
                 ResponseOutputMessage(id="m", content=[text], role="assistant", status="completed", type="message")
             )
         else:
-            for place, call in enumerate(step):
+            for index, call in enumerate(step):
                 output.append(
                     ResponseFunctionToolCall(
-                        call_id=f"call_{number}_{place}",
+                        call_id=f"call_{number}_{index}",
                         name=call.name,
                         arguments=json.dumps(call.arguments),
                         type="function_call",
@@ -67,7 +67,7 @@ class ScriptedModel(Model):
 
 @function_tool
 def read_page(number: int) -> str:
-    return page(number)
+    return page_text(number)
 
 
 @function_tool
@@ -85,39 +85,39 @@ def context_fold() -> str:
     return FOLDED
 
 
-def test_a_runs_input_is_folded_and_its_items_stay() -> None:
-    receipts, model = Receipts(), ScriptedModel()
+def test_the_input_of_a_run_is_folded_and_its_items_stay() -> None:
+    receipts, model = ReceiptList(), ScriptedModel()
     agent = Agent(name="a", model=model, tools=[read_page, context_branch, context_return, context_fold])
     config = RunConfig(call_model_input_filter=InputFolding(receipts), tracing_disabled=True)
 
-    async def day() -> Any:
-        first = await Runner.run(agent, FIRST, run_config=config)
+    async def conversation() -> Any:
+        first = await Runner.run(agent, FIRST_PROMPT, run_config=config)
         assert first.final_output == "Shall I migrate prod?"
-        words: Any = {"role": "user", "content": SECOND}
-        return await Runner.run(agent, [*first.to_input_list(), words], run_config=config)
+        user_message: Any = {"role": "user", "content": SECOND_PROMPT}
+        return await Runner.run(agent, [*first.to_input_list(), user_message], run_config=config)
 
-    second = asyncio.run(day())
+    second = asyncio.run(conversation())
     assert second.final_output == "Done."
-    check_day([str(request) for request in model.requests], receipts)
-    assert page(1) in str(second.to_input_list())
+    check_requests([str(request) for request in model.requests], receipts)
+    assert page_text(1) in str(second.to_input_list())
 
 
-def test_items_that_stay_are_the_same_objects_and_nothing_readable_passes() -> None:
+def test_items_that_stay_are_the_same_objects_and_unreadable_input_passes() -> None:
     agent: Any = Agent(name="a")
     call = {"type": "function_call", "call_id": "b", "name": "context_branch", "arguments": "{}"}
-    items: list[Any] = [{"role": "user", "content": FIRST}, call]
-    for given in (ModelInputData(input=items, instructions="x"), ModelInputData(input=None, instructions=None)):
-        assert fold_input(CallModelData(model_data=given, agent=agent, context=None)) is given
+    items: list[Any] = [{"role": "user", "content": FIRST_PROMPT}, call]
+    for model_data in (ModelInputData(input=items, instructions="x"), ModelInputData(input=None, instructions=None)):
+        assert fold_input(CallModelData(model_data=model_data, agent=agent, context=None)) is model_data
     output = {"type": "function_call_output", "call_id": "b", "output": BRANCH}
     inside = [
         {"type": "function_call", "call_id": "r", "name": "read_page", "arguments": "{}"},
-        {"type": "function_call_output", "call_id": "r", "output": page(1)},
+        {"type": "function_call_output", "call_id": "r", "output": page_text(1)},
     ]
-    back = [
+    returned = [
         {"type": "function_call", "call_id": "x", "name": "context_return", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "x", "output": RETURNED},
     ]
-    given = ModelInputData(input=[*items, output, *inside, *back], instructions="x")
-    sent = fold_input(CallModelData(model_data=given, agent=agent, context=None))
-    assert [id(item) for item in sent.input] == [id(item) for item in [*items, output, *back]]
+    model_data = ModelInputData(input=[*items, output, *inside, *returned], instructions="x")
+    sent = fold_input(CallModelData(model_data=model_data, agent=agent, context=None))
+    assert [id(item) for item in sent.input] == [id(item) for item in [*items, output, *returned]]
     assert sent.instructions == "x"

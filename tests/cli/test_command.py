@@ -1,4 +1,4 @@
-"""The `context` command as people and scripts meet it: exit codes, words on stderr, bytes on stdout."""
+"""The `context` command: exit codes, messages on stderr, bytes on stdout."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TestResolve:
     @pytest.mark.parametrize(
         "budget", ["", "+", "-1", "-0", "1.0", "1e3", "0x10", "1_000", " 5", "5 ", "٣", "１", "++1", "abc", "--cache"]
     )
-    def test_a_budget_that_is_no_whole_number_is_exit_3(self, budget: str, cache: Path, call: Call) -> None:
+    def test_a_budget_that_is_not_a_whole_number_is_exit_3(self, budget: str, cache: Path, call: Call) -> None:
         for argv in (["--budget", budget], [f"--budget={budget}"]):
             ran = call("resolve", "--cache", cache, "--query", "q", *argv)
             assert (ran.code, ran.out) == (3, b"")
@@ -33,16 +33,16 @@ class TestResolve:
 
     @covers("resolve.md#exit-codes", "seed-000#error-types", "seed-003#canonical-error-codes")
     @pytest.mark.parametrize("budget", [2**63, 10**30, "9" * 5000])
-    def test_a_budget_beyond_the_largest_is_exit_3(self, budget: int | str, cache: Path, call: Call) -> None:
+    def test_a_budget_above_the_maximum_is_exit_3(self, budget: int | str, cache: Path, call: Call) -> None:
         assert call("resolve", "--cache", cache, "--query", "q", "--budget", budget).code == 3
 
     @covers("resolve.md#exit-codes")
     @pytest.mark.parametrize(
-        ("written", "meant"), [("0", 0), ("+5", 5), ("007", 7), ("0" * 5000 + "9", 9), (str(2**63 - 1), 2**63 - 1)]
+        ("text", "budget"), [("0", 0), ("+5", 5), ("007", 7), ("0" * 5000 + "9", 9), (str(2**63 - 1), 2**63 - 1)]
     )
-    def test_a_whole_number_is_a_budget(self, written: str, meant: int, cache: Path, call: Call) -> None:
-        ran = call("resolve", "--cache", cache, "--query", "q", "--budget", written)
-        assert json.loads(ran.out)["selection"]["budget"] == meant
+    def test_a_whole_number_is_accepted_as_budget(self, text: str, budget: int, cache: Path, call: Call) -> None:
+        ran = call("resolve", "--cache", cache, "--query", "q", "--budget", text)
+        assert json.loads(ran.out)["selection"]["budget"] == budget
 
     @covers("resolve.md#budget")
     def test_budget_0_selects_nothing_and_excludes_everything(self, cache: Path, call: Call) -> None:
@@ -67,12 +67,12 @@ class TestResolve:
         "seed-000#recovery-policy",
         "seed-003#canonical-error-codes",
     )
-    @pytest.mark.parametrize("what", ["nothing", "file", "below a file", "dangling link", "loop", "n" * 300])
-    def test_where_no_folder_is_no_cache_is(self, what: str, tmp_path: Path, call: Call) -> None:
+    @pytest.mark.parametrize("target", ["nothing", "file", "below a file", "dangling link", "loop", "n" * 300])
+    def test_a_path_that_is_no_folder_is_exit_4(self, target: str, tmp_path: Path, call: Call) -> None:
         (tmp_path / "file").write_text("x")
         (tmp_path / "dangling link").symlink_to("nowhere")
         (tmp_path / "loop").symlink_to("loop")
-        path = tmp_path / "file" / "x" if what == "below a file" else tmp_path / what
+        path = tmp_path / "file" / "x" if target == "below a file" else tmp_path / target
         for command in (["resolve", *QUESTION], ["inspect"], ["verify"]):
             ran = call(command[0], "--cache", path, *command[1:])
             assert (ran.code, ran.out) == (4, b"")
@@ -81,21 +81,21 @@ class TestResolve:
             assert "context build" in ran.err
 
     @covers("product.md#cache-commands", "resolve.md#output")
-    def test_pretty_has_the_same_values_with_two_spaces(self, cache: Path, call: Call) -> None:
+    def test_pretty_output_has_the_same_values_indented_by_two_spaces(self, cache: Path, call: Call) -> None:
         compact = call("resolve", "--cache", cache, *QUESTION).out
         pretty = call("resolve", "--cache", cache, *QUESTION, "--format", "pretty").out
         assert json.loads(pretty) == json.loads(compact)
         assert pretty == json.dumps(json.loads(compact), indent=2, ensure_ascii=False).encode() + b"\n"
         assert compact.count(b"\n") == 1
 
-    def test_a_trailing_slash_and_a_relative_path_change_nothing(self, cache: Path) -> None:
+    def test_every_spelling_of_the_cache_path_gives_the_same_output(self, cache: Path) -> None:
         expected = context("resolve", "--cache", cache, *QUESTION)
         assert expected.code == 0
         for path in (f"{cache.name}/", f"./{cache.name}//", f"{cache}/../{cache.name}"):
             assert context("resolve", "--cache", path, *QUESTION, cwd=cache.parent) == expected
 
     @covers("seed-000#security-and-isolation")
-    def test_no_variable_of_the_environment_changes_an_answer(self, cache: Path) -> None:
+    def test_environment_variables_do_not_change_the_answer(self, cache: Path) -> None:
         expected = context("resolve", "--cache", cache, *QUESTION)
         noise = {
             "CONTEXT_CACHE_ROOT": "/nowhere",
@@ -110,7 +110,7 @@ class TestResolve:
 
 class TestInspectAndVerify:
     @covers("product.md#cache-commands", "resolve.md#inspect-verify")
-    def test_inspect_tells_what_a_cache_is(self, cache: Path, call: Call) -> None:
+    def test_inspect_prints_version_count_size_and_validity(self, cache: Path, call: Call) -> None:
         ran = call("inspect", "--cache", cache)
         total = sum(path.stat().st_size for path in (cache / "documents").iterdir())
         version = json.loads((cache / "manifest.json").read_text())["cache_version"]
@@ -119,24 +119,24 @@ class TestInspectAndVerify:
 
     @covers("resolve.md#inspect-verify")
     @pytest.mark.parametrize("file", ["index.json", "documents/19835fc46fd4.json"])
-    def test_inspect_says_invalid_once_the_manifest_parses(self, file: str, cache: Path, call: Call) -> None:
+    def test_inspect_reports_an_invalid_cache_if_its_manifest_parses(self, file: str, cache: Path, call: Call) -> None:
         (cache / file).write_text("broken")
         ran = call("inspect", "--cache", cache)
         assert ran.code == 0
         assert json.loads(ran.out)["valid"] is False
 
     @covers("resolve.md#inspect-verify")
-    @pytest.mark.parametrize("instead", ["nothing", "folder", "link"])
-    def test_inspect_counts_only_the_document_files_that_exist(self, instead: str, cache: Path, call: Call) -> None:
-        whole = json.loads(call("inspect", "--cache", cache).out)["total_bytes"]
+    @pytest.mark.parametrize("replacement", ["nothing", "folder", "link"])
+    def test_inspect_counts_only_the_document_files_that_exist(self, replacement: str, cache: Path, call: Call) -> None:
+        size_before = json.loads(call("inspect", "--cache", cache).out)["total_bytes"]
         document = cache / "documents" / "19835fc46fd4.json"
         size = document.stat().st_size
         document.unlink()
-        if instead == "folder":
+        if replacement == "folder":
             document.mkdir()
-        if instead == "link":
+        if replacement == "link":
             document.symlink_to("nowhere")
-        assert json.loads(call("inspect", "--cache", cache).out)["total_bytes"] == whole - size
+        assert json.loads(call("inspect", "--cache", cache).out)["total_bytes"] == size_before - size
 
     @covers("resolve.md#inspect-verify")
     @pytest.mark.parametrize("text", ["", "{}", "[]", '{"cache_version": 1}'])
@@ -146,21 +146,21 @@ class TestInspectAndVerify:
         assert (ran.code, ran.out) == (5, b"")
 
     @covers("product.md#cache-commands", "resolve.md#cache-version", "resolve.md#inspect-verify")
-    def test_verify_of_a_sound_cache_says_so(self, cache: Path, call: Call) -> None:
+    def test_verify_of_a_valid_cache_prints_ok(self, cache: Path, call: Call) -> None:
         ran = call("verify", "--cache", cache)
         assert ran.code == 0
         assert ran.out.startswith(b"ok: 3 documents, sha256:")
         assert ran.err == ""
 
-    def test_verify_tells_when_resolve_must_read_everything(self, cache: Path, call: Call) -> None:
+    def test_verify_notes_that_resolve_must_read_every_file(self, cache: Path, call: Call) -> None:
         os.utime(cache / "index.json")
         ran = call("verify", "--cache", cache)
         assert ran.code == 0
         assert ran.err.startswith("note: ")
 
     @covers("product.md#cache-commands", "resolve.md#inspect-verify")
-    def test_verify_trusts_no_timestamp(self, cache: Path) -> None:
-        """Damage below the file system's notice, as a failing disk does it."""
+    def test_verify_reads_the_files_and_trusts_no_timestamp(self, cache: Path) -> None:
+        """The content changes without a new timestamp, as on a failing disk."""
         script = f"""
 import os, sys
 from contextfold.resolve import cache, files
@@ -178,7 +178,7 @@ sys.exit(main(["verify", "--cache", {str(cache)!r}]))
 class TestUsage:
     @covers("resolve.md#exit-codes")
     @pytest.mark.parametrize(
-        ("argv", "said"),
+        ("argv", "message"),
         [
             (["reslove"], "did you mean resolve?"),
             (["resolve"], "missing --cache, --query, --budget"),
@@ -201,15 +201,15 @@ class TestUsage:
             (["--verison"], "see `context --help`"),
         ],
     )
-    def test_words_that_make_no_command_are_exit_1_and_say_why(self, argv: list[str], said: str, call: Call) -> None:
+    def test_invalid_command_lines_are_exit_1_with_a_reason(self, argv: list[str], message: str, call: Call) -> None:
         ran = call(*argv)
         assert (ran.code, ran.out) == (1, b"")
         assert ran.err.startswith("error: ")
-        assert said in ran.err
+        assert message in ran.err
         assert "--help" in ran.err
 
     @covers("product.md#cache-commands", "product.md#serve")
-    def test_help_teaches_every_command_with_examples_and_exit_codes(self, call: Call) -> None:
+    def test_help_has_examples_and_exit_codes_for_every_command(self, call: Call) -> None:
         overview = call("--help")
         assert overview.code == 0
         for command in COMMANDS:
@@ -225,17 +225,17 @@ class TestUsage:
             assert max(map(len, page.out.decode().splitlines())) <= 100
 
     @pytest.mark.parametrize("word", ["--version", "-V", "version"])
-    def test_version(self, word: str, call: Call) -> None:
+    def test_version_prints_the_name_and_the_version(self, word: str, call: Call) -> None:
         assert call(word).out == f"contextfold {__version__}\n".encode()
 
     @pytest.mark.parametrize("argv", [[], ["-h"], ["--help"], ["help"]])
-    def test_context_alone_and_every_help_word_show_the_overview(self, argv: list[str], call: Call) -> None:
+    def test_context_without_arguments_and_help_show_the_overview(self, argv: list[str], call: Call) -> None:
         ran = call(*argv)
         assert (ran.code, ran.err) == (0, "")
         assert ran.out.startswith(b"usage: context COMMAND")
 
     @pytest.mark.parametrize("argv", [["fold"], ["fold", "--help"], ["fold", "-h"], ["help", "fold"], ["fold", "help"]])
-    def test_a_group_alone_lists_its_commands(self, argv: list[str], call: Call) -> None:
+    def test_a_group_without_a_command_lists_its_commands(self, argv: list[str], call: Call) -> None:
         ran = call(*argv)
         assert (ran.code, ran.err) == (0, "")
         assert all(command.name in ran.out.decode() for command in COMMANDS if command.group == "fold")
@@ -245,20 +245,22 @@ class TestUsage:
         assert ran.code == 0
         assert all(setting.variable in ran.out.decode() for setting in SETTINGS.values())
 
-    def test_the_one_obvious_word_needs_no_option(self, cache: Path, call: Call) -> None:
+    def test_the_main_argument_may_be_given_without_its_option(self, cache: Path, call: Call) -> None:
         assert call("inspect", cache) == call("inspect", "--cache", cache)
         assert call("verify", cache) == call("verify", "--cache", cache)
-        asked = call("resolve", "guide", "--cache", cache, "--budget", "4000")
-        assert asked == call("resolve", "--cache", cache, *QUESTION)
+        by_word = call("resolve", "guide", "--cache", cache, "--budget", "4000")
+        assert by_word == call("resolve", "--cache", cache, *QUESTION)
 
     @covers("product.md#distribution")
-    def test_it_runs_as_a_module_too(self, cache: Path) -> None:
+    def test_it_runs_as_a_python_module(self, cache: Path) -> None:
         argv = ["resolve", "--cache", str(cache), *QUESTION]
         done = subprocess.run([sys.executable, "-m", "contextfold", *argv], capture_output=True, check=True)
         assert done.stdout == context(*argv).out
 
     @covers("resolve.md#exit-codes", "seed-000#error-types", "seed-003#canonical-error-codes")
-    def test_a_bug_ends_in_exit_7_and_a_line(self, cache: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_unexpected_exception_is_exit_7_without_a_traceback(
+        self, cache: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         from contextfold.resolve.service import Cache
 
         def fail(*_: object) -> None:
@@ -285,7 +287,7 @@ class TestStreams:
         assert "No space left on device" in ran.stderr
         assert "Exception" not in ran.stderr
 
-    def test_a_reader_that_left_is_no_drama(self, tmp_path: Path, call: Call) -> None:
+    def test_a_reader_that_closes_the_pipe_early_causes_no_traceback(self, tmp_path: Path, call: Call) -> None:
         write_files(tmp_path / "docs", {"big.md": "guide " * 200_000})
         assert call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c").code == 0
         resolve = self.resolve(tmp_path / "c").replace("4000", "4000000")
@@ -295,13 +297,11 @@ class TestStreams:
         assert "Exception ignored" not in ran.stderr
 
     @pytest.mark.parametrize("unbuffered", ["", "1"])
-    def test_a_slow_reader_and_a_non_blocking_pipe_get_every_byte(
-        self, unbuffered: str, tmp_path: Path, call: Call
-    ) -> None:
+    def test_a_non_blocking_pipe_gets_every_byte(self, unbuffered: str, tmp_path: Path, call: Call) -> None:
         write_files(tmp_path / "docs", {"big.md": "guide " * 200_000})
         assert call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c").code == 0
-        reading, writing = os.pipe()
-        os.set_blocking(writing, False)
+        read_end, write_end = os.pipe()
+        os.set_blocking(write_end, False)
         argv: list[str | Path] = [
             COMMAND,
             "resolve",
@@ -312,15 +312,15 @@ class TestStreams:
             "--budget",
             "4000000",
         ]
-        process = subprocess.Popen(argv, stdout=writing, env=os.environ | {"PYTHONUNBUFFERED": unbuffered})
-        os.close(writing)
-        with open(reading, "rb") as pipe:
+        process = subprocess.Popen(argv, stdout=write_end, env=os.environ | {"PYTHONUNBUFFERED": unbuffered})
+        os.close(write_end)
+        with open(read_end, "rb") as pipe:
             received = b"".join(iter(lambda: pipe.read(50_000), b""))
         assert process.wait() == 0
         assert json.loads(received)["documents"][0]["content"] == "guide " * 200_000
 
     @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-    def test_closed_streams_are_survived(self, closed: str, cache: Path) -> None:
+    def test_closed_streams_cause_no_traceback(self, closed: str, cache: Path) -> None:
         ran = self.shell(f"{self.resolve(cache)} {closed}")
         assert ran.returncode == (6 if ">&-" in closed.replace("2>&-", "") else 0)
         assert "Traceback" not in ran.stderr
@@ -334,11 +334,11 @@ class TestStreams:
         argv: list[str | Path] = [COMMAND, "build", "--sources", docs, "--cache", tmp_path / "watched"]
         process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=stderr)
         os.close(stderr)
-        seen = read_terminal(terminal)
+        output = read_terminal(terminal)
         assert process.communicate()[0] == b""
         assert process.returncode == 0
-        assert "of 1,200 documents (" in seen
-        assert seen.rstrip().splitlines()[-1].split("\x1b[K")[-1].startswith("built ")
+        assert "of 1,200 documents (" in output
+        assert output.rstrip().splitlines()[-1].split("\x1b[K")[-1].startswith("built ")
 
 
 class TestStartUp:
@@ -348,7 +348,7 @@ class TestStartUp:
         return set(done.stdout.split("\n")[1:])
 
     @covers("resolve.md#speed")
-    def test_resolve_runs_on_the_cheap_part_of_the_standard_library(self, cache: Path) -> None:
+    def test_resolve_imports_only_cheap_modules_of_the_standard_library(self, cache: Path) -> None:
         loaded = self.modules("resolve", "--cache", str(cache), *QUESTION)
         ours = {name for name in loaded if name.startswith("contextfold")}
         assert {"contextfold.resolve.service"} <= ours

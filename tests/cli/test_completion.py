@@ -1,4 +1,4 @@
-"""Completion scripts complete, in each shell that is on this machine."""
+"""Completion scripts work in each shell that is on this machine."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ FOLD_WORDS = {"status", "list", "show", "expand", "savings", "report", "rollback
 
 
 def bash_completes(script: str, cwd: Path, *words: str) -> set[str]:
-    listed = " ".join(f"'{word}'" for word in words)
-    ask = (
-        f"{script}\nCOMP_WORDS=({listed}); COMP_CWORD={len(words) - 1}; _context; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    words_quoted = " ".join(f"'{word}'" for word in words)
+    probe = (
+        f"{script}\nCOMP_WORDS=({words_quoted}); COMP_CWORD={len(words) - 1}; _context;"
+        " printf '%s\\n' \"${COMPREPLY[@]}\""
     )
-    done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, cwd=cwd, check=True)
+    done = subprocess.run(["bash", "-c", probe], capture_output=True, text=True, cwd=cwd, check=True)
     return set(done.stdout.split())
 
 
@@ -45,7 +46,7 @@ def test_bash_completes_commands_options_choices_and_folders(call: Call, tmp_pat
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_every_script_knows_every_command_and_option(shell: str, call: Call) -> None:
+def test_every_script_has_every_command_and_option(shell: str, call: Call) -> None:
     script = call("completion", shell).out.decode()
     for command in COMMANDS:
         assert all(word in script for word in command.name.split())

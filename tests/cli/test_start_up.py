@@ -1,4 +1,4 @@
-"""Commands of people start quickly: what each of them may import. `bench/commands.py` measures the time."""
+"""Commands start quickly: the modules that each of them may import. `bench/commands.py` measures the time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 
 from contextfold.common.canonical import parse_json
 from contextfold.fold.ledger.sent_request import Sent
-from tests.cli.fold.folds import PROJECT, Agent
+from tests.cli.fold.folds import PROJECT, StoreAgent
 from tests.support.daemon import Daemon
 
 SCRIPT = (
     "import os, sys; from contextfold.cli.main import main; code = main(sys.argv[1:]);"
     "os.write(int(os.environ['MODULES_TO']), '\\n'.join(sys.modules).encode()); sys.exit(code)"
 )
-# Modules that take a tenth of an interpreter's start, or more, with what they import.
+# Modules whose import takes at least a tenth of an interpreter's start.
 COSTLY = {
     "argparse",
     "asyncio",
@@ -48,8 +48,8 @@ COSTLY = {
 }
 
 
-# Modules that only help, other commands and commands that write need.
-OTHERS = {
+# Modules that only the help, other commands and writing commands need.
+UNNEEDED = {
     "contextfold.cache_errors",
     "contextfold.cli.agent_commands",
     "contextfold.cli.cache_commands",
@@ -66,29 +66,29 @@ OTHERS = {
 
 
 def modules(folder: Path, *argv: object, env: dict[str, str] | None = None) -> set[str]:
-    """The modules that a process of this command has loaded at its end."""
-    reading, writing = os.pipe()
+    """The modules that a process of this command has imported when it ends."""
+    read_end, write_end = os.pipe()
     try:
-        environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "MODULES_TO": str(writing)} | (env or {})
+        environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "MODULES_TO": str(write_end)} | (env or {})
         command = [sys.executable, "-c", SCRIPT, *map(str, argv)]
         done = subprocess.run(
-            command, env=environment, cwd=folder, pass_fds=[writing], capture_output=True, check=False
+            command, env=environment, cwd=folder, pass_fds=[write_end], capture_output=True, check=False
         )
-        os.close(writing)
-        writing = -1
+        os.close(write_end)
+        write_end = -1
         assert done.returncode in (0, 1), done.stderr
-        with open(reading, encoding="utf-8", closefd=False) as file:
+        with open(read_end, encoding="utf-8", closefd=False) as file:
             return set(file.read().split("\n"))
     finally:
-        os.close(reading)
-        if writing >= 0:
-            os.close(writing)
+        os.close(read_end)
+        if write_end >= 0:
+            os.close(write_end)
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store") / "state.db"
-    agent = Agent(path)
+    agent = StoreAgent(path)
     agent.branch("Find the fault")
     agent.record("test", "three tests fail")
     agent.fold("The clock was wrong.")
@@ -113,19 +113,21 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=" ".join,
 )
-def test_commands_on_a_store_load_no_event_loop_and_no_rules(argv: list[str], store: Path, tmp_path: Path) -> None:
+def test_commands_on_a_store_import_no_event_loop_and_no_scrub_rules(
+    argv: list[str], store: Path, tmp_path: Path
+) -> None:
     loaded = modules(tmp_path, *argv, "--store", store)
     assert "contextfold.stores.sqlite.reader" in loaded
-    # The first question indexes what was folded, with regular expressions, and writes that.
+    # The first question builds the index of recall. That needs regular expressions and writes to the store.
     is_indexing = "contextfold.stores.sqlite.store" in loaded
     assert not is_indexing or argv[0] == "recall"
-    assert not (COSTLY - {"re"} if is_indexing else COSTLY | {"datetime", "functools"} | OTHERS) & loaded
+    assert not (COSTLY - {"re"} if is_indexing else COSTLY | {"datetime", "functools"} | UNNEEDED) & loaded
     assert "collections" not in loaded or argv[0] == "recall"
     assert not {name for name in loaded if name.startswith("contextfold.serve.")}
 
 
-def test_a_session_of_a_known_model_needs_no_regular_expression(tmp_path: Path) -> None:
-    agent = Agent(tmp_path / "state.db")
+def test_the_status_of_a_known_model_imports_no_costly_module(tmp_path: Path) -> None:
+    agent = StoreAgent(tmp_path / "state.db")
     agent.branch("Find the fault")
     agent.sent(Sent("1", "anthropic", "us.anthropic.claude-opus-4-5", 9, 9, 0, None, "", (), (), None))
     loaded = modules(tmp_path, "fold", "status", "--project", PROJECT, "--store", tmp_path / "state.db")
@@ -133,14 +135,14 @@ def test_a_session_of_a_known_model_needs_no_regular_expression(tmp_path: Path) 
     assert not COSTLY & loaded
 
 
-def test_a_question_with_a_keyword_of_a_rule_loads_the_rules_and_no_event_loop(store: Path, tmp_path: Path) -> None:
+def test_a_question_with_a_keyword_of_a_rule_imports_the_rules_and_no_event_loop(store: Path, tmp_path: Path) -> None:
     loaded = modules(tmp_path, "recall", "the password is clockwork", "--store", store)
     assert "re2" in loaded
     assert not {"asyncio", "logging", "ssl"} & loaded
 
 
 @pytest.mark.parametrize("argv", [["doctor"], ["statusline"], ["run", "true"]], ids=" ".join)
-def test_commands_that_ask_the_daemon_load_no_http_client(argv: list[str], tmp_path: Path) -> None:
+def test_commands_that_call_the_daemon_import_no_http_client(argv: list[str], tmp_path: Path) -> None:
     daemon = Daemon(tmp_path / "state")
     try:
         loaded = modules(tmp_path, argv[0], "--url", f"http://127.0.0.1:{daemon.port}", *argv[1:])
@@ -150,7 +152,7 @@ def test_commands_that_ask_the_daemon_load_no_http_client(argv: list[str], tmp_p
     assert not COSTLY & loaded
 
 
-def test_ask_loads_little(tmp_path: Path) -> None:
+def test_ask_imports_no_costly_module(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "a.md").write_text("# Roll back\n\nReturn to the last release that worked.\n")
     modules(tmp_path, "build", "docs")
@@ -159,8 +161,8 @@ def test_ask_loads_little(tmp_path: Path) -> None:
     assert not COSTLY & loaded
 
 
-def test_a_program_that_is_run_has_pythons_signals_reset(tmp_path: Path) -> None:
-    """Python ignores SIGPIPE; a program that inherited that would not end when its reader does."""
+def test_run_resets_the_signals_that_python_ignores(tmp_path: Path) -> None:
+    """Python ignores SIGPIPE. A program that inherits this does not end when its reader closes the pipe."""
     program = tmp_path / "signals"
     program.write_text("#!/bin/sh\ngrep SigIgn /proc/self/status\n")
     program.chmod(0o755)
@@ -180,14 +182,14 @@ def test_a_program_that_is_run_has_pythons_signals_reset(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("text", ['{"a": [1, 2.5, "x", null, true]}', ' "é" \n', "NaN", "[1]"])
-def test_json_is_read_as_the_standard_library_does(text: str) -> None:
+def test_json_is_parsed_as_by_the_standard_library(text: str) -> None:
     import json
 
     assert repr(parse_json(text)) == repr(json.loads(text)) == repr(parse_json(text.encode()))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1,]", '{"a" 1}', '"\x01"', '"\\x"', "[1] 2", "\ufeff1", "nul", '{"a":1,}'])
-def test_invalid_json_is_an_error_also_where_json_is_not_imported(text: str) -> None:
+def test_invalid_json_is_an_error_even_if_json_is_not_imported(text: str) -> None:
     script = (
         "import sys; from contextfold.common.canonical import Malformed, decode, parse_json\n"
         "assert 'json' not in sys.modules\n"

@@ -1,4 +1,4 @@
-"""A folder of caches for clients to ask about, and the daemons they ask."""
+"""A cache root for the clients, and the daemons that they connect to."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.clients.node import Script, Scripts
-from tests.clients.servers import Endpoint, Server, serving
+from tests.clients.servers import Endpoint, Server, stdio_server
 from tests.support.daemon import Daemon
 from tests.support.machine import SOAK, context, write_files
 
-pytest.register_assert_rewrite("tests.clients.contract", "tests.clients.folding")
+pytest.register_assert_rewrite("tests.clients.contract", "tests.clients.http_contract")
 
 DOCUMENTS = {
     "deployment.md": "Deployment deployment deployment guide.",
@@ -25,55 +25,55 @@ PAGE = "A page of a big document, naïve and long.\n"
 
 
 @pytest.fixture(scope="session")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`docs` is sound, `big` larger than any request may be, `broken` damaged, `empty` no cache at all."""
+def cache_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`docs` is a valid cache, `big` is larger than any request, `broken` is damaged, `empty` is no cache."""
     folder = tmp_path_factory.mktemp("clients")
-    root = folder / "shelf"
+    root = folder / "caches"
     sources = write_files(folder / "docs", DOCUMENTS)
     big = write_files(folder / "big", {"big.md": PAGE * 26_000})
     for name, documents in (("docs", sources), ("broken", sources), ("big", big)):
-        ran = context("build", "--sources", documents, "--cache", root / name)
-        assert ran.code == 0, ran.err
+        result = context("build", "--sources", documents, "--cache", root / name)
+        assert result.code == 0, result.err
     (root / "broken" / "index.json").write_text("damaged")
     (root / "empty").mkdir()
     return root
 
 
 @pytest.fixture(scope="session")
-def daemon(shelf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
-    """A daemon as it comes, open to this machine."""
-    running = Daemon(tmp_path_factory.mktemp("daemon"), "--cache-root", str(shelf))
-    yield Endpoint(f"{running.url}/mcp")
-    assert running.stop() == 0
+def daemon(cache_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """A daemon with default settings."""
+    daemon = Daemon(tmp_path_factory.mktemp("daemon"), "--cache-root", str(cache_root))
+    yield Endpoint(f"{daemon.url}/mcp")
+    assert daemon.stop() == 0
 
 
 @pytest.fixture(scope="session")
-def guarded_daemon(shelf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
-    """A daemon that wants a token, and lets no context grow beyond 100 tokens and one branch."""
+def guarded_daemon(cache_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """A daemon that requires a token, with a limit of 100 tokens and of one open branch."""
     folder = tmp_path_factory.mktemp("guarded")
-    made = context("token", "ann", "--token-file", folder / "tokens")
-    assert made.code == 0, made.err
+    created = context("token", "ann", "--token-file", folder / "tokens")
+    assert created.code == 0, created.err
     settings = {"CONTEXT_HARD_LIMIT": "on", "CONTEXT_LIMIT_TOKENS": "100", "CONTEXT_BRANCH_DEPTH": "1"}
-    argv = ("--cache-root", str(shelf), "--token-file", str(folder / "tokens"))
-    running = Daemon(folder, *argv, env=settings)
-    yield Endpoint(f"{running.url}/mcp", {"Authorization": f"Bearer {made.out.decode().strip()}"})
-    assert running.stop() == 0
+    argv = ("--cache-root", str(cache_root), "--token-file", str(folder / "tokens"))
+    daemon = Daemon(folder, *argv, env=settings)
+    yield Endpoint(f"{daemon.url}/mcp", {"Authorization": f"Bearer {created.out.decode().strip()}"})
+    assert daemon.stop() == 0
 
 
 @pytest.fixture(params=["stdio", "http"])
-def server(request: pytest.FixtureRequest, shelf: Path) -> Server:
-    """Either; the suites have one of their own."""
+def server(request: pytest.FixtureRequest, cache_root: Path) -> Server:
+    """Both transports in turn, for tests outside the suites."""
     if request.param == "stdio":
-        return serving(shelf)
+        return stdio_server(cache_root)
     daemon: Endpoint = request.getfixturevalue("daemon")
     return daemon
 
 
 @pytest.fixture(scope="session")
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripts]:
-    """Each is started when first wanted: starting Node costs more than all that a test does with it."""
-    with ExitStack() as running:
-        yield cache(lambda name: running.enter_context(closing(Script(tmp_path_factory.mktemp("node"), name))))
+    """Starts each script once, when it is first used, because starting Node takes longer than most tests."""
+    with ExitStack() as stack:
+        yield cache(lambda name: stack.enter_context(closing(Script(tmp_path_factory.mktemp("node"), name))))
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def project(request: pytest.FixtureRequest) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Each call of the Inspector starts a program: over HTTP the sample leaves out what other clients show there."""
+    """Runs only a few tests of the Inspector over HTTP in `make test`, because each of its calls starts a program."""
     if SOAK:
         return
     left_out = [item for item in items if "::TestInspectorOverHttp::" in item.nodeid and not _is_in_sample(item)]
@@ -92,4 +92,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_in_sample(item: pytest.Item) -> bool:
-    return any(name in item.name for name in ("lists_all_tools", "nobody_else"))
+    return any(name in item.name for name in ("lists_all_tools", "is_unauthorized"))

@@ -1,7 +1,7 @@
-"""What every MCP client must see of the server, independent of its author and of the transport.
+"""Tests that every MCP client must pass, over both transports.
 
-A client is a function: it takes a server and operations, and returns one outcome for each operation, in the client's
-own words. The test files provide the clients; `OverStdio` here and `OverHttp` in `folding.py` provide the server.
+A client is a function: it takes a server and operations, and returns one outcome for each operation. The test files
+provide the clients; `OverStdio` here and `OverHttp` in `http_contract.py` provide the server.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import pytest
 
 from contextfold import __version__
-from tests.clients.servers import Command, Server, serving, with_a_frozen_worker
+from tests.clients.servers import Command, Server, stdio_server, with_a_frozen_worker
 from tests.support.clauses import covers
 from tests.support.machine import COMMAND, SOAK, context
 
@@ -47,10 +47,10 @@ SCHEMAS = {
         "additionalProperties": False,
     },
 }
-# The names that each of the newer tools takes, and those that it must be given.
+# For each tool, these are its arguments, then the required ones.
 RELEVANCE_INPUTS = {
-    ASK: (["query", "cache", "budget", "unit"], ["query"]),
-    GET: (["cache", "id", "section", "lines", "around", "budget"], ["cache", "id"]),
+    ASK: (["query", "cache", "budget", "unit", "counter"], ["query"]),
+    GET: (["id", "cache", "section", "lines", "around", "budget", "counter"], ["id"]),
 }
 MESSAGES = {
     "cache_missing": "Cache does not exist",
@@ -78,17 +78,17 @@ DEPLOYMENT = {"cache": "docs", "id": "deployment.md"}
 
 Case = TypeVar("Case")
 # The items are the error's code, the tool and its arguments.
-Wrong = tuple[str, str, Mapping[str, object]]
-WRONG: tuple[Wrong, ...] = (
+BadCall = tuple[str, str, Mapping[str, object]]
+BAD_CALLS: tuple[BadCall, ...] = (
     ("cache_missing", RESOLVE, GUIDE | {"cache": "nowhere"}),
     ("cache_missing", INSPECT_CACHE, {"cache": "nowhere"}),
     ("cache_invalid", RESOLVE, GUIDE | {"cache": "broken"}),
     ("invalid_query", RESOLVE, GUIDE | {"query": 7}),
     ("invalid_budget", RESOLVE, GUIDE | {"budget": -1}),
 )
-MORE_WRONG: tuple[Wrong, ...] = (
+MORE_BAD_CALLS: tuple[BadCall, ...] = (
     ("cache_missing", RESOLVE, {}),
-    ("cache_missing", RESOLVE, GUIDE | {"cache": "../shelf/docs"}),
+    ("cache_missing", RESOLVE, GUIDE | {"cache": "../caches/docs"}),
     ("cache_missing", RESOLVE, GUIDE | {"cache": 7}),
     ("cache_missing", INSPECT_CACHE, {}),
     ("invalid_query", RESOLVE, {"cache": "docs", "budget": 1}),
@@ -97,11 +97,11 @@ MORE_WRONG: tuple[Wrong, ...] = (
     ("invalid_budget", RESOLVE, GUIDE | {"budget": "10"}),
     ("invalid_budget", RESOLVE, GUIDE | {"budget": True}),
     ("invalid_budget", RESOLVE, GUIDE | {"budget": 2**63}),
-    ("cache_missing", ASK, GUIDE | {"cache": "../shelf/docs"}),
+    ("cache_missing", ASK, GUIDE | {"cache": "../caches/docs"}),
     ("invalid_query", ASK, GUIDE | {"query": 7}),
     ("invalid_query", ASK, GUIDE | {"unit": "page"}),
     ("invalid_budget", ASK, GUIDE | {"budget": True}),
-    ("cache_missing", GET, {}),
+    ("invalid_query", GET, {}),
     ("invalid_query", GET, DEPLOYMENT | {"id": 7}),
     ("invalid_query", GET, DEPLOYMENT | {"lines": "9-1"}),
     ("invalid_query", GET, DEPLOYMENT | {"around": 1.5}),
@@ -133,14 +133,14 @@ class Request(NamedTuple):
 Operation = Call | ListTools | About | Request
 
 
-class Answered(NamedTuple):
+class ToolAnswer(NamedTuple):
     text: str
     is_error: bool
-    # Our keys of the result's `_meta`.
+    # These are the entries of the result's `_meta` that have our prefix.
     meta: Mapping[str, Any] = {}
 
 
-class Refused(NamedTuple):
+class Refusal(NamedTuple):
     """A protocol error, or a failure to connect, as the client reports it."""
 
     code: int | str
@@ -148,13 +148,13 @@ class Refused(NamedTuple):
     data: Any = None
 
 
-class Told(NamedTuple):
+class OtherResult(NamedTuple):
     """Any other result, as JSON."""
 
     value: Any
 
 
-Outcome = Answered | Refused | Told
+Outcome = ToolAnswer | Refusal | OtherResult
 
 
 class Client(Protocol):
@@ -167,7 +167,7 @@ class Client(Protocol):
         """How many calls the client can make on one connection."""
 
     @property
-    def tells_numbers(self) -> bool:
+    def shows_error_codes(self) -> bool:
         """Whether the client shows the code and data of a protocol error, or only the message."""
 
     @property
@@ -180,33 +180,33 @@ class Client(Protocol):
 def outcome(result: Any) -> Outcome:
     """The outcome from what a client printed as JSON."""
     match result:
-        case {"refused": {"code": code, "message": message, **more}}:
-            return Refused(code, message, more.get("data"))
-        case {"content": [{"type": "text", "text": text}], "isError": is_error, **more}:
-            meta: Any = more.get("_meta", {})
-            return Answered(text, is_error, {key: meta[key] for key in meta if key.startswith(OURS)})
-    return Told(result)
+        case {"refused": {"code": code, "message": message, **rest}}:
+            return Refusal(code, message, rest.get("data"))
+        case {"content": [{"type": "text", "text": text}], "isError": is_error, **rest}:
+            meta: Any = rest.get("_meta", {})
+            return ToolAnswer(text, is_error, {key: meta[key] for key in meta if key.startswith(OURS)})
+    return OtherResult(result)
 
 
-def typed(code: str) -> Answered:
-    """An answer with one of our errors: a code, a message, nothing else, and a newline."""
-    return Answered(f'{{"error":{{"code":"{code}","message":"{MESSAGES[code]}"}}}}\n', is_error=True)
+def tool_error(code: str) -> ToolAnswer:
+    """The answer of a tool that failed with this code, in its frozen form."""
+    return ToolAnswer(f'{{"error":{{"code":"{code}","message":"{MESSAGES[code]}"}}}}\n', is_error=True)
 
 
-def as_the_command_says(shelf: Path, question: Mapping[str, object]) -> Answered:
+def resolve_output(cache_root: Path, question: Mapping[str, object]) -> ToolAnswer:
     """The output of `context resolve`, byte for byte."""
-    ran = context("resolve", *(f"--{name}={value}" for name, value in question.items()), cwd=shelf)
-    assert ran.code == 0
-    return Answered(ran.out.decode(), is_error=False)
+    result = context("resolve", *(f"--{name}={value}" for name, value in question.items()), cwd=cache_root)
+    assert result.code == 0
+    return ToolAnswer(result.out.decode(), is_error=False)
 
 
-def as_the_command_answers(shelf: Path, tool: str, arguments: Mapping[str, object]) -> Answered:
+def command_output(cache_root: Path, tool: str, arguments: Mapping[str, object]) -> ToolAnswer:
     """The output of `context ask --json` or `context get --json`, byte for byte."""
     command, positional = {ASK: ("ask", "query"), GET: ("get", "id")}[tool]
     options = (f"--{name}={value}" for name, value in arguments.items() if name != positional)
-    ran = context(command, str(arguments[positional]), *options, "--json", cwd=shelf)
-    assert ran.code == 0
-    return Answered(ran.out.decode(), is_error=False)
+    result = context(command, str(arguments[positional]), *options, "--json", cwd=cache_root)
+    assert result.code == 0
+    return ToolAnswer(result.out.decode(), is_error=False)
 
 
 def assert_relevance_inputs(schemas: Mapping[str, Any]) -> None:
@@ -220,26 +220,35 @@ def sample(client: Client, cases: Sequence[Case]) -> Sequence[Case]:
     return cases[:2] if client.calls_per_connection == 1 and not SOAK else cases
 
 
-def assert_typed(client: Client, server: Server, wrong: Sequence[Wrong]) -> None:
-    outcomes = client(server, *(Call(tool, arguments) for _, tool, arguments in wrong))
-    assert outcomes == [typed(code) for code, _, _ in wrong]
+def assert_tool_errors(client: Client, server: Server, bad_calls: Sequence[BadCall]) -> None:
+    """Checks tool errors: the text of the seeds' tools, the code and the members of the others."""
+    outcomes = client(server, *(Call(tool, arguments) for _, tool, arguments in bad_calls))
+    for outcome, (code, tool, _) in zip(outcomes, bad_calls, strict=True):
+        if tool not in RELEVANCE_INPUTS:
+            assert outcome == tool_error(code)
+            continue
+        assert isinstance(outcome, ToolAnswer)
+        assert outcome.is_error
+        error = json.loads(outcome.text)
+        assert (error.keys(), error["error"].keys()) == ({"error"}, {"code", "message"})
+        assert error["error"]["code"] == code
 
 
-def assert_refused(refused: Outcome, code: int, message: str) -> None:
-    """Checks a refusal. A client may put words of its own before the server's message."""
-    assert isinstance(refused, Refused)
-    assert refused.code == code
-    assert refused.message.endswith(message)
+def assert_refusal(refusal: Outcome, code: int, message: str) -> None:
+    """Checks a protocol error. A client may put text of its own before the server's message."""
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == code
+    assert refusal.message.endswith(message)
 
 
 class EveryClient:
     @covers("seed-000#transport", "seed-002#methods", "stdio.md#eras", "stdio.md#clients")
-    def test_it_agrees_on_a_version_and_reads_what_the_server_is_for(self, client: Client, server: Server) -> None:
-        [told] = client(server, About())
-        assert isinstance(told, Told)
-        assert told.value["version"] == client.version
-        assert told.value["serverInfo"] == {"name": "contextfold", "version": __version__}
-        assert all(name in told.value["instructions"] for name in (*SCHEMAS, *RELEVANCE_INPUTS))
+    def test_the_client_negotiates_a_version_and_reads_the_instructions(self, client: Client, server: Server) -> None:
+        [result] = client(server, About())
+        assert isinstance(result, OtherResult)
+        assert result.value["version"] == client.version
+        assert result.value["serverInfo"] == {"name": "contextfold", "version": __version__}
+        assert all(name in result.value["instructions"] for name in (*SCHEMAS, *RELEVANCE_INPUTS))
 
     @covers(
         "product.md#toolsets",
@@ -255,13 +264,15 @@ class EveryClient:
         "stdio.md#tool-text",
         "stdio.md#clients",
     )
-    def test_resolve_gives_the_bytes_of_the_command(self, client: Client, server: Server, shelf: Path) -> None:
+    def test_resolve_returns_the_output_of_the_command(self, client: Client, server: Server, cache_root: Path) -> None:
         questions = sample(client, QUESTIONS)
         answers = client(server, *(Call(RESOLVE, question) for question in questions))
-        assert answers == [as_the_command_says(shelf, question) for question in questions]
+        assert answers == [resolve_output(cache_root, question) for question in questions]
 
     @covers("relevance.md#answer", "stdio.md#tool-text", "stdio.md#clients")
-    def test_ask_and_get_give_the_bytes_of_their_commands(self, client: Client, server: Server, shelf: Path) -> None:
+    def test_ask_and_get_return_the_output_of_their_commands(
+        self, client: Client, server: Server, cache_root: Path
+    ) -> None:
         calls = sample(
             client,
             (
@@ -272,7 +283,7 @@ class EveryClient:
                 Call(GET, {"cache": "docs", "id": "notes/empty.md"}),
             ),
         )
-        assert client(server, *calls) == [as_the_command_answers(shelf, call.tool, call.arguments) for call in calls]
+        assert client(server, *calls) == [command_output(cache_root, call.tool, call.arguments) for call in calls]
 
     @covers(
         "product.md#toolsets",
@@ -285,11 +296,11 @@ class EveryClient:
         "stdio.md#cache-names",
         "stdio.md#clients",
     )
-    def test_list_caches_names_every_folder(self, client: Client, server: Server) -> None:
+    def test_list_caches_returns_every_folder(self, client: Client, server: Server) -> None:
         [answer] = client(server, Call(LIST_CACHES, {}))
         listed = [("big", True), ("broken", True), ("docs", True), ("empty", False)]
         caches = [{"path": path, "has_manifest": has_manifest} for path, has_manifest in listed]
-        assert answer == Answered(json.dumps({"caches": caches}, separators=(",", ":")), is_error=False)
+        assert answer == ToolAnswer(json.dumps({"caches": caches}, separators=(",", ":")), is_error=False)
 
     @covers(
         "product.md#toolsets",
@@ -301,17 +312,17 @@ class EveryClient:
         "stdio.md#tool-text",
         "stdio.md#clients",
     )
-    def test_inspect_cache_tells_what_a_cache_is(self, client: Client, server: Server) -> None:
+    def test_inspect_cache_returns_version_size_and_validity(self, client: Client, server: Server) -> None:
         names = sample(client, ("docs", "broken", "empty"))
         answers = client(server, *(Call(INSPECT_CACHE, {"cache": name}) for name in names))
         for name, answer in zip(names, answers, strict=True):
-            assert isinstance(answer, Answered)
+            assert isinstance(answer, ToolAnswer)
             assert not answer.is_error
-            known = json.loads(answer.text)
-            assert answer.text == json.dumps(known, separators=(",", ":"))
-            assert list(known) == ["cache_version", "document_count", "total_bytes", "valid"]
-            assert known["valid"] is (name == "docs")
-            assert known["document_count"] == (0 if name == "empty" else 3)
+            info = json.loads(answer.text)
+            assert answer.text == json.dumps(info, separators=(",", ":"))
+            assert list(info) == ["cache_version", "document_count", "total_bytes", "valid"]
+            assert info["valid"] is (name == "docs")
+            assert info["document_count"] == (0 if name == "empty" else 3)
 
     @covers(
         "product.md#toolsets",
@@ -331,12 +342,12 @@ class EveryClient:
         "stdio.md#tool-text",
         "stdio.md#clients",
     )
-    def test_a_call_that_cannot_be_answered_is_an_error_with_its_code(self, client: Client, server: Server) -> None:
-        assert_typed(client, server, sample(client, WRONG))
+    def test_a_bad_call_is_an_error_with_its_code(self, client: Client, server: Server) -> None:
+        assert_tool_errors(client, server, sample(client, BAD_CALLS))
 
 
-class EveryLastingClient(EveryClient):
-    """Clients that keep a connection, send what they are given, and show JSON-RPC errors with their codes."""
+class EveryPersistentClient(EveryClient):
+    """Tests for clients that keep a connection open and show the codes of JSON-RPC errors."""
 
     @covers(
         "seed-000#determinism-contract",
@@ -345,61 +356,59 @@ class EveryLastingClient(EveryClient):
         "seed-000#what-this-spec-forbids",
         "stdio.md#clients",
     )
-    def test_resolve_gives_the_bytes_of_the_command_for_odd_questions(
-        self, client: Client, server: Server, shelf: Path
+    def test_resolve_returns_the_output_of_the_command_for_unusual_queries(
+        self, client: Client, server: Server, cache_root: Path
     ) -> None:
         answers = client(server, *(Call(RESOLVE, question) for question in MORE_QUESTIONS))
-        assert answers == [as_the_command_says(shelf, question) for question in MORE_QUESTIONS]
+        assert answers == [resolve_output(cache_root, question) for question in MORE_QUESTIONS]
 
     @covers("seed-000#input-rules", "seed-000#transport", "stdio.md#tool-calls", "stdio.md#clients")
     def test_every_bad_argument_is_an_error_with_its_code(self, client: Client, server: Server) -> None:
-        assert_typed(client, server, MORE_WRONG)
+        assert_tool_errors(client, server, MORE_BAD_CALLS)
 
     @covers("stdio.md#tool-calls")
-    def test_an_unknown_tool_is_refused(self, client: Client, server: Server, shelf: Path) -> None:
-        refused, answer = client(server, Call("context.nothing", {}), Call(RESOLVE, GUIDE))
-        assert_refused(refused, INVALID_PARAMS, "Unknown tool: context.nothing")
-        assert answer == as_the_command_says(shelf, GUIDE)
+    def test_an_unknown_tool_is_refused(self, client: Client, server: Server, cache_root: Path) -> None:
+        refusal, answer = client(server, Call("context.nothing", {}), Call(RESOLVE, GUIDE))
+        assert_refusal(refusal, INVALID_PARAMS, "Unknown tool: context.nothing")
+        assert answer == resolve_output(cache_root, GUIDE)
 
     @covers("stdio.md#tool-calls")
-    def test_an_argument_the_schema_does_not_name_is_refused(self, client: Client, server: Server) -> None:
+    def test_an_argument_that_is_not_in_the_schema_is_refused(self, client: Client, server: Server) -> None:
         calls = (
             Call(RESOLVE, GUIDE | {"limit": 1}),
             Call(LIST_CACHES, {"cache": "docs"}),
             Call(INSPECT_CACHE, {"cache": "docs", "query": "guide"}),
-            Call(ASK, GUIDE | {"counter": "o200k"}),
-            Call(GET, DEPLOYMENT | {"query": "guide"}),
         )
-        for refused in client(server, *calls):
-            assert_refused(refused, INVALID_PARAMS, "Invalid params")
+        for refusal in client(server, *calls):
+            assert_refusal(refusal, INVALID_PARAMS, "Invalid params")
 
     @covers("stdio.md#methods")
     def test_an_unknown_method_is_refused(self, client: Client, server: Server) -> None:
-        [refused] = client(server, Request("context/unknown"))
-        assert_refused(refused, METHOD_NOT_FOUND, "Method not found: context/unknown")
+        [refusal] = client(server, Request("context/unknown"))
+        assert_refusal(refusal, METHOD_NOT_FOUND, "Method not found: context/unknown")
 
     @covers("stdio.md#streams", "stdio.md#clients")
-    def test_calls_sent_at_once_each_get_their_own_answer(self, client: Client, server: Server) -> None:
+    def test_concurrent_calls_get_their_own_answers(self, client: Client, server: Server) -> None:
         calls = [Call(RESOLVE, GUIDE | {"query": f"guide {number}", "budget": number}) for number in range(40)]
         answers = client(server, *calls, together=True)
         assert len(answers) == len(calls)
         for number, answer in enumerate(answers):
-            assert isinstance(answer, Answered)
+            assert isinstance(answer, ToolAnswer)
             selection = json.loads(answer.text)["selection"]
             assert (selection["query"], selection["budget"]) == (f"guide {number}", number)
 
     @covers("seed-002#methods", "stdio.md#ping-and-list")
-    def test_ping_belongs_to_the_handshake(self, client: Client, server: Server) -> None:
+    def test_ping_exists_only_in_the_handshake_era(self, client: Client, server: Server) -> None:
         [answer] = client(server, Request("ping"))
-        assert isinstance(answer, Told if client.version == HANDSHAKE else Refused)
+        assert isinstance(answer, OtherResult if client.version == HANDSHAKE else Refusal)
 
 
 class OverStdio:
-    """A server that the client starts, and what depends on how it was started."""
+    """Tests of a server that the client starts."""
 
     @pytest.fixture
-    def server(self, shelf: Path) -> Server:
-        return serving(shelf)
+    def server(self, cache_root: Path) -> Server:
+        return stdio_server(cache_root)
 
     @covers(
         "product.md#serve",
@@ -412,10 +421,10 @@ class OverStdio:
         "stdio.md#ping-and-list",
         "stdio.md#clients",
     )
-    def test_it_lists_the_resolve_tools_in_order(self, client: Client, server: Server) -> None:
-        [told] = client(server, ListTools())
-        assert isinstance(told, Told)
-        tools = told.value["tools"]
+    def test_the_client_lists_the_resolve_tools_in_order(self, client: Client, server: Server) -> None:
+        [result] = client(server, ListTools())
+        assert isinstance(result, OtherResult)
+        tools = result.value["tools"]
         schemas = {tool["name"]: tool["inputSchema"] for tool in tools}
         assert list(schemas) == [*SCHEMAS, *RELEVANCE_INPUTS]
         assert schemas == schemas | SCHEMAS
@@ -423,17 +432,19 @@ class OverStdio:
         assert all(tool["description"] and tool["annotations"]["readOnlyHint"] for tool in tools)
 
     @covers("seed-001#list-caches-errors", "stdio.md#cache-names", "stdio.md#clients")
-    def test_without_a_root_listing_is_an_io_error(self, client: Client, tmp_path: Path) -> None:
-        assert client(serving(tmp_path / "nowhere"), Call(LIST_CACHES, {})) == [typed("io_error")]
+    def test_listing_caches_of_a_missing_root_is_an_io_error(self, client: Client, tmp_path: Path) -> None:
+        assert client(stdio_server(tmp_path / "nowhere"), Call(LIST_CACHES, {})) == [tool_error("io_error")]
 
     @covers("product.md#program-names", "seed-002#timeout", "stdio.md#timeout", "stdio.md#clients")
-    def test_a_call_that_takes_too_long_is_an_internal_error(self, client: Client, shelf: Path) -> None:
+    def test_a_call_that_times_out_is_an_internal_error(self, client: Client, cache_root: Path) -> None:
         """The next call on the same connection is answered."""
-        late, *answers = client(with_a_frozen_worker(shelf), *[Call(RESOLVE, GUIDE)] * client.calls_per_connection)
-        assert late == typed("internal_error")
-        assert answers == [as_the_command_says(shelf, GUIDE)] * (client.calls_per_connection - 1)
+        timed_out, *answers = client(
+            with_a_frozen_worker(cache_root), *[Call(RESOLVE, GUIDE)] * client.calls_per_connection
+        )
+        assert timed_out == tool_error("internal_error")
+        assert answers == [resolve_output(cache_root, GUIDE)] * (client.calls_per_connection - 1)
 
     @covers("product.md#program-names")
-    def test_the_server_may_be_set_up_by_its_environment_alone(self, client: Client, shelf: Path) -> None:
-        server = Command((str(COMMAND.with_name("mcp-context-server")),), {"CONTEXT_CACHE_ROOT": str(shelf)})
-        assert client(server, Call(RESOLVE, GUIDE)) == [as_the_command_says(shelf, GUIDE)]
+    def test_the_server_can_be_configured_by_its_environment_only(self, client: Client, cache_root: Path) -> None:
+        server = Command((str(COMMAND.with_name("mcp-context-server")),), {"CONTEXT_CACHE_ROOT": str(cache_root)})
+        assert client(server, Call(RESOLVE, GUIDE)) == [resolve_output(cache_root, GUIDE)]

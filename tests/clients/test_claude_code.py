@@ -1,4 +1,4 @@
-"""Claude Code itself, where it is installed: it reads the entry that `context install` writes, and connects."""
+"""Claude Code connects to the server that `context install` configures. Needs Claude Code."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.left_out import CLAUDE, NO_CLAUDE
 from tests.support.machine import COMMAND, context
+from tests.support.prerequisites import CLAUDE, NO_CLAUDE
 
 pytestmark = pytest.mark.skipif(not CLAUDE, reason=NO_CLAUDE)
 
@@ -29,16 +29,18 @@ def project(tmp_path: Path) -> Path:
 
 
 def mcp_list(project: Path) -> str:
-    """What `claude mcp list` says, with no network to talk to."""
+    """The output of `claude mcp list`, without a network where possible."""
     env = {"PATH": os.environ["PATH"], "HOME": str(project.parent / "home"), "DISABLE_AUTOUPDATER": "1"}
     env |= {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_TELEMETRY": "1"}
     argv = [CLAUDE, "mcp", "list"]
-    alone = ["unshare", "--net", *argv] if os.geteuid() == 0 else argv
-    done = subprocess.run(alone, cwd=project, env=env, capture_output=True, text=True, timeout=120, check=True)
-    return done.stdout
+    without_network = ["unshare", "--net", *argv] if os.geteuid() == 0 else argv
+    result = subprocess.run(
+        without_network, cwd=project, env=env, capture_output=True, text=True, timeout=120, check=True
+    )
+    return result.stdout
 
 
-def test_it_connects_to_what_install_wrote_and_forgets_it_after_uninstall(project: Path) -> None:
+def test_claude_code_connects_after_install_and_not_after_uninstall(project: Path) -> None:
     env = {"PATH": os.environ["PATH"], "HOME": str(project.parent / "home")}
     argv = ("claude-code", "--cache-root", project.parent / "caches")
     assert context("install", *argv, cwd=project, env=env).code == 0
@@ -49,8 +51,8 @@ def test_it_connects_to_what_install_wrote_and_forgets_it_after_uninstall(projec
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="a network of its own takes root and `ip`")
-def test_it_connects_to_the_daemon_by_the_entry_of_the_readme(project: Path) -> None:
-    """Daemon and Claude Code alone in a network that has nothing but a loopback."""
+def test_claude_code_connects_with_the_entry_of_the_readme(project: Path) -> None:
+    """Daemon and Claude Code run in a network namespace with only a loopback interface."""
     entry = {"mcpServers": {"contextfold": {"type": "http", "url": "http://localhost:9090/mcp"}}}
     (project / ".mcp.json").write_text(json.dumps(entry))
     script = f"""
@@ -64,6 +66,6 @@ def test_it_connects_to_the_daemon_by_the_entry_of_the_readme(project: Path) -> 
     env = {"PATH": os.environ["PATH"], "HOME": str(project.parent / "home"), "DISABLE_AUTOUPDATER": "1"}
     env |= {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_TELEMETRY": "1"}
     argv = ["unshare", "--net", "bash", "-ec", script]
-    done = subprocess.run(argv, cwd=project, env=env, capture_output=True, text=True, timeout=120, check=True)
-    assert "contextfold: http://localhost:9090/mcp (HTTP)" in done.stdout
-    assert "Connected" in done.stdout
+    result = subprocess.run(argv, cwd=project, env=env, capture_output=True, text=True, timeout=120, check=True)
+    assert "contextfold: http://localhost:9090/mcp (HTTP)" in result.stdout
+    assert "Connected" in result.stdout

@@ -1,7 +1,7 @@
-"""Claude Code itself behind the proxy, with a scripted model: what the provider received.
+"""Claude Code behind the proxy, with a scripted model: the requests that the provider receives.
 
-One conversation goes through all of it: a branch in which the user speaks, between turns and while the model works; a
-`context_fold`; a pause that outlives the prompt cache; restarts of the daemon; results that the host has cleared.
+One conversation has all of it: a branch with user messages between turns and while the model works; a `context_fold`; a
+pause that is longer than the prompt cache lives; restarts of the daemon; results that the host has cleared.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import pytest
 
 from tests.support.clauses import covers
 from tests.support.daemon import Daemon
-from tests.support.left_out import CLAUDE, NO_CLAUDE
-from tests.support.upstream import BINDING, Got, Upstream, without_cache_marks
+from tests.support.prerequisites import CLAUDE, NO_CLAUDE
+from tests.support.upstream import BINDING_MODELS, ReceivedRequest, Upstream, without_cache_marks
 from tests.support.upstream_answers import Call, Say
 
 pytestmark = [
@@ -29,32 +29,32 @@ pytestmark = [
     covers("proxy.md#laws", "proxy.md#clients", "proxy.md#cold-results"),
 ]
 
-PATIENCE_S = 120
+TIMEOUT_S = 120
 PAUSE_S = 7_200
 GREETINGS_MAX = 20
 GREETING = "Good morning."
-# Claude Code's own words for a result that it has cleared.
+# Claude Code puts this text in the place of a result that it has cleared.
 CLEARED = "[Old tool result content cleared]"
 OURS = "mcp__contextfold__context_"
 STUB = re.compile(r"\[contextfold: result of [^\]]*\]")
 
 
-class LateDaemon(Daemon):
-    """A daemon whose clock a test moves."""
+class ShiftedClockDaemon(Daemon):
+    """A daemon whose clock the test can advance."""
 
     def __init__(self, folder: Path, *argv: str) -> None:
         folder.mkdir()
-        self._ahead = folder / "ahead_s"
-        self._ahead.write_text("0")
+        self._offset_file = folder / "ahead_s"
+        self._offset_file.write_text("0")
         super().__init__(folder, *argv)
 
     def start(self) -> None:
-        self._argv[:1] = [sys.executable, str(Path(__file__).parent / "shifted_clock.py"), str(self._ahead)]
+        self._argv[:1] = [sys.executable, str(Path(__file__).parent / "shifted_clock.py"), str(self._offset_file)]
         super().start()
         self._argv[:3] = self._argv[:1]
 
-    def wait(self, pause_s: float) -> None:
-        self._ahead.write_text(str(float(self._ahead.read_text()) + pause_s))
+    def advance_clock(self, pause_s: float) -> None:
+        self._offset_file.write_text(str(float(self._offset_file.read_text()) + pause_s))
 
     def restart(self) -> None:
         assert self.stop() == 0
@@ -62,7 +62,7 @@ class LateDaemon(Daemon):
 
 
 class ClaudeCode:
-    """A process of Claude Code in a home and a project of its own, that is spoken to line by line."""
+    """A process of Claude Code with a home and a project of its own, which reads messages line by line."""
 
     def __init__(self, folder: Path, daemon: Daemon, model: str) -> None:
         self.project, self.home = folder / "project", folder / "home"
@@ -74,7 +74,7 @@ class ClaudeCode:
         self.session_id = ""
 
     def start(self) -> None:
-        """Begins a conversation, or goes on with the one there is."""
+        """Starts a conversation, or resumes the existing one."""
         env = {"PATH": os.environ["PATH"], "HOME": str(self.home), "ANTHROPIC_API_KEY": "sk-ant-local-0123456789"}
         env |= {"ANTHROPIC_BASE_URL": f"{self._daemon.url}/proxy/anthropic", "DISABLE_AUTOUPDATER": "1"}
         env |= {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_TELEMETRY": "1"}
@@ -92,33 +92,33 @@ class ClaudeCode:
             encoding="utf-8",
         )
 
-    def send(self, words: str) -> None:
+    def send(self, text: str) -> None:
         assert self._process.stdin
-        message = {"type": "user", "message": {"role": "user", "content": words}}
+        message = {"type": "user", "message": {"role": "user", "content": text}}
         self._process.stdin.write(json.dumps(message) + "\n")
         self._process.stdin.flush()
 
-    def says(self, words: str) -> str:
-        """What the model says in the end."""
-        self.send(words)
+    def ask(self, text: str) -> str:
+        """Sends a user message, and returns the model's last answer."""
+        self.send(text)
         assert self._process.stdout
-        impatience = threading.Timer(PATIENCE_S, self._process.kill)
-        impatience.start()
+        timer = threading.Timer(TIMEOUT_S, self._process.kill)
+        timer.start()
         try:
             for line in self._process.stdout:
-                told = json.loads(line)
-                self.session_id = told.get("session_id", self.session_id)
-                if told["type"] == "result":
-                    return str(told["result"])
+                message = json.loads(line)
+                self.session_id = message.get("session_id", self.session_id)
+                if message["type"] == "result":
+                    return str(message["result"])
         finally:
-            impatience.cancel()
+            timer.cancel()
         raise AssertionError("Claude Code has ended without an answer")
 
     def end(self) -> None:
-        self._process.communicate(timeout=PATIENCE_S)
+        self._process.communicate(timeout=TIMEOUT_S)
 
     def clear_results(self, call_ids: Sequence[str]) -> None:
-        """As Claude Code does with old results, in the transcript that it goes on from."""
+        """Clears results in the transcript, as Claude Code does with old ones."""
         (transcript,) = self.home.glob(f".claude/projects/*/{self.session_id}.jsonl")
         lines = [json.loads(line) for line in transcript.read_text().splitlines()]
         cleared = 0
@@ -131,23 +131,23 @@ class ClaudeCode:
 
 
 class Model:
-    """Says one step after another; while some step is thought about, the user says something more."""
+    """Answers with one step after another. During a request, the test may send another user message."""
 
     def __init__(self, steps: Sequence[Say]) -> None:
         self._steps = list(steps)
-        self.asked = 0
-        self.meanwhile: dict[int, Any] = {}
+        self.requests = 0
+        self.during_request: dict[int, Any] = {}
 
     def __call__(self, body: Any, _api: str) -> Say:
         if not any(tool["name"] == "Read" for tool in body.get("tools", ())):
-            # What Claude Code asks beside the conversation.
+            # This request is not part of the conversation.
             return Say("A title")
         if GREETING in json.dumps(body["messages"][-2:]):
             return Say("Hello.")
-        self.asked += 1
-        self.meanwhile.pop(self.asked, lambda: None)()
-        step = self._steps[self.asked - 1]
-        return step if body.get("thinking") else Say(step.text, step.calls)
+        self.requests += 1
+        self.during_request.pop(self.requests, lambda: None)()
+        say = self._steps[self.requests - 1]
+        return say if body.get("thinking") else Say(say.text, say.calls)
 
 
 def blocks_of(messages: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -156,46 +156,48 @@ def blocks_of(messages: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield from message["content"]
 
 
-def results_of(got: Got) -> dict[str, Any]:
+def results_of(got: ReceivedRequest) -> dict[str, Any]:
     blocks = blocks_of(got.messages)
     return {block["tool_use_id"]: block["content"] for block in blocks if block["type"] == "tool_result"}
 
 
-class Scene:
-    """Claude Code, the daemon and the provider, and what the provider received of the conversation."""
+class Setup:
+    """Claude Code, the daemon and the provider, with the requests that the provider received."""
 
     def __init__(self, folder: Path, model: str) -> None:
         self.upstream = Upstream()
-        self.daemon = LateDaemon(folder / "daemon", *self.upstream.argv())
+        self.daemon = ShiftedClockDaemon(folder / "daemon", *self.upstream.argv())
         self.claude = ClaudeCode(folder, self.daemon, model)
-        self.words: list[str] = []
+        self.user_messages: list[str] = []
         self._greetings = 0
 
     @property
-    def sent(self) -> list[Got]:
-        return self._of_the_conversation()[self._greetings :]
+    def sent(self) -> list[ReceivedRequest]:
+        return self._conversation_requests()[self._greetings :]
 
     def greet(self) -> None:
-        """Until Claude Code offers our tools: its first requests may leave before it has connected to the daemon."""
+        """Sends greetings until Claude Code offers our tools; it may not be connected to the daemon at first."""
         for _ in range(GREETINGS_MAX):
-            self.claude.says(GREETING)
-            self._greetings = len(self._of_the_conversation())
-            if any(tool["name"].startswith(OURS) for tool in self.upstream.got[-1].body.get("tools", ())):
+            self.claude.ask(GREETING)
+            self._greetings = len(self._conversation_requests())
+            if any(tool["name"].startswith(OURS) for tool in self.upstream.requests[-1].body.get("tools", ())):
                 return
         raise AssertionError("Claude Code has not connected to the daemon")
 
-    def _of_the_conversation(self) -> list[Got]:
-        return [got for got in self.upstream.got if any(tool["name"] == "Read" for tool in got.body.get("tools", ()))]
+    def _conversation_requests(self) -> list[ReceivedRequest]:
+        return [
+            got for got in self.upstream.requests if any(tool["name"] == "Read" for tool in got.body.get("tools", ()))
+        ]
 
     def file(self, name: str) -> str:
-        """A file that is worth folding; each of its lines names it."""
+        """Writes a long file; each of its lines has the name of the file."""
         path = self.claude.project / f"{name}.txt"
         path.write_text("".join(f"{name} line {number} of a long file\n" for number in range(150)))
         return str(path)
 
-    def says(self, words: str) -> str:
-        self.words.append(words)
-        return self.claude.says(words)
+    def ask(self, text: str) -> str:
+        self.user_messages.append(text)
+        return self.claude.ask(text)
 
     def close(self) -> None:
         self.claude.end()
@@ -203,123 +205,125 @@ class Scene:
         self.upstream.close()
 
 
-def step(text: str, *calls: tuple[str, str, dict[str, Any]]) -> Say:
+def say(text: str, *calls: tuple[str, str, dict[str, Any]]) -> Say:
     return Say(text, tuple(Call(*call) for call in calls), thought="Let me think.")
 
 
-def whole_file(name: str) -> bytes:
+def last_line(name: str) -> bytes:
     return f"{name} line 149 of a long file".encode()
 
 
 @pytest.mark.parametrize("model", ["claude-sonnet-4-5", "claude-opus-5-5"])
-def test_what_the_provider_receives_of_a_day_with_claude_code(model: str, tmp_path: Path) -> None:
-    scene = Scene(tmp_path, model)
+def test_claude_code_behind_the_proxy_sends_valid_folded_requests(model: str, tmp_path: Path) -> None:
+    setup = Setup(tmp_path, model)
     try:
-        _a_day(scene)
-        assert scene.upstream.violations == []
-        _every_word_was_heard(scene)
+        _run_conversation(setup)
+        assert setup.upstream.violations == []
+        _check_every_user_message_was_sent(setup)
     finally:
-        scene.close()
+        setup.close()
 
 
-def _a_day(scene: Scene) -> None:
-    project = {"project_path": str(scene.claude.project)}
+def _run_conversation(setup: Setup) -> None:
+    project = {"project_path": str(setup.claude.project)}
     names = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta")
-    read = {name: (f"toolu_{name}", "Read", {"file_path": scene.file(name)}) for name in names}
-    script = Model(
+    read = {name: (f"toolu_{name}", "Read", {"file_path": setup.file(name)}) for name in names}
+    model = Model(
         [
-            step("", ("toolu_branch", f"{OURS}branch", {"description": "Look", "prompt": "Look", **project})),
-            step("", read["alpha"]),
-            step("", read["beta"]),
-            step("Shall I migrate prod?"),
-            step("", read["gamma"]),
-            step("", ("toolu_return", f"{OURS}return", {"message": "The fault is in gamma.", **project})),
-            step("The fault is in gamma."),
-            step("", read["delta"]),
-            step("", ("toolu_fold", f"{OURS}fold", {"message": "Delta is fine.", **project})),
-            step("Delta is fine."),
-            *(step("", read[name]) for name in ("epsilon", "zeta", "eta")),
-            step("Read."),
-            step("Welcome back."),
-            step("Still here."),
+            say("", ("toolu_branch", f"{OURS}branch", {"description": "Look", "prompt": "Look", **project})),
+            say("", read["alpha"]),
+            say("", read["beta"]),
+            say("Shall I migrate prod?"),
+            say("", read["gamma"]),
+            say("", ("toolu_return", f"{OURS}return", {"message": "The fault is in gamma.", **project})),
+            say("The fault is in gamma."),
+            say("", read["delta"]),
+            say("", ("toolu_fold", f"{OURS}fold", {"message": "Delta is fine.", **project})),
+            say("Delta is fine."),
+            *(say("", read[name]) for name in ("epsilon", "zeta", "eta")),
+            say("Read."),
+            say("Welcome back."),
+            say("Still here."),
         ]
     )
-    scene.upstream.script = script
-    scene.claude.start()
-    scene.greet()
+    setup.upstream.script = model
+    setup.claude.start()
+    setup.greet()
 
-    # A branch. The user speaks while the model works in it, and between two turns.
-    meanwhile = "And keep the logs, whatever happens."
-    script.meanwhile[2] = lambda: scene.claude.send(meanwhile)
-    scene.words = ["Find the fault."]
-    assert scene.claude.says("Find the fault.") == "Shall I migrate prod?"
-    scene.words.append(meanwhile)
-    assert scene.says("No! NEVER touch prod.") == "The fault is in gamma."
-    assert scene.says("Now look at delta.") == "Delta is fine."
-    assert whole_file("alpha") in scene.sent[2].raw
+    # A branch. The user writes while the model works in it, and between two turns.
+    extra_message = "And keep the logs, whatever happens."
+    model.during_request[2] = lambda: setup.claude.send(extra_message)
+    setup.user_messages = ["Find the fault."]
+    assert setup.claude.ask("Find the fault.") == "Shall I migrate prod?"
+    setup.user_messages.append(extra_message)
+    assert setup.ask("No! NEVER touch prod.") == "The fault is in gamma."
+    assert setup.ask("Now look at delta.") == "Delta is fine."
+    assert last_line("alpha") in setup.sent[2].raw
 
-    # Claude Code hands words of meanwhile over inside a result or as an instruction: with the result its turn stays.
-    assert scene.says("Now read the rest.") == "Read."
-    last = scene.sent[-1].raw
-    spoken = [name for name in names if meanwhile in json.dumps(results_of(scene.sent[-1]).get(f"toolu_{name}"))]
-    assert len(spoken) <= 1
-    assert [name for name in names if whole_file(name) in last] == [*spoken, "epsilon", "zeta", "eta"]
+    # Claude Code sends a message of that kind inside a result or as an instruction. A turn with such a result stays.
+    assert setup.ask("Now read the rest.") == "Read."
+    last = setup.sent[-1].raw
+    with_user_text = [
+        name for name in names if extra_message in json.dumps(results_of(setup.sent[-1]).get(f"toolu_{name}"))
+    ]
+    assert len(with_user_text) <= 1
+    assert [name for name in names if last_line(name) in last] == [*with_user_text, "epsilon", "zeta", "eta"]
     assert b"The fault is in gamma." in last
     assert STUB.findall(last.decode()) == []
 
     # A pause that is longer than the prompt cache lives, then a restart.
-    scene.daemon.wait(PAUSE_S)
-    assert scene.says("I am back.") == "Welcome back."
-    after_pause = scene.sent[-1]
+    setup.daemon.advance_clock(PAUSE_S)
+    assert setup.ask("I am back.") == "Welcome back."
+    after_pause = setup.sent[-1]
     (stub,) = STUB.findall(after_pause.raw.decode())
     assert "epsilon.txt" in stub
-    assert whole_file("epsilon") not in after_pause.raw
-    scene.daemon.restart()
-    assert scene.says("Are you there?") == "Still here."
-    _continues(after_pause, scene.sent[-1])
+    assert last_line("epsilon") not in after_pause.raw
+    setup.daemon.restart()
+    assert setup.ask("Are you there?") == "Still here."
+    _check_continues(after_pause, setup.sent[-1])
 
     # The text comes back on demand.
     result_id = re.findall(r"res_[0-9a-f]+", stub)[0]
-    script._steps += [step("", ("toolu_expand", f"{OURS}expand", {"branch_id": result_id, **project})), step("Seen.")]
-    assert scene.says("What was in epsilon?") == "Seen."
-    assert whole_file("epsilon").decode() in json.dumps(results_of(scene.sent[-1])["toolu_expand"])
+    model._steps += [say("", ("toolu_expand", f"{OURS}expand", {"branch_id": result_id, **project})), say("Seen.")]
+    assert setup.ask("What was in epsilon?") == "Seen."
+    assert last_line("epsilon").decode() in json.dumps(results_of(setup.sent[-1])["toolu_expand"])
 
-    # Claude Code starts again with results that it has cleared, unless thinking is bound to them. The daemon does, too.
-    scene.claude.end()
-    scene.daemon.restart()
-    clears = not BINDING.search(scene.claude.model)
-    if clears:
-        scene.claude.clear_results(["toolu_branch", "toolu_return", "toolu_fold"])
-    script._steps.append(step("As before."))
-    scene.claude.start()
-    assert scene.says("Once more.") == "As before."
-    cleared = scene.sent[-1]
-    assert cleared.raw.count(CLEARED.encode()) == (3 if clears else 0)
+    # Claude Code and the daemon are restarted. Results are cleared before, unless thinking blocks are bound to them.
+    setup.claude.end()
+    setup.daemon.restart()
+    clears_results = not BINDING_MODELS.search(setup.claude.model)
+    if clears_results:
+        setup.claude.clear_results(["toolu_branch", "toolu_return", "toolu_fold"])
+    model._steps.append(say("As before."))
+    setup.claude.start()
+    assert setup.ask("Once more.") == "As before."
+    cleared = setup.sent[-1]
+    assert cleared.raw.count(CLEARED.encode()) == (3 if clears_results else 0)
     assert STUB.findall(cleared.raw.decode()) == [stub]
-    assert not any(whole_file(name) in cleared.raw for name in {"alpha", "beta", "gamma", "delta"} - set(spoken))
+    assert not any(last_line(name) in cleared.raw for name in {"alpha", "beta", "gamma", "delta"} - set(with_user_text))
 
 
-def _continues(before: Got, after: Got) -> None:
-    """What was sent is sent again, but for the marks that say up to where to cache."""
-    one, other = (_plain(got.messages) for got in (before, after))
-    assert other[: len(one)] == one
+def _check_continues(before: ReceivedRequest, after: ReceivedRequest) -> None:
+    """The later request begins with the messages of the earlier one, apart from cache marks."""
+    earlier, later = (_normalized(got.messages) for got in (before, after))
+    assert later[: len(earlier)] == earlier
 
 
-def _plain(messages: Sequence[dict[str, Any]]) -> list[Any]:
-    plain: list[Any] = without_cache_marks(list(messages))
-    for message in plain:
+def _normalized(messages: Sequence[dict[str, Any]]) -> list[Any]:
+    normalized: list[Any] = without_cache_marks(list(messages))
+    for message in normalized:
         if isinstance(message["content"], str):
             message["content"] = [{"type": "text", "text": message["content"]}]
-    return plain
+    return normalized
 
 
-def _every_word_was_heard(scene: Scene) -> None:
-    """From the request on that it was first sent with."""
-    for words in scene.words:
-        encoded = json.dumps(words)[1:-1].encode()
-        heard = [encoded in got.raw for got in scene.sent]
-        assert any(heard), words
-        assert all(heard[heard.index(True) :]), words
-    last = scene.sent[-1].raw
-    places = [last.index(json.dumps(words)[1:-1].encode()) for words in scene.words]
-    assert places == sorted(places)
+def _check_every_user_message_was_sent(setup: Setup) -> None:
+    """Every user message is in each request from its first one on, and they are in order."""
+    for text in setup.user_messages:
+        encoded = json.dumps(text)[1:-1].encode()
+        was_sent = [encoded in got.raw for got in setup.sent]
+        assert any(was_sent), text
+        assert all(was_sent[was_sent.index(True) :]), text
+    last = setup.sent[-1].raw
+    offsets = [last.index(json.dumps(text)[1:-1].encode()) for text in setup.user_messages]
+    assert offsets == sorted(offsets)

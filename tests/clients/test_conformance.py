@@ -1,4 +1,4 @@
-"""The conformance suite of the protocol's authors against a running daemon, in both eras."""
+"""The conformance suite of MCP against a running daemon, in both eras."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.machine import SOAK
 CONFORMANCE = str(HERE / "node_modules" / ".bin" / "conformance")
 PASSED, FAILED, WARNED = "SUCCESS", "FAILURE", "WARNING"
 
-# What each scenario checks, and how often: the suite calls it a success too when it finds nothing to check.
+# The checks of each scenario, and how often each is made. The suite also reports success if it checks nothing.
 WIRE = "wire-schema-valid"
 SCENARIOS: dict[tuple[str, str], dict[str, int]] = {
     ("server-initialize", HANDSHAKE): {"server-initialize": 1, WIRE: 1},
@@ -52,63 +52,65 @@ SCENARIOS: dict[tuple[str, str], dict[str, int]] = {
 }
 
 
-class Ran(NamedTuple):
+class ScenarioResult(NamedTuple):
     code: int
-    printed: str
+    output: str
     checks: list[Any]
 
-    def ended(self, status: str) -> list[Any]:
+    def with_status(self, status: str) -> list[Any]:
         return [check for check in self.checks if check["status"] == status]
 
 
-def conform(folder: Path, url: str, version: str, *which: str) -> dict[str, Ran]:
-    """What was found, by scenario: a folder has the name of its scenario, and the time."""
-    asked = ["--url", url, *which, "--spec-version", version, "--output-dir", str(folder)]
-    done = run_node(folder, CONFORMANCE, "server", *asked)
+def run_conformance(folder: Path, url: str, version: str, *selection: str) -> dict[str, ScenarioResult]:
+    """Runs the suite and returns the result of each scenario. Folders are named after scenario and time."""
+    argv = ["--url", url, *selection, "--spec-version", version, "--output-dir", str(folder)]
+    process = run_node(folder, CONFORMANCE, "server", *argv)
     return {
-        re.sub(r"^server-(.+)-\d{4}-\d\d-\d\dT[\dZ-]+$", r"\1", file.parent.name): Ran(
-            done.returncode, done.stdout + done.stderr, json.loads(file.read_text())
+        re.sub(r"^server-(.+)-\d{4}-\d\d-\d\dT[\dZ-]+$", r"\1", file.parent.name): ScenarioResult(
+            process.returncode, process.stdout + process.stderr, json.loads(file.read_text())
         )
         for file in folder.glob("*/checks.json")
     }
 
 
-Conformance = Callable[[str], dict[str, Ran]]
+Conformance = Callable[[str], dict[str, ScenarioResult]]
 
 
 @pytest.fixture(scope="module")
-def found(daemon: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Conformance:
-    """Every scenario of a version, in one process: loading the suite takes longer than all of them."""
-    return cache(lambda version: conform(tmp_path_factory.mktemp(version), daemon.url, version, "--suite", "all"))
+def results(daemon: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Conformance:
+    """The results of all scenarios of a version, from one process, because loading the suite takes long."""
+    return cache(
+        lambda version: run_conformance(tmp_path_factory.mktemp(version), daemon.url, version, "--suite", "all")
+    )
 
 
 @covers("seed-004#overview")
 @pytest.mark.parametrize(("scenario", "version"), SCENARIOS)
-def test_every_check_of_a_scenario_passes(scenario: str, version: str, found: Conformance) -> None:
-    ran = found(version)[scenario]
-    assert not ran.ended(FAILED) + ran.ended(WARNED), ran.checks
-    assert Counter(check["id"] for check in ran.ended(PASSED)) == SCENARIOS[scenario, version], ran.checks
+def test_every_check_of_a_scenario_passes(scenario: str, version: str, results: Conformance) -> None:
+    result = results(version)[scenario]
+    assert not result.with_status(FAILED) + result.with_status(WARNED), result.checks
+    assert Counter(check["id"] for check in result.with_status(PASSED)) == SCENARIOS[scenario, version], result.checks
 
 
-def test_streams_of_the_handshake_era_are_not_looked_at_without_a_session_id(found: Conformance) -> None:
-    """Any daemon can answer any call, so none gives an id; the scenario then stops, and says no more than that."""
-    [check] = found(HANDSHAKE)["server-sse-multiple-streams"].checks
+def test_the_scenario_of_streams_stops_without_a_session_id(results: Conformance) -> None:
+    """Our daemon gives no session id, because any daemon can answer any call. The scenario then stops."""
+    [check] = results(HANDSHAKE)["server-sse-multiple-streams"].checks
     assert (check["id"], check["status"]) == ("server-sse-multiple-streams-session", WARNED)
     assert check["details"]["message"].startswith("Server did not provide session ID")
 
 
-def test_a_stateless_server_fails_only_where_the_suite_wants_tools_of_its_own(found: Conformance) -> None:
-    ran = found(MODERN)["server-stateless"]
-    assert len(ran.ended(PASSED)) == 21, ran.checks
-    assert len(ran.ended(FAILED)) == 4, ran.checks
-    for check in ran.ended(FAILED):
+def test_the_stateless_scenario_fails_only_checks_that_need_the_suites_own_tools(results: Conformance) -> None:
+    result = results(MODERN)["server-stateless"]
+    assert len(result.with_status(PASSED)) == 21, result.checks
+    assert len(result.with_status(FAILED)) == 4, result.checks
+    for check in result.with_status(FAILED):
         assert check["errorMessage"].startswith("Not testable: server does not list the diagnostic tool"), check
 
 
 @pytest.mark.parametrize("version", [HANDSHAKE, MODERN] if SOAK else [MODERN])
-def test_what_is_no_mcp_server_does_not_pass(version: str, daemon: Endpoint, tmp_path: Path) -> None:
-    """So the scenarios above can fail."""
-    not_ours = daemon.url.replace("/mcp", "/healthz")
-    [ran] = conform(tmp_path, not_ours, version, "--scenario", "tools-list").values()
-    assert ran.code != 0, ran.printed
-    assert ran.ended(FAILED)
+def test_a_path_that_is_no_mcp_server_fails(version: str, daemon: Endpoint, tmp_path: Path) -> None:
+    """This shows that the scenarios above can fail."""
+    other_url = daemon.url.replace("/mcp", "/healthz")
+    [result] = run_conformance(tmp_path, other_url, version, "--scenario", "tools-list").values()
+    assert result.code != 0, result.output
+    assert result.with_status(FAILED)

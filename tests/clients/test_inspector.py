@@ -1,4 +1,4 @@
-"""The MCP Inspector's command line: every call has an exit code of its own, and in `make soak` a process of its own."""
+"""The command line of the MCP Inspector. In `make soak` each call starts a process of its own."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tests.clients.contract import (
     EveryClient,
     ListTools,
     Operation,
+    OtherResult,
     Outcome,
     OverStdio,
-    Refused,
+    Refusal,
     Request,
-    Told,
-    as_the_command_says,
     outcome,
-    typed,
+    resolve_output,
+    tool_error,
 )
-from tests.clients.folding import OverHttp
+from tests.clients.http_contract import OverHttp
 from tests.clients.node import HERE, Script, Scripts, run_node
-from tests.clients.servers import Command, Endpoint, Server, serving
+from tests.clients.servers import Command, Endpoint, Server, stdio_server
 from tests.support.clauses import covers
 from tests.support.machine import SOAK
 
@@ -39,9 +39,9 @@ INSPECTOR = str(HERE / "node_modules" / ".bin" / "mcp-inspector")
 TOOL_FAILED = 5
 
 
-class Ran(NamedTuple):
+class InspectorRun(NamedTuple):
     code: int
-    printed: Any
+    output: Any
     # These are the Inspector's own errors, without what the server logs.
     errors: list[Any]
 
@@ -50,43 +50,43 @@ class Inspector(NamedTuple):
     era: str
     version: str
     home: Path
-    # The process that runs its code; without one, each call starts the program.
+    # This process runs the Inspector's code. Without it, each call starts the program.
     script: Script | None
     calls_per_connection: int = 1
-    tells_numbers: bool = False
+    shows_error_codes: bool = False
     unauthorized: str = "auth_required"
 
     def __call__(self, server: Server, *operations: Operation, together: bool = False) -> list[Outcome]:
         assert not together
         return [self._perform(server, operation) for operation in operations]
 
-    def run(self, server: Server, *argv: str) -> Ran:
-        ways = ["--protocol-era", self.era, "--format", "json"]
-        words = [*_named(server), *ways, *argv]
+    def run(self, server: Server, *argv: str) -> InspectorRun:
+        options = ["--protocol-era", self.era, "--format", "json"]
+        arguments = [*_server_arguments(server), *options, *argv]
         if self.script is None:
-            done = run_node(self.home, INSPECTOR, "--cli", *words)
-            code, out, err = done.returncode, done.stdout, done.stderr
+            process = run_node(self.home, INSPECTOR, "--cli", *arguments)
+            code, out, err = process.returncode, process.stdout, process.stderr
         else:
-            told = json.loads(self.script.ask(json.dumps({"argv": words, "home": str(self.home)})))
-            code, out, err = told["code"], told["stdout"], told["stderr"]
+            reply = json.loads(self.script.ask(json.dumps({"argv": arguments, "home": str(self.home)})))
+            code, out, err = reply["code"], reply["stdout"], reply["stderr"]
         errors = [json.loads(line)["error"] for line in err.splitlines() if line.startswith('{"error":')]
-        return Ran(code, json.loads(out or "null"), errors)
+        return InspectorRun(code, json.loads(out or "null"), errors)
 
     def _perform(self, server: Server, operation: Operation) -> Outcome:
-        ran = self.run(server, *_written(operation))
-        if ran.printed is None:
-            [error] = ran.errors
-            return Refused(error["code"], error["message"])
-        result = ran.printed["result"]
+        completed = self.run(server, *_operation_arguments(operation))
+        if completed.output is None:
+            [error] = completed.errors
+            return Refusal(error["code"], error["message"])
+        result = completed.output["result"]
         if isinstance(operation, About):
             result["version"] = result["protocolVersion"]
         failed = bool(result.get("isError"))
-        assert ran.code == (TOOL_FAILED if failed else 0)
-        assert [error["code"] for error in ran.errors] == (["tool_is_error"] if failed else [])
+        assert completed.code == (TOOL_FAILED if failed else 0)
+        assert [error["code"] for error in completed.errors] == (["tool_is_error"] if failed else [])
         return outcome(result)
 
 
-def _named(server: Server) -> list[str]:
+def _server_arguments(server: Server) -> list[str]:
     match server:
         case Command(argv, env):
             return [*(word for name, value in env.items() for word in ("-e", f"{name}={value}")), *argv]
@@ -95,7 +95,7 @@ def _named(server: Server) -> list[str]:
             return [url, "--transport", "http", "--stored-auth-only", *sent]
 
 
-def _written(operation: Operation) -> list[str]:
+def _operation_arguments(operation: Operation) -> list[str]:
     match operation:
         case About():
             return ["--method", "initialize"]
@@ -120,60 +120,71 @@ def inspector(era: str, home: Path, scripts: Scripts) -> Inspector:
 @pytest.mark.parametrize(
     "operation", [Call(RESOLVE, GUIDE), Call(RESOLVE, GUIDE | {"budget": -1})], ids=["ok", "failed"]
 )
-def test_the_program_does_what_its_code_does_here(
-    operation: Operation, shelf: Path, tmp_path: Path, scripts: Scripts
+def test_the_program_and_its_code_in_our_process_give_the_same_result(
+    operation: Operation, cache_root: Path, tmp_path: Path, scripts: Scripts
 ) -> None:
-    code = Inspector("legacy", HANDSHAKE, tmp_path, scripts("inspector.mjs"))
-    ran = code.run(serving(shelf), *_written(operation))
-    assert ran.printed
-    assert code._replace(script=None).run(serving(shelf), *_written(operation)) == ran
+    in_process = Inspector("legacy", HANDSHAKE, tmp_path, scripts("inspector.mjs"))
+    completed = in_process.run(stdio_server(cache_root), *_operation_arguments(operation))
+    assert completed.output
+    assert in_process._replace(script=None).run(stdio_server(cache_root), *_operation_arguments(operation)) == completed
 
 
 @covers("stdio.md#clients")
 @pytest.mark.parametrize("era", VERSIONS)
-def test_in_every_era_it_reads_who_answers_and_what(
-    era: str, server: Server, shelf: Path, tmp_path: Path, scripts: Scripts
+def test_the_inspector_connects_in_every_era(
+    era: str, server: Server, cache_root: Path, tmp_path: Path, scripts: Scripts
 ) -> None:
-    """Left to choose, it takes the modern one."""
-    [told, answer] = inspector(era, tmp_path, scripts)(server, About(), Call(RESOLVE, GUIDE))
-    assert isinstance(told, Told)
-    assert told.value["protocolVersion"] == VERSIONS[era]
-    assert answer == as_the_command_says(shelf, GUIDE)
+    """With `auto` it chooses the stateless era."""
+    [about, answer] = inspector(era, tmp_path, scripts)(server, About(), Call(RESOLVE, GUIDE))
+    assert isinstance(about, OtherResult)
+    assert about.value["protocolVersion"] == VERSIONS[era]
+    assert answer == resolve_output(cache_root, GUIDE)
 
 
 class TestInspector(OverStdio, EveryClient):
     @pytest.fixture(params=ERAS if SOAK else ["legacy"])
     def client(self, request: pytest.FixtureRequest, tmp_path: Path, scripts: Scripts) -> Inspector:
-        """One era in the sample, the other one over HTTP."""
+        """In `make test` this is one era, and over HTTP the other one."""
         return inspector(request.param, tmp_path, scripts)
 
     @covers("seed-000#determinism-contract", "seed-000#invariants", "stdio.md#clients")
-    def test_what_it_writes_to_a_file_is_what_the_command_prints(
-        self, client: Inspector, shelf: Path, tmp_path: Path
+    def test_the_inspectors_output_file_is_the_output_of_the_command(
+        self, client: Inspector, cache_root: Path, tmp_path: Path
     ) -> None:
         file = tmp_path / "answer"
-        client.run(serving(shelf), *_written(Call(RESOLVE, GUIDE)), "--output", str(file), "--output-format", "raw")
-        assert file.read_bytes() == as_the_command_says(shelf, GUIDE).text.encode()
+        client.run(
+            stdio_server(cache_root),
+            *_operation_arguments(Call(RESOLVE, GUIDE)),
+            "--output",
+            str(file),
+            "--output-format",
+            "raw",
+        )
+        assert file.read_bytes() == resolve_output(cache_root, GUIDE).text.encode()
 
     @covers("stdio.md#clients")
-    def test_it_turns_what_people_type_into_what_the_schema_asks_for(self, client: Inspector, shelf: Path) -> None:
-        """`--tool-arg budget=4000` is text; the Inspector makes an integer of it because of our schema."""
-        typed_in = ["--tool-name", RESOLVE, "--tool-arg", *(f"{name}={value}" for name, value in GUIDE.items())]
-        ran = client.run(serving(shelf), "--method", "tools/call", *typed_in)
-        assert outcome(ran.printed["result"]) == as_the_command_says(shelf, GUIDE)
+    def test_the_inspector_converts_arguments_by_our_schema(self, client: Inspector, cache_root: Path) -> None:
+        """`--tool-arg budget=4000` is text, and the Inspector converts it to an integer because of our schema."""
+        options = ["--tool-name", RESOLVE, "--tool-arg", *(f"{name}={value}" for name, value in GUIDE.items())]
+        completed = client.run(stdio_server(cache_root), "--method", "tools/call", *options)
+        assert outcome(completed.output["result"]) == resolve_output(cache_root, GUIDE)
 
-    def test_a_tool_that_is_not_listed_is_not_found(self, client: Inspector, shelf: Path) -> None:
+    def test_a_tool_that_is_not_listed_is_not_found(self, client: Inspector, cache_root: Path) -> None:
         """The Inspector reads the list first and does not send the call."""
-        [refused] = client(serving(shelf), Call("context.nothing", {}))
-        assert refused == Refused("tool_not_found", "Tool 'context.nothing' not found on server.")
+        [refusal] = client(stdio_server(cache_root), Call("context.nothing", {}))
+        assert refusal == Refusal("tool_not_found", "Tool 'context.nothing' not found on server.")
 
-    def test_an_argument_the_schema_does_not_name_is_refused(self, client: Inspector, shelf: Path) -> None:
+    def test_an_argument_that_is_not_in_the_schema_is_refused(self, client: Inspector, cache_root: Path) -> None:
         """The Inspector shows the message of a protocol error, not its code."""
-        assert client(serving(shelf), Call(LIST_CACHES, {"cache": "docs"})) == [Refused("error", "Invalid params")]
+        assert client(stdio_server(cache_root), Call(LIST_CACHES, {"cache": "docs"})) == [
+            Refusal("error", "Invalid params")
+        ]
 
     @covers("stdio.md#tool-calls")
-    def test_half_a_surrogate_pair_is_an_invalid_query(self, client: Inspector, shelf: Path) -> None:
-        assert client(serving(shelf), Call(RESOLVE, GUIDE | {"query": "\ud800"})) == [typed("invalid_query")]
+    def test_half_a_surrogate_pair_is_an_invalid_query(self, client: Inspector, cache_root: Path) -> None:
+        assert client(stdio_server(cache_root), Call(RESOLVE, GUIDE | {"query": "\ud800"})) == [
+            tool_error("invalid_query")
+        ]
 
 
 class TestInspectorOverHttp(OverHttp, EveryClient):

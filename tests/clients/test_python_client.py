@@ -1,4 +1,4 @@
-"""The client of the Python SDK: the handshake, its own choice, and pinned to the modern version."""
+"""The client of the Python SDK: with a handshake, with automatic choice, and pinned to the stateless version."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tests.clients.contract import (
     About,
     Call,
     Client,
-    EveryLastingClient,
+    EveryPersistentClient,
     ListTools,
     Operation,
     Outcome,
     OverStdio,
-    Refused,
+    Refusal,
     Request,
     outcome,
 )
-from tests.clients.folding import LastingOverHttp
+from tests.clients.http_contract import PersistentOverHttp
 from tests.clients.servers import Command, Server
 from tests.support.machine import SOAK
 
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
     import mcp
 
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
-PATIENCE_S = 60
+TIMEOUT_S = 60
 
 
-class Python(NamedTuple):
+class PythonClient(NamedTuple):
     mode: str
     version: str
     calls_per_connection: int = 3
-    tells_numbers: bool = True
+    shows_error_codes: bool = True
     unauthorized: int = 401
 
     def __call__(self, server: Server, *operations: Operation, together: bool = False) -> list[Outcome]:
-        return asyncio.run(asyncio.wait_for(self._converse(server, operations, together), PATIENCE_S))
+        return asyncio.run(asyncio.wait_for(self._perform_all(server, operations, together), TIMEOUT_S))
 
-    async def _converse(self, server: Server, operations: tuple[Operation, ...], together: bool) -> list[Outcome]:
+    async def _perform_all(self, server: Server, operations: tuple[Operation, ...], together: bool) -> list[Outcome]:
         import mcp
 
         statuses: list[int] = []
@@ -59,16 +59,18 @@ class Python(NamedTuple):
                     outcomes = list(await asyncio.gather(*(_perform(client, operation) for operation in operations)))
                 else:
                     outcomes = [await _perform(client, operation) for operation in operations]
-        except* mcp.MCPError as refused:
-            outcomes = [_refused(_first(refused))]
+        except* mcp.MCPError as errors:
+            outcomes = [_refusal(_first_error(errors))]
         if self.unauthorized in statuses:
-            outcomes = [told._replace(code=self.unauthorized) for told in outcomes if isinstance(told, Refused)]
+            outcomes = [
+                refusal._replace(code=self.unauthorized) for refusal in outcomes if isinstance(refusal, Refusal)
+            ]
         return outcomes
 
 
 @asynccontextmanager
 async def _connected(server: Server, mode: str, statuses: list[int]) -> AsyncIterator[mcp.Client]:
-    """A client that has agreed on a version, or will. `statuses` gets what HTTP says; the client keeps it to itself."""
+    """A connected client. `statuses` collects the HTTP statuses, which the client does not show."""
     import mcp
     from mcp.client.streamable_http import streamable_http_client
 
@@ -80,23 +82,25 @@ async def _connected(server: Server, mode: str, statuses: list[int]) -> AsyncIte
             yield client
         return
 
-    async def note(response: httpx2.Response) -> None:
+    async def record_status(response: httpx2.Response) -> None:
         statuses.append(response.status_code)
 
     async with (
-        httpx2.AsyncClient(headers=dict(server.headers), timeout=PATIENCE_S, event_hooks={"response": [note]}) as http,
+        httpx2.AsyncClient(
+            headers=dict(server.headers), timeout=TIMEOUT_S, event_hooks={"response": [record_status]}
+        ) as http,
         mcp.Client(streamable_http_client(server.url, http_client=http), mode=mode) as client,
     ):
         yield client
 
 
-def _refused(error: mcp.MCPError) -> Refused:
-    return Refused(error.code, error.message, error.data)
+def _refusal(error: mcp.MCPError) -> Refusal:
+    return Refusal(error.code, error.message, error.data)
 
 
-def _first(group: BaseExceptionGroup[mcp.MCPError]) -> mcp.MCPError:
+def _first_error(group: BaseExceptionGroup[mcp.MCPError]) -> mcp.MCPError:
     first = group.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+    return _first_error(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 async def _perform(client: mcp.Client, operation: Operation) -> Outcome:
@@ -115,15 +119,15 @@ async def _perform(client: mcp.Client, operation: Operation) -> Outcome:
                 timeout_s = None if timeout_ms is None else timeout_ms / 1000
                 result = await client.call_tool(tool, dict(arguments), read_timeout_seconds=timeout_s)
     except mcp.MCPError as error:
-        return _refused(error)
+        return _refusal(error)
     return outcome(result.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
 async def _about(client: mcp.Client) -> dict[str, Any]:
-    """A pinned client asks nothing when it connects, and so knows nothing until it does."""
+    """A pinned client sends nothing when it connects, so it must first ask for the server's description."""
     if client.server_info is None:
-        told = await client.session.send_discover(client.protocol_version)
-        server_info, instructions = told["_meta"][SERVER_INFO], told["instructions"]
+        discovered = await client.session.send_discover(client.protocol_version)
+        server_info, instructions = discovered["_meta"][SERVER_INFO], discovered["instructions"]
     else:
         server_info, instructions = client.server_info.model_dump(mode="json", exclude_none=True), client.instructions
     return {"version": client.protocol_version, "serverInfo": server_info, "instructions": instructions}
@@ -134,49 +138,49 @@ MODES = {"legacy": HANDSHAKE, "auto": MODERN, MODERN: MODERN}
 SAMPLE = {"stdio": ["legacy", "auto"], "http": ["legacy", MODERN]}
 
 
-class Seen(NamedTuple):
-    """What a client sees of the resources: the addresses it is told of, and what lies at some."""
+class Resources(NamedTuple):
+    """The URIs that a client lists, the contents of some, and the error code of an unknown one."""
 
     listed: list[str]
     templates: list[str]
     contents: dict[str, str]
-    refused: int
+    error_code: int
 
 
-async def _resources(server: Server, mode: str, *addresses: str) -> Seen:
+async def _read_resources(server: Server, mode: str, *uris: str) -> Resources:
     import mcp
 
     async with _connected(server, mode, []) as client:
-        listed = [str(found.uri) for found in (await client.list_resources()).resources]
-        templates = [found.uri_template for found in (await client.list_resource_templates()).resource_templates]
+        listed = [str(resource.uri) for resource in (await client.list_resources()).resources]
+        templates = [resource.uri_template for resource in (await client.list_resource_templates()).resource_templates]
         contents = {}
-        for address in addresses:
-            (found,) = (await client.read_resource(address)).contents
-            contents[address] = getattr(found, "text", "")
-        with pytest.raises(mcp.MCPError) as refused:
+        for uri in uris:
+            (resource,) = (await client.read_resource(uri)).contents
+            contents[uri] = getattr(resource, "text", "")
+        with pytest.raises(mcp.MCPError) as raised:
             await client.read_resource("context://caches/docs/nowhere.md")
-        return Seen(listed, templates, contents, refused.value.code)
+        return Resources(listed, templates, contents, raised.value.code)
 
 
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
-def test_caches_are_resources_and_documents_a_template(mode: str, server: Server) -> None:
+def test_caches_are_resources_and_documents_have_a_template(mode: str, server: Server) -> None:
     cache, document = "context://caches/docs", "context://caches/docs/gr%C3%B6%C3%9Fe.md"
-    seen = asyncio.run(asyncio.wait_for(_resources(server, mode, cache, document), PATIENCE_S))
-    assert cache in seen.listed
-    assert "context://caches/empty" not in seen.listed
-    assert seen.templates == ["context://caches/{cache}/{+id}"]
-    assert seen.contents[document] == DOCUMENTS["größe.md"]
-    assert [found["id"] for found in json.loads(seen.contents[cache])["documents"]] == sorted(DOCUMENTS)
-    assert seen.refused == (-32602 if mode == MODERN else -32002)
+    resources = asyncio.run(asyncio.wait_for(_read_resources(server, mode, cache, document), TIMEOUT_S))
+    assert cache in resources.listed
+    assert "context://caches/empty" not in resources.listed
+    assert resources.templates == ["context://caches/{cache}/{+id}"]
+    assert resources.contents[document] == DOCUMENTS["größe.md"]
+    assert [resource["id"] for resource in json.loads(resources.contents[cache])["documents"]] == sorted(DOCUMENTS)
+    assert resources.error_code == (-32602 if mode == MODERN else -32002)
 
 
-class TestPythonClient(OverStdio, EveryLastingClient):
+class TestPythonClient(OverStdio, EveryPersistentClient):
     @pytest.fixture(params=MODES if SOAK else SAMPLE["stdio"])
     def client(self, request: pytest.FixtureRequest) -> Client:
-        return Python(request.param, MODES[request.param])
+        return PythonClient(request.param, MODES[request.param])
 
 
-class TestPythonClientOverHttp(LastingOverHttp, EveryLastingClient):
+class TestPythonClientOverHttp(PersistentOverHttp, EveryPersistentClient):
     @pytest.fixture(params=MODES if SOAK else SAMPLE["http"])
     def client(self, request: pytest.FixtureRequest) -> Client:
-        return Python(request.param, MODES[request.param])
+        return PythonClient(request.param, MODES[request.param])

@@ -1,4 +1,4 @@
-"""The TypeScript clients: v1, of the handshake era, and v2, of both."""
+"""The TypeScript clients: v1 of the handshake era, and v2 of both eras."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tests.clients.contract import (
     About,
     Call,
     Client,
-    EveryLastingClient,
+    EveryPersistentClient,
     ListTools,
     Operation,
     Outcome,
     OverStdio,
-    Refused,
+    Refusal,
     Request,
-    assert_refused,
+    assert_refusal,
     outcome,
-    typed,
+    tool_error,
 )
-from tests.clients.folding import LastingOverHttp
+from tests.clients.http_contract import PersistentOverHttp
 from tests.clients.node import Script, Scripts
 from tests.clients.servers import Command, Endpoint, Server
 from tests.support.clauses import covers
@@ -37,25 +37,25 @@ UNSUPPORTED_VERSION = -32022
 NOT_FOUND = 404
 
 
-class TypeScript(NamedTuple):
+class TypeScriptClient(NamedTuple):
     script: Script
     mode: str
     version: str
     calls_per_connection: int = 3
-    tells_numbers: bool = True
+    shows_error_codes: bool = True
     unauthorized: int = 401
 
     def __call__(self, server: Server, *operations: Operation, together: bool = False) -> list[Outcome]:
         plan = {
             "mode": self.mode,
-            "server": _named(server),
+            "server": _server_json(server),
             "together": together,
-            "operations": [_written(operation) for operation in operations],
+            "operations": [_operation_json(operation) for operation in operations],
         }
         return [outcome(result) for result in json.loads(self.script.ask(json.dumps(plan)))]
 
 
-def _named(server: Server) -> dict[str, object]:
+def _server_json(server: Server) -> dict[str, object]:
     match server:
         case Command(argv, env):
             return {"command": argv[0], "args": argv[1:], "env": dict(env)}
@@ -63,7 +63,7 @@ def _named(server: Server) -> dict[str, object]:
             return {"url": url, "headers": dict(headers)}
 
 
-def _written(operation: Operation) -> dict[str, object]:
+def _operation_json(operation: Operation) -> dict[str, object]:
     match operation:
         case About():
             return {"do": "about"}
@@ -72,8 +72,8 @@ def _written(operation: Operation) -> dict[str, object]:
         case Request(method):
             return {"do": "request", "method": method}
         case Call(tool, arguments, timeout_ms):
-            waiting = {} if timeout_ms is None else {"timeout": timeout_ms}
-            return {"do": "call", "tool": tool, "arguments": arguments, **waiting}
+            options = {} if timeout_ms is None else {"timeout": timeout_ms}
+            return {"do": "call", "tool": tool, "arguments": arguments, **options}
 
 
 CLIENTS = {
@@ -88,37 +88,37 @@ CLIENTS = {
 SAMPLE = {"stdio": ["v1", "v2 legacy", "v2 auto"], "http": ["v1", "v2 pinned"]}
 
 
-def named(name: str, scripts: Scripts) -> Client:
+def client_named(name: str, scripts: Scripts) -> Client:
     script, mode, version = CLIENTS[name]
-    return TypeScript(scripts(script), mode, version)
+    return TypeScriptClient(scripts(script), mode, version)
 
 
-class TestTypeScriptClients(OverStdio, EveryLastingClient):
+class TestTypeScriptClients(OverStdio, EveryPersistentClient):
     @pytest.fixture(params=CLIENTS if SOAK else SAMPLE["stdio"])
     def client(self, request: pytest.FixtureRequest, scripts: Scripts) -> Client:
-        return named(request.param, scripts)
+        return client_named(request.param, scripts)
 
     @covers("stdio.md#tool-calls", "stdio.md#clients")
     def test_half_a_surrogate_pair_is_an_invalid_query(self, client: Client, server: Server) -> None:
-        assert client(server, Call(RESOLVE, GUIDE | {"query": "\ud800"})) == [typed("invalid_query")]
+        assert client(server, Call(RESOLVE, GUIDE | {"query": "\ud800"})) == [tool_error("invalid_query")]
 
 
-class TestTypeScriptClientsOverHttp(LastingOverHttp, EveryLastingClient):
+class TestTypeScriptClientsOverHttp(PersistentOverHttp, EveryPersistentClient):
     @pytest.fixture(params=CLIENTS if SOAK else SAMPLE["http"])
     def client(self, request: pytest.FixtureRequest, scripts: Scripts) -> Client:
-        return named(request.param, scripts)
+        return client_named(request.param, scripts)
 
     def test_an_unknown_method_is_refused(self, client: Client, server: Server) -> None:
-        """The modern era wants a 404 with it, which v2 takes for HTTP's own and shows as it came."""
-        [refused] = client(server, Request("context/unknown"))
+        """In the stateless era the error has the status 404, which v2 reports as an HTTP error with its body."""
+        [refusal] = client(server, Request("context/unknown"))
         if client.version == MODERN:
-            assert isinstance(refused, Refused)
-            assert refused.code == NOT_FOUND
-            refused = outcome({"refused": json.loads(refused.data["text"])["error"]})
-        assert_refused(refused, METHOD_NOT_FOUND, "Method not found: context/unknown")
+            assert isinstance(refusal, Refusal)
+            assert refusal.code == NOT_FOUND
+            refusal = outcome({"refused": json.loads(refusal.data["text"])["error"]})
+        assert_refusal(refusal, METHOD_NOT_FOUND, "Method not found: context/unknown")
 
 
 @covers("stdio.md#eras", "stdio.md#clients")
-def test_a_client_pinned_to_a_version_to_come_learns_that_it_is_not_spoken(server: Server, scripts: Scripts) -> None:
-    [refused] = TypeScript(scripts("typescript_v2.mjs"), "2027-01-01", "")(server, ListTools())
-    assert_refused(refused, UNSUPPORTED_VERSION, "Unsupported protocol version")
+def test_a_client_pinned_to_an_unknown_version_gets_an_error(server: Server, scripts: Scripts) -> None:
+    [refusal] = TypeScriptClient(scripts("typescript_v2.mjs"), "2027-01-01", "")(server, ListTools())
+    assert_refusal(refusal, UNSUPPORTED_VERSION, "Unsupported protocol version")

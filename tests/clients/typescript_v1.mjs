@@ -3,12 +3,12 @@ import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
 import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
 import { ResultSchema } from "@modelcontextprotocol/sdk/types.js";
-import { converse } from "./converse.mjs";
+import { runPlans } from "./run_plans.mjs";
 
 const transportTo = ({ url, headers, ...command }) =>
   url ? new StreamableHTTPClientTransport(new URL(url), { requestInit: { headers } }) : new StdioClientTransport(command);
 
-await converse(async (server) => {
+await runPlans(async (server) => {
   const client = new Client({ name: "typescript-v1", version: "1" });
   const transport = transportTo(server);
   const setProtocolVersion = transport.setProtocolVersion?.bind(transport);
@@ -20,11 +20,11 @@ await converse(async (server) => {
   await client.connect(transport);
   return {
     client,
-    doing: {
+    handlers: {
       about: () => ({ version, serverInfo: client.getServerVersion(), instructions: client.getInstructions() }),
       list: () => client.listTools(),
-      call: ({ tool, arguments: given, timeout }) =>
-        client.callTool({ name: tool, arguments: given }, undefined, { timeout }),
+      call: ({ tool, arguments: args, timeout }) =>
+        client.callTool({ name: tool, arguments: args }, undefined, { timeout }),
       request: ({ method }) => client.request({ method }, ResultSchema),
     },
   };

@@ -1,4 +1,4 @@
-"""The two encoders of canonical JSON agree, and what is encoded is read back."""
+"""The two encoders of canonical JSON agree, and encoded values are decoded to the same values."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ plain = st.recursive(
 
 
 @given(plain)
-def test_plain_values_are_encoded_alike(value: Encodable) -> None:
+def test_both_encoders_give_the_same_text(value: Encodable) -> None:
     assert encode_plain(value) == encode(value)
 
 
 @given(plain)
-def test_what_is_encoded_is_read_back(value: Encodable) -> None:
+def test_an_encoded_value_is_decoded_to_the_same_value(value: Encodable) -> None:
     for pretty in (False, True):
         assert decode(encode(value, pretty=pretty).encode()) == value

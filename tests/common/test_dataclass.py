@@ -40,13 +40,13 @@ def test_instances_compare_hash_and_print_by_their_fields() -> None:
             assert (x, labels) == (4, ["b"])
 
 
-def test_every_instance_has_a_list_of_its_own() -> None:
+def test_every_instance_has_its_own_default_list() -> None:
     first, second = Point(1), Point(1)
     first.labels.append("a")
     assert second.labels == []
 
 
-def test_a_frozen_instance_cannot_be_changed_and_an_open_one_can() -> None:
+def test_only_an_instance_that_is_not_frozen_can_be_changed() -> None:
     point: Any = Point(1)
     with pytest.raises(dataclasses.FrozenInstanceError):
         point.x = 2
@@ -61,25 +61,25 @@ def test_a_frozen_instance_cannot_be_changed_and_an_open_one_can() -> None:
 
 @pytest.mark.parametrize("arguments", [(), (1, [], False, 4)])
 def test_wrong_arguments_are_refused_before_and_after_the_first_instance(arguments: tuple[object, ...]) -> None:
-    made: Any = ours.dataclass(frozen=True, slots=True)(type("Made", (), {"__annotations__": {"x": "int"}}))
+    point_class: Any = ours.dataclass(frozen=True, slots=True)(type("Made", (), {"__annotations__": {"x": "int"}}))
     for _ in range(2):
         with pytest.raises(TypeError):
-            made(*arguments)
-        assert made(1).x == 1
+            point_class(*arguments)
+        assert point_class(1).x == 1
     with pytest.raises(ValueError, match="x"):
         Point(-1)
 
 
-def test_what_functions_of_dataclasses_read_is_made_once_for_each_class() -> None:
+def test_field_objects_are_created_once_for_a_class_and_its_subclasses() -> None:
     class Inherits(Point):
         """Has the fields of its base."""
 
-    made = dataclasses.fields(Inherits)
-    assert [each.name for each in made] == list(Point.__match_args__)
-    assert all(one is other for one, other in zip(made, dataclasses.fields(Point), strict=True))
+    inherited = dataclasses.fields(Inherits)
+    assert [each.name for each in inherited] == list(Point.__match_args__)
+    assert all(one is other for one, other in zip(inherited, dataclasses.fields(Point), strict=True))
 
 
-def test_copies_and_replacements_are_equal_where_nothing_changed() -> None:
+def test_copies_and_replacements_are_equal_to_the_original() -> None:
     point = Point(1, ["a"])
     assert point == copy.deepcopy(point) == pickle.loads(pickle.dumps(point)) == ours.replace(point)
     assert ours.replace(point, x=2) == Point(2, ["a"]) == dataclasses.replace(point, x=2)

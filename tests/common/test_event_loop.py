@@ -1,4 +1,4 @@
-"""Coroutines run without an event loop where nothing waits, and behave as usual where one runs."""
+"""Coroutines that never wait run without an event loop, and behave as usual in one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_work_that_waits_is_refused() -> None:
         run_at_once(waiting())
 
 
-def test_nothing_of_it_imports_asyncio() -> None:
+def test_the_module_does_not_import_asyncio() -> None:
     script = (
         "import sys; from contextfold.common.event_loop import *\n"
         "async def work():\n"
@@ -47,8 +47,8 @@ def test_nothing_of_it_imports_asyncio() -> None:
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_in_an_event_loop_timeouts_and_locks_hold() -> None:
-    async def whole() -> list[str]:
+def test_timeouts_and_locks_work_in_an_event_loop() -> None:
+    async def take_turns() -> list[str]:
         lock, order = CallLock(), []
 
         async def turn(name: str) -> None:
@@ -63,4 +63,4 @@ def test_in_an_event_loop_timeouts_and_locks_hold() -> None:
                 await asyncio.Event().wait()
         return order
 
-    assert asyncio.run(whole()) == ["a in", "a out", "b in", "b out"]
+    assert asyncio.run(take_turns()) == ["a in", "a out", "b in", "b out"]

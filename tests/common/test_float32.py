@@ -18,7 +18,7 @@ COUNTS = st.integers(0, 2**25) | st.integers(0, 2**40)
 
 @covers("resolve.md#score")
 @given(COUNTS, COUNTS)
-def test_a_score_is_the_float32_quotient_and_prints_shortest(first: int, second: int) -> None:
+def test_a_score_is_the_float32_quotient_with_the_shortest_text(first: int, second: int) -> None:
     part, whole = sorted((first, second))
     score = ratio(part, whole)
     expected = numpy.float32(part) / numpy.float32(whole) if whole else numpy.float32(0)
@@ -28,7 +28,7 @@ def test_a_score_is_the_float32_quotient_and_prints_shortest(first: int, second:
 
 @covers("resolve.md#score")
 @given(st.integers(1, 0x3F800000))
-def test_any_float32_up_to_one_reads_back(bits: int) -> None:
+def test_the_text_of_any_float32_up_to_one_gives_the_same_float32(bits: int) -> None:
     value = numpy.uint32(bits).view(numpy.float32)
     text = shortest_text(float(value))
     assert numpy.float32(text) == value
@@ -37,7 +37,8 @@ def test_any_float32_up_to_one_reads_back(bits: int) -> None:
 
 
 @covers("resolve.md#score")
-def test_powers_of_two_whose_neighbours_are_unevenly_far_read_back() -> None:
+def test_the_text_of_a_power_of_two_gives_the_same_float32() -> None:
+    # The neighbours of a power of two are at different distances.
     for power in range(150):
         value = single(2.0**-power)
         text = shortest_text(value)
@@ -62,7 +63,7 @@ def test_powers_of_two_whose_neighbours_are_unevenly_far_read_back() -> None:
         (1, 2_000_000, "5e-7"),
     ],
 )
-def test_the_written_examples(part: int, whole: int, text: str) -> None:
+def test_the_specified_examples(part: int, whole: int, text: str) -> None:
     assert str(ratio(part, whole)) == text
 
 

@@ -1,4 +1,4 @@
-"""Lowercase and words are Unicode 17's, on any interpreter."""
+"""Lowercase and words follow Unicode 17 on every interpreter."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextfold.common.text import count_terms, count_words, lowercase, split_w
 from tests.support import oracle
 from tests.support.clauses import covers
 
-# Everything that decides something: cased, ignorable and mapped characters, white space, separators that are none.
-TELLING = st.sampled_from(
+# Cased, ignorable and mapped characters, white space, and separators that are not white space.
+SPECIAL_CHARACTERS = st.sampled_from(
     "aAzZİıſKÅΩΣσςßẞΑΌǅǈﬁᲊᲉꟋ𐐀𐐨𐵐𐵰𖺠𖺻'.·:^\u00ad\u0300\u0345\u180e\u200b\u200d\u2019\u001c\u001f\u007f\ufeff"
     "\t\n\v\f\r \u0085\u00a0\u1680\u2000\u2003\u200a\u2028\u2029\u202f\u205f\u3000"
 )
@@ -21,11 +21,11 @@ BLOCKS = [
     for first in range(0, 0x110000, BLOCK)
     if not 0xD800 <= first < 0xE000
 ]
-TEXTS = st.text(TELLING | st.characters(codec="utf-8"), max_size=60)
+TEXTS = st.text(SPECIAL_CHARACTERS | st.characters(codec="utf-8"), max_size=60)
 
 
 @covers("resolve.md#unicode")
-def test_every_code_point_is_lowercased_as_unicode_17_has_it() -> None:
+def test_every_code_point_is_lowercased_as_in_unicode_17() -> None:
     for block in BLOCKS:
         characters = [character for character in block if character != "Σ"]
         lower = [oracle.LOWER.get(character, character) for character in characters]
@@ -40,9 +40,9 @@ def test_every_cased_and_case_ignorable_character_decides_the_final_sigma() -> N
 
 
 @covers("resolve.md#unicode")
-def test_exactly_the_white_space_property_splits() -> None:
+def test_words_are_split_exactly_at_white_space() -> None:
     for block in BLOCKS:
-        # A block without white space is one word; in the others each character is looked at alone.
+        # A block without white space is one word; in the others each character is tested alone.
         if oracle.WHITE_SPACE.isdisjoint(block):
             assert len(split_words(f"a{block}b")) == 1, ascii(block[0])
             continue
@@ -75,5 +75,5 @@ def test_counting_terms_equals_counting_words(text: str, queries: list[str]) -> 
 
 
 @given(TEXTS)
-def test_lowercasing_twice_changes_nothing_more(text: str) -> None:
+def test_lowercasing_twice_gives_the_same_as_once(text: str) -> None:
     assert lowercase(lowercase(text)) == lowercase(text)

@@ -20,7 +20,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 @pytest.fixture(scope="session")
 def nats_daemon(tmp_path_factory: pytest.TempPathFactory, nats_server: NatsServer) -> Iterator[Daemon]:
-    """A daemon whose sessions lie on NATS."""
+    """A daemon that stores its sessions on NATS."""
     argv = ("--nats-prefix", random_prefix())
     running = Daemon(tmp_path_factory.mktemp("nats_daemon"), *argv, store=nats_server.url)
     yield running
@@ -29,21 +29,21 @@ def nats_daemon(tmp_path_factory: pytest.TempPathFactory, nats_server: NatsServe
 
 @pytest.fixture(params=["in process", "stdio", f"http {LEGACY}", f"http {MODERN}", "http over nats"], scope="session")
 def transport(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Transport]:
-    made: Transport
+    opened: Transport
     match request.param.split():
         case ["in", "process"]:
-            made = InProcess()
+            opened = InProcess()
         case ["stdio"]:
-            made = Stdio(tmp_path_factory.mktemp("stdio"))
+            opened = Stdio(tmp_path_factory.mktemp("stdio"))
         case [_, "over", "nats"]:
-            made = OverHttp(request.getfixturevalue("nats_daemon").port, MODERN)
+            opened = OverHttp(request.getfixturevalue("nats_daemon").port, MODERN)
         case [_, era]:
-            made = OverHttp(request.getfixturevalue("daemon").port, era)
-    yield made
-    made.close()
+            opened = OverHttp(request.getfixturevalue("daemon").port, era)
+    yield opened
+    opened.close()
 
 
 @pytest.fixture
 def project(request: pytest.FixtureRequest) -> str:
-    """A project of this test's own, so that tests can share a daemon."""
+    """A project path for this test alone, so that tests can share a daemon."""
     return f"/projects/{request.node.nodeid}"

@@ -32,7 +32,7 @@ def event_at(n: int, at: str = NOON, session_id: str = "sess_1") -> Event:
 def request_at(n: int, at: str = NOON) -> RequestSent:
     """A request with a value for every member, except those that a provider may not report."""
     usage = (20, 900, None, 7) if n % 2 else (None, None, None, None)
-    seen = (FoldSeen(f"br_{n}", 400, 500), FoldSeen(f"br_{n + 1}", 30, 600))
+    folds = (FoldSeen(f"br_{n}", 400, 500), FoldSeen(f"br_{n + 1}", 30, 600))
     threads = (ThreadSeen(None, n), ThreadSeen("br_1", 2))
     return RequestSent(
         n,
@@ -49,7 +49,7 @@ def request_at(n: int, at: str = NOON) -> RequestSent:
         cache_write_tokens=usage[2],
         output_tokens=usage[3],
         call_id=f"call {n}",
-        folds=seen,
+        folds=folds,
         threads=threads,
     )
 
@@ -122,9 +122,9 @@ async def watching(store: Store, owner: str, after: str | None) -> AsyncIterator
         await shut(watch)
 
 
-def numbers(seen: Sequence[WatchedEvent]) -> list[tuple[str, int]]:
-    return [(each.session_id, each.event.n) for each in seen]
+def numbers(events: Sequence[WatchedEvent]) -> list[tuple[str, int]]:
+    return [(watched.session_id, watched.event.n) for watched in events]
 
 
-def kinds(seen: Sequence[WatchedEvent]) -> list[str]:
-    return [each.event.kind for each in seen]
+def kinds(events: Sequence[WatchedEvent]) -> list[str]:
+    return [watched.event.kind for watched in events]

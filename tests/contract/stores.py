@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from contextfold.common.network_address import NatsOptions
 from contextfold.fold.ports.store import Store
-from contextfold.stores.memory import MemoryStore
 from contextfold.stores.nats.store import NatsStore
-from contextfold.stores.nats.wire.connection import NatsOptions
 from contextfold.stores.sqlite.store import SqliteStore
-from tests.support.nats_servers import NatsServer, drop, random_prefix
+from tests.support.memory_store import MemoryStore
+from tests.support.nats_servers import NatsServer, delete_streams, random_prefix
 
 # The arguments are a folder for files, and a function that provides a prefix on NATS.
 Opener = Callable[[Path, Callable[[], NatsOptions]], Store]
 STORES: dict[str, Opener] = {
-    "memory": lambda _folder, _place: MemoryStore(),
-    "sqlite": lambda folder, _place: SqliteStore.open(folder / "state.db"),
-    "sqlite in place": lambda folder, _place: SqliteStore.open(folder / "state.db", in_place=True),
-    "nats": lambda _folder, place: NatsStore(place()),
+    "memory": lambda _folder, _new_options: MemoryStore(),
+    "sqlite": lambda folder, _new_options: SqliteStore.open(folder / "state.db"),
+    "sqlite in place": lambda folder, _new_options: SqliteStore.open(folder / "state.db", in_place=True),
+    "nats": lambda _folder, new_options: NatsStore(new_options()),
 }
 Act = Callable[[Store], Awaitable[None]]
 Run = Callable[[Act], None]
@@ -37,21 +37,21 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     """Runs a function with a new store, and closes the store afterwards."""
 
     def run(act: Act) -> None:
-        taken: list[NatsOptions] = []
+        used_options: list[NatsOptions] = []
 
-        def place() -> NatsOptions:
-            taken.append(options_on(request.getfixturevalue("nats_server")))
-            return taken[-1]
+        def new_options() -> NatsOptions:
+            used_options.append(options_on(request.getfixturevalue("nats_server")))
+            return used_options[-1]
 
-        async def whole() -> None:
-            store = STORES[request.param](tmp_path, place)
+        async def run_and_close() -> None:
+            store = STORES[request.param](tmp_path, new_options)
             try:
                 await act(store)
             finally:
                 await store.close()
-                for used in taken:
-                    await drop(used)
+                for options in used_options:
+                    await delete_streams(options)
 
-        asyncio.run(whole())
+        asyncio.run(run_and_close())
 
     return run

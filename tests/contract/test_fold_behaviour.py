@@ -1,4 +1,4 @@
-"""What the folding tools do, over every transport."""
+"""The behaviour of the folding tools, over every transport."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.transports import COUNTER, STATE, Refused, Transport, named, numbered
+from tests.contract.transports import COUNTER, STATE, Refused, Transport, operation_meta, session_meta
 from tests.support.clauses import covers
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
@@ -19,21 +19,21 @@ def branch(transport: Transport, project: str, prompt: str = "Look it up.", desc
     return transport.call("context_branch", description=description, prompt=prompt, project_path=project)
 
 
-def fold(transport: Transport, project: str, message: str = "Found it.", **more: Any) -> Any:
-    return transport.call("context_return", message=message, project_path=project, **more)
+def fold(transport: Transport, project: str, message: str = "Found it.", **arguments: Any) -> Any:
+    return transport.call("context_return", message=message, project_path=project, **arguments)
 
 
-def record(transport: Transport, project: str, **more: Any) -> Any:
-    return transport.call("context_record", project_path=project, type="tool_call", **more)
+def record(transport: Transport, project: str, **arguments: Any) -> Any:
+    return transport.call("context_record", project_path=project, type="tool_call", **arguments)
 
 
-def refused(transport: Transport, tool: str, **arguments: Any) -> Refused:
-    with pytest.raises(Refused) as problem:
+def error_from(transport: Transport, tool: str, **arguments: Any) -> Refused:
+    with pytest.raises(Refused) as raised:
         transport.call(tool, **arguments)
-    return problem.value
+    return raised.value
 
 
-class TestTheSeedsWorkedExample:
+class TestWorkedExampleOfTheSpecification:
     @covers(
         "folding.md#shapes",
         "folding.md#session",
@@ -50,18 +50,18 @@ class TestTheSeedsWorkedExample:
         "seed-004#context-branch",
         "seed-004#context-return",
     )
-    def test_from_the_first_branch_to_the_fold(self, transport: Transport, project: str) -> None:
+    def test_branch_and_return_give_the_specified_results(self, transport: Transport, project: str) -> None:
         record(transport, project, tokens=5000)
-        begun = branch(transport, project, prompt="x" * 800)
-        assert list(begun) == [
+        opened = branch(transport, project, prompt="x" * 800)
+        assert list(opened) == [
             "branch_id", "session_id", "parent_branch_id", "created_at", "branch_depth", "context_state",
         ]  # fmt: skip
-        assert BRANCH.fullmatch(begun["branch_id"])
-        assert begun["session_id"].startswith("sess_")
-        assert TIME.fullmatch(begun["created_at"])
-        assert (begun["parent_branch_id"], begun["branch_depth"]) == (None, 1)
-        assert list(begun["context_state"].items()) == [
-            ("active_branch_id", begun["branch_id"]),
+        assert BRANCH.fullmatch(opened["branch_id"])
+        assert opened["session_id"].startswith("sess_")
+        assert TIME.fullmatch(opened["created_at"])
+        assert (opened["parent_branch_id"], opened["branch_depth"]) == (None, 1)
+        assert list(opened["context_state"].items()) == [
+            ("active_branch_id", opened["branch_id"]),
             ("branch_depth", 1),
             ("total_tokens", 5200),
             ("main_thread_tokens", 5000),
@@ -70,28 +70,28 @@ class TestTheSeedsWorkedExample:
         for _ in range(11):
             record(transport, project, content="y" * 2800)
         record(transport, project, content="z" * 2400)
-        done = fold(transport, project, message="s" * 800)
-        assert list(done) == [
+        returned = fold(transport, project, message="s" * 800)
+        assert list(returned) == [
             "folded_at", "branch_id", "parent_branch_id", "summary", "context_state", "context_health",
         ]  # fmt: skip
-        assert TIME.fullmatch(done["folded_at"])
-        assert list(done["summary"].items()) == [
+        assert TIME.fullmatch(returned["folded_at"])
+        assert list(returned["summary"].items()) == [
             ("tokens_folded", 8500),
             ("tokens_saved", 8300),
             ("operations_count", 12),
             ("secrets_scrubbed", 0),
             ("summary_redacted", False),
         ]
-        assert list(done["context_state"].items()) == [
+        assert list(returned["context_state"].items()) == [
             ("active_branch_id", None),
             ("branch_depth", 0),
             ("total_tokens", 5200),
             ("main_thread_tokens", 5200),
             ("current_branch_tokens", 0),
         ]
-        assert done["context_health"] == {"warning": "none", "main_thread_usage": 0.15}
+        assert returned["context_health"] == {"warning": "none", "main_thread_usage": 0.15}
         assert transport.result["_meta"][STATE] == {
-            "session_id": begun["session_id"],
+            "session_id": opened["session_id"],
             "active_branch_id": None,
             "branch_depth": 0,
             "total_tokens": 5200,
@@ -104,9 +104,9 @@ class TestTheSeedsWorkedExample:
         assert transport.result["_meta"][COUNTER] == "v0"
 
 
-class TestLooking:
+class TestReadingState:
     @covers("folding.md#session", "folding.md#usage", "folding.md#reading")
-    def test_a_project_nobody_worked_on_has_an_empty_session(self, transport: Transport, project: str) -> None:
+    def test_a_project_without_work_has_an_empty_session(self, transport: Transport, project: str) -> None:
         assert transport.call("context_branch_status", project_path=project) == {
             "session_id": None,
             "active_branch_id": None,
@@ -131,20 +131,20 @@ class TestLooking:
         "product.md#toolsets",
         "seed-004#context-branch-status",
     )
-    def test_status_shows_the_path_and_what_each_part_of_it_holds(self, transport: Transport, project: str) -> None:
+    def test_status_shows_the_path_and_the_tokens_of_each_thread(self, transport: Transport, project: str) -> None:
         record(transport, project, tokens=5000)
         outer = branch(transport, project, prompt="a" * 8_000)["branch_id"]
         inner = branch(transport, project, prompt="b" * 4800)["branch_id"]
-        told = transport.call("context_branch_status", project_path=project)
-        assert list(told) == [
+        status = transport.call("context_branch_status", project_path=project)
+        assert list(status) == [
             "session_id", "active_branch_id", "branch_depth", "branch_path", "token_breakdown", "context_limit",
             "usage_percent",
         ]  # fmt: skip
-        assert told["branch_path"] == ["main", outer, inner]
-        assert list(told["token_breakdown"].items()) == [
+        assert status["branch_path"] == ["main", outer, inner]
+        assert list(status["token_breakdown"].items()) == [
             ("main_thread", 5000), (outer, 2000), (inner, 1200), ("total", 8200), ("folded_total", 0),
         ]  # fmt: skip
-        assert (told["branch_depth"], told["active_branch_id"], told["usage_percent"]) == (2, inner, 25)
+        assert (status["branch_depth"], status["active_branch_id"], status["usage_percent"]) == (2, inner, 25)
 
     @covers(
         "folding.md#shapes",
@@ -154,45 +154,43 @@ class TestLooking:
         "product.md#toolsets",
         "seed-004#context-list-branches",
     )
-    def test_the_list_tells_when_each_branch_was_closed_and_how(self, transport: Transport, project: str) -> None:
+    def test_the_list_shows_when_and_how_each_branch_was_closed(self, transport: Transport, project: str) -> None:
         first = branch(transport, project, description="Search logs")["branch_id"]
         fold(transport, project)
         second = branch(transport, project)["branch_id"]
         third = branch(transport, project)["branch_id"]
         transport.call("context_rollback", project_path=project, branch_id=second)
-        told = transport.call("context_list_branches", project_path=project)
-        assert [list(listed) for listed in told["branches"]] == [
+        result = transport.call("context_list_branches", project_path=project)
+        assert [list(listed) for listed in result["branches"]] == [
             ["id", "description", "status", "tokens", "created_at", "folded_at"],
             ["id", "description", "status", "tokens", "created_at"],
             ["id", "description", "status", "tokens", "created_at", "discarded_at"],
         ]
-        assert [(listed["id"], listed["status"]) for listed in told["branches"]] == [
+        assert [(listed["id"], listed["status"]) for listed in result["branches"]] == [
             (first, "folded"), (second, "active"), (third, "discarded"),
         ]  # fmt: skip
-        assert told["branches"][0]["description"] == "Search logs"
-        assert list(told.items())[1:] == [("total_branches", 3), ("active_branches", 1), ("folded_branches", 1)]
+        assert result["branches"][0]["description"] == "Search logs"
+        assert list(result.items())[1:] == [("total_branches", 3), ("active_branches", 1), ("folded_branches", 1)]
 
 
 class TestReturning:
     @covers("folding.md#context-return")
-    def test_a_branch_above_the_active_one_takes_its_descendants_along(
-        self, transport: Transport, project: str
-    ) -> None:
+    def test_returning_from_an_outer_branch_folds_its_descendants(self, transport: Transport, project: str) -> None:
         outer = branch(transport, project)["branch_id"]
         branch(transport, project)
         branch(transport, project)
-        done = fold(transport, project, branch_id=outer)
-        assert (done["branch_id"], done["context_state"]["active_branch_id"]) == (outer, None)
-        told = transport.call("context_list_branches", project_path=project)
-        assert [listed["status"] for listed in told["branches"]] == ["folded"] * 3
+        returned = fold(transport, project, branch_id=outer)
+        assert (returned["branch_id"], returned["context_state"]["active_branch_id"]) == (outer, None)
+        result = transport.call("context_list_branches", project_path=project)
+        assert [listed["status"] for listed in result["branches"]] == ["folded"] * 3
 
     @covers("folding.md#context-return", "seed-004#context-return")
-    def test_an_empty_message_and_a_null_branch_id_are_fine(self, transport: Transport, project: str) -> None:
-        begun = branch(transport, project)["branch_id"]
-        assert fold(transport, project, message="", branch_id=None)["branch_id"] == begun
+    def test_an_empty_message_and_a_null_branch_id_are_accepted(self, transport: Transport, project: str) -> None:
+        opened = branch(transport, project)["branch_id"]
+        assert fold(transport, project, message="", branch_id=None)["branch_id"] == opened
 
     @covers("folding.md#health")
-    def test_failures_in_the_branch_are_part_of_its_health(self, transport: Transport, project: str) -> None:
+    def test_failures_in_a_branch_are_part_of_its_health(self, transport: Transport, project: str) -> None:
         branch(transport, project)
         record(transport, project, content="no", failed=True)
         for _ in range(4):
@@ -200,122 +198,131 @@ class TestReturning:
         assert fold(transport, project)["context_health"]["failure_rate"] == 0.2
 
     @covers("folding.md#usage", "folding.md#health")
-    def test_a_full_main_thread_is_a_warning_with_a_suggestion(self, transport: Transport, project: str) -> None:
+    def test_a_full_main_thread_gives_a_warning_with_a_suggestion(self, transport: Transport, project: str) -> None:
         assert record(transport, project, tokens=16_384)["context_health"]["warning"] == "none"
         assert record(transport, project, tokens=1)["context_health"]["warning"] == "medium"
-        told = record(transport, project, tokens=7_000)["context_health"]
-        assert list(told) == ["warning", "main_thread_usage", "suggestion"]
-        assert told["warning"] == "high"
+        health = record(transport, project, tokens=7_000)["context_health"]
+        assert list(health) == ["warning", "main_thread_usage", "suggestion"]
+        assert health["warning"] == "high"
 
 
 class TestRollingBack:
     @covers("folding.md#shapes", "folding.md#context-rollback", "seed-004#context-rollback")
-    def test_back_to_a_folded_branch_and_to_its_beginning(self, transport: Transport, project: str) -> None:
+    def test_a_rollback_to_a_folded_branch_restores_its_beginning(self, transport: Transport, project: str) -> None:
         record(transport, project, tokens=1000)
         target = branch(transport, project, prompt="a" * 400)["branch_id"]
         record(transport, project, tokens=300)
         fold(transport, project, message="b" * 40)
         later = branch(transport, project, prompt="c" * 800)["branch_id"]
-        told = transport.call("context_rollback", project_path=project, branch_id=target)
-        assert list(told.items()) == [
+        result = transport.call("context_rollback", project_path=project, branch_id=target)
+        assert list(result.items()) == [
             ("rolled_back_to", target),
             ("branches_discarded", [later]),
             # The sum is 1000 + 10 + 200 tokens before and 1000 + 100 after.
             ("tokens_recovered", 110),
             ("context_state", {"active_branch_id": target, "branch_depth": 1, "total_tokens": 1100}),
         ]
-        assert list(told["context_state"]) == ["active_branch_id", "branch_depth", "total_tokens"]
+        assert list(result["context_state"]) == ["active_branch_id", "branch_depth", "total_tokens"]
 
     @covers("folding.md#context-rollback")
-    def test_what_is_gained_is_never_told_as_negative(self, transport: Transport, project: str) -> None:
+    def test_recovered_tokens_are_never_negative(self, transport: Transport, project: str) -> None:
         target = branch(transport, project, prompt="a" * 4000)["branch_id"]
         fold(transport, project, message="x")
         assert transport.call("context_rollback", project_path=project, branch_id=target)["tokens_recovered"] == 0
 
     @covers("folding.md#context-rollback", "seed-004#context-rollback")
-    def test_only_later_branches_go_if_the_state_is_not_restored(self, transport: Transport, project: str) -> None:
+    def test_without_restoring_only_later_branches_are_discarded(self, transport: Transport, project: str) -> None:
         target = branch(transport, project, prompt="a" * 400)["branch_id"]
         record(transport, project, tokens=300)
         branch(transport, project, prompt="c" * 800)
-        told = transport.call("context_rollback", project_path=project, branch_id=target, restore_state=False)
-        assert told["tokens_recovered"] == 200
-        assert told["context_state"]["total_tokens"] == 400
+        result = transport.call("context_rollback", project_path=project, branch_id=target, restore_state=False)
+        assert result["tokens_recovered"] == 200
+        assert result["context_state"]["total_tokens"] == 400
 
 
 class TestRecording:
     @covers("folding.md#branch", "folding.md#counter", "folding.md#sources", "folding.md#record")
-    def test_it_goes_to_the_active_branch_with_its_source(self, transport: Transport, project: str) -> None:
-        told = record(transport, project, content="12345678")
-        assert (told["branch_id"], told["tokens"], told["source"], told["counter"]) == (None, 2, "reported", "v0")
-        begun = branch(transport, project)["branch_id"]
-        assert record(transport, project, tokens=7)["branch_id"] == begun
+    def test_an_operation_is_recorded_in_the_active_branch_with_its_source(
+        self, transport: Transport, project: str
+    ) -> None:
+        result = record(transport, project, content="12345678")
+        assert (result["branch_id"], result["tokens"], result["source"], result["counter"]) == (
+            None,
+            2,
+            "reported",
+            "v0",
+        )
+        opened = branch(transport, project)["branch_id"]
+        assert record(transport, project, tokens=7)["branch_id"] == opened
 
     @covers("folding.md#record")
-    def test_tokens_known_better_go_before_those_of_the_text(self, transport: Transport, project: str) -> None:
+    def test_given_tokens_override_those_of_the_text(self, transport: Transport, project: str) -> None:
         assert record(transport, project, content="12345678", tokens=5)["tokens"] == 5
 
 
 def test_a_result_is_one_text_block_with_one_json_object(transport: Transport, project: str) -> None:
-    begun = branch(transport, project)["branch_id"]
-    for tool, more in (
+    opened = branch(transport, project)["branch_id"]
+    for tool, arguments in (
         ("context_branch_status", {}),
-        ("context_expand", {"branch_id": begun}),
+        ("context_expand", {"branch_id": opened}),
         ("context_list_branches", {}),
     ):
-        transport.call(tool, project_path=project, **more)
+        transport.call(tool, project_path=project, **arguments)
         (block,) = transport.result["content"]
         assert block.keys() == {"type", "text"}
         assert isinstance(json.loads(block["text"]), dict)
 
 
-class TestTheReminder:
-    def test_is_a_member_of_the_result_once_returning_pays(self, transport: Transport, project: str) -> None:
-        begun = branch(transport, project, description="Find\nthe leak")
-        assert "reminder" not in begun
+class TestReminder:
+    def test_the_reminder_appears_once_when_returning_pays(self, transport: Transport, project: str) -> None:
+        opened = branch(transport, project, description="Find\nthe leak")
+        assert "reminder" not in opened
         assert "reminder" not in record(transport, project, tokens=4_000)
-        told = record(transport, project, tokens=4_000)
-        assert list(told)[-1] == "reminder"
-        assert f"branch {begun['branch_id']} (Find the leak)" in told["reminder"]
+        result = record(transport, project, tokens=4_000)
+        assert list(result)[-1] == "reminder"
+        assert f"branch {opened['branch_id']} (Find the leak)" in result["reminder"]
         assert "reminder" not in record(transport, project, tokens=4_000)
         assert "reminder" not in transport.call("context_branch_status", project_path=project)
         assert "reminder" not in fold(transport, project)
 
-    def test_asks_for_the_return_at_the_branchs_limit(self, transport: Transport, project: str) -> None:
+    def test_the_reminder_asks_for_the_return_at_the_limit_of_the_branch(
+        self, transport: Transport, project: str
+    ) -> None:
         branch(transport, project, prompt="x")
         assert "is at its limit: 16384 of 16384 tokens" in record(transport, project, tokens=16383)["reminder"]
 
-    def test_a_result_is_one_text_block_that_is_one_object(self, transport: Transport, project: str) -> None:
+    def test_a_result_with_a_reminder_is_one_text_block_with_one_json_object(
+        self, transport: Transport, project: str
+    ) -> None:
         branch(transport, project)
         record(transport, project, tokens=20_000)
         (block,) = transport.result["content"]
         assert isinstance(json.loads(block["text"]), dict)
 
 
-class TestFoldingAfterwards:
-    def test_it_folds_what_was_done_and_can_be_expanded_searched_and_listed(
-        self, transport: Transport, project: str
-    ) -> None:
+class TestFoldingRecentWork:
+    def test_recent_work_is_folded_and_can_be_listed_and_expanded(self, transport: Transport, project: str) -> None:
         record(transport, project, content="grep output " * 50)
         record(transport, project, content="second look " * 50, failed=True)
-        told = transport.call("context_fold", project_path=project, message="The cause is X.\nSee b.py.")
-        assert list(told) == [
+        result = transport.call("context_fold", project_path=project, message="The cause is X.\nSee b.py.")
+        assert list(result) == [
             "folded_at", "branch_id", "parent_branch_id", "summary", "context_state", "context_health", "session_id",
         ]  # fmt: skip
-        assert told["summary"]["operations_count"] == 2
-        assert told["summary"]["tokens_folded"] == 300
-        assert told["context_state"]["total_tokens"] == told["context_state"]["main_thread_tokens"] == 7
+        assert result["summary"]["operations_count"] == 2
+        assert result["summary"]["tokens_folded"] == 300
+        assert result["context_state"]["total_tokens"] == result["context_state"]["main_thread_tokens"] == 7
         listed = transport.call("context_list_branches", project_path=project)["branches"]
-        assert [(one["description"], one["status"], one["tokens"]) for one in listed] == [
+        assert [(each["description"], each["status"], each["tokens"]) for each in listed] == [
             ("The cause is X.", "folded", 300)
         ]
-        expanded = transport.call("context_expand", project_path=project, branch_id=told["branch_id"])
+        expanded = transport.call("context_expand", project_path=project, branch_id=result["branch_id"])
         assert [(entry["kind"], entry["text"][:11]) for entry in expanded["entries"]] == [
             ("operation", "grep output"),
             ("operation", "second look"),
             ("summary", "The cause i"),
         ]
 
-    def test_pages_of_it_lose_nothing(self, transport: Transport, project: str) -> None:
+    def test_pages_of_an_expanded_fold_lose_no_text(self, transport: Transport, project: str) -> None:
         for number in range(5):
             record(transport, project, content=f"{number} " * 300)
         folded = transport.call("context_fold", project_path=project, message="Done.")["branch_id"]
@@ -328,7 +335,9 @@ class TestFoldingAfterwards:
                 break
         assert "".join(texts) == "".join(f"{number} " * 300 for number in range(5)) + "Done."
 
-    def test_in_a_branch_its_operations_are_no_longer_that_branchs(self, transport: Transport, project: str) -> None:
+    def test_a_fold_in_a_branch_takes_its_operations_out_of_that_branch(
+        self, transport: Transport, project: str
+    ) -> None:
         outer = branch(transport, project, prompt="Go.")["branch_id"]
         record(transport, project, content="inner work")
         folded = transport.call("context_fold", project_path=project, message="Inner.")
@@ -344,185 +353,189 @@ class TestFoldingAfterwards:
         ]
         assert entries[1]["branch_id"] == folded["branch_id"]
 
-    def test_a_rollback_to_it_takes_it_back(self, transport: Transport, project: str) -> None:
+    def test_a_rollback_to_a_fold_undoes_it(self, transport: Transport, project: str) -> None:
         record(transport, project, content="work " * 40)
         before = transport.call("context_branch_status", project_path=project)["token_breakdown"]
         folded = transport.call("context_fold", project_path=project, message="Done.")["branch_id"]
-        told = transport.call("context_rollback", project_path=project, branch_id=folded)
-        assert (told["rolled_back_to"], told["branches_discarded"]) == (folded, [])
-        assert told["context_state"]["active_branch_id"] is None
+        result = transport.call("context_rollback", project_path=project, branch_id=folded)
+        assert (result["rolled_back_to"], result["branches_discarded"]) == (folded, [])
+        assert result["context_state"]["active_branch_id"] is None
         assert transport.call("context_branch_status", project_path=project)["token_breakdown"] == before
         (listed,) = transport.call("context_list_branches", project_path=project)["branches"]
         assert listed["status"] == "discarded"
 
-    def test_nothing_to_fold_is_an_invalid_state(self, transport: Transport, project: str) -> None:
+    def test_folding_without_work_is_an_invalid_state(self, transport: Transport, project: str) -> None:
         branch(transport, project)
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(Refused) as raised:
             transport.call("context_fold", project_path=project, message="Done.")
-        assert refused.value.code == -32003
-        assert str(refused.value.message) == "Cannot fold: nothing was done since the last fold"
+        assert raised.value.code == -32003
+        assert str(raised.value.message) == "Cannot fold: nothing was done since the last fold"
 
-    def test_a_message_is_needed(self, transport: Transport, project: str) -> None:
-        with pytest.raises(Refused) as refused:
+    def test_a_fold_needs_a_message(self, transport: Transport, project: str) -> None:
+        with pytest.raises(Refused) as raised:
             transport.call("context_fold", project_path=project, message=" ")
-        assert (refused.value.code, refused.value.data["field"]) == (-32602, "message")
+        assert (raised.value.code, raised.value.data["field"]) == (-32602, "message")
 
 
 class TestExpanding:
     @covers("folding.md#context-return", "folding.md#sources", "product.md#fold", "seed-004#context-return")
-    def test_a_folded_branch_comes_back_entry_by_entry(self, transport: Transport, project: str) -> None:
-        begun = branch(transport, project, prompt="Find the cause.")["branch_id"]
+    def test_a_folded_branch_is_expanded_entry_by_entry(self, transport: Transport, project: str) -> None:
+        opened = branch(transport, project, prompt="Find the cause.")["branch_id"]
         record(transport, project, content="grep output", failed=True)
         branch(transport, project, prompt="Deeper.")
         child = fold(transport, project, message="Nothing below.")["branch_id"]
         fold(transport, project, message="The cause is X.")
-        told = transport.call("context_expand", project_path=project, branch_id=begun)
-        assert list(told) == ["branch_id", "entries", "tokens", "next_cursor"]
-        assert [(entry["kind"], entry["text"]) for entry in told["entries"]] == [
+        result = transport.call("context_expand", project_path=project, branch_id=opened)
+        assert list(result) == ["branch_id", "entries", "tokens", "next_cursor"]
+        assert [(entry["kind"], entry["text"]) for entry in result["entries"]] == [
             ("prompt", "Find the cause."),
             ("operation", "grep output"),
             ("child", "Nothing below."),
             ("summary", "The cause is X."),
         ]
-        operation, folded_child = told["entries"][1:3]
+        operation, folded_child = result["entries"][1:3]
         assert (operation["type"], operation["source"], operation["failed"]) == ("tool_call", "reported", True)
         assert folded_child["branch_id"] == child
-        assert told["next_cursor"] is None
+        assert result["next_cursor"] is None
 
     @covers("folding.md#context-return", "seed-004#context-return")
-    def test_pages_keep_within_the_budget_and_lose_nothing(self, transport: Transport, project: str) -> None:
+    def test_pages_fit_the_budget_and_lose_no_text(self, transport: Transport, project: str) -> None:
         texts = [f"{number} " + 'é\n"' * 700 for number in range(3)]
-        begun = branch(transport, project, prompt="Go.")["branch_id"]
+        opened = branch(transport, project, prompt="Go.")["branch_id"]
         for text in texts:
             record(transport, project, content=text)
         fold(transport, project, message="Done.")
         cursor, pages = None, 0
-        whole: dict[int, str] = {}
+        text_of_entry: dict[int, str] = {}
         while True:
-            told = transport.call("context_expand", project_path=project, branch_id=begun, budget=600, cursor=cursor)
-            answer = transport.result["content"][0]["text"]
-            assert -(-len(answer.encode()) // 4) <= 600
-            for entry in told["entries"]:
-                whole[entry["n"]] = whole.get(entry["n"], "") + entry["text"]
+            result = transport.call("context_expand", project_path=project, branch_id=opened, budget=600, cursor=cursor)
+            page_text = transport.result["content"][0]["text"]
+            assert -(-len(page_text.encode()) // 4) <= 600
+            for entry in result["entries"]:
+                text_of_entry[entry["n"]] = text_of_entry.get(entry["n"], "") + entry["text"]
             pages += 1
-            cursor = told["next_cursor"]
+            cursor = result["next_cursor"]
             if cursor is None:
                 break
-        assert list(whole.values()) == ["Go.", *texts, "Done."]
+        assert list(text_of_entry.values()) == ["Go.", *texts, "Done."]
         assert pages > 3
 
     @covers("folding.md#context-rollback", "product.md#fold")
-    def test_what_a_rollback_undid_is_there_and_marked(self, transport: Transport, project: str) -> None:
-        begun = branch(transport, project)["branch_id"]
+    def test_entries_that_a_rollback_undid_are_marked(self, transport: Transport, project: str) -> None:
+        opened = branch(transport, project)["branch_id"]
         record(transport, project, content="undone")
-        transport.call("context_rollback", project_path=project, branch_id=begun)
+        transport.call("context_rollback", project_path=project, branch_id=opened)
         record(transport, project, content="kept")
         fold(transport, project)
-        told = transport.call("context_expand", project_path=project, branch_id=begun)
-        assert [(entry["kind"], entry.get("undone")) for entry in told["entries"]] == [
+        result = transport.call("context_expand", project_path=project, branch_id=opened)
+        assert [(entry["kind"], entry.get("undone")) for entry in result["entries"]] == [
             ("prompt", None), ("operation", True), ("rollback", None), ("operation", None), ("summary", None),
         ]  # fmt: skip
 
-    def test_a_discarded_branch_comes_back_too(self, transport: Transport, project: str) -> None:
+    def test_a_discarded_branch_can_be_expanded(self, transport: Transport, project: str) -> None:
         first = branch(transport, project)["branch_id"]
         second = branch(transport, project, prompt="Given up.")["branch_id"]
         transport.call("context_rollback", project_path=project, branch_id=first)
-        told = transport.call("context_expand", project_path=project, branch_id=second)
-        assert [(entry["kind"], entry["text"], entry.get("undone")) for entry in told["entries"]] == [
+        result = transport.call("context_expand", project_path=project, branch_id=second)
+        assert [(entry["kind"], entry["text"], entry.get("undone")) for entry in result["entries"]] == [
             ("prompt", "Given up.", True),
             ("rollback", "", None),
         ]
 
-    def test_a_branch_nobody_has_is_not_found(self, transport: Transport, project: str) -> None:
-        problem = refused(transport, "context_expand", project_path=project, branch_id="br_x")
-        assert (problem.code, problem.message) == (-32602, "Branch not found: br_x")
+    def test_expanding_an_unknown_branch_is_refused(self, transport: Transport, project: str) -> None:
+        error = error_from(transport, "context_expand", project_path=project, branch_id="br_x")
+        assert (error.code, error.message) == (-32602, "Branch not found: br_x")
 
 
 class TestSessions:
     @covers("folding.md#session")
-    def test_a_name_has_a_session_of_its_own(self, transport: Transport, project: str) -> None:
+    def test_each_session_name_has_its_own_session(self, transport: Transport, project: str) -> None:
         branch(transport, project)
-        other = transport.call("context_branch_status", named("review"), project_path=project)
+        other = transport.call("context_branch_status", session_meta("review"), project_path=project)
         assert other["session_id"] is None
-        begun = transport.call("context_branch", named("review"), description="d", prompt="p", project_path=project)
-        told = transport.call("context_branch_status", project_path=project)
-        assert told["session_id"] != begun["session_id"]
-        assert told["active_branch_id"] != begun["branch_id"]
-        again = transport.call("context_branch_status", named("review"), project_path=project)
-        assert again["session_id"] == begun["session_id"]
+        opened = transport.call(
+            "context_branch", session_meta("review"), description="d", prompt="p", project_path=project
+        )
+        status = transport.call("context_branch_status", project_path=project)
+        assert status["session_id"] != opened["session_id"]
+        assert status["active_branch_id"] != opened["branch_id"]
+        again = transport.call("context_branch_status", session_meta("review"), project_path=project)
+        assert again["session_id"] == opened["session_id"]
 
     @covers("folding.md#project")
     @pytest.mark.parametrize("tail", ["/", "//", "/.", "/x/..", "/./x/../"])
-    def test_a_project_is_its_path_however_it_is_written(self, transport: Transport, project: str, tail: str) -> None:
-        begun = branch(transport, project)
-        assert transport.call("context_branch_status", project_path=project + tail)["session_id"] == begun["session_id"]
+    def test_equivalent_paths_are_the_same_project(self, transport: Transport, project: str, tail: str) -> None:
+        opened = branch(transport, project)
+        assert (
+            transport.call("context_branch_status", project_path=project + tail)["session_id"] == opened["session_id"]
+        )
 
     @covers("folding.md#project", "folding.md#errors")
-    def test_another_projects_branch_is_not_found(self, transport: Transport, project: str) -> None:
-        begun = branch(transport, project)["branch_id"]
+    def test_a_branch_of_another_project_is_not_found(self, transport: Transport, project: str) -> None:
+        opened = branch(transport, project)["branch_id"]
         branch(transport, f"{project}/other")
-        problem = refused(transport, "context_return", message="m", project_path=f"{project}/other", branch_id=begun)
-        assert problem.message == f"Branch not found: {begun}"
+        error = error_from(transport, "context_return", message="m", project_path=f"{project}/other", branch_id=opened)
+        assert error.message == f"Branch not found: {opened}"
 
 
-class TestRepeating:
+class TestRepeatedCalls:
     @covers("folding.md#commit", "folding.md#state-header")
-    def test_a_call_sent_again_is_answered_once(self, transport: Transport, project: str) -> None:
+    def test_a_repeated_call_has_one_effect_and_the_same_answer(self, transport: Transport, project: str) -> None:
         call = {"description": "d", "prompt": "p", "project_path": project}
-        first = transport.call("context_branch", numbered("op-1"), **call)
+        first = transport.call("context_branch", operation_meta("op-1"), **call)
         record(transport, project, tokens=10)
-        now = transport.result["_meta"][STATE]
-        again = transport.call("context_branch", numbered("op-1"), **call)
-        assert (again, transport.result["_meta"][STATE]) == (first, now)
+        state = transport.result["_meta"][STATE]
+        again = transport.call("context_branch", operation_meta("op-1"), **call)
+        assert (again, transport.result["_meta"][STATE]) == (first, state)
         assert transport.call("context_list_branches", project_path=project)["total_branches"] == 1
 
     @covers("folding.md#commit")
-    def test_an_id_used_for_something_else_is_refused(self, transport: Transport, project: str) -> None:
-        transport.call("context_record", numbered("op-1"), project_path=project, type="t", tokens=1)
-        with pytest.raises(Refused) as problem:
-            transport.call("context_record", numbered("op-1"), project_path=project, type="t", tokens=2)
-        assert (problem.value.code, problem.value.data) == (-32602, {"field": "operation_id"})
+    def test_an_operation_id_with_other_arguments_is_refused(self, transport: Transport, project: str) -> None:
+        transport.call("context_record", operation_meta("op-1"), project_path=project, type="t", tokens=1)
+        with pytest.raises(Refused) as raised:
+            transport.call("context_record", operation_meta("op-1"), project_path=project, type="t", tokens=2)
+        assert (raised.value.code, raised.value.data) == (-32602, {"field": "operation_id"})
 
 
 class TestRefusals:
     @covers("folding.md#shapes", "folding.md#errors", "seed-004#error-handling")
-    def test_a_branch_nobody_has(self, transport: Transport, project: str) -> None:
+    def test_an_unknown_branch_is_refused(self, transport: Transport, project: str) -> None:
         session_id = branch(transport, project)["session_id"]
-        for tool, more in (("context_return", {"message": "m"}), ("context_rollback", {})):
-            problem = refused(transport, tool, project_path=project, branch_id="br_xyz", **more)
-            assert (problem.code, problem.message) == (-32602, "Branch not found: br_xyz")
-            assert problem.data == {"branch_id": "br_xyz", "session_id": session_id}
+        for tool, arguments in (("context_return", {"message": "m"}), ("context_rollback", {})):
+            error = error_from(transport, tool, project_path=project, branch_id="br_xyz", **arguments)
+            assert (error.code, error.message) == (-32602, "Branch not found: br_xyz")
+            assert error.data == {"branch_id": "br_xyz", "session_id": session_id}
 
     @covers("folding.md#shapes", "folding.md#errors", "seed-004#error-handling")
-    def test_a_branch_that_is_folded_already(self, transport: Transport, project: str) -> None:
-        begun = branch(transport, project)["branch_id"]
+    def test_returning_from_a_folded_branch_is_refused(self, transport: Transport, project: str) -> None:
+        opened = branch(transport, project)["branch_id"]
         fold(transport, project)
-        problem = refused(transport, "context_return", message="m", project_path=project, branch_id=begun)
-        assert (problem.code, problem.message) == (-32003, "Cannot fold branch: branch is not active")
-        assert problem.data == {"branch_id": begun, "current_status": "folded"}
+        error = error_from(transport, "context_return", message="m", project_path=project, branch_id=opened)
+        assert (error.code, error.message) == (-32003, "Cannot fold branch: branch is not active")
+        assert error.data == {"branch_id": opened, "current_status": "folded"}
 
     @covers("folding.md#errors")
-    def test_no_branch_at_all(self, transport: Transport, project: str) -> None:
-        problem = refused(transport, "context_return", message="m", project_path=project)
-        assert (problem.code, problem.message) == (-32003, "Cannot fold branch: branch is not active")
-        assert problem.data == {"branch_id": None, "current_status": None}
+    def test_returning_without_an_open_branch_is_refused(self, transport: Transport, project: str) -> None:
+        error = error_from(transport, "context_return", message="m", project_path=project)
+        assert (error.code, error.message) == (-32003, "Cannot fold branch: branch is not active")
+        assert error.data == {"branch_id": None, "current_status": None}
 
     @covers("folding.md#errors")
-    def test_a_discarded_branch_as_a_target(self, transport: Transport, project: str) -> None:
+    def test_a_rollback_to_a_discarded_branch_is_refused(self, transport: Transport, project: str) -> None:
         first = branch(transport, project)["branch_id"]
         second = branch(transport, project)["branch_id"]
         transport.call("context_rollback", project_path=project, branch_id=first)
-        problem = refused(transport, "context_rollback", project_path=project, branch_id=second)
-        assert (problem.code, problem.message) == (-32003, "Cannot roll back: branch is discarded")
+        error = error_from(transport, "context_rollback", project_path=project, branch_id=second)
+        assert (error.code, error.message) == (-32003, "Cannot roll back: branch is discarded")
 
     @covers("folding.md#context-branch", "folding.md#errors")
-    def test_too_deep(self, transport: Transport, project: str) -> None:
+    def test_a_branch_beyond_the_maximum_depth_is_refused(self, transport: Transport, project: str) -> None:
         for _ in range(8):
             branch(transport, project)
-        problem = refused(transport, "context_branch", description="d", prompt="p", project_path=project)
-        assert problem.code == -32004
-        assert problem.data == {"limit": "branch_depth", "value": 8}
-        assert "8" in problem.message
+        error = error_from(transport, "context_branch", description="d", prompt="p", project_path=project)
+        assert error.code == -32004
+        assert error.data == {"limit": "branch_depth", "value": 8}
+        assert "8" in error.message
 
     @covers(
         "folding.md#project",
@@ -565,7 +578,7 @@ class TestRefusals:
             ("context_branch_status", "project_path", {"project_path": None}),
         ],
     )
-    def test_a_bad_argument_is_named_with_its_rule(
+    def test_an_invalid_argument_is_refused_with_its_field(
         self, transport: Transport, project: str, tool: str, field: str, arguments: dict[str, Any]
     ) -> None:
         good: dict[str, dict[str, Any]] = {
@@ -573,10 +586,10 @@ class TestRefusals:
             "context_return": {"message": "m"},
             "context_record": {"type": "t"},
         }
-        problem = refused(transport, tool, **{"project_path": project, **good.get(tool, {}), **arguments})
-        assert problem.code == -32602
-        assert problem.message.startswith(f"{field} ")
-        assert problem.data == {"field": field}
+        error = error_from(transport, tool, **{"project_path": project, **good.get(tool, {}), **arguments})
+        assert error.code == -32602
+        assert error.message.startswith(f"{field} ")
+        assert error.data == {"field": field}
         assert transport.call("context_branch_status", project_path=project)["session_id"] is None
 
     @pytest.mark.parametrize(
@@ -592,52 +605,52 @@ class TestRefusals:
             ("project_path", {"query": "q", "project_path": "relative"}),
         ],
     )
-    def test_a_recall_that_cannot_be_answered_says_why(
+    def test_an_invalid_recall_is_refused_with_its_field(
         self, transport: Transport, field: str, arguments: dict[str, Any]
     ) -> None:
-        problem = refused(transport, "context_recall", **arguments)
-        assert (problem.code, problem.data) == (-32602, {"field": field})
+        error = error_from(transport, "context_recall", **arguments)
+        assert (error.code, error.data) == (-32602, {"field": field})
 
-    def test_what_was_folded_is_recalled_and_expanded(self, transport: Transport, project: str) -> None:
+    def test_a_folded_branch_is_recalled_and_expanded(self, transport: Transport, project: str) -> None:
         branch(transport, project, description="Why the walrus sinks")
         record(transport, project, content="grep ECONNRESET /var/log/walrus.log")
-        done = fold(transport, project, message="It is too heavy.")
+        returned = fold(transport, project, message="It is too heavy.")
         branch(transport, project, description="Something else")
         fold(transport, project, message="Nothing.")
         for query in ("walrus sinking", "where did we see ECONNRESET?"):
-            told = transport.call("context_recall", query=query, project_path=project, budget=300, since="1d")
-            (found,) = told["folds"]
-            assert (found["id"], found["session_id"], found["project_path"]) == (
-                *(done["branch_id"], transport.call("context_branch_status", project_path=project)["session_id"]),
+            result = transport.call("context_recall", query=query, project_path=project, budget=300, since="1d")
+            (recalled,) = result["folds"]
+            assert (recalled["id"], recalled["session_id"], recalled["project_path"]) == (
+                *(returned["branch_id"], transport.call("context_branch_status", project_path=project)["session_id"]),
                 project,
             )
-        assert told["selection"]["tokens_used"] <= 300
-        assert found["why"] == [{"term": "econnreset", "in": ["operations"], "score": found["score"]}]
-        entries = transport.call("context_expand", project_path=project, branch_id=found["id"])["entries"]
+        assert result["selection"]["tokens_used"] <= 300
+        assert recalled["why"] == [{"term": "econnreset", "in": ["operations"], "score": recalled["score"]}]
+        entries = transport.call("context_expand", project_path=project, branch_id=recalled["id"])["entries"]
         assert any("ECONNRESET" in entry["text"] for entry in entries)
         assert transport.call("context_recall", query="walrus", project_path=f"{project}/elsewhere")["folds"] == []
 
     def test_half_a_surrogate_pair_is_refused(self, transport: Transport, project: str) -> None:
         """It is refused by us, or earlier by a JSON parser that does not accept it."""
-        problem = refused(transport, "context_branch", description="d", prompt="\ud800", project_path=project)
-        assert problem.code in (-32602, -32700)
+        error = error_from(transport, "context_branch", description="d", prompt="\ud800", project_path=project)
+        assert error.code in (-32602, -32700)
 
     @covers("folding.md#context-branch")
-    def test_texts_as_long_as_they_may_be_are_not_too_long(self, transport: Transport, project: str) -> None:
+    def test_texts_of_the_maximum_length_are_accepted(self, transport: Transport, project: str) -> None:
         assert branch(transport, project, description="é" * 200, prompt="é" * 10_000)
         assert fold(transport, project, message="é" * 50_000)["summary"]["tokens_saved"] == 5_000 - 25_000
 
     @covers("folding.md#secrets-scrubbed", "folding.md#context-return", "folding.md#scrubbed-text")
-    def test_secrets_are_redacted_counted_and_never_echoed(self, transport: Transport, project: str) -> None:
+    def test_secrets_are_redacted_and_counted_and_never_returned(self, transport: Transport, project: str) -> None:
         secret = "gh" + "p_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
         branch(transport, project, description=f"try {secret}", prompt=f"use {secret}")
-        told = record(transport, project, content=f"token {secret} and {secret}")
-        assert told["secrets_scrubbed"] == 2
-        done = fold(transport, project, message=f"it was {secret}")
-        assert (done["summary"]["secrets_scrubbed"], done["summary"]["summary_redacted"]) == (5, True)
+        result = record(transport, project, content=f"token {secret} and {secret}")
+        assert result["secrets_scrubbed"] == 2
+        returned = fold(transport, project, message=f"it was {secret}")
+        assert (returned["summary"]["secrets_scrubbed"], returned["summary"]["summary_redacted"]) == (5, True)
         listed = transport.call("context_list_branches", project_path=project)
         assert re.fullmatch(r"try \[REDACTED:[a-z0-9-]+\]", listed["branches"][0]["description"])
-        shown = transport.call("context_expand", project_path=project, branch_id=done["branch_id"])
-        assert secret not in json.dumps([listed, shown])
-        problem = refused(transport, "context_return", message="m", project_path=project, branch_id=secret)
-        assert secret not in json.dumps([problem.message, problem.data])
+        expanded = transport.call("context_expand", project_path=project, branch_id=returned["branch_id"])
+        assert secret not in json.dumps([listed, expanded])
+        error = error_from(transport, "context_return", message="m", project_path=project, branch_id=secret)
+        assert secret not in json.dumps([error.message, error.data])

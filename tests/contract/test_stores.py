@@ -49,7 +49,7 @@ def test_a_key_without_a_session_loads_nothing(run: Run) -> None:
 
 
 @covers("folding.md#events", "store.md#port", "store.md#commit")
-def test_what_was_committed_is_loaded_in_order(run: Run) -> None:
+def test_committed_events_are_loaded_in_order(run: Run) -> None:
     async def act(store: Store) -> None:
         await store.commit(commit_of(KEY, events=3))
         await store.commit(commit_of(KEY, 3, events=2))
@@ -62,7 +62,7 @@ def test_what_was_committed_is_loaded_in_order(run: Run) -> None:
 
 
 @covers("store.md#commit")
-def test_whoever_knows_the_beginning_is_sent_the_rest(run: Run) -> None:
+def test_loading_after_a_known_revision_returns_only_later_events(run: Run) -> None:
     async def act(store: Store) -> None:
         await store.commit(commit_of(KEY, events=5))
         for known, first in (
@@ -78,17 +78,17 @@ def test_whoever_knows_the_beginning_is_sent_the_rest(run: Run) -> None:
 
 
 @covers("store.md#commit")
-def test_texts_come_back_as_they_went_in(run: Run) -> None:
-    strange = "'; DROP TABLE sessions; -- \0 \x1f \u2028 😀 é é \\ \" $1 ?"
+def test_unusual_texts_are_loaded_unchanged(run: Run) -> None:
+    unusual = "'; DROP TABLE sessions; -- \0 \x1f \u2028 😀 é é \\ \" $1 ?"
 
     async def act(store: Store) -> None:
-        key = key_of(strange, owner=strange, name=strange)
-        first = commit_of(key, session_id=strange, operation_id=strange * 1000, answer=strange)
+        key = key_of(unusual, owner=unusual, name=unusual)
+        first = commit_of(key, session_id=unusual, operation_id=unusual * 1000, answer=unusual)
         await store.commit(first)
         log = await store.load(key)
         assert log is not None
-        assert (log.session_id, list(log.events)) == (strange, list(first.events))
-        assert await store.receipt(key, strange * 1000) == CommitReceipt("asked", strange)
+        assert (log.session_id, list(log.events)) == (unusual, list(first.events))
+        assert await store.receipt(key, unusual * 1000) == CommitReceipt("asked", unusual)
 
     run(act)
 
@@ -102,13 +102,13 @@ def test_a_request_is_loaded_and_watched_as_it_was_committed(run: Run) -> None:
         assert log is not None
         assert list(log.events) == requests
         async with watching(store, "local", "0") as watch:
-            assert [seen.event for seen in await take(watch, 3)][1:] == requests
+            assert [watched.event for watched in await take(watch, 3)][1:] == requests
 
     run(act)
 
 
 @covers("folding.md#commit", "store.md#commit")
-def test_a_stale_revision_is_refused_and_leaves_nothing(run: Run) -> None:
+def test_a_commit_with_a_stale_revision_is_refused_and_stores_nothing(run: Run) -> None:
     async def act(store: Store) -> None:
         await store.commit(commit_of(KEY, events=2))
         start = await store.cursor()
@@ -136,7 +136,7 @@ def test_a_stale_revision_is_refused_and_leaves_nothing(run: Run) -> None:
 
 
 @covers("store.md#commit")
-def test_a_session_that_does_not_exist_cannot_be_gone_on_with(run: Run) -> None:
+def test_a_commit_cannot_continue_a_session_that_does_not_exist(run: Run) -> None:
     async def act(store: Store) -> None:
         with pytest.raises(StaleRevision):
             await store.commit(commit_of(KEY, 3))
@@ -145,29 +145,29 @@ def test_a_session_that_does_not_exist_cannot_be_gone_on_with(run: Run) -> None:
     run(act)
 
 
-def test_a_commit_that_nobody_can_send_again_leaves_no_receipt(run: Run) -> None:
+def test_a_commit_without_an_operation_leaves_no_receipt(run: Run) -> None:
     async def act(store: Store) -> None:
-        given = commit_of(KEY)
-        told = await store.commit(replace(given, operation=None))
-        assert (told.answer, told.repeated) == (given.answer, False)
+        commit = commit_of(KEY)
+        receipt = await store.commit(replace(commit, operation=None))
+        assert (receipt.answer, receipt.repeated) == (commit.answer, False)
         assert await store.receipt(KEY, "sess_1/0") is None
         with pytest.raises(StaleRevision):
-            await store.commit(replace(given, operation=None))
+            await store.commit(replace(commit, operation=None))
 
     run(act)
 
 
 @covers("folding.md#commit", "store.md#commit")
-def test_an_operation_id_has_its_effect_once_and_its_answer_always(run: Run) -> None:
+def test_a_repeated_operation_id_has_one_effect_and_the_same_receipt(run: Run) -> None:
     async def act(store: Store) -> None:
         first = commit_of(KEY, operation_id="op", answer="the answer")
-        told = await store.commit(first)
-        assert told == CommitReceipt("asked", "the answer")
+        receipt = await store.commit(first)
+        assert receipt == CommitReceipt("asked", "the answer")
         await store.commit(commit_of(KEY, 1, events=3))
         again = [first, commit_of(KEY, 4, operation_id="op"), commit_of(KEY, 0, session_id="other", operation_id="op")]
         for repeated in again:
-            assert await store.commit(repeated) == told
-        assert await store.receipt(KEY, "op") == told
+            assert await store.commit(repeated) == receipt
+        assert await store.receipt(KEY, "op") == receipt
         log = await store.load(KEY)
         assert log is not None
         assert len(log.events) == 4
@@ -181,15 +181,15 @@ def test_the_same_operation_id_in_two_sessions_is_two_operations(run: Run) -> No
         keys = [KEY, key_of("p2"), key_of(name="n"), key_of(owner="other")]
         for number, key in enumerate(keys):
             await store.commit(commit_of(key, operation_id="op", answer=str(number)))
-        found = [await store.receipt(key, "op") for key in keys]
-        assert [receipt.answer for receipt in found if receipt] == ["0", "1", "2", "3"]
+        receipts = [await store.receipt(key, "op") for key in keys]
+        assert [receipt.answer for receipt in receipts if receipt] == ["0", "1", "2", "3"]
         assert await store.count() == 4
 
     run(act)
 
 
 @covers("folding.md#commit", "store.md#commit")
-def test_of_those_who_race_for_a_revision_one_wins(run: Run) -> None:
+def test_one_of_several_racing_commits_wins_a_revision(run: Run) -> None:
     racers, rounds = 8, times(5, 200)
 
     async def act(store: Store) -> None:
@@ -201,8 +201,8 @@ def test_of_those_who_race_for_a_revision_one_wins(run: Run) -> None:
             return True
 
         for revision in range(rounds):
-            won = await asyncio.gather(*(race(racer, revision) for racer in range(racers)))
-            assert sum(won) == 1
+            wins = await asyncio.gather(*(race(racer, revision) for racer in range(racers)))
+            assert sum(wins) == 1
         log = await store.load(KEY)
         assert log is not None
         assert [event.n for event in log.events] == list(range(1, rounds + 1))
@@ -211,7 +211,7 @@ def test_of_those_who_race_for_a_revision_one_wins(run: Run) -> None:
 
 
 @covers("folding.md#commit", "store.md#commit")
-def test_those_who_race_with_one_operation_id_all_get_its_receipt(run: Run) -> None:
+def test_racing_commits_with_one_operation_id_all_get_its_receipt(run: Run) -> None:
     async def act(store: Store) -> None:
         for turn in range(times(10, 200)):
             tries = [commit_of(KEY, turn, operation_id=f"op {turn}", answer=f"{turn}/{racer}") for racer in range(8)]
@@ -225,13 +225,13 @@ def test_those_who_race_with_one_operation_id_all_get_its_receipt(run: Run) -> N
 
 
 @covers("folding.md#commit")
-def test_whoever_retries_after_losing_gets_through_once(run: Run) -> None:
-    workers, each = 8, times(5, 100)
+def test_a_commit_that_is_retried_after_conflicts_succeeds_once(run: Run) -> None:
+    workers, commits_each = 8, times(5, 100)
 
     async def act(store: Store) -> None:
         async def work(worker: int) -> None:
-            for turn in range(each):
-                for _ in range(workers * each):
+            for turn in range(commits_each):
+                for _ in range(workers * commits_each):
                     log = await store.load(KEY)
                     revision = len(log.events) if log else 0
                     try:
@@ -243,14 +243,14 @@ def test_whoever_retries_after_losing_gets_through_once(run: Run) -> None:
         await asyncio.gather(*map(work, range(workers)))
         log = await store.load(KEY)
         assert log is not None
-        assert [event.n for event in log.events] == list(range(1, workers * each + 1))
+        assert [event.n for event in log.events] == list(range(1, workers * commits_each + 1))
 
     run(act)
 
 
-def test_a_commit_that_cannot_be_kept_does_not_hurt_the_others(run: Run) -> None:
+def test_a_stale_commit_does_not_affect_concurrent_commits(run: Run) -> None:
     async def act(store: Store) -> None:
-        async def broken() -> str:
+        async def stale_commit() -> str:
             try:
                 await store.commit(commit_of(KEY, 7))
             except StaleRevision:
@@ -258,17 +258,19 @@ def test_a_commit_that_cannot_be_kept_does_not_hurt_the_others(run: Run) -> None
             return "kept"
 
         good = [key_of(f"good {number}") for number in range(5)]
-        done = await asyncio.gather(begin(store, *good[:3]), broken(), begin(store, *good[3:]), broken())
-        assert [told for told in done if told] == ["stale", "stale"]
+        outcomes = await asyncio.gather(
+            begin(store, *good[:3]), stale_commit(), begin(store, *good[3:]), stale_commit()
+        )
+        assert [outcome for outcome in outcomes if outcome] == ["stale", "stale"]
         assert await store.count() == len(good)
 
     run(act)
 
 
-def test_events_that_do_not_follow_make_no_commit() -> None:
-    for revision, numbered in ((0, ()), (0, (2,)), (1, (1,)), (0, (1, 3)), (2, (4, 3))):
+def test_a_commit_with_events_out_of_order_is_invalid() -> None:
+    for revision, event_numbers in ((0, ()), (0, (2,)), (1, (1,)), (0, (1, 3)), (2, (4, 3))):
         with pytest.raises(ValueError, match="do not follow"):
-            Commit(KEY, "s", revision, [event_at(n) for n in numbered], commit_of(KEY).operation, "")
+            Commit(KEY, "s", revision, [event_at(n) for n in event_numbers], commit_of(KEY).operation, "")
     with pytest.raises(ValueError, match="another session"):
         commit_of(KEY, summaries=[summary_of(key_of("p2"), "br_1", "text")])
 
@@ -277,7 +279,7 @@ def test_events_that_do_not_follow_make_no_commit() -> None:
 
 
 @covers("folding.md#owner")
-def test_owners_never_see_each_others_things(run: Run) -> None:
+def test_owners_never_see_data_of_each_other(run: Run) -> None:
     async def act(store: Store) -> None:
         start = await store.cursor()
         for owner in ("ann", "bob"):
@@ -292,13 +294,13 @@ def test_owners_never_see_each_others_things(run: Run) -> None:
             assert log is not None
             assert receipt is not None
             assert (len(log.events), receipt.answer) == (revision, owner)
-            found = await store.search(owner, "deployment", None, 10)
-            assert [summary.summary for summary in found] == [f"deployment by {owner}"]
-            told = await store.trajectory(owner, "p1", "br_1", limit=10)
-            assert told is not None
-            assert [entry.text for entry in told.entries] == [f"text of {owner}"]
+            summaries = await store.search(owner, "deployment", None, 10)
+            assert [summary.summary for summary in summaries] == [f"deployment by {owner}"]
+            trajectory = await store.trajectory(owner, "p1", "br_1", limit=10)
+            assert trajectory is not None
+            assert [entry.text for entry in trajectory.entries] == [f"text of {owner}"]
             async with watching(store, owner, start) as watch:
-                assert {seen.key.owner for seen in await take(watch, revision)} == {owner}
+                assert {watched.key.owner for watched in await take(watch, revision)} == {owner}
         assert await store.load(key_of(owner="eve")) is None
         assert await store.search("eve", "deployment", None, 10) == []
         assert await store.trajectory("eve", "p1", "br_1", limit=10) is None
@@ -307,7 +309,7 @@ def test_owners_never_see_each_others_things(run: Run) -> None:
     run(act)
 
 
-def test_a_watcher_is_not_held_up_by_what_others_do(run: Run) -> None:
+def test_a_watcher_is_not_delayed_by_events_of_other_owners(run: Run) -> None:
     async def act(store: Store) -> None:
         async with watching(store, "ann", await store.cursor()) as watch:
             for revision in range(times(120, 3000)):
@@ -321,7 +323,7 @@ def test_a_watcher_is_not_held_up_by_what_others_do(run: Run) -> None:
 # ---- the store as such
 
 
-def test_a_store_that_works_says_so(run: Run) -> None:
+def test_checking_a_working_store_changes_nothing(run: Run) -> None:
     async def act(store: Store) -> None:
         assert await store.count() == 0
         cursor = await store.cursor()
@@ -334,7 +336,7 @@ def test_a_store_that_works_says_so(run: Run) -> None:
     run(act)
 
 
-def test_a_cursor_that_was_given_out_is_known_from_one_that_was_not(run: Run) -> None:
+def test_only_cursors_of_the_store_are_accepted(run: Run) -> None:
     async def act(store: Store) -> None:
         before = await store.cursor()
         await begin(store, KEY)
@@ -353,7 +355,7 @@ def test_a_closed_store_is_unavailable(run: Run) -> None:
         await begin(store, KEY)
         await store.close()
         await store.close()
-        for use in (
+        for method in (
             lambda: store.load(KEY),
             lambda: store.commit(commit_of(KEY, 1)),
             lambda: store.receipt(KEY, "op"),
@@ -367,22 +369,22 @@ def test_a_closed_store_is_unavailable(run: Run) -> None:
             store.check,
             lambda: take(store.watch("local"), 1),
         ):
-            with pytest.raises(StoreUnavailable) as told:
-                await use()
-            assert (told.value.message, told.value.data) == ("State store is unavailable", {"retry": True})
+            with pytest.raises(StoreUnavailable) as raised:
+                await method()
+            assert (raised.value.message, raised.value.data) == ("State store is unavailable", {"retry": True})
 
     run(act)
 
 
-def test_closing_finishes_what_was_taken(run: Run) -> None:
+def test_closing_finishes_commits_that_were_started(run: Run) -> None:
     async def act(store: Store) -> None:
         # The first commit creates what the store needs.
         await begin(store, KEY)
         keys = [key_of(f"p{number}") for number in range(2, 52)]
-        taken = [asyncio.ensure_future(store.commit(commit_of(key))) for key in keys]
+        commits = [asyncio.ensure_future(store.commit(commit_of(key))) for key in keys]
         # After this, every commit has been started.
         await asyncio.sleep(0)
         await store.close()
-        assert len(await asyncio.gather(*taken)) == len(keys)
+        assert len(await asyncio.gather(*commits)) == len(keys)
 
     run(act)

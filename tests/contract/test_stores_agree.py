@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.ports.store import KnownRevision, StaleRevision, Store
-from contextfold.stores.memory import MemoryStore
 from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.contract.sessions import commit_of, key_of, summary_of, take, watching
 from tests.contract.stores import options_on
 from tests.support.clauses import covers
 from tests.support.machine import times
-from tests.support.nats_servers import NatsServer, drop
+from tests.support.memory_store import MemoryStore
+from tests.support.nats_servers import NatsServer, delete_streams
 
-STEPS_MOST = 40
+STEPS_MAX = 40
 HOURS = [f"2026-01-{day:02}T{hour:02}:00:00Z" for day in (1, 2, 3) for hour in (0, 8, 16)]
 KEYS = [
     key_of(project, owner=owner, name=name) for owner in ("ann", "bob") for project, name in (("p", ""), ("q", "n"))
@@ -59,11 +59,11 @@ steps = st.one_of(
 
 
 async def _commit(store: Store, number: int, step: Step) -> object:
-    _, key, off, events, operation_id, at, branch_id, text = step
+    _, key, offset, events, operation_id, at, branch_id, text = step
     log = await store.load(key)
     revision = len(log.events) if log else 0
     session_id = log.session_id if log else f"sess_{number}"
-    expected = max(0, revision + off)
+    expected = max(0, revision + offset)
     entry = ArchiveEntry(
         branch_id, expected + 1, at, "rollback" if "beta" in text else "prompt", text, undone_from=number
     )
@@ -85,67 +85,67 @@ async def _commit(store: Store, number: int, step: Step) -> object:
 
 
 async def _do(store: Store, number: int, step: Step) -> object:
-    told: object = None
+    outcome: object = None
     match step:
         case ("commit", *_):
-            told = await _commit(store, number, step)
+            outcome = await _commit(store, number, step)
         case ("load", key, revision):
             log = await store.load(key)
             rest = await store.load(key, KnownRevision(log.session_id, revision)) if log else None
-            told = log and rest and (log.session_id, list(log.events), list(rest.events))
+            outcome = log and rest and (log.session_id, list(log.events), list(rest.events))
         case ("receipt", key, operation_id):
-            told = await store.receipt(key, operation_id)
+            outcome = await store.receipt(key, operation_id)
         case ("search", key, text):
-            found = await store.search(key.owner, text, key.project_hash, 100)
+            summaries = await store.search(key.owner, text, key.project_hash, 100)
             # The ranking is left to each store.
-            told = sorted(map(repr, found))
+            outcome = sorted(map(repr, summaries))
         case ("trajectory", key, branch_id, after_n, limit):
             part = await store.trajectory(key.owner, key.project_hash, branch_id, after_n=after_n, limit=limit)
-            told = part and ([entry.n for entry in part.entries], sorted(part.rollbacks))
+            outcome = part and ([entry.n for entry in part.entries], sorted(part.rollbacks))
         case ("expire", idle_since, at):
-            told = await store.expire(idle_since, at), await store.count()
+            outcome = await store.expire(idle_since, at), await store.count()
         case ("retain", archive_since, summaries_since):
             await store.retain(archive_since, summaries_since)
-    return told
+    return outcome
 
 
 async def _watched(store: Store, owner: str) -> list[object]:
     """Everything that a watcher from the beginning receives, up to a final event that is added here."""
     last = key_of("the last", owner=owner)
     await store.commit(commit_of(last, session_id="sess_last"))
-    seen: list[object] = []
+    events: list[object] = []
     async with watching(store, owner, "0") as watch:
-        for _ in range(STEPS_MOST * 4):
-            (each,) = await take(watch, 1)
-            seen.append((each.key, each.session_id, each.event))
-            if each.key == last:
+        for _ in range(STEPS_MAX * 4):
+            (watched,) = await take(watch, 1)
+            events.append((watched.key, watched.session_id, watched.event))
+            if watched.key == last:
                 break
-    return seen
+    return events
 
 
 async def _outcomes(store: Store, history: Sequence[Step]) -> list[object]:
     try:
-        told = [await _do(store, number, step) for number, step in enumerate(history)]
-        return [*told, await _watched(store, "ann"), await _watched(store, "bob")]
+        outcomes = [await _do(store, number, step) for number, step in enumerate(history)]
+        return [*outcomes, await _watched(store, "ann"), await _watched(store, "bob")]
     finally:
         await store.close()
 
 
 @covers("folding.md#owner", "store.md#port")
-@given(st.lists(steps, max_size=STEPS_MOST))
+@given(st.lists(steps, max_size=STEPS_MAX))
 def test_sqlite_and_memory_agree_on_any_history(history: list[Step]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        kept = asyncio.run(_outcomes(SqliteStore.open(Path(folder) / "state.db"), history))
-    assert kept == asyncio.run(_outcomes(MemoryStore(), history))
+        outcomes = asyncio.run(_outcomes(SqliteStore.open(Path(folder) / "state.db"), history))
+    assert outcomes == asyncio.run(_outcomes(MemoryStore(), history))
 
 
 @covers("store.md#port")
 @settings(max_examples=times(8, 500))
-@given(st.lists(steps, max_size=STEPS_MOST))
+@given(st.lists(steps, max_size=STEPS_MAX))
 def test_nats_and_memory_agree_on_any_history(nats_server: NatsServer, history: list[Step]) -> None:
     options = options_on(nats_server)
     try:
-        kept = asyncio.run(_outcomes(NatsStore(options), history))
+        outcomes = asyncio.run(_outcomes(NatsStore(options), history))
     finally:
-        asyncio.run(drop(options))
-    assert kept == asyncio.run(_outcomes(MemoryStore(), history))
+        asyncio.run(delete_streams(options))
+    assert outcomes == asyncio.run(_outcomes(MemoryStore(), history))

@@ -16,9 +16,9 @@ from contextfold.scrub.standard import standard_scrubber
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, META_OPERATION, META_SESSION, caller_from
 from contextfold.serve.mcp.fold_tools import call as run_fold_tool
 from contextfold.serve.request_error import RequestError
-from contextfold.stores.memory import MemoryStore
 from tests.support.daemon import Daemon, HttpAgent, Refused
 from tests.support.machine import COMMAND
+from tests.support.memory_store import MemoryStore
 
 STATE, COUNTER = "contextfold/state", "contextfold/counter"
 
@@ -109,12 +109,23 @@ class OverHttp(HttpAgent):
         return answer
 
 
-def named(session: str) -> dict[str, str]:
+def session_meta(session: str) -> dict[str, str]:
     return {META_SESSION: session}
 
 
-def numbered(operation_id: str) -> dict[str, str]:
+def operation_meta(operation_id: str) -> dict[str, str]:
     return {META_OPERATION: operation_id}
 
 
-__all__ = ["COUNTER", "STATE", "Daemon", "InProcess", "OverHttp", "Refused", "Stdio", "Transport", "named", "numbered"]
+__all__ = [
+    "COUNTER",
+    "STATE",
+    "Daemon",
+    "InProcess",
+    "OverHttp",
+    "Refused",
+    "Stdio",
+    "Transport",
+    "operation_meta",
+    "session_meta",
+]

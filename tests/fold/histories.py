@@ -1,4 +1,4 @@
-"""Random histories of a session for property tests: verbs in any order, those that are refused included."""
+"""Random histories of a session for property tests: verbs in any order, including refused ones."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from contextfold.fold.ledger.provider_counts import requested
 from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share
 from contextfold.fold.session import EMPTY, SessionLimits, State, apply, replay
 from contextfold.fold.verbs import RecordedOperation
-from tests.fold import deciding
+from tests.fold import verb_functions
 
 LIMITS = SessionLimits(context_tokens=1_000, depth=3, branches=12)
 
 
-class Plain(NamedTuple):
+class PlainText(NamedTuple):
     text: str
     redactions: int = 0
 
@@ -54,21 +54,21 @@ STEPS = st.builds(
 HISTORIES = st.lists(STEPS, min_size=15, max_size=60)
 
 
-def moment(n: int) -> str:
+def timestamp(n: int) -> str:
     return f"2025-01-17T10:{n // 60 % 60:02}:{n % 60:02}Z"
 
 
-def started() -> list[Event]:
-    return [deciding.begin(moment(0))]
+def new_log() -> list[Event]:
+    return [verb_functions.begin(timestamp(0))]
 
 
 def decide(state: State, step: Step, number: int) -> list[Event]:  # noqa: PLR0911 - one for each verb
     """The events that a step produces; raises FoldError if the step is refused."""
-    at = moment(number)
-    picked = list(state.branches)[step.pick % len(state.branches)] if state.branches else "br_none"
+    at = timestamp(number)
+    branch_id = list(state.branches)[step.pick % len(state.branches)] if state.branches else "br_none"
     match step.verb:
         case "branch":
-            return deciding.branch(
+            return verb_functions.branch(
                 state,
                 LIMITS,
                 at,
@@ -79,43 +79,43 @@ def decide(state: State, step: Step, number: int) -> list[Event]:  # noqa: PLR09
                 redactions=step.flag,
             )
         case "record":
-            work = RecordedOperation(
+            operation = RecordedOperation(
                 "t", step.tokens, "hook", failed=step.flag, redactions=step.pick, call_id=f"c{number}"
             )
-            return deciding.record(state, at, work)
+            return verb_functions.record(state, at, operation)
         case "speak":
-            words = RecordedOperation("prompt", step.tokens, "hook", failed=False, redactions=step.pick, by_user=True)
-            return deciding.record(state, at, words)
+            prompt = RecordedOperation("prompt", step.tokens, "hook", failed=False, redactions=step.pick, by_user=True)
+            return verb_functions.record(state, at, prompt)
         case "fold_recent":
-            return deciding.fold_recent(
+            return verb_functions.fold_recent(
                 state, at, branch_id=f"br_{number}", summary_tokens=step.tokens, redactions=step.pick, limits=LIMITS
             )
         case "compact":
-            summary = RecordedOperation("c", step.tokens, "hook", failed=False, redactions=step.pick, compacts=True)
-            return deciding.record(state, at, summary)
+            compaction = RecordedOperation("c", step.tokens, "hook", failed=False, redactions=step.pick, compacts=True)
+            return verb_functions.record(state, at, compaction)
         case "sent":
-            return _sent(state, step, number, picked)
+            return _sent(state, step, number, branch_id)
         case "rollback":
-            return deciding.rollback(state, at, branch_id=picked, restore_state=step.flag)
+            return verb_functions.rollback(state, at, branch_id=branch_id, restore_state=step.flag)
         case _:
-            target = picked if step.verb == "fold_one" else None
-            return deciding.fold(
+            target = branch_id if step.verb == "fold_one" else None
+            return verb_functions.fold(
                 state, at, branch_id=target, summary="s", summary_tokens=step.tokens, redactions=step.pick
             )
 
 
-def _sent(state: State, step: Step, number: int, picked: str) -> list[Event]:
+def _sent(state: State, step: Step, number: int, branch_id: str) -> list[Event]:
     """The events of a request with the open threads, sometimes with one that is not open, and a fold."""
-    threads = [None, *state.path, *([picked] if step.flag and picked not in state.path else [])]
+    threads = [None, *state.path, *([branch_id] if step.flag and branch_id not in state.path else [])]
     shares = tuple(Share(thread, step.tokens, step.pick, (f"m{number}",)) for thread in threads)
-    sent = Sent(f"r{number}", "anthropic", "m", 900, 500, 2, 1, "", (FoldSeen(picked, 400, 100),), shares, None)
-    texts = [[Plain(text) for text in share.texts] for share in shares]
-    return list(requested(state, moment(number), sent, call_id=sent.id, model=sent.model, texts=texts).events)
+    sent = Sent(f"r{number}", "anthropic", "m", 900, 500, 2, 1, "", (FoldSeen(branch_id, 400, 100),), shares, None)
+    texts = [[PlainText(text) for text in share.texts] for share in shares]
+    return list(requested(state, timestamp(number), sent, call_id=sent.id, model=sent.model, texts=texts).events)
 
 
-def played(steps: list[Step]) -> list[Event]:
+def log_of(steps: list[Step]) -> list[Event]:
     """The log that a history produces."""
-    log = started()
+    log = new_log()
     state = replay(log)
     for number, step in enumerate(steps, 1):
         try:
@@ -127,11 +127,11 @@ def played(steps: list[Step]) -> list[Event]:
     return log
 
 
-def states(log: list[Event]) -> list[State]:
+def states_after(log: list[Event]) -> list[State]:
     """The state after each event."""
-    seen = []
+    states_so_far = []
     state = EMPTY
     for event in log:
         state = apply(state, event)
-        seen.append(state)
-    return seen
+        states_so_far.append(state)
+    return states_so_far

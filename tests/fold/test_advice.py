@@ -1,4 +1,4 @@
-"""What an agent is advised: only what pays, once for each threshold, and something it can do now."""
+"""Advice to an agent: only what pays, once for each threshold, and something that it can do now."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ from contextfold.fold.verbs import RecordedOperation
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, call
 from contextfold.serve.mcp.tools import ToolResult
-from contextfold.stores.memory import MemoryStore
-from tests.fold import deciding
+from tests.fold import verb_functions
+from tests.support.memory_store import MemoryStore
 
 AT = "2026-01-01T00:00:00Z"
 LIMIT = 40_000
-ON = AdviceSettings()
+DEFAULT_SETTINGS = AdviceSettings()
 
 
 def state_with(*descriptions: str, main_tokens: int = 0, tokens: Sequence[int] = ()) -> State:
-    """A session with open branches, one in the other, each with some tokens."""
-    state = replay([deciding.begin(AT)], EMPTY)
+    """A session with nested open branches, each with some tokens."""
+    state = replay([verb_functions.begin(AT)], EMPTY)
     done = RecordedOperation("t", main_tokens, "hook", failed=False, redactions=0)
-    state = replay(deciding.record(state, AT, done), state)
+    state = replay(verb_functions.record(state, AT, done), state)
     for number, description in enumerate(descriptions):
-        events = deciding.branch(
+        events = verb_functions.branch(
             state,
             SessionLimits(),
             AT,
@@ -62,35 +62,35 @@ def state_with(*descriptions: str, main_tokens: int = 0, tokens: Sequence[int] =
     return state
 
 
-def lines(state: State, waiting: int = 0, settings: AdviceSettings = ON) -> list[str]:
+def lines(state: State, waiting: int = 0, settings: AdviceSettings = DEFAULT_SETTINGS) -> list[str]:
     advice = advice_for(state, LIMIT, Thresholds(), settings, RELATIVE_PRICES, waiting_tokens=waiting)
-    return [one.line for one in advice]
+    return [advice_line.line for advice_line in advice]
 
 
-def test_nothing_is_advised_below_what_is_worth_folding() -> None:
+def test_nothing_is_advised_below_the_tokens_worth_folding() -> None:
     assert lines(EMPTY) == []
     assert lines(state_with(main_tokens=TOKENS_WORTH_FOLDING - 1)) == []
     assert lines(state_with("d", tokens=[TOKENS_WORTH_FOLDING - 1])) == []
 
 
-def test_an_open_branch_is_named_with_its_tokens_and_the_way_back() -> None:
+def test_advice_names_the_open_branch_its_tokens_and_context_return() -> None:
     (line,) = lines(state_with("Find the leak", tokens=[6000]))
     assert line.startswith("contextfold: branch br_0 (Find the leak) is open: 6000 of 20000 tokens. ")
     assert "context_return" in line
 
 
-def test_of_nested_branches_the_active_one_is_named() -> None:
+def test_advice_names_the_active_one_of_nested_branches() -> None:
     (line,) = lines(state_with("outer", "inner", tokens=[400, 7000]))
     assert "branch br_1 (inner)" in line
 
 
-def test_what_is_not_recorded_yet_counts() -> None:
+def test_tokens_that_wait_to_be_recorded_count() -> None:
     assert " 6130 of 20000 tokens" in lines(state_with("d", tokens=[100]), waiting=6030)[0]
 
 
-@pytest.mark.parametrize(("tokens", "asks"), [(19_999, False), (20_000, True), (39_000, True)])
-def test_at_the_limit_the_return_is_asked_for_first(tokens: int, asks: bool) -> None:
-    assert ("is at its limit" in lines(state_with("d", tokens=[tokens]))[0]) is asks
+@pytest.mark.parametrize(("tokens", "asks_for_return"), [(19_999, False), (20_000, True), (39_000, True)])
+def test_at_its_limit_a_branch_is_asked_to_return(tokens: int, asks_for_return: bool) -> None:
+    assert ("is at its limit" in lines(state_with("d", tokens=[tokens]))[0]) is asks_for_return
 
 
 def test_the_limit_is_half_of_the_context_unless_it_is_set() -> None:
@@ -99,45 +99,45 @@ def test_the_limit_is_half_of_the_context_unless_it_is_set() -> None:
     assert "is at its limit: 60 of 50 tokens" in lines(state, settings=AdviceSettings(branch_tokens=50))[0]
 
 
-def test_turned_off_nothing_is_advised() -> None:
+def test_nothing_is_advised_if_advice_is_off() -> None:
     assert lines(state_with("d", tokens=[30_000]), settings=AdviceSettings(is_on=False)) == []
     assert lines(state_with(main_tokens=30_000), settings=AdviceSettings(is_on=False)) == []
 
 
-def test_the_main_thread_is_advised_to_fold_what_was_done_since_the_user_spoke() -> None:
+def test_the_main_thread_is_advised_to_fold_the_work_since_the_last_prompt() -> None:
     (line,) = lines(state_with(main_tokens=8_000))
     assert "8000 of 40000 tokens (20 %)" in line
     assert "context_fold" in line
     assert "new session" not in line
 
 
-def test_each_threshold_of_the_main_thread_is_one_more_advice() -> None:
+def test_each_threshold_of_the_main_thread_adds_one_line_of_advice() -> None:
     assert [len(lines(state_with(main_tokens=tokens))) for tokens in (8_000, 20_001, 28_001)] == [1, 2, 3]
 
 
-def test_a_full_main_thread_whose_work_is_folded_already_is_left_alone() -> None:
+def test_a_full_main_thread_without_work_to_fold_gets_no_advice() -> None:
     state = state_with(main_tokens=30_000)
-    words = RecordedOperation("prompt", 100, "hook", failed=False, redactions=0, by_user=True)
-    assert lines(replay(deciding.record(state, AT, words), state)) == []
+    prompt = RecordedOperation("prompt", 100, "hook", failed=False, redactions=0, by_user=True)
+    assert lines(replay(verb_functions.record(state, AT, prompt), state)) == []
 
 
-def test_it_pays_as_late_as_measured() -> None:
-    """The table of one call afterwards: requests until it has paid, with so much in front and so much folded."""
+def test_a_fold_pays_after_as_many_requests_as_measured() -> None:
+    """The table has the requests until one fold has paid, by the tokens before it and the tokens folded."""
     table = {(20_000, 5_000): 10, (20_000, 20_000): 3, (50_000, 5_000): 17, (50_000, 10_000): 8, (100_000, 20_000): 7}
-    assert {given_: -int(-requests_until_paid(*given_, RELATIVE_PRICES) // 1) for given_ in table} == pytest.approx(
-        table, abs=1
-    )
+    assert {
+        arguments: -int(-requests_until_paid(*arguments, RELATIVE_PRICES) // 1) for arguments in table
+    } == pytest.approx(table, abs=1)
 
 
-def test_a_call_beside_another_has_paid_sooner() -> None:
+def test_a_fold_in_a_shared_turn_pays_sooner() -> None:
     table = {(20_000, 5_000): 5, (100_000, 5_000): 5, (50_000, 10_000): 3}
-    for given_, most in table.items():
-        assert requests_until_paid(*given_, RELATIVE_PRICES, is_shared=True) <= most
-        assert not requests_until_paid(*given_, RELATIVE_PRICES) <= most
+    for arguments, maximum in table.items():
+        assert requests_until_paid(*arguments, RELATIVE_PRICES, is_shared=True) <= maximum
+        assert not requests_until_paid(*arguments, RELATIVE_PRICES) <= maximum
 
 
 def test_a_short_conversation_is_not_advised_to_fold() -> None:
-    """Where the proxy sees the requests: the context is small, or there were too few requests to expect many more."""
+    """If the proxy sees the requests, a small context or few requests mean that folding does not pay."""
     assert pays(5_000, 10_000, RELATIVE_PRICES)
     assert not pays(5_000, 10_000, RELATIVE_PRICES, requests=30)
     assert pays(20_000, 10_000, RELATIVE_PRICES, requests=30)
@@ -152,7 +152,7 @@ def test_a_model_whose_cache_is_cheaper_to_read_is_advised_later() -> None:
 
 
 @given(st.text(min_size=1, max_size=200))
-def test_no_description_breaks_the_line_or_looks_like_a_member_of_a_result(description: str) -> None:
+def test_a_description_never_breaks_the_line_or_adds_quotes(description: str) -> None:
     (line,) = lines(state_with(description, tokens=[6000]))
     assert line.isprintable()
     assert not {'"', "'"} & set(line)
@@ -164,20 +164,20 @@ def test_a_long_description_is_shortened_and_a_control_character_is_visible() ->
     assert r"(a b \x1b[2J \u202e)" in lines(state_with("a\n\tb \x1b[2J \u202e", tokens=[6000]))[0]
 
 
-class TestOnce:
+class TestRepetition:
     def results(self, *calls: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:
         tools = {tool.name: tool for tool in FOLD_TOOLS}
 
         async def scenario() -> list[dict[str, Any]]:
             policy = FoldPolicy(limits=SessionLimits(context_tokens=LIMIT))
             service = FoldService(MemoryStore(), standard_scrubber(), policy)
-            made = []
+            results = []
             for name, arguments in calls:
                 answer = await call(tools[name], service, Caller("local"), {"project_path": "/p", **arguments})
                 assert isinstance(answer, ToolResult)
-                made.append(json.loads(answer.text))
+                results.append(json.loads(answer.text))
             await service.close()
-            return made
+            return results
 
         return asyncio.run(scenario())
 
@@ -200,7 +200,7 @@ class TestOnce:
         assert ["reminder" in result for result in results] == [False, True, False, False, True, False]
         assert list(results[1])[-1] == "reminder"
 
-    def test_a_session_that_has_ended_is_not_advised(self) -> None:
+    def test_an_ended_session_gets_no_advice(self) -> None:
         now = datetime(2026, 1, 1, tzinfo=UTC)
 
         async def scenario() -> tuple[str, str]:
@@ -223,7 +223,7 @@ class TestOnce:
         assert after == ""
 
 
-def test_a_request_with_reminders_in_results_is_folded_whatever_the_description_says() -> None:
+def test_reminders_in_results_do_not_prevent_folding() -> None:
     tools = {tool.name: tool for tool in FOLD_TOOLS}
     described = "why {'error': 1}, \"isError\": true and 'branch_id': 'br_1'"
 
@@ -235,32 +235,32 @@ def test_a_request_with_reminders_in_results_is_folded_whatever_the_description_
             ("context_record", {"type": "t", "tokens": 30_000}),
             ("context_return", {"message": "m"}),
         ]
-        made: list[dict[str, object]] = [{"role": "user", "content": "Go."}]
+        messages: list[dict[str, object]] = [{"role": "user", "content": "Go."}]
         for number, (name, arguments) in enumerate(work):
             answer = await call(tools[name], service, Caller("local"), {"project_path": "/p", **arguments})
             assert isinstance(answer, ToolResult)
-            asked = {"type": "tool_use", "id": f"t{number}", "name": name, "input": arguments}
+            tool_use = {"type": "tool_use", "id": f"t{number}", "name": name, "input": arguments}
             result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": answer.text}
-            made += [{"role": "assistant", "content": [asked]}, {"role": "user", "content": [result]}]
+            messages += [{"role": "assistant", "content": [tool_use]}, {"role": "user", "content": [result]}]
         await service.close()
-        return made
+        return messages
 
     receipt = project(asyncio.run(scenario()), "anthropic").receipt
     assert (len(receipt.folds), receipt.turns_dropped, receipt.reason) == (1, 1, OPEN_BRANCH)
 
 
-class TestTheLimit:
-    def test_is_the_setting_then_the_models_window_then_a_default(self) -> None:
+class TestContextLimit:
+    def test_the_limit_is_the_setting_or_the_window_of_the_model_or_a_default(self) -> None:
         policy = FoldPolicy()
         assert policy.context_limit(EMPTY) == 32_768
         assert policy.context_limit(replace(EMPTY, model="some-model")) == 32_768
         assert policy.context_limit(replace(EMPTY, model="claude-opus-4-5-20251101")) == 200_000
         assert policy.context_limit(replace(EMPTY, model="us.anthropic.claude-sonnet-4-5")) == 200_000
         assert policy.context_limit(replace(EMPTY, model="claude-sonnet-4-5[1m]")) == 1_000_000
-        set_ = FoldPolicy(limits=SessionLimits(context_tokens=5_000))
-        assert set_.context_limit(replace(EMPTY, model="claude-opus-4-5")) == 5_000
+        configured = FoldPolicy(limits=SessionLimits(context_tokens=5_000))
+        assert configured.context_limit(replace(EMPTY, model="claude-opus-4-5")) == 5_000
 
-    def test_leaves_out_what_the_host_takes_unless_the_provider_counts_it(self) -> None:
+    def test_the_hosts_own_tokens_are_subtracted_unless_the_provider_counts_them(self) -> None:
         state = replace(EMPTY, model="claude-opus-4-5", host="claude-code")
         assert FoldPolicy().context_limit(state) == 174_000
         assert FoldPolicy().context_limit(replace(state, requests=("r",))) == 200_000

@@ -37,9 +37,9 @@ from contextfold.fold.tool_arguments import (
     rollback_request,
 )
 from contextfold.scrub.standard import standard_scrubber
-from contextfold.stores.memory import MemoryStore
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.support.machine import times
+from tests.support.memory_store import MemoryStore
 
 PROJECT = "/work/app"
 LIMITS = SessionLimits(context_tokens=2_000, depth=4, branches=15)
@@ -47,7 +47,7 @@ KEY = SessionKey("local", project_at(PROJECT).hash, "")
 SCRUBBER = standard_scrubber()
 
 
-class Faulty:
+class FaultyStore:
     """A store whose commits fail on request, either before they happen, or after, so that only the answer is lost."""
 
     def __init__(self, store: Store) -> None:
@@ -88,16 +88,16 @@ class Model:
         else:
             self.main += tokens
 
-    def raised(self, levels: Sequence[int]) -> None:
+    def raise_to(self, levels: Sequence[int]) -> None:
         self.main = max(self.main, levels[0])
-        for known, level in zip(self.path, levels[1:], strict=False):
-            self.branches[known]["tokens"] = max(self.branches[known]["tokens"], level)
+        for other_id, level in zip(self.path, levels[1:], strict=False):
+            self.branches[other_id]["tokens"] = max(self.branches[other_id]["tokens"], level)
 
     def fold(self, branch_id: str, tokens: int) -> None:
         while self.path.pop() != branch_id:
             pass
-        for known, branch in self.branches.items():
-            if branch["status"] == "active" and known not in self.path:
+        for other_id, branch in self.branches.items():
+            if branch["status"] == "active" and other_id not in self.path:
                 branch["status"] = "folded"
         parent = self.branches[branch_id]["parent"]
         if parent is None:
@@ -107,19 +107,19 @@ class Model:
 
     def rollback(self, branch_id: str, *, restore: bool) -> None:
         main, branches, path = copy.deepcopy(self.copies[branch_id])
-        later = [known for known in self.branches if known not in branches]
+        later = [other_id for other_id in self.branches if other_id not in branches]
         if restore:
-            discarded = {known: self.branches[known] for known in later}
+            discarded = {other_id: self.branches[other_id] for other_id in later}
             self.main, self.branches = main, branches | discarded
         self.path = path
-        for known in later:
-            self.branches[known]["status"] = "discarded"
-        for known in path:
-            self.branches[known]["status"] = "active"
+        for other_id in later:
+            self.branches[other_id]["status"] = "discarded"
+        for other_id in path:
+            self.branches[other_id]["status"] = "active"
 
     @property
     def total(self) -> int:
-        return self.main + sum(int(self.branches[known]["tokens"]) for known in self.path)
+        return self.main + sum(int(self.branches[other_id]["tokens"]) for other_id in self.path)
 
 
 class Histories(RuleBasedStateMachine):
@@ -139,7 +139,7 @@ class Histories(RuleBasedStateMachine):
         self.open()
 
     def open(self) -> None:
-        self.store = Faulty(SqliteStore.open(self.folder / "state.db") if self.is_sqlite else MemoryStore())
+        self.store = FaultyStore(SqliteStore.open(self.folder / "state.db") if self.is_sqlite else MemoryStore())
         self.services = [self.service(), self.service()]
 
     def service(self) -> FoldService:
@@ -149,10 +149,10 @@ class Histories(RuleBasedStateMachine):
         self.calls += 1
         return f"{prefix}_{self.calls}"
 
-    def ask(self, tool: str, request: Any, which: int, fault: str, again: bool) -> VerbOutcome | None:
+    def call_tool(self, tool: str, request: Any, which: int, fault: str, repeat: bool) -> VerbOutcome | None:
         """Calls until there is an answer, as a client with an operation id would; None if the call is refused."""
         service = self.services[which]
-        if fault == "" and not again and self.calls % 2:
+        if fault == "" and not repeat and self.calls % 2:
             # Most calls have no operation id, so only the stored state counts for them.
             caller = Caller("local")
         else:
@@ -160,7 +160,7 @@ class Histories(RuleBasedStateMachine):
         more = ("reported",) if tool == "record" else ()
         self.store.fault = fault
         outcomes: list[VerbOutcome] = []
-        for _ in range(2 + again):
+        for _ in range(2 + repeat):
             try:
                 outcomes.append(self.runner.run(getattr(service, tool)(caller, request, *more)))
             except StoreUnavailable:
@@ -169,7 +169,7 @@ class Histories(RuleBasedStateMachine):
             except FoldError:
                 self.store.fault = ""
                 return None
-            if not again:
+            if not repeat:
                 break
         assert len({outcome.answer for outcome in outcomes}) == 1
         return outcomes[0]
@@ -177,55 +177,55 @@ class Histories(RuleBasedStateMachine):
     faults = st.sampled_from(["", "", "before", "after"])
     tokens = st.integers(0, 900)
 
-    @rule(which=st.integers(0, 1), fault=faults, again=st.booleans(), size=st.integers(1, 400))
-    def branch(self, which: int, fault: str, again: bool, size: int) -> None:
+    @rule(which=st.integers(0, 1), fault=faults, repeat=st.booleans(), size=st.integers(1, 400))
+    def branch(self, which: int, fault: str, repeat: bool, size: int) -> None:
         request = branch_request({"description": "d", "prompt": "p" * size, "project_path": PROJECT})
-        outcome = self.ask("branch", request, which, fault, again)
+        outcome = self.call_tool("branch", request, which, fault, repeat)
         is_possible = len(self.model.path) < LIMITS.depth and len(self.model.branches) < LIMITS.branches
         assert (outcome is not None) == is_possible
         if outcome:
             self.model.branch(json.loads(outcome.answer)["branch_id"], -(-size // 4))
 
-    @rule(which=st.integers(0, 1), fault=faults, again=st.booleans(), tokens=tokens)
-    def record(self, which: int, fault: str, again: bool, tokens: int) -> None:
+    @rule(which=st.integers(0, 1), fault=faults, repeat=st.booleans(), tokens=tokens)
+    def record(self, which: int, fault: str, repeat: bool, tokens: int) -> None:
         request = record_request({"type": "t", "tokens": tokens, "project_path": PROJECT})
-        assert self.ask("record", request, which, fault, again)
+        assert self.call_tool("record", request, which, fault, repeat)
         self.model.record(tokens)
 
-    @rule(which=st.integers(0, 1), fault=faults, again=st.booleans(), levels=st.lists(tokens, min_size=5, max_size=5))
-    def sent(self, which: int, fault: str, again: bool, levels: list[int]) -> None:
+    @rule(which=st.integers(0, 1), fault=faults, repeat=st.booleans(), levels=st.lists(tokens, min_size=5, max_size=5))
+    def sent(self, which: int, fault: str, repeat: bool, levels: list[int]) -> None:
         """A request to a model gives every open thread at least this size. Reported by two daemons, it counts once."""
         shares = tuple(Share(*each, 0) for each in zip([None, *self.model.path], levels, strict=False))
         sent = Sent(self.new_id("sent"), "anthropic", "m", 9, 9, 0, None, "", (), shares, None)
         self.store.fault = fault
-        self.runner.run(self.told(self.services[which], sent))
-        if again:
-            self.runner.run(self.told(self.services[1 - which], sent))
+        self.runner.run(self.report_sent(self.services[which], sent))
+        if repeat:
+            self.runner.run(self.report_sent(self.services[1 - which], sent))
         self.store.fault = ""
-        self.model.raised(levels)
+        self.model.raise_to(levels)
 
-    async def told(self, service: FoldService, sent: Sent) -> None:
+    async def report_sent(self, service: FoldService, sent: Sent) -> None:
         service.sent(Target(KEY, PROJECT, None), sent)
         await service.reports.settled(KEY)
 
-    @rule(which=st.integers(0, 1), fault=faults, again=st.booleans(), size=st.integers(0, 300), pick=st.integers(0, 9))
-    def fold(self, which: int, fault: str, again: bool, size: int, pick: int) -> None:
+    @rule(which=st.integers(0, 1), fault=faults, repeat=st.booleans(), size=st.integers(0, 300), pick=st.integers(0, 9))
+    def fold(self, which: int, fault: str, repeat: bool, size: int, pick: int) -> None:
         known = list(self.model.branches)
         target = known[pick] if pick < len(known) else None
         request = return_request({"message": "m" * size, "project_path": PROJECT, "branch_id": target})
-        outcome = self.ask("fold", request, which, fault, again)
+        outcome = self.call_tool("fold", request, which, fault, repeat)
         expected = target or (self.model.path[-1] if self.model.path else None)
         assert (outcome is not None) == (expected in self.model.path)
         if outcome and expected:
             self.model.fold(expected, -(-size // 4))
 
     @precondition(lambda self: self.model.branches)
-    @rule(which=st.integers(0, 1), fault=faults, again=st.booleans(), pick=st.integers(0, 14), restore=st.booleans())
-    def rollback(self, which: int, fault: str, again: bool, pick: int, restore: bool) -> None:
+    @rule(which=st.integers(0, 1), fault=faults, repeat=st.booleans(), pick=st.integers(0, 14), restore=st.booleans())
+    def rollback(self, which: int, fault: str, repeat: bool, pick: int, restore: bool) -> None:
         known = list(self.model.branches)
         target = known[pick % len(known)]
         request = rollback_request({"project_path": PROJECT, "branch_id": target, "restore_state": restore})
-        outcome = self.ask("rollback", request, which, fault, again)
+        outcome = self.call_tool("rollback", request, which, fault, repeat)
         assert (outcome is not None) == (self.model.branches[target]["status"] != "discarded")
         if outcome:
             before = self.model.total
@@ -242,20 +242,20 @@ class Histories(RuleBasedStateMachine):
             self.services = [self.service(), self.service()]
 
     @invariant()
-    def both_daemons_tell_what_the_model_holds(self) -> None:
+    def both_daemons_agree_with_the_model(self) -> None:
         for service in self.services:
             caller, request = Caller("local"), look_request({"project_path": PROJECT})
-            told = json.loads(self.runner.run(service.status(caller, request)).answer)
-            assert told["branch_path"] == ["main", *self.model.path]
-            assert told["token_breakdown"]["main_thread"] == self.model.main
-            assert told["token_breakdown"]["total"] == self.model.total
+            status = json.loads(self.runner.run(service.status(caller, request)).answer)
+            assert status["branch_path"] == ["main", *self.model.path]
+            assert status["token_breakdown"]["main_thread"] == self.model.main
+            assert status["token_breakdown"]["total"] == self.model.total
             listed = json.loads(self.runner.run(service.list_branches(caller, request)).answer)["branches"]
-            assert [(one["id"], one["status"], one["tokens"]) for one in listed] == [
-                (known, branch["status"], branch["tokens"]) for known, branch in self.model.branches.items()
+            assert [(each["id"], each["status"], each["tokens"]) for each in listed] == [
+                (branch_id, branch["status"], branch["tokens"]) for branch_id, branch in self.model.branches.items()
             ]
 
     @invariant()
-    def the_log_is_whole_and_gives_the_state(self) -> None:
+    def the_log_is_complete_and_gives_the_state(self) -> None:
         if not self.services:
             return
         log = self.runner.run(self.store.load(KEY))

@@ -1,4 +1,4 @@
-"""Payloads of hooks, recorded or written by hand: `tests/hosts/recorded/README.md` says which."""
+"""Payloads of hooks. `tests/hosts/recorded/README.md` says which were recorded and which written by hand."""
 
 from __future__ import annotations
 

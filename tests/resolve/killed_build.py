@@ -1,4 +1,4 @@
-"""Run `context` and die by SIGKILL at the N-th step that touches a file.
+"""Runs `context` and kills it with SIGKILL at the N-th step that touches a file.
 
 python killed_build.py exchange|no-exchange N argv…
 """
@@ -25,14 +25,14 @@ STEPS = {
 if sys.argv.pop(1) == "no-exchange":
     # This simulates a file system that does not have the call.
     replace._EXCHANGE = replace._NO_REPLACE = 1 << 30
-left = int(sys.argv.pop(1))
+remaining_steps = int(sys.argv.pop(1))
 
 
 def count_down(event: str, _arguments: object) -> None:
-    global left  # noqa: PLW0603
+    global remaining_steps  # noqa: PLW0603
     if event in STEPS:
-        left -= 1
-        if left == 0:
+        remaining_steps -= 1
+        if remaining_steps == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
 

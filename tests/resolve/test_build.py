@@ -1,4 +1,4 @@
-"""What becomes a document, and what a build may replace."""
+"""Which files become documents, and what a build may replace."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pytest
 from contextfold import open_cache
 from contextfold.resolve import files, replace
 from tests.support.clauses import covers
-from tests.support.machine import ROOT, Call, as_nobody, beside, context, ids, write_files
+from tests.support.machine import ROOT, Call, as_nobody, context, file_version, ids, leftover_files, write_files
 
 KILLER = ROOT / "tests" / "resolve" / "killed_build.py"
 
 
-class TestWhatIsADocument:
+class TestDocumentChoice:
     @covers("resolve.md#which-files")
-    def test_only_files_that_end_in_md_exactly(self, tmp_path: Path, call: Call) -> None:
+    def test_only_names_that_end_in_md_are_documents(self, tmp_path: Path, call: Call) -> None:
         names = [
             "a.md",
             ".hidden.md",
@@ -38,7 +38,7 @@ class TestWhatIsADocument:
         assert ids(tmp_path / "c") == [".git/b.md", ".hidden.md", "a.md", "f.md/g.md"]
 
     @covers("resolve.md#which-files")
-    def test_links_pipes_and_sockets(self, tmp_path: Path, call: Call) -> None:
+    def test_links_to_files_are_documents_and_other_special_files_are_not(self, tmp_path: Path, call: Call) -> None:
         docs = write_files(tmp_path / "docs", {"real.md": "x", "folder/in.md": "y"})
         (docs / "link.md").symlink_to("real.md")
         (docs / "nowhere.md").symlink_to("nothing")
@@ -52,14 +52,14 @@ class TestWhatIsADocument:
         assert ids(tmp_path / "c") == ["folder/in.md", "link.md", "real.md"]
 
     @covers("resolve.md#identity")
-    def test_the_id_is_lowercase_with_slashes_and_the_source_is_as_it_was(self, tmp_path: Path, call: Call) -> None:
+    def test_the_id_is_lowercase_with_slashes_and_the_source_is_unchanged(self, tmp_path: Path, call: Call) -> None:
         write_files(tmp_path / "docs", {"Sub/ΑΣ\\B.md": "x"})
         assert call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c").code == 0
         (document,) = (json.loads(path.read_text()) for path in (tmp_path / "c" / "documents").iterdir())
         assert (document["id"], document["source"]) == ("sub/ας/b.md", "Sub/ΑΣ\\B.md")
 
     @covers("resolve.md#identity")
-    def test_two_files_with_one_id_are_both_named(self, tmp_path: Path, call: Call) -> None:
+    def test_two_files_with_the_same_id_are_an_error_that_names_both(self, tmp_path: Path, call: Call) -> None:
         write_files(tmp_path / "docs", {"A.md": "1", "a.md": "2"})
         ran = call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c")
         assert ran.code == 5
@@ -68,7 +68,7 @@ class TestWhatIsADocument:
         assert os.listdir(tmp_path) == ["docs"]
 
     @covers("resolve.md#content")
-    def test_a_byte_order_mark_and_crlf_stay(self, tmp_path: Path, call: Call) -> None:
+    def test_a_byte_order_mark_and_crlf_are_preserved(self, tmp_path: Path, call: Call) -> None:
         content = b"\xef\xbb\xbfone\r\ntwo\r"
         write_files(tmp_path / "docs", {"a.md": content})
         assert call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c").code == 0
@@ -77,7 +77,9 @@ class TestWhatIsADocument:
 
     @covers("resolve.md#content")
     @pytest.mark.parametrize("content", [b"\xff", b"ok \xc0\xaf", b"\xed\xa0\x80", b"\xf5\x80\x80\x80", b"a\xe2\x82"])
-    def test_a_document_that_is_not_utf_8_is_named(self, content: bytes, tmp_path: Path, call: Call) -> None:
+    def test_a_document_that_is_not_utf_8_is_an_error_that_names_it(
+        self, content: bytes, tmp_path: Path, call: Call
+    ) -> None:
         write_files(tmp_path / "docs", {"a.md": "fine", "bad.md": content})
         ran = call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c")
         assert ran.code == 5
@@ -85,11 +87,11 @@ class TestWhatIsADocument:
         assert os.listdir(tmp_path) == ["docs"]
 
 
-class TestWhatMayBeReplaced:
+class TestReplacement:
     @covers("resolve.md#replacing")
     @pytest.mark.parametrize("force", [False, True])
     @pytest.mark.parametrize("kind", ["file", "dangling link", "folder", "link to a file"])
-    def test_what_is_no_cache_is_left_alone(
+    def test_a_target_that_is_no_cache_is_refused_and_unchanged(
         self, kind: str, force: bool, sources: Path, tmp_path: Path, call: Call
     ) -> None:
         target = tmp_path / "c"
@@ -108,17 +110,17 @@ class TestWhatMayBeReplaced:
         assert os.path.lexists(target)
         assert not target.is_dir() or os.listdir(target) == ["precious.txt"]
         assert not (tmp_path / "nowhere").exists()
-        assert beside(target) == []
+        assert leftover_files(target) == []
 
     @covers("product.md#cache-commands", "resolve.md#identity", "resolve.md#replacing")
-    def test_an_empty_folder_is_replaced_by_force_only(self, sources: Path, tmp_path: Path, call: Call) -> None:
+    def test_an_empty_folder_is_replaced_only_with_force(self, sources: Path, tmp_path: Path, call: Call) -> None:
         (tmp_path / "c").mkdir()
         assert call("build", "--sources", sources, "--cache", tmp_path / "c").code == 6
         assert call("build", "--sources", sources, "--cache", tmp_path / "c", "--force").code == 0
         assert len(ids(tmp_path / "c")) == 3
 
     @covers("resolve.md#replacing")
-    def test_a_cache_behind_a_link_is_replaced_where_it_lies(
+    def test_a_link_remains_and_the_cache_that_it_names_is_replaced(
         self, sources: Path, cache: Path, tmp_path: Path, call: Call
     ) -> None:
         (tmp_path / "current").symlink_to(cache)
@@ -128,13 +130,13 @@ class TestWhatMayBeReplaced:
         assert "new.md" in ids(cache)
 
     @covers("resolve.md#replacing")
-    def test_an_invalid_cache_can_be_made_anew(self, sources: Path, cache: Path, call: Call) -> None:
+    def test_an_invalid_cache_can_be_replaced(self, sources: Path, cache: Path, call: Call) -> None:
         (cache / "manifest.json").write_text("broken")
         assert call("build", "--sources", sources, "--cache", cache, "--force").code == 0
         assert call("verify", "--cache", cache).code == 0
 
     @covers("resolve.md#content")
-    def test_missing_parents_are_made_and_removed_again_on_failure(
+    def test_missing_parent_folders_are_created_and_removed_after_a_failure(
         self, sources: Path, tmp_path: Path, call: Call
     ) -> None:
         target = tmp_path / "a" / "b" / "c"
@@ -152,17 +154,17 @@ class TestWhatMayBeReplaced:
         assert call("build", "--sources", sources, "--cache", cache, "--force").code == 5
         assert (cache / "manifest.json").read_bytes() == before
         assert call("verify", "--cache", cache).code == 0
-        assert beside(cache) == []
+        assert leftover_files(cache) == []
 
     @covers("product.md#platforms")
-    def test_without_an_exchange_call_the_old_cache_is_set_aside_and_brought_back(
+    def test_without_an_exchange_call_an_interrupted_replacement_is_undone(
         self, sources: Path, cache: Path, call: Call, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(replace, "_rename_with", lambda _flag, _old, _new: False)
         (sources / "new.md").write_text("new")
         assert call("build", "--sources", sources, "--cache", cache, "--force").code == 0
         assert "new.md" in ids(cache)
-        assert beside(cache) == []
+        assert leftover_files(cache) == []
         # This is the state after a kill between the two renames.
         cache.rename(cache.parent / f".{cache.name}{files.SET_ASIDE_SUFFIX.decode()}")
         (sources / "bad.md").write_bytes(b"\xff")
@@ -170,24 +172,24 @@ class TestWhatMayBeReplaced:
         assert "new.md" in ids(cache)
 
     @covers("resolve.md#replacing")
-    def test_a_cache_that_is_there_is_kept_without_force(self, sources: Path, cache: Path, call: Call) -> None:
-        before = (cache / "manifest.json").stat()
+    def test_an_existing_cache_is_not_replaced_without_force(self, sources: Path, cache: Path, call: Call) -> None:
+        before = file_version(cache / "manifest.json")
         ran = call("build", "--sources", sources, "--cache", cache)
         assert ran.code == 6
         assert "--force" in ran.err
-        assert (cache / "manifest.json").stat() == before
+        assert file_version(cache / "manifest.json") == before
 
     @covers("resolve.md#replacing")
-    @pytest.mark.parametrize("inside", ["", "docs"])
-    def test_a_build_never_deletes_its_own_sources(self, inside: str, tmp_path: Path, call: Call) -> None:
+    @pytest.mark.parametrize("sources_folder", ["", "docs"])
+    def test_a_build_never_deletes_its_own_sources(self, sources_folder: str, tmp_path: Path, call: Call) -> None:
         project = write_files(tmp_path / "project", {"manifest.json": "{}", "docs/a.md": "a", "code.py": "x"})
-        ran = call("build", "--sources", project / inside, "--cache", project, "--force")
+        ran = call("build", "--sources", project / sources_folder, "--cache", project, "--force")
         assert ran.code == 6
         assert "choose another path" in ran.err
         assert (project / "docs" / "a.md").read_text() == "a"
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
-    def test_a_read_only_cache_is_replaced_again_and_again(self, sources: Path, tmp_path: Path) -> None:
+    def test_a_read_only_cache_can_be_replaced_repeatedly(self, sources: Path, tmp_path: Path) -> None:
         target = tmp_path / "open" / "c"
         target.parent.mkdir(mode=0o777)
         target.parent.chmod(0o777)
@@ -196,16 +198,16 @@ class TestWhatMayBeReplaced:
             ran = as_nobody(tmp_path, *argv)
             assert ran.returncode == 0, ran.stderr
             subprocess.run(["chmod", "-R", "a-w", target], check=True)
-            assert beside(target) == []
+            assert leftover_files(target) == []
 
     @covers("resolve.md#packed-index")
-    def test_only_the_contracts_files_and_the_pack_lie_in_a_cache(self, cache: Path) -> None:
+    def test_a_cache_has_only_the_specified_files_and_the_pack(self, cache: Path) -> None:
         assert sorted(os.listdir(cache)) == ["documents", "index.json", "manifest.json", "pack"]
         relevance = ["relevance-contents", "relevance-head", "relevance-index"]
         assert sorted(os.listdir(cache / "pack")) == ["postings", *relevance, "table"]
 
     @covers("resolve.md#cache-version")
-    def test_created_at_is_utc_wherever_we_are(self, sources: Path, tmp_path: Path) -> None:
+    def test_created_at_is_utc_in_every_time_zone(self, sources: Path, tmp_path: Path) -> None:
         before = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         env = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "TZ": "Asia/Tokyo"}
         assert context("build", "--sources", sources, "--cache", tmp_path / "c", env=env).code == 0
@@ -214,12 +216,12 @@ class TestWhatMayBeReplaced:
 
     @covers("resolve.md#replacing")
     @pytest.mark.parametrize("documents", [3, 600])
-    def test_everything_is_on_the_disk_before_it_is_put_in_place(
+    def test_all_files_are_synced_before_the_cache_is_renamed(
         self, documents: int, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         write_files(tmp_path / "docs", {f"{n}.md": f"{n}" for n in range(documents)})
         steps: list[str] = []
-        real_fsync, real_rename, real_together = os.fsync, replace._rename_with, files._sync_file_system
+        real_fsync, real_rename, real_sync_all = os.fsync, replace._rename_with, files._sync_file_system
 
         def fsync(descriptor: int) -> None:
             steps.append(os.readlink(f"/proc/self/fd/{descriptor}"))
@@ -231,12 +233,12 @@ class TestWhatMayBeReplaced:
             steps.append("rename")
             return real_rename(flag, old, new)
 
-        def together(folder: bytes) -> bool:
-            steps.append("together")
-            return real_together(folder)
+        def sync_all(folder: bytes) -> bool:
+            steps.append("sync_all")
+            return real_sync_all(folder)
 
         monkeypatch.setattr(replace, "_rename_with", rename_with)
-        monkeypatch.setattr(files, "_sync_file_system", together)
+        monkeypatch.setattr(files, "_sync_file_system", sync_all)
         assert call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c").code == 0
         before, after = steps[: steps.index("rename")], steps[steps.index("rename") + 1 :]
         assert after == [str(tmp_path)]
@@ -245,9 +247,9 @@ class TestWhatMayBeReplaced:
             assert {"manifest.json", "index.json", "table", "postings", "documents", "pack"} <= staged
             assert len([step for step in before if "/documents/" in step]) == documents
         else:
-            assert "together" in before
+            assert "sync_all" in before
 
-    def test_awkward_targets_end_in_words(self, sources: Path, tmp_path: Path, call: Call) -> None:
+    def test_unusual_target_paths_are_built_or_refused(self, sources: Path, tmp_path: Path, call: Call) -> None:
         os.mkfifo(tmp_path / f".pipe{files.STAGING_SUFFIX.decode()}")
         assert call("build", "--sources", sources, "--cache", tmp_path / "pipe").code == 6
         assert call("build", "--sources", sources, "--cache", "").code == 6
@@ -258,7 +260,7 @@ class TestWhatMayBeReplaced:
         assert call("build", "--sources", sources, "--cache", tmp_path / ("n" * 239 + "m")).code == 0
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
-    def test_a_working_folder_that_may_not_be_entered_is_an_error(self, sources: Path, tmp_path: Path) -> None:
+    def test_a_working_folder_without_permission_is_an_error(self, sources: Path, tmp_path: Path) -> None:
         (tmp_path / "private").mkdir(mode=0o700)
         ran = as_nobody(tmp_path, "build", "--sources", str(sources), "--cache", "new/c", cwd=tmp_path / "private")
         assert ran.returncode == 6, ran

@@ -1,4 +1,4 @@
-"""A build makes the whole cache or leaves everything unchanged, whatever happens to it."""
+"""A build makes a complete cache or changes nothing, whatever interrupts it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from contextfold import open_cache
 from tests.support.clauses import covers
 from tests.support.forked import forker
-from tests.support.machine import COMMAND, ROOT, Call, as_nobody, beside, context, ids, times, write_files
+from tests.support.machine import COMMAND, ROOT, Call, as_nobody, context, ids, leftover_files, times, write_files
 from tests.support.waiting import until
 
 PATIENCE_S = 60
@@ -26,9 +26,11 @@ KILLER = ROOT / "tests" / "resolve" / "killed_build.py"
 
 class TestFailures:
     @covers("resolve.md#identity")
-    @pytest.mark.parametrize("what", ["missing", "a file"])
-    def test_sources_that_are_no_folder(self, what: str, tmp_path: Path, call: Call) -> None:
-        if what == "a file":
+    @pytest.mark.parametrize("sources_are", ["missing", "a file"])
+    def test_sources_that_are_missing_or_a_file_are_an_error(
+        self, sources_are: str, tmp_path: Path, call: Call
+    ) -> None:
+        if sources_are == "a file":
             (tmp_path / "docs").write_text("x")
         ran = call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c")
         assert ran.code == 6
@@ -37,7 +39,9 @@ class TestFailures:
     @covers("resolve.md#content", "seed-000#error-types", "seed-003#canonical-error-codes")
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
     @pytest.mark.parametrize("unreadable", ["security.md", "notes"])
-    def test_what_cannot_be_read_is_named_never_skipped(self, unreadable: str, sources: Path, tmp_path: Path) -> None:
+    def test_an_unreadable_source_is_an_error_that_names_it(
+        self, unreadable: str, sources: Path, tmp_path: Path
+    ) -> None:
         (sources / unreadable).chmod(0)
         ran = as_nobody(tmp_path, "build", "--sources", str(sources), "--cache", str(tmp_path / "c"))
         assert ran.returncode == 6
@@ -90,8 +94,8 @@ class TestFailures:
     @covers("resolve.md#exit-codes")
     def test_a_file_too_large_to_write_ends_in_an_error(self, tmp_path: Path) -> None:
         write_files(tmp_path / "docs", {"a.md": "x" * 100_000})
-        limited = f"ulimit -f 10; exec {COMMAND} build --sources docs --cache c"
-        ran = subprocess.run(["sh", "-c", limited], cwd=tmp_path, capture_output=True, text=True, check=False)
+        script = f"ulimit -f 10; exec {COMMAND} build --sources docs --cache c"
+        ran = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert ran.returncode == 6, ran
         assert os.listdir(tmp_path) == ["docs"]
 
@@ -122,8 +126,8 @@ class TestFailures:
             assert not (tmp_path / "c").exists()
 
     @covers("resolve.md#replacing")
-    def test_a_cache_is_never_made_of_half_written_sources(self, tmp_path: Path) -> None:
-        """A writer rewrites one file again and again; each build has one of its complete versions, or fails."""
+    def test_a_cache_never_has_a_partially_written_source(self, tmp_path: Path) -> None:
+        """A thread rewrites one file repeatedly. Each build has one of its complete versions, or fails."""
         docs = write_files(tmp_path / "docs", {f"{n}.md": "x" for n in range(40)})
         versions = [letter * 200_000 for letter in "ab"]
         (docs / "busy.md").write_text(versions[0])
@@ -173,7 +177,7 @@ class TestFailures:
         assert not (tmp_path / "c").exists()
 
     @covers("resolve.md#content")
-    def test_a_path_that_is_not_utf_8_is_named(self, tmp_path: Path, call: Call) -> None:
+    def test_a_path_that_is_not_utf_8_is_an_error_that_names_it(self, tmp_path: Path, call: Call) -> None:
         (tmp_path / "docs").mkdir()
         with open(os.fsencode(tmp_path) + b"/docs/bad\xff.md", "w"):
             pass
@@ -182,7 +186,7 @@ class TestFailures:
         assert "bad\udcff.md" in ran.err
         assert os.listdir(tmp_path) == ["docs"]
 
-    def test_a_files_name_cannot_forge_a_line_or_draw_on_the_terminal(self, tmp_path: Path, call: Call) -> None:
+    def test_control_characters_of_file_names_are_escaped_in_messages(self, tmp_path: Path, call: Call) -> None:
         write_files(tmp_path / "docs", {"a\nreason: all is well\x1b[31m.md": b"\xff"})
         ran = call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c")
         assert len(ran.err.splitlines()) == 2
@@ -199,16 +203,16 @@ class TestFailures:
 
 @pytest.fixture(scope="module")
 def many_documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """So many that a build of them can be interrupted."""
+    """So many documents that a build can be interrupted."""
     return write_files(tmp_path_factory.mktemp("many"), {f"{n}.md": f"word{n} " * 50 for n in range(3000)})
 
 
 class TestKilled:
     @pytest.mark.parametrize("exchange", ["exchange", "no-exchange"])
-    def test_killed_on_and_on_the_next_build_always_succeeds(
+    def test_after_any_number_of_killed_builds_the_next_one_succeeds(
         self, exchange: str, sources: Path, tmp_path: Path, call: Call
     ) -> None:
-        """Each build is killed one step later than the one before, and works on what that one left."""
+        """Each build is killed one step later than the previous one, and starts from the files that it left."""
         target = tmp_path / "c"
         assert call("build", "--sources", sources, "--cache", target).code == 0
         argv = ["build", "--sources", str(sources), "--cache", str(target), "--force"]
@@ -219,13 +223,13 @@ class TestKilled:
             ran = call(*argv)
             assert ran.code == 0, (step, ran.err)
             assert call("verify", "--cache", target).code == 0
-            assert beside(target) == []
+            assert leftover_files(target) == []
         else:
             pytest.fail("the build never ran to its end")
 
     @covers("resolve.md#replacing")
     @pytest.mark.parametrize("force", [False, True])
-    def test_killed_at_any_step_it_leaves_the_old_cache_or_the_new(
+    def test_a_build_killed_at_any_step_leaves_the_old_cache_or_the_new(
         self, force: bool, sources: Path, tmp_path: Path, call: Call
     ) -> None:
         target = tmp_path / "c"
@@ -254,42 +258,44 @@ class TestKilled:
             pytest.fail("the build never ran to its end")
         assert outcomes == ({"old", "new"} if force else {"nothing", "new"})
         assert call("build", "--sources", sources, "--cache", target, "--force").code == 0
-        assert beside(target) == []
+        assert leftover_files(target) == []
 
     @covers("product.md#checks", "resolve.md#replacing")
-    def test_killed_at_a_random_moment(self, tmp_path: Path, call: Call) -> None:
+    def test_a_build_killed_at_a_random_moment_leaves_a_valid_cache(self, tmp_path: Path, call: Call) -> None:
         docs = write_files(tmp_path / "docs", {f"{n}.md": f"word{n} " * 50 for n in range(300)})
         target = tmp_path / "c"
         assert call("build", "--sources", docs, "--cache", target).code == 0
-        chance = random.Random(20240607)
+        rng = random.Random(20240607)
         for _ in range(times(4, 300)):
             process = subprocess.Popen(
                 [COMMAND, "build", "--sources", docs, "--cache", target, "--force"], stderr=subprocess.PIPE
             )
-            time.sleep(chance.uniform(0.02, 0.5))
+            time.sleep(rng.uniform(0.02, 0.5))
             process.kill()
             process.communicate()
             assert call("verify", "--cache", target).code == 0
         assert call("build", "--sources", docs, "--cache", target, "--force").code == 0
-        assert beside(target) == []
+        assert leftover_files(target) == []
 
     @covers("resolve.md#replacing")
-    @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-    def test_a_polite_end_cleans_up(self, how: signal.Signals, many_documents: Path, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+    def test_a_build_ended_by_a_signal_removes_its_files(
+        self, signal_number: signal.Signals, many_documents: Path, tmp_path: Path
+    ) -> None:
         target = tmp_path / "c"
         argv: list[str | Path] = [COMMAND, "build", "--sources", many_documents, "--cache", target]
         process = subprocess.Popen(argv, stderr=subprocess.PIPE)
-        until(lambda: bool(beside(target)) or process.poll() is not None, every_s=0.002)
-        process.send_signal(how)
+        until(lambda: bool(leftover_files(target)) or process.poll() is not None, every_s=0.002)
+        process.send_signal(signal_number)
         process.communicate(timeout=60)
-        assert process.returncode == 128 + how
+        assert process.returncode == 128 + signal_number
         assert os.listdir(tmp_path) == []
 
-    def test_a_hangup_that_is_ignored_stays_ignored(self, many_documents: Path, tmp_path: Path) -> None:
+    def test_a_build_under_nohup_ignores_sighup(self, many_documents: Path, tmp_path: Path) -> None:
         target = tmp_path / "c"
         argv: list[str | Path] = ["nohup", COMMAND, "build", "--sources", many_documents, "--cache", target]
         process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        until(lambda: bool(beside(target)) or process.poll() is not None, every_s=0.002)
+        until(lambda: bool(leftover_files(target)) or process.poll() is not None, every_s=0.002)
         assert process.poll() is None
         process.send_signal(signal.SIGHUP)
         process.communicate(timeout=60)
@@ -297,35 +303,33 @@ class TestKilled:
         assert len(ids(target)) == 3000
 
 
-class TestTwoOfUs:
-    def test_two_builds_to_one_target_end_in_one_cache_and_clear_errors(self, tmp_path: Path, call: Call) -> None:
+class TestConcurrency:
+    def test_concurrent_builds_of_one_target_leave_one_valid_cache(self, tmp_path: Path, call: Call) -> None:
         docs = write_files(tmp_path / "docs", {f"{n}.md": f"word{n} " * 20 for n in range(200)})
         target = tmp_path / "c"
         for turn in range(times(2, 60)):
             force = ["--force"] if turn else []
             argv: list[str | Path] = [COMMAND, "build", "--sources", docs, "--cache", target, *force]
-            racers = [subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) for _ in range(4)]
-            ends = [(racer.communicate()[1], racer.returncode) for racer in racers]
-            assert {code for _, code in ends} <= {0, 6}
-            assert [code for _, code in ends].count(0) >= 1
-            for err, code in ends:
+            processes = [subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+            results = [(process.communicate()[1], process.returncode) for process in processes]
+            assert {code for _, code in results} <= {0, 6}
+            assert [code for _, code in results].count(0) >= 1
+            for err, code in results:
                 assert code == 0 or "another build is writing" in err or "already there" in err, err
             assert call("verify", "--cache", target).code == 0
-            assert beside(target) == []
+            assert leftover_files(target) == []
 
-    def test_two_builds_below_one_missing_parent_both_succeed(self, sources: Path, tmp_path: Path) -> None:
+    def test_concurrent_builds_below_one_missing_parent_all_succeed(self, sources: Path, tmp_path: Path) -> None:
         for turn in range(times(3, 100)):
             argvs: list[list[str | Path]] = [
                 [COMMAND, "build", "--sources", sources, "--cache", tmp_path / f"new{turn}" / "q" / n] for n in "abc"
             ]
-            racers = [subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) for argv in argvs]
-            ends = [(racer.communicate()[1], racer.returncode) for racer in racers]
-            assert [code for _, code in ends] == [0, 0, 0], ends
+            processes = [subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) for argv in argvs]
+            results = [(process.communicate()[1], process.returncode) for process in processes]
+            assert [code for _, code in results] == [0, 0, 0], results
 
     @covers("product.md#checks", "resolve.md#replacing")
-    def test_who_reads_while_the_cache_is_replaced_gets_the_old_answer_or_the_new(
-        self, tmp_path: Path, call: Call
-    ) -> None:
+    def test_readers_during_a_replacement_get_the_old_answer_or_the_new(self, tmp_path: Path, call: Call) -> None:
         target = tmp_path / "c"
         for name in ("one", "two"):
             write_files(tmp_path / name, {f"{n}.md": name for n in range(30)})

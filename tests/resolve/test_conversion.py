@@ -1,4 +1,4 @@
-"""HTML pages and notebooks become text with headings that sections can be cut at."""
+"""HTML pages and notebooks are converted to Markdown with headings."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class TestHtml:
             "# Roll back\n\nOne two\u00a0three\nfour <five>\n\n- first\n- second\n\n```\na  b\n  c\n```\n\n### Deep\n"
         )
 
-    def test_a_page_without_headings_is_headed_by_its_title(self) -> None:
+    def test_a_page_without_headings_gets_its_title_as_heading(self) -> None:
         assert html_text("<title> The\n page </title><p>text") == "# The page\n\ntext\n"
 
-    def test_text_that_looks_like_a_heading_or_a_fence_is_no_such_thing(self) -> None:
+    def test_text_that_looks_like_markdown_is_escaped(self) -> None:
         assert html_text("<p># one</p><p>``` two</p>a # b") == "\\# one\n\n\\``` two\n\na # b\n"
         assert html_text("<pre>```\n# x</pre>") == "````\n```\n# x\n````\n"
 
-    def test_rows_of_a_table_are_lines(self) -> None:
+    def test_each_row_of_a_table_is_a_line(self) -> None:
         assert html_text("<table><tr><th>a<th>b<tr><td>1<td>2</table>") == "a | b\n\n1 | 2\n"
 
     def test_broken_markup_loses_no_text(self) -> None:
@@ -57,7 +57,7 @@ class TestHtml:
         ["<div>", "<!--", '<a b="', "<script>", "<title>", "&#", "<", "</a", "<pre>`", "<nav>", "<![CDATA[", "x"],
     )
     def test_hostile_pages_take_linear_time(self, unit: str) -> None:
-        """Quadratic time on such a page would not end; the suite's timeout is the judge."""
+        """With quadratic time this test would exceed its timeout."""
         html_text(unit * (HOSTILE_CHARACTERS // len(unit)))
 
     @given(
@@ -65,13 +65,13 @@ class TestHtml:
             st.sampled_from(["<p>", "</p>", "<!--", "-->", "<", ">", '"', "a=", "&amp;", "x ", "<pre>", "\n", "#"])
         )
     )
-    def test_any_page_gives_text_that_ends_its_last_line(self, parts: list[str]) -> None:
+    def test_the_text_of_any_page_is_empty_or_ends_with_a_newline(self, parts: list[str]) -> None:
         text = html_text("".join(parts))
         assert text == "" or (text.endswith("\n") and text.strip())
 
 
 class TestNotebook:
-    def test_prose_code_and_outputs_in_order(self) -> None:
+    def test_prose_code_and_outputs_are_converted_in_order(self) -> None:
         notebook = {
             "metadata": {"language_info": {"name": "python"}},
             "cells": [
@@ -90,25 +90,25 @@ class TestNotebook:
         text = notebook_text(json.dumps(notebook).encode())
         assert text == "# Title\ntext\n\n```python\nprint(1)\n```\n\n```\n1\n\nE: bad\n```\n"
 
-    def test_format_3_is_read_too(self) -> None:
+    def test_notebooks_of_format_3_are_supported(self) -> None:
         cells = [{"cell_type": "heading", "level": 2, "source": "Old"}, {"cell_type": "code", "input": "x = 1"}]
         assert notebook_text(json.dumps({"worksheets": [{"cells": cells}]}).encode()) == "## Old\n\n```\nx = 1\n```\n"
 
-    def test_an_output_is_bounded(self) -> None:
+    def test_long_outputs_are_cut(self) -> None:
         cell = {"cell_type": "code", "source": "", "outputs": [{"output_type": "stream", "text": "x" * 10**6}]}
         assert len(notebook_text(json.dumps({"cells": [cell]}).encode())) < OUTPUT_MAX_CHARACTERS + 100
 
     @pytest.mark.parametrize(
         "raw", [b"", b"{", b"[]", b"{}", b'{"cells": 1}', b"[" * 100_000, b'{"cells": "\\ud800"}', b"\xff"]
     )
-    def test_what_is_no_notebook_is_refused(self, raw: bytes) -> None:
+    def test_an_invalid_notebook_is_refused(self, raw: bytes) -> None:
         with pytest.raises(Malformed):
             notebook_text(raw)
         with pytest.raises(NotText):
             text_of(b"a.ipynb", raw)
 
     @given(ANY_JSON)
-    def test_any_json_is_text_or_refused(self, value: object) -> None:
+    def test_any_json_is_converted_or_refused(self, value: object) -> None:
         try:
             notebook_text(json.dumps({"cells": [value]}).encode())
         except Malformed:

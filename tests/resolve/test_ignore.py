@@ -26,7 +26,7 @@ paths = st.lists(st.sampled_from(NAMES), min_size=1, max_size=4).map(tuple)
 
 
 def is_excluded(raw: bytes, path: tuple[bytes, ...]) -> bool:
-    """As a walk from the top finds it: what is below an excluded folder is excluded."""
+    """Whether the path, or a folder above it, is excluded."""
     ignored = ignore_file(raw)
     ends = range(1, len(path) + 1)
     return any(ignored.verdict(path[:end], is_folder=end < len(path)) for end in ends)
@@ -35,22 +35,22 @@ def is_excluded(raw: bytes, path: tuple[bytes, ...]) -> bool:
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 @given(data=st.data())
 @settings(max_examples=times(30, 3000))
-def test_git_agrees(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_result_is_the_same_as_gits(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     repository = tmp_path_factory.getbasetemp() / "ignoring"
     if not repository.exists():
         subprocess.run(["git", "init", "-q", repository], check=True)
     raw = b"\n".join(b"".join(parts) for parts in data.draw(st.lists(patterns, min_size=1, max_size=4)))
-    tried = data.draw(st.lists(paths, min_size=10, max_size=40))
+    sampled_paths = data.draw(st.lists(paths, min_size=10, max_size=40))
     (repository / ".gitignore").write_bytes(raw)
-    asked = subprocess.run(
+    git = subprocess.run(
         ["git", "-C", repository, "check-ignore", "--no-index", "-z", "--stdin", "-v", "-n"],
-        input=b"".join(b"/".join(path) + b"\0" for path in tried),
+        input=b"".join(b"/".join(path) + b"\0" for path in sampled_paths),
         capture_output=True,
         check=False,
     )
-    answers = asked.stdout.split(b"\0")[:-1]
-    assert len(answers) == 4 * len(tried)
-    for path, pattern in zip(tried, answers[2::4], strict=True):
+    answers = git.stdout.split(b"\0")[:-1]
+    assert len(answers) == 4 * len(sampled_paths)
+    for path, pattern in zip(sampled_paths, answers[2::4], strict=True):
         expected = bool(pattern) and not pattern.startswith(b"!")
         assert is_excluded(raw, path) == expected, (raw, path)
 
@@ -73,12 +73,12 @@ def test_git_agrees(data: st.DataObject, tmp_path_factory: pytest.TempPathFactor
         (b"folder/\n!folder/kept.md", "folder/kept.md", True),
     ],
 )
-def test_the_rules_by_example(raw: bytes, path: str, expected: bool) -> None:
+def test_each_rule_of_gitignore_has_an_example(raw: bytes, path: str, expected: bool) -> None:
     assert is_excluded(raw, tuple(path.encode().split(b"/"))) is expected
 
 
-def test_hostile_patterns_are_matched_in_bounded_steps() -> None:
-    """A matcher that tries every star would not end; the suite's timeout is the judge."""
+def test_hostile_patterns_are_matched_in_bounded_time() -> None:
+    """A matcher that backtracks over every star would exceed the timeout of the test."""
     for raw, path in [
         (b"a*" * 2000 + b"b", (b"a" * 4000,)),
         (b"**/" * 1300 + b"x", (b"a",) * 1300),
@@ -89,7 +89,7 @@ def test_hostile_patterns_are_matched_in_bounded_steps() -> None:
         assert not ignore_file(raw).verdict(path, is_folder=False)
 
 
-def test_many_plain_names_are_looked_up_together(tmp_path: Path) -> None:
+def test_a_hundred_thousand_plain_names_are_matched(tmp_path: Path) -> None:
     raw = b"\n".join(b"name%d" % number for number in range(100_000))
     ignored = ignore_file(raw + b"\n!name5")
     assert ignored.verdict((b"x", b"name99999"), is_folder=False) is True

@@ -1,4 +1,4 @@
-"""contextfold as a library: typed values whose JSON is the command's stdout."""
+"""contextfold as a library: typed values, whose JSON is the stdout of the command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.machine import context
 
 
 @covers("resolve.md#output", "seed-000#output-schema")
-def test_a_result_is_typed_and_its_json_is_the_commands_stdout(cache: Path) -> None:
+def test_the_json_of_a_result_is_the_stdout_of_the_command(cache: Path) -> None:
     result = open_cache(cache).resolve("guide", 4000)
     ran = context("resolve", "--cache", cache, "--query", "guide", "--budget", "4000")
     assert result.to_json().encode() == ran.out
@@ -29,7 +29,7 @@ def test_a_result_is_typed_and_its_json_is_the_commands_stdout(cache: Path) -> N
     assert result.selection.documents_considered == 3
 
 
-def test_inspect_and_verify_are_typed_too(cache: Path) -> None:
+def test_inspect_and_verify_return_typed_values(cache: Path) -> None:
     opened = open_cache(cache)
     assert opened.inspect().to_json().encode() == context("inspect", "--cache", cache).out
     assert opened.verify().faults == ()
@@ -39,7 +39,7 @@ def test_inspect_and_verify_are_typed_too(cache: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [str, Path, lambda path: str(path).encode()])
-def test_a_path_may_be_text_bytes_or_a_path(path: type, cache: Path) -> None:
+def test_a_path_may_be_str_bytes_or_a_path_object(path: type, cache: Path) -> None:
     assert open_cache(path(cache)).resolve("guide", 9).selection.documents_considered == 3
 
 
@@ -60,7 +60,7 @@ def test_failures_are_context_errors_with_frozen_codes(cache: Path, tmp_path: Pa
         opened.resolve("q", 5)
 
 
-def test_values_are_immutable_compare_and_travel(cache: Path) -> None:
+def test_values_are_immutable_comparable_and_picklable(cache: Path) -> None:
     result = open_cache(cache).resolve("guide", 4000)
     with pytest.raises(AttributeError):
         result.selection.budget = 1  # type: ignore[misc]
@@ -72,7 +72,7 @@ def test_values_are_immutable_compare_and_travel(cache: Path) -> None:
         type(result.selection)("q")  # type: ignore[call-arg]
 
 
-def test_one_cache_may_be_asked_by_many_threads(cache: Path) -> None:
+def test_one_cache_can_be_used_by_many_threads(cache: Path) -> None:
     opened = open_cache(cache)
     expected = opened.resolve("guide", 4000)
     with ThreadPoolExecutor(8) as pool:
@@ -80,13 +80,16 @@ def test_one_cache_may_be_asked_by_many_threads(cache: Path) -> None:
 
 
 @covers("product.md#distribution")
-def test_the_public_names_are_these() -> None:
+def test_the_package_exports_exactly_the_public_names() -> None:
     assert contextfold.__all__ == [
+        "AskResult",
         "BuildReport",
         "Cache",
         "ContextError",
+        "GetResult",
         "SelectionResult",
         "__version__",
+        "ask_caches",
         "build",
         "open_cache",
         "pack",

@@ -1,4 +1,4 @@
-"""The packed index saves work but never changes an answer; it is trusted only for files unchanged since the build."""
+"""The packed index saves work and never changes an answer. It is trusted only for files unchanged since the build."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def answer(cache: Path) -> str:
     return open_cache(cache).resolve(*QUESTION).to_json()
 
 
-def is_as_built(cache: Path) -> bool:
+def is_trusted(cache: Path) -> bool:
     folder = CacheFolder(os.fsencode(cache))
     pack = folder.pack()
     return pack is not None and folder.is_as_built(pack)
 
 
 @covers("resolve.md#packed-index")
-def test_build_leaves_a_pack_that_vouches_for_every_file(cache: Path) -> None:
-    assert is_as_built(cache)
+def test_after_a_build_every_file_is_trusted(cache: Path) -> None:
+    assert is_trusted(cache)
 
 
 def test_an_untouched_document_is_not_opened_unless_selected(cache: Path) -> None:
@@ -68,23 +68,23 @@ def test_a_damaged_pack_changes_no_answer(
     expected = answer(work / "cache")
     path = work / "cache" / "pack" / data.draw(st.sampled_from(["table", "postings"]))
     raw = bytearray(path.read_bytes())
-    at = data.draw(st.integers(0, len(raw) - 1))
+    offset = data.draw(st.integers(0, len(raw) - 1))
     match data.draw(st.sampled_from(["flip", "cut", "grow", "zero"])):
         case "flip":
-            raw[at] ^= data.draw(st.integers(1, 255))
+            raw[offset] ^= data.draw(st.integers(1, 255))
         case "cut":
-            del raw[at:]
+            del raw[offset:]
         case "grow":
-            raw[at:at] = bytes(data.draw(st.integers(1, 9)))
+            raw[offset:offset] = bytes(data.draw(st.integers(1, 9)))
         case "zero":
-            raw[at:] = bytes(len(raw) - at)
+            raw[offset:] = bytes(len(raw) - offset)
     path.write_bytes(raw)
     assert answer(work / "cache") == expected
 
 
 @covers("resolve.md#packed-index")
 @pytest.mark.parametrize("file", ["table", "postings"])
-def test_a_missing_or_odd_pack_file_changes_no_answer(file: str, cache: Path) -> None:
+def test_a_missing_folder_or_pipe_instead_of_a_pack_file_changes_no_answer(file: str, cache: Path) -> None:
     expected = answer(cache)
     path = cache / "pack" / file
     path.unlink()
@@ -115,7 +115,7 @@ def test_a_pack_folder_behind_a_link_is_not_followed(cache: Path, tmp_path: Path
 
 
 @covers("resolve.md#packed-index")
-def test_a_file_written_in_the_same_tick_as_the_record_is_never_trusted(
+def test_a_file_written_in_the_same_clock_tick_as_the_record_is_not_trusted(
     sources: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock stands still during the build, so every file could still change without a new timestamp."""
@@ -123,38 +123,38 @@ def test_a_file_written_in_the_same_tick_as_the_record_is_never_trusted(
 
     monkeypatch.setattr(cache_writer.CacheWriter, "_clock_after", lambda _build, seen: min(seen[1::4]))
     assert call("build", "--sources", sources, "--cache", tmp_path / "c").code == 0
-    assert not is_as_built(tmp_path / "c")
+    assert not is_trusted(tmp_path / "c")
     assert call("resolve", "--cache", tmp_path / "c", "--query", "guide", "--budget", 4000).code == 0
 
 
 @covers("resolve.md#packed-index")
-def test_a_copied_cache_answers_the_same_although_nothing_in_it_is_vouched_for(cache: Path, tmp_path: Path) -> None:
+def test_a_copied_cache_gives_the_same_answer_although_nothing_in_it_is_trusted(cache: Path, tmp_path: Path) -> None:
     subprocess.run(["cp", "-a", cache, tmp_path / "copy"], check=True)
-    assert not is_as_built(tmp_path / "copy")
+    assert not is_trusted(tmp_path / "copy")
     assert answer(tmp_path / "copy") == answer(cache)
 
 
 @covers("resolve.md#invalid", "resolve.md#speed")
-def test_a_kept_cache_notices_every_change_before_it_answers(cache: Path) -> None:
-    kept = Cache(cache)
-    first = kept.resolve(*QUESTION)
+def test_an_open_cache_notices_every_change_before_it_answers(cache: Path) -> None:
+    opened = Cache(cache)
+    first = opened.resolve(*QUESTION)
     document = cache / "documents" / "19835fc46fd4.json"
     before = document.read_bytes()
     document.write_bytes(before.replace(b"guide.", b"guide!"))
     with pytest.raises(Exception, match="19835fc46fd4"):
-        kept.resolve("security", 7)
+        opened.resolve("security", 7)
     document.write_bytes(before)
-    assert kept.resolve(*QUESTION) == first
+    assert opened.resolve(*QUESTION) == first
     shutil.rmtree(cache / "pack")
-    assert kept.resolve(*QUESTION) == first
+    assert opened.resolve(*QUESTION) == first
 
 
-def test_a_kept_cache_follows_a_rebuild(cache: Path, sources: Path, call: Call) -> None:
-    kept = Cache(cache)
-    assert kept.resolve("new", 4000).documents[0].why.term_matches == 0
+def test_an_open_cache_uses_the_files_of_a_rebuild(cache: Path, sources: Path, call: Call) -> None:
+    opened = Cache(cache)
+    assert opened.resolve("new", 4000).documents[0].why.term_matches == 0
     (sources / "new.md").write_text("new")
     assert call("build", "--sources", sources, "--cache", cache, "--force").code == 0
-    assert kept.resolve("new", 4000).documents[0].id == "new.md"
+    assert opened.resolve("new", 4000).documents[0].id == "new.md"
 
 
 @covers("resolve.md#read-only", "seed-000#invariants", "seed-000#what-this-spec-forbids")
@@ -174,7 +174,7 @@ def test_reading_writes_nothing_into_a_cache(cache: Path, call: Call) -> None:
 
 @covers("resolve.md#packed-index")
 @pytest.mark.parametrize("inode", [2**63 + 5, 2**64 - 1])
-def test_inodes_beyond_63_bits_are_told_apart(
+def test_inodes_beyond_63_bits_are_distinguished(
     inode: int, cache: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     """Some network file systems use such numbers."""
@@ -190,13 +190,13 @@ def test_inodes_beyond_63_bits_are_told_apart(
     docs = cache.parent / "docs"
     monkeypatch.setattr(os, "lstat", lstat)
     assert call("build", "--sources", docs, "--cache", cache, "--force").code == 0
-    assert is_as_built(cache)
+    assert is_trusted(cache)
     (cache / "documents" / "19835fc46fd4.json").unlink()
     assert call("resolve", "--cache", cache, "--query", "security", "--budget", 7).code == 5
 
 
 @covers("resolve.md#packed-index")
-def test_where_ctime_can_be_set_nothing_is_trusted(
+def test_nothing_is_trusted_if_the_file_system_lets_ctime_be_set(
     sources: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.lstat
@@ -207,21 +207,21 @@ def test_where_ctime_can_be_set_nothing_is_trusted(
 
     monkeypatch.setattr(os, "lstat", lstat)
     assert call("build", "--sources", sources, "--cache", tmp_path / "c").code == 0
-    assert not is_as_built(tmp_path / "c")
+    assert not is_trusted(tmp_path / "c")
 
 
 @covers("resolve.md#packed-index")
-def test_a_file_that_cannot_be_looked_at_is_never_recorded_as_trusted(
+def test_a_file_without_a_fingerprint_is_not_trusted(
     sources: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from contextfold.resolve import cache_writer
     from contextfold.resolve.layout import ABSENT
 
-    def blind(_prefix: bytes, files: list[bytes]) -> array[int]:
+    def no_fingerprints(_prefix: bytes, files: list[bytes]) -> array[int]:
         return array("q", [*ABSENT] * len(files))
 
     with monkeypatch.context() as patch:
-        patch.setattr(cache_writer, "fingerprints", blind)
+        patch.setattr(cache_writer, "fingerprints", no_fingerprints)
         assert call("build", "--sources", sources, "--cache", tmp_path / "c").code == 0
     (tmp_path / "c" / "documents" / "19835fc46fd4.json").unlink()
     assert call("resolve", "--cache", tmp_path / "c", "--query", "security", "--budget", 7).code == 5
@@ -229,26 +229,26 @@ def test_a_file_that_cannot_be_looked_at_is_never_recorded_as_trusted(
 
 @given(data=st.data())
 @settings(max_examples=times(25, 3000))
-def test_a_table_that_is_wrong_but_well_summed_ends_in_an_answer_or_a_plain_no(
+def test_a_wrong_table_with_a_valid_checksum_causes_no_crash(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory, call: Call
 ) -> None:
-    """The table is from an attacker or another version: it must not be trusted, and it must not cause a crash."""
+    """The table may be from an attacker or another version. It must not be trusted, and it must not cause a crash."""
     work = tmp_path_factory.mktemp("malice")
     write_files(work / "docs", {f"{n}.md": f"guide {n}" for n in range(3)})
     assert call("build", "--sources", work / "docs", "--cache", work / "cache").code == 0
     table = work / "cache" / "pack" / "table"
-    at = len(MAGIC) + 32
-    body = bytearray(table.read_bytes()[at:])
+    offset = len(MAGIC) + 32
+    body = bytearray(table.read_bytes()[offset:])
     head_length = int.from_bytes(body[:8], "little")
     head = json.loads(body[8 : 8 + head_length])
     name = data.draw(st.sampled_from(sorted(head)))
-    odd = (
+    wrong_values = (
         st.none()
         | st.integers(-1, 2**70)
         | st.text(max_size=3)
         | st.lists(st.integers(0, 99) | st.text(max_size=2), max_size=12)
     )
-    head[name] = data.draw(odd)
+    head[name] = data.draw(wrong_values)
     new_head = json.dumps(head).encode()
     body[: 8 + head_length] = len(new_head).to_bytes(8, "little") + new_head
     table.write_bytes(MAGIC + hashlib.sha256(body).digest() + body)
@@ -256,7 +256,7 @@ def test_a_table_that_is_wrong_but_well_summed_ends_in_an_answer_or_a_plain_no(
 
 
 @pytest.mark.parametrize("head", [b"[]", b"{}", b'{"byte_order":"little"}', b"nope"])
-def test_a_whole_table_with_another_head_changes_no_answer(head: bytes, cache: Path) -> None:
+def test_a_table_with_an_invalid_head_changes_no_answer(head: bytes, cache: Path) -> None:
     expected = answer(cache)
     body = len(head).to_bytes(8, "little") + head
     (cache / "pack" / "table").write_bytes(MAGIC + hashlib.sha256(body).digest() + body)
@@ -266,7 +266,7 @@ def test_a_whole_table_with_another_head_changes_no_answer(head: bytes, cache: P
 @covers("resolve.md#packed-index")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
 @pytest.mark.parametrize("file", ["pack", "pack/table", "pack/postings"])
-def test_a_pack_that_may_not_be_read_changes_no_answer(file: str, cache: Path, tmp_path: Path) -> None:
+def test_a_pack_without_read_permission_changes_no_answer(file: str, cache: Path, tmp_path: Path) -> None:
     expected = answer(cache)
     (cache / file).chmod(0)
     ran = as_nobody(tmp_path, "resolve", "--cache", str(cache), "--query", QUESTION[0], "--budget", str(QUESTION[1]))

@@ -1,4 +1,4 @@
-"""A build over an existing cache reuses what did not change, and makes the same bytes as a build from nothing."""
+"""A build over an existing cache reuses unchanged documents, and gives the same bytes as a new build."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from contextfold.resolve.cache import CacheFolder
 from contextfold.resolve.rebuild import previous
 from contextfold.resolve.relevance.index.index_head import HEAD_FILE, decode_head
 from tests.support.forked import forker
-from tests.support.machine import ROOT, Call, ids, times, write_files
+from tests.support.machine import ROOT, Call, file_version, ids, times, write_files
 
 PATIENCE_S = 60
 KILLER = ROOT / "tests" / "resolve" / "killed_build.py"
-MOMENT = "2026-01-02T03:04:05Z"
+CREATED_AT = "2026-01-02T03:04:05Z"
 
-names = st.sampled_from(["a.md", "B.md", "b.md", "c/d.md", "e.html", "F.HTML", "g.ipynb", "h.py", "i.txt", "z.md"])
-texts = st.sampled_from(
+NAMES = st.sampled_from(["a.md", "B.md", "b.md", "c/d.md", "e.html", "F.HTML", "g.ipynb", "h.py", "i.txt", "z.md"])
+TEXTS = st.sampled_from(
     ["", "one", "two words", "<h1>T</h1><p>x", '{"cells": []}', "three\n# more", "\0", "word " * 50]
 )
-edits = st.lists(st.tuples(names, texts | st.none()), max_size=5)
+EDITS = st.lists(st.tuples(NAMES, TEXTS | st.none()), max_size=5)
 
 
 def content_of(cache: Path) -> dict[str, bytes]:
@@ -42,21 +42,21 @@ def content_of(cache: Path) -> dict[str, bytes]:
     return files
 
 
-def is_as_built(cache: Path) -> bool:
+def is_trusted(cache: Path) -> bool:
     folder = CacheFolder(os.fsencode(cache))
     pack = folder.pack()
     return pack is not None and folder.is_as_built(pack)
 
 
-@given(rounds=st.lists(edits, min_size=1, max_size=5), kinds=st.sampled_from(["text", "markdown"]))
+@given(rounds=st.lists(EDITS, min_size=1, max_size=5), kinds=st.sampled_from(["text", "markdown"]))
 @settings(max_examples=times(25, 1500))
-def test_any_edits_give_the_cache_of_a_build_from_nothing(
+def test_a_rebuild_after_any_edits_equals_a_new_build(
     rounds: list[list[tuple[str, str | None]]], kinds: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     work = tmp_path_factory.mktemp("edits")
     write_files(work / "docs", {"always.md": "always", "z2.md": "last"})
     with pytest.MonkeyPatch.context() as patch:
-        # Segments of a few documents, so that some are taken over.
+        # Segments have few documents, so that some of them are reused.
         patch.setattr(packs, "SEGMENT_MIN_DOCUMENTS", 1)
         patch.setattr(packs, "SEGMENT_ENDS_IN", 2)
         for number, changes in enumerate(rounds):
@@ -70,7 +70,7 @@ def test_any_edits_give_the_cache_of_a_build_from_nothing(
             for cache in ("again", f"new{number}"):
                 try:
                     force = kinds == "markdown"
-                    contextfold.build(work / "docs", work / cache, kinds=kinds, force=force, created_at=MOMENT)
+                    contextfold.build(work / "docs", work / cache, kinds=kinds, force=force, created_at=CREATED_AT)
                     outcomes.append("built")
                 except SourceInvalid as problem:
                     outcomes.append(problem.reason)
@@ -80,45 +80,39 @@ def test_any_edits_give_the_cache_of_a_build_from_nothing(
                 assert open_cache(work / "again").verify().faults == ()
 
 
-def test_one_changed_file_leaves_the_other_files_and_segments_as_they_are(
+def test_after_one_change_all_other_files_and_segments_are_reused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     docs = write_files(tmp_path / "docs", {f"{n:04}.md": f"word{n} text" for n in range(500)})
     monkeypatch.setattr(packs, "SEGMENT_ENDS_IN", 64)
-    contextfold.build(docs, tmp_path / "c", created_at=MOMENT)
+    contextfold.build(docs, tmp_path / "c", created_at=CREATED_AT)
     inodes = {path.name: path.stat().st_ino for path in (tmp_path / "c" / "documents").iterdir()}
     (docs / "0200.md").write_text("changed")
-    report = contextfold.build(docs, tmp_path / "c", created_at=MOMENT)
+    report = contextfold.build(docs, tmp_path / "c", created_at=CREATED_AT)
     after = {path.name: path.stat().st_ino for path in (tmp_path / "c" / "documents").iterdir()}
     assert len(set(inodes.items()) & set(after.items())) == 499
     assert 0 < report.reused < 500
-    assert is_as_built(tmp_path / "c")
-    contextfold.build(docs, tmp_path / "new", created_at=MOMENT)
+    assert is_trusted(tmp_path / "c")
+    contextfold.build(docs, tmp_path / "new", created_at=CREATED_AT)
     assert content_of(tmp_path / "c") == content_of(tmp_path / "new")
 
 
-def test_nothing_changed_leaves_the_cache_where_it_is(tmp_path: Path) -> None:
+def test_a_build_without_changes_does_not_replace_the_cache(tmp_path: Path) -> None:
     docs = write_files(tmp_path / "docs", {"a.md": "a", "b.html": "<p>b"})
     assert contextfold.build(docs).is_changed
     manifest = docs / ".context-cache" / "manifest.json"
-    before = manifest.stat()
+    before = file_version(manifest)
     os.utime(docs / "a.md")
     assert not contextfold.build(docs).is_changed
-    after = manifest.stat()
-    # Not the time of access: a build reads the manifest.
-    assert (after.st_ino, after.st_mtime_ns, after.st_ctime_ns) == (
-        before.st_ino,
-        before.st_mtime_ns,
-        before.st_ctime_ns,
-    )
+    assert file_version(manifest) == before
     assert contextfold.build(docs, force=True).is_changed
 
 
 @pytest.mark.parametrize("damage", ["table", "postings", "sources", "document", "manifest", "source of a document"])
-def test_damaged_caches_are_made_anew_not_taken_over(damage: str, tmp_path: Path) -> None:
+def test_damaged_files_are_built_again_and_not_reused(damage: str, tmp_path: Path) -> None:
     docs = write_files(tmp_path / "docs", {"A.md": "a b c", "b.html": "<p>b", "c.md": "c"})
     cache = docs / ".context-cache"
-    contextfold.build(docs, created_at=MOMENT)
+    contextfold.build(docs, created_at=CREATED_AT)
     expected = content_of(cache)
     match damage:
         case "document":
@@ -134,40 +128,40 @@ def test_damaged_caches_are_made_anew_not_taken_over(damage: str, tmp_path: Path
             raw[len(raw) // 2] ^= 1
             (cache / "pack" / file).write_bytes(raw)
     write_files(docs, {"c.md": "changed"})
-    contextfold.build(docs, created_at=MOMENT)
+    contextfold.build(docs, created_at=CREATED_AT)
     write_files(docs, {"c.md": "c"})
-    contextfold.build(docs, created_at=MOMENT)
+    contextfold.build(docs, created_at=CREATED_AT)
     assert content_of(cache) == expected
     assert open_cache(cache).verify().faults == ()
 
 
-def test_a_path_that_changes_its_case_alone_is_taken_anew(tmp_path: Path) -> None:
+def test_a_path_that_changes_only_in_case_is_built_again(tmp_path: Path) -> None:
     docs = write_files(tmp_path / "docs", {"Readme.md": "x", "other.md": "y"})
-    contextfold.build(docs, tmp_path / "c", created_at=MOMENT)
+    contextfold.build(docs, tmp_path / "c", created_at=CREATED_AT)
     (docs / "Readme.md").rename(docs / "README.md")
     (docs / "other.md").write_text("z")
-    contextfold.build(docs, tmp_path / "c", created_at=MOMENT)
-    contextfold.build(docs, tmp_path / "new", created_at=MOMENT)
+    contextfold.build(docs, tmp_path / "c", created_at=CREATED_AT)
+    contextfold.build(docs, tmp_path / "new", created_at=CREATED_AT)
     assert content_of(tmp_path / "c") == content_of(tmp_path / "new")
 
 
-def test_a_file_system_without_links_gives_the_same_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_hard_links_gives_the_same_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     docs = write_files(tmp_path / "docs", {"a.md": "a", "b.md": "b"})
-    contextfold.build(docs, tmp_path / "c", created_at=MOMENT)
+    contextfold.build(docs, tmp_path / "c", created_at=CREATED_AT)
     (docs / "b.md").write_text("changed")
     monkeypatch.setattr(previous.PreviousCache, "link", lambda *_: False)
-    contextfold.build(docs, tmp_path / "c", created_at=MOMENT)
-    contextfold.build(docs, tmp_path / "new", created_at=MOMENT)
+    contextfold.build(docs, tmp_path / "c", created_at=CREATED_AT)
+    contextfold.build(docs, tmp_path / "new", created_at=CREATED_AT)
     assert content_of(tmp_path / "c") == content_of(tmp_path / "new")
-    assert is_as_built(tmp_path / "c")
+    assert is_trusted(tmp_path / "c")
 
 
-def test_a_failed_rebuild_leaves_the_old_cache_vouched_for(tmp_path: Path, call: Call) -> None:
+def test_after_a_failed_rebuild_the_old_cache_is_still_trusted(tmp_path: Path, call: Call) -> None:
     docs = write_files(tmp_path / "docs", {"a.md": "a", "b.md": "b"})
     assert call("build", "--sources", docs, "--cache", tmp_path / "c").code == 0
     write_files(docs, {"z.md": b"\xff"})
     assert call("build", "--sources", docs, "--cache", tmp_path / "c", "--force").code == 5
-    assert is_as_built(tmp_path / "c")
+    assert is_trusted(tmp_path / "c")
 
 
 @pytest.mark.parametrize("exchange", ["exchange", "no-exchange"])
@@ -189,7 +183,7 @@ def test_a_rebuild_killed_at_any_step_leaves_the_old_cache_or_the_new(exchange: 
             outcomes.add({d.id: d.content for d in cache.resolve("x", 100).documents}["c.md"])
         contextfold.build(docs)
         assert not [name for name in os.listdir(docs) if "contextfold" in name]
-        assert is_as_built(docs / ".context-cache")
+        assert is_trusted(docs / ".context-cache")
         if done.returncode == 0:
             break
         assert done.returncode == -signal.SIGKILL
@@ -198,8 +192,8 @@ def test_a_rebuild_killed_at_any_step_leaves_the_old_cache_or_the_new(exchange: 
     assert outcomes == {"old", "new"}
 
 
-class TestOptionsThatACacheRemembers:
-    def test_a_later_build_without_options_agrees(self, tmp_path: Path, call: Call) -> None:
+class TestRememberedOptions:
+    def test_a_build_without_options_uses_those_of_the_previous_build(self, tmp_path: Path, call: Call) -> None:
         docs = write_files(
             tmp_path / "docs", {"a.md": "a", "b.rst": "b", "c/d.md": "d", ".gitignore": "/x.md", "x.md": ""}
         )
@@ -214,18 +208,18 @@ class TestOptionsThatACacheRemembers:
         assert ids(tmp_path / "c") == ["a.md", "c/d.md", "x.md"]
         assert "build_options" not in (tmp_path / "c" / "manifest.json").read_text()
 
-    def test_an_exclude_takes_back_what_a_gitignore_says(self, tmp_path: Path) -> None:
+    def test_an_exclude_pattern_overrides_gitignore_files(self, tmp_path: Path) -> None:
         docs = write_files(tmp_path / "docs", {".gitignore": "*.md", "a.md": "a", "b.txt": "b"})
         contextfold.build(docs, tmp_path / "c", exclude=["!a.md"])
         assert ids(tmp_path / "c") == ["a.md", "b.txt"]
 
     @pytest.mark.parametrize("pattern", ["", " ", "!", "/", "a\nb", "\ud800", "x" * 5000])
-    def test_what_is_no_pattern_is_refused(self, pattern: str, tmp_path: Path) -> None:
+    def test_an_invalid_pattern_is_refused(self, pattern: str, tmp_path: Path) -> None:
         docs = write_files(tmp_path / "docs", {"a.md": "a"})
         with pytest.raises(SourceInvalid):
             contextfold.build(docs, include=[pattern])
 
-    def test_a_manifest_with_odd_options_is_read_and_its_options_are_not(self, tmp_path: Path) -> None:
+    def test_invalid_options_in_a_manifest_are_ignored(self, tmp_path: Path) -> None:
         docs = write_files(tmp_path / "docs", {"a.md": "a"})
         contextfold.build(docs)
         manifest = docs / ".context-cache" / "manifest.json"
@@ -235,8 +229,8 @@ class TestOptionsThatACacheRemembers:
         assert '"gitignore": true' in manifest.read_text()
 
 
-class TestAFolderForPeople:
-    def test_kinds_of_text_are_taken_and_the_rest_is_counted(self, tmp_path: Path) -> None:
+class TestBuildOfAFolder:
+    def test_text_files_become_documents_and_the_others_are_counted(self, tmp_path: Path) -> None:
         docs = write_files(
             tmp_path / "docs",
             {
@@ -260,10 +254,10 @@ class TestAFolderForPeople:
             },
         )
         report = contextfold.build(docs)
-        taken = """
+        expected_ids = """
             .context-cache-like/n.md a.md b.mdx c.markdown d.txt e.rst f.adoc g.org h.html i.ipynb makefile src/j.py
         """
-        assert ids(docs / ".context-cache") == taken.split()
+        assert ids(docs / ".context-cache") == expected_ids.split()
         assert report.left_out == {
             "broken notebooks": 1,
             "binary": 1,
@@ -276,7 +270,7 @@ class TestAFolderForPeople:
         (page,) = [d for d in open_cache(docs / ".context-cache").resolve("H", 9).documents if d.id == "h.html"]
         assert page.content == "# H\n"
 
-    def test_gitignore_files_are_followed_from_the_root_of_the_repository_on(self, tmp_path: Path) -> None:
+    def test_gitignore_files_apply_from_the_root_of_the_repository(self, tmp_path: Path) -> None:
         repository = write_files(
             tmp_path / "repository",
             {
@@ -296,7 +290,7 @@ class TestAFolderForPeople:
         contextfold.build(repository / "docs", tmp_path / "c")
         assert ids(tmp_path / "c") == ["a.md", "draft-kept.md", "sub/b.tmp.md", "sub/built/d.md"]
 
-    def test_the_default_cache_hides_itself_from_git_and_is_no_document(self, tmp_path: Path, call: Call) -> None:
+    def test_the_default_cache_is_ignored_by_git_and_by_builds(self, tmp_path: Path, call: Call) -> None:
         docs = write_files(tmp_path / "docs", {"a.md": "a"})
         for _ in range(2):
             ran = call("build", docs, "--include", "*.json")
@@ -305,7 +299,7 @@ class TestAFolderForPeople:
         assert (docs / ".context-cache" / ".gitignore").read_text() == "*\n"
         assert call("verify", "--cache", docs / ".context-cache").code == 0
 
-    def test_two_files_with_one_id_leave_one(self, tmp_path: Path) -> None:
+    def test_of_two_files_with_the_same_id_one_is_left_out(self, tmp_path: Path) -> None:
         docs = write_files(tmp_path / "docs", {"A.md": "1", "a.md": "2"})
         assert contextfold.build(docs).left_out == {"with the id of another file": 1}
         assert ids(docs / ".context-cache") == ["a.md"]
@@ -321,16 +315,18 @@ class TestAFolderForPeople:
         # The contract of the first version requires this.
         assert call("build", "--sources", docs, "--cache", tmp_path / "c").code == 0
 
-    def test_a_cache_of_somebody_else_is_replaced_by_force_only(self, sources: Path, cache: Path) -> None:
+    def test_a_cache_built_with_sources_and_cache_options_is_replaced_only_with_force(
+        self, sources: Path, cache: Path
+    ) -> None:
         with pytest.raises(CacheExists):
             contextfold.build(sources, cache)
         contextfold.build(sources, cache, force=True)
         contextfold.build(sources, cache)
 
-    def test_what_was_left_out_is_said_in_a_pipe_too(self, tmp_path: Path, call: Call) -> None:
+    def test_the_number_of_files_left_out_is_printed_to_a_pipe(self, tmp_path: Path, call: Call) -> None:
         docs = write_files(tmp_path / "docs", {"a.md": "a", "b.txt": b"\0"})
         assert "1 binary" in call("build", docs).err
 
     @pytest.mark.parametrize("argv", [[], ["--cache", "c"], ["docs", "--sources", "docs"]])
-    def test_the_folder_is_named_in_one_way(self, argv: list[str], call: Call) -> None:
+    def test_the_folder_must_be_given_exactly_once(self, argv: list[str], call: Call) -> None:
         assert call("build", *argv).code == 1

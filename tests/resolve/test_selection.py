@@ -1,4 +1,4 @@
-"""The same cache and question give the same bytes, whatever surrounds them; and each choice is explained exactly."""
+"""The same cache and query give the same bytes in every environment, and each choice is explained exactly."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 
 from contextfold import open_cache
 from contextfold.cli.main import main
+from contextfold.resolve import selection
 from contextfold.resolve.document import document_id
 from contextfold.resolve.manifest import FileNames
 from tests.support import oracle
 from tests.support.clauses import covers
 from tests.support.machine import COMMAND, context, times, write_files
 
-# Few letters in many shapes, so that words recur, ids collide only when they should, and ties are common.
+# Few letters in many forms, so that words recur and ties are common.
 WORDS = st.sampled_from(
     ["guide", "Guide", "GUIDE", "a", "A", "Σ", "ΟΔΟΣ", "οδος", "é", "É", "İ", "guide.", "𐵐", "x\u001cy"]
 )
@@ -41,17 +42,19 @@ BUDGETS = st.sampled_from([0, 1, 2, 5, 40, 2**63 - 1]) | st.integers(0, 200)
 
 
 def without_clashes(files: dict[str, bytes]) -> dict[str, bytes]:
-    """Drop what cannot lie in one folder or would share an id."""
-    kept: dict[str, bytes] = {}
+    """Drops files that cannot be in one folder together, or that would have the same id."""
+    chosen: dict[str, bytes] = {}
     ids: set[str] = set()
     for path, content in files.items():
         name = oracle.document_id(path)
         folders = {"/".join(path.split("/")[:depth]) for depth in range(1, path.count("/") + 1)}
-        taken = {"/".join(other.split("/")[:depth]) for other in kept for depth in range(1, other.count("/") + 1)}
-        if name not in ids and not folders & kept.keys() and path not in taken and not path.endswith("/.md"):
-            kept[path] = content
+        used_folders = {
+            "/".join(other.split("/")[:depth]) for other in chosen for depth in range(1, other.count("/") + 1)
+        }
+        if name not in ids and not folders & chosen.keys() and path not in used_folders and not path.endswith("/.md"):
+            chosen[path] = content
             ids.add(name)
-    return kept
+    return chosen
 
 
 FOLDERS = st.dictionaries(NAMES, CONTENTS, max_size=8).map(without_clashes)
@@ -79,7 +82,7 @@ def build(files: dict[str, bytes], work: Path) -> Path:
 )
 @given(files=FOLDERS, query=QUERIES, budget=BUDGETS)
 @settings(max_examples=times(30, 5000))
-def test_the_answer_is_the_contract_with_and_without_the_packed_index(
+def test_the_answer_is_the_oracles_with_and_without_the_packed_index(
     files: dict[str, bytes], query: str, budget: int
 ) -> None:
     with tempfile.TemporaryDirectory() as work:
@@ -92,7 +95,7 @@ def test_the_answer_is_the_contract_with_and_without_the_packed_index(
 
 @covers("product.md#resolve", "resolve.md#matching", "resolve.md#budget", "seed-001#outputs")
 @given(files=FOLDERS, query=QUERIES, budget=BUDGETS)
-def test_the_selection_fits_the_budget_and_why_explains_each_score(
+def test_the_selection_fits_the_budget_and_explains_each_score(
     files: dict[str, bytes], query: str, budget: int
 ) -> None:
     with tempfile.TemporaryDirectory() as work:
@@ -108,7 +111,7 @@ def test_the_selection_fits_the_budget_and_why_explains_each_score(
         assert document.tokens == -(-len(document.content.encode()) // 4)
 
 
-SURROUNDINGS: list[dict[str, str]] = [
+ENVIRONMENTS: list[dict[str, str]] = [
     {"LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0"},
     {"LC_ALL": "C", "PYTHONHASHSEED": "1"},
     {"LC_ALL": "POSIX", "PYTHONHASHSEED": "2", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
@@ -127,13 +130,13 @@ def test_locale_hash_seed_folder_and_file_order_do_not_matter(
     expected = oracle.resolve(files, query, 60).encode()
     manifests = set()
     with tempfile.TemporaryDirectory() as work:
-        for number, surrounding in enumerate(SURROUNDINGS):
-            env = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], **surrounding}
-            place = Path(work) / str(number)
-            place.mkdir()
-            write_files(place / "docs", {name: files[name] for name in (order if number % 2 else files)})
-            (place / "docs").mkdir(exist_ok=True)
-            cwd, prefix = (place, "") if number % 2 else (Path("/"), f"{place}/")
+        for number, variables in enumerate(ENVIRONMENTS):
+            env = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], **variables}
+            folder = Path(work) / str(number)
+            folder.mkdir()
+            write_files(folder / "docs", {name: files[name] for name in (order if number % 2 else files)})
+            (folder / "docs").mkdir(exist_ok=True)
+            cwd, prefix = (folder, "") if number % 2 else (Path("/"), f"{folder}/")
             assert (
                 context("build", "--sources", f"{prefix}docs", "--cache", f"{prefix}cache", env=env, cwd=cwd).code == 0
             )
@@ -141,7 +144,7 @@ def test_locale_hash_seed_folder_and_file_order_do_not_matter(
                 "resolve", "--cache", f"{prefix}cache", "--query", query.encode(), "--budget", "60", env=env, cwd=cwd
             )
             assert (ran.code, ran.out) == (0, expected), ran.err
-            manifest = json.loads((place / "cache" / "manifest.json").read_bytes())
+            manifest = json.loads((folder / "cache" / "manifest.json").read_bytes())
             manifests.add(manifest["cache_version"])
     assert len(manifests) == 1
 
@@ -155,14 +158,14 @@ def test_identical_contents_get_numbered_files_in_id_order(tmp_path: Path) -> No
 
 
 @covers("resolve.md#matching")
-def test_a_word_repeated_more_often_than_a_posting_holds_is_counted_whole(tmp_path: Path) -> None:
+def test_a_word_is_counted_fully_even_beyond_the_range_of_a_posting(tmp_path: Path) -> None:
     files = {"many.md": b"needle " * 200_000 + b"hay", "few.md": b"needle hay", "none.md": b"hay"}
     cache = build(files, tmp_path)
     assert open_cache(cache).resolve("needle hay", 10**9).to_json() == oracle.resolve(files, "needle hay", 10**9)
 
 
 @covers("resolve.md#order")
-def test_many_documents_in_many_segments_answer_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_segments_give_the_same_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from contextfold.resolve import pack
 
     monkeypatch.setattr(pack, "SEGMENT_MAX_DOCUMENTS", 7)
@@ -174,7 +177,7 @@ def test_many_documents_in_many_segments_answer_the_same(tmp_path: Path, monkeyp
 
 
 @covers("resolve.md#layout")
-def test_different_contents_with_the_same_digits_get_numbered_files_too() -> None:
+def test_contents_whose_hashes_begin_alike_get_numbered_files() -> None:
     names = FileNames()
     versions = [f"sha256:{'a' * 12}{tail}" for tail in ("0", "1", "0")] + ["sha256:" + "b" * 64]
     assert [names.next_for(version) for version in versions] == [
@@ -193,7 +196,7 @@ def test_an_id_has_no_leading_dot_slash(path: str, name: str) -> None:
     assert document_id(path) == name
 
 
-def test_a_document_full_of_brackets_costs_no_more_memory_than_another(tmp_path: Path) -> None:
+def test_a_document_full_of_brackets_needs_no_more_memory_than_another(tmp_path: Path) -> None:
     peaks = []
     for name, unit in (("plain", b"ab c "), ("links", b"[a](b) ")):
         (tmp_path / name).mkdir()
@@ -206,3 +209,27 @@ def test_a_document_full_of_brackets_costs_no_more_memory_than_another(tmp_path:
         assert process.returncode == 0
         peaks.append(usage.ru_maxrss)
     assert peaks[1] < 2 * peaks[0]
+
+
+@covers("resolve.md#order", "resolve.md#budget")
+@given(
+    counts=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.integers(0, 3)), max_size=12),
+    budget=st.integers(0, 40),
+    ranked_first=st.integers(1, 4),
+)
+@settings(max_examples=times(200, 20_000))
+def test_ranking_in_two_steps_selects_what_a_plain_loop_selects(
+    counts: list[tuple[int, int, int]], budget: int, ranked_first: int
+) -> None:
+    tokens = [size for size, _, _ in counts]
+    total_words = [matches + others for _, matches, others in counts]
+    matches = {number: matched for number, (_, matched, _) in enumerate(counts) if matched}
+    measures = selection.Measures(tokens, total_words, matches)
+    expected, left = [], budget
+    for number in sorted(range(len(counts)), key=lambda number: (-measures.score(number), number)):
+        if budget and tokens[number] <= left:
+            expected.append(number)
+            left -= tokens[number]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selection, "RANKED_FIRST", ranked_first)
+        assert measures.chosen(budget) == expected

@@ -1,4 +1,4 @@
-"""A packed cache has the same bytes for everybody, and nothing but those bytes can be unpacked."""
+"""Packing a cache gives the same bytes on every machine, and a file with any other byte is refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from contextfold.resolve.sharing.bundle import BUNDLE_MAGIC, BundleHead, LineHas
 from tests.support.machine import Call, context, times, write_files
 
 
-def test_a_cache_comes_back_as_it_was(tmp_path: Path, call: Call) -> None:
+def test_an_unpacked_cache_equals_the_packed_one(tmp_path: Path, call: Call) -> None:
     docs = write_files(tmp_path / "docs", {"A.md": "a\u2028\n", "b/c.html": "<h1>x", "e.md": ""})
     contextfold.build(docs, tmp_path / "one", exclude=["x/"], created_at="2026-01-02T03:04:05Z")
     contextfold.build(docs, tmp_path / "two", exclude=["x/"], created_at="2027-01-02T03:04:05Z")
@@ -39,7 +39,7 @@ def test_a_cache_comes_back_as_it_was(tmp_path: Path, call: Call) -> None:
     assert contextfold.pack(tmp_path / "back", tmp_path / "again.ctxpack").sha256 == packed.sha256
 
 
-def test_the_command_line_names_files_for_people(tmp_path: Path) -> None:
+def test_the_commands_choose_default_names_and_print_the_hash(tmp_path: Path) -> None:
     docs = write_files(tmp_path / "docs", {"a.md": "a"})
     assert context("build", docs).code == 0
     packed = context("pack", docs / ".context-cache", cwd=tmp_path)
@@ -56,21 +56,21 @@ def test_the_command_line_names_files_for_people(tmp_path: Path) -> None:
 
 @given(data=st.data())
 @settings(max_examples=times(30, 4000))
-def test_no_altered_file_is_unpacked(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_an_altered_bundle_is_refused(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     work = tmp_path_factory.getbasetemp() / "altered"
     if not work.exists():
         write_files(work / "docs", {"a.md": "alpha", "b.md": "beta\n", "c.md": "gamma"})
         contextfold.build(work / "docs", work / "cache")
         contextfold.pack(work / "cache", work / "whole")
     raw = bytearray((work / "whole").read_bytes())
-    at = data.draw(st.integers(0, len(raw) - 1))
+    offset = data.draw(st.integers(0, len(raw) - 1))
     match data.draw(st.sampled_from(["flip", "cut", "grow", "end", "swap"])):
         case "flip":
-            raw[at] ^= 1 << data.draw(st.integers(0, 7))
+            raw[offset] ^= 1 << data.draw(st.integers(0, 7))
         case "cut":
-            del raw[at:]
+            del raw[offset:]
         case "grow":
-            raw[at:at] = bytes([data.draw(st.integers(0, 255))])
+            raw[offset:offset] = bytes([data.draw(st.integers(0, 255))])
         case "end":
             raw += b"\n"
         case "swap":
@@ -85,7 +85,7 @@ def test_no_altered_file_is_unpacked(data: st.DataObject, tmp_path_factory: pyte
 
 
 def bundle_of(*documents: Document) -> bytes:
-    """A file with a true hash, whatever is in it."""
+    """A bundle of these documents with a correct hash, even if they are invalid."""
     entries = [ManifestEntry(document.id, document.version, "") for document in documents]
     lines = LineHash()
     body = lines.add(BundleHead(cache_version_of(entries), len(documents), None).to_line())
@@ -107,14 +107,14 @@ def bundle_of(*documents: Document) -> bytes:
         ("", ""),
     ],
 )
-def test_a_path_that_leads_elsewhere_is_refused(name: str, source: str, tmp_path: Path) -> None:
+def test_a_bundle_with_an_invalid_path_is_refused(name: str, source: str, tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(bundle_of(Document(name, version_of(b"x"), source, b"x")))
     with pytest.raises(BundleInvalid):
         contextfold.unpack(tmp_path / "b", tmp_path / "out")
     assert os.listdir(tmp_path) == ["b"]
 
 
-def test_a_well_made_file_is_unpacked(tmp_path: Path) -> None:
+def test_a_valid_bundle_is_unpacked(tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(bundle_of(Document.from_source("Sub/A.md", b"x")))
     assert contextfold.unpack(tmp_path / "b", tmp_path / "out").document_count == 1
     (tmp_path / "b").write_bytes(bundle_of())
@@ -130,7 +130,7 @@ def test_a_damaged_cache_is_not_packed(cache: Path, tmp_path: Path) -> None:
     assert not [name for name in os.listdir(tmp_path) if name.startswith("x")]
 
 
-def test_only_a_packed_cache_is_overwritten(cache: Path, tmp_path: Path) -> None:
+def test_pack_overwrites_only_bundles(cache: Path, tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("precious")
     with pytest.raises(CacheExists):
         contextfold.pack(cache, tmp_path / "notes")
@@ -140,7 +140,7 @@ def test_only_a_packed_cache_is_overwritten(cache: Path, tmp_path: Path) -> None
         contextfold.unpack(tmp_path, tmp_path / "out")
 
 
-def test_each_line_is_json(cache: Path, tmp_path: Path) -> None:
+def test_each_line_of_a_bundle_is_json(cache: Path, tmp_path: Path) -> None:
     contextfold.pack(cache, tmp_path / "x")
     first, head, *documents, last = (tmp_path / "x").read_text().splitlines()
     assert first == "contextfold bundle 1"

@@ -1,4 +1,4 @@
-"""A watch reports a change once the folder has settled, and ends cleanly."""
+"""A watch reports a change when the folder is quiet again, and ends cleanly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def watch_of(docs: Path) -> Watch:
 
 
 class Steps:
-    """Does one thing in each pause; after the last, ends the watch."""
+    """Runs one step in each pause; ends the watch after the last one."""
 
     def __init__(self, *steps: Callable[[], object]) -> None:
         self._steps: Iterator[Callable[[], object]] = iter(steps)
@@ -36,58 +36,58 @@ class Steps:
         step()
 
 
-def changes(watch: Watch, steps: Steps) -> list[int]:
-    """After which pauses a change was reported."""
-    seen = []
+def pauses_with_changes(watch: Watch, steps: Steps) -> list[int]:
+    """The numbers of the pauses after which a change was reported."""
+    pauses = []
     try:
         for _ in watch.changes(steps):
-            seen.append(steps.pauses)
+            pauses.append(steps.pauses)
     except KeyboardInterrupt:
         pass
-    return seen
+    return pauses
 
 
-def nothing() -> None:
+def no_step() -> None:
     pass
 
 
-def test_a_change_is_reported_when_the_folder_is_at_rest(tmp_path: Path) -> None:
+def test_a_change_is_reported_when_the_folder_is_quiet(tmp_path: Path) -> None:
     docs = write_files(tmp_path / "docs", {"a.md": "a"})
     writes = [lambda n=n: write_files(docs, {f"{n}.md": "x" * n}) for n in range(3)]
-    assert changes(watch_of(docs), Steps(nothing, *writes, nothing, nothing, nothing)) == [5]
+    assert pauses_with_changes(watch_of(docs), Steps(no_step, *writes, no_step, no_step, no_step)) == [5]
 
 
-def test_new_changed_and_removed_documents_count_and_other_files_do_not(tmp_path: Path) -> None:
+def test_new_changed_and_removed_documents_are_reported_and_other_files_are_not(tmp_path: Path) -> None:
     docs = write_files(tmp_path / "docs", {"a.md": "a"})
     steps = Steps(
         lambda: write_files(docs, {"new.md": ""}),
-        nothing,
+        no_step,
         lambda: write_files(docs, {"a.md": "changed"}),
-        nothing,
+        no_step,
         (docs / "new.md").unlink,
-        nothing,
+        no_step,
         lambda: write_files(docs, {"x.png": "", ".context-cache/a.md": ""}),
-        nothing,
+        no_step,
         lambda: write_files(docs, {".gitignore": "a.md"}),
-        nothing,
+        no_step,
     )
-    assert changes(watch_of(docs), steps) == [2, 4, 6, 10]
+    assert pauses_with_changes(watch_of(docs), steps) == [2, 4, 6, 10]
 
 
-def test_a_folder_that_never_rests_is_built_nevertheless(tmp_path: Path) -> None:
+def test_a_folder_that_changes_all_the_time_is_reported_after_a_limit(tmp_path: Path) -> None:
     docs = write_files(tmp_path / "docs", {"a.md": ""})
     writes = [lambda n=n: write_files(docs, {"a.md": "x" * n}) for n in range(1, 50)]
-    assert changes(watch_of(docs), Steps(*writes)) == [RESTLESS_LOOKS_MAX, 2 * RESTLESS_LOOKS_MAX]
+    assert pauses_with_changes(watch_of(docs), Steps(*writes)) == [RESTLESS_LOOKS_MAX, 2 * RESTLESS_LOOKS_MAX]
 
 
-def test_a_folder_that_vanishes_and_returns_is_a_change(tmp_path: Path) -> None:
+def test_a_folder_that_is_removed_and_restored_is_reported(tmp_path: Path) -> None:
     docs = write_files(tmp_path / "docs", {"a.md": ""})
     away = tmp_path / "away"
-    steps = Steps(lambda: docs.rename(away), nothing, lambda: away.rename(docs), nothing, nothing)
-    assert changes(watch_of(docs), steps) == [2, 4]
+    steps = Steps(lambda: docs.rename(away), no_step, lambda: away.rename(docs), no_step, no_step)
+    assert pauses_with_changes(watch_of(docs), steps) == [2, 4]
 
 
-def test_the_command_builds_again_and_ends_with_ctrl_c(tmp_path: Path) -> None:
+def test_the_command_rebuilds_after_a_change_and_ends_on_ctrl_c(tmp_path: Path) -> None:
     docs = write_files(tmp_path / "docs", {"a.md": "a"})
     process = subprocess.Popen([COMMAND, "build", docs, "--watch"], stderr=subprocess.PIPE, text=True)
     try:

@@ -1,4 +1,4 @@
-"""The everyday forms of secrets are found whole, and ordinary source code stays as it is."""
+"""Secrets in common notations are redacted, and ordinary source code is not."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def recall(sets: list[Labelled]) -> tuple[float, Counter[str]]:
     return 1 - missed.total() / len(sets), missed
 
 
-def test_the_development_set_is_found() -> None:
+def test_recall_on_the_development_set_is_high() -> None:
     share, missed = recall([labelled for seed in SEEDS for labelled in everyday_secrets(seed)])
     assert share >= DEVELOPMENT_RECALL, missed
 
 
-def test_the_held_out_set_is_found() -> None:
+def test_recall_on_the_held_out_set_is_high() -> None:
     share, missed = recall([labelled for seed in SEEDS for labelled in heldout_secrets(seed)])
     assert share >= HELDOUT_RECALL, missed
 
@@ -112,14 +112,14 @@ def test_the_held_out_set_is_found() -> None:
         ("x" + "gh" + "p_" + KEY * 2, KEY),
     ],
 )
-def test_a_form_that_was_missed_is_found(text: str, secret: str) -> None:
+def test_a_notation_that_was_once_missed_is_found(text: str, secret: str) -> None:
     if "EXAMPLE" in text:
         text = text.replace("EXAMPLE", "0123456")
     assert not half_remains(scrubber(), Labelled("", f"{text}\n", secret))
 
 
 @pytest.mark.parametrize("prefix", ["{n}:", "id_rsa:{n}:", "\x1b[32m{n}\x1b[0m:", "  - ", "> ", "+"])
-def test_a_private_key_is_found_behind_what_a_tool_puts_before_its_lines(prefix: str) -> None:
+def test_a_private_key_is_found_if_its_lines_have_a_prefix(prefix: str) -> None:
     body = [base64.b64encode(bytes((7 * row + 31 * column) % 251 for column in range(48))).decode() for row in range(6)]
     lines = ["-" * 5 + "BEGIN RSA PRIVATE" + " KEY" + "-" * 5, *body, "-" * 5 + "END RSA PRIVATE" + " KEY" + "-" * 5]
     text = "\n".join(prefix.replace("{n}", str(number)) + line for number, line in enumerate(lines, 1))
@@ -134,7 +134,7 @@ def test_a_private_key_in_wrapped_base64_is_found() -> None:
     assert encoded[200:240] not in scrubber().scrub(text).text
 
 
-def test_a_text_in_base64_that_contains_a_secret_is_redacted_and_another_is_not() -> None:
+def test_base64_is_redacted_only_if_it_contains_a_secret() -> None:
     secret, plain = (
         base64.b64encode(text).decode() for text in (f"DB_PASSWORD={VALUE}".encode(), b"the key of the map is here")
     )
@@ -160,13 +160,13 @@ WHOLE_SECRETS = (
 
 @pytest.mark.parametrize("secret", WHOLE_SECRETS)
 @pytest.mark.parametrize("text", ["{}", "config: {}", 'x = "{}"', "v={}", "echo {} | base64 -d"])
-def test_a_whole_secret_in_base64_is_found_in_either_alphabet_with_and_without_padding(text: str, secret: str) -> None:
-    # A sign that only the second alphabet changes follows the secret.
+def test_a_secret_in_base64_is_found_in_either_alphabet_with_and_without_padding(text: str, secret: str) -> None:
+    # The characters after the secret are encoded differently in the two alphabets.
     for value in (secret, f"{secret} ", f"{secret}  ~~~???>>>"):
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             encoded = encode(value.encode()).decode()
-            for written in {encoded, encoded.rstrip("=")}:
-                assert not half_remains(scrubber(), Labelled("", text.format(written), written))
+            for encoded_text in {encoded, encoded.rstrip("=")}:
+                assert not half_remains(scrubber(), Labelled("", text.format(encoded_text), encoded_text))
 
 
 @pytest.mark.parametrize("secret", WHOLE_SECRETS)
@@ -176,7 +176,7 @@ def test_a_secret_with_every_byte_percent_encoded_is_found(code: str, secret: st
     assert not half_remains(scrubber(), Labelled("", f"https://a.internal/?x={encoded}&y=1", encoded))
 
 
-def test_other_percent_encoded_and_base64_texts_stay() -> None:
+def test_other_percent_encoded_and_base64_texts_are_not_redacted() -> None:
     plain = "see https://a.internal:8080/docs for the keys of the map"
     encoded = "".join(f"%{byte:02X}" for byte in plain.encode())
     for text in (encoded, base64.b64encode(plain.encode()).decode(), "u=https%3A%2F%2Fa.internal%3A8080%2Fx%40y"):
@@ -198,15 +198,15 @@ def test_each_value_of_a_kubernetes_secret_in_json_is_redacted_in_any_order(
     other = {"kind": "ConfigMap", "data": {"a": "something-7"}}
     for order in itertools.permutations(members):
         text = json.dumps([other, {key: members[key] for key in order}], separators=separators)
-        for written in (text, json.dumps({"output": text})):
-            scrubbed = scrubber().scrub(written)
+        for encoded_text in (text, json.dumps({"output": text})):
+            scrubbed = scrubber().scrub(encoded_text)
             assert scrubbed.redactions == 2
             assert KEY not in scrubbed.text
             assert KEY[::-1] not in scrubbed.text
             assert scrubber().scrub(scrubbed.text).text == scrubbed.text
 
 
-def test_each_value_of_a_kubernetes_secret_is_redacted_and_its_names_stay() -> None:
+def test_the_values_of_a_kubernetes_secret_are_redacted_and_its_names_are_not() -> None:
     text = f"kind: Secret\ndata:\n  first: {KEY}\n  second: {KEY[::-1]}\n---\nkind: ConfigMap\ndata:\n  a: something\n"
     redacted = re.sub(r"\[REDACTED:[a-z0-9-]+\]", "#", scrubber().scrub(text).text)
     assert redacted == "kind: Secret\ndata:\n  first: #\n  second: #\n---\nkind: ConfigMap\ndata:\n  a: something\n"
@@ -250,5 +250,5 @@ def test_each_value_of_a_kubernetes_secret_is_redacted_and_its_names_stay() -> N
         "secrets:\n  db-password:\n    external: true\n",
     ],
 )
-def test_ordinary_source_code_stays(text: str) -> None:
+def test_ordinary_source_code_is_not_redacted(text: str) -> None:
     assert scrubber().scrub(text) == (text, 0, ())

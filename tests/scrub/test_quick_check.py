@@ -1,4 +1,4 @@
-"""A scrubber that compiles rules when they are needed gives the same bytes as one that has compiled all."""
+"""The scrubber that compiles rules only when they are needed gives the same result as the full one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.machine import ROOT, SOURCE, times
 KEYWORDS = sorted(
     {keyword for rule in rules_from(read_rules_file(), checks_patterns=False) for keyword in rule.keywords}
 )
-# Beside the ordinary: both cases of letters beyond ASCII, which are several bytes each.
+# Letters outside ASCII, in both cases, have several bytes each.
 PIECES = st.one_of(
     st.sampled_from(KEYWORDS), st.text(max_size=8), st.sampled_from(["LÖSENORD", "ПАРОЛЬ", "Ñ", "×÷", "="])
 )
@@ -42,47 +42,45 @@ def automaton() -> re2.Set:
 
 
 @cache
-def both() -> tuple[Scrubber, QuickScrubber]:
+def scrubbers() -> tuple[Scrubber, QuickScrubber]:
     return standard_scrubber(), QuickScrubber()
 
 
-def test_the_keywords_are_those_of_the_rules(tmp_path: Path) -> None:
+def test_the_keyword_module_is_up_to_date(tmp_path: Path) -> None:
     subprocess.run([sys.executable, ROOT / "tools" / "scrub_keywords.py", tmp_path / "written.py"], check=True)
     assert (tmp_path / "written.py").read_bytes() == (SOURCE / "contextfold" / "scrub" / "keywords.py").read_bytes()
 
 
 @given(TEXTS)
-def test_a_text_has_a_keyword_where_the_automaton_finds_one(text: str) -> None:
+def test_has_keyword_agrees_with_the_automaton(text: str) -> None:
     assert has_keyword(text) == bool(automaton().Match(text.encode("utf-8", "surrogatepass")))
 
 
 @given(TEXTS)
-def test_plain_search_finds_the_keywords_that_the_automaton_finds(text: str) -> None:
+def test_keyword_search_agrees_with_the_automaton_on_any_text(text: str) -> None:
     raw = text.encode("utf-8", "surrogatepass")
     assert KeywordSearch(KEYWORDS).matches(raw) == sorted(automaton().Match(raw) or ())
 
 
 @given(st.binary(max_size=60), st.sampled_from(KEYWORDS))
-def test_it_does_so_in_bytes_of_any_kind(raw: bytes, keyword: str) -> None:
-    for each in (raw + keyword.encode(), raw + bytes(byte ^ 0x20 for byte in keyword.encode())):
-        assert KeywordSearch(KEYWORDS).matches(each) == sorted(automaton().Match(each) or ())
+def test_keyword_search_agrees_with_the_automaton_on_any_bytes(raw: bytes, keyword: str) -> None:
+    for data in (raw + keyword.encode(), raw + bytes(byte ^ 0x20 for byte in keyword.encode())):
+        assert KeywordSearch(KEYWORDS).matches(data) == sorted(automaton().Match(data) or ())
 
 
 @given(TEXTS)
-def test_any_text_is_scrubbed_the_same(text: str) -> None:
-    whole, quick = both()
-    assert quick.scrub(text) == whole.scrub(text)
+def test_both_scrubbers_give_the_same_result_for_any_text(text: str) -> None:
+    full, quick = scrubbers()
+    assert quick.scrub(text) == full.scrub(text)
 
 
-def test_known_secrets_are_redacted_the_same() -> None:
-    whole, quick = both()
+def test_both_scrubbers_give_the_same_result_for_known_secrets() -> None:
+    full, quick = scrubbers()
     for seed in range(times(2, 20)):
         for text in (secret.text for secret in known_secrets(seed)):
-            assert quick.scrub(text) == whole.scrub(text)
-            assert quick.scrub(text.upper()) == whole.scrub(text.upper())
+            assert quick.scrub(text) == full.scrub(text)
+            assert quick.scrub(text.upper()) == full.scrub(text.upper())
 
-
-# ---- questions of words
 
 # The rules that can match letters, spaces and a question mark, with words as long as `is_of_words` admits. The first
 # two need a longer word. For the others see `quick_check`. If a rule is added here, or the version of their patterns
@@ -107,21 +105,21 @@ CATEGORIES = {
 
 def members(items: Iterable[tuple[Any, Any]], *, in_any_case: bool) -> frozenset[int]:
     """The characters of a class in a parsed pattern."""
-    found: set[int] = set()
+    codes: set[int] = set()
     for kind, value in items:
         if kind is op.LITERAL:
-            found.add(value)
+            codes.add(value)
         elif kind is op.RANGE:
-            found.update(range(value[0], value[1] + 1))
+            codes.update(range(value[0], value[1] + 1))
         elif kind is op.CATEGORY:
             *_, name = str(value).split("_")
-            found |= set(range(256)) - CATEGORIES[name] if "NOT" in str(value) else CATEGORIES[name]
+            codes |= set(range(256)) - CATEGORIES[name] if "NOT" in str(value) else CATEGORIES[name]
         else:
             assert kind is op.NEGATE
     if in_any_case:
-        found |= {ord(chr(code).swapcase()) for code in found if chr(code).isascii()}
+        codes |= {ord(chr(code).swapcase()) for code in codes if chr(code).isascii()}
     is_negated = any(kind is op.NEGATE for kind, _ in items)
-    return frozenset(range(256)) - found if is_negated else frozenset(found)
+    return frozenset(range(256)) - codes if is_negated else frozenset(codes)
 
 
 def can_match(parts: Iterable[tuple[Any, Any]], *, in_any_case: bool) -> bool:
@@ -139,8 +137,8 @@ def can_match(parts: Iterable[tuple[Any, Any]], *, in_any_case: bool) -> bool:
             possible = not least or (has_space and can_match(repeated, in_any_case=in_any_case))
         elif kind is op.SUBPATTERN:
             _, added, removed, inner = value
-            in_it = (in_any_case or bool(added & re.IGNORECASE)) and not removed & re.IGNORECASE
-            possible = can_match(inner, in_any_case=in_it)
+            inner_case = (in_any_case or bool(added & re.IGNORECASE)) and not removed & re.IGNORECASE
+            possible = can_match(inner, in_any_case=inner_case)
         elif kind is op.BRANCH:
             possible = any(can_match(branch, in_any_case=in_any_case) for branch in value[1])
         else:
@@ -151,14 +149,14 @@ def can_match(parts: Iterable[tuple[Any, Any]], *, in_any_case: bool) -> bool:
     return True
 
 
-def test_the_rules_that_can_match_words_are_those_that_were_looked_at() -> None:
-    found = []
+def test_the_rules_that_can_match_words_are_the_reviewed_ones() -> None:
+    matching_rules = []
     for rule in rules_from(read_rules_file()):
         parsed = parser.parse(rule.pattern)
         if can_match(parsed, in_any_case=bool(parsed.state.flags & re.IGNORECASE)):
-            found.append(rule)
-    assert [rule.id for rule in found] == MATCH_WORDS
-    assert version_of("".join(rule.pattern for rule in found).encode()) == VERSION_OF_PATTERNS
+            matching_rules.append(rule)
+    assert [rule.id for rule in matching_rules] == MATCH_WORDS
+    assert version_of("".join(rule.pattern for rule in matching_rules).encode()) == VERSION_OF_PATTERNS
 
 
 WORDS = st.one_of(
@@ -170,14 +168,14 @@ WORDS = st.one_of(
 
 
 @given(st.lists(WORDS, min_size=2, max_size=9).map(" ".join), st.sampled_from(["", "?"]))
-def test_a_question_of_words_has_nothing_to_redact(question: str, mark: str) -> None:
-    whole, _ = both()
+def test_a_question_of_plain_words_has_nothing_to_redact(question: str, mark: str) -> None:
+    full, _ = scrubbers()
     if is_of_words(question + mark):
-        assert whole.scrub(question + mark).text == question + mark
+        assert full.scrub(question + mark).text == question + mark
 
 
 @pytest.mark.parametrize(
-    ("text", "is_it"),
+    ("text", "expected"),
     [
         ("rotate the auth token", True),
         ("How did we fix the password reset?", True),
@@ -192,5 +190,5 @@ def test_a_question_of_words_has_nothing_to_redact(question: str, mark: str) -> 
         ("the passwörd of the clock", False),
     ],
 )
-def test_questions_of_words_are_recognised(text: str, is_it: bool) -> None:
-    assert is_of_words(text) is is_it
+def test_questions_of_plain_words_are_recognised(text: str, expected: bool) -> None:
+    assert is_of_words(text) is expected

@@ -1,4 +1,4 @@
-"""Rules and allowlists are read strictly: what cannot work is refused, with where and what to do."""
+"""Rules and allowlists are validated: each error names the rule or the line, and says what to do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ shape = "any"
 """
 
 
-def changed(old: str, new: str) -> str:
+def good_rules_with(old: str, new: str) -> str:
     assert old in GOOD
     return GOOD.replace(old, new)
 
@@ -33,45 +33,45 @@ def test_rules_are_read_in_their_order() -> None:
     )
 
 
-def test_a_pattern_may_use_fragments_and_a_fragment_those_above_it() -> None:
+def test_patterns_and_fragments_may_use_fragments_defined_before_them() -> None:
     fragments = "[fragment]\ndigit = '[0-9]'\nnumber = '@{digit}+'\n"
-    (rule,) = rules_from(fragments + changed("'on(e)'", "'on(@{number})'"))
+    (rule,) = rules_from(fragments + good_rules_with("'on(e)'", "'on(@{number})'"))
     assert rule.pattern == "on([0-9]+)"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[[rule", "the rules are not TOML"),
         ("", "the rules contain no rule: write at least one [[rule]] table"),
         ("rule = 3", "the rules contain no rule"),
         ("rule = [3]", "rule number 1 is not a table: write it as [[rule]]"),
         ("[rules]\n" + GOOD, "unknown table 'rules': use [fragment] and [[rule]]"),
-        (changed('shape = "any"', "word = true"), "rule 'one' has the unknown key 'word': use id, description"),
-        (changed('description = "first"', ""), "rule 'one' lacks 'description': add it"),
-        (changed('id = "one"', ""), "rule number 1 lacks 'id': add it"),
-        (changed('id = "one"', "id = 1"), "rule number 1 has a id that is not a string"),
-        (changed('id = "one"', 'id = "One"'), "that a redaction cannot show: use a-z, 0-9 and single dashes"),
-        (changed('["on"]', "[]"), "rule 'one' needs keywords that are strings"),
-        (changed('["on"]', "[1]"), "rule 'one' needs keywords that are strings"),
-        (changed('["on"]', '"on"'), "rule 'one' has a keywords that is not an array"),
-        (changed('["on"]', '["o"]'), "rule 'one' has the keyword 'o': use at least 2 characters"),
-        (changed("'on(e)'", "'on(e'"), "rule 'one' has a pattern RE2 cannot use (missing ): on(e): rewrite it"),
-        (changed("'on(e)'", "'(?=on)(e)'"), "rule 'one' has a pattern RE2 cannot use"),
-        (changed("'on(e)'", "'(e)*'"), "rule 'one' has a pattern that matches an empty text"),
-        (changed("group = 1", "group = 2"), "rule 'one' has group 2, but its pattern has 1"),
-        (changed("group = 1", "group = true"), "rule 'one' has a group that is not a whole number"),
-        (changed("entropy = 2", "entropy = -1"), "rule 'one' has a negative entropy"),
-        (changed("entropy = 2", 'entropy = "2"'), "rule 'one' has a entropy that is not a number"),
-        (changed('"any"', '"some"'), "rule 'one' has an unknown shape: use any, no-word, no-code, random"),
-        (changed("'on(e)'", "'@{two}on(e)'"), "rule 'one' uses the unknown fragment 'two': define it above"),
+        (good_rules_with('shape = "any"', "word = true"), "rule 'one' has the unknown key 'word': use id, description"),
+        (good_rules_with('description = "first"', ""), "rule 'one' lacks 'description': add it"),
+        (good_rules_with('id = "one"', ""), "rule number 1 lacks 'id': add it"),
+        (good_rules_with('id = "one"', "id = 1"), "rule number 1 has a id that is not a string"),
+        (good_rules_with('id = "one"', 'id = "One"'), "that a redaction cannot show: use a-z, 0-9 and single dashes"),
+        (good_rules_with('["on"]', "[]"), "rule 'one' needs keywords that are strings"),
+        (good_rules_with('["on"]', "[1]"), "rule 'one' needs keywords that are strings"),
+        (good_rules_with('["on"]', '"on"'), "rule 'one' has a keywords that is not an array"),
+        (good_rules_with('["on"]', '["o"]'), "rule 'one' has the keyword 'o': use at least 2 characters"),
+        (good_rules_with("'on(e)'", "'on(e'"), "rule 'one' has a pattern RE2 cannot use (missing ): on(e): rewrite it"),
+        (good_rules_with("'on(e)'", "'(?=on)(e)'"), "rule 'one' has a pattern RE2 cannot use"),
+        (good_rules_with("'on(e)'", "'(e)*'"), "rule 'one' has a pattern that matches an empty text"),
+        (good_rules_with("group = 1", "group = 2"), "rule 'one' has group 2, but its pattern has 1"),
+        (good_rules_with("group = 1", "group = true"), "rule 'one' has a group that is not a whole number"),
+        (good_rules_with("entropy = 2", "entropy = -1"), "rule 'one' has a negative entropy"),
+        (good_rules_with("entropy = 2", 'entropy = "2"'), "rule 'one' has a entropy that is not a number"),
+        (good_rules_with('"any"', '"some"'), "rule 'one' has an unknown shape: use any, no-word, no-code, random"),
+        (good_rules_with("'on(e)'", "'@{two}on(e)'"), "rule 'one' uses the unknown fragment 'two': define it above"),
         ('[fragment]\none = "@{two}"\n' + GOOD, "fragment 'one' uses the unknown fragment 'two'"),
         ("[fragment]\none = 1\n" + GOOD, "the table [fragment] may contain strings only"),
         (GOOD + GOOD, "rule 'one' is defined twice: give one of them another id"),
     ],
 )
-def test_rules_that_cannot_work_are_refused_by_name_with_what_to_do(text: str, said: str) -> None:
-    with pytest.raises(RulesInvalid, match=re.escape(said)):
+def test_invalid_rules_are_refused_with_a_hint(text: str, message: str) -> None:
+    with pytest.raises(RulesInvalid, match=re.escape(message)):
         rules_from(text)
 
 
@@ -81,7 +81,7 @@ def test_an_allowlist_has_values_patterns_and_rules() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("fine\nre:", "allowlist line 2: 're:' needs a pattern after it"),
         ("# c\n\nre:a(b", "allowlist line 3: RE2 cannot use this pattern (missing ): a(b): rewrite it"),
@@ -89,6 +89,6 @@ def test_an_allowlist_has_values_patterns_and_rules() -> None:
         ("rule:Not An Id", "allowlist line 1: 'rule:' needs the id of a rule after it"),
     ],
 )
-def test_an_allowlist_line_that_cannot_work_is_refused_by_number(text: str, said: str) -> None:
-    with pytest.raises(RulesInvalid, match=re.escape(said)):
+def test_an_invalid_allowlist_line_is_refused_with_its_number(text: str, message: str) -> None:
+    with pytest.raises(RulesInvalid, match=re.escape(message)):
         allowlist_from(text)

@@ -1,4 +1,4 @@
-"""Our own rules find the secrets that they describe, and do not report texts that only resemble them."""
+"""The standard rules find the secrets that they describe, and not texts that only resemble them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.support.known_secrets import KnownSecret, known_secrets
 from tests.support.machine import times
 
 RULES = rules_from(read_rules_file(), checks_patterns=False)
-# As many characters of a secret in a row are a leak.
-SEEN = 6
+# This many consecutive characters of a secret are a leak.
+LEAK_CHARS = 6
 
-# The keyword of this rule is not part of what it matches.
-KEYWORD_BESIDE = {"jwk-private-part"}
-# What these rules match must have a structure that a random sample lacks.
+# The keyword of these rules is outside the match.
+KEYWORD_OUTSIDE = {"jwk-private-part"}
+# These rules check a structure that random samples do not have.
 STRUCTURED = {"base64-text", "percent-encoded-text", "kubernetes-secret", "secret-block"}
 
 
@@ -75,7 +75,7 @@ class Sampler:
 
 @cache
 def members(items: tuple[tuple[object, Any], ...]) -> str:
-    """Characters of a class; of a negated one those that secrets are made of."""
+    """The characters of a class; for a negated class, a few that secrets are made of."""
     chosen = ""
     for kind, argument in items:
         if str(kind) == "NEGATE":
@@ -92,8 +92,8 @@ def members(items: tuple[tuple[object, Any], ...]) -> str:
 
 
 def as_class(items: tuple[tuple[object, Any], ...]) -> str:
-    refused = "".join(re.escape(chr(argument)) for kind, argument in items if str(kind) == "LITERAL")
-    return f"[^{refused}]" if refused else "."
+    excluded = "".join(re.escape(chr(argument)) for kind, argument in items if str(kind) == "LITERAL")
+    return f"[^{excluded}]" if excluded else "."
 
 
 @cache
@@ -102,42 +102,42 @@ def sample(rule: Rule, seed: int) -> str:
 
 
 @cache
-def alone(rule: Rule) -> Scrubber:
+def scrubber_of(rule: Rule) -> Scrubber:
     return Scrubber([rule], Allowlist())
 
 
-def test_every_rule_finds_what_its_pattern_describes() -> None:
+def test_every_rule_finds_texts_that_its_pattern_matches() -> None:
     for rule in RULES:
         if rule.id in STRUCTURED:
             continue
         samples = [sample(rule, seed) for seed in range(times(8, 150))]
-        beside = "".join(rule.keywords) if rule.id in KEYWORD_BESIDE else "before"
-        found = [alone(rule).scrub(f"{beside}\n{text}\nafter").redactions for text in samples]
+        line_before = "".join(rule.keywords) if rule.id in KEYWORD_OUTSIDE else "before"
+        redactions = [scrubber_of(rule).scrub(f"{line_before}\n{text}\nafter").redactions for text in samples]
         # Some samples are too regular to look random.
-        assert sum(map(bool, found)) >= len(found) * 0.2, (rule.id, samples[0])
+        assert sum(map(bool, redactions)) >= len(redactions) * 0.2, (rule.id, samples[0])
 
 
-def test_no_rule_finds_anything_once_its_keywords_are_spoilt() -> None:
+def test_no_rule_finds_a_text_without_its_keywords() -> None:
     for rule in RULES:
-        spoil = re.compile("|".join(map(re.escape, rule.keywords)), re.IGNORECASE)
+        keyword_pattern = re.compile("|".join(map(re.escape, rule.keywords)), re.IGNORECASE)
         for seed in range(times(8, 150)):
-            text = spoil.sub("·", sample(rule, seed))
-            assert alone(rule).scrub(text).redactions == 0, (rule.id, text)
+            text = keyword_pattern.sub("·", sample(rule, seed))
+            assert scrubber_of(rule).scrub(text).redactions == 0, (rule.id, text)
 
 
-def test_no_loosely_described_value_is_taken_when_it_is_one_letter_repeated() -> None:
+def test_a_value_of_one_repeated_letter_is_not_redacted() -> None:
     for rule in RULES:
         for seed in range(times(5, 100) if rule.entropy else 0):
-            plain = one_letter_repeated(alone(rule), sample(rule, seed))
-            assert plain is None or alone(rule).scrub(plain).redactions == 0, (rule.id, plain)
+            harmless = with_repeated_letter(scrubber_of(rule), sample(rule, seed))
+            assert harmless is None or scrubber_of(rule).scrub(harmless).redactions == 0, (rule.id, harmless)
 
 
-def one_letter_repeated(finder: Scrubber, text: str) -> str | None:
-    """The text with such a value in place of what is redacted in it; nothing if there is no telling what is."""
-    taken = finder.scrub(text).text
-    if "[REDACTED:" not in taken:
+def with_repeated_letter(rule_scrubber: Scrubber, text: str) -> str | None:
+    """Replaces the redacted value by a repeated letter. Returns None if the value cannot be located."""
+    scrubbed = rule_scrubber.scrub(text).text
+    if "[REDACTED:" not in scrubbed:
         return None
-    before, _, rest = taken.partition("[REDACTED:")
+    before, _, rest = scrubbed.partition("[REDACTED:")
     after = rest.partition("]")[2]
     secret = text[len(before) : len(text) - len(after)]
     prefix = re.match(r"(?:[A-Za-z0-9]{1,7}[-_.])*", secret)
@@ -148,38 +148,42 @@ def one_letter_repeated(finder: Scrubber, text: str) -> str | None:
     return before + prefix[0] + "x" * (len(secret) - prefix.end()) + after
 
 
-def leaked(value: str, scrubbed: str) -> list[str]:
+def leaked_pieces(value: str, scrubbed: str) -> list[str]:
     """The pieces of a value in the text that are long enough to be a leak. The names of rules are not counted."""
     text = re.sub(r"\[REDACTED:[a-z0-9-]+\]", "\n", scrubbed)
-    return [value[at : at + SEEN] for at in range(max(1, len(value) - SEEN + 1)) if value[at : at + SEEN] in text]
+    return [
+        value[at : at + LEAK_CHARS]
+        for at in range(max(1, len(value) - LEAK_CHARS + 1))
+        if value[at : at + LEAK_CHARS] in text
+    ]
 
 
 @pytest.mark.parametrize("seed", range(times(4, 200)))
-def test_no_known_secret_is_seen_again(seed: int) -> None:
+def test_every_known_secret_is_redacted(seed: int) -> None:
     for known in known_secrets(seed):
         scrubbed = scrubber().scrub(known.text)
         assert scrubbed.redactions >= 1, known
         assert known.value not in scrubbed.text, known
-        assert not leaked(known.value, scrubbed.text), known
+        assert not leaked_pieces(known.value, scrubbed.text), known
 
 
 @pytest.mark.parametrize("indent", ["", "\t", "\r\n"])
-def test_no_known_secret_is_seen_again_where_a_message_of_json_holds_the_lines(indent: str) -> None:
+def test_every_known_secret_is_redacted_inside_a_json_message(indent: str) -> None:
     for known in known_secrets(1):
         message = {"role": "user", "content": [{"type": "text", "text": f"one\n{indent}{known.text}\nend"}]}
         scrubbed = scrubber().scrub(json.dumps(message, ensure_ascii=False)).text
         assert json.dumps(known.value, ensure_ascii=False)[1:-1] not in scrubbed, known
-        assert not leaked(known.value, scrubbed), known
+        assert not leaked_pieces(known.value, scrubbed), known
         assert scrubber().scrub(scrubbed).text == scrubbed
 
 
-def test_there_are_known_secrets_of_many_kinds() -> None:
+def test_there_are_many_kinds_of_known_secrets() -> None:
     kinds = [known.kind for known in known_secrets(0)]
     assert len(set(kinds)) == len(kinds) >= 60
     assert all(known.value.split("\n")[0] in known.text for known in known_secrets(0) if "\\" not in known.text)
 
 
-def test_known_secrets_depend_on_the_seed_alone() -> None:
+def test_known_secrets_depend_only_on_the_seed() -> None:
     assert known_secrets(3) == known_secrets(3)
     assert not {known.value for known in known_secrets(3)} & {known.value for known in known_secrets(4)}
 
@@ -188,7 +192,7 @@ KNOWN = st.integers(0, 50).flatmap(lambda seed: st.sampled_from(known_secrets(se
 
 
 @given(known=KNOWN, before=st.text("ab \n\"'é😀:={", max_size=12), after=st.text("ab \n\"'é😀,;}", max_size=12))
-def test_a_secret_is_found_whatever_stands_around_its_line(known: KnownSecret, before: str, after: str) -> None:
+def test_a_secret_is_found_between_any_other_lines(known: KnownSecret, before: str, after: str) -> None:
     text = f"{before}\n{known.text}\n{after}"
     assert known.value not in scrubber().scrub(text).text
 
@@ -222,7 +226,7 @@ def test_a_secret_is_found_whatever_stands_around_its_line(known: KnownSecret, b
         '<input type="password" name="password" autocomplete="current-password">',
     ],
 )
-def test_ordinary_text_stays(text: str) -> None:
+def test_ordinary_text_is_not_redacted(text: str) -> None:
     assert scrubber().scrub(text) == (text, 0, ())
 
 
@@ -240,7 +244,7 @@ def test_ordinary_text_stays(text: str) -> None:
         "x" * 4 + "9Yz",
     ],
 )
-def test_a_quoted_password_may_begin_or_go_on_like_code(value: str) -> None:
+def test_a_quoted_password_that_looks_like_code_is_redacted(value: str) -> None:
     assert value[4:] not in scrubber().scrub(f'{{"user": "ann", "password": "{value}"}}').text
 
 
@@ -257,9 +261,9 @@ def test_a_quoted_password_may_begin_or_go_on_like_code(value: str) -> None:
         ("ey" + "J", "abcdEFGH1234", 40),
     ],
 )
-def test_a_key_much_too_short_for_its_form_stays(prefix: str, alphabet: str, length: int) -> None:
-    drawn = random.Random(7)
-    text = "see " + prefix + "".join(drawn.choice(alphabet) for _ in range(length)) + " there"
+def test_a_key_that_is_much_too_short_is_not_redacted(prefix: str, alphabet: str, length: int) -> None:
+    rng = random.Random(7)
+    text = "see " + prefix + "".join(rng.choice(alphabet) for _ in range(length)) + " there"
     assert scrubber().scrub(text).redactions == 0
 
 
@@ -308,7 +312,7 @@ OURS = "ct" + "x_" + "q7Zp-Lk2Vw_Rt9Xc4Bn8Ms1Df6Gh3Jy5Ua0Ie-To_Pz"
         (f"{GITHUB[:9]}\x1b[31m{GITHUB[9:]}\x1b[0m", GITHUB[9:]),
     ],
 )
-def test_a_secret_is_found_in_the_less_usual_ways_to_write_it(text: str, secret: str) -> None:
+def test_a_secret_in_an_unusual_notation_is_redacted(text: str, secret: str) -> None:
     scrubbed = scrubber().scrub(text)
     assert scrubbed.redactions == 1
     assert secret not in scrubbed.text
@@ -350,7 +354,7 @@ def test_a_secret_is_found_in_the_less_usual_ways_to_write_it(text: str, secret:
         "ghp_short\nnextlineofthetext",
     ],
 )
-def test_what_stands_like_a_less_usual_secret_and_is_none_stays(text: str) -> None:
+def test_texts_that_resemble_an_unusual_notation_are_not_redacted(text: str) -> None:
     assert scrubber().scrub(text) == (text, 0, ())
 
 
@@ -358,20 +362,20 @@ PROSE = "The fold keeps what the branch found and drops how it was found. "
 BEGIN, END = ("-" * 5 + f"{word} PRIVATE" + " KEY" + "-" * 5 for word in ("BEGIN", "END"))
 
 
-def test_prose_between_the_marks_of_a_private_key_stays() -> None:
+def test_prose_between_the_markers_of_a_private_key_is_not_redacted() -> None:
     scrubbed = scrubber().scrub(f"{BEGIN}\n{PROSE * 2_000}\n{END}").text
     assert scrubbed.count("drops how it was found") == 2_000
     assert scrubber().scrub(scrubbed).redactions == 0
 
 
-def test_a_private_key_is_taken_whole_with_its_headers_and_a_comment() -> None:
+def test_a_private_key_is_redacted_with_its_headers_and_a_comment() -> None:
     body = "\n".join((GITHUB[4:] + GITHUB[4:32]) for _ in range(60))
     comment = "Comment: made for the deployment of the service by its own build\nProc-Type: 4,ENCRYPTED\n\n"
     assert scrubber().scrub(f"{BEGIN}\n{comment}{body}\n{END}").text == "[REDACTED:private-key]"
 
 
 @pytest.mark.parametrize("gap", [" ", "\\n"])
-def test_a_quote_that_is_never_closed_takes_a_bounded_part(gap: str) -> None:
+def test_an_unclosed_quote_redacts_a_bounded_part(gap: str) -> None:
     text = f'password = "{VALUE}{gap}' + (PROSE * 4_000).replace(" ", gap)
     scrubbed = scrubber().scrub(text).text
     assert VALUE[4:] not in scrubbed
@@ -379,5 +383,5 @@ def test_a_quote_that_is_never_closed_takes_a_bounded_part(gap: str) -> None:
     assert scrubber().scrub(scrubbed).redactions == 0
 
 
-def test_a_long_value_in_one_piece_is_taken_whole() -> None:
+def test_a_long_value_without_spaces_is_redacted_whole() -> None:
     assert scrubber().scrub(f'password = "{GITHUB[4:] * 400}"').text == 'password = "[REDACTED:password-quoted]"'

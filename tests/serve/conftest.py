@@ -1,4 +1,4 @@
-"""A root with caches in it."""
+"""Cache roots for the tests of the server."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def own_root(sources: Path, tmp_path: Path, call: Call) -> Path:
 
 @pytest.fixture
 def root(own_root: Path) -> Path:
-    """The same; a file whose tests change nothing has one for all of them."""
+    """A cache root with one cache, `docs`. Files whose tests change nothing replace this by one root for the module."""
     return own_root

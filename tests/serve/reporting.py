@@ -1,4 +1,4 @@
-"""A host that reports to a real daemon what its agent does, and a look at what came of it."""
+"""A host whose hooks report to a real daemon, and a reader of what the daemon has recorded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OURS = "mcp__contextfold__"
 
 
 class HookedAgent:
-    """An agent whose host has our hooks: it calls our tools over MCP, and every call of any tool is reported."""
+    """An agent whose host has our hooks: it calls our tools over MCP, and its host reports every tool call."""
 
     def __init__(
         self,
@@ -36,22 +36,22 @@ class HookedAgent:
         body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
         return self.http.ask("POST", f"/hooks/{self.host}", body, {"content-type": "application/json"})
 
-    def tell(self, event: str, **members: Any) -> Reply:
+    def report(self, event: str, **members: Any) -> Reply:
         common = {"session_id": self.conversation, "cwd": self.folder, "hook_event_name": event, "prompt_id": "p1"}
         return self.post({**common, **members})
 
     def uses(self, tool: str = "Bash", response: Any = "done", **members: Any) -> Reply:
         self._calls += 1
-        told = {"tool_name": tool, "tool_input": {}, "tool_response": response, "tool_use_id": f"use-{self._calls}"}
-        return self.tell("PostToolUse", **{**told, **members})
+        payload = {"tool_name": tool, "tool_input": {}, "tool_response": response, "tool_use_id": f"use-{self._calls}"}
+        return self.report("PostToolUse", **{**payload, **members})
 
     def fails(self, tool: str = "Bash", error: str = "Exit code 1", **members: Any) -> Reply:
         self._calls += 1
-        told = {"tool_name": tool, "tool_input": {}, "error": error, "tool_use_id": f"use-{self._calls}"}
-        return self.tell("PostToolUseFailure", **{**told, **members})
+        payload = {"tool_name": tool, "tool_input": {}, "error": error, "tool_use_id": f"use-{self._calls}"}
+        return self.report("PostToolUseFailure", **{**payload, **members})
 
     def calls(self, tool: str, project_path: str | None = None, **arguments: Any) -> Any:
-        """One of our tools, by MCP; its host reports that too."""
+        """Calls one of our tools over MCP; the host reports the call."""
         answer = self.mcp.call(tool, project_path=project_path or self.folder, **arguments)
         self.uses(f"{OURS}{tool}", self.mcp.result["content"], tool_input=arguments)
         return answer
@@ -61,17 +61,17 @@ class HookedAgent:
         self.mcp.close()
 
 
-class Onlooker:
-    """Somebody who looks at the daemon's own JSON."""
+class ApiReader:
+    """Reads the JSON below `/v1`."""
 
     def __init__(self, daemon: Daemon, **headers: str) -> None:
         self.http = Http(daemon.port, **headers)
 
     def get(self, path: str) -> Any:
-        asked_s = time.monotonic()
+        started_s = time.monotonic()
         reply = self.http.ask("GET", path)
-        # A look waits at most this long, so the last reports may be missing.
-        if time.monotonic() - asked_s >= ALL_SETTLED_TIMEOUT_S:
+        # The daemon waits at most this long for reports to be written, so the last ones may be missing.
+        if time.monotonic() - started_s >= ALL_SETTLED_TIMEOUT_S:
             until(lambda: b"contextfold_hook_reports_waiting 0.0" in self.http.ask("GET", "/metrics").body)
             reply = self.http.ask("GET", path)
         assert reply.status == 200, (path, reply.body)
@@ -82,24 +82,24 @@ class Onlooker:
         return sessions
 
     def session(self, project: str, name: str | None = None) -> Any:
-        """A project's session, by its row; None if there is none."""
-        found = [row for row in self.sessions() if (row["project_path"], row["name"]) == (project, name)]
-        assert len(found) <= 1
-        return found[0] if found else None
+        """The row of a project's session; None if there is none."""
+        rows = [row for row in self.sessions() if (row["project_path"], row["name"]) == (project, name)]
+        assert len(rows) <= 1
+        return rows[0] if rows else None
 
     def view(self, project: str, name: str | None = None) -> Any:
         return self.get(f"/v1/sessions/{self.session(project, name)['session_id']}?limit=500")
 
     def entries(self, session_id: str, branch_id: str = "") -> list[Any]:
-        """All a thread did."""
-        found: list[Any] = []
+        """All entries of a thread."""
+        entries: list[Any] = []
         cursor = ""
         while True:
             page = self.get(f"/v1/sessions/{session_id}/trajectory?budget=100000&branch_id={branch_id}&cursor={cursor}")
-            found += page["entries"]
+            entries += page["entries"]
             cursor = page["next_cursor"]
             if cursor is None:
-                return found
+                return entries
 
     def close(self) -> None:
         self.http.close()
@@ -107,19 +107,19 @@ class Onlooker:
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    running = Daemon(tmp_path_factory.mktemp("hooks"))
-    yield running
-    assert running.stop() == 0
+    daemon = Daemon(tmp_path_factory.mktemp("hooks"))
+    yield daemon
+    assert daemon.stop() == 0
 
 
 @pytest.fixture
-def look(daemon: Daemon) -> Iterator[Onlooker]:
-    made = Onlooker(daemon)
-    yield made
-    made.close()
+def api(daemon: Daemon) -> Iterator[ApiReader]:
+    api = ApiReader(daemon)
+    yield api
+    api.close()
 
 
-# The next two are not named as their functions are: tests have folders and agents of their own beside them.
+# These functions have other names than their fixtures, because tests use the names for variables.
 
 
 @pytest.fixture(name="folder")
@@ -129,6 +129,6 @@ def folder_of_test(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(name="agent")
 def agent_of_test(daemon: Daemon, folder: str) -> Iterator[HookedAgent]:
-    made = HookedAgent(daemon, folder, conversation=folder)
-    yield made
-    made.close()
+    agent = HookedAgent(daemon, folder, conversation=folder)
+    yield agent
+    agent.close()

@@ -1,4 +1,4 @@
-"""Many sessions at once, and the daemon killed in between: every acknowledged call is stored once."""
+"""The daemon is killed while many sessions are in use: every acknowledged call is stored once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Progress:
     def __init__(self) -> None:
         self._acknowledged = 0
         self._changed = threading.Condition()
-        self.broken: list[str] = []
+        self.failures: list[str] = []
 
     def acknowledge(self) -> None:
         with self._changed:
@@ -37,10 +37,10 @@ class Progress:
 
     def wait_for(self, count: float) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: self._acknowledged >= count or self.broken, timeout=300)
+            assert self._changed.wait_for(lambda: self._acknowledged >= count or self.failures, timeout=300)
 
 
-class Worker:
+class RetryingAgent:
     """One agent with a session of its own. It repeats each call until it is answered."""
 
     def __init__(self, number: int, daemon: Daemon, progress: Progress) -> None:
@@ -51,23 +51,25 @@ class Worker:
         self._calls = 0
         self._agent: HttpAgent | None = None
         self.acknowledged: Counter[str] = Counter()
-        self.doubtful: Counter[str] = Counter()
+        self.uncertain: Counter[str] = Counter()
         self._restarted = threading.Event()
 
     def work(self) -> None:
         try:
-            for round_ in range(ROUNDS):
-                self._do(f"b {round_}", "context_branch", description=f"b {round_}", prompt="p")
+            for round_number in range(ROUNDS):
+                self._call_until_answered(
+                    f"b {round_number}", "context_branch", description=f"b {round_number}", prompt="p"
+                )
                 for record in range(RECORDS):
-                    content = f"o {round_} {record}"
-                    self._do(content, "context_record", type="t", content=content)
-                self._do(f"s {round_}", "context_return", message=f"s {round_}")
-        except Exception as problem:
+                    content = f"o {round_number} {record}"
+                    self._call_until_answered(content, "context_record", type="t", content=content)
+                self._call_until_answered(f"s {round_number}", "context_return", message=f"s {round_number}")
+        except Exception as error:
             # The test reads this; otherwise it would wait forever.
-            self._progress.broken.append(f"{self.project}: {problem!r}")
+            self._progress.failures.append(f"{self.project}: {error!r}")
             self._progress.acknowledge()
 
-    def _do(self, effect: str, tool: str, **arguments: Any) -> None:
+    def _call_until_answered(self, effect: str, tool: str, **arguments: Any) -> None:
         self._calls += 1
         meta = {"contextfold/operation_id": f"call {self._calls}"} if self.names_calls else None
         for _ in range(TRIES_MAX):
@@ -77,12 +79,12 @@ class Worker:
                 # The connection was cut, so the operation may have been done or not.
                 self._forget_connection()
                 if not self.names_calls:
-                    self.doubtful[effect] += 1
+                    self.uncertain[effect] += 1
                 self._restarted.wait(PAUSE_S)
                 continue
             except Refused:
-                # Only where an earlier try went through after all: then there is nothing (more) to return from.
-                if self.names_calls or not self.doubtful[effect]:
+                # An earlier try was stored although it was not answered, so there is no branch left to return from.
+                if self.names_calls or not self.uncertain[effect]:
                     raise
                 return
             self.acknowledged[effect] += 1
@@ -102,36 +104,36 @@ class Worker:
             self._agent = None
 
     def check(self) -> None:
-        """Checks that every acknowledged effect is stored once, and a doubtful one at most as often as it was tried."""
+        """Every acknowledged effect must be stored once, and an uncertain one at most as often as it was tried."""
         # The connection may be from before the daemon was killed.
         self._forget_connection()
-        found: Counter[str] = Counter()
+        stored: Counter[str] = Counter()
         listed = self.agent.call("context_list_branches", project_path=self.project)["branches"]
         for branch in listed:
-            found[branch["description"]] += 1
+            stored[branch["description"]] += 1
             page = self.agent.call("context_expand", project_path=self.project, branch_id=branch["id"], budget=10_000)
             assert page["next_cursor"] is None
             for entry in page["entries"]:
                 if entry["kind"] in ("operation", "summary"):
-                    found[entry["text"]] += 1
+                    stored[entry["text"]] += 1
         # A fold gives the branches that are still open inside it an empty summary.
-        del found[""]
-        for effect in self.acknowledged | self.doubtful:
-            least, most = self.acknowledged[effect], self.acknowledged[effect] + self.doubtful[effect]
-            assert least <= found[effect] <= most, (self.project, effect, found)
-        assert found.keys() <= (self.acknowledged + self.doubtful).keys()
+        del stored[""]
+        for effect in self.acknowledged | self.uncertain:
+            least, most = self.acknowledged[effect], self.acknowledged[effect] + self.uncertain[effect]
+            assert least <= stored[effect] <= most, (self.project, effect, stored)
+        assert stored.keys() <= (self.acknowledged + self.uncertain).keys()
         if self.names_calls:
-            assert set(found.values()) == {1}
-            assert len(found) == ROUNDS * (2 + RECORDS)
+            assert set(stored.values()) == {1}
+            assert len(stored) == ROUNDS * (2 + RECORDS)
         self._forget_connection()
 
 
 @covers("folding.md#commit", "product.md#fold", "store.md#commit")
-def test_every_acknowledged_call_is_there_once_though_the_daemon_was_killed(tmp_path: Path) -> None:
+def test_every_acknowledged_call_is_stored_once_although_the_daemon_is_killed(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path)
     progress = Progress()
-    workers = [Worker(number, daemon, progress) for number in range(SESSIONS)]
-    threads = [threading.Thread(target=worker.work) for worker in workers]
+    retrying_agents = [RetryingAgent(number, daemon, progress) for number in range(SESSIONS)]
+    threads = [threading.Thread(target=retrying_agent.work) for retrying_agent in retrying_agents]
     for thread in threads:
         thread.start()
     try:
@@ -141,13 +143,13 @@ def test_every_acknowledged_call_is_there_once_though_the_daemon_was_killed(tmp_
             daemon.start()
         for thread in threads:
             thread.join()
-        assert progress.broken == []
-        for worker in workers:
-            worker.check()
+        assert progress.failures == []
+        for retrying_agent in retrying_agents:
+            retrying_agent.check()
         assert daemon.stop() == 0
         # The second check sees only what is on disk.
         daemon.start()
-        for worker in workers:
-            worker.check()
+        for retrying_agent in retrying_agents:
+            retrying_agent.check()
     finally:
         daemon.stop()

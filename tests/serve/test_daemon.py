@@ -1,4 +1,4 @@
-"""The daemon's process over real sockets: what it refuses, what it logs, and how it ends."""
+"""The daemon's process over real sockets: what it refuses, what it logs, and how it stops."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ import pytest
 from contextfold.serve.http.bearer_tokens import add
 from contextfold.serve.http.server import check_may_listen, listen
 from contextfold.settings import SettingsError
-from tests.serve.http.edge import WAIT_S, Daemon, answer_on, begin, started
+from tests.serve.http.edge import WAIT_S, EdgeDaemon, begin, read_answer, start_daemon
 from tests.support.clauses import covers
 
-LAST_MAX = 100
+IDLE_MAX = 100
 
 
 @pytest.fixture
@@ -31,18 +31,18 @@ def stack() -> Iterator[ExitStack]:
 
 
 @pytest.fixture
-def running(tmp_path: Path, stack: ExitStack) -> Daemon:
-    return started(stack, tmp_path)
+def daemon(tmp_path: Path, stack: ExitStack) -> EdgeDaemon:
+    return start_daemon(stack, tmp_path)
 
 
-class TestWhatComesIn:
-    def test_every_answer_is_private_and_names_no_server(self, running: Daemon) -> None:
+class TestRequests:
+    def test_every_answer_has_security_headers_and_no_server_header(self, daemon: EdgeDaemon) -> None:
         answers = [
-            running.ask("GET", "/healthz"),
-            running.ask("GET", "/nowhere"),
-            running.ask("POST", "/boom"),
-            running.ask("GET", "/healthz", Host="evil.example"),
-            running.raw(b"nonsense\r\n\r\n"),
+            daemon.ask("GET", "/healthz"),
+            daemon.ask("GET", "/nowhere"),
+            daemon.ask("POST", "/boom"),
+            daemon.ask("GET", "/healthz", Host="evil.example"),
+            daemon.raw(b"nonsense\r\n\r\n"),
         ]
         assert [answer.status for answer in answers] == [200, 404, 500, 421, 400]
         for answer in answers:
@@ -51,205 +51,207 @@ class TestWhatComesIn:
             assert answer.headers["referrer-policy"] == "no-referrer"
             assert "server" not in answer.headers
 
-    def test_a_host_that_is_not_ours_is_refused_on_every_path(self, running: Daemon) -> None:
+    def test_a_foreign_host_is_refused_on_every_path(self, daemon: EdgeDaemon) -> None:
         for path in ("/healthz", "/echo/x", "/nowhere"):
-            assert running.ask("GET", path, Host="evil.example").error == "host_not_allowed"
-        assert running.ask("GET", "/echo/x", Host="LocalHost:1").status == 200
+            assert daemon.ask("GET", path, Host="evil.example").error == "host_not_allowed"
+        assert daemon.ask("GET", "/echo/x", Host="LocalHost:1").status == 200
 
-    def test_two_hosts_or_none_are_refused(self, running: Daemon) -> None:
-        two = running.raw(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n")
-        assert (two.status, two.error) == (400, "bad_request")
-        assert running.raw(b"GET /healthz HTTP/1.0\r\n\r\n").error == "host_not_allowed"
+    def test_two_hosts_or_none_are_refused(self, daemon: EdgeDaemon) -> None:
+        answer = daemon.raw(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n")
+        assert (answer.status, answer.error) == (400, "bad_request")
+        assert daemon.raw(b"GET /healthz HTTP/1.0\r\n\r\n").error == "host_not_allowed"
 
-    def test_a_body_with_two_ends_is_refused_and_the_connection_closed(self, running: Daemon) -> None:
+    def test_a_body_with_two_lengths_is_refused_and_the_connection_closed(self, daemon: EdgeDaemon) -> None:
         sent = b"POST /echo/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
-        two = running.raw(sent + b"0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert (two.status, two.error, two.headers["connection"]) == (400, "bad_request", "close")
+        answer = daemon.raw(sent + b"0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (answer.status, answer.error, answer.headers["connection"]) == (400, "bad_request", "close")
 
-    def test_whoever_asks_for_health_need_send_no_body_and_can_hold_up_nobody(
+    def test_health_requests_are_answered_without_waiting_for_their_body(
         self, tmp_path: Path, stack: ExitStack
     ) -> None:
-        running = started(stack, tmp_path, limits={"in_flight": 1})
+        daemon = start_daemon(stack, tmp_path, limits={"in_flight": 1})
         clients = []
         for method in (b"GET", b"POST"):
-            client = stack.enter_context(socket.create_connection(("127.0.0.1", running.port)))
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", daemon.port)))
             client.sendall(method + b" /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n")
             clients.append(client)
-        assert [answer_on(client).status for client in clients] == [200, 405]
-        assert running.ask("GET", "/echo/x").status == 200
+        assert [read_answer(client).status for client in clients] == [200, 405]
+        assert daemon.ask("GET", "/echo/x").status == 200
 
-    def test_a_page_from_elsewhere_is_refused(self, running: Daemon) -> None:
+    def test_a_foreign_origin_is_refused(self, daemon: EdgeDaemon) -> None:
         for origin in ("null", "https://evil.example", "http://localhost.evil.example"):
-            assert running.ask("POST", "/echo/x", b"", Origin=origin).error == "origin_not_allowed"
+            assert daemon.ask("POST", "/echo/x", b"", Origin=origin).error == "origin_not_allowed"
         other_port = {"Origin": "http://localhost:3000"}
-        assert running.ask("POST", "/echo/x", b"", **other_port).error == "origin_not_allowed"
-        json_too = {**other_port, "Content-Type": "application/json; charset=utf-8"}
-        assert running.ask("POST", "/echo/x", b"", **json_too).status == 200
+        assert daemon.ask("POST", "/echo/x", b"", **other_port).error == "origin_not_allowed"
+        with_json = {**other_port, "Content-Type": "application/json; charset=utf-8"}
+        assert daemon.ask("POST", "/echo/x", b"", **with_json).status == 200
 
-    def test_a_body_is_refused_by_the_length_it_claims_and_by_the_length_it_has(
+    def test_a_body_over_the_limit_is_refused_with_or_without_content_length(
         self, tmp_path: Path, stack: ExitStack
     ) -> None:
-        running = started(stack, tmp_path, limits={"body_bytes": 100_000})
-        claimed = running.raw(b"POST /echo/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100001\r\n\r\n")
+        daemon = start_daemon(stack, tmp_path, limits={"body_bytes": 100_000})
+        claimed = daemon.raw(b"POST /echo/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100001\r\n\r\n")
         assert (claimed.status, claimed.error) == (413, "body_too_large")
-        chunked = running.ask("POST", "/echo/x", iter([b"x" * 60_000, b"x" * 60_000]))
+        chunked = daemon.ask("POST", "/echo/x", iter([b"x" * 60_000, b"x" * 60_000]))
         assert (chunked.status, chunked.error) == (413, "body_too_large")
-        whole = running.ask("POST", "/echo/x", iter([b"x" * 50_000, b"x" * 50_000]))
+        whole = daemon.ask("POST", "/echo/x", iter([b"x" * 50_000, b"x" * 50_000]))
         assert json.loads(whole.body)["bytes"] == 100_000
 
-    def test_a_body_that_does_not_arrive_costs_its_own_request_alone(self, tmp_path: Path, stack: ExitStack) -> None:
-        running = started(stack, tmp_path, limits={"body_timeout_s": 0.2})
-        with running.connect() as client:
+    def test_a_body_that_does_not_arrive_is_a_timeout_of_its_request_only(
+        self, tmp_path: Path, stack: ExitStack
+    ) -> None:
+        daemon = start_daemon(stack, tmp_path, limits={"body_timeout_s": 0.2})
+        with daemon.connect() as client:
             client.sendall(b"POST /echo/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nab")
-            assert running.ask("GET", "/healthz").status == 200
-            late = answer_on(client)
+            assert daemon.ask("GET", "/healthz").status == 200
+            late = read_answer(client)
             assert (late.status, late.error) == (408, "body_timeout")
             assert client.recv(1) == b""
 
-    def test_a_head_that_does_not_arrive_ends_its_connection(self, tmp_path: Path, stack: ExitStack) -> None:
-        running = started(stack, tmp_path, constants={"HEAD_TIMEOUT_S": 2.0})
-        with running.connect() as silent, running.connect() as slow, running.connect() as second:
+    def test_a_connection_is_closed_if_the_head_does_not_arrive(self, tmp_path: Path, stack: ExitStack) -> None:
+        daemon = start_daemon(stack, tmp_path, constants={"HEAD_TIMEOUT_S": 2.0})
+        with daemon.connect() as silent, daemon.connect() as slow, daemon.connect() as second:
             slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: local")
             second.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert answer_on(second).status == 200
+            assert read_answer(second).status == 200
             second.sendall(b"GET /hea")
             for client in (silent, slow, second):
-                assert ended(client)
+                assert is_closed(client)
 
-    def test_a_refused_body_is_not_read_for_ever(self, tmp_path: Path, stack: ExitStack) -> None:
-        running = started(stack, tmp_path, limits={"body_bytes": 10}, constants={"HEAD_TIMEOUT_S": 2.0})
-        with running.connect() as client:
+    def test_a_connection_is_closed_if_a_refused_body_does_not_end(self, tmp_path: Path, stack: ExitStack) -> None:
+        daemon = start_daemon(stack, tmp_path, limits={"body_bytes": 10}, constants={"HEAD_TIMEOUT_S": 2.0})
+        with daemon.connect() as client:
             client.sendall(b"POST /echo/x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
             client.sendall(b"b\r\nhello world\r\n")
-            assert answer_on(client).status == 413
+            assert read_answer(client).status == 413
             with pytest.raises((ConnectionResetError, BrokenPipeError)):
-                send_for_ever(client, b"b\r\nhello world\r\n" * 10)
+                send_forever(client, b"b\r\nhello world\r\n" * 10)
 
-    def test_an_answer_that_nobody_reads_is_given_up(self, tmp_path: Path, stack: ExitStack) -> None:
-        running = started(stack, tmp_path, constants={"STALLED_S": 0.2})
-        with begin(running, "/big"):
-            assert running.stop() == 0
-        assert running.hear() == "closed"
-        assert "daemon.requests_cut" not in {line["event"] for line in running.log()}
+    def test_a_connection_is_closed_if_nobody_reads_the_answer(self, tmp_path: Path, stack: ExitStack) -> None:
+        daemon = start_daemon(stack, tmp_path, constants={"STALLED_S": 0.2})
+        with begin(daemon, "/big"):
+            assert daemon.stop() == 0
+        assert daemon.read_line() == "closed"
+        assert "daemon.requests_cut" not in {line["event"] for line in daemon.log()}
 
-    def test_more_requests_at_once_than_there_is_room_for_are_told_to_come_back(
-        self, tmp_path: Path, stack: ExitStack
-    ) -> None:
-        running = started(stack, tmp_path, limits={"in_flight": 1})
-        with begin(running, "/slow") as client:
-            refused = running.ask("GET", "/echo/x")
+    def test_requests_over_the_limit_are_refused_with_retry_after(self, tmp_path: Path, stack: ExitStack) -> None:
+        daemon = start_daemon(stack, tmp_path, limits={"in_flight": 1})
+        with begin(daemon, "/slow") as client:
+            refused = daemon.ask("GET", "/echo/x")
             assert (refused.status, refused.error, refused.headers["retry-after"]) == (503, "busy", "1")
             # A busy daemon is still healthy.
-            assert running.ask("GET", "/healthz").status == 200
-            running.say_go_on()
-            assert answer_on(client).status == 200
-        assert running.ask("GET", "/healthz").status == 200
+            assert daemon.ask("GET", "/healthz").status == 200
+            daemon.resume()
+            assert read_answer(client).status == 200
+        assert daemon.ask("GET", "/healthz").status == 200
 
-    def test_open_streams_leave_room_for_requests_and_have_a_bound_of_their_own(
-        self, tmp_path: Path, stack: ExitStack
-    ) -> None:
-        running = started(stack, tmp_path, limits={"in_flight": 1, "streams": 1})
-        with begin(running, "/events"):
-            assert running.ask("GET", "/healthz").status == 200
-            refused = running.ask("GET", "/events")
+    def test_streams_have_a_limit_apart_from_requests(self, tmp_path: Path, stack: ExitStack) -> None:
+        daemon = start_daemon(stack, tmp_path, limits={"in_flight": 1, "streams": 1})
+        with begin(daemon, "/events"):
+            assert daemon.ask("GET", "/healthz").status == 200
+            refused = daemon.ask("GET", "/events")
             assert (refused.status, refused.error) == (503, "busy")
 
-    def test_more_connections_than_there_is_room_for_are_closed(self, tmp_path: Path, stack: ExitStack) -> None:
-        running = started(stack, tmp_path, constants={"CONNECTIONS_MAX": 1})
-        with running.connect() as first, running.connect() as second:
-            assert answer_on(second).error == "busy"
+    def test_connections_over_the_limit_are_closed(self, tmp_path: Path, stack: ExitStack) -> None:
+        daemon = start_daemon(stack, tmp_path, constants={"CONNECTIONS_MAX": 1})
+        with daemon.connect() as first, daemon.connect() as second:
+            assert read_answer(second).error == "busy"
             first.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert answer_on(first).status == 200
+            assert read_answer(first).status == 200
 
-    def test_an_address_cannot_use_up_the_connections_without_a_request(self, tmp_path: Path, stack: ExitStack) -> None:
-        running = started(stack, tmp_path, constants={"CONNECTIONS_MAX": 4})
-        silent = [stack.enter_context(running.connect()) for _ in range(3)]
-        assert answer_on(silent[-1]).error == "busy"
-        address = ("127.0.0.1", running.port)
+    def test_one_address_cannot_use_up_the_connections_without_a_request(
+        self, tmp_path: Path, stack: ExitStack
+    ) -> None:
+        daemon = start_daemon(stack, tmp_path, constants={"CONNECTIONS_MAX": 4})
+        silent = [stack.enter_context(daemon.connect()) for _ in range(3)]
+        assert read_answer(silent[-1]).error == "busy"
+        address = ("127.0.0.1", daemon.port)
         with socket.create_connection(address, WAIT_S, source_address=("127.0.0.2", 0)) as other:
             other.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert answer_on(other).status == 200
+            assert read_answer(other).status == 200
 
-    def test_connections_that_wait_for_their_next_request_make_room(self, tmp_path: Path, stack: ExitStack) -> None:
-        running = started(stack, tmp_path, constants={"CONNECTIONS_MAX": 2})
+    def test_idle_connections_are_closed_for_new_ones(self, tmp_path: Path, stack: ExitStack) -> None:
+        daemon = start_daemon(stack, tmp_path, constants={"CONNECTIONS_MAX": 2})
         request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
         clients = []
         for _ in range(4):
-            clients.append(stack.enter_context(running.connect()))
+            clients.append(stack.enter_context(daemon.connect()))
             clients[-1].sendall(request)
-            assert answer_on(clients[-1]).status == 200
+            assert read_answer(clients[-1]).status == 200
         assert [client.recv(1) for client in clients[:2]] == [b"", b""]
         clients[-1].sendall(request)
-        assert answer_on(clients[-1]).status == 200
+        assert read_answer(clients[-1]).status == 200
 
     def test_a_client_that_closes_its_sending_side_is_answered(self, tmp_path: Path, stack: ExitStack) -> None:
-        running = started(stack, tmp_path)
-        client = stack.enter_context(begin(running, "/slow"))
+        daemon = start_daemon(stack, tmp_path)
+        client = stack.enter_context(begin(daemon, "/slow"))
         client.shutdown(socket.SHUT_WR)
-        running.say_go_on()
-        assert json.loads(answer_on(client).body) == {"finished": True}
+        daemon.resume()
+        assert json.loads(read_answer(client).body) == {"finished": True}
         assert client.recv(1) == b""
 
     @covers("folding.md#owner")
-    def test_a_token_gives_the_owner_and_goes_no_further(self, tmp_path: Path, stack: ExitStack) -> None:
+    def test_a_token_gives_the_owner_and_is_not_passed_to_the_application(
+        self, tmp_path: Path, stack: ExitStack
+    ) -> None:
         file = tmp_path / "tokens"
         token = add(str(file), "alice")
-        running = started(stack, tmp_path, tokens=str(file))
-        answer = running.ask("GET", "/echo/x", Authorization=f"Bearer {token}")
+        daemon = start_daemon(stack, tmp_path, tokens=str(file))
+        answer = daemon.ask("GET", "/echo/x", Authorization=f"Bearer {token}")
         assert json.loads(answer.body) == {"bytes": 0, "owner": "alice", "authorization": False}
-        for given in ({}, {"Authorization": "Bearer no"}, {"Authorization": f"Basic {token}"}):
-            refused = running.ask("GET", "/echo/x", None, **given)
+        for headers in ({}, {"Authorization": "Bearer no"}, {"Authorization": f"Basic {token}"}):
+            refused = daemon.ask("GET", "/echo/x", None, **headers)
             assert (refused.status, refused.error) == (401, "unauthorized")
             assert refused.headers["www-authenticate"] == "Bearer"
-        assert running.ask("GET", "/healthz").status == 200
+        assert daemon.ask("GET", "/healthz").status == 200
         file.write_text("")
-        assert running.ask("GET", "/echo/x", Authorization=f"Bearer {token}").status == 401
+        assert daemon.ask("GET", "/echo/x", Authorization=f"Bearer {token}").status == 401
 
-    def test_a_websocket_gets_an_ordinary_answer(self, running: Daemon) -> None:
-        answer = running.ask("GET", "/events/x", Connection="Upgrade", Upgrade="websocket", Sec_WebSocket_Key="x")
+    def test_a_websocket_request_gets_an_ordinary_answer(self, daemon: EdgeDaemon) -> None:
+        answer = daemon.ask("GET", "/events/x", Connection="Upgrade", Upgrade="websocket", Sec_WebSocket_Key="x")
         assert answer.status == 404
 
-    def test_an_answer_streams_while_it_is_made(self, running: Daemon) -> None:
-        with begin(running, "/events") as client:
+    def test_a_stream_is_sent_part_by_part_and_ends_with_its_client(self, daemon: EdgeDaemon) -> None:
+        with begin(daemon, "/events") as client:
             response = http.client.HTTPResponse(client)
             response.begin()
             assert response.readline() == b"data: 1\n"
             response.close()
         # The stream ended because the client disconnected.
-        assert running.hear() == "stream ended"
+        assert daemon.read_line() == "stream ended"
 
 
-def send_for_ever(client: socket.socket, content: bytes) -> None:
+def send_forever(client: socket.socket, content: bytes) -> None:
     pause = threading.Event()
-    # It sends without long pauses, and leaves the processor to others in between.
+    # The pause leaves the processor to other tests.
     while not pause.wait(0.01):
         client.sendall(content)
 
 
-def ended(client: socket.socket) -> bool:
+def is_closed(client: socket.socket) -> bool:
     try:
         return client.recv(1) == b""
     except ConnectionResetError:
         return True
 
 
-class TestTheLog:
+class TestLog:
     @covers("folding.md#scrubbed-text")
-    def test_nothing_a_caller_sends_is_logged_or_counted(self, tmp_path: Path, stack: ExitStack) -> None:
+    def test_nothing_that_a_caller_sends_is_in_log_or_metrics(self, tmp_path: Path, stack: ExitStack) -> None:
         file = tmp_path / "tokens"
         token = add(str(file), "alice")
-        running = started(stack, tmp_path, tokens=str(file))
+        daemon = start_daemon(stack, tmp_path, tokens=str(file))
         authorization: dict[str, Any] = {"Authorization": f"Bearer {token}"}
-        running.ask("POST", "/echo/hush-path?hush-query=1", b"hush-body", X_Hush="hush-header", **authorization)
-        running.ask("POST", "/boom?hush-query=1", b"hush-body", **authorization)
-        running.ask("GET", "/nowhere/hush-path", **authorization)
-        running.ask("GET", "/hush-path", Authorization="Bearer hush-token")
-        running.ask("GET", "/hush-path", Host="hush.example", Origin="https://hush.example")
-        running.ask("HUSH", "/echo/x", **authorization)
-        running.raw(b"GET /hush-path\r\nhush-header\r\n\r\n")
-        page = running.ask("GET", "/metrics", **authorization).body.decode()
-        assert running.stop() == 0
-        logged = json.dumps(running.log())
+        daemon.ask("POST", "/echo/hush-path?hush-query=1", b"hush-body", X_Hush="hush-header", **authorization)
+        daemon.ask("POST", "/boom?hush-query=1", b"hush-body", **authorization)
+        daemon.ask("GET", "/nowhere/hush-path", **authorization)
+        daemon.ask("GET", "/hush-path", Authorization="Bearer hush-token")
+        daemon.ask("GET", "/hush-path", Host="hush.example", Origin="https://hush.example")
+        daemon.ask("HUSH", "/echo/x", **authorization)
+        daemon.raw(b"GET /hush-path\r\nhush-header\r\n\r\n")
+        page = daemon.ask("GET", "/metrics", **authorization).body.decode()
+        assert daemon.stop() == 0
+        logged = json.dumps(daemon.log())
         for text in (logged, page):
             assert "hush" not in text.lower()
             assert token not in text
@@ -257,11 +259,11 @@ class TestTheLog:
         assert 'contextfold_http_requests_total{method="POST",route="/echo/{name}",status="200"} 1.0' in page
         assert 'contextfold_http_refusals_total{reason="unauthorized"} 1.0' in page
 
-    def test_there_is_a_line_for_each_request_and_for_each_turn_of_the_daemon(self, running: Daemon) -> None:
-        running.ask("POST", "/echo/x", b"")
-        running.ask("POST", "/boom")
-        assert running.stop() == 0
-        events = [line["event"] for line in running.log()]
+    def test_each_request_and_each_change_of_the_daemon_is_logged(self, daemon: EdgeDaemon) -> None:
+        daemon.ask("POST", "/echo/x", b"")
+        daemon.ask("POST", "/boom")
+        assert daemon.stop() == 0
+        events = [line["event"] for line in daemon.log()]
         assert events == [
             "daemon.listening",
             "http.request",
@@ -270,107 +272,109 @@ class TestTheLog:
             "daemon.stopping",
             "daemon.stopped",
         ]
-        request, failed = running.log()[1:3]
+        request, failed = daemon.log()[1:3]
         assert request.items() >= {"method": "POST", "route": "/echo/{name}", "status": 200, "level": "info"}.items()
         assert failed["exception"] == "ValueError"
         assert failed["raised_at"].startswith("http/edge.py:")
 
     @covers("folding.md#errors")
-    def test_an_exception_becomes_json_that_says_nothing_of_it(self, running: Daemon) -> None:
-        answer = running.ask("POST", "/boom", b"hush")
+    def test_an_exception_is_an_internal_error_without_its_text(self, daemon: EdgeDaemon) -> None:
+        answer = daemon.ask("POST", "/boom", b"hush")
         assert (answer.status, answer.error) == (500, "internal_error")
         assert b"hush" not in answer.body
 
 
-class TestTheEnd:
+class TestShutdown:
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-    def test_a_signal_ends_it_well_and_the_store_is_closed(self, running: Daemon, number: int) -> None:
-        assert running.stop(number) == 0
-        assert running.hear() == "closed"
+    def test_a_signal_stops_the_daemon_and_closes_the_application(self, daemon: EdgeDaemon, number: int) -> None:
+        assert daemon.stop(number) == 0
+        assert daemon.read_line() == "closed"
 
-    def test_what_was_taken_is_finished_and_nothing_new_is_taken(self, tmp_path: Path, stack: ExitStack) -> None:
-        running = started(stack, tmp_path, constants={"GRACE_S": 10 * WAIT_S})
-        with begin(running, "/slow") as client, running.connect() as idle:
-            running.process.send_signal(signal.SIGTERM)
-            assert ended(idle)
+    def test_a_stopping_daemon_finishes_requests_and_accepts_no_connection(
+        self, tmp_path: Path, stack: ExitStack
+    ) -> None:
+        daemon = start_daemon(stack, tmp_path, constants={"GRACE_S": 10 * WAIT_S})
+        with begin(daemon, "/slow") as client, daemon.connect() as idle:
+            daemon.process.send_signal(signal.SIGTERM)
+            assert is_closed(idle)
             with pytest.raises(ConnectionRefusedError):
-                running.connect()
-            running.say_go_on()
-            answer = answer_on(client)
+                daemon.connect()
+            daemon.resume()
+            answer = read_answer(client)
             assert (answer.status, json.loads(answer.body)) == (200, {"finished": True})
-        assert running.hear() == "closed"
-        assert running.process.wait(WAIT_S) == 0
+        assert daemon.read_line() == "closed"
+        assert daemon.process.wait(WAIT_S) == 0
 
-    def test_whoever_was_accepted_last_is_let_go_too(self, tmp_path: Path, stack: ExitStack) -> None:
-        running = started(stack, tmp_path, constants={"GRACE_S": 10 * WAIT_S, "CONNECTIONS_MAX": 1_000_000})
-        with begin(running, "/slow") as client:
-            running.process.send_signal(signal.SIGTERM)
+    def test_connections_accepted_during_shutdown_are_closed(self, tmp_path: Path, stack: ExitStack) -> None:
+        daemon = start_daemon(stack, tmp_path, constants={"GRACE_S": 10 * WAIT_S, "CONNECTIONS_MAX": 1_000_000})
+        with begin(daemon, "/slow") as client:
+            daemon.process.send_signal(signal.SIGTERM)
             last: deque[socket.socket] = deque()
             # The daemon accepts no more connections.
             with suppress(ConnectionError):
                 while True:
-                    last.append(stack.enter_context(running.connect()))
-                    if len(last) > LAST_MAX:
+                    last.append(stack.enter_context(daemon.connect()))
+                    if len(last) > IDLE_MAX:
                         last.popleft().close()
             for idle in last:
                 # A full queue may have dropped a connection unseen. Its client learns of that only when it sends.
                 with suppress(ConnectionError):
                     idle.sendall(b"G")
-            assert all(ended(idle) for idle in last)
-            running.say_go_on()
-            assert answer_on(client).status == 200
+            assert all(is_closed(idle) for idle in last)
+            daemon.resume()
+            assert read_answer(client).status == 200
 
-    def test_a_request_that_does_not_end_is_told_so_when_the_time_is_over(
-        self, tmp_path: Path, stack: ExitStack
-    ) -> None:
-        running = started(stack, tmp_path, constants={"GRACE_S": 0.2})
-        with begin(running, "/slow") as client:
-            assert running.stop() == 0
-            assert (answer := answer_on(client)).error == "stopping"
+    def test_a_request_that_is_not_finished_in_time_gets_an_error(self, tmp_path: Path, stack: ExitStack) -> None:
+        daemon = start_daemon(stack, tmp_path, constants={"GRACE_S": 0.2})
+        with begin(daemon, "/slow") as client:
+            assert daemon.stop() == 0
+            assert (answer := read_answer(client)).error == "stopping"
             assert answer.status == 503
-        assert running.hear() == "closed"
+        assert daemon.read_line() == "closed"
 
     @pytest.mark.parametrize("path", ["/events", "/deaf/"])
-    def test_an_open_stream_gets_a_proper_end_and_holds_nothing_up(
+    def test_an_open_stream_is_ended_properly_and_does_not_delay_shutdown(
         self, tmp_path: Path, stack: ExitStack, path: str
     ) -> None:
-        running = started(stack, tmp_path, constants={"GRACE_S": 10 * WAIT_S})
-        with begin(running, path) as client:
-            assert running.stop() == 0
+        daemon = start_daemon(stack, tmp_path, constants={"GRACE_S": 10 * WAIT_S})
+        with begin(daemon, path) as client:
+            assert daemon.stop() == 0
             # This fails if the last chunk is missing.
-            answer = answer_on(client)
+            answer = read_answer(client)
             assert (answer.status, answer.body) == (200, b"data: 1\n\n")
 
-    def test_a_second_signal_ends_it_at_once(self, tmp_path: Path, stack: ExitStack) -> None:
-        running = started(stack, tmp_path, constants={"GRACE_S": 10 * WAIT_S})
-        with begin(running, "/slow"), running.connect() as idle:
-            running.process.send_signal(signal.SIGTERM)
+    def test_a_second_signal_ends_the_daemon_at_once(self, tmp_path: Path, stack: ExitStack) -> None:
+        daemon = start_daemon(stack, tmp_path, constants={"GRACE_S": 10 * WAIT_S})
+        with begin(daemon, "/slow"), daemon.connect() as idle:
+            daemon.process.send_signal(signal.SIGTERM)
             # This shows that the first signal has been handled.
-            assert ended(idle)
-            assert running.stop(signal.SIGINT) == -signal.SIGINT
+            assert is_closed(idle)
+            assert daemon.stop(signal.SIGINT) == -signal.SIGINT
 
 
-class TestTheAddress:
-    def test_an_address_in_use_is_told_before_the_application_is_made(
-        self, running: Daemon, tmp_path: Path, stack: ExitStack
+class TestAddress:
+    def test_an_address_in_use_is_an_error_before_the_application_starts(
+        self, daemon: EdgeDaemon, tmp_path: Path, stack: ExitStack
     ) -> None:
         (tmp_path / "second").mkdir()
-        second = Daemon(tmp_path / "second", port=running.port)
+        second = EdgeDaemon(tmp_path / "second", port=daemon.port)
         stack.callback(second.close)
-        assert second.hear() == ""
+        assert second.read_line() == ""
         assert second.process.wait(WAIT_S) == 1
-        told = (tmp_path / "second" / "stderr").read_text()
-        assert told == (
-            f"127.0.0.1:{running.port} is in use, perhaps by another daemon: stop that one, or give another --port\n"
+        message = (tmp_path / "second" / "stderr").read_text()
+        assert message == (
+            f"127.0.0.1:{daemon.port} is in use, perhaps by another daemon: stop that one, or give another --port\n"
         )
 
-    def test_an_application_that_cannot_start_says_why_in_its_own_words(self, tmp_path: Path, stack: ExitStack) -> None:
-        failing = Daemon(tmp_path, fails="the store is newer than this program; install the newest")
+    def test_an_application_that_cannot_start_ends_the_daemon_with_its_message(
+        self, tmp_path: Path, stack: ExitStack
+    ) -> None:
+        failing = EdgeDaemon(tmp_path, fails="the store is newer than this program; install the newest")
         stack.callback(failing.close)
-        assert failing.hear() == ""
+        assert failing.read_line() == ""
         assert failing.process.wait(WAIT_S) == 1
-        *logged, told = (tmp_path / "stderr").read_text().splitlines()
-        assert told == "the store is newer than this program; install the newest"
+        *logged, message = (tmp_path / "stderr").read_text().splitlines()
+        assert message == "the store is newer than this program; install the newest"
         assert "newer" not in "".join(logged)
 
     def test_the_default_address_answers_clients_that_resolve_localhost_to_ipv6(
@@ -380,12 +384,12 @@ class TestTheAddress:
             socket.create_server(("::1", 0), family=socket.AF_INET6).close()
         except OSError:
             pytest.skip("this system has no IPv6 loopback")
-        running = started(stack, tmp_path)
-        with socket.create_connection(("::1", running.port), WAIT_S) as client:
+        daemon = start_daemon(stack, tmp_path)
+        with socket.create_connection(("::1", daemon.port), WAIT_S) as client:
             client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert answer_on(client).status == 200
+            assert read_answer(client).status == 200
 
-    def test_localhost_is_both_of_its_addresses_on_one_port(self) -> None:
+    def test_localhost_listens_on_ipv4_and_ipv6_on_one_port(self) -> None:
         sockets = listen("localhost", 0)
         try:
             addresses = [bound.getsockname()[:2] for bound in sockets]
@@ -399,7 +403,7 @@ class TestTheAddress:
                 bound.close()
 
     @pytest.mark.parametrize(
-        ("host", "port", "told"),
+        ("host", "port", "message"),
         [
             ("no-such-host.invalid", 0, "no address is known for no-such-host.invalid"),
             ("192.0.2.1", 0, "this machine has no address 192.0.2.1"),
@@ -407,18 +411,18 @@ class TestTheAddress:
             ("a" * 70, 0, "no address is known for"),
         ],
     )
-    def test_an_address_that_cannot_be_had_is_one_line(self, host: str, port: int, told: str) -> None:
-        with pytest.raises(SettingsError, match=told) as problem:
+    def test_an_unusable_address_is_an_error_of_one_line(self, host: str, port: int, message: str) -> None:
+        with pytest.raises(SettingsError, match=message) as raised:
             listen(host, port)
-        assert "\n" not in str(problem.value)
+        assert "\n" not in str(raised.value)
 
     @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost", "LOCALHOST"])
-    def test_this_machine_needs_no_tokens(self, host: str) -> None:
+    def test_listening_on_loopback_needs_no_tokens(self, host: str) -> None:
         check_may_listen(host, has_tokens=False)
 
     @covers("product.md#serve")
     @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", "127.0.0.1.example.org", ""])
-    def test_other_machines_need_tokens(self, host: str) -> None:
+    def test_listening_elsewhere_needs_tokens(self, host: str) -> None:
         with pytest.raises(SettingsError, match="give --token-file FILE"):
             check_may_listen(host, has_tokens=False)
         check_may_listen(host, has_tokens=True)

@@ -1,4 +1,4 @@
-"""Events as they happen, over a socket: in order, resumable, limited to the owner, and ended when they should be."""
+"""The event stream `/v1/events`: in order, resumable, limited to the owner, and properly ended."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.support.daemon import ANSWER_TIMEOUT_S, Daemon, Http, HttpAgent
 from tests.support.machine import context
 
 
-class Told(NamedTuple):
+class SentEvent(NamedTuple):
     id: str
     event: str
     data: Any
 
 
 class Follower:
-    """A program that follows the events."""
+    """A client of the event stream."""
 
     def __init__(self, daemon: Daemon, query: str = "", **headers: str) -> None:
         self._socket = socket.create_connection(("127.0.0.1", daemon.port), timeout=ANSWER_TIMEOUT_S)
@@ -32,15 +32,15 @@ class Follower:
         self.status = int(self._file.readline().split()[1])
         self.headers = dict(line.decode().strip().lower().split(": ", 1) for line in iter(self._file.readline, b"\r\n"))
 
-    def next(self) -> Told | None:
-        """The next message; None at the end of the stream."""
+    def next(self) -> SentEvent | None:
+        """The next event; None at the end of the stream."""
         fields: dict[str, str] = {}
         while True:
             line = self._line()
             if line is None:
                 return None
             if not line and fields:
-                return Told(fields.get("id", ""), fields["event"], json.loads(fields["data"]))
+                return SentEvent(fields.get("id", ""), fields["event"], json.loads(fields["data"]))
             name, _, value = line.partition(": ")
             fields[name] = value
 
@@ -55,10 +55,10 @@ class Follower:
                 continue
             return line.decode().rstrip("\n")
 
-    def take(self, count: int) -> list[Told]:
-        found = [self.next() for _ in range(count)]
-        assert None not in found
-        return [told for told in found if told]
+    def take(self, count: int) -> list[SentEvent]:
+        events = [self.next() for _ in range(count)]
+        assert None not in events
+        return [event for event in events if event]
 
     def close(self) -> None:
         self._file.close()
@@ -67,80 +67,80 @@ class Follower:
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    running = Daemon(tmp_path / "daemon")
-    yield running
-    if running.process.poll() is None:
-        assert running.stop() == 0
+    daemon = Daemon(tmp_path / "daemon")
+    yield daemon
+    if daemon.process.poll() is None:
+        assert daemon.stop() == 0
 
 
 def work(daemon: Daemon, project: str, **headers: str) -> str:
     """A branch and its return, which make four events. Returns the session's id."""
     agent = HttpAgent(daemon.port, **headers)
-    begun = agent.call("context_branch", description="d", prompt="p", project_path=project)
+    branch = agent.call("context_branch", description="d", prompt="p", project_path=project)
     agent.call("context_record", type="t", content="c", project_path=project)
     agent.call("context_return", message="m", project_path=project)
     agent.close()
-    session_id: str = begun["session_id"]
+    session_id: str = branch["session_id"]
     return session_id
 
 
 WORK = ["session.started", "branch.created", "operation.completed", "branch.folded"]
 
 
-def test_events_come_as_they_happen_from_now_on(daemon: Daemon) -> None:
+def test_a_follower_receives_events_from_its_connection_on(daemon: Daemon) -> None:
     work(daemon, "/before")
     follower = Follower(daemon)
     assert (follower.status, follower.headers["content-type"].split(";")[0]) == (200, "text/event-stream")
     (first,) = follower.take(1)
     assert (first.event, first.data) == ("following", {})
     session_id = work(daemon, "/p")
-    told = follower.take(4)
-    assert [each.event for each in told] == WORK
-    assert [each.data["n"] for each in told] == [1, 2, 3, 4]
-    assert {each.data["session_id"] for each in told} == {session_id}
-    assert [int(each.id) for each in told] == sorted(int(each.id) for each in told)
+    events = follower.take(4)
+    assert [event.event for event in events] == WORK
+    assert [event.data["n"] for event in events] == [1, 2, 3, 4]
+    assert {event.data["session_id"] for event in events} == {session_id}
+    assert [int(event.id) for event in events] == sorted(int(event.id) for event in events)
     follower.close()
 
 
-def test_after_a_cut_they_go_on_where_they_were_even_over_a_restart(daemon: Daemon) -> None:
+def test_a_follower_can_continue_after_a_disconnect_and_a_restart(daemon: Daemon) -> None:
     follower = Follower(daemon)
     follower.take(1)
     work(daemon, "/p")
-    seen = follower.take(2)
+    first_events = follower.take(2)
     follower.close()
     work(daemon, "/q")
     daemon.kill()
     daemon.start()
     work(daemon, "/r")
-    again = Follower(daemon, last_event_id=seen[-1].id)
+    again = Follower(daemon, last_event_id=first_events[-1].id)
     rest = again.take(1 + 2 + 4 + 4)
-    assert [each.event for each in rest[1:]] == WORK[2:] + WORK + WORK
+    assert [event.event for event in rest[1:]] == WORK[2:] + WORK + WORK
     again.close()
-    by_query = Follower(daemon, f"?after={seen[-1].id}")
-    assert [each.id for each in by_query.take(3)[1:]] == [each.id for each in rest[1:3]]
+    by_query = Follower(daemon, f"?after={first_events[-1].id}")
+    assert [event.id for event in by_query.take(3)[1:]] == [event.id for event in rest[1:3]]
     by_query.close()
 
 
-def test_one_session_can_be_followed_alone(daemon: Daemon) -> None:
+def test_a_follower_can_follow_one_session(daemon: Daemon) -> None:
     session_id = work(daemon, "/p")
     follower = Follower(daemon, f"?session={session_id}&after=0")
     work(daemon, "/other")
     work(daemon, "/p")
-    told = follower.take(1 + 4 + 3)[1:]
-    assert [each.event for each in told] == WORK + WORK[1:]
-    assert {each.data["session_id"] for each in told} == {session_id}
+    events = follower.take(1 + 4 + 3)[1:]
+    assert [event.event for event in events] == WORK + WORK[1:]
+    assert {event.data["session_id"] for event in events} == {session_id}
     follower.close()
 
 
 @pytest.mark.parametrize("cursor", ["999999", "x", "-1", "9" * 40])
-def test_a_cursor_of_another_store_is_refused(daemon: Daemon, cursor: str) -> None:
+def test_an_invalid_cursor_is_refused(daemon: Daemon, cursor: str) -> None:
     http = Http(daemon.port)
     reply = http.ask("GET", "/v1/events", headers={"last-event-id": cursor})
     assert (reply.status, reply.json["error"]["data"]["kind"]) == (400, "invalid_argument")
     http.close()
 
 
-def test_a_daemon_that_ends_ends_the_streams_properly(daemon: Daemon) -> None:
+def test_a_daemon_that_stops_ends_its_streams_properly(daemon: Daemon) -> None:
     followers = [Follower(daemon) for _ in range(5)]
     for follower in followers:
         follower.take(1)
@@ -150,7 +150,7 @@ def test_a_daemon_that_ends_ends_the_streams_properly(daemon: Daemon) -> None:
         follower.close()
 
 
-def test_what_hosts_report_is_told_when_it_is_written(daemon: Daemon) -> None:
+def test_a_hook_report_is_an_event_when_it_is_stored(daemon: Daemon) -> None:
     follower = Follower(daemon)
     follower.take(1)
     http = Http(daemon.port)
@@ -168,35 +168,37 @@ class TestWithTokens:
         return tmp_path / "tokens"
 
     @pytest.fixture
-    def people(self, tokens: Path) -> dict[str, str]:
+    def authorizations(self, tokens: Path) -> dict[str, str]:
         return {
             owner: "Bearer " + context("token", owner, "--token-file", tokens).out.decode().strip()
             for owner in ("alice", "bob")
         }
 
     @pytest.fixture
-    def daemon(self, tmp_path: Path, tokens: Path, people: dict[str, str]) -> Iterator[Daemon]:
-        running = Daemon(tmp_path / "daemon", "--token-file", str(tokens))
-        yield running
-        assert running.stop() == 0
+    def daemon(self, tmp_path: Path, tokens: Path, authorizations: dict[str, str]) -> Iterator[Daemon]:
+        daemon = Daemon(tmp_path / "daemon", "--token-file", str(tokens))
+        yield daemon
+        assert daemon.stop() == 0
 
     @covers("folding.md#owner")
-    def test_each_owner_hears_of_their_own_alone(self, daemon: Daemon, people: dict[str, str]) -> None:
-        hers, his = (Follower(daemon, authorization=people[owner]) for owner in ("alice", "bob"))
-        hers.take(1)
-        his.take(1)
-        work(daemon, "/p", authorization=people["alice"])
-        session_id = work(daemon, "/p", authorization=people["bob"])
-        assert {each.data["session_id"] for each in his.take(4)} == {session_id}
-        assert session_id not in {each.data["session_id"] for each in hers.take(4)}
-        nobody = Follower(daemon)
-        assert nobody.status == 401
-        for follower in (hers, his, nobody):
+    def test_each_owner_receives_only_their_own_events(self, daemon: Daemon, authorizations: dict[str, str]) -> None:
+        alices, bobs = (Follower(daemon, authorization=authorizations[owner]) for owner in ("alice", "bob"))
+        alices.take(1)
+        bobs.take(1)
+        work(daemon, "/p", authorization=authorizations["alice"])
+        session_id = work(daemon, "/p", authorization=authorizations["bob"])
+        assert {event.data["session_id"] for event in bobs.take(4)} == {session_id}
+        assert session_id not in {event.data["session_id"] for event in alices.take(4)}
+        without_token = Follower(daemon)
+        assert without_token.status == 401
+        for follower in (alices, bobs, without_token):
             follower.close()
 
-    def test_a_token_taken_away_ends_its_streams(self, daemon: Daemon, tokens: Path, people: dict[str, str]) -> None:
+    def test_removing_a_token_ends_its_streams(
+        self, daemon: Daemon, tokens: Path, authorizations: dict[str, str]
+    ) -> None:
         second = "Bearer " + context("token", "alice", "--token-file", tokens).out.decode().strip()
-        follower = Follower(daemon, authorization=people["alice"])
+        follower = Follower(daemon, authorization=authorizations["alice"])
         follower.take(1)
         lines = tokens.read_text().splitlines(keepends=True)
         # This removes the first of alice's two tokens.

@@ -1,4 +1,4 @@
-"""Whatever bytes come, each request gets one valid answer, in order, and the server stays up.
+"""Random bytes: each request gets one valid answer, in order, and the server keeps running.
 
 A seeded sample in `make test`; at least 100,000 messages in `make soak`.
 """
@@ -10,7 +10,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from tests.serve.wire import ASK, GET, INITIALIZE, MODERN_META, RESOLVE, Server, call, modern, request
+from tests.serve.stdio_client import ASK, GET, INITIALIZE, MODERN_META, RESOLVE, Server, call, modern, request
 from tests.support.clauses import covers
 from tests.support.daemon import RPC, Daemon, Http
 from tests.support.jsonrpc_rules import due_answers, faults_in
@@ -69,60 +69,60 @@ SEEDS = [
 ]
 
 
-def value(chance: random.Random, depth: int = 0) -> Any:  # noqa: PLR0911 - one for each kind
-    kind = chance.randrange(9 if depth < 3 else 7)
+def value(rng: random.Random, depth: int = 0) -> Any:  # noqa: PLR0911 - one for each kind
+    kind = rng.randrange(9 if depth < 3 else 7)
     if kind == 0:
-        return chance.choice([None, True, False])
+        return rng.choice([None, True, False])
     if kind == 1:
-        return chance.choice([0, 1, -1, 2**63, 2**63 - 1, 1.5, 1e300, 10**30])
+        return rng.choice([0, 1, -1, 2**63, 2**63 - 1, 1.5, 1e300, 10**30])
     if kind in (2, 3):
-        return chance.choice(WORDS)
+        return rng.choice(WORDS)
     if kind == 4:
-        return chance.choice(METHODS)
+        return rng.choice(METHODS)
     if kind == 5:
         return MODERN_META
     if kind == 6:
         return "2.0"
     if kind == 7:
-        return [value(chance, depth + 1) for _ in range(chance.randrange(4))]
-    return {chance.choice(KEYS): value(chance, depth + 1) for _ in range(chance.randrange(5))}
+        return [value(rng, depth + 1) for _ in range(rng.randrange(4))]
+    return {rng.choice(KEYS): value(rng, depth + 1) for _ in range(rng.randrange(5))}
 
 
-def structured(chance: random.Random) -> bytes:
+def structured(rng: random.Random) -> bytes:
     """A message whose parts are right or wrong at random."""
-    message: dict[str, Any] = {"jsonrpc": "2.0", "id": chance.randrange(1000), "method": chance.choice(METHODS)}
-    if chance.random() < 0.7:
-        message["params"] = {chance.choice(KEYS): value(chance) for _ in range(chance.randrange(5))}
-    if chance.random() < 0.5:
-        message["params"] = {"name": chance.choice(WORDS), "arguments": {**RESOLVE, chance.choice(KEYS): value(chance)}}
-    for _ in range(chance.randrange(3)):
-        key = chance.choice(KEYS[:4])
-        if chance.random() < 0.3:
+    message: dict[str, Any] = {"jsonrpc": "2.0", "id": rng.randrange(1000), "method": rng.choice(METHODS)}
+    if rng.random() < 0.7:
+        message["params"] = {rng.choice(KEYS): value(rng) for _ in range(rng.randrange(5))}
+    if rng.random() < 0.5:
+        message["params"] = {"name": rng.choice(WORDS), "arguments": {**RESOLVE, rng.choice(KEYS): value(rng)}}
+    for _ in range(rng.randrange(3)):
+        key = rng.choice(KEYS[:4])
+        if rng.random() < 0.3:
             message.pop(key, None)
         else:
-            message[key] = value(chance)
+            message[key] = value(rng)
     return json.dumps(message).encode() + b"\n"
 
 
-def damaged(chance: random.Random) -> bytes:
+def damaged(rng: random.Random) -> bytes:
     """A good message with bytes changed, removed, repeated or inserted."""
-    line = bytearray(chance.choice(SEEDS)[:-1])
-    for _ in range(chance.randint(1, 4)):
-        at = chance.randrange(len(line) + 1)
-        match chance.randrange(4):
+    line = bytearray(rng.choice(SEEDS)[:-1])
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(line) + 1)
+        match rng.randrange(4):
             case 0:
-                line[at:at] = bytes(chance.randrange(256) for _ in range(chance.randrange(5)))
+                line[at:at] = bytes(rng.randrange(256) for _ in range(rng.randrange(5)))
             case 1:
-                del line[at : at + chance.randrange(8)]
+                del line[at : at + rng.randrange(8)]
             case 2:
-                line[at:at] = line[at : at + chance.randrange(20)]
+                line[at:at] = line[at : at + rng.randrange(20)]
             case _:
-                line[at : at + 1] = bytes([chance.randrange(256)])
+                line[at : at + 1] = bytes([rng.randrange(256)])
     return bytes(line).replace(b"\n", b" ") + b"\n"
 
 
-def noise(chance: random.Random) -> bytes:
-    return chance.randbytes(chance.randrange(200)).replace(b"\n", b"") + b"\n"
+def noise(rng: random.Random) -> bytes:
+    return rng.randbytes(rng.randrange(200)).replace(b"\n", b"") + b"\n"
 
 
 @covers(
@@ -135,13 +135,13 @@ def noise(chance: random.Random) -> bytes:
     "stdio.md#methods",
     "stdio.md#streams",
 )
-def test_every_request_gets_one_valid_answer_in_order_whatever_comes(root: Path) -> None:
-    chance = random.Random(SEED)
+def test_every_request_gets_one_valid_answer_in_order(root: Path) -> None:
+    rng = random.Random(SEED)
     with Server(root) as server:
         server.ask(INITIALIZE)
         for _ in range(0, MESSAGES, BATCH):
-            lines = [chance.choice((structured, structured, damaged, damaged, noise))(chance) for _ in range(BATCH)]
-            expected = [due for line in lines for due in due_answers(line)]
+            lines = [rng.choice((structured, structured, damaged, damaged, noise))(rng) for _ in range(BATCH)]
+            expected = [expected_id for line in lines for expected_id in due_answers(line)]
             server.input.write(b"".join(lines) + request("ping", request_id="end of batch"))
             answers = []
             while (answer := server.answer()).get("id") != "end of batch":
@@ -152,32 +152,32 @@ def test_every_request_gets_one_valid_answer_in_order_whatever_comes(root: Path)
 
 
 @covers("seed-002#jsonrpc", "seed-002#methods", "stdio.md#eras", "stdio.md#end-of-input", "stdio.md#streams")
-def test_before_the_handshake_too(root: Path) -> None:
-    chance = random.Random(SEED + 1)
+def test_every_request_before_the_handshake_gets_one_valid_answer(root: Path) -> None:
+    rng = random.Random(SEED + 1)
     for _ in range(times(6, 200)):
-        lines = [structured(chance) for _ in range(40)]
+        lines = [structured(rng) for _ in range(40)]
         with Server(root) as server:
             server.input.write(b"".join(lines))
             server.input.close()
-            for request_id in (due for line in lines for due in due_answers(line)):
+            for request_id in (expected_id for line in lines for expected_id in due_answers(line)):
                 answer = server.answer()
                 assert faults_in(answer) == []
                 assert answer["id"] == request_id
             assert server.process.wait(timeout=60) == 0
 
 
-def test_over_http_too(tmp_path: Path) -> None:
-    chance = random.Random(SEED + 2)
-    running = Daemon(tmp_path)
-    http = Http(running.port)
+def test_every_request_over_http_gets_one_valid_answer(tmp_path: Path) -> None:
+    rng = random.Random(SEED + 2)
+    daemon = Daemon(tmp_path)
+    http = Http(daemon.port)
     for _ in range(times(400, 20_000)):
-        line = chance.choice((structured, damaged, noise))(chance)[:-1]
+        line = rng.choice((structured, damaged, noise))(rng)[:-1]
         reply = http.ask("POST", "/mcp", line, RPC)
-        due = due_answers(line + b"\n") if line.strip() else [None]
+        expected_ids = due_answers(line + b"\n") if line.strip() else [None]
         if reply.status == 202:
-            assert due == []
+            assert expected_ids == []
         else:
             assert faults_in(reply.json) == []
-            assert [reply.json["id"]] == due
+            assert [reply.json["id"]] == expected_ids
     http.close()
-    assert running.stop() == 0
+    assert daemon.stop() == 0

@@ -1,4 +1,4 @@
-"""A session that begins with memory: one line about earlier folds at its first prompt, if the user wants it."""
+"""`--recall-at-start`: the first prompt of a session gets one line about related folds."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 
 from contextfold.common.token_counter import COUNTERS
-from tests.serve.reporting import HookedAgent, Onlooker
+from tests.serve.reporting import ApiReader, HookedAgent
 from tests.support.daemon import Daemon, Reply
 
-FITTING = "Why does the checkout page log users out after a minute?"
+RELATED_PROMPT = "Why does the checkout page log users out after a minute?"
 
 
 @pytest.fixture(scope="module")
-def remembering(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+def recalling_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     daemon = Daemon(tmp_path_factory.mktemp("memory"), "--recall-at-start", "on")
-    _fold_some(daemon)
+    _make_folds(daemon)
     yield daemon
     assert daemon.stop() == 0
 
 
-def _fold_some(daemon: Daemon) -> None:
+def _make_folds(daemon: Daemon) -> None:
     agent = HookedAgent(daemon, "/work/shop", "earlier")
     for description, summary in (
         ("Find out why checkout logs users out", "Sessions live a minute: the page passes minutes as seconds."),
@@ -34,25 +34,25 @@ def _fold_some(daemon: Daemon) -> None:
     agent.close()
 
 
-def line_of(reply: Reply) -> str:
+def added_context(reply: Reply) -> str:
     return str(reply.json.get("hookSpecificOutput", {}).get("additionalContext", ""))
 
 
-def test_the_first_prompt_is_answered_with_folds_that_fit_and_the_line_is_counted(remembering: Daemon) -> None:
-    agent, look = HookedAgent(remembering, "/work/shop", "first"), Onlooker(remembering)
-    before = look.session("/work/shop")["total_tokens"]
-    assert line_of(agent.tell("SessionStart", source="startup")) == ""
-    line = line_of(agent.tell("UserPromptSubmit", prompt=FITTING))
+def test_the_first_prompt_gets_a_line_about_related_folds_which_is_counted(recalling_daemon: Daemon) -> None:
+    agent, api = HookedAgent(recalling_daemon, "/work/shop", "first"), ApiReader(recalling_daemon)
+    before = api.session("/work/shop")["total_tokens"]
+    assert added_context(agent.report("SessionStart", source="startup")) == ""
+    line = added_context(agent.report("UserPromptSubmit", prompt=RELATED_PROMPT))
     assert line.count("br_") == 2
     assert "Find out why checkout logs users out" in line
     assert "payment" not in line
-    # What could act in a terminal or turn the direction of a line is left out.
+    # Control characters and changes of the writing direction are removed.
     assert "Checkout page: log out [31m button" in line
     count = COUNTERS["v0"]
-    assert look.session("/work/shop")["total_tokens"] == before + count(FITTING) + count(line)
-    assert line_of(agent.tell("UserPromptSubmit", prompt=f"Again: {FITTING}")) == ""
+    assert api.session("/work/shop")["total_tokens"] == before + count(RELATED_PROMPT) + count(line)
+    assert added_context(agent.report("UserPromptSubmit", prompt=f"Again: {RELATED_PROMPT}")) == ""
     agent.close()
-    look.http.close()
+    api.http.close()
 
 
 @pytest.mark.parametrize(
@@ -60,24 +60,24 @@ def test_the_first_prompt_is_answered_with_folds_that_fit_and_the_line_is_counte
     [
         ("startup", "Write a poem about the sea.", "/work/shop"),
         ("startup", "the", "/work/shop"),
-        ("startup", FITTING, "/work/elsewhere"),
-        ("resume", FITTING, "/work/shop"),
+        ("startup", RELATED_PROMPT, "/work/elsewhere"),
+        ("resume", RELATED_PROMPT, "/work/shop"),
     ],
 )
-def test_there_is_no_line_where_nothing_fits_or_nothing_begins(
-    remembering: Daemon, source: str, prompt: str, folder: str
+def test_there_is_no_line_without_related_folds_or_for_a_resumed_session(
+    recalling_daemon: Daemon, source: str, prompt: str, folder: str
 ) -> None:
-    agent = HookedAgent(remembering, folder, f"{source} {prompt} {folder}")
-    agent.tell("SessionStart", source=source)
-    assert line_of(agent.tell("UserPromptSubmit", prompt=prompt)) == ""
+    agent = HookedAgent(recalling_daemon, folder, f"{source} {prompt} {folder}")
+    agent.report("SessionStart", source=source)
+    assert added_context(agent.report("UserPromptSubmit", prompt=prompt)) == ""
     agent.close()
 
 
-def test_nothing_is_added_unless_it_is_switched_on(tmp_path: Path) -> None:
+def test_nothing_is_added_by_default(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path)
-    _fold_some(daemon)
+    _make_folds(daemon)
     agent = HookedAgent(daemon, "/work/shop", "first")
-    agent.tell("SessionStart", source="startup")
-    assert line_of(agent.tell("UserPromptSubmit", prompt=FITTING)) == ""
+    agent.report("SessionStart", source="startup")
+    assert added_context(agent.report("UserPromptSubmit", prompt=RELATED_PROMPT)) == ""
     agent.close()
     assert daemon.stop() == 0

@@ -1,4 +1,4 @@
-"""The server needs no network, reads nothing but its caches, and heeds two variables of the environment."""
+"""The stdio server needs no network, reads only its caches, and uses only its own environment variables."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.serve.wire import ASK, GET, INITIALIZE, RESOLVE, after_handshake, call, environment, request
+from tests.serve.stdio_client import ASK, GET, INITIALIZE, RESOLVE, after_handshake, call, environment, request
 from tests.support.clauses import covers
 from tests.support.machine import COMMAND, ROOT
 
-QUESTIONS = (
+CALLS = (
     request("tools/list"),
     call("context.list_caches"),
     call("context.resolve", RESOLVE),
@@ -30,23 +30,23 @@ QUESTIONS = (
 
 @covers("seed-000#security-and-isolation", "stdio.md#no-network")
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root for a network namespace")
-def test_it_answers_in_a_network_namespace_of_its_own(root: Path) -> None:
-    lines = INITIALIZE + b"".join(QUESTIONS)
+def test_the_server_answers_without_a_network(root: Path) -> None:
+    lines = INITIALIZE + b"".join(CALLS)
     argv = ["unshare", "--net", str(COMMAND), "serve", "--stdio"]
-    done = subprocess.run(argv, input=lines, env=environment(root), capture_output=True, timeout=60, check=True)
-    assert [json.loads(line) for line in done.stdout.splitlines()][1:] == after_handshake(root, *QUESTIONS)
+    result = subprocess.run(argv, input=lines, env=environment(root), capture_output=True, timeout=60, check=True)
+    assert [json.loads(line) for line in result.stdout.splitlines()][1:] == after_handshake(root, *CALLS)
 
 
 @covers("seed-000#security-and-isolation", "stdio.md#no-network")
 @pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")
-def test_it_opens_no_socket_and_no_file_but_its_caches_and_python(root: Path, tmp_path: Path) -> None:
+def test_the_server_opens_no_socket_and_no_file_but_caches_and_python(root: Path, tmp_path: Path) -> None:
     shutil.copytree(root / "docs", root / "other")
     trace = tmp_path / "trace"
     argv = ["strace", "-f", "-e", "trace=%file,%network", "-o", str(trace), str(COMMAND), "serve", "--stdio"]
     home = tmp_path / "home"
     home.mkdir()
     env = environment(root, HOME=str(home))
-    subprocess.run(argv, input=INITIALIZE + b"".join(QUESTIONS), env=env, capture_output=True, timeout=120, check=True)
+    subprocess.run(argv, input=INITIALIZE + b"".join(CALLS), env=env, capture_output=True, timeout=120, check=True)
     calls = trace.read_text(errors="replace").splitlines()
     assert not [line for line in calls if re.search(r"\b(socket|connect|bind|sendto)\(", line)]
     started = next(at for at, line in enumerate(calls) if "serve/stdio" in line)
@@ -64,8 +64,8 @@ def test_it_opens_no_socket_and_no_file_but_its_caches_and_python(root: Path, tm
 
 
 @covers("seed-000#purpose", "seed-000#security-and-isolation", "seed-000#invariants", "seed-001#protocol-requirements")
-def test_no_other_variable_changes_an_answer(root: Path) -> None:
-    plain = after_handshake(root, *QUESTIONS)
+def test_other_variables_change_no_answer(root: Path) -> None:
+    expected = after_handshake(root, *CALLS)
     noise = dict.fromkeys(("DEBUG", "CONTEXT_DEBUG", "CONTEXT_CACHE", "CONTEXTFOLD_SOAK", "MCP_DEBUG", "NO_COLOR"), "1")
     noise |= {
         "LC_ALL": "tr_TR.UTF-8",
@@ -74,14 +74,14 @@ def test_no_other_variable_changes_an_answer(root: Path) -> None:
         "HOME": "/nowhere",
         "XDG_DATA_HOME": "/nowhere",
     }
-    assert after_handshake(root, *QUESTIONS, **noise) == plain
+    assert after_handshake(root, *CALLS, **noise) == expected
 
 
 @covers("stdio.md#speed")
-def test_the_server_starts_on_the_cheap_part_of_the_standard_library() -> None:
+def test_the_server_imports_no_slow_modules_at_its_start() -> None:
     script = "import sys; import contextfold.serve.stdio, contextfold.cli.daemon.serve; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.split())
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = set(result.stdout.split())
     costly = {"argparse", "asyncio", "ctypes", "dataclasses", "hashlib", "inspect", "logging", "pathlib", "shutil"}
     costly |= {
         "socket",

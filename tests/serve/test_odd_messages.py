@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.serve.wire import INITIALIZE, MODERN_META, Server, request
+from tests.serve.stdio_client import INITIALIZE, MODERN_META, Server, request
 from tests.support.daemon import RPC, Daemon, Http
 from tests.support.jsonrpc_rules import faults_in
 
@@ -19,26 +19,22 @@ UNSUPPORTED_VERSION = -32022
 VERSION, CAPABILITIES = MODERN_META
 
 
-class Answered(NamedTuple):
-    """A result."""
-
+class ExpectedResult(NamedTuple):
     id: str | int
 
 
-class Failed(NamedTuple):
-    """An error."""
-
+class ExpectedError(NamedTuple):
     code: int
-    # None where the words are not fixed.
+    # None if the text is not frozen.
     message: str | None
     id: str | int | None = 1
 
 
-PARSE = Failed(PARSE_ERROR, "Parse error", None)
-INVALID = Failed(INVALID_REQUEST, "Invalid Request")
-INVALID_NO_ID = Failed(INVALID_REQUEST, "Invalid Request", None)
-PARAMS = Failed(INVALID_PARAMS, "Invalid params")
-DROPPED = None
+PARSE = ExpectedError(PARSE_ERROR, "Parse error", None)
+INVALID = ExpectedError(INVALID_REQUEST, "Invalid Request")
+INVALID_NO_ID = ExpectedError(INVALID_REQUEST, "Invalid Request", None)
+PARAMS = ExpectedError(INVALID_PARAMS, "Invalid params")
+NO_RESPONSE = None
 
 
 def message(**members: object) -> bytes:
@@ -49,23 +45,23 @@ def call(**params: object) -> bytes:
     return message(method="tools/call", params=params)
 
 
-def enveloped(method: str, meta: object = MODERN_META, **params: object) -> bytes:
+def stateless(method: str, meta: object = MODERN_META, **params: object) -> bytes:
     return message(method=method, params={**params, "_meta": meta})
 
 
-def unknown_tool(name: str) -> Failed:
-    return Failed(INVALID_PARAMS, f"Unknown tool: {name}")
+def unknown_tool(name: str) -> ExpectedError:
+    return ExpectedError(INVALID_PARAMS, f"Unknown tool: {name}")
 
 
-def unknown_method(name: str) -> Failed:
-    return Failed(METHOD_NOT_FOUND, f"Method not found: {name}")
+def unknown_method(name: str) -> ExpectedError:
+    return ExpectedError(METHOD_NOT_FOUND, f"Method not found: {name}")
 
 
 STATUS = "context_branch_status"
-UNKNOWN_VERSION = Failed(UNSUPPORTED_VERSION, "Unsupported protocol version")
+UNKNOWN_VERSION = ExpectedError(UNSUPPORTED_VERSION, "Unsupported protocol version")
 
-TABLE: list[tuple[bytes, Answered | Failed | None]] = [
-    # What is not JSON.
+TABLE: list[tuple[bytes, ExpectedResult | ExpectedError | None]] = [
+    # Invalid JSON.
     (b"{", PARSE),
     (b"nonsense", PARSE),
     (b"\xff\xfe", PARSE),
@@ -77,7 +73,7 @@ TABLE: list[tuple[bytes, Answered | Failed | None]] = [
     (b"[" * 200 + b"]" * 200, PARSE),
     (b"[" * 100_000, PARSE),
     (message(params={"x": 1}).replace(b"1}", b"[" * 130 + b"]" * 130 + b"}"), PARSE),
-    # What is not a request.
+    # JSON that is not a request.
     (b"[]", INVALID_NO_ID),
     (b"[" + message() + b"]", INVALID_NO_ID),
     (b"null", INVALID_NO_ID),
@@ -98,7 +94,7 @@ TABLE: list[tuple[bytes, Answered | Failed | None]] = [
     (message(method=None), INVALID),
     (message(method=["ping"]), INVALID),
     (message(method={"a": 1}), INVALID),
-    (message(method=True, id="kept"), INVALID._replace(id="kept")),
+    (message(method=True, id="text"), INVALID._replace(id="text")),
     # Ids.
     (message(id=1.5), INVALID_NO_ID),
     (message(id=1.0), INVALID_NO_ID),
@@ -108,18 +104,18 @@ TABLE: list[tuple[bytes, Answered | Failed | None]] = [
     (message(id={}), INVALID_NO_ID),
     (message(id=[1]), INVALID_NO_ID),
     (message(id=1e300), INVALID_NO_ID),
-    (message(id=0), Answered(0)),
-    (message(id=-7), Answered(-7)),
-    (message(id=10**30), Answered(10**30)),
+    (message(id=0), ExpectedResult(0)),
+    (message(id=-7), ExpectedResult(-7)),
+    (message(id=10**30), ExpectedResult(10**30)),
     (b'{"jsonrpc":"2.0","id":' + b"1" * 5000 + b',"method":"ping"}', INVALID_NO_ID),
-    (message(id=""), Answered("")),
-    (message(id="\ud800"), Answered("\ud800")),
-    (message(id="é\u2028\x00"), Answered("é\u2028\x00")),
-    (message(id="x" * 10_000), Answered("x" * 10_000)),
+    (message(id=""), ExpectedResult("")),
+    (message(id="\ud800"), ExpectedResult("\ud800")),
+    (message(id="é\u2028\x00"), ExpectedResult("é\u2028\x00")),
+    (message(id="x" * 10_000), ExpectedResult("x" * 10_000)),
     # Repeated keys: the last one counts.
-    (b'{"jsonrpc":"2.0","id":2,"id":1,"method":"ping"}', Answered(1)),
+    (b'{"jsonrpc":"2.0","id":2,"id":1,"method":"ping"}', ExpectedResult(1)),
     (b'{"jsonrpc":"2.0","id":1,"id":null,"method":"ping"}', INVALID_NO_ID),
-    (b'{"jsonrpc":"1.0","jsonrpc":"2.0","id":1,"method":"nope","method":"ping"}', Answered(1)),
+    (b'{"jsonrpc":"1.0","jsonrpc":"2.0","id":1,"method":"nope","method":"ping"}', ExpectedResult(1)),
     # Methods.
     (message(method=""), unknown_method("")),
     (message(method="PING"), unknown_method("PING")),
@@ -134,18 +130,18 @@ TABLE: list[tuple[bytes, Answered | Failed | None]] = [
     (message(method="\ud800"), unknown_method("\ud800")),
     (message(method="é"), unknown_method("é")),
     # Parameters.
-    (message(params=None), Answered(1)),
-    (message(params={}), Answered(1)),
+    (message(params=None), ExpectedResult(1)),
+    (message(params={}), ExpectedResult(1)),
     (message(params=[]), PARAMS),
     (message(params="x"), PARAMS),
     (message(params=5), PARAMS),
     (message(params=False), PARAMS),
-    (message(params={"_meta": 5}), Answered(1)),
+    (message(params={"_meta": 5}), ExpectedResult(1)),
     (message(method="tools/list", params=[]), PARAMS),
-    (message(method="tools/list", params={"cursor": 5}), Answered(1)),
+    (message(method="tools/list", params={"cursor": 5}), ExpectedResult(1)),
     (message(method="initialize", params=[]), PARAMS),
-    (message(method="initialize", params={"protocolVersion": "1999-01-01"}), Answered(1)),
-    (message(method="initialize", params={"protocolVersion": ["2025-11-25"]}), Answered(1)),
+    (message(method="initialize", params={"protocolVersion": "1999-01-01"}), ExpectedResult(1)),
+    (message(method="initialize", params={"protocolVersion": ["2025-11-25"]}), ExpectedResult(1)),
     # Tool calls.
     (message(method="tools/call"), PARAMS),
     (call(), PARAMS),
@@ -162,33 +158,39 @@ TABLE: list[tuple[bytes, Answered | Failed | None]] = [
     (call(name=STATUS, arguments="x"), PARAMS),
     (call(name="context.list_caches", arguments={"x": 1}), PARAMS),
     (call(name="context.list_caches", arguments=None), PARAMS),
-    (call(name=STATUS), Failed(INVALID_PARAMS, None)),
-    (call(name=STATUS, arguments={"project_path": 5}), Failed(INVALID_PARAMS, None)),
-    (call(name=STATUS, arguments={"project_path": "\ud800"}), Failed(INVALID_PARAMS, None)),
-    (call(name="context.resolve", arguments={"cache": "c", "query": "\ud800", "budget": 1}), Answered(1)),
-    (call(name="context.resolve", arguments={"cache": "c", "query": "q", "budget": 10**4000}), Answered(1)),
-    (call(name="context.inspect_cache", arguments={"cache": {}}), Answered(1)),
-    (call(name="context.inspect_cache", arguments={"cache": "\ud800"}), Answered(1)),
+    (call(name=STATUS), ExpectedError(INVALID_PARAMS, None)),
+    (call(name=STATUS, arguments={"project_path": 5}), ExpectedError(INVALID_PARAMS, None)),
+    (call(name=STATUS, arguments={"project_path": "\ud800"}), ExpectedError(INVALID_PARAMS, None)),
+    (call(name="context.resolve", arguments={"cache": "c", "query": "\ud800", "budget": 1}), ExpectedResult(1)),
+    (call(name="context.resolve", arguments={"cache": "c", "query": "q", "budget": 10**4000}), ExpectedResult(1)),
+    (call(name="context.inspect_cache", arguments={"cache": {}}), ExpectedResult(1)),
+    (call(name="context.inspect_cache", arguments={"cache": "\ud800"}), ExpectedResult(1)),
     # Notifications.
-    (b'{"jsonrpc":"2.0","method":"notifications/initialized"}', DROPPED),
-    (b'{"jsonrpc":"2.0","method":"nope","params":5}', DROPPED),
-    (b'{"jsonrpc":"2.0","method":"tools/call","params":{"name":"context.list_caches"}}', DROPPED),
+    (b'{"jsonrpc":"2.0","method":"notifications/initialized"}', NO_RESPONSE),
+    (b'{"jsonrpc":"2.0","method":"nope","params":5}', NO_RESPONSE),
+    (b'{"jsonrpc":"2.0","method":"tools/call","params":{"name":"context.list_caches"}}', NO_RESPONSE),
     # The stateless era.
-    (enveloped("server/discover"), Answered(1)),
-    (enveloped("ping"), unknown_method("ping")),
-    (enveloped("initialize"), unknown_method("initialize")),
-    (enveloped("nope"), unknown_method("nope")),
-    (enveloped("tools/call"), PARAMS),
-    (enveloped("tools/call", name=5), PARAMS),
-    (enveloped("tools/call", name="nope"), unknown_tool("nope")),
-    (enveloped("tools/call", name="é"), unknown_tool("é")),
-    (enveloped("tools/call", name=STATUS, arguments=None), PARAMS),
-    (enveloped("tools/list", {VERSION: "2026-07-28"}), Failed(INVALID_PARAMS, f"params._meta lacks {CAPABILITIES}")),
-    (enveloped("tools/list", {**MODERN_META, VERSION: 5}), Failed(INVALID_PARAMS, f"{VERSION} is not a string")),
-    (enveloped("tools/list", {**MODERN_META, VERSION: None}), Failed(INVALID_PARAMS, f"{VERSION} is not a string")),
-    (enveloped("tools/list", {**MODERN_META, VERSION: "2099-01-01"}), UNKNOWN_VERSION),
-    (enveloped("tools/list", {**MODERN_META, VERSION: "2025-11-25"}), UNKNOWN_VERSION),
-    (enveloped("tools/list", {**MODERN_META, VERSION: "x"}), UNKNOWN_VERSION),
+    (stateless("server/discover"), ExpectedResult(1)),
+    (stateless("ping"), unknown_method("ping")),
+    (stateless("initialize"), unknown_method("initialize")),
+    (stateless("nope"), unknown_method("nope")),
+    (stateless("tools/call"), PARAMS),
+    (stateless("tools/call", name=5), PARAMS),
+    (stateless("tools/call", name="nope"), unknown_tool("nope")),
+    (stateless("tools/call", name="é"), unknown_tool("é")),
+    (stateless("tools/call", name=STATUS, arguments=None), PARAMS),
+    (
+        stateless("tools/list", {VERSION: "2026-07-28"}),
+        ExpectedError(INVALID_PARAMS, f"params._meta lacks {CAPABILITIES}"),
+    ),
+    (stateless("tools/list", {**MODERN_META, VERSION: 5}), ExpectedError(INVALID_PARAMS, f"{VERSION} is not a string")),
+    (
+        stateless("tools/list", {**MODERN_META, VERSION: None}),
+        ExpectedError(INVALID_PARAMS, f"{VERSION} is not a string"),
+    ),
+    (stateless("tools/list", {**MODERN_META, VERSION: "2099-01-01"}), UNKNOWN_VERSION),
+    (stateless("tools/list", {**MODERN_META, VERSION: "2025-11-25"}), UNKNOWN_VERSION),
+    (stateless("tools/list", {**MODERN_META, VERSION: "x"}), UNKNOWN_VERSION),
 ]
 
 
@@ -256,17 +258,17 @@ def test_the_table_is_long_enough_and_has_no_message_twice() -> None:
 
 @pytest.mark.parametrize(("body", "expected"), TABLE, ids=[repr(body[:60]) for body, _ in TABLE])
 def test_both_transports_give_the_same_response(
-    body: bytes, expected: Answered | Failed | None, transports: Transports
+    body: bytes, expected: ExpectedResult | ExpectedError | None, transports: Transports
 ) -> None:
-    on_stdio, on_http = (transport.responses(body) for transport in transports)
-    assert on_stdio == on_http
+    over_stdio_responses, over_http_responses = (transport.responses(body) for transport in transports)
+    assert over_stdio_responses == over_http_responses
     if expected is None:
-        assert on_http == []
+        assert over_http_responses == []
         return
-    (response,) = on_http
+    (response,) = over_http_responses
     assert faults_in(response) == []
     assert response["id"] == expected.id
-    if isinstance(expected, Answered):
+    if isinstance(expected, ExpectedResult):
         assert "result" in response
     else:
         assert response["error"]["code"] == expected.code
@@ -276,24 +278,24 @@ def test_both_transports_give_the_same_response(
 HTTP_ONLY: list[tuple[dict[str, str], bytes, int, int]] = [
     ({"mcp-protocol-version": "1999-01-01"}, message(), 400, UNSUPPORTED_VERSION),
     ({"mcp-protocol-version": "2026-07-28"}, message(), 400, INVALID_PARAMS),
-    ({"mcp-protocol-version": "2025-11-25"}, enveloped("tools/list"), 400, -32020),
-    ({}, enveloped("tools/list"), 400, -32020),
-    ({"mcp-protocol-version": "2026-07-28"}, enveloped("tools/list"), 400, -32020),
-    ({"mcp-protocol-version": "2026-07-28", "mcp-method": "ping"}, enveloped("tools/list"), 400, -32020),
+    ({"mcp-protocol-version": "2025-11-25"}, stateless("tools/list"), 400, -32020),
+    ({}, stateless("tools/list"), 400, -32020),
+    ({"mcp-protocol-version": "2026-07-28"}, stateless("tools/list"), 400, -32020),
+    ({"mcp-protocol-version": "2026-07-28", "mcp-method": "ping"}, stateless("tools/list"), 400, -32020),
     (
         {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call"},
-        enveloped("tools/call", name=STATUS),
+        stateless("tools/call", name=STATUS),
         400,
         -32020,
     ),
     (
         {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "=?base64?***?="},
-        enveloped("tools/call", name=STATUS),
+        stateless("tools/call", name=STATUS),
         400,
         -32020,
     ),
     ({}, message(method="nope"), 200, METHOD_NOT_FOUND),
-    ({"mcp-protocol-version": "2026-07-28", "mcp-method": "nope"}, enveloped("nope"), 404, METHOD_NOT_FOUND),
+    ({"mcp-protocol-version": "2026-07-28", "mcp-method": "nope"}, stateless("nope"), 404, METHOD_NOT_FOUND),
     ({"mcp-protocol-version": "1999-01-01"}, b'{"jsonrpc":"2.0","method":"n"}', 400, UNSUPPORTED_VERSION),
     ({"accept": "text/html"}, message(), 406, INVALID_REQUEST),
     ({"content-type": "text/plain"}, message(), 400, INVALID_REQUEST),

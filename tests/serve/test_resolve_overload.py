@@ -1,4 +1,4 @@
-"""More calls of the resolve tools than the daemon can take: the excess is told to try again, the rest answered."""
+"""More calls of the resolve tools than may wait: some are refused with a hint to retry, the others are answered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextfold import build
 from contextfold.serve.resolvers import PROCESSES, WAITING_MAX
 from tests.support.daemon import Daemon
 
-# More than can wait, and less than the daemon takes in at once.
+# More than may wait, but fewer than the requests that the daemon accepts at once.
 CALLS = WAITING_MAX + PROCESSES + 20
 
 
@@ -21,7 +21,7 @@ def request(path: str, body: object) -> bytes:
     return f"{head}Content-Length: {len(content)}\r\nConnection: close\r\n\r\n".encode() + content
 
 
-def answer(connection: socket.socket) -> tuple[int, bytes, dict[str, object]]:
+def read_answer(connection: socket.socket) -> tuple[int, bytes, dict[str, object]]:
     received = b""
     while part := connection.recv(1 << 16):
         received += part
@@ -30,7 +30,7 @@ def answer(connection: socket.socket) -> tuple[int, bytes, dict[str, object]]:
     return int(head.split()[1]), head.lower(), json.loads(body)
 
 
-def test_the_calls_that_cannot_wait_are_told_to_try_again(tmp_path: Path) -> None:
+def test_calls_over_the_limit_are_refused_and_may_be_retried(tmp_path: Path) -> None:
     sources = tmp_path / "sources"
     sources.mkdir()
     (sources / "a.md").write_text("# Roll back\n\nRun it again.\n", encoding="utf-8")
@@ -45,7 +45,7 @@ def test_the_calls_that_cannot_wait_are_told_to_try_again(tmp_path: Path) -> Non
     connections = [socket.create_connection(("127.0.0.1", daemon.port), timeout=60) for _ in paths]
     for connection, path in zip(connections, paths, strict=True):
         connection.sendall(request(path, bodies[path]))
-    answers = [answer(connection) for connection in connections]
+    answers = [read_answer(connection) for connection in connections]
     refused = [(head, body) for status, head, body in answers if status == 503]
     assert sum(status == 200 for status, _, _ in answers) + len(refused) == CALLS
     assert refused

@@ -1,4 +1,4 @@
-"""What `serve/http/uvicorn_adapter.py` uses of uvicorn beyond its documented interface is still there."""
+"""The undocumented parts of uvicorn that `serve/http/uvicorn_adapter.py` uses still exist."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ SERVER_ATTRIBUTES = ("server_state", "should_exit", "started")
 SERVER_ATTRIBUTES_SET_LATER = ("lifespan", "servers")
 
 
-def moved(what: str) -> str:
-    return f"uvicorn {uvicorn.__version__} has no {what} any more: adapt serve/http/uvicorn_adapter.py"
+def moved(name: str) -> str:
+    return f"uvicorn {uvicorn.__version__} has no {name} any more: adapt serve/http/uvicorn_adapter.py"
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__qualname__)

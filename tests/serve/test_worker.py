@@ -14,10 +14,10 @@ WAIT_S = 60
 
 def open_pipes() -> set[str]:
     """The pipes of this process. Sockets are left out, because those of other tests may be closed at any time."""
-    return {name for file in os.listdir("/proc/self/fd") if (name := _opened(file)).startswith("pipe:")}
+    return {name for file in os.listdir("/proc/self/fd") if (name := _target(file)).startswith("pipe:")}
 
 
-def _opened(file: str) -> str:
+def _target(file: str) -> str:
     try:
         return os.readlink(f"/proc/self/fd/{file}")
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Which test shows which clause of the specification.
+"""Lists which tests show which clause of the specification.
 
 A test names the clauses it shows: `@covers("resolve.md#budget")`. `tests/clauses.txt` lists all of them.
 `python -m tests.support.clauses` prints every clause with its tests, those without a test last.
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parent.parent
-NOT_OURS = "node_modules"
+FOREIGN_FOLDER = "node_modules"
 
 
 def covers(*clauses: str) -> pytest.MarkDecorator:
@@ -32,7 +32,7 @@ def covered() -> dict[str, list[str]]:
     """The tests of each clause that a test names, read from the sources."""
     tests: dict[str, list[str]] = {}
     for path in sorted(TESTS.rglob("*.py")):
-        if NOT_OURS in path.parts:
+        if FOREIGN_FOLDER in path.parts:
             continue
         name = path.relative_to(TESTS.parent).as_posix()
         for test, clause in _marks(ast.parse(path.read_text(encoding="utf-8")).body, name):
@@ -58,9 +58,9 @@ def main() -> None:
     for clause in clauses():
         if clause in tests:
             print(f"{clause}\n  " + "\n  ".join(tests[clause]))
-    without = {clause: subject for clause, subject in clauses().items() if clause not in tests}
-    print(f"\n{len(without)} of {len(clauses())} clauses without a test")
-    for clause, subject in without.items():
+    uncovered = {clause: subject for clause, subject in clauses().items() if clause not in tests}
+    print(f"\n{len(uncovered)} of {len(clauses())} clauses without a test")
+    for clause, subject in uncovered.items():
         print(f"  {clause}  {subject}")
 
 

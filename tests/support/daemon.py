@@ -1,4 +1,4 @@
-"""A real daemon as its own process, and callers that speak to it over real sockets."""
+"""A real daemon as its own process, and clients that connect to it over real sockets."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Reply(NamedTuple):
         return json.loads(self.body)
 
 
-def kept_port() -> socket.socket:
+def reserve_port() -> socket.socket:
     """A socket that reserves a port while it is open. Only programs that allow address reuse can listen there."""
-    kept = socket.socket()
-    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    kept.bind(("127.0.0.1", 0))
-    return kept
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    return reserved
 
 
 class Daemon:
@@ -67,7 +67,7 @@ class Daemon:
         port: int = 0,
         fresh: bool = False,
     ) -> None:
-        """`fresh` starts the installed command, for tests of the start itself; otherwise a fork runs the same code."""
+        """`fresh` starts the installed command, for tests of the start itself. Otherwise a fork runs the same code."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         # This file is used unless another store is named.
@@ -77,9 +77,9 @@ class Daemon:
         self.port = port
         if not port:
             # The port stays reserved for this daemon, also while the daemon is down.
-            kept = kept_port()
-            weakref.finalize(self, kept.close)
-            self.port = int(kept.getsockname()[1])
+            reserved = reserve_port()
+            weakref.finalize(self, reserved.close)
+            self.port = int(reserved.getsockname()[1])
         self._env = {**os.environ, "XDG_DATA_HOME": str(folder / "data"), **(env or {})}
         self._fresh = fresh
         self.start()
@@ -139,8 +139,8 @@ class Http:
 
     def ask(self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Reply:
         self._connection.request(method, path, body, {**self.headers, **(headers or {})})
-        answer = self._connection.getresponse()
-        return Reply(answer.status, {key.lower(): value for key, value in answer.getheaders()}, answer.read())
+        response = self._connection.getresponse()
+        return Reply(response.status, {key.lower(): value for key, value in response.getheaders()}, response.read())
 
     def close(self) -> None:
         self._connection.close()

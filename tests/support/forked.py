@@ -36,7 +36,7 @@ from typing import IO, Any, NoReturn
 
 REQUEST_MAX_BYTES = 1 << 20
 STATUS = struct.Struct("=i")
-# What daemons and commands on a terminal import beside the modules of the product.
+# Daemons and commands on a terminal import these beside the modules of the product.
 PRELOADED = (
     "anyio._backends._asyncio",
     "uvicorn.lifespan.on",
@@ -47,13 +47,14 @@ PRELOADED = (
     "rich.table",
     "rich.text",
 )
-# The interpreter reads these when it starts, so a fork would not heed them; except those that change no behaviour.
-INTERPRETERS_OWN = ("PYTHON", "LC_", "LANG")
-UNIMPORTANT = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
+# The interpreter reads these when it starts, so they have no effect in a fork.
+INTERPRETER_PREFIXES = ("PYTHON", "LC_", "LANG")
+# A fork may differ in these, because they change no behaviour.
+WITHOUT_EFFECT = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 
 
 class Forked:
-    """A process that was forked: what tests use of `subprocess.Popen`."""
+    """A forked process, with those methods of `subprocess.Popen` that tests use."""
 
     def __init__(self, pid: int, stdout: IO[bytes], status: int) -> None:
         self.pid, self.stdout, self._status = pid, stdout, status
@@ -61,10 +62,10 @@ class Forked:
         weakref.finalize(self, os.close, status)
 
     def poll(self) -> int | None:
-        return self._look(0)
+        return self._poll(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        code = self._look(timeout)
+        code = self._poll(timeout)
         if code is None:
             raise subprocess.TimeoutExpired(f"the fork {self.pid}", timeout or 0)
         return code
@@ -79,21 +80,21 @@ class Forked:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    def _look(self, timeout: float | None) -> int | None:
+    def _poll(self, timeout: float | None) -> int | None:
         if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
-            told = os.read(self._status, STATUS.size)
-            self.returncode = STATUS.unpack(told)[0] if told else -signal.SIGKILL
+            status = os.read(self._status, STATUS.size)
+            self.returncode = STATUS.unpack(status)[0] if status else -signal.SIGKILL
         return self.returncode
 
 
 class Forker:
-    """The process that forks, and asking it."""
+    """Starts the process that forks, and sends requests to it."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._environment = dict(os.environ)
-        # Threads of a test ask at once, and answers carry no name.
-        self._asking = threading.Lock()
+        # Threads of a test may send requests at once, and answers do not say which request they belong to.
+        self._request_lock = threading.Lock()
         with theirs:
             argv = [sys.executable, __file__, str(theirs.fileno())]
             # In a session of its own, so that a signal to the group of the tests does not end it.
@@ -102,11 +103,11 @@ class Forker:
             )
 
     def can_start(self, env: Mapping[str, str]) -> bool:
-        """Whether a fork heeds this environment. Without a locale Python uses UTF-8, as it does here with one."""
+        """Whether a fork can have this environment. Without a locale Python uses UTF-8, as it does here with one."""
         return all(
             self._environment.get(name) == env.get(name)
             for name in {*self._environment, *env}
-            if name.startswith(INTERPRETERS_OWN) and name not in UNIMPORTANT
+            if name.startswith(INTERPRETER_PREFIXES) and name not in WITHOUT_EFFECT
             if name in env or name.startswith("PYTHON")
         )
 
@@ -119,24 +120,26 @@ class Forker:
         stdin: int | None = None,
         cwd: Path | None = None,
     ) -> Forked:
-        """Run the `context` command with these arguments; without a standard input there is nothing to read.
+        """Run the `context` command with these arguments. Without `stdin`, its standard input is empty.
 
-        Where the first word is a script of Python, that is run; it calls the command when it has prepared something.
+        If the first word is a Python script, the script is run; it prepares something and then calls the command.
         """
         out, their_out = os.pipe()
         nothing = os.open(os.devnull, os.O_RDONLY)
         try:
             standard = (nothing if stdin is None else stdin, their_out, stderr)
-            pid, status = self._ask({"argv": list(argv), "env": dict(env), "cwd": str(cwd or os.getcwd())}, standard)
+            pid, status = self._request(
+                {"argv": list(argv), "env": dict(env), "cwd": str(cwd or os.getcwd())}, standard
+            )
         finally:
             os.close(nothing)
             os.close(their_out)
         return Forked(pid, os.fdopen(out, "rb"), status)
 
     def start_on_terminal(self, argv: Sequence[str], env: Mapping[str, str], terminal: int) -> Forked:
-        """Run the command in a session of its own, on a terminal that is its own."""
+        """Run the command in a new session with its own terminal."""
         request = {"argv": list(argv), "env": dict(env), "cwd": os.getcwd(), "has_terminal": True}
-        pid, status = self._ask(request, (terminal, terminal, terminal))
+        pid, status = self._request(request, (terminal, terminal, terminal))
         return Forked(pid, io.BytesIO(), status)
 
     def run(
@@ -159,19 +162,19 @@ class Forker:
             writer.start()
             stack.callback(writer.join)
             # A process that hangs is killed, and then its output ends.
-            impatience = threading.Timer(timeout_s, running.kill)
-            impatience.start()
-            stack.callback(impatience.cancel)
+            timer = threading.Timer(timeout_s, running.kill)
+            timer.start()
+            stack.callback(timer.cancel)
             with running.stdout:
                 out = running.stdout.read()
             code = running.wait(timeout_s)
             errors.seek(0)
             return subprocess.CompletedProcess(argv, code, out, errors.read())
 
-    def _ask(self, request: Mapping[str, object], standard: tuple[int, int, int]) -> tuple[int, int]:
-        """The process that was forked, and where its exit status is read."""
+    def _request(self, request: Mapping[str, object], standard: tuple[int, int, int]) -> tuple[int, int]:
+        """Returns the process id of the fork, and the descriptor from which its exit status is read."""
         status, their_status = os.pipe()
-        with self._asking:
+        with self._request_lock:
             try:
                 socket.send_fds(self._socket, [json.dumps(request).encode()], [*standard, their_status])
             finally:
@@ -179,7 +182,7 @@ class Forker:
             return json.loads(self._socket.recv(REQUEST_MAX_BYTES))["pid"], status
 
     def close(self) -> None:
-        """End it and whatever it has started."""
+        """End the process that forks, and everything that it has started."""
         self._socket.close()
         self._process.wait()
 
@@ -191,7 +194,7 @@ def _write_all(descriptor: int, text: bytes) -> None:
 
 @cache
 def forker() -> Forker:
-    """One for this process, started when it is first needed."""
+    """The forker of this process, started when it is first needed."""
     return Forker()
 
 
@@ -205,7 +208,7 @@ def end_forker() -> None:
 
 
 def _serve(control: socket.socket) -> dict[str, Any]:
-    """Answer requests until nobody asks any more. Returns in a fork only, with its request."""
+    """Answer requests until the socket is closed. Returns only in a fork, with its request."""
     statuses: dict[int, int] = {}
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -218,8 +221,8 @@ def _serve(control: socket.socket) -> dict[str, Any]:
             _reap(statuses)
         if control.fileno() not in ready:
             continue
-        told, descriptors, _, _ = socket.recv_fds(control, REQUEST_MAX_BYTES, 4)
-        if not told:
+        message, descriptors, _, _ = socket.recv_fds(control, REQUEST_MAX_BYTES, 4)
+        if not message:
             for pid in statuses:
                 os.kill(pid, signal.SIGKILL)
             sys.exit()
@@ -239,7 +242,7 @@ def _serve(control: socket.socket) -> dict[str, Any]:
         control.close()
         for descriptor in (*standard, status, woken, wake, *statuses.values()):
             os.close(descriptor)
-        request: dict[str, Any] = json.loads(told)
+        request: dict[str, Any] = json.loads(message)
         return request
 
 
@@ -252,13 +255,13 @@ def _reap(statuses: dict[int, int]) -> None:
         try:
             os.write(status, STATUS.pack(os.waitstatus_to_exitcode(code)))
         except BrokenPipeError:
-            # Nobody waits for it.
+            # No test waits for the status.
             pass
         os.close(status)
 
 
 def _end(run: Callable[[], object]) -> NoReturn:
-    """Run that, and end as the interpreter does, but without freeing each object: that would copy all memory."""
+    """Call `run`, and end as the interpreter does, but without freeing objects: that would copy all memory."""
     code: object = 1
     try:
         run()
@@ -278,7 +281,7 @@ def _end(run: Callable[[], object]) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:
-        # As the interpreter does where nobody reads any more.
+        # The interpreter has this exit code when standard output cannot be written.
         code = 120
     os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 
@@ -290,11 +293,11 @@ def main() -> None:
 
     product = (module.name for module in pkgutil.walk_packages(contextfold.__path__, "contextfold."))
     for name in PRELOADED:
-        # The environments of the quick tests have not all of them.
+        # The environment of the quick tests does not have all of them.
         with suppress(ModuleNotFoundError):
             importlib.import_module(name)
     for name in product:
-        # Adapters import packages that need not be there.
+        # Adapters import packages that may not be installed.
         if not name.endswith("__main__") and not name.startswith("contextfold.adapters."):
             importlib.import_module(name)
     from contextfold.cli.main import run

@@ -1,4 +1,4 @@
-"""What JSON-RPC 2.0 asks of an answer, and which lines are due one: written from the rules, without a look at src."""
+"""The rules of JSON-RPC 2.0 for answers, written from the specification and without using src."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def due_answers(line: bytes) -> list[Any]:
-    """The id of the one answer that a line must get, or nothing where none is due."""
+    """The id of the one answer that a line must get, or an empty list if it must get none."""
     if line in (b"\n", b"\r\n"):
         return []
     try:
@@ -27,7 +27,7 @@ def _no_constant(name: str) -> None:
 
 
 def faults_in(answer: Any) -> list[str]:
-    """What is wrong with an answer, as an answer."""
+    """The violations of JSON-RPC in an answer."""
     if not isinstance(answer, dict) or answer.get("jsonrpc") != "2.0":
         return ["not a JSON-RPC 2.0 object"]
     faults = []

@@ -74,7 +74,7 @@ def prefixed(*pieces: str) -> Callable[[Draw, str, int], str]:
     return lambda draw, alphabet, length: "".join(pieces) + draw.of(alphabet, length)
 
 
-# Keys that stand for themselves wherever they occur: kind, pieces of the prefix, alphabet, length of the rest.
+# Keys that can be recognised without context: kind, pieces of the prefix, alphabet, length of the rest.
 PREFIXED: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
     ("contextfold token", ("ct", "x_"), URL_SAFE, 43),
     ("aws access key id", ("AK", "IA"), UPPER, 16),
@@ -156,7 +156,7 @@ def composed(draw: Draw) -> dict[str, str]:
     }
 
 
-def shapes(draw: Draw, value: str) -> str:
+def line_with(draw: Draw, value: str) -> str:
     """A line in which a key that can be recognised without context may occur."""
     return draw.one(
         f"the key is {value} and was printed by mistake",
@@ -237,7 +237,7 @@ def in_context(draw: Draw) -> list[KnownSecret]:
 
 def private_keys(draw: Draw) -> list[KnownSecret]:
     """Keys of several lines; for each, the value is a line of its body."""
-    found = []
+    secrets = []
     for kind, label in (
         ("rsa key", "RSA PRIVATE KEY"),
         ("ec key", "EC PRIVATE KEY"),
@@ -247,15 +247,15 @@ def private_keys(draw: Draw) -> list[KnownSecret]:
     ):
         body = draw.lines(5)
         pem = "\n".join([dashed(f"BEGIN {label}"), *body, dashed(f"END {label}")])
-        found.append(KnownSecret(kind, body[2], pem))
+        secrets.append(KnownSecret(kind, body[2], pem))
         if kind == "pkcs8 key":
             account = json.dumps({"type": "service_account", "private_key": pem + "\n"})
-            found.append(KnownSecret("service account key", body[1], account))
-            found.append(KnownSecret("cut key", body[3], pem[: pem.index(body[4]) + 30]))
+            secrets.append(KnownSecret("service account key", body[1], account))
+            secrets.append(KnownSecret("cut key", body[3], pem[: pem.index(body[4]) + 30]))
     body = draw.lines(4)
     putty = f"PuTTY-User-Key-File-3: ssh-rsa\nPrivate-Lines: {len(body)}\n" + "\n".join(body)
-    found.append(KnownSecret("putty key", body[1], f"{putty}\nPrivate-MAC: {draw.hex(64)}\n"))
-    return found
+    secrets.append(KnownSecret("putty key", body[1], f"{putty}\nPrivate-MAC: {draw.hex(64)}\n"))
+    return secrets
 
 
 def known_secrets(seed: int) -> list[KnownSecret]:
@@ -263,5 +263,5 @@ def known_secrets(seed: int) -> list[KnownSecret]:
     draw = Draw(seed)
     alone = {kind: prefixed(*pieces)(draw, alphabet, length) for kind, pieces, alphabet, length in PREFIXED}
     alone |= composed(draw)
-    found = [KnownSecret(kind, value, shapes(draw, value)) for kind, value in alone.items()]
-    return found + in_context(draw) + private_keys(draw)
+    secrets = [KnownSecret(kind, value, line_with(draw, value)) for kind, value in alone.items()]
+    return secrets + in_context(draw) + private_keys(draw)

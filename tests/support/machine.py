@@ -22,7 +22,7 @@ SHARED = ROOT.parent / "shared"
 GOLDEN = ROOT / "tests" / "golden"
 COMMAND = Path(sys.executable).parent / "context"
 
-# What most tests of resolving ask about: two documents match `guide`, one is empty.
+# Most tests of resolving use these documents: two match `guide`, one is empty.
 DOCUMENTS = {
     "deployment.md": "Deployment deployment deployment guide.",
     "security.md": "Security guide for teams.",
@@ -40,6 +40,8 @@ def times(sample: int, soak: int) -> int:
 
 
 class Ran(NamedTuple):
+    """The exit code of a command, and what it wrote."""
+
     code: int
     out: bytes
     err: str
@@ -75,10 +77,10 @@ def context(*argv: str | bytes | Path, env: dict[str, str] | None = None, cwd: P
 @cache
 def interpreters() -> dict[str, str]:
     """Every supported CPython on this machine, by version; this one first."""
-    found = {f"{sys.version_info.major}.{sys.version_info.minor}": sys.executable}
+    pythons = {f"{sys.version_info.major}.{sys.version_info.minor}": sys.executable}
     names = [f"python3.{minor}" for minor in range(11, NEWEST_MINOR)]
     folders = os.environ["PATH"].split(":")
-    # pyenv's scripts, which look for an interpreter each time: the interpreters are asked directly.
+    # The scripts of pyenv search for an interpreter each time, so the interpreters themselves are used.
     shims = [Path(folder) for folder in folders if folder.endswith("/shims")]
     path_without = ":".join(folder for folder in folders if Path(folder) not in shims)
     candidates = [path for name in names if (path := shutil.which(name, path=path_without))]
@@ -86,20 +88,20 @@ def interpreters() -> dict[str, str]:
         str(path) for name in names for shim in shims for path in shim.parent.glob(f"versions/*/bin/{name}")
     )
     for path in candidates:
-        asked = "import sys; print('%d.%d' % sys.version_info[:2])"
-        answer = subprocess.run([path, "-I", "-c", asked], capture_output=True, text=True, timeout=30, check=False)
-        if answer.returncode == 0:
-            found.setdefault(answer.stdout.strip(), path)
-    return found
+        script = "import sys; print('%d.%d' % sys.version_info[:2])"
+        done = subprocess.run([path, "-I", "-c", script], capture_output=True, text=True, timeout=30, check=False)
+        if done.returncode == 0:
+            pythons.setdefault(done.stdout.strip(), path)
+    return pythons
 
 
 def from_sources() -> dict[str, str]:
-    """The variables with which another interpreter runs the sources, compiled once, in a folder of the tests."""
+    """The variables with which another interpreter runs the sources, compiled once in a folder of the tests."""
     return {"PYTHONPATH": str(SOURCE), "PYTHONPYCACHEPREFIX": os.path.join(os.environ["HOME"], ".compiled")}
 
 
 def command_of(python: str) -> list[str]:
-    """`context` as that interpreter runs it, directly from the sources."""
+    """The command line of `context` for another interpreter, which runs it from the sources."""
     settings = [f"{name}={value}" for name, value in from_sources().items()]
     return ["env", "-u", "PYTHONDONTWRITEBYTECODE", *settings, python, "-m", "contextfold"]
 
@@ -112,33 +114,37 @@ def as_nobody(
         if folder.stat().st_uid == os.geteuid() and str(folder) not in ("/", "/tmp"):
             folder.chmod(folder.stat().st_mode | 0o755)
     tmp_path.chmod(0o777)
-    argv_in_full = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", str(COMMAND), *argv]
-    if subprocess.run([*argv_in_full[:5], "--version"], capture_output=True, check=False).returncode != 0:
-        pytest.skip("the interpreter lies where nobody may not read it")
-    return subprocess.run(
-        argv_in_full, capture_output=True, text=True, timeout=60, check=False, cwd=cwd, input=text_input
-    )
+    command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", str(COMMAND), *argv]
+    if subprocess.run([*command[:5], "--version"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("the user nobody cannot read the interpreter")
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=cwd, input=text_input)
 
 
 def ids(cache: Path) -> list[str]:
     return [entry["id"] for entry in json.loads((cache / "manifest.json").read_text())["documents"]]
 
 
-def beside(cache: Path) -> list[str]:
+def file_version(path: Path) -> tuple[int, int, int]:
+    """What changes when a file is written or replaced. Reading it changes its time of access only."""
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+
+
+def leftover_files(cache: Path) -> list[str]:
     """The files that a build left next to the cache."""
     return sorted(name for name in os.listdir(cache.parent) if name.startswith(f".{cache.name}"))
 
 
 def read_terminal(descriptor: int) -> str:
     """Everything that is written to a terminal until the last process closes it."""
-    seen = b""
+    output = b""
     try:
         while chunk := os.read(descriptor, 4096):
-            seen += chunk
+            output += chunk
     except OSError:
         # A terminal that no process has open any more reports its end with this error.
         pass
-    return seen.decode()
+    return output.decode()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Real NATS servers for tests: one, or a cluster of three; tests can kill, pause and restart them.
 
-Whatever happens to a test, no server outlives its `with`.
+Every server ends with its `with`, also when the test fails.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import nats
 import nats.errors
 from nats.aio.client import Client
 
-from contextfold.stores.nats.wire.connection import NatsOptions
-from tests.support.left_out import NATS, NATS_SERVER, need
+from contextfold.common.network_address import NatsOptions
+from tests.support.prerequisites import NATS, NATS_SERVER, require
 
 # At most this many workers run tests at once, and each of them has its own ports.
 WORKERS_MOST = 8
@@ -37,13 +37,13 @@ PORTS_TRIED_MAX = 50
 STARTS_TRIED_MAX = 5
 # This only bounds a hang.
 ANSWER_S = 60.0
-# After this long the server is asked again, because nobody answers while a leader is elected.
+# After this long the request is sent again, because no server answers while a leader is elected.
 PROBE_S = 2.0
-ASKED_EVERY_S = 0.01
+POLL_INTERVAL_S = 0.01
 NODES = 3
-LOG_TOLD = 3_000  # characters
+LOG_TAIL_CHARS = 3_000
 # The keys are the names of servers, the values are their ports.
-LeadTo = Callable[[Mapping[str, int]], Mapping[str, int]]
+RoutePorts = Callable[[Mapping[str, int]], Mapping[str, int]]
 
 
 _started: set[subprocess.Popen[bytes]] = set()
@@ -63,11 +63,11 @@ def random_prefix() -> str:
     return f"t{secrets.token_hex(6)}"
 
 
-def _free_port() -> int:
+def free_port() -> int:
     for _ in range(PORTS_TRIED_MAX):
         port = random.SystemRandom().choice(PORTS)
-        with socket.socket() as tried, contextlib.suppress(OSError):
-            tried.bind(("127.0.0.1", port))
+        with socket.socket() as candidate, contextlib.suppress(OSError):
+            candidate.bind(("127.0.0.1", port))
             if port not in _chosen:
                 _chosen.add(port)
                 return port
@@ -97,10 +97,10 @@ class NatsServer:
                 self.port = 0
             else:
                 return self
-        raise AssertionError(self.told_log())
+        raise AssertionError(self.log_tail())
 
     def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
 
@@ -114,15 +114,15 @@ class NatsServer:
 
     def start(self, *, wait: bool = True) -> None:
         """Starts the server, or restarts it with the same port and folder."""
-        need(NATS)
+        require(NATS)
         assert not self.is_up
-        self.port = self.port or _free_port()
-        written = self.folder / "nats.conf"
-        written.write_text(
+        self.port = self.port or free_port()
+        config_file = self.folder / "nats.conf"
+        config_file.write_text(
             f'listen: "127.0.0.1:{self.port}"\nserver_name: "{self.name}"\nlog_file: "{self.log}"\n'
             f'jetstream {{ store_dir: "{self.folder / "js"}", max_file_store: 20GB }}\n{self._config}\n'
         )
-        argv = [str(NATS_SERVER), "--config", str(written)]
+        argv = [str(NATS_SERVER), "--config", str(config_file)]
         self._process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         _started.add(self._process)
         if wait:
@@ -131,23 +131,23 @@ class NatsServer:
     def wait(self) -> None:
         """Waits until the server answers."""
         assert self._process is not None
-        give_up_s = time.monotonic() + ANSWER_S
-        while time.monotonic() < give_up_s:
+        deadline_s = time.monotonic() + ANSWER_S
+        while time.monotonic() < deadline_s:
             if self._process.poll() is not None:
                 raise (
-                    _PortTaken(self.told_log())
-                    if "address already in use" in self.told_log()
-                    else AssertionError(self.told_log())
+                    _PortTaken(self.log_tail())
+                    if "address already in use" in self.log_tail()
+                    else AssertionError(self.log_tail())
                 )
             with (
                 contextlib.suppress(OSError),
-                socket.create_connection(("127.0.0.1", self.port), timeout=ANSWER_S) as tried,
+                socket.create_connection(("127.0.0.1", self.port), timeout=ANSWER_S) as connection,
             ):
-                if tried.recv(5) == b"INFO ":
+                if connection.recv(5) == b"INFO ":
                     return
             # Polling is the only way to learn that the server answers.
-            time.sleep(ASKED_EVERY_S)
-        raise AssertionError(f"no answer of {self.url}: {self.told_log()}")
+            time.sleep(POLL_INTERVAL_S)
+        raise AssertionError(f"no answer from {self.url}: {self.log_tail()}")
 
     def stop(self) -> None:
         """Stops the server as an operator does."""
@@ -169,6 +169,8 @@ class NatsServer:
     def pause(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        # Until all of its threads have stopped, it may still answer.
+        os.waitpid(self._process.pid, os.WUNTRACED)
         self.is_paused = True
 
     def resume(self) -> None:
@@ -176,23 +178,23 @@ class NatsServer:
         self._process.send_signal(signal.SIGCONT)
         self.is_paused = False
 
-    def told_log(self) -> str:
-        return self.log.read_text(errors="replace")[-LOG_TOLD:] if self.log.exists() else "(no log)"
+    def log_tail(self) -> str:
+        return self.log.read_text(errors="replace")[-LOG_TAIL_CHARS:] if self.log.exists() else "(no log)"
 
 
 class NatsCluster:
     """A cluster of three servers. As long as two of them run, it can commit."""
 
-    def __init__(self, folder: Path, *, lead_to: LeadTo = lambda ports: ports) -> None:
-        """With `lead_to`, the servers reach each other by other ports than those that they listen on."""
+    def __init__(self, folder: Path, *, route_ports: RoutePorts = lambda ports: ports) -> None:
+        """With `route_ports`, the servers reach each other by other ports than those that they listen on."""
         self.folder = folder
-        self._lead_to = lead_to
+        self._route_ports = route_ports
         self.servers: list[NatsServer] = []
 
     def __enter__(self) -> NatsCluster:
-        for tried in range(STARTS_TRIED_MAX):
+        for attempt in range(STARTS_TRIED_MAX):
             try:
-                self._start(self.folder / str(tried))
+                self._start(self.folder / str(attempt))
             except _PortTaken:
                 self.kill()
             except BaseException:
@@ -203,21 +205,21 @@ class NatsCluster:
         raise AssertionError("no free ports for a cluster")
 
     def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
 
     def _start(self, folder: Path) -> None:
-        need(NATS)
-        listening = {f"n{number}": _free_port() for number in range(1, NODES + 1)}
-        told = self._lead_to(listening)
+        require(NATS)
+        listen_ports = {f"n{number}": free_port() for number in range(1, NODES + 1)}
+        routed = self._route_ports(listen_ports)
         self.servers = [
             NatsServer(
                 folder / name,
                 name=name,
-                config=_cluster(port, told[name], [told[other] for other in told if other != name]),
+                config=_cluster_config(port, routed[name], [routed[other] for other in routed if other != name]),
             )
-            for name, port in listening.items()
+            for name, port in listen_ports.items()
         ]
         for server in self.servers:
             server.start(wait=False)
@@ -232,7 +234,7 @@ class NatsCluster:
     def wait(self, replicas: int = NODES) -> None:
         """Waits until a stream with this many replicas can be created and accepts a message."""
         up = [server.url for server in self.servers if server.is_up and not server.is_paused]
-        asyncio.run(_probed(up, replicas))
+        asyncio.run(_wait_for_leader(up, replicas))
 
     def heal(self) -> None:
         """Resumes or restarts all servers, and waits until they have a leader."""
@@ -248,63 +250,65 @@ class NatsCluster:
             server.kill()
 
 
-def _cluster(port: int, told: int, others: Sequence[int]) -> str:
+def _cluster_config(port: int, advertised: int, others: Sequence[int]) -> str:
     routes = ", ".join(f'"nats://127.0.0.1:{other}"' for other in others)
     return (
-        f'cluster {{ name: "tests", listen: "127.0.0.1:{port}", advertise: "127.0.0.1:{told}", '
+        f'cluster {{ name: "tests", listen: "127.0.0.1:{port}", advertise: "127.0.0.1:{advertised}", '
         f"routes: [{routes}], no_advertise: true }}"
     )
 
 
-async def _quiet(_problem: Exception) -> None:
+async def _ignore_error(_error: Exception) -> None:
     """Ignores errors, because the user of the connection notices them."""
 
 
-async def connected(urls: Sequence[str] | str) -> Client:
+async def connect(urls: Sequence[str] | str) -> Client:
     servers = [urls] if isinstance(urls, str) else list(urls)
-    return await nats.connect(servers, error_cb=_quiet, connect_timeout=5, max_reconnect_attempts=-1)
+    return await nats.connect(servers, error_cb=_ignore_error, connect_timeout=5, max_reconnect_attempts=-1)
 
 
-async def _probed(urls: Sequence[str], replicas: int) -> None:
-    connection = await connected(urls)
+async def _wait_for_leader(urls: Sequence[str], replicas: int) -> None:
+    connection = await connect(urls)
     try:
         async with asyncio.timeout(ANSWER_S):
-            for _ in range(int(ANSWER_S / ASKED_EVERY_S)):
-                if await _takes_a_message(connection, replicas):
+            for _ in range(int(ANSWER_S / POLL_INTERVAL_S)):
+                if await _accepts_a_message(connection, replicas):
                     return
-                await asyncio.sleep(ASKED_EVERY_S)
+                await asyncio.sleep(POLL_INTERVAL_S)
     finally:
         await connection.close()
     raise AssertionError("no leader")
 
 
-async def _takes_a_message(connection: Client, replicas: int) -> bool:
+async def _accepts_a_message(connection: Client, replicas: int) -> bool:
     name = f"probe_{secrets.token_hex(4)}"
     stream = {"name": name, "subjects": [name], "num_replicas": replicas, "storage": "memory"}
     try:
-        made = await _asked(connection, f"$JS.API.STREAM.CREATE.{name}", stream, PROBE_S)
-        if "error" in made:
+        created = await _request(connection, f"$JS.API.STREAM.CREATE.{name}", stream, PROBE_S)
+        if "error" in created:
             return False
-        told = await _asked(connection, name, {}, PROBE_S)
-        await _asked(connection, f"$JS.API.STREAM.DELETE.{name}", {}, PROBE_S)
+        published = await _request(connection, name, {}, PROBE_S)
+        await _request(connection, f"$JS.API.STREAM.DELETE.{name}", {}, PROBE_S)
     except (nats.errors.Error, TimeoutError):
         return False
-    return "seq" in told
+    return "seq" in published
 
 
-async def _asked(connection: Client, subject: str, sent: dict[str, Any], timeout_s: float = ANSWER_S) -> dict[str, Any]:
-    answer = await connection.request(subject, json.dumps(sent).encode(), timeout=timeout_s)
-    told: dict[str, Any] = json.loads(answer.data)
-    return told
+async def _request(
+    connection: Client, subject: str, body: dict[str, Any], timeout_s: float = ANSWER_S
+) -> dict[str, Any]:
+    response = await connection.request(subject, json.dumps(body).encode(), timeout=timeout_s)
+    parsed: dict[str, Any] = json.loads(response.data)
+    return parsed
 
 
-async def drop(place: NatsOptions) -> None:
+async def delete_streams(options: NatsOptions) -> None:
     """Delete the streams of a prefix, so that a server shared by many tests stays small."""
-    connection = await connected(place.servers)
+    connection = await connect(options.servers)
     try:
-        listed = await _asked(connection, "$JS.API.STREAM.NAMES", {})
-        for name in listed.get("streams") or ():
-            if name.startswith(f"{place.prefix}_"):
-                await _asked(connection, f"$JS.API.STREAM.DELETE.{name}", {})
+        response = await _request(connection, "$JS.API.STREAM.NAMES", {})
+        for name in response.get("streams") or ():
+            if name.startswith(f"{options.prefix}_"):
+                await _request(connection, f"$JS.API.STREAM.DELETE.{name}", {})
     finally:
         await connection.close()

@@ -1,4 +1,4 @@
-"""What the contract says, written a second time and as plainly as possible: slow, obvious, sharing no code with src."""
+"""A second implementation of the contract: slow, simple, and without code from src."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ for _line in (GOLDEN / "lowercase-unicode17.tsv").read_text(encoding="utf-8").sp
 
 def lowercase(text: str) -> str:
     out = []
-    for at, character in enumerate(text):
+    for index, character in enumerate(text):
         if character == "Σ":
-            before = [c for c in text[:at] if c not in IGNORABLE][-1:]
-            after = [c for c in text[at + 1 :] if c not in IGNORABLE][:1]
+            before = [c for c in text[:index] if c not in IGNORABLE][-1:]
+            after = [c for c in text[index + 1 :] if c not in IGNORABLE][:1]
             final = before and before[0] in CASED and not (after and after[0] in CASED)
             out.append("ς" if final else "σ")
         else:
@@ -38,13 +38,13 @@ def lowercase(text: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    found = [""]
+    parts = [""]
     for character in lowercase(text):
         if character in WHITE_SPACE:
-            found.append("")
+            parts.append("")
         else:
-            found[-1] += character
-    return [word for word in found if word]
+            parts[-1] += character
+    return [word for word in parts if word]
 
 
 def score_text(matches: int, total: int) -> str:

@@ -1,9 +1,9 @@
 """A pytest plugin that writes the processor time of each test: `pytest -p tests.support.processor_time`.
 
-One line per phase of a test: user and system time of this process, that of the children which ended meanwhile, the
-phase, the name. A line more, "running", for what its running descendants have used: negative where one of them has
-ended, because then its whole time is in another line. Sums over tests are right. CONTEXTFOLD_PROCESSOR_TIME names the
-file.
+Each phase of a test has one line: user and system time of this process, that of the children which ended meanwhile,
+the phase, the name. One more line, "running", has the time of its running descendants. It is negative if one of them
+has ended, because then its whole time is in another line. Sums over tests are right. CONTEXTFOLD_PROCESSOR_TIME names
+the file.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def _running_s() -> float:
         pid = int(path.parent.name)
         children.setdefault(int(fields[PARENT]), []).append(pid)
         seconds[pid] = sum(map(int, fields[TIMES])) / TICKS_PER_S
-    total, found = 0.0, [os.getpid()]
-    while found:
-        below = children.get(found.pop(), [])
+    total, parents = 0.0, [os.getpid()]
+    while parents:
+        below = children.get(parents.pop(), [])
         total += sum(seconds[pid] for pid in below)
-        found += below
+        parents += below
     return total
 
 

@@ -31,14 +31,14 @@ BYTES_PER_TOKEN = 4
 OVERHEAD_TOKENS = 3
 MODEL = "model-1"
 # These models check that a thinking block is sent back in its own conversation.
-BINDING = re.compile(r"claude-.*-5-[1-9]")
+BINDING_MODELS = re.compile(r"claude-.*-5-[1-9]")
 # With this setting in the request, the model drops such a block without an error.
-DROPS = {"prefix_mismatch_behavior": "drop_block"}
+DROP_BLOCK = {"prefix_mismatch_behavior": "drop_block"}
 BAD_KEY = "sk-bad"
-HELD_S = 60
+STREAM_WAIT_S = 60
 
 
-class Got(NamedTuple):
+class ReceivedRequest(NamedTuple):
     """A request as it was received, and what it is charged for."""
 
     api: str
@@ -69,15 +69,15 @@ class Upstream:
 
     def __init__(self, script: Script = plain) -> None:
         self.script = script
-        self.got: list[Got] = []
-        # If the client accepts it, answers that are not streamed are compressed.
-        self.packs = True
-        # If this is set, a stream waits for it after its first words.
-        self.goes_on: threading.Event | None = None
-        # If this is set, the end of a stream waits for it.
-        self.ends: threading.Event | None = None
-        # This is set when a client disconnected during its answer.
-        self.cut_off = threading.Event()
+        self.requests: list[ReceivedRequest] = []
+        # If this is set and the client accepts gzip, responses that are not streamed are compressed.
+        self.compresses = True
+        # If this is given, a stream waits for the event after its first words.
+        self.resume_stream: threading.Event | None = None
+        # If this is given, a stream waits for the event before it ends.
+        self.end_stream: threading.Event | None = None
+        # This is set when a client has disconnected during its response.
+        self.client_disconnected = threading.Event()
         self.cache = PromptCache()
         self.bindings = Bindings()
         self._server = _Server(("127.0.0.1", 0), _Handler)
@@ -92,11 +92,11 @@ class Upstream:
 
     @property
     def violations(self) -> list[str]:
-        return [f"{got.path}: {text}" for got in self.got for text in got.violations]
+        return [f"{request.path}: {text}" for request in self.requests for text in request.violations]
 
     @property
     def billed(self) -> list[Billed]:
-        return [got.billed for got in self.got if got.billed is not None]
+        return [request.billed for request in self.requests if request.billed is not None]
 
     def close(self) -> None:
         self._server.shutdown()
@@ -148,30 +148,31 @@ class Bindings:
     """A check of newer Anthropic models: a thinking block is accepted only after the messages that preceded it."""
 
     def __init__(self) -> None:
-        self._made: dict[str, str] = {}
+        self._prefix_by_signature: dict[str, str] = {}
 
     def violations(self, body: Mapping[str, Any]) -> list[str]:
         thinking = body.get("thinking") or {}
-        if not BINDING.search(body["model"]) or thinking.get("block_binding") == DROPS:
+        if not BINDING_MODELS.search(body["model"]) or thinking.get("block_binding") == DROP_BLOCK:
             return []
         return [
-            f"messages.{place}: The block is bound to a different conversation"
-            for place, message in enumerate(body["messages"])
+            f"messages.{index}: The block is bound to a different conversation"
+            for index, message in enumerate(body["messages"])
             if message["role"] == "assistant" and isinstance(message["content"], list)
             for block in message["content"]
-            if block["type"] == "thinking" and self._made.get(block["signature"]) != _before(body, place)
+            if block["type"] == "thinking"
+            and self._prefix_by_signature.get(block["signature"]) != _prefix_hash(body, index)
         ]
 
     def signed(self, body: Mapping[str, Any], say: Say) -> Say:
         if not say.thought:
             return say
-        signature = f"signature-{len(self._made)}"
-        self._made[signature] = _before(body, len(body["messages"]))
+        signature = f"signature-{len(self._prefix_by_signature)}"
+        self._prefix_by_signature[signature] = _prefix_hash(body, len(body["messages"]))
         return replace(say, signature=signature)
 
 
-def _before(body: Mapping[str, Any], place: int) -> str:
-    parts = [body.get("system"), body.get("tools"), [_blocks(message) for message in body["messages"][:place]]]
+def _prefix_hash(body: Mapping[str, Any], end: int) -> str:
+    parts = [body.get("system"), body.get("tools"), [_blocks(message) for message in body["messages"][:end]]]
     return hashlib.sha256(json.dumps(without_cache_marks(parts)).encode()).hexdigest()
 
 
@@ -202,7 +203,7 @@ class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         if isinstance(sys.exception(), OSError):
             # The client left before everything was flushed.
-            self.upstream.cut_off.set()
+            self.upstream.client_disconnected.set()
         else:
             super().handle_error(request, client_address)
 
@@ -239,7 +240,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             self._reply(api, raw)
         except OSError:
-            self.server.upstream.cut_off.set()
+            self.server.upstream.client_disconnected.set()
             self.close_connection = True
 
     def _reply(self, api: str, raw: bytes) -> None:
@@ -252,38 +253,38 @@ class _Handler(BaseHTTPRequestHandler):
         violations += [f"header {name} was sent on" for name in headers if name.startswith("x-context-")]
         if api == "anthropic" and "anthropic-version" not in headers:
             violations.append("header anthropic-version is missing")
-        said: Say | Fail
+        reply: Say | Fail
         if violations:
-            said = Fail(400, "invalid_request_error", "; ".join(violations))
+            reply = Fail(400, "invalid_request_error", "; ".join(violations))
         elif not _has_key(api, headers):
-            said = Fail(401, "authentication_error" if api == "anthropic" else "invalid_api_key", "no such key")
+            reply = Fail(401, "authentication_error" if api == "anthropic" else "invalid_api_key", "no such key")
         else:
-            said = upstream.script(body, api)
-            if isinstance(said, Say) and api == "anthropic":
-                said = upstream.bindings.signed(body, said)
-        billed = upstream.cache.bill(api, body, said) if isinstance(said, Say) else None
-        upstream.got.append(Got(api, self.path, headers, raw, body, violations, billed))
-        if isinstance(said, Fail) or billed is None:
-            assert isinstance(said, Fail)
-            self._fail(api, said)
+            reply = upstream.script(body, api)
+            if isinstance(reply, Say) and api == "anthropic":
+                reply = upstream.bindings.signed(body, reply)
+        billed = upstream.cache.bill(api, body, reply) if isinstance(reply, Say) else None
+        upstream.requests.append(ReceivedRequest(api, self.path, headers, raw, body, violations, billed))
+        if isinstance(reply, Fail) or billed is None:
+            assert isinstance(reply, Fail)
+            self._fail(api, reply)
         elif body.get("stream"):
             counts = bool((body.get("stream_options") or {}).get("include_usage"))
-            self._stream(events_of(api, body["model"], said, billed, counts=counts))
+            self._stream(events_of(api, body["model"], reply, billed, counts=counts))
         else:
-            self._answer(body_of(api, body["model"], said, billed))
+            self._answer(body_of(api, body["model"], reply, billed))
 
     def _fail(self, api: str, fail: Fail) -> None:
         self._answer(fail.body(api), fail.status, fail.headers)
 
     def _answer(self, value: Any, status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> None:
         body = json.dumps(value).encode()
-        packed = self.server.upstream.packs and "gzip" in self.headers.get("accept-encoding", "")
-        if packed:
+        compressed = self.server.upstream.compresses and "gzip" in self.headers.get("accept-encoding", "")
+        if compressed:
             body = gzip.compress(body, 1)
         self.send_response(status)
         for name, text in (("content-type", "application/json"), ("request-id", "req_011"), *headers):
             self.send_header(name, text)
-        if packed:
+        if compressed:
             self.send_header("content-encoding", "gzip")
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -295,14 +296,14 @@ class _Handler(BaseHTTPRequestHandler):
         for name, text in (("content-type", "text/event-stream; charset=utf-8"), ("transfer-encoding", "chunked")):
             self.send_header(name, text)
         self.end_headers()
-        goes_on = self.server.upstream.goes_on
+        resume_stream = self.server.upstream.resume_stream
         for event in events:
             self.wfile.write(b"%x\r\n%b\r\n" % (len(event), event))
             self.wfile.flush()
-            if goes_on is not None and b"delta" in event[:200]:
-                goes_on.wait(HELD_S)
-        if self.server.upstream.ends is not None:
-            self.server.upstream.ends.wait(HELD_S)
+            if resume_stream is not None and b"delta" in event[:200]:
+                resume_stream.wait(STREAM_WAIT_S)
+        if self.server.upstream.end_stream is not None:
+            self.server.upstream.end_stream.wait(STREAM_WAIT_S)
         self.wfile.write(b"0\r\n\r\n")
         self.wfile.flush()
 

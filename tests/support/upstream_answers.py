@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 CREATED_S = 1_700_000_000
 # A stream is sent in small pieces.
 DELTA_CHARS = 12
-# Claude Code takes two answers of one id for one message.
+# Claude Code treats two answers with the same id as one message.
 _MESSAGES = itertools.count(1)
 
 
@@ -54,7 +54,7 @@ class Fail:
 
     status: int
     kind: str
-    message: str = "told to fail"
+    message: str = "scripted failure"
     headers: tuple[tuple[str, str], ...] = ()
 
     def body(self, api: str) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def body_of(api: str, model: str, say: Say, billed: Billed) -> dict[str, Any]:
 
 
 def events_of(api: str, model: str, say: Say, billed: Billed, *, counts: bool) -> Iterator[bytes]:
-    """The same answer as a stream. Chat Completions reports usage only if it is asked to."""
+    """The same answer as a stream. Chat Completions reports usage only if `counts` is true."""
     match api:
         case "anthropic":
             return (_event(value, value["type"]) for value in _message_events(model, say, billed))
@@ -85,7 +85,7 @@ def _event(value: dict[str, Any], name: str = "") -> bytes:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    return (text[at : at + DELTA_CHARS] for at in range(0, len(text), DELTA_CHARS))
+    return (text[start : start + DELTA_CHARS] for start in range(0, len(text), DELTA_CHARS))
 
 
 def _anthropic_usage(billed: Billed) -> dict[str, Any]:
@@ -115,8 +115,8 @@ def _message(model: str, say: Say, billed: Billed) -> dict[str, Any]:
 
 def _message_events(model: str, say: Say, billed: Billed) -> Iterator[dict[str, Any]]:
     whole = _message(model, say, billed)
-    begun = {**whole, "content": [], "stop_reason": None, "usage": {**whole["usage"], "output_tokens": 1}}
-    yield {"type": "message_start", "message": begun}
+    start = {**whole, "content": [], "stop_reason": None, "usage": {**whole["usage"], "output_tokens": 1}}
+    yield {"type": "message_start", "message": start}
     yield {"type": "ping"}
     for index, block in enumerate(whole["content"]):
         if block["type"] == "text":
@@ -128,8 +128,8 @@ def _message_events(model: str, say: Say, billed: Billed) -> Iterator[dict[str, 
             deltas.append({"type": "signature_delta", "signature": block["signature"]})
         else:
             empty = {**block, "input": {}}
-            written = json.dumps(block["input"])
-            deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in ["", *_pieces(written)]]
+            arguments = json.dumps(block["input"])
+            deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in ["", *_pieces(arguments)]]
         yield {"type": "content_block_start", "index": index, "content_block": empty}
         for delta in deltas:
             yield {"type": "content_block_delta", "index": index, "delta": delta}
@@ -177,8 +177,8 @@ def _chunks(model: str, say: Say, billed: Billed, *, counts: bool) -> Iterator[b
     deltas += [{"content": piece} for piece in _pieces(say.text)]
     for index, call in enumerate(_tool_calls(say)):
         arguments = call["function"]["arguments"]
-        begun = {**call, "index": index, "function": {**call["function"], "arguments": ""}}
-        deltas.append({"tool_calls": [begun]})
+        start = {**call, "index": index, "function": {**call["function"], "arguments": ""}}
+        deltas.append({"tool_calls": [start]})
         for piece in _pieces(arguments):
             deltas.append({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
     finish = "tool_calls" if say.calls else "stop"
@@ -227,28 +227,34 @@ def _response(model: str, say: Say, billed: Billed) -> dict[str, Any]:
 
 def _response_events(model: str, say: Say, billed: Billed) -> Iterator[dict[str, Any]]:
     whole = _response(model, say, billed)
-    begun = {**whole, "status": "in_progress", "output": [], "usage": None}
-    yield {"type": "response.created", "response": begun}
-    yield {"type": "response.in_progress", "response": begun}
+    start = {**whole, "status": "in_progress", "output": [], "usage": None}
+    yield {"type": "response.created", "response": start}
+    yield {"type": "response.in_progress", "response": start}
     for index, item in enumerate(whole["output"]):
         yield from _item_events(index, item)
     yield {"type": "response.completed", "response": whole}
 
 
 def _item_events(index: int, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    at = {"item_id": item["id"], "output_index": index}
+    position = {"item_id": item["id"], "output_index": index}
     if item["type"] == "message":
         part = item["content"][0]
         yield {"type": "response.output_item.added", "output_index": index, "item": {**item, "content": []}}
-        yield {"type": "response.content_part.added", **at, "content_index": 0, "part": {**part, "text": ""}}
+        yield {"type": "response.content_part.added", **position, "content_index": 0, "part": {**part, "text": ""}}
         for piece in _pieces(part["text"]):
-            yield {"type": "response.output_text.delta", **at, "content_index": 0, "delta": piece, "logprobs": []}
-        yield {"type": "response.output_text.done", **at, "content_index": 0, "text": part["text"], "logprobs": []}
-        yield {"type": "response.content_part.done", **at, "content_index": 0, "part": part}
+            yield {"type": "response.output_text.delta", **position, "content_index": 0, "delta": piece, "logprobs": []}
+        yield {
+            "type": "response.output_text.done",
+            **position,
+            "content_index": 0,
+            "text": part["text"],
+            "logprobs": [],
+        }
+        yield {"type": "response.content_part.done", **position, "content_index": 0, "part": part}
     else:
         yield {"type": "response.output_item.added", "output_index": index, "item": {**item, "arguments": ""}}
         for piece in _pieces(item["arguments"]):
-            yield {"type": "response.function_call_arguments.delta", **at, "delta": piece}
+            yield {"type": "response.function_call_arguments.delta", **position, "delta": piece}
         done = {"name": item["name"], "arguments": item["arguments"]}
-        yield {"type": "response.function_call_arguments.done", **at, **done}
+        yield {"type": "response.function_call_arguments.done", **position, **done}
     yield {"type": "response.output_item.done", "output_index": index, "item": item}

@@ -1,16 +1,16 @@
-"""Waiting for what happens by itself and tells nobody. Every wait has an end: a bound on a hang, no more."""
+"""Polls for a condition that sends no notification. The timeout is only a bound on a hang."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-PATIENCE_S = 60.0
-ASKED_EVERY_S = 0.05
+WAIT_TIMEOUT_S = 60.0
+POLL_INTERVAL_S = 0.05
 
 
-def until(holds: Callable[[], bool], *, every_s: float = ASKED_EVERY_S) -> None:
-    give_up_s = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < give_up_s, "it never came"
+def until(condition: Callable[[], bool], *, every_s: float = POLL_INTERVAL_S) -> None:
+    deadline_s = time.monotonic() + WAIT_TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline_s, "the condition was never true"
         time.sleep(every_s)

@@ -1,4 +1,4 @@
-// For everybody: with the keyboard alone, by automated rules, in light, dark and narrow.
+// Accessibility: keyboard only, the rules of axe-core, light and dark, narrow screens.
 
 import { join } from "node:path";
 import { assert, findings, isSoak, live, makeToken, NARROW, row, scenario } from "./browser.mjs";
@@ -6,7 +6,7 @@ import { assert, findings, isSoak, live, makeToken, NARROW, row, scenario } from
 const MOST_TABS = 40;
 const focused = (page) => page.evaluate(() => document.activeElement.textContent.trim());
 
-/** Tab on until the focus is where it is wanted. */
+/** Presses Tab until the focused element has the wanted text. */
 async function tabTo(page, wanted) {
   for (let turn = 0; turn < MOST_TABS; turn += 1) {
     await page.keyboard.press("Tab");
@@ -43,7 +43,7 @@ scenario("the keyboard alone is enough", async (stage) => {
   await page.keyboard.press("Enter");
   const details = page.getByRole("region", { name: "Details" });
   await details.getByRole("heading", { name: "Find where the session is refused" }).waitFor();
-  assert.equal(await inTree(page), "Find where the session is refused"); // one can go on from there
+  assert.equal(await inTree(page), "Find where the session is refused"); // the focus stays in the tree
 
   await tabTo(page, /^Roll back to this branch…$/);
   await page.keyboard.press("Enter");
@@ -58,7 +58,7 @@ scenario("the keyboard alone is enough", async (stage) => {
 
   await page.keyboard.press("/");
   await page.keyboard.type("milliseconds");
-  await page.getByText("for “milliseconds”").waitFor(); // who types slowly is shown what the first letters find, too
+  await page.getByText("for “milliseconds”").waitFor(); // slow typing shows results of the first letters, too
   await tabTo(page, /^Find where the session is refused$/);
   await page.keyboard.press("Enter");
   await details.getByRole("heading", { name: "Find where the session is refused" }).waitFor();
@@ -66,16 +66,18 @@ scenario("the keyboard alone is enough", async (stage) => {
 
 const PHONE = { colorScheme: "light", viewport: NARROW, hasTouch: true, isMobile: true };
 
-// The elements are the same in light and dark, and most of them on a phone. `make soak` has every rule everywhere.
-const OF_COLOURS = isSoak ? undefined : ["color-contrast", "link-in-text-block"];
-const OF_LAYOUT = isSoak ? undefined : [...OF_COLOURS, "scrollable-region-focusable", "target-size", "meta-viewport"];
+// Light, dark and phone have mostly the same elements, so some rules are enough. `make soak` runs all rules everywhere.
+const COLOUR_RULES = isSoak ? undefined : ["color-contrast", "link-in-text-block"];
+const LAYOUT_RULES = isSoak
+  ? undefined
+  : [...COLOUR_RULES, "scrollable-region-focusable", "target-size", "meta-viewport"];
 
 scenario("axe-core finds nothing serious in light and dark", async (stage) => {
-  await examine(stage, undefined, { light: undefined, dark: OF_COLOURS });
+  await examine(stage, undefined, { light: undefined, dark: COLOUR_RULES });
 });
-scenario("axe-core finds nothing serious on a phone", (stage) => examine(stage, PHONE, { light: OF_LAYOUT }));
+scenario("axe-core finds nothing serious on a phone", (stage) => examine(stage, PHONE, { light: LAYOUT_RULES }));
 
-/** Every view there is, in colour schemes with the rules for each. */
+/** Checks every view in each colour scheme with its rules. */
 async function examine(stage, profile, schemes) {
   const daemon = await stage.daemon({ scene: ["story"] });
   const page = await stage.page(daemon, { profile });
@@ -127,19 +129,19 @@ async function examine(stage, profile, schemes) {
   await check("sign-in");
 }
 
-scenario("on a phone a branch takes the place of the tree and gives it back", async (stage) => {
+scenario("on a phone an open branch replaces the tree until it is closed", async (stage) => {
   const daemon = await stage.daemon({ scene: ["story"] });
   const page = await stage.page(daemon, { profile: PHONE });
   await page.locator(".session a").first().tap();
   await row(page, "Find where").tap();
   await page.locator(".entry").first().waitFor();
   assert.equal(await page.getByRole("tree").count(), 0);
-  assert.equal(await focused(page), "Find where the session is refused"); // read out first
+  assert.equal(await focused(page), "Find where the session is refused"); // a screen reader begins here
   await page.getByRole("button", { name: "Close" }).tap();
   await row(page, "Find where").waitFor();
 });
 
-scenario("a chosen theme is kept", async (stage) => {
+scenario("a chosen theme is remembered", async (stage) => {
   const daemon = await stage.daemon();
   const page = await stage.page(daemon);
   await page.emulateMedia({ colorScheme: "light" });

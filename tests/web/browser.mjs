@@ -1,6 +1,6 @@
-// What every scenario needs: a real daemon, agents that work over real MCP calls, a real browser that is watched.
-// A scenario registers itself with `scenario`; CONTEXTFOLD_SCENARIO picks one of a file. The scenarios of a process share
-// a browser and its usual pages: a window of its own takes Chromium as long as all else that most scenarios do.
+// Helpers for the scenarios: a real daemon, agents that make real MCP calls, and pages of a real browser.
+// A scenario is registered with `scenario`; CONTEXTFOLD_SCENARIO runs only one of a file. The scenarios of a process
+// share a browser and its default pages, because opening a window takes Chromium as long as most scenarios take.
 
 import assert from "node:assert/strict";
 import { execFileSync, spawn } from "node:child_process";
@@ -17,18 +17,18 @@ const HERE = dirname(fileURLToPath(import.meta.url));
 export const ROOT = dirname(dirname(HERE));
 export const COMMANDS = process.env.CONTEXTFOLD_BIN ?? join(ROOT, ".venv", "bin");
 const CHROMIUM = process.env.CONTEXTFOLD_CHROMIUM ?? "/usr/bin/chromium";
-// Where forked_daemons.py listens. Without it, as in the bench, each daemon is a process of its own.
+// The socket of forked_daemons.py. Without it, as in the bench, each daemon is a separate process.
 const FORKED_DAEMONS = process.env.CONTEXTFOLD_FORKED_DAEMONS;
 const FLAGS = [
   "--no-sandbox",
   "--disable-gpu",
-  // What is drawn without a GPU needs no process of its own.
+  // Drawing without a GPU needs no separate process.
   "--in-process-gpu",
   "--no-first-run",
   "--disable-background-networking",
   "--disable-component-update",
   "--disable-sync",
-  // A daemon has a port of its own, and Chromium would start processes for each.
+  // Each daemon has another port, and Chromium would start processes for each of them.
   "--process-per-site",
   "--disable-site-isolation-trials",
   "--renderer-process-limit=2",
@@ -43,56 +43,56 @@ const { chromium } = installed("playwright-core");
 const AXE = readFileSync(installed.resolve("axe-core/axe.min.js"), "utf8");
 
 let launched;
-let usual; // the profile that usual pages share
-const idle = []; // usual pages that nobody looks at
+let sharedProfile; // the profile of the default pages
+const idlePages = []; // default pages that no scenario uses
 let isRegistered = false;
 
-/** End the browser, if one was started. */
+/** Ends the browser, if it was started. */
 export async function closeBrowser() {
   await (await launched)?.close();
 }
 
-/** What a scenario started is ended with it, last first. */
+/** The resources of a scenario. They are closed when it ends, the last one first. */
 export class Stage {
-  #endings = [];
+  #cleanups = [];
 
   constructor() {
     this.folder = mkdtempSync(join(tmpdir(), "contextfold-page-"));
-    this.ends(() => rmSync(this.folder, { recursive: true, force: true, maxRetries: 5 }));
+    this.onClose(() => rmSync(this.folder, { recursive: true, force: true, maxRetries: 5 }));
   }
 
-  ends(ending) {
-    this.#endings.push(ending);
+  onClose(cleanup) {
+    this.#cleanups.push(cleanup);
   }
 
   async close() {
-    for (const ending of this.#endings.reverse()) await ending();
+    for (const cleanup of this.#cleanups.reverse()) await cleanup();
   }
 
-  /** A daemon with a store of its own, filled by seed.py with a scene or empty; or with one that others have too. */
+  /** A daemon with a new store, which is empty or filled by seed.py with a scene; or with a given store. */
   async daemon({ name = "daemon", scene = [], argv = [], store } = {}) {
     const folder = join(this.folder, name);
     const daemon = new Daemon(folder, argv, store);
     if (scene.length) await seed(daemon.store, scene);
     await daemon.start();
-    this.ends(() => daemon.stop());
+    this.onClose(() => daemon.stop());
     return daemon;
   }
 
-  /** A NATS server with JetStream; where it is. */
+  /** Starts a NATS server with JetStream and returns its address. */
   async nats() {
     const folder = join(this.folder, "nats");
     const argv = ["-a", "127.0.0.1", "-p", "-1", "--ports_file_dir", folder, "-js", "-sd", folder];
     mkdirSync(folder);
     const server = spawn(join(COMMANDS, "nats-server"), argv, { stdio: "ignore" });
     const ended = new Promise((resolve) => server.once("exit", resolve));
-    this.ends(async () => {
+    this.onClose(async () => {
       server.kill("SIGKILL");
       await ended;
     });
-    const told = join(folder, `nats-server_${server.pid}.ports`);
+    const portsFile = join(folder, `nats-server_${server.pid}.ports`);
     for (const end = performance.now() + PATIENCE_MS; performance.now() < end; ) {
-      const text = existsSync(told) ? readFileSync(told, "utf8") : "";
+      const text = existsSync(portsFile) ? readFileSync(portsFile, "utf8") : "";
       if (text.trimEnd().endsWith("}")) return JSON.parse(text).nats[0];
       await new Promise((resolve) => setTimeout(resolve, 10));
     }
@@ -106,27 +106,27 @@ export class Stage {
 
   async profile(options = {}) {
     const browser = await this.browser();
-    // Whatever moves is drawn sixty times a second, and nothing that is shown depends on it.
+    // An animation is drawn sixty times a second, and no scenario needs one.
     const still = { reducedMotion: "reduce" };
     const profile = await browser.newContext({ viewport: WIDE, locale: "en-GB", timezoneId: "UTC", ...still, ...options });
     profile.setDefaultTimeout(PATIENCE_MS);
     return profile;
   }
 
-  /** A usual page, as new; or with options, if only `{}`, one of its own profile. */
+  /** An empty default page; or, if options are given (even `{}`), a page with a separate profile. */
   async #blank(options) {
     if (options) {
       const profile = await this.profile(options);
-      this.ends(() => profile.close());
+      this.onClose(() => profile.close());
       return profile.newPage();
     }
-    usual ??= this.profile();
-    const page = idle.pop() ?? (await (await usual).newPage());
-    this.ends(() => leave(page));
+    sharedProfile ??= this.profile();
+    const page = idlePages.pop() ?? (await (await sharedProfile).newPage());
+    this.onClose(() => recycle(page));
     return page;
   }
 
-  /** A page, and everything it asks for and complains about. */
+  /** A page that records its requests, problems and dialogs in `page.watched`. */
   async page(daemon, { path = "/", profile } = {}) {
     const page = await this.#blank(profile);
     const watched = { requests: [], problems: [], dialogs: [] };
@@ -146,19 +146,19 @@ export class Stage {
   }
 }
 
-/** Forget what a page has seen, and let the next scenario use it. */
-async function leave(page) {
+/** Resets a page, so that the next scenario can use it. */
+async function recycle(page) {
   if (page.isClosed()) return;
   const origins = new Set(page.watched.requests.map((url) => new URL(url).origin));
   page.removeAllListeners();
-  // What it has stored of other origins is out of reach.
+  // The storage of other origins cannot be cleared from here.
   if (origins.size > 1) return page.close();
   await page.unrouteAll({ behavior: "ignoreErrors" });
   await page.emulateMedia({ colorScheme: null });
   await page.evaluate(() => [localStorage, sessionStorage].forEach((storage) => storage.clear()));
   await page.goto("about:blank");
   await page.setViewportSize(WIDE);
-  idle.push(page);
+  idlePages.push(page);
 }
 
 async function seed(store, scene) {
@@ -166,7 +166,7 @@ async function seed(store, scene) {
   else execFileSync(join(COMMANDS, "python"), ["-m", "tests.web.seed", store, ...scene.map(String)], { cwd: ROOT });
 }
 
-/** A request to forked_daemons.py: its first answer, and when the connection ends. */
+/** Sends a request to forked_daemons.py. Gives its first answer, and the end of the connection. */
 async function ask(request) {
   const socket = createConnection(FORKED_DAEMONS);
   const ended = new Promise((resolve) => socket.once("close", resolve));
@@ -176,7 +176,7 @@ async function ask(request) {
   return { ended, answer: async () => JSON.parse(await line) };
 }
 
-/** Start `context`: its first line, its end, and how to signal it. */
+/** Starts `context`. Gives its first line, its end, and a function that sends a signal. */
 async function start(argv, env, log) {
   if (FORKED_DAEMONS) {
     const { ended, answer } = await ask({ argv, env, log });
@@ -192,13 +192,13 @@ async function start(argv, env, log) {
   return { line: String(line), ended, kill: (signal) => child.kill(signal) };
 }
 
-/** `context serve` on a free port; started again, on the same one. */
+/** `context serve` on a free port. It keeps this port after a restart. */
 class Daemon {
   constructor(folder, argv, store = join(folder, "state", "state.db")) {
     this.folder = folder;
     this.store = store;
     this.argv = argv;
-    this.port = 0; // a free one at first, and the same one ever after
+    this.port = 0; // a free port at the first start, then always the same
   }
 
   async start() {
@@ -233,7 +233,7 @@ class Daemon {
   }
 }
 
-/** An agent on a project: real MCP calls, one after the other. */
+/** An agent on a project that makes real MCP calls. */
 export class Agent {
   constructor(daemon, project, token) {
     this.daemon = daemon;
@@ -249,10 +249,10 @@ export class Agent {
   async call(name, args) {
     const params = { name, arguments: { project_path: this.project, ...args } };
     const body = JSON.stringify({ jsonrpc: "2.0", id: 1, method: "tools/call", params });
-    const answer = await fetch(`${this.daemon.url}/mcp`, { method: "POST", headers: this.headers, body });
-    const told = await answer.json();
-    assert.ok(told.result, JSON.stringify(told));
-    return JSON.parse(told.result.content[0].text);
+    const response = await fetch(`${this.daemon.url}/mcp`, { method: "POST", headers: this.headers, body });
+    const message = await response.json();
+    assert.ok(message.result, JSON.stringify(message));
+    return JSON.parse(message.result.content[0].text);
   }
 
   async branch(description, prompt = "Look into it and say what you found.") {
@@ -290,7 +290,7 @@ export function scenario(name, play) {
   });
 }
 
-/** Make a token with the product's own command. */
+/** Makes a token with `context token`. */
 export function makeToken(stage, owner) {
   const argv = ["token", owner, "--token-file", join(stage.folder, "tokens")];
   return execFileSync(join(COMMANDS, "context"), argv, { encoding: "utf8" }).trim();
@@ -299,7 +299,7 @@ export function makeToken(stage, owner) {
 export const row = (page, text) => page.getByRole("treeitem").filter({ hasText: text });
 export const live = (page) => page.locator('#live[data-state="live"]').waitFor();
 
-/** What the first of some elements says, and to wait until that, whichever element it is then, is something else. */
+/** The text of the first matching element; and a wait until the text of the first matching element is different. */
 export const textOf = (page, selector) => page.locator(selector).first().innerText();
 export const changed = (page, selector, before) =>
   page.evaluate(
@@ -316,9 +316,9 @@ export const changed = (page, selector, before) =>
     [selector, before, PATIENCE_MS],
   );
 
-/** What axe-core finds that is serious or critical, by all rules or by some. */
+/** The serious and critical violations that axe-core finds, with all rules or with some. */
 export async function findings(page, rules) {
-  // Every element that keeps a rule would be described as well, and style sheets read again.
+  // Without these options axe-core also describes every element without a violation and loads style sheets again.
   const options = { resultTypes: ["violations"], preload: false, ...(rules ? { runOnly: rules } : {}) };
   if (!(await page.evaluate(() => "axe" in globalThis))) await page.evaluate(AXE);
   const { violations } = await page.evaluate((given) => globalThis.axe.run(given), options);

@@ -1,4 +1,4 @@
-"""Daemons and seeded stores for the scenarios, over a socket: forks and copies, which cost a tenth of fresh processes.
+"""Starts daemons and writes seeded stores for the scenarios. Forks and copies cost a tenth of new processes.
 
 A scenario connects, writes one line of JSON and reads lines of JSON.
 
@@ -28,7 +28,7 @@ _LOCK = threading.Lock()
 
 @contextmanager
 def forked_daemons(folder: Path) -> Iterator[Path]:
-    """The path of a socket in the folder, which is served meanwhile."""
+    """Gives the path of a socket in the folder and serves it inside the context."""
     path = folder / "daemons"
     templates = folder / "stores"
 
@@ -38,7 +38,7 @@ def forked_daemons(folder: Path) -> Iterator[Path]:
         asyncio.run(seed.main(str(store), *map(str, scene)))
         return store
 
-    class Handler(socketserver.StreamRequestHandler):
+    class DaemonRequestHandler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
             request = json.loads(self.rfile.readline())
             if "scene" in request:
@@ -49,22 +49,22 @@ def forked_daemons(folder: Path) -> Iterator[Path]:
                 self.answer({})
                 return
             with open(request["log"], "ab") as log, _LOCK:
-                running = forker().start(["context", *request["argv"]], request["env"], log.fileno())
-            with running.stdout:
-                self.answer({"pid": running.pid, "line": running.stdout.readline().decode()})
-                running.wait()
+                process = forker().start(["context", *request["argv"]], request["env"], log.fileno())
+            with process.stdout:
+                self.answer({"pid": process.pid, "line": process.stdout.readline().decode()})
+                process.wait()
 
         def answer(self, value: dict[str, Any]) -> None:
             self.wfile.write(json.dumps(value).encode() + b"\n")
 
-    class Server(socketserver.ThreadingUnixStreamServer):
+    class DaemonSocketServer(socketserver.ThreadingUnixStreamServer):
         daemon_threads = True
 
-    with Server(str(path), Handler) as server:
-        serving = threading.Thread(target=server.serve_forever, daemon=True)
-        serving.start()
+    with DaemonSocketServer(str(path), DaemonRequestHandler) as server:
+        server_thread = threading.Thread(target=server.serve_forever, daemon=True)
+        server_thread.start()
         try:
             yield path
         finally:
             server.shutdown()
-            serving.join()
+            server_thread.join()

@@ -1,4 +1,4 @@
-// What went to the model and what would have: an agent whose requests go through the proxy, and a model that is none.
+// The requests of an agent through the proxy, sent and without folding. The provider is a stand-in.
 
 import { createServer } from "node:http";
 import { join } from "node:path";
@@ -6,7 +6,7 @@ import { Agent, assert, live, makeToken, row, scenario } from "./browser.mjs";
 
 const PROJECT = "/home/ann/work/shop";
 
-/** A provider with a cache of one conversation: what begins as it did the last time is read, the rest is written. */
+/** A provider with a cache of one conversation: it reads the common beginning of two requests and writes the rest. */
 class Provider {
   #last = [];
   #server = createServer((request, response) => this.#answer(request, response));
@@ -15,7 +15,7 @@ class Provider {
     const provider = new Provider();
     await new Promise((resolve) => provider.#server.listen(0, "127.0.0.1", resolve));
     provider.url = `http://127.0.0.1:${provider.#server.address().port}`;
-    stage.ends(() => provider.#server.close(() => {}));
+    stage.onClose(() => provider.#server.close(() => {}));
     return provider;
   }
 
@@ -27,9 +27,9 @@ class Provider {
     let text = "";
     for await (const part of request.setEncoding("utf8")) text += part;
     const messages = JSON.parse(text).messages.map((message) => JSON.stringify(message));
-    const same = messages.findIndex((message, index) => message !== this.#last[index]);
+    const firstChange = messages.findIndex((message, index) => message !== this.#last[index]);
     const tokens = (some) => Math.ceil(some.join("").length / 4);
-    const read = same < 0 ? messages : messages.slice(0, same);
+    const read = firstChange < 0 ? messages : messages.slice(0, firstChange);
     const usage = {
       input_tokens: 3,
       cache_read_input_tokens: tokens(read),
@@ -43,7 +43,7 @@ class Provider {
   }
 }
 
-/** An agent's own loop: it calls our tools for real, and sends all it has said and heard to its model each time. */
+/** The loop of an agent: it calls our tools, and sends its whole history to the model in each request. */
 class Loop {
   messages = [];
   #calls = 0;
@@ -53,7 +53,7 @@ class Loop {
     this.messages.push({ role: "user", content: begin });
   }
 
-  #called(name, input, result) {
+  #recordCall(name, input, result) {
     this.#calls += 1;
     const id = `toolu_${this.#calls}`;
     this.messages.push({ role: "assistant", content: [{ type: "tool_use", id, name, input }] });
@@ -61,9 +61,9 @@ class Loop {
   }
 
   async tool(name, input) {
-    const told = await this.agent.call(name, input);
-    this.#called(name, input, JSON.stringify(told));
-    return told;
+    const result = await this.agent.call(name, input);
+    this.#recordCall(name, input, JSON.stringify(result));
+    return result;
   }
 
   async branch(description) {
@@ -75,11 +75,11 @@ class Loop {
   }
 
   read(characters) {
-    this.#called("Read", { path: "a" }, "x".repeat(characters));
+    this.#recordCall("Read", { path: "a" }, "x".repeat(characters));
   }
 
-  /** A branch that is opened beside another call, so that it cannot be taken out. */
-  async branchWithSomethingUnknown(description) {
+  /** A branch that is opened in a message with unknown content, so that the proxy cannot fold it. */
+  async branchWithUnknownContent(description) {
     await this.branch(description);
     this.messages.at(-2).content.unshift({ type: "hologram" });
   }
@@ -87,13 +87,13 @@ class Loop {
   async ask() {
     const headers = { "content-type": "application/json", "x-api-key": "sk-none", "x-context-token": this.token };
     const body = JSON.stringify({ model: "m", max_tokens: 100, messages: this.messages });
-    const answer = await fetch(`${this.daemon.url}/proxy/anthropic/v1/messages`, { method: "POST", headers, body });
-    assert.equal(answer.status, 200, await answer.text());
-    return JSON.parse(answer.headers.get("x-context-fold"));
+    const response = await fetch(`${this.daemon.url}/proxy/anthropic/v1/messages`, { method: "POST", headers, body });
+    assert.equal(response.status, 200, await response.text());
+    return JSON.parse(response.headers.get("x-context-fold"));
   }
 }
 
-scenario("two curves show what folding does to requests, and name a fold that cost more", async (stage) => {
+scenario("the chart compares requests with and without folding, and a costly fold is named", async (stage) => {
   const [ann, bob] = ["ann", "bob"].map((owner) => makeToken(stage, owner));
   const provider = await Provider.on(stage);
   const argv = ["--token-file", join(stage.folder, "tokens"), "--anthropic-upstream", provider.url];
@@ -103,7 +103,7 @@ scenario("two curves show what folding does to requests, and name a fold that co
   const session = await loop.agent.session();
   const signedIn = async (token) => {
     const page = await stage.page(daemon, { path: null, profile: {} });
-    await page.addInitScript((kept) => sessionStorage.setItem("contextfold.token", kept), token);
+    await page.addInitScript((value) => sessionStorage.setItem("contextfold.token", value), token);
     await page.goto(`${daemon.url}/#/sessions/${session}`);
     return page;
   };
@@ -112,7 +112,7 @@ scenario("two curves show what folding does to requests, and name a fold that co
   await live(page);
   const panel = page.getByRole("region", { name: "What was sent to the model" });
   const figure = (label) => panel.locator(".figure", { hasText: label }).locator("b");
-  const readings = () => page.watched.requests.filter((url) => url.endsWith("/savings")).length;
+  const savingsRequests = () => page.watched.requests.filter((url) => url.endsWith("/savings")).length;
   const heights = (kind) =>
     panel.locator(`.line.${kind}`).evaluate((line) => line.getAttribute("d").match(/[ V][\d.]+/g).length);
   assert.equal(await panel.count(), 0, "nothing went through the proxy yet");
@@ -144,29 +144,30 @@ scenario("two curves show what folding does to requests, and name a fold that co
   await panel.getByText(/read from the cache .*written for 5 minutes/).waitFor();
   await panel.getByText("Show the requests as a table").click();
   const requests = panel.getByRole("region", { name: "Tokens of the requests" });
-  await requests.getByRole("row").nth(9).waitFor(); // filled when it is opened, which a browser tells a moment later
+  await requests.getByRole("row").nth(9).waitFor(); // the table is filled a moment after it is opened
   assert.equal(await requests.getByRole("row").count(), 10);
   await panel.getByText("Show the folds as a table").click();
   const folds = panel.getByRole("region", { name: /^Folds/ });
   await folds.getByRole("row", { name: /Read everything/ }).waitFor();
 
-  await loop.branchWithSomethingUnknown("Something new");
+  await loop.branchWithUnknownContent("Something new");
   loop.read(400);
   await loop.fold("Done.");
   assert.equal((await loop.ask()).reason, "unknown_content");
   await figure("Left unfolded").getByText("1", { exact: true }).waitFor();
   await panel.getByText("something unknown in the branch (1 request)").waitFor();
 
-  const seen = [];
+  const counts = [];
   for (const name of ["Only", "the tools", "are called", "again"]) {
-    const charted = page.waitForResponse((answer) => answer.url().endsWith("/timeline")); // as often as the ledger may
+    // The page reads the timeline as often as it may read the ledger.
+    const charted = page.waitForResponse((response) => response.url().endsWith("/timeline"));
     await loop.agent.branch(name);
     await charted;
-    seen.push(readings());
+    counts.push(savingsRequests());
   }
-  // The last request may be told of after a reading that has it already: one more comes within a second of that. The
-  // first answer may be to a question from before it, the third is to one that was asked more than a second later.
-  assert.equal(seen[3], seen[2], "what is no request is no reason to read it again");
+  // The event of the last request may arrive after the page has read it; then the page reads the ledger once more
+  // within a second. The third timeline was requested more than a second later, so the count is final by then.
+  assert.equal(counts[3], counts[2], "tool calls do not make the page read the ledger again");
   await row(page, "Main thread").click();
   await page.locator(".entry").getByText("counted by the proxy").first().waitFor();
   assert.deepEqual(page.watched.problems, []);

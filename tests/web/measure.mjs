@@ -1,14 +1,14 @@
-// What a first view and an update cost: time, bytes fetched, elements held. The scenarios judge bytes and elements;
-// run by itself (`node measure.mjs TURNS SESSIONS BRANCHES LONG OPERATIONS`), it prints the times of small and large
-// stores.
+// The cost of a first view and of an update: time, bytes fetched, elements of the page. The scenarios check bytes and
+// elements. Run alone (`node measure.mjs TURNS SESSIONS BRANCHES LONG OPERATIONS`), it prints the times of small and
+// large stores.
 
 import { pathToFileURL } from "node:url";
 import { Agent, changed, closeBrowser, live, Stage, textOf } from "./browser.mjs";
 
 const UPDATE_PAUSE_MS = 1100; // longer than the page waits between two readings of a list
-export const PROJECT = "/home/ana/many/project-0000"; // seed.py makes it, whatever the size
+export const PROJECT = "/home/ana/many/project-0000"; // seed.py always makes this project
 
-/** A view that is looked at: how to get there, when it is complete, and where an update shows. */
+/** For each view: its path, the elements that it has when it is complete, and the elements that an update changes. */
 const VIEWS = {
   sessions: {
     path: async () => "/",
@@ -16,10 +16,10 @@ const VIEWS = {
     shows: [".session .session-usage .number"],
   },
   session: {
-    // Asked for once: a daemon that was started again is to read nothing before the view does.
-    path: async (agent) => `/#/sessions/${(agent.daemon.looked ??= await agent.session())}`,
+    // Requested only once, so that a restarted daemon reads nothing before the view does.
+    path: async (agent) => `/#/sessions/${(agent.daemon.sessionId ??= await agent.session())}`,
     ready: ['[role="treeitem"][aria-level="2"]', ".dots circle"],
-    shows: [".usage-text", "#chart-summary"], // figures and chart are read apart
+    shows: [".usage-text", "#chart-summary"], // figures and chart are read separately
   },
 };
 
@@ -39,7 +39,7 @@ export class Look {
     await network.send("Network.clearBrowserCache");
     network.on("Network.loadingFinished", ({ encodedDataLength }) => (look.bytes += encodedDataLength));
     const url = `${daemon.url}${await look.view.path(agent)}`;
-    look.ms = await taken(async () => {
+    look.ms = await elapsedMs(async () => {
       await page.goto(url);
       for (const selector of look.view.ready) await page.locator(selector).first().waitFor();
     });
@@ -47,16 +47,16 @@ export class Look {
     return look;
   }
 
-  /** Let the agent do something and see it; the milliseconds until then. */
+  /** Lets the agent do something. Gives the milliseconds until the page shows it. */
   async update() {
     await this.page.waitForTimeout(UPDATE_PAUSE_MS);
     const { shows } = this.view;
     const before = await Promise.all(shows.map((selector) => textOf(this.page, selector)));
     this.bytes = 0;
-    const seen = Promise.all(shows.map((selector, index) => changed(this.page, selector, before[index])));
-    return taken(async () => {
+    const updated = Promise.all(shows.map((selector, index) => changed(this.page, selector, before[index])));
+    return elapsedMs(async () => {
       await this.agent.did("Read", "x".repeat(40));
-      await seen;
+      await updated;
     });
   }
 
@@ -69,17 +69,17 @@ export class Look {
   }
 }
 
-async function taken(work) {
+async function elapsedMs(work) {
   const begin = performance.now();
   await work();
   return performance.now() - begin;
 }
 
-/** Take first views and updates of two daemons in turns; `isAnew`: each view is the first one a daemon has to give. */
+/** Measures first views and updates of two daemons in turns. With `isAnew`, a daemon is restarted before each view. */
 async function inTurns(stage, turns, view, daemons, isAnew = false) {
   const times = daemons.map(() => ({ first: [], update: [] }));
   for (let turn = 0; turn <= turns; turn += 1) {
-    const order = turn % 2 ? [0, 1] : [1, 0]; // who comes first pays for who was before
+    const order = turn % 2 ? [0, 1] : [1, 0]; // the first one is affected by what ran before it
     for (const index of order) {
       const daemon = daemons[index];
       if (isAnew) {

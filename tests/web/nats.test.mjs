@@ -1,4 +1,4 @@
-// Two daemons on NATS: what an agent does at one is on the other's page as it happens.
+// Two daemons on NATS: the page of one daemon shows live what an agent does at the other.
 
 import { Agent, assert, live, row, scenario } from "./browser.mjs";
 

@@ -1,4 +1,4 @@
-// With tokens: who may come in, and what each of them sees.
+// With tokens: who may sign in, and what each owner sees.
 
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -15,7 +15,7 @@ async function signIn(page, token) {
   await page.getByRole("button", { name: "Sign in" }).click();
 }
 
-scenario("who has a token signs in, and a wrong one is told so", async (stage) => {
+scenario("a valid token signs in, and a wrong token is refused with a message", async (stage) => {
   const { daemon, ann } = await guarded(stage);
   const agent = new Agent(daemon, "/home/ann/secret-plans", ann);
   await agent.branch("Plan");
@@ -30,17 +30,17 @@ scenario("who has a token signs in, and a wrong one is told so", async (stage) =
     assert.equal(await page.evaluate(() => sessionStorage.length), 0);
   }
   await signIn(page, ann);
-  await row(page, "Plan").waitFor(); // what was asked for before
+  await row(page, "Plan").waitFor(); // the view that was requested before the sign-in
   await page.locator("#owner").getByText("ann").waitFor();
   await live(page);
   await agent.branch("Plan further");
-  await row(page, "Plan further").waitFor(); // events come with the token, too
+  await row(page, "Plan further").waitFor(); // events need the token, too
   await page.reload();
   await row(page, "Plan further").waitFor();
-  const kept = await page.evaluate(() => [JSON.stringify(localStorage), document.cookie, location.href]);
+  const stored = await page.evaluate(() => [JSON.stringify(localStorage), document.cookie, location.href]);
   assert.ok(
-    kept.every((text) => !text.includes(ann)),
-    "the token is kept for the tab alone",
+    stored.every((text) => !text.includes(ann)),
+    "the token is stored only for this tab",
   );
   await page.getByRole("button", { name: "Sign out" }).click();
   await page.getByLabel("Token").waitFor();
@@ -48,7 +48,7 @@ scenario("who has a token signs in, and a wrong one is told so", async (stage) =
   assert.equal(await page.getByText("Plan further").count(), 0);
 });
 
-scenario("a token that is withdrawn leads back to the sign-in", async (stage) => {
+scenario("a revoked token leads back to the sign-in", async (stage) => {
   const { daemon, ann } = await guarded(stage);
   await new Agent(daemon, "/home/ann/secret-plans", ann).branch("Plan");
   const page = await stage.page(daemon);
@@ -66,16 +66,16 @@ scenario("a token that is withdrawn leads back to the sign-in", async (stage) =>
 
 scenario("another owner's session is invisible", async (stage) => {
   const { daemon, ann, bob } = await guarded(stage);
-  const anns = new Agent(daemon, "/home/ann/secret-plans", ann);
-  const branch = await anns.branch("Hidden work");
-  await anns.fold("A hidden summary about zebras.");
-  const session = await anns.session();
+  const annsAgent = new Agent(daemon, "/home/ann/secret-plans", ann);
+  const branch = await annsAgent.branch("Hidden work");
+  await annsAgent.fold("A hidden summary about zebras.");
+  const session = await annsAgent.session();
   const page = await stage.page(daemon);
   await signIn(page, bob);
   await page.getByRole("heading", { name: "No session yet" }).waitFor();
   await live(page);
 
-  await anns.branch("More hidden work"); // an event of hers, then one of his
+  await annsAgent.branch("More hidden work"); // an event of Ann, then one of Bob
   await new Agent(daemon, "/home/bob/own", bob).branch("Own work");
   await page.getByRole("link", { name: "own" }).waitFor();
   assert.equal(await page.locator(".session").count(), 1);
@@ -86,18 +86,18 @@ scenario("another owner's session is invisible", async (stage) => {
   }
   await page.locator("#words").fill("zebras");
   await page.getByText("Nothing has “zebras”.").waitFor();
-  const told = await page.content();
-  for (const word of ["secret-plans", "idden work", "hidden summary"]) assert.ok(!told.includes(word), word);
+  const content = await page.content();
+  for (const word of ["secret-plans", "idden work", "hidden summary"]) assert.ok(!content.includes(word), word);
 
   const headers = { authorization: `Bearer ${bob}`, "last-event-id": "0" };
-  const stopped = new AbortController();
-  const events = await fetch(`${daemon.url}/v1/events`, { headers, signal: stopped.signal });
+  const abort = new AbortController();
+  const events = await fetch(`${daemon.url}/v1/events`, { headers, signal: abort.signal });
   let text = "";
   for await (const chunk of events.body.pipeThrough(new TextDecoderStream())) {
     text += chunk;
-    if (text.includes("Own work")) break; // her events were before it
+    if (text.includes("Own work")) break; // Ann's events came before it
   }
-  stopped.abort();
+  abort.abort();
   assert.doesNotMatch(text, /idden/);
   assert.ok(!text.includes(session));
 });

@@ -1,8 +1,8 @@
-// Rolling back from the page: it asks, says what will go, and does that or nothing.
+// Rolling back from the page: a dialog lists what will be discarded, and nothing happens without confirmation.
 
 import { Agent, assert, live, row, scenario } from "./browser.mjs";
 
-async function workedOn(stage) {
+async function openDialog(stage) {
   const daemon = await stage.daemon();
   const agent = new Agent(daemon, "/home/ana/work/shop");
   const target = await agent.branch("Store seconds");
@@ -18,8 +18,8 @@ async function workedOn(stage) {
   return { agent, page, dialog, session, target };
 }
 
-scenario("a rollback says what it discards, does it and tells the result", async (stage) => {
-  const { agent, page, dialog, target } = await workedOn(stage);
+scenario("a rollback lists what it discards and reports its result", async (stage) => {
+  const { agent, page, dialog, target } = await openDialog(stage);
   await dialog.getByText("Migrate rows").waitFor();
   await dialog.getByText("A rollback changes no files").waitFor();
   await dialog.getByText("3\u202f018 → 9", { exact: true }).waitFor();
@@ -33,7 +33,7 @@ scenario("a rollback says what it discards, does it and tells the result", async
   assert.equal(active, target);
 });
 
-scenario("a rollback names the branches that are open again, and what was folded comes back", async (stage) => {
+scenario("a rollback names the branches that it reopens, and they are open afterwards", async (stage) => {
   const daemon = await stage.daemon();
   const agent = new Agent(daemon, "/home/ana/work/shop");
   await agent.branch("Find the bug");
@@ -50,15 +50,15 @@ scenario("a rollback names the branches that are open again, and what was folded
   await dialog.getByText("No branch will be discarded.").waitFor();
   const names = await dialog.getByRole("listitem").allInnerTexts();
   assert.equal(names.length, 2);
-  assert.match(names[0], /folded\s+Find the bug/); // as they lie: the outer one first
+  assert.match(names[0], /folded\s+Find the bug/); // the outer one first
   assert.match(names[1], /folded\s+Reproduce it/);
   await dialog.getByRole("button", { name: "Roll back", exact: true }).click();
   await row(page, "Reproduce it").getByText("agent is here").waitFor();
   await row(page, "Find the bug").getByText("open", { exact: true }).waitFor();
 });
 
-scenario("a rollback may leave what was gathered", async (stage) => {
-  const { page, dialog } = await workedOn(stage);
+scenario("a rollback can discard only later branches", async (stage) => {
+  const { page, dialog } = await openDialog(stage);
   await dialog.getByLabel("Only drop later branches").check();
   await dialog.getByText("3\u202f018 → 1\u202f009", { exact: true }).waitFor();
   await dialog.getByRole("button", { name: "Roll back", exact: true }).click();
@@ -66,14 +66,14 @@ scenario("a rollback may leave what was gathered", async (stage) => {
   await page.getByText("1\u202f009 of 32\u202f768 tokens if folded").waitFor();
 });
 
-scenario("the dialog keeps up with an agent that goes on", async (stage) => {
-  const { agent, dialog } = await workedOn(stage);
+scenario("the dialog is updated while an agent works", async (stage) => {
+  const { agent, dialog } = await openDialog(stage);
   await agent.branch("One more");
   await dialog.getByText("2 branches will be discarded:").waitFor();
 });
 
 scenario("cancelling a rollback changes nothing", async (stage) => {
-  const { agent, page, dialog } = await workedOn(stage);
+  const { agent, page, dialog } = await openDialog(stage);
   const before = await agent.call("context_list_branches", {});
   assert.equal(await page.evaluate(() => document.activeElement.textContent), "Cancel");
   await page.keyboard.press("Enter");
@@ -85,6 +85,6 @@ scenario("cancelling a rollback changes nothing", async (stage) => {
   assert.deepEqual(await agent.call("context_list_branches", {}), before);
   assert.ok(
     page.watched.requests.every((url) => !url.endsWith("/rollback")),
-    "nothing but previews was asked for",
+    "only previews were requested",
   );
 });

@@ -1,4 +1,4 @@
-// What comes from outside stays text, and nothing leaves the machine.
+// Text from outside is never interpreted as markup, and no request leaves the machine.
 
 import { Agent, assert, live, row, scenario } from "./browser.mjs";
 
@@ -36,7 +36,7 @@ scenario("injected markup stays text wherever it comes from", async (stage) => {
   assert.deepEqual(page.watched.problems, []);
 });
 
-scenario("no request leaves the machine and nothing is complained about", async (stage) => {
+scenario("no request leaves the machine and the browser reports no problem", async (stage) => {
   const daemon = await stage.daemon({ scene: ["story"] });
   const page = await stage.page(daemon);
   const answer = await page.request.get(`${daemon.url}/`);
@@ -50,12 +50,12 @@ scenario("no request leaves the machine and nothing is complained about", async 
     await page.locator("#theme").click();
     assert.equal(await page.locator("#theme").getAttribute("aria-label"), `Theme: ${theme}`);
   }
-  assert.ok(page.watched.requests.length > 15, "the page did ask for something");
+  assert.ok(page.watched.requests.length > 15, "the page made requests");
   for (const url of page.watched.requests) assert.equal(new URL(url).origin, daemon.url);
   assert.deepEqual(page.watched.problems, []);
 });
 
-scenario("the policy stops a script that got in", async (stage) => {
+scenario("the content security policy blocks an injected script", async (stage) => {
   const daemon = await stage.daemon();
   const page = await stage.page(daemon);
   await page.getByRole("heading", { name: "No session yet" }).waitFor();
@@ -67,11 +67,11 @@ scenario("the policy stops a script that got in", async (stage) => {
       return error.name;
     }
   });
-  assert.equal(outcome, "TypeError"); // no markup is parsed at all, by whomever
+  assert.equal(outcome, "TypeError"); // the policy lets no script parse markup
   await page
     .evaluate(() => {
       const script = document.createElement("script");
-      script.setAttribute("src", "data:text/javascript,globalThis.gotIn = true");
+      script.setAttribute("src", "data:text/javascript,globalThis.injected = true");
       try {
         document.head.append(script);
       } catch {
@@ -80,5 +80,5 @@ scenario("the policy stops a script that got in", async (stage) => {
     })
     .catch(() => {});
   await page.evaluate(() => new Promise((resolve) => setTimeout(resolve, 0)));
-  assert.equal(await page.evaluate(() => globalThis.gotIn), undefined);
+  assert.equal(await page.evaluate(() => globalThis.injected), undefined);
 });

@@ -1,13 +1,13 @@
-// Many sessions, long sessions, busy sessions: what the page fetches and holds stays small.
+// Many, long and busy sessions: the page fetches and holds little data.
 
 import { Agent, assert, isSoak, live, row, scenario } from "./browser.mjs";
 import { Look, PROJECT } from "./measure.mjs";
 
-const LIMIT = 2; // times what ten sessions cost
+const LIMIT = 2; // times the cost of ten sessions
 const SESSIONS = isSoak ? 1000 : 48;
 const BRANCHES = isSoak ? 1000 : 600;
 const WINDOW = 60; // branches that are shown at first
-const FIRST = 400; // as many as the page holds of a branch
+const FIRST = 400; // the limit of entries that the page holds of a branch
 const STEPS = isSoak ? 100 : WINDOW + 10;
 const EVENTS = isSoak ? 2000 : 96;
 const AT_ONCE = 16;
@@ -15,7 +15,7 @@ const MOST_NODES = 4300;
 const READS_PER_SECOND = 4;
 const MOST_GROWTH_BYTES = 250_000; // less than the events themselves
 
-/** Bytes and elements of a first view, and bytes of an update, beside those of a smaller store. */
+/** Compares bytes and elements of a first view and of an update with those of a smaller store. */
 async function compare(stage, view, small, large) {
   const costs = [];
   for (const daemon of [small, large]) {
@@ -29,11 +29,11 @@ async function compare(stage, view, small, large) {
   }
   for (const [name, cost] of Object.entries(costs[1])) {
     assert.ok(costs[0][name] > 0, name);
-    assert.ok(cost <= LIMIT * costs[0][name], `${view}, ${name}: ${cost} with much, ${costs[0][name]} with little`);
+    assert.ok(cost <= LIMIT * costs[0][name], `${view}, ${name}: ${cost} if large, ${costs[0][name]} if small`);
   }
 }
 
-scenario("many sessions cost no more than twice what ten cost", async (stage) => {
+scenario("many sessions cost at most twice as much as ten", async (stage) => {
   const few = await stage.daemon({ name: "few", scene: ["many", 10, 4] });
   const many = await stage.daemon({ name: "many", scene: ["many", SESSIONS, 4] });
   await compare(stage, "sessions", few, many);
@@ -45,7 +45,7 @@ scenario("many sessions cost no more than twice what ten cost", async (stage) =>
   assert.equal(await page.locator(".session").count(), 40);
 });
 
-scenario("a session of many branches is shown by its newest, and earlier ones on demand", async (stage) => {
+scenario("a session of many branches shows its newest ones, and earlier ones on demand", async (stage) => {
   const small = await stage.daemon({ name: "small", scene: ["many", 1, WINDOW] });
   const large = await stage.daemon({ name: "large", scene: ["many", 1, BRANCHES] });
   await compare(stage, "session", small, large);
@@ -64,8 +64,8 @@ scenario("a session of many branches is shown by its newest, and earlier ones on
   await row(page, `Piece of work ${BRANCHES}`).waitFor();
 });
 
-scenario("many events leave the page as small as it was, and are read together", async (stage) => {
-  // The tree, the chart and what is shown of the branch are full.
+scenario("many events do not make the page larger, and are read in batches", async (stage) => {
+  // The tree, the chart and the entries of the branch have reached their limits.
   const daemon = await stage.daemon({ scene: ["busy", FIRST, STEPS] });
   const agent = new Agent(daemon, PROJECT);
   const { session_id: session, active_branch_id: id } = await agent.call("context_branch_status", {});
@@ -81,18 +81,18 @@ scenario("many events leave the page as small as it was, and are read together",
   await live(page);
   const reads = () =>
     page.watched.requests.filter((url) => url.includes(`${session}?`) && !url.includes("events")).length;
-  const works = async (operations, shown) => {
+  const recordOperations = async (operations, shown) => {
     for (let done = 0; done < operations; done += AT_ONCE) {
       await Promise.all(Array.from({ length: AT_ONCE }, () => agent.did("Read", "x".repeat(40))));
     }
-    const figures = page.locator(".figure", { hasText: "Operations" }); // of the session, and of the branch
-    for (const at of [0, 1]) await figures.nth(at).getByText(shown, { exact: true }).waitFor();
+    const figures = page.locator(".figure", { hasText: "Operations" }); // one of the session, one of the branch
+    for (const index of [0, 1]) await figures.nth(index).getByText(shown, { exact: true }).waitFor();
   };
-  await works(AT_ONCE, count(FIRST + AT_ONCE));
+  await recordOperations(AT_ONCE, count(FIRST + AT_ONCE));
   const before = { at: performance.now(), reads: reads(), nodes: await nodes(page), heap: await heap(page) };
-  await works(EVENTS, count(FIRST + AT_ONCE + EVENTS));
+  await recordOperations(EVENTS, count(FIRST + AT_ONCE + EVENTS));
   const seconds = (performance.now() - before.at) / 1000;
-  assert.ok(reads() - before.reads <= READS_PER_SECOND * seconds + READS_PER_SECOND, "readings are few");
+  assert.ok(reads() - before.reads <= READS_PER_SECOND * seconds + READS_PER_SECOND, "reads are limited");
   const after = await nodes(page);
   assert.ok(after <= MOST_NODES && after <= 2 * before.nodes, `${before.nodes} elements, then ${after}`);
   const growth = (await heap(page)) - before.heap;
@@ -100,10 +100,10 @@ scenario("many events leave the page as small as it was, and are read together",
   assert.deepEqual(page.watched.problems, []);
 });
 
-/** A number as the page writes it. */
+/** A number in the format of the page. */
 const count = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, "\u202f");
 
-/** Bytes that scripts hold once everything is gone that can go. */
+/** Bytes of the heap after garbage collection. */
 async function heap(page) {
   const session = await page.context().newCDPSession(page);
   await session.send("HeapProfiler.collectGarbage");

@@ -1,7 +1,7 @@
-"""Fill a store for the browser to look at: `seed.py STORE story`, `… ended`, `… many SESSIONS BRANCHES`,
+"""Fills a store for the tests of the page: `seed.py STORE story`, `… ended`, `… many SESSIONS BRANCHES`,
 `… busy OPERATIONS [STEPS]`.
 
-Through the service, with a clock of its own, so that a story of an hour takes a second.
+It uses the service with a simulated clock, so that the work of an hour takes a second.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ OWNER = "local"
 SYSTEM_TOKENS = 2_400
 
 
-class Clock:
-    """A clock that moves only when it is told to."""
+class SimulatedClock:
+    """A clock that moves only when `wait` is called."""
 
     def __init__(self, minutes_ago: float) -> None:
         self.now = datetime.now(UTC) - timedelta(minutes=minutes_ago)
@@ -42,8 +42,8 @@ class Clock:
         self.now = min(self.now + timedelta(seconds=seconds), datetime.now(UTC))
 
 
-class Conversation:
-    """An agent's requests to its model, reported to the session as the proxy does, without any texts."""
+class ModelConversation:
+    """The requests of an agent to its model, reported to the session as by the proxy, without texts."""
 
     def __init__(self, service: FoldService, caller: Caller, project: str) -> None:
         self._service, self._target = service, target_of(caller, project_at(project))
@@ -53,72 +53,74 @@ class Conversation:
         self._folds: list[FoldSeen] = []
         self._requests = self._cached = 0
 
-    def opens(self, branch_id: str) -> None:
+    def open_branch(self, branch_id: str) -> None:
         self._ids.append(branch_id)
         self._tokens.append(0)
 
-    def adds(self, text: str) -> None:
+    def add_text(self, text: str) -> None:
         self._tokens[-1] += len(text) // 4
 
     def folds(self, summary: str) -> None:
         branch_id, tokens = self._ids.pop(), self._tokens.pop()
-        kept = sum(self._tokens)
-        inner = [fold for fold in self._folds if fold.kept_tokens >= kept]
+        tokens_before = sum(self._tokens)
+        inner = [fold for fold in self._folds if fold.kept_tokens >= tokens_before]
         self._folds = [fold for fold in self._folds if fold not in inner]
-        self._folds.append(FoldSeen(branch_id, tokens + sum(fold.tokens for fold in inner), kept))
-        self._cached = min(self._cached, kept)
-        self.adds(summary)
+        self._folds.append(FoldSeen(branch_id, tokens + sum(fold.tokens for fold in inner), tokens_before))
+        self._cached = min(self._cached, tokens_before)
+        self.add_text(summary)
 
-    def goes_back(self, branch_id: str) -> None:
-        """What was discarded stays in the conversation, as part of the thread around it."""
+    def roll_back(self, branch_id: str) -> None:
+        """Discarded work stays in the conversation, as part of the parent thread."""
         while self._ids[-1] != branch_id:
             self._ids.pop()
             self._tokens[-2:] = [sum(self._tokens[-2:])]
 
-    def pauses(self) -> None:
-        """The pause is longer than the provider keeps anything in its cache."""
+    def pause(self) -> None:
+        """A pause after which the provider's cache is empty."""
         self._cached = 0
 
-    async def ask(self) -> None:
+    async def send_request(self) -> None:
         self._requests += 1
         size = sum(self._tokens)
         usage = Usage(12, self._cached, size - self._cached, 350)
-        whole = size + sum(fold.tokens for fold in self._folds)
+        size_without_folding = size + sum(fold.tokens for fold in self._folds)
         turns, first = 3 * len(self._folds), 4 if self._folds else None
         folds = tuple(self._folds)
-        sent = Sent(f"r{self._requests}", "anthropic", "a-model", whole, size, turns, first, "", folds, (), usage)
+        sent = Sent(
+            f"r{self._requests}", "anthropic", "a-model", size_without_folding, size, turns, first, "", folds, (), usage
+        )
         self._service.sent(self._target, sent)
         await self._service.reports.settled(self._target.key)
         self._cached = size
 
 
-class Agent:
+class SeedAgent:
     """One agent on one project."""
 
-    def __init__(self, service: FoldService, clock: Clock, project: str, name: str | None = None) -> None:
+    def __init__(self, service: FoldService, clock: SimulatedClock, project: str, name: str | None = None) -> None:
         self._service, self._clock, self._project = service, clock, project
         self._caller = Caller(OWNER, name)
-        self.model: Conversation | None = None
+        self.model: ModelConversation | None = None
 
-    def through_the_proxy(self) -> None:
-        self.model = Conversation(self._service, self._caller, self._project)
+    def use_proxy(self) -> None:
+        self.model = ModelConversation(self._service, self._caller, self._project)
 
     async def branch(self, description: str, prompt: str) -> str:
         self._clock.wait(7)
         arguments = {"description": description, "prompt": prompt, "project_path": self._project}
-        told = await self._service.branch(self._caller, branch_request(arguments))
-        branch_id: str = json.loads(told.answer)["branch_id"]
+        outcome = await self._service.branch(self._caller, branch_request(arguments))
+        branch_id: str = json.loads(outcome.answer)["branch_id"]
         if self.model:
-            self.model.opens(branch_id)
+            self.model.open_branch(branch_id)
         return branch_id
 
-    async def did(self, kind: str, text: str, *, failed: bool = False, times: int = 1) -> None:
+    async def record(self, kind: str, text: str, *, failed: bool = False, times: int = 1) -> None:
         self._clock.wait(23)
         arguments: dict[str, Any] = {"type": kind, "content": text * times, "project_path": self._project}
         await self._service.record(self._caller, record_request(arguments | {"failed": failed}), "hook")
         if self.model:
-            self.model.adds(text * times)
-            await self.model.ask()
+            self.model.add_text(text * times)
+            await self.model.send_request()
 
     async def fold(self, summary: str, *, after_a_pause: bool = False) -> None:
         self._clock.wait(11)
@@ -126,15 +128,15 @@ class Agent:
         if self.model:
             self.model.folds(summary)
             if after_a_pause:
-                self.model.pauses()
-            await self.model.ask()
+                self.model.pause()
+            await self.model.send_request()
 
     async def rollback(self, branch_id: str) -> None:
         self._clock.wait(15)
         arguments = {"branch_id": branch_id, "project_path": self._project, "restore_state": True}
         await self._service.rollback(self._caller, rollback_request(arguments))
         if self.model:
-            self.model.goes_back(branch_id)
+            self.model.roll_back(branch_id)
 
 
 SOURCE = """export async function checkSession(request: Request, store: SessionStore): Promise<Session> {
@@ -157,67 +159,67 @@ src/jobs/cleanup.ts:12:  await store.deleteWhere("expiresAt < ?", Date.now());
 """
 
 
-async def login_bug(agent: Agent) -> None:
-    """An agent that looks for a bug in a login, makes one attempt that fails, and fixes it; through the proxy."""
-    agent.through_the_proxy()
-    await agent.did("Message", "Users are signed out after every deploy. Find out why and fix it, with a test.")
-    await agent.did("Read", SOURCE, times=42)
+async def login_bug(agent: SeedAgent) -> None:
+    """An agent that finds a bug in a login, fails at first and then fixes it, with requests through the proxy."""
+    agent.use_proxy()
+    await agent.record("Message", "Users are signed out after every deploy. Find out why and fix it, with a test.")
+    await agent.record("Read", SOURCE, times=42)
     await agent.branch(
         "Find where the session is refused", "Follow a request from the cookie to the 401. Name the line."
     )
-    await agent.did("Grep", GREP, times=35)
-    await agent.did("Read", SOURCE, times=70)
+    await agent.record("Grep", GREP, times=35)
+    await agent.record("Read", SOURCE, times=70)
     await agent.branch("Reproduce it in a test", "Write a failing test that deploys between two requests.")
-    await agent.did("Write", SOURCE, times=21)
-    await agent.did("Bash", TRACE, failed=True, times=63)
+    await agent.record("Write", SOURCE, times=21)
+    await agent.record("Bash", TRACE, failed=True, times=63)
     secret = "ghp_" + "aB3dE5fG7hJ9kL1mN2pQ4rS6tU8vW0xY2zA4"
-    await agent.did("Bash", f"{TRACE}    env: API_TOKEN={secret}\n", failed=True)
+    await agent.record("Bash", f"{TRACE}    env: API_TOKEN={secret}\n", failed=True)
     await agent.fold(
         "test/login.test.ts now has a failing test: two requests with the store reopened between them. The second "
         "one gets 401 `session expired` although the cookie is 40 seconds old."
     )
-    await agent.did("Read", GREP, times=84)
+    await agent.record("Read", GREP, times=84)
     await agent.fold(
         "The session is refused in src/auth/session.ts:31. `expiresAt` is written in milliseconds (line 64) but "
         "compared in seconds there; the in-memory cache hid it, and a deploy empties that cache. refresh.ts and "
         "cleanup.ts use milliseconds correctly."
     )
     before = await agent.branch("Store seconds everywhere", "Change every writer and reader of expiresAt to seconds.")
-    await agent.did("Edit", SOURCE, times=28)
+    await agent.record("Edit", SOURCE, times=28)
     await agent.branch("Migrate the rows that exist", "Write a migration from milliseconds to seconds.")
-    await agent.did("Write", SOURCE, times=35)
-    await agent.did("Bash", "migration 0042 failed: column expires_at is indexed\n", failed=True, times=140)
+    await agent.record("Write", SOURCE, times=35)
+    await agent.record("Bash", "migration 0042 failed: column expires_at is indexed\n", failed=True, times=140)
     await agent.rollback(before)
     await agent.fold(
         "Not worth it: a migration of live rows for what one comparison fixes. Nothing was changed.", after_a_pause=True
     )
     await agent.branch("Compare in milliseconds", "Fix session.ts:31 alone and make the failing test pass.")
-    await agent.did("Edit", SOURCE, times=14)
-    await agent.did("Bash", "PASS  test/login.test.ts (14 tests)\n", times=84)
+    await agent.record("Edit", SOURCE, times=14)
+    await agent.record("Bash", "PASS  test/login.test.ts (14 tests)\n", times=84)
     await agent.branch("Look for the same mistake elsewhere", "Search for comparisons of times in different units.")
-    await agent.did("Grep", GREP, times=56)
+    await agent.record("Grep", GREP, times=56)
 
 
-async def full_thread(agent: Agent) -> None:
+async def full_thread(agent: SeedAgent) -> None:
     for _ in range(12):
-        await agent.did("Read", SOURCE, times=16)
+        await agent.record("Read", SOURCE, times=16)
     await agent.branch("Explain the slow query", "Why does the report take 40 s?")
-    await agent.did("Bash", TRACE, times=4)
+    await agent.record("Bash", TRACE, times=4)
 
 
-async def some_work(agent: Agent) -> None:
-    await agent.did("Read", SOURCE, times=40)
+async def some_work(agent: SeedAgent) -> None:
+    await agent.record("Read", SOURCE, times=40)
     await agent.branch("Bring the changelog up to date", "Write the entries since 2.3.")
-    await agent.did("Bash", GREP, times=90)
+    await agent.record("Bash", GREP, times=90)
     await agent.fold("CHANGELOG.md has the entries since 2.3: four fixes, one new flag.")
 
 
-async def short_work(agent: Agent) -> None:
-    await agent.did("Read", SOURCE, times=12)
+async def short_work(agent: SeedAgent) -> None:
+    await agent.record("Read", SOURCE, times=12)
 
 
 # The items are the project, the session's name, the age in minutes, and the work.
-Scene = tuple[str, str | None, float, Callable[[Agent], Any]]
+Scene = tuple[str, str | None, float, Callable[[SeedAgent], Any]]
 STORY: list[Scene] = [
     ("/home/ana/work/docs-site", None, 600, some_work),
     ("/home/ana/work/infra", None, 420, short_work),
@@ -228,43 +230,43 @@ STORY: list[Scene] = [
 ]
 
 
-# This is longer ago than a session may be idle.
+# Idle for longer than a session stays live.
 ENDED: list[Scene] = [("/home/ana/work/docs-site", None, 48 * 60, some_work)]
 
 
 async def play(store: SqliteStore, scenes: list[Scene]) -> None:
     for project, name, minutes_ago, work in scenes:
-        clock = Clock(minutes_ago)
-        await work(Agent(FoldService(store, standard_scrubber(), clock=clock), clock, project, name))
+        clock = SimulatedClock(minutes_ago)
+        await work(SeedAgent(FoldService(store, standard_scrubber(), clock=clock), clock, project, name))
 
 
 async def many(store: SqliteStore, sessions: int, branches: int) -> None:
     """Sessions with this many branches each: the last one is open, the others are folded."""
-    clock = Clock(60)
+    clock = SimulatedClock(60)
     service = FoldService(store, standard_scrubber(), clock=clock)
 
-    async def one(number: int) -> None:
-        agent = Agent(service, clock, f"/home/ana/many/project-{number:04}")
+    async def fill_session(number: int) -> None:
+        agent = SeedAgent(service, clock, f"/home/ana/many/project-{number:04}")
         for branch in range(branches):
             await agent.branch(f"Piece of work {branch + 1}", "Look into it and say what you found.")
-            await agent.did("Read", SOURCE, times=2)
+            await agent.record("Read", SOURCE, times=2)
             if branch < branches - 1:
                 await agent.fold(f"Piece {branch + 1} is done; nothing else to say.")
 
     for first in range(0, sessions, AT_ONCE):
-        await asyncio.gather(*(one(number) for number in range(first, min(first + AT_ONCE, sessions))))
+        await asyncio.gather(*(fill_session(number) for number in range(first, min(first + AT_ONCE, sessions))))
 
 
 async def busy(store: SqliteStore, operations: int, steps: int = 0) -> None:
-    """One session, one open branch, and as many folded branches and operations in it."""
-    clock = Clock(operations / 2)
-    agent = Agent(FoldService(store, standard_scrubber(), clock=clock), clock, "/home/ana/many/project-0000")
+    """One session with one open branch, which has this many operations and folded branches."""
+    clock = SimulatedClock(operations / 2)
+    agent = SeedAgent(FoldService(store, standard_scrubber(), clock=clock), clock, "/home/ana/many/project-0000")
     await agent.branch("Busy work", "Go through all of it.")
     for number in range(steps):
         await agent.branch(f"Small step {number + 1}", "Look into it and say what you found.")
         await agent.fold("Done.")
     for number in range(operations):
-        await agent.did("Read", f"Step {number + 1}: looked at one more, nothing unusual was seen.")
+        await agent.record("Read", f"Step {number + 1}: looked at one more, nothing unusual was seen.")
 
 
 async def main(path: str, scene: str, *sizes: str) -> None:

@@ -14,13 +14,13 @@ import pytest
 
 from tests.clients.node import NODE
 from tests.support.clauses import covers
-from tests.support.left_out import BROWSER, CHROMIUM, CLIENTS, NATS, Part, need
 from tests.support.machine import ROOT, SOURCE
+from tests.support.prerequisites import BROWSER, CHROMIUM, CLIENTS, NATS, Prerequisite, require
 from tests.web.forked_daemons import forked_daemons
 
 HERE = Path(__file__).parent
 WEB = SOURCE / "contextfold" / "web"
-# This only bounds a hang.
+# A bound on a hang, not a measure.
 PATIENCE_S = 600
 WITH_NATS = [HERE / "nats.test.mjs"]
 SCRIPTS = [
@@ -49,11 +49,11 @@ def daemons() -> Iterator[Path]:
 @pytest.mark.timeout(PATIENCE_S)
 @pytest.mark.parametrize(("scripts", "needed"), [(SCRIPTS, ()), (WITH_NATS, (NATS,))], ids=["SQLite", "NATS"])
 def test_every_scenario_of_the_page_passes(
-    scripts: list[Path], needed: tuple[Part, ...], short_folder: str, daemons: Path
+    scripts: list[Path], needed: tuple[Prerequisite, ...], short_folder: str, daemons: Path
 ) -> None:
     """All scenarios share one browser, because starting one takes longer than most scenarios."""
     scenarios = sum(len(re.findall(r"^scenario\(", path.read_text(encoding="utf-8"), re.MULTILINE)) for path in scripts)
-    need(BROWSER, CLIENTS, *needed)
+    require(BROWSER, CLIENTS, *needed)
     ran = subprocess.run(
         [NODE, "--test-reporter=tap", "--input-type=module", "--eval", IMPORT_ALL, *scripts],
         env={
@@ -74,7 +74,7 @@ def test_every_scenario_of_the_page_passes(
 
 
 @covers("product.md#left-out")
-def test_without_chromium_the_scenarios_are_named_as_left_out() -> None:
+def test_without_chromium_the_scenarios_are_reported_as_left_out() -> None:
     env = {**os.environ, "CONTEXTFOLD_CHROMIUM": "", "CONTEXTFOLD_STRICT": "", "PATH": str(Path(sys.executable).parent)}
     argv = [
         sys.executable,
@@ -89,28 +89,28 @@ def test_without_chromium_the_scenarios_are_named_as_left_out() -> None:
     ]
     ran = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert ran.returncode == 0, ran.stdout
-    assert f"left out: 2 tests: {BROWSER.lack}" in ran.stdout
+    assert f"left out: 2 tests: {BROWSER.missing_message}" in ran.stdout
 
 
-def test_every_module_is_asked_for_at_once() -> None:
-    """Otherwise each import waits for the one before it."""
+def test_the_page_names_every_module_so_that_all_load_at_once() -> None:
+    """Otherwise a module is loaded only after the module that imports it."""
     page = (WEB / "index.html").read_text(encoding="utf-8")
-    named = re.findall(r'(?:src|href)="/web/(.+?\.js)"', page)
-    assert sorted(named) == sorted(path.name for path in WEB.glob("*.js"))
+    module_names = re.findall(r'(?:src|href)="/web/(.+?\.js)"', page)
+    assert sorted(module_names) == sorted(path.name for path in WEB.glob("*.js"))
 
 
-def test_the_page_parses_no_markup_and_names_no_other_place() -> None:
-    ways_in = r"innerHTML|outerHTML|insertAdjacentHTML|DOMParser|document\.write|\beval\(|new Function|setHTML|srcdoc"
+def test_the_page_parses_no_markup_and_has_no_other_address() -> None:
+    parsers = r"innerHTML|outerHTML|insertAdjacentHTML|DOMParser|document\.write|\beval\(|new Function|setHTML|srcdoc"
     # The namespace of SVG is not an address.
-    elsewhere = r"(?:https?:)?//(?!www\.w3\.org/2000/svg)[a-z]"
+    other_address = r"(?:https?:)?//(?!www\.w3\.org/2000/svg)[a-z]"
     for path in sorted(WEB.iterdir()):
         text = path.read_text(encoding="utf-8")
-        assert not re.search(ways_in, text), path
-        assert not re.search(f"[\"'(]{elsewhere}", text), path
+        assert not re.search(parsers, text), path
+        assert not re.search(f"[\"'(]{other_address}", text), path
         if path.suffix == ".html":
             assert not re.search(r"<style|style=|\son[a-z]+=|<script(?! type=\"module\" src=| src=)", text), path
 
 
-def test_the_page_is_small() -> None:
+def test_the_files_of_the_page_are_small() -> None:
     """There is no build step that would make it smaller."""
     assert sum(path.stat().st_size for path in WEB.iterdir()) < 200_000

@@ -1,4 +1,4 @@
-// What the page shows of sessions and branches, and that it goes on showing it.
+// The page shows sessions and branches, and updates them.
 
 import { Agent, assert, changed, findings, live, row, scenario, textOf } from "./browser.mjs";
 
@@ -14,7 +14,7 @@ scenario("the tree of a session appears", async (stage) => {
     await tree
       .getByRole("treeitem")
       .evaluateAll((rows) =>
-        rows.map((one) => [one.getAttribute("aria-level"), one.querySelector(".description").textContent]),
+        rows.map((item) => [item.getAttribute("aria-level"), item.querySelector(".description").textContent]),
       ),
     [
       ["1", "Main thread"],
@@ -26,7 +26,7 @@ scenario("the tree of a session appears", async (stage) => {
       ["3", "Look for the same mistake elsewhere"],
     ],
   );
-  assert.match(await row(page, "Find where").innerText(), /summary \d+\s+\d+\u202f/); // its size and how long it took
+  assert.match(await row(page, "Find where").innerText(), /summary \d+\s+\d+\u202f/); // its size and its duration
   assert.match(await row(page, "Migrate the rows").innerText(), /discarded/);
   assert.match(await row(page, "Look for the same mistake").innerText(), /agent is here/);
   await page
@@ -37,7 +37,7 @@ scenario("the tree of a session appears", async (stage) => {
   await page.getByText("Show as a table").click();
   await page.getByRole("row").nth(20).waitFor();
   await page.reload();
-  await row(page, "Compare in milliseconds").waitFor(); // the address says which session
+  await row(page, "Compare in milliseconds").waitFor(); // the address has the session
 });
 
 scenario("the tree grows while an agent works", async (stage) => {
@@ -52,7 +52,7 @@ scenario("the tree grows while an agent works", async (stage) => {
     .waitFor(); // a chart of one step
   const top = await agent.branch("Find the bug");
   await row(page, "Find the bug").waitFor();
-  await row(page, "Find the bug").evaluate((one) => one.focus());
+  await row(page, "Find the bug").evaluate((item) => item.focus());
   await agent.branch("Reproduce it");
   await row(page, "Reproduce it").waitFor();
   await agent.did("Bash", "x".repeat(4000), true);
@@ -68,7 +68,7 @@ scenario("the tree grows while an agent works", async (stage) => {
   assert.deepEqual(page.watched.problems, []);
 });
 
-scenario("the list of sessions follows what agents do", async (stage) => {
+scenario("the list of sessions is updated while agents work", async (stage) => {
   const daemon = await stage.daemon();
   const page = await stage.page(daemon);
   await page.getByRole("heading", { name: "No session yet" }).waitFor();
@@ -89,10 +89,10 @@ scenario("the session with the latest activity moves to the top", async (stage) 
   await new Agent(daemon, "/home/ana/work/infra").did("Read", "x".repeat(80_000));
   await page.locator(".session").first().getByText("infra", { exact: true }).waitFor();
   assert.deepEqual(await names(), ["infra", "shop", "shop", "reports", "api-gateway", "docs-site"]);
-  assert.equal(await page.evaluate(() => document.activeElement.textContent), "infra"); // it took the focus along
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), "infra"); // the focus moves with it
 });
 
-scenario("a warning is shown with what it suggests", async (stage) => {
+scenario("a warning is shown with its advice", async (stage) => {
   const daemon = await stage.daemon();
   const agent = new Agent(daemon, PROJECT);
   await agent.did("Read", "x".repeat(4 * 25_000));
@@ -104,23 +104,23 @@ scenario("a warning is shown with what it suggests", async (stage) => {
     .getByText(/^The main thread is at 76\u202f% of the limit\.$/)
     .waitFor();
   await page.locator(".notice").getByText("context_fold").waitFor();
-  assert.equal(await page.locator(".toast.on").count(), 0, "the banner says it, so no toast repeats it");
+  assert.equal(await page.locator(".toast.on").count(), 0, "the banner has the warning, so no toast repeats it");
 });
 
-scenario("a branch in which much fails is shown although the main thread is healthy", async (stage) => {
+scenario("a branch with many failures is reported although the main thread is healthy", async (stage) => {
   const daemon = await stage.daemon();
   const agent = new Agent(daemon, PROJECT);
   await agent.branch("Make the tests pass");
   for (const failed of [true, false, false, false, true]) await agent.did("Bash", "One more try.", failed);
   const page = await stage.page(daemon, { path: `/#/sessions/${await agent.session()}` });
-  const said = (count) => `of the open branch's ${count} operations failed.`;
-  await page.locator(".usage").getByText(`40\u202f% ${said(5)}`).waitFor();
+  const message = (count) => `of the open branch's ${count} operations failed.`;
+  await page.locator(".usage").getByText(`40\u202f% ${message(5)}`).waitFor();
   assert.equal(await page.locator(".overview .notice").isVisible(), false, "a few failures are no warning");
   await live(page);
   await agent.did("Bash", "One more try.", true);
   await agent.did("Bash", "One more try.", true);
-  await page.getByText(said(7)).first().waitFor();
-  await page.locator(".notice-medium").getByText(`57\u202f% ${said(7)}`, { exact: true }).waitFor();
+  await page.getByText(message(7)).first().waitFor();
+  await page.locator(".notice-medium").getByText(`57\u202f% ${message(7)}`, { exact: true }).waitFor();
   await page.locator(".figure", { hasText: "Health" }).getByText("failing").waitFor();
   await page.goto(`${daemon.url}/#/`);
   await page.locator(".session .health-medium").getByText("failing").waitFor();
@@ -136,7 +136,7 @@ scenario("the page survives a restart of the daemon and misses nothing", async (
   await live(page);
   await daemon.kill();
   await page.getByText("connection lost, trying again").waitFor();
-  await row(page, "Before the restart").waitFor(); // what was known stays
+  await row(page, "Before the restart").waitFor(); // what was shown before stays
   await daemon.start();
   await agent.branch("Right after the restart");
   await row(page, "Right after the restart").waitFor();
@@ -147,7 +147,7 @@ scenario("the page survives a restart of the daemon and misses nothing", async (
   await page.getByRole("link", { name: "shop" }).waitFor();
 });
 
-scenario("a figure that cannot be read is said to be old, and read again without another event", async (stage) => {
+scenario("a figure that cannot be read is marked as old, and read again without another event", async (stage) => {
   const daemon = await stage.daemon();
   const agent = new Agent(daemon, PROJECT);
   const id = await agent.branch("Find the bug");
@@ -169,14 +169,14 @@ scenario("a figure that cannot be read is said to be old, and read again without
     await page.route(`**${part}`, fails);
     await agent.did("Read", "x".repeat(400));
     await page.getByText("not up to date, trying again").waitFor();
-    assert.equal(await textOf(page, shows), before, "what is known stays");
+    assert.equal(await textOf(page, shows), before, "the old figure stays");
     await page.unroute(`**${part}`, fails);
     await changed(page, shows, before);
     await live(page);
   }
 });
 
-scenario("a page in the background reads nothing, and catches up when it is looked at", async (stage) => {
+scenario("a page in the background reads nothing, and is updated when it is shown again", async (stage) => {
   const daemon = await stage.daemon();
   const agent = new Agent(daemon, PROJECT);
   await agent.branch("Before");
@@ -184,24 +184,24 @@ scenario("a page in the background reads nothing, and catches up when it is look
   const [page, other] = [await stage.page(daemon, { path }), await stage.page(daemon, { path })];
   await live(page);
   await live(other);
-  const turn = (isHidden) =>
+  const setHidden = (isHidden) =>
     page.evaluate((value) => {
-      Object.defineProperty(document, "hidden", { value, configurable: true }); // what a browser does to a tab
+      Object.defineProperty(document, "hidden", { value, configurable: true }); // as a browser does for a tab
       document.dispatchEvent(new Event("visibilitychange"));
     }, isHidden);
-  await turn(true);
-  const asked = page.watched.requests.length;
+  await setHidden(true);
+  const requestCount = page.watched.requests.length;
   await agent.branch("Meanwhile");
   await row(other, "Meanwhile").waitFor();
-  assert.equal(page.watched.requests.length, asked);
+  assert.equal(page.watched.requests.length, requestCount);
   assert.equal(await row(page, "Meanwhile").count(), 0);
-  await turn(false);
+  await setHidden(false);
   await row(page, "Meanwhile").waitFor();
   await agent.branch("Afterwards");
   await row(page, "Afterwards").waitFor();
 });
 
-scenario("another store behind the same address is shown afresh", async (stage) => {
+scenario("another store at the same address replaces the view", async (stage) => {
   const daemon = await stage.daemon();
   const agent = new Agent(daemon, PROJECT);
   for (const turn of [1, 2, 3]) await agent.did("Message", `Turn ${turn}`);
@@ -209,7 +209,7 @@ scenario("another store behind the same address is shown afresh", async (stage) 
   await page.getByRole("link", { name: "shop" }).waitFor();
   await live(page);
   await daemon.kill();
-  daemon.store = `${daemon.store}.new`; // its cursors begin anew, and the page's is none of them
+  daemon.store = `${daemon.store}.new`; // its cursors start again, and the page's cursor is unknown
   await daemon.start();
   await page.getByRole("heading", { name: "No session yet" }).waitFor();
   await live(page);
@@ -239,7 +239,7 @@ scenario("a branch shows its prompt, operations, children and summary", async (s
   await row(page, "Main thread").click();
   await details.getByRole("heading", { name: "Main thread" }).waitFor();
   await agent.did("Message", "Thank you.");
-  await details.getByText("Thank you.").waitFor(); // what is looked at goes on too
+  await details.getByText("Thank you.").waitFor(); // the open details are updated, too
 });
 
 scenario("a long branch is read page by page", async (stage) => {
@@ -268,8 +268,8 @@ scenario("a long branch is read page by page", async (stage) => {
   assert.equal(await details.locator(".entry").count(), 7, "a text cut by a page's end is one entry");
 });
 
-scenario("a long branch that grows past what the page holds stays where it is", async (stage) => {
-  const [begin, end] = [395, 405]; // on both sides of what it holds
+scenario("a branch that grows beyond the limit of the page shows its last entries", async (stage) => {
+  const [begin, end] = [395, 405]; // below and above the limit
   const daemon = await stage.daemon({ scene: ["busy", begin] });
   const agent = new Agent(daemon, "/home/ana/many/project-0000");
   const { session_id: session, active_branch_id: id } = await agent.call("context_branch_status", {});
@@ -292,7 +292,7 @@ scenario("a long branch that grows past what the page holds stays where it is", 
     assert.ok(shown.length <= 400, `${shown.length} entries`);
     assert.deepEqual(
       shown,
-      shown.map((_, at) => number - shown.length + 1 + at), // every one up to the last
+      shown.map((_, index) => number - shown.length + 1 + index), // without a gap up to the last one
     );
   }
   await details.getByText("The first entries are no longer shown.").waitFor();
@@ -314,7 +314,7 @@ scenario("an ended session is opened from the list and cannot be rolled back", a
   assert.deepEqual(await findings(page), []);
 });
 
-scenario("search finds what ended sessions have folded", async (stage) => {
+scenario("search finds the folds of ended sessions", async (stage) => {
   const daemon = await stage.daemon({ scene: ["ended"] });
   const page = await stage.page(daemon);
   await page.locator(".session.ended", { hasText: "docs-site" }).waitFor();

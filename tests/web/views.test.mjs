@@ -1,4 +1,4 @@
-// Totals, questions to caches, search by keyboard, the demo, the list's filter: views and controls around the sessions.
+// Other views and controls: totals, questions to caches, search by keyboard, the demo, the filter of the list.
 
 import { execFileSync } from "node:child_process";
 import { mkdirSync, writeFileSync } from "node:fs";
@@ -34,18 +34,18 @@ scenario("a person asks a cache and sees why each section was chosen and what wa
   const section = page.getByRole("region", { name: "Deploy › Roll back a deployment" });
   await section.getByText("Run `deploy rollback` with the last good tag.").waitFor();
   await section.getByText(/^Why:/).click();
-  const shown = await section.locator("tbody tr").evaluateAll((rows) => rows.map((one) => one.cells[0].textContent));
+  const shown = await section.locator("tbody tr").evaluateAll((rows) => rows.map((item) => item.cells[0].textContent));
   const sections = answer.documents.flatMap((document) => document.sections);
-  const chosen = sections.find((one) => one.heading.at(-1) === "Roll back a deployment");
+  const chosen = sections.find((candidate) => candidate.heading.at(-1) === "Roll back a deployment");
   assert.deepEqual(
     shown,
     chosen.why.map(({ term }) => term),
   );
   await page.getByRole("status").getByText("in no document: zyzzyva").waitFor();
   await page.getByRole("list", { name: "Left out" }).getByText("Deploy › Roll back a database").waitFor();
-  const asked = { cache: "handbook", query: answer.selection.query, budget: 120, project_path: undefined };
-  const mcp = await new Agent(daemon, "/home/ana").call("context.ask", asked);
-  assert.deepEqual(mcp, answer, "the page gets what a host gets");
+  const args = { cache: "handbook", query: answer.selection.query, budget: 120, project_path: undefined };
+  const mcp = await new Agent(daemon, "/home/ana").call("context.ask", args);
+  assert.deepEqual(mcp, answer, "the page and a host get the same answer");
   assert.deepEqual(await findings(page), []);
 
   await page.getByLabel("Budget in tokens").fill("900");
@@ -80,7 +80,7 @@ scenario("totals are given by day, project and model", async (stage) => {
   assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth));
 });
 
-scenario("the list is filtered and sorted, and says what was measured", async (stage) => {
+scenario("the list can be filtered and sorted, and shows what was measured", async (stage) => {
   const daemon = await stage.daemon({ scene: ["story"] });
   const page = await stage.page(daemon);
   await live(page);

@@ -1,4 +1,4 @@
-"""`context install` and `context uninstall`: other people's files, changed by one entry and given back to the byte."""
+"""`context install` adds one entry to a host's file; `context uninstall` restores every byte."""
 
 from __future__ import annotations
 
@@ -20,47 +20,47 @@ from hypothesis import strategies as st
 
 from contextfold.cli.commands import COMMANDS
 from contextfold.hosts.programs import HOSTS
-from tests.cli.agents.typed_json import COMMENTED, NAMES, VALUES, configurations, typed
-from tests.cli.agents.wiring import KEYS, Project, comments_of, entry, plain_json, umask
+from tests.cli.agents.random_json import COMMENTED, NAMES, VALUES, configurations, json_text
+from tests.cli.agents.wiring import KEYS, HostProject, comments_of, entry, parse_commented_json, umask
 from tests.support.clauses import covers
 from tests.support.machine import COMMAND, Call, Ran, context, read_terminal
 
 
 @pytest.mark.usefixtures("quick_disk")
-class TestTheFileComesBack:
+class TestUninstallRestoresTheFile:
     @covers("product.md#install")
     @given(data=st.data())
-    def test_install_adds_one_entry_once_and_uninstall_gives_every_byte_back(
-        self, project: Project, data: st.DataObject
+    def test_install_adds_one_entry_once_and_uninstall_restores_every_byte(
+        self, project: HostProject, data: st.DataObject
     ) -> None:
         text, value = data.draw(configurations(project.host))
         project.write(text)
         before = project.everything()
         assert project.install().code == 0
         key = KEYS[project.host]
-        wanted = value | {key: value.get(key, {}) | {"contextfold": entry(project.host, project.caches)}}
+        expected = value | {key: value.get(key, {}) | {"contextfold": entry(project.host, project.caches)}}
         installed = project.text()
-        assert plain_json(installed) == wanted
+        assert parse_commented_json(installed) == expected
         assert comments_of(installed) == comments_of(text)
-        assert [*plain_json(installed)[key]] == [*value.get(key, {}), "contextfold"]
+        assert [*parse_commented_json(installed)[key]] == [*value.get(key, {}), "contextfold"]
         assert project.install() == (0, b"", "")
         assert project.text() == installed
         assert project.uninstall().code == 0
         assert project.everything() == before
 
     @given(data=st.data())
-    def test_an_entry_that_was_moved_and_reformatted_is_taken_out_alone(
-        self, vscode: Project, data: st.DataObject
+    def test_only_our_entry_is_removed_even_if_moved_and_reformatted(
+        self, vscode: HostProject, data: st.DataObject
     ) -> None:
         servers: dict[str, Any] = {"contextfold": entry("vscode", vscode.caches)}
         servers |= data.draw(st.dictionaries(NAMES, VALUES, min_size=1, max_size=3))
         servers = dict(data.draw(st.permutations(list(servers.items()))))
-        vscode.write(typed(data.draw, {"servers": servers}, COMMENTED, last_commas=True))
+        vscode.write(json_text(data.draw, {"servers": servers}, COMMENTED, last_commas=True))
         assert vscode.uninstall().code == 0
         del servers["contextfold"]
-        assert plain_json(vscode.text()) == {"servers": servers}
+        assert parse_commented_json(vscode.text()) == {"servers": servers}
 
-    def test_a_file_that_was_not_there_is_gone_again_with_its_folders(self, project: Project) -> None:
+    def test_a_created_file_is_removed_with_its_folders(self, project: HostProject) -> None:
         folders = project.folders()
         assert project.install().code == 0
         assert json.loads(project.text()) == {KEYS[project.host]: {"contextfold": entry(project.host, project.caches)}}
@@ -69,14 +69,14 @@ class TestTheFileComesBack:
         assert project.everything() == {}
         assert project.folders() == folders
 
-    def test_what_others_added_to_a_file_of_ours_stays(self, project: Project) -> None:
+    def test_entries_of_others_in_a_created_file_remain(self, project: HostProject) -> None:
         project.install()
         key = KEYS[project.host]
         project.write(project.text().replace('"contextfold"', '"other": {"command": "x"},\n    "contextfold"'))
         assert project.uninstall().code == 0
         assert json.loads(project.text()) == {key: {"other": {"command": "x"}}}
 
-    def test_a_second_install_for_another_folder_changes_that_alone_and_comes_back(self, project: Project) -> None:
+    def test_a_second_install_changes_only_the_folder_and_is_removed_completely(self, project: HostProject) -> None:
         project.install()
         first = project.text()
         other = project.caches.parent / "other"
@@ -87,7 +87,7 @@ class TestTheFileComesBack:
         project.uninstall()
         assert project.everything() == {}
 
-    def test_a_member_keeps_its_comment_and_commented_out_servers_stay_above(self, vscode: Project) -> None:
+    def test_comments_stay_at_their_entries_and_ours_comes_last(self, vscode: HostProject) -> None:
         vscode.write('{\n  "servers": {\n    "a": {} // mine\n    // "b": {}\n  }\n}\n')
         vscode.install()
         assert vscode.text().startswith(
@@ -95,13 +95,13 @@ class TestTheFileComesBack:
         )
         assert vscode.text().endswith('"]\n    }\n  }\n}\n')
 
-    def test_a_line_comment_swallows_nothing_when_the_entry_behind_it_goes(self, vscode: Project) -> None:
+    def test_removing_an_entry_after_a_line_comment_keeps_the_next_entry(self, vscode: HostProject) -> None:
         ours = json.dumps(entry("vscode", vscode.caches))
         vscode.write(f'{{"servers": {{ // ours\n"contextfold": {ours}, "b": {{}} }}}}')
         vscode.uninstall()
-        assert plain_json(vscode.text()) == {"servers": {"b": {}}}
+        assert parse_commented_json(vscode.text()) == {"servers": {"b": {}}}
 
-    def test_where_nothing_is_installed_nothing_is_done(self, project: Project) -> None:
+    def test_uninstall_without_install_changes_nothing(self, project: HostProject) -> None:
         code, out, err = project.uninstall()
         assert (code, out) == (0, b"")
         assert err.startswith("note: nothing to do: ")
@@ -111,14 +111,14 @@ class TestTheFileComesBack:
         assert project.text() == '{"other": 1}'
 
 
-class TestEntriesOfOurName:
+class TestExistingEntries:
     FOREIGN = '{"mcpServers": {"contextfold": {"url": "http://localhost:9090/sse"}}}'
 
     @pytest.fixture
-    def cursor(self, tmp_path: Path, call: Call, caches: Path) -> Project:
-        return Project(tmp_path / "project", "cursor", call, caches)
+    def cursor(self, tmp_path: Path, call: Call, caches: Path) -> HostProject:
+        return HostProject(tmp_path / "project", "cursor", call, caches)
 
-    def test_one_that_somebody_else_wrote_is_replaced_only_by_force(self, cursor: Project) -> None:
+    def test_a_foreign_entry_is_replaced_only_with_force(self, cursor: HostProject) -> None:
         cursor.write(self.FOREIGN)
         refused = cursor.install()
         assert refused.code == 6
@@ -132,13 +132,13 @@ class TestEntriesOfOurName:
         assert "cannot bring it back" in forced.err
         assert b"-" + self.FOREIGN.encode() in forced.out
 
-    def test_one_that_somebody_else_wrote_is_not_removed(self, cursor: Project) -> None:
+    def test_a_foreign_entry_is_not_removed(self, cursor: HostProject) -> None:
         cursor.write(self.FOREIGN)
         ran = cursor.uninstall()
         assert (ran.code, cursor.text()) == (6, self.FOREIGN)
         assert "by hand" in ran.err
 
-    def test_one_that_was_added_to_is_left_while_it_is_right_and_needs_force_when_not(self, cursor: Project) -> None:
+    def test_an_edited_entry_is_accepted_if_it_works_and_otherwise_refused(self, cursor: HostProject) -> None:
         added = entry("cursor", cursor.caches) | {"env": {"A": "b"}}
         cursor.write(json.dumps({"mcpServers": {"contextfold": added}}))
         assert cursor.install() == (0, b"", "")
@@ -149,14 +149,14 @@ class TestEntriesOfOurName:
         assert cursor.text() == before
 
 
-class TestWhichFile:
+class TestFileChoice:
     def run(self, home: Path, *argv: str | Path, **variables: str) -> Ran:
         return context(*argv, env={"PATH": os.environ["PATH"], "HOME": str(home), **variables}, cwd=home)
 
     @pytest.mark.parametrize("config_home", ["", "relative", "ABSOLUTE"])
-    def test_claude_desktop_has_one_file_of_the_users(self, config_home: str, tmp_path: Path, caches: Path) -> None:
+    def test_claude_desktop_has_one_file_per_user(self, config_home: str, tmp_path: Path, caches: Path) -> None:
         if sys.platform == "darwin":
-            pytest.skip("another place")
+            pytest.skip("the file is elsewhere on macOS")
         home = tmp_path / "home"
         home.mkdir()
         variables = {"XDG_CONFIG_HOME": config_home.replace("ABSOLUTE", f"{tmp_path}/config")}
@@ -181,7 +181,7 @@ class TestWhichFile:
         assert call("uninstall", "claude-desktop").code == 0
         assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
-    def test_a_system_we_know_nothing_of_is_told(
+    def test_an_unknown_operating_system_is_an_error(
         self, caches: Path, call: Call, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(sys, "platform", "plan9")
@@ -190,9 +190,7 @@ class TestWhichFile:
         assert "not known to us" in ran.err
 
     @pytest.mark.parametrize("host", sorted(host.name for host in HOSTS.values() if host.user_files))
-    def test_the_users_own_files_are_the_default_where_there_are_some(
-        self, host: str, tmp_path: Path, caches: Path
-    ) -> None:
+    def test_the_users_file_is_the_default_if_the_host_has_one(self, host: str, tmp_path: Path, caches: Path) -> None:
         written = self.run(tmp_path, "install", host, "--cache-root", caches)
         assert written.code == 0
         below_home = HOSTS[host].user_files[sys.platform]
@@ -202,7 +200,7 @@ class TestWhichFile:
         assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
     @pytest.mark.parametrize("host", sorted(host.name for host in HOSTS.values() if host.takes_http))
-    def test_each_host_that_calls_a_daemon_gets_its_address_and_gives_it_back(self, host: str, tmp_path: Path) -> None:
+    def test_the_daemons_address_is_written_and_removed_for_every_http_host(self, host: str, tmp_path: Path) -> None:
         assert self.run(tmp_path, "install", host).code == 0
         written = [path for path in tmp_path.rglob("*") if path.is_file() and "9090/mcp" in path.read_text()]
         assert len(written) == 1
@@ -210,7 +208,7 @@ class TestWhichFile:
         assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
     @pytest.mark.parametrize("text", ["", 'model = "x"\n', 'model = "x"', "[mcp_servers.other]\nurl = 'http://a'\n"])
-    def test_a_toml_file_comes_back_to_the_byte(self, text: str, tmp_path: Path) -> None:
+    def test_a_toml_file_is_restored_to_the_byte(self, text: str, tmp_path: Path) -> None:
         file = tmp_path / ".codex" / "config.toml"
         file.parent.mkdir()
         file.write_text(text)
@@ -221,7 +219,7 @@ class TestWhichFile:
         assert self.run(tmp_path, "uninstall", "codex").code == 0
         assert (file.read_text() if file.exists() else "") == text
 
-    def test_the_skill_comes_and_goes_with_the_daemons_tools(self, tmp_path: Path) -> None:
+    def test_the_skill_is_installed_and_an_edited_skill_is_not_removed(self, tmp_path: Path) -> None:
         skill = tmp_path / ".claude" / "skills" / "context-folding" / "SKILL.md"
         assert self.run(tmp_path, "install", "claude-code").code == 0
         assert skill.read_text().startswith("---\nname: context-folding\n")
@@ -229,51 +227,53 @@ class TestWhichFile:
         assert self.run(tmp_path, "uninstall", "claude-code").code == 0
         assert skill.read_text() == "mine"
 
-    def test_no_path_of_this_machine_is_in_a_file_that_a_team_shares(self, project: Project) -> None:
+    def test_shared_files_have_no_path_of_this_machine(self, project: HostProject) -> None:
         for ran in (project.install(), project.install_daemon()):
             assert ran.code == 0
             for path, content in project.everything().items():
                 assert path.endswith("settings.local.json") or str(project.folder).encode() not in content
                 assert path.endswith("settings.local.json") or os.path.dirname(COMMAND).encode() not in content
 
-    def test_caches_outside_the_project_are_refused_in_a_file_that_a_team_shares(self, project: Project) -> None:
+    def test_caches_outside_the_project_are_refused_in_shared_files(self, project: HostProject) -> None:
         project.caches = project.folder.parent
         ran = project.install()
         assert (ran.code, ran.out) == (6, b"")
         assert "outside the project" in ran.err
 
-    def test_an_address_where_nothing_answers_is_reported(self, tmp_path: Path) -> None:
+    def test_an_address_without_a_daemon_is_reported(self, tmp_path: Path) -> None:
         ran = self.run(tmp_path, "install", "zed", "--url", "http://127.0.0.1:9")
         assert ran.code == 0
         assert "nothing answers at http://127.0.0.1:9" in ran.err
 
     @covers("product.md#install")
-    def test_what_is_written_starts_by_its_full_path_even_when_run_as_a_module(
+    def test_the_written_command_has_a_full_path_even_if_install_is_run_as_a_module(
         self, tmp_path: Path, caches: Path
     ) -> None:
         argv: list[str | Path] = [sys.executable, "-m", "contextfold", "install", "claude-code", "--cache-root", caches]
         env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
         subprocess.run(argv, cwd=tmp_path, check=True, capture_output=True, env=env)
         written = json.loads((tmp_path / ".claude.json").read_text())["mcpServers"]["contextfold"]
-        asked = [written["command"], "--version"]
-        assert subprocess.run(asked, cwd="/", check=True, capture_output=True).stdout.startswith(b"contextfold ")
+        version_command = [written["command"], "--version"]
+        assert subprocess.run(version_command, cwd="/", check=True, capture_output=True).stdout.startswith(
+            b"contextfold "
+        )
 
-    def test_what_is_written_starts_a_server_that_answers(self, project: Project) -> None:
+    def test_the_written_command_starts_a_server_that_answers(self, project: HostProject) -> None:
         project.install()
         written = json.loads(project.text().replace("${workspaceFolder}", str(project.folder)))
         written = written[KEYS[project.host]]["contextfold"]
-        about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
-        hello = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": about}).encode() + b"\n"
+        params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+        initialize = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}).encode() + b"\n"
         argv = [written["command"], *written["args"]]
         env = {**os.environ, "PATH": f"{os.path.dirname(COMMAND)}:{os.environ['PATH']}"}
         ran = subprocess.run(
-            argv, input=hello, cwd=project.folder, env=env, capture_output=True, timeout=60, check=False
+            argv, input=initialize, cwd=project.folder, env=env, capture_output=True, timeout=60, check=False
         )
         answer = ran.stdout
         assert json.loads(answer)["result"]["protocolVersion"] == "2025-06-18"
 
     @covers("product.md#install")
-    def test_the_command_line_and_the_hosts_name_the_same(self) -> None:
+    def test_the_command_line_accepts_exactly_the_known_hosts(self) -> None:
         commands = {command.name: command for command in COMMANDS}
         for name in ("install", "uninstall"):
             argument = commands[name].argument
@@ -281,7 +281,7 @@ class TestWhichFile:
             assert set(argument.choices) == set(HOSTS)
 
     @pytest.mark.parametrize(
-        ("argv", "code", "said"),
+        ("argv", "code", "message"),
         [
             (["install"], 1, "missing host"),
             (["install", "emacs"], 1, "host is one of claude-code"),
@@ -296,47 +296,49 @@ class TestWhichFile:
             (["uninstall", "codex", "--project", "."], 1, "leave it out"),
         ],
     )
-    def test_words_that_name_no_file_are_told(self, argv: list[str], code: int, said: str, tmp_path: Path) -> None:
+    def test_arguments_that_name_no_file_are_an_error(
+        self, argv: list[str], code: int, message: str, tmp_path: Path
+    ) -> None:
         ran = self.run(tmp_path, *argv)
         assert (ran.code, ran.out) == (code, b"")
-        assert said in ran.err
+        assert message in ran.err
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("name", [b"caf\xe9", b"${HOME}"])
-    def test_a_path_that_the_host_would_read_otherwise_is_refused(self, name: bytes, tmp_path: Path) -> None:
+    def test_a_path_that_the_host_would_misread_is_refused(self, name: bytes, tmp_path: Path) -> None:
         os.mkdir(os.path.join(os.fsencode(tmp_path), name))
         ran = context("install", "claude-code", "--cache-root", name, cwd=tmp_path)
         assert ran.code == 6
         assert "choose another path" in ran.err
 
 
-class TestTheDifference:
-    def test_a_dry_run_prints_it_and_changes_nothing(self, project: Project) -> None:
+class TestShownDifference:
+    def test_a_dry_run_prints_the_difference_and_changes_nothing(self, project: HostProject) -> None:
         project.write('{\n  "a": 1\n}')
         before = project.everything()
-        would = project.install("--dry-run")
-        assert would.code == 0
+        dry_run = project.install("--dry-run")
+        assert dry_run.code == 0
         assert project.everything() == before
-        assert project.install().out == would.out
+        assert project.install().out == dry_run.out
         installed = project.everything()
-        back = project.uninstall("--dry-run")
+        dry_removal = project.uninstall("--dry-run")
         assert project.everything() == installed
-        assert project.uninstall().out == back.out
+        assert project.uninstall().out == dry_removal.out
 
-    def test_a_dry_run_makes_no_folder(self, vscode: Project) -> None:
+    def test_a_dry_run_creates_no_folder(self, vscode: HostProject) -> None:
         assert vscode.install("--dry-run").out.startswith(b"--- /dev/null\n+++ ")
         assert vscode.everything() == {}
 
     @pytest.mark.skipif(not shutil.which("patch"), reason="patch is not on this machine")
     @pytest.mark.parametrize("text", ['{\r\n\t"a": 1\r\n}', '{"a": "\u2028\x7f"}', "{}\n"])
-    def test_patch_makes_the_same_change_of_it(self, text: str, project: Project, tmp_path: Path) -> None:
+    def test_the_difference_can_be_applied_with_patch(self, text: str, project: HostProject, tmp_path: Path) -> None:
         project.write(text)
         (tmp_path / "copy").write_bytes(project.file.read_bytes())
         patch = project.install().out
         subprocess.run(["patch", "--binary", "-s", tmp_path / "copy"], input=patch, check=True)
         assert (tmp_path / "copy").read_bytes() == project.file.read_bytes()
 
-    def test_on_a_terminal_nothing_in_the_file_draws(self, vscode: Project) -> None:
+    def test_control_characters_of_the_file_do_not_reach_the_terminal(self, vscode: HostProject) -> None:
         vscode.write('{\r\n\t"a": "\x7f\x9b2J" // \x1b[2J\r\n}')
         terminal, end = pty.openpty()
         argv: list[str | Path] = [
@@ -350,9 +352,9 @@ class TestTheDifference:
         ]
         process = subprocess.Popen(argv, stdout=end, stderr=end)
         os.close(end)
-        seen = read_terminal(terminal)
+        output = read_terminal(terminal)
         assert process.wait() == 0
-        shown = seen.replace("\r\n", "\n")
+        shown = output.replace("\r\n", "\n")
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", shown)
         assert '+        "contextfold": {\n' in shown
         assert f"contextfold is in {vscode.file}; start the server" in shown

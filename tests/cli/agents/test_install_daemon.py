@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.cli.agents.typed_json import configurations, hook_files
+from tests.cli.agents.random_json import configurations, hook_files
 from tests.cli.agents.wiring import (
     EVENTS,
     FILES,
     HOOK_FILES,
     KEYS,
-    Project,
+    HostProject,
     comments_of,
     daemon_entry,
     hook_elements,
-    plain_json,
+    parse_commented_json,
 )
 from tests.cli.fold.folds import Terminal
 from tests.support.clauses import covers
@@ -30,17 +30,17 @@ from tests.support.machine import COMMAND, Call, Ran, context
 
 
 def with_hooks(value: dict[str, Any], elements: dict[str, Any]) -> dict[str, Any]:
-    """A file of hooks with ours added to it."""
+    """The value of a hook file with our hooks added to it."""
     arrays = value.get("hooks", {})
-    return value | {"hooks": arrays | {event: [*arrays.get(event, []), mine] for event, mine in elements.items()}}
+    return value | {"hooks": arrays | {event: [*arrays.get(event, []), element] for event, element in elements.items()}}
 
 
 @pytest.mark.usefixtures("quick_disk")
-class TestBothFilesComeBack:
+class TestUninstallRestoresBothFiles:
     @covers("folding.md#hooks")
     @given(data=st.data())
-    def test_install_adds_server_and_hooks_once_and_uninstall_gives_every_byte_back(
-        self, project: Project, data: st.DataObject
+    def test_install_adds_server_and_hooks_once_and_uninstall_restores_every_byte(
+        self, project: HostProject, data: st.DataObject
     ) -> None:
         text, value = data.draw(configurations(project.host))
         hooks_text, hooks = data.draw(hook_files(project.host))
@@ -50,8 +50,10 @@ class TestBothFilesComeBack:
         assert project.install_daemon().code == 0
         installed = project.everything()
         key = KEYS[project.host]
-        assert plain_json(project.text())[key] == value.get(key, {}) | {"contextfold": daemon_entry(project.host)}
-        assert plain_json(project.hooks_text()) == with_hooks(hooks, hook_elements(project.host))
+        assert parse_commented_json(project.text())[key] == value.get(key, {}) | {
+            "contextfold": daemon_entry(project.host)
+        }
+        assert parse_commented_json(project.hooks_text()) == with_hooks(hooks, hook_elements(project.host))
         assert comments_of(project.hooks_text()) == comments_of(hooks_text)
         assert project.install_daemon() == (0, b"", "")
         assert project.everything() == installed
@@ -59,42 +61,44 @@ class TestBothFilesComeBack:
         assert project.everything() == before
 
     @given(data=st.data())
-    def test_it_comes_back_from_any_change_of_mind(self, project: Project, data: st.DataObject) -> None:
+    def test_uninstall_restores_the_files_after_any_sequence_of_installs(
+        self, project: HostProject, data: st.DataObject
+    ) -> None:
         text, _ = data.draw(configurations(project.host))
         hooks_text, hooks = data.draw(hook_files(project.host))
         project.write(text)
         project.write_hooks(hooks_text)
         before = project.everything()
-        ways: list[list[str]] = [
+        option_lists: list[list[str]] = [
             ["--cache-root", str(project.caches)],
             [],
             ["--url", "https://ctx.example.org/team/mcp"],
             ["--url", "http://[::1]:9100", "--token-variable", "CONTEXT_TOKEN"],
         ]
-        for way in data.draw(st.lists(st.sampled_from(ways), min_size=2, max_size=4)):
-            assert project.install_daemon(*way).code == 0
-            if "--cache-root" in way:
-                assert plain_json(project.hooks_text()) == hooks
+        for options in data.draw(st.lists(st.sampled_from(option_lists), min_size=2, max_size=4)):
+            assert project.install_daemon(*options).code == 0
+            if "--cache-root" in options:
+                assert parse_commented_json(project.hooks_text()) == hooks
         assert project.uninstall().code == 0
         assert project.everything() == before
 
-    @pytest.mark.parametrize("way", [[], ["--token-variable", "T"], ["--url", "http://10.0.0.1"]])
-    def test_files_that_were_not_there_are_gone_again_whatever_they_were_before(
-        self, way: list[str], project: Project
+    @pytest.mark.parametrize("options", [[], ["--token-variable", "T"], ["--url", "http://10.0.0.1"]])
+    def test_created_files_are_removed_after_any_earlier_install(
+        self, options: list[str], project: HostProject
     ) -> None:
-        assert project.install_daemon(*way).code == 0
+        assert project.install_daemon(*options).code == 0
         direct = project.everything()
         assert project.uninstall().code == 0
         assert project.everything() == {}
-        for other in ([], ["--url", "https://elsewhere"], ["--cache-root", str(project.caches)]):
-            assert project.install_daemon(*other).code == 0
-            assert project.install_daemon(*way).code == 0
-            if project.host != "cursor" or "--cache-root" not in other:
+        for earlier_options in ([], ["--url", "https://elsewhere"], ["--cache-root", str(project.caches)]):
+            assert project.install_daemon(*earlier_options).code == 0
+            assert project.install_daemon(*options).code == 0
+            if project.host != "cursor" or "--cache-root" not in earlier_options:
                 assert project.everything() == direct
             assert project.uninstall().code == 0
             assert project.everything() == {}
 
-    def test_hooks_go_when_the_host_is_to_start_the_server_itself(self, project: Project) -> None:
+    def test_hooks_are_removed_when_the_host_starts_the_server_itself(self, project: HostProject) -> None:
         project.install()
         stdio = project.everything()
         project.install_daemon()
@@ -102,14 +106,14 @@ class TestBothFilesComeBack:
         assert project.install().code == 0
         assert {path: text for path, text in project.everything().items() if not path.endswith("SKILL.md")} == stdio
 
-    def test_another_executable_takes_the_place_of_the_first(self, project: Project) -> None:
+    def test_a_new_executable_replaces_the_old_one(self, project: HostProject) -> None:
         project.install_daemon()
         installed = project.everything()
         project.write_hooks(project.hooks_text().replace(str(COMMAND), "'/with space/context'"))
         assert project.install_daemon().code == 0
         assert project.everything() == installed
 
-    def test_a_token_that_is_no_longer_wanted_is_no_longer_named(self, project: Project) -> None:
+    def test_installing_without_a_token_removes_the_token_variable(self, project: HostProject) -> None:
         project.install_daemon()
         without = project.everything()
         project.install_daemon("--token-variable", "CONTEXT_TOKEN")
@@ -117,7 +121,7 @@ class TestBothFilesComeBack:
         project.install_daemon()
         assert project.everything() == without
 
-    def test_hooks_of_others_in_the_same_arrays_stay_when_ours_go(self, project: Project) -> None:
+    def test_hooks_of_others_in_the_same_arrays_remain(self, project: HostProject) -> None:
         project.install_daemon()
         theirs = {"command": "theirs"} if project.host == "cursor" else {"hooks": [{"type": "command", "command": "x"}]}
         value = json.loads(project.hooks_text())
@@ -129,16 +133,16 @@ class TestBothFilesComeBack:
         assert left == {event: [theirs] for event in EVENTS[project.host]}
 
     @pytest.mark.parametrize("hooks", ['{"hooks": {}}', '{"hooks": { }}\n', '{"hooks": {"PostToolUse": []}}', "{}"])
-    def test_what_was_empty_is_empty_again(self, hooks: str, tmp_path: Path, call: Call, caches: Path) -> None:
-        project = Project(tmp_path, "claude-code", call, caches)
+    def test_empty_hook_files_are_restored(self, hooks: str, tmp_path: Path, call: Call, caches: Path) -> None:
+        project = HostProject(tmp_path, "claude-code", call, caches)
         project.write_hooks(hooks)
         assert project.install_daemon().code == 0
-        assert plain_json(project.hooks_text()) == with_hooks(json.loads(hooks), hook_elements("claude-code"))
+        assert parse_commented_json(project.hooks_text()) == with_hooks(json.loads(hooks), hook_elements("claude-code"))
         assert project.uninstall().code == 0
         assert project.hooks_text() == hooks
 
 
-class TestWhatIsWritten:
+class TestContents:
     @covers("folding.md#hooks", "seed-004#overview")
     @pytest.mark.parametrize(
         ("argv", "url", "variable"),
@@ -149,7 +153,9 @@ class TestWhatIsWritten:
             (["--token-variable", "CONTEXT_TOKEN"], "http://localhost:9090", "CONTEXT_TOKEN"),
         ],
     )
-    def test_it_is_the_hosts_documented_form(self, argv: list[str], url: str, variable: str, project: Project) -> None:
+    def test_server_and_hooks_have_the_form_that_the_host_documents(
+        self, argv: list[str], url: str, variable: str, project: HostProject
+    ) -> None:
         assert project.install_daemon(*argv).code == 0
         key, host = KEYS[project.host], project.host
         assert json.loads(project.text()) == {key: {"contextfold": daemon_entry(host, url, variable)}}
@@ -157,11 +163,11 @@ class TestWhatIsWritten:
         arrays = {event: [element] for event, element in hook_elements(host, url, variable).items()}
         assert json.loads(project.hooks_text()) == {**version, "hooks": arrays}
 
-    def test_claude_code_sends_no_requests_when_a_session_starts(self) -> None:
+    def test_claude_codes_session_start_hook_is_a_command(self) -> None:
         (handler,) = hook_elements("claude-code")["SessionStart"]["hooks"]
         assert handler["type"] == "command"
 
-    def test_a_token_in_the_environment_is_in_no_file(self, tmp_path: Path) -> None:
+    def test_the_value_of_the_token_is_written_to_no_file(self, tmp_path: Path) -> None:
         env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CONTEXT_TOKEN": "ctx_secret"}
         for host in FILES:
             argv = ("install", host, "--token-variable", "CONTEXT_TOKEN")
@@ -169,16 +175,14 @@ class TestWhatIsWritten:
         for path in tmp_path.rglob("*"):
             assert not path.is_file() or b"ctx_secret" not in path.read_bytes()
 
-    def test_a_file_without_room_is_laid_out_like_its_surroundings(
-        self, tmp_path: Path, call: Call, caches: Path
-    ) -> None:
-        project = Project(tmp_path, "claude-code", call, caches)
+    def test_new_hooks_are_indented_like_the_rest_of_the_file(self, tmp_path: Path, call: Call, caches: Path) -> None:
+        project = HostProject(tmp_path, "claude-code", call, caches)
         project.write_hooks('{\r\n\t"hooks": {\r\n\t\t"Stop": [\r\n\t\t\t{"hooks": []}\r\n\t\t]\r\n\t}\r\n}')
         project.install_daemon()
         assert "\n" not in project.hooks_text().replace("\r\n", "")
         assert '\r\n\t\t\t{\r\n\t\t\t\t"hooks": [\r\n\t\t\t\t\t{\r\n' in project.hooks_text()
 
-    def test_cursor_has_hooks_of_the_users_too(self, tmp_path: Path) -> None:
+    def test_cursors_hooks_can_be_installed_for_a_user(self, tmp_path: Path) -> None:
         env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
         assert context("install", "cursor", "--user", env=env, cwd=tmp_path).code == 0
         assert sorted(path.name for path in (tmp_path / ".cursor").iterdir()) == ["hooks.json", "mcp.json"]
@@ -186,12 +190,12 @@ class TestWhatIsWritten:
         assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
     @covers("folding.md#hooks")
-    def test_the_difference_of_both_files_is_shown_before_and_after(self, project: Project) -> None:
-        would = project.install_daemon("--dry-run")
+    def test_dry_run_and_install_show_the_same_difference_of_all_files(self, project: HostProject) -> None:
+        dry_run = project.install_daemon("--dry-run")
         assert project.everything() == {}
-        done = project.install_daemon()
-        assert (done.code, done.out) == (0, would.out)
-        assert [line for line in done.out.decode().splitlines() if line.startswith("+++ ")] == [
+        installed = project.install_daemon()
+        assert (installed.code, installed.out) == (0, dry_run.out)
+        assert [line for line in installed.out.decode().splitlines() if line.startswith("+++ ")] == [
             f"+++ {project.file}",
             f"+++ {project.hooks}",
             *([f"+++ {project.skill}"] if project.host == "claude-code" else []),
@@ -199,11 +203,15 @@ class TestWhatIsWritten:
         assert project.uninstall("--dry-run").out == project.uninstall().out
 
 
-class TestOnATerminal:
-    """A person sees the difference before anything is changed."""
+class TestConfirmation:
+    """On a terminal a person sees the difference and confirms it before anything is changed."""
 
-    @pytest.mark.parametrize(("answer", "agreed"), [("y\n", True), ("yes\n", True), ("\n", False), ("n\n", False)])
-    def test_it_shows_the_difference_and_asks(self, project: Project, answer: str, agreed: bool) -> None:
+    @pytest.mark.parametrize(
+        ("answer", "is_confirmed"), [("y\n", True), ("yes\n", True), ("\n", False), ("n\n", False)]
+    )
+    def test_install_shows_the_difference_and_asks_first(
+        self, project: HostProject, answer: str, is_confirmed: bool
+    ) -> None:
         before = project.everything()
         terminal = Terminal("install", project.host, "--project", project.folder)
         shown = terminal.until("Change this? [y/N]")
@@ -211,31 +219,31 @@ class TestOnATerminal:
         assert "contextfold" in shown
         assert project.everything() == before
         terminal.type(answer)
-        code, told = terminal.finish()
+        code, output = terminal.finish()
         assert code == 0
-        assert (project.everything() != before) == agreed
-        assert ("nothing was changed" in told) != agreed
+        assert (project.everything() != before) == is_confirmed
+        assert ("nothing was changed" in output) != is_confirmed
 
-    def test_yes_is_not_asked_for(self, project: Project) -> None:
-        code, told = Terminal("install", project.host, "--project", project.folder, "--yes").finish()
+    def test_yes_skips_the_question(self, project: HostProject) -> None:
+        code, output = Terminal("install", project.host, "--project", project.folder, "--yes").finish()
         assert code == 0
-        assert "[y/N]" not in told
-        assert "+" in told
+        assert "[y/N]" not in output
+        assert "+" in output
 
-    def test_taking_it_out_asks_too(self, project: Project) -> None:
+    def test_uninstall_asks_first(self, project: HostProject) -> None:
         Terminal("install", project.host, "--project", project.folder, "--yes").finish()
-        there = project.everything()
+        installed_files = project.everything()
         terminal = Terminal("uninstall", project.host, "--project", project.folder)
         terminal.until("Change this? [y/N]")
-        assert project.everything() == there
+        assert project.everything() == installed_files
         terminal.type("y\n")
         assert terminal.finish()[0] == 0
-        assert project.everything() != there
+        assert project.everything() != installed_files
 
 
-class TestWords:
+class TestInvalidArguments:
     @pytest.mark.parametrize(
-        ("argv", "said"),
+        ("argv", "message"),
         [
             (["claude-desktop", "--url", "http://localhost:9090"], "Claude Desktop only starts servers itself"),
             (["claude-desktop", "--token-variable", "T"], "--token-variable is not for claude-desktop"),
@@ -257,17 +265,17 @@ class TestWords:
             (["cursor", "--url", "http://" + "a" * 3000], "it must be like"),
         ],
     )
-    def test_words_that_name_no_daemon_are_told(self, argv: list[str], said: str, tmp_path: Path) -> None:
+    def test_invalid_urls_and_variables_are_an_error(self, argv: list[str], message: str, tmp_path: Path) -> None:
         ran = context("install", *argv, env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)}, cwd=tmp_path)
         assert (ran.code, ran.out) == (1, b"")
-        assert said in ran.err
+        assert message in ran.err
         assert "secret" not in ran.err
         assert list(tmp_path.iterdir()) == []
 
 
 class TestRefusals:
     @pytest.mark.parametrize(
-        ("text", "said"),
+        ("text", "message"),
         [
             ('{"version": 1, "hooks": ', "a value is expected"),
             ("[]", "top level is not an object"),
@@ -278,8 +286,8 @@ class TestRefusals:
             ('{"version": 1, "hooks": {}, "hooks": {}}', "hooks more than once"),
         ],
     )
-    def test_hooks_that_cannot_be_edited_safely_leave_both_files_alone(
-        self, text: str, said: str, project: Project
+    def test_hooks_that_cannot_be_edited_safely_leave_both_files_unchanged(
+        self, text: str, message: str, project: HostProject
     ) -> None:
         event = EVENTS[project.host][-1]
         project.write("{}")
@@ -288,14 +296,14 @@ class TestRefusals:
         for ran in (project.install_daemon(), project.install_daemon("--force")):
             assert (ran.code, ran.out) == (6, b"")
             assert f"{project.hooks} is left as it is" in ran.err
-            assert said.replace("EVENT", event) in ran.err
+            assert message.replace("EVENT", event) in ran.err
         assert project.everything() == before
         # This command does not touch hooks.
         assert project.install().code == 0
         assert project.uninstall().code == 0
         assert project.everything() == before
 
-    def test_hooks_that_were_broken_since_leave_both_files_alone(self, project: Project) -> None:
+    def test_hooks_that_became_invalid_leave_both_files_unchanged(self, project: HostProject) -> None:
         project.install_daemon()
         project.write_hooks(project.hooks_text().rstrip()[:-1])
         before = project.everything()
@@ -304,25 +312,25 @@ class TestRefusals:
             assert "is expected" in ran.err
         assert project.everything() == before
 
-    def test_a_server_file_that_cannot_be_edited_leaves_the_hooks_alone(self, project: Project) -> None:
+    def test_an_invalid_server_file_leaves_the_hooks_unchanged(self, project: HostProject) -> None:
         project.write("{")
         assert project.install_daemon().code == 6
         assert not project.hooks.exists()
 
-    def test_cursor_needs_a_version(self, tmp_path: Path, call: Call, caches: Path) -> None:
-        project = Project(tmp_path, "cursor", call, caches)
+    def test_cursors_hooks_without_a_version_are_refused(self, tmp_path: Path, call: Call, caches: Path) -> None:
+        project = HostProject(tmp_path, "cursor", call, caches)
         project.write_hooks("{}")
         ran = project.install_daemon()
         assert (ran.code, project.hooks_text()) == (6, "{}")
         assert '"version": 1' in ran.err
 
     def test_comments_in_claude_codes_settings_are_refused(self, tmp_path: Path, call: Call, caches: Path) -> None:
-        project = Project(tmp_path, "claude-code", call, caches)
+        project = HostProject(tmp_path, "claude-code", call, caches)
         project.write_hooks("{} // mine")
         assert project.install_daemon().code == 6
         assert not project.file.exists()
 
-    def test_a_place_that_is_no_file_is_told_before_anything_is_written(self, project: Project) -> None:
+    def test_a_folder_instead_of_a_hook_file_is_an_error_before_anything_is_written(self, project: HostProject) -> None:
         project.hooks.mkdir(parents=True)
         ran = project.install_daemon()
         assert ran.code == 6
@@ -331,22 +339,22 @@ class TestRefusals:
         assert "is not known" in project.install().err
 
 
-class TestHooksThatSomebodyEdited:
+class TestEditedHooks:
     @pytest.fixture
-    def edited(self, project: Project) -> Project:
-        """The hook of its last event has another timeout."""
+    def edited(self, project: HostProject) -> HostProject:
+        """An installed project in which the last event's hook has another timeout."""
         project.install_daemon()
         head, five, tail = project.hooks_text().rpartition('"timeout": 5')
         assert five
         project.write_hooks(head + '"timeout": 50' + tail)
         return project
 
-    def test_they_stay_where_they_do_what_is_wanted(self, project: Project) -> None:
+    def test_edited_hooks_that_still_work_remain(self, project: HostProject) -> None:
         project.install_daemon()
         project.write_hooks(project.hooks_text().replace('"timeout": 5', '"x": [], "timeout": 5'))
         assert project.install_daemon() == (0, b"", "")
 
-    def test_they_are_replaced_only_by_force_and_then_come_out_again(self, edited: Project) -> None:
+    def test_edited_hooks_are_replaced_only_with_force_and_are_then_removable(self, edited: HostProject) -> None:
         before = edited.everything()
         refused = edited.install_daemon("--url", "http://other:1")
         assert (refused.code, refused.out) == (6, b"")
@@ -356,7 +364,7 @@ class TestHooksThatSomebodyEdited:
         assert edited.uninstall().code == 0
         assert edited.everything() == {}
 
-    def test_they_are_not_removed_and_then_nothing_is(self, edited: Project) -> None:
+    def test_uninstall_refuses_edited_hooks_and_changes_nothing(self, edited: HostProject) -> None:
         before = edited.everything()
         ran = edited.uninstall()
         assert (ran.code, ran.out) == (6, b"")
@@ -364,14 +372,14 @@ class TestHooksThatSomebodyEdited:
         assert edited.everything() == before
 
     @pytest.mark.parametrize("key", ["hooks", "PostToolUse"])
-    def test_a_comment_between_a_key_and_what_is_ours_stays(self, key: str, vscode: Project) -> None:
+    def test_a_comment_between_a_key_and_our_hook_remains(self, key: str, vscode: HostProject) -> None:
         vscode.install_daemon()
         vscode.write_hooks(vscode.hooks_text().replace(f'"{key}":', f'"{key}": /* mine */'))
         assert vscode.uninstall().code == 0
         assert "/* mine */" in vscode.hooks_text()
         assert "context hook" not in vscode.hooks_text()
 
-    def test_one_that_stands_twice_is_told_and_goes_twice(self, project: Project) -> None:
+    def test_a_duplicate_hook_is_reported_and_removed_twice(self, project: HostProject) -> None:
         project.install_daemon()
         value = json.loads(project.hooks_text())
         for array in value["hooks"].values():
@@ -381,7 +389,7 @@ class TestHooksThatSomebodyEdited:
         assert project.uninstall().code == 0
         assert not any(json.loads(project.hooks_text()).get("hooks", {}).values())
 
-    def test_a_command_that_only_sounds_like_ours_is_somebody_elses(self, project: Project) -> None:
+    def test_a_similar_command_of_somebody_else_remains(self, project: HostProject) -> None:
         theirs: dict[str, object] = {"type": "command", "command": f"git hook {project.host}-lint"}
         element = {"hooks": [theirs]} if project.host == "claude-code" else theirs
         project.write_hooks(json.dumps({"version": 1, "hooks": {EVENTS[project.host][0]: [element]}}))
@@ -393,27 +401,27 @@ class TestHooksThatSomebodyEdited:
 
 class TestAllOrNothing:
     @pytest.fixture
-    def failing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The disk is full when the second file is renamed or removed."""
-        done: list[object] = []
+    def full_disk(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The second file that is renamed or removed fails with a full disk."""
+        calls: list[object] = []
 
-        def only_once(name: str) -> None:
+        def fail_second_call(name: str) -> None:
             real = getattr(os, name)
 
-            def once(*arguments: Any) -> None:
+            def fail_on_second(*arguments: Any) -> None:
                 if b"contextfold-new" not in os.fsencode(arguments[0]) or name == "rename":
-                    done.append(arguments)
-                    if len(done) == 2:
+                    calls.append(arguments)
+                    if len(calls) == 2:
                         raise OSError(28, "No space left on device")
                 real(*arguments)
 
-            monkeypatch.setattr(os, name, once)
+            monkeypatch.setattr(os, name, fail_on_second)
 
-        only_once("rename")
-        only_once("unlink")
+        fail_second_call("rename")
+        fail_second_call("unlink")
 
-    @pytest.mark.usefixtures("failing")
-    def test_a_second_file_that_cannot_be_written_puts_the_first_back(self, project: Project) -> None:
+    @pytest.mark.usefixtures("full_disk")
+    def test_if_the_second_file_cannot_be_written_the_first_is_restored(self, project: HostProject) -> None:
         project.write('{"a": 1}')
         project.file.chmod(0o640)
         before = project.everything()
@@ -423,24 +431,24 @@ class TestAllOrNothing:
         assert project.everything() == before
         assert stat.S_IMODE(project.file.stat().st_mode) == 0o640
 
-    @pytest.mark.usefixtures("failing")
-    def test_a_first_file_that_was_new_is_gone_again(self, project: Project) -> None:
+    @pytest.mark.usefixtures("full_disk")
+    def test_if_the_second_file_cannot_be_written_a_new_first_file_is_removed(self, project: HostProject) -> None:
         assert project.install_daemon().code == 6
         assert project.everything() == {}
 
-    def test_a_second_file_that_cannot_be_removed_brings_the_first_back(
-        self, project: Project, request: pytest.FixtureRequest
+    def test_if_the_second_file_cannot_be_removed_the_first_is_restored(
+        self, project: HostProject, request: pytest.FixtureRequest
     ) -> None:
         project.install_daemon()
         project.hooks.chmod(0o600)
         before = project.everything()
-        request.getfixturevalue("failing")
+        request.getfixturevalue("full_disk")
         ran = project.uninstall()
         assert (ran.code, ran.out) == (6, b"")
         assert project.everything() == before
         assert stat.S_IMODE(project.hooks.stat().st_mode) == 0o600
 
-    def test_a_read_only_second_file_is_told_before_the_first_is_written(self, project: Project) -> None:
+    def test_a_read_only_second_file_is_an_error_before_the_first_is_written(self, project: HostProject) -> None:
         project.write("{}")
         project.write_hooks('{"version": 1}')
         project.hooks.chmod(0o444)
@@ -452,5 +460,5 @@ class TestAllOrNothing:
         assert os.path.samestat(project.file.stat(), file)
 
 
-def test_each_host_with_hooks_has_a_file_for_them_in_the_tests() -> None:
+def test_the_tables_of_these_tests_name_the_same_hosts() -> None:
     assert FILES.keys() == HOOK_FILES.keys() == EVENTS.keys()

@@ -1,4 +1,4 @@
-"""`context run`: a program starts with the daemon behind it, keeps its own arguments, signals and exit status."""
+"""`context run`: starts a program that uses the daemon, and passes on its arguments, signals and exit status."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def env_of(home: Path) -> dict[str, str]:
 
 
 @covers("product.md#run")
-def test_a_program_gets_base_urls_its_own_arguments_and_a_daemon_that_answers(tmp_path: Path) -> None:
+def test_a_program_gets_base_urls_its_own_arguments_and_a_running_daemon(tmp_path: Path) -> None:
     script = (
         "import os, sys, json, urllib.request as u; url = os.environ['ANTHROPIC_BASE_URL'].rpartition('/proxy/')[0];"
         "print(json.dumps([sys.argv[1:], json.load(u.urlopen(url + '/v1/daemon'))['version'],"
@@ -42,7 +42,7 @@ def test_a_program_gets_base_urls_its_own_arguments_and_a_daemon_that_answers(tm
     assert [path for path in tmp_path.iterdir() if path.name != ".local"] == []
 
 
-def test_a_daemon_that_runs_is_used_and_stays(tmp_path: Path) -> None:
+def test_a_running_daemon_is_used_and_keeps_running(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path / "state")
     try:
         url = f"http://127.0.0.1:{daemon.port}"
@@ -54,18 +54,18 @@ def test_a_daemon_that_runs_is_used_and_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [3, 255])
-def test_the_exit_status_is_the_programs(code: int, tmp_path: Path) -> None:
+def test_the_exit_status_of_the_program_is_passed_on(code: int, tmp_path: Path) -> None:
     ran = context("run", sys.executable, "-c", f"raise SystemExit({code})", env=env_of(tmp_path), cwd=tmp_path)
     assert ran.code == code
 
 
-def test_a_program_that_is_not_there_is_exit_127(tmp_path: Path) -> None:
+def test_a_missing_program_is_exit_127(tmp_path: Path) -> None:
     ran = context("run", "no-such-agent", env=env_of(tmp_path), cwd=tmp_path)
     assert (ran.code, ran.out) == (127, b"")
     assert "no-such-agent" in ran.err
 
 
-def test_a_signal_reaches_the_program_and_decides_the_status(tmp_path: Path) -> None:
+def test_a_signal_is_passed_to_the_program_and_gives_the_exit_status(tmp_path: Path) -> None:
     script = "import time; print('ready', flush=True); time.sleep(60)"
     argv = [str(COMMAND), "run", sys.executable, "-c", script]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, env=env_of(tmp_path), cwd=tmp_path)
@@ -90,14 +90,14 @@ def test_claude_code_gets_one_plugin_with_server_hooks_and_skill_for_this_daemon
 
 
 @pytest.mark.parametrize("program", [*PROGRAMS, "anything"])
-def test_every_program_is_given_the_proxy_of_this_daemon(program: str) -> None:
+def test_every_program_gets_the_proxy_of_this_daemon(program: str) -> None:
     launched = launch(program, URL, "/tmp/x", plugin_files(), tools="fold-afterwards")
     assert f"{URL}/proxy/" in json.dumps([launched.arguments, dict(launched.environment)])
     assert all(not name.startswith("/") and ".." not in name for name in launched.files)
 
 
 @pytest.mark.parametrize(
-    ("after", "said"),
+    ("sums_after", "message"),
     [
         (SUMS, "nothing was saved"),
         (
@@ -111,5 +111,5 @@ def test_every_program_is_given_the_proxy_of_this_daemon(program: str) -> None:
         (None, "not known"),
     ],
 )
-def test_the_last_line_says_what_was_saved_or_what_it_cost(after: dict[str, object] | None, said: str) -> None:
-    assert said in savings_line(SUMS, after)
+def test_the_last_line_says_what_was_saved_or_lost(sums_after: dict[str, object] | None, message: str) -> None:
+    assert message in savings_line(SUMS, sums_after)

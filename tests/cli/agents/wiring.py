@@ -1,4 +1,4 @@
-"""A project with a host's configuration in it, and reading that in another way than the product does."""
+"""A project with the configuration files of a host, and a second, independent parser for those files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ STRING_OR_LAST_COMMA = re.compile(r'"(?:[^"\\]|\\.)*"|,(?=\s*[}\]])')
 
 
 def entry(host: str, caches: Path, *, is_shared: bool = True) -> dict[str, object]:
-    """A server that the host starts. In a shared file neither the command nor the folder names this machine."""
+    """The entry of a server that the host starts. A shared file has no path of this machine."""
     transport = {"type": "stdio"} if host in ("claude-code", "vscode") else {}
     folder = "${workspaceFolder}/" if host in ("cursor", "vscode") else ""
     root = f"{folder}{caches.name}" if is_shared else str(caches)
@@ -63,7 +63,7 @@ def headers(host: str, variable: str) -> dict[str, object]:
 
 
 def hook_elements(host: str, url: str = URL, variable: str = "") -> dict[str, Any]:
-    """The element that each event's array is to have, as the hosts document it."""
+    """The element that the array of each event must get, in the form that the hosts document."""
     command = str(COMMAND) if host == "claude-code" else "context"
     words = f"{command} hook {host} --url {url}" + (f" --token-variable {variable}" if variable else "")
     by_command: dict[str, object] = {"type": "command", "command": words, "timeout": 5}
@@ -80,18 +80,18 @@ def hook_elements(host: str, url: str = URL, variable: str = "") -> dict[str, An
     return {**elements, "SessionStart": {"hooks": [by_command]}}
 
 
-def plain_json(text: str) -> Any:
-    """The value of a JSON text with comments, read in another way than the product reads it."""
+def parse_commented_json(text: str) -> Any:
+    """The value of a JSON text with comments, parsed independently of the product's code."""
     bare = STRING_OR_COMMENT.sub(lambda m: m[0] if m[0][0] == '"' else " ", text.removeprefix("\ufeff"))
     return json.loads(STRING_OR_LAST_COMMA.sub(lambda m: m[0] if m[0][0] == '"' else "", bare))
 
 
 def comments_of(text: str) -> list[str]:
-    return [found for found in STRING_OR_COMMENT.findall(text) if found[0] == "/"]
+    return [match for match in STRING_OR_COMMENT.findall(text) if match[0] == "/"]
 
 
-class Project:
-    """A folder with a host's files in it, and the two commands that change them."""
+class HostProject:
+    """A folder with the files of a host, and the two commands that change them."""
 
     def __init__(self, folder: Path, host: str, call: Call, caches: Path) -> None:
         self.folder, self.host, self._call, self.caches = folder, host, call, caches

@@ -1,4 +1,4 @@
-"""`context ask` and `context get`: the nearest cache, budgets as people write them, several caches, parts."""
+"""`context ask` and `context get`: how they choose caches, and which budgets and parts they accept."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def docs(tmp_path: Path, call: Call) -> Path:
 
 
 @covers("product.md#for-people")
-def test_a_question_is_answered_from_the_nearest_cache_in_this_folder_or_above(
+def test_ask_uses_the_nearest_cache_in_this_folder_or_above(
     docs: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(docs / "guides")
@@ -34,33 +34,35 @@ def test_a_question_is_answered_from_the_nearest_cache_in_this_folder_or_above(
     assert answer["selection"]["budget"] == 4000
 
 
-@pytest.mark.parametrize(("written", "meant"), [("4k", 4000), ("2000", 2000), ("1,500", 1500), ("0", 0), ("7K", 7000)])
-def test_a_budget_is_read_as_people_write_it(written: str, meant: int, docs: Path, call: Call) -> None:
+@pytest.mark.parametrize(("text", "budget"), [("4k", 4000), ("2000", 2000), ("1,500", 1500), ("0", 0), ("7K", 7000)])
+def test_a_budget_may_have_commas_and_the_suffix_k(text: str, budget: int, docs: Path, call: Call) -> None:
     cache = docs / ".context-cache"
-    assert json.loads(call("ask", "token", "--cache", cache, "--budget", written).out)["selection"]["budget"] == meant
+    assert json.loads(call("ask", "token", "--cache", cache, "--budget", text).out)["selection"]["budget"] == budget
 
 
 @pytest.mark.parametrize("budget", ["", "k", "-1", "4kk", "four", "1e3", "9" * 40])
-def test_a_budget_that_is_no_number_is_exit_3(budget: str, docs: Path, call: Call) -> None:
+def test_an_invalid_budget_is_exit_3(budget: str, docs: Path, call: Call) -> None:
     ran = call("ask", "token", "--cache", docs / ".context-cache", "--budget", budget)
     assert (ran.code, ran.out) == (3, b"")
 
 
-def test_without_a_cache_it_says_how_to_make_one(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_cache_the_error_says_how_to_build_one(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     ran = call("ask", "anything")
     assert (ran.code, ran.out) == (4, b"")
     assert "context build DIR" in ran.err
 
 
-def test_a_question_that_nothing_matches_says_so_and_names_the_terms(docs: Path, call: Call) -> None:
+def test_a_question_without_matches_names_its_unmatched_terms(docs: Path, call: Call) -> None:
     ran = call("ask", "xyzzy", "--cache", docs / ".context-cache")
     answer = json.loads(ran.out)
     assert (ran.code, answer["documents"], answer["selection"]["unmatched"]) == (0, [], ["xyzzy"])
     assert "nothing in the cache matches" in ran.err
 
 
-def test_several_caches_are_asked_as_one_and_ids_name_them(tmp_path: Path, call: Call) -> None:
+def test_several_caches_are_searched_together_and_ids_have_their_names(tmp_path: Path, call: Call) -> None:
     for name in ("one", "two"):
         folder = write_files(tmp_path / name, {f"{name}.md": f"# Rollback {name}\n\nrollback\n"})
         assert call("build", "--sources", folder, "--cache", tmp_path / "caches" / name).code == 0
@@ -70,7 +72,7 @@ def test_several_caches_are_asked_as_one_and_ids_name_them(tmp_path: Path, call:
     assert got["document"]["id"] == "two.md"
 
 
-def test_get_gives_a_section_or_some_lines(docs: Path, call: Call) -> None:
+def test_get_returns_a_section_or_lines(docs: Path, call: Call) -> None:
     cache = docs / ".context-cache"
     section = json.loads(call("get", "guides/deploy.md", "--section", "Roll back", "--cache", cache).out)
     lines = json.loads(call("get", "guides/deploy.md", "--lines", "7", "--cache", cache).out)
@@ -81,18 +83,18 @@ def test_get_gives_a_section_or_some_lines(docs: Path, call: Call) -> None:
 @pytest.mark.parametrize(
     "argv", [["--lines", "9-3"], ["--lines", "x"], ["--around", "-1"], ["--lines", "1", "--section", "x"]]
 )
-def test_parts_that_make_no_sense_are_exit_1(argv: list[str], docs: Path, call: Call) -> None:
+def test_invalid_lines_or_sections_are_exit_1(argv: list[str], docs: Path, call: Call) -> None:
     ran = call("get", "guides/deploy.md", "--cache", docs / ".context-cache", *argv)
     assert (ran.code, ran.out) == (1, b"")
 
 
-def test_a_document_that_is_not_there_is_exit_2(docs: Path, call: Call) -> None:
+def test_a_missing_document_is_exit_2(docs: Path, call: Call) -> None:
     ran = call("get", "nowhere.md", "--cache", docs / ".context-cache")
     assert (ran.code, ran.out) == (2, b"")
 
 
-def test_a_link_below_the_root_is_no_cache(tmp_path: Path, call: Call) -> None:
-    """As for the tools: what a link leads to may lie outside of the root."""
+def test_links_below_the_cache_root_are_not_caches(tmp_path: Path, call: Call) -> None:
+    """The target of a link may be outside the root. The tools ignore links too."""
     write_files(tmp_path / "docs", {"a.md": "deploy guide"})
     for cache in (tmp_path / "root" / "inside", tmp_path / "outside"):
         assert call("build", "--sources", tmp_path / "docs", "--cache", cache).code == 0

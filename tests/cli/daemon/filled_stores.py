@@ -1,4 +1,4 @@
-"""Stores with all kinds of sessions in them, and everything that such a store returns."""
+"""Stores with every kind of session, and everything that can be read from such a store."""
 
 from __future__ import annotations
 
@@ -21,44 +21,44 @@ from contextfold.scrub.standard import standard_scrubber
 from contextfold.settings import FoldSettings, fold_settings_from
 
 Result = TypeVar("Result")
-STRANGE = "'; DROP TABLE sessions; -- 😀 é e\u0301 \\ \" $1 ? .> *. /"
+HOSTILE_NAME = "'; DROP TABLE sessions; -- 😀 é e\u0301 \\ \" $1 ? .> *. /"
 CONTROLS = "\0 \x1f \r\n \u2028 \x85"
 PROJECT = "/work/app"
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 LAST_YEAR = datetime(2025, 6, 1, tzinfo=UTC)
 FIVE_MEGABYTES = 5_000_000
-# This many operations do not fit into two parts.
-MANY = 150
-PAGE_MOST = 100_000
+# Operations of the longest session.
+OPERATION_COUNT = 150
+PAGE_LIMIT = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class NamedStore:
-    """A store as it is named on the command line."""
+    """A store, as its name and options on the command line."""
 
-    named: str
-    flags: Mapping[str, str]
+    name: str
+    options: Mapping[str, str]
 
     @property
     def settings(self) -> FoldSettings:
-        return fold_settings_from({}, {"store": self.named, **self.flags})
+        return fold_settings_from({}, {"store": self.name, **self.options})
 
-    def do(self, work: Callable[[Store], Awaitable[Result]]) -> Result:
-        async def whole() -> Result:
+    def run(self, work: Callable[[Store], Awaitable[Result]]) -> Result:
+        async def open_and_run() -> Result:
             store = open_store(self.settings)
             try:
                 return await work(store)
             finally:
                 await store.close()
 
-        return asyncio.run(whole())
+        return asyncio.run(open_and_run())
 
 
-def file_at(path: Path) -> NamedStore:
+def sqlite_store(path: Path) -> NamedStore:
     return NamedStore(f"sqlite:{path}", {})
 
 
-class Worker:
+class SessionWorker:
     """An agent that works on one session of an open store."""
 
     def __init__(
@@ -68,10 +68,10 @@ class Worker:
         *,
         owner: str = "local",
         session: str | None = None,
-        at: datetime | None = None,
+        now: datetime | None = None,
     ) -> None:
-        self.at = at
-        self.service = FoldService(store, standard_scrubber(), clock=lambda: self.at or datetime.now(UTC))
+        self.now = now
+        self.service = FoldService(store, standard_scrubber(), clock=lambda: self.now or datetime.now(UTC))
         self._project, self._owner, self._session = project, owner, session
 
     @property
@@ -103,9 +103,9 @@ class Worker:
 
 
 async def fill(store: Store) -> None:
-    """Live and ended sessions in all states, with owners and projects of unusual names."""
-    await _ended(store)
-    worker = Worker(store)
+    """Fills a store with live and ended sessions in every state, some with hostile names of owners and projects."""
+    await _fill_ended_sessions(store)
+    worker = SessionWorker(store)
     await worker.record("short", as_operation="first")
     outer = branch_id_of(await worker.branch("Outer", as_operation="outer"))
     await worker.record("x" * FIVE_MEGABYTES)
@@ -119,32 +119,34 @@ async def fill(store: Store) -> None:
     await worker.fold("outer is done again")
     await worker.branch("Open")
     assert outer != inner
-    await _many(store)
+    await _fill_long_session(store)
     for number in range(3):
-        odd = Worker(store, f"/p {number}/{STRANGE}", owner=f"{STRANGE} {number}", session=f"{STRANGE}")
-        await odd.branch(f"Odd {STRANGE}", as_operation=STRANGE)
-        await odd.record(f"{STRANGE} {CONTROLS}")
-        await odd.fold(f"odd {STRANGE}")
-    await Worker(store, session="named").record("of a session with a name")
+        hostile = SessionWorker(
+            store, f"/p {number}/{HOSTILE_NAME}", owner=f"{HOSTILE_NAME} {number}", session=f"{HOSTILE_NAME}"
+        )
+        await hostile.branch(f"Odd {HOSTILE_NAME}", as_operation=HOSTILE_NAME)
+        await hostile.record(f"{HOSTILE_NAME} {CONTROLS}")
+        await hostile.fold(f"odd {HOSTILE_NAME}")
+    await SessionWorker(store, session="named").record("of a session with a name")
 
 
-async def _ended(store: Store) -> None:
-    """A session whose archive is deleted, one that is complete, and a later session of the same project for each."""
+async def _fill_ended_sessions(store: Store) -> None:
+    """Fills in two ended sessions, each before later work on the project; the archive of the older one is deleted."""
     for moment, text in ((LONG_AGO, "ancient"), (LAST_YEAR, "old")):
-        worker = Worker(store, at=moment)
+        worker = SessionWorker(store, now=moment)
         await worker.branch(text, as_operation="of one that ended")
         for _ in range(3):
-            # All of it together does not fit into one page.
+            # The three operations do not fit into one page.
             await worker.record(f"{text} operation " * 50_000)
         await worker.fold(f"{text} summary")
         await worker.branch(f"{text} and open")
-        await Worker(store).service.end_idle()
+        await SessionWorker(store).service.end_idle()
     await store.retain("2021-01-01T00:00:00Z", "2019-01-01T00:00:00Z")
 
 
-async def _many(store: Store) -> None:
-    worker = Worker(store, "/work/long")
-    for number in range(MANY):
+async def _fill_long_session(store: Store) -> None:
+    worker = SessionWorker(store, "/work/long")
+    for number in range(OPERATION_COUNT):
         if number % 50 == 0:
             await worker.branch(f"branch {number}", as_operation=f"begin {number}")
         await worker.record(f"operation {number} " * 10, as_operation=f"op {number}" if number % 3 == 0 else None)
@@ -156,38 +158,45 @@ def branch_id_of(answer: str) -> str:
     return str(json.loads(answer)["branch_id"])
 
 
-OWNERS = ("local", *(f"{STRANGE} {number}" for number in range(3)))
+OWNERS = ("local", *(f"{HOSTILE_NAME} {number}" for number in range(3)))
 WORDS = ("ancient", "old", "inner", "outer", "odd", "part", "done")
-OPERATIONS = ("first", "outer", "inner done", STRANGE, *(f"op {n}" for n in range(0, MANY, 3)), "of one that ended")
+OPERATIONS = (
+    "first",
+    "outer",
+    "inner done",
+    HOSTILE_NAME,
+    *(f"op {n}" for n in range(0, OPERATION_COUNT, 3)),
+    "of one that ended",
+)
 
 
-def all_of(place: NamedStore) -> Any:
-    """Everything that such a store can be asked for."""
-    return place.do(_all_of)
+def contents_of(store: NamedStore) -> Any:
+    """Everything that can be read from such a store."""
+    return store.run(_contents)
 
 
-async def _all_of(store: Store) -> Any:
-    told: list[Any] = [await store.count()]
+async def _contents(store: Store) -> Any:
+    contents: list[Any] = [await store.count()]
     for owner in OWNERS:
-        found = {summary for word in WORDS for summary in await store.search(owner, word, None, 1000)}
-        told.append(sorted(found, key=str))
-        branches = {(summary.project_hash, summary.branch_id) for summary in found}
+        summaries = {summary for word in WORDS for summary in await store.search(owner, word, None, 1000)}
+        contents.append(sorted(summaries, key=str))
+        branches = {(summary.project_hash, summary.branch_id) for summary in summaries}
         for listed in await store.sessions(owner, limit=1000):
             log = await store.load(listed.key)
             assert log is not None
             state = replay(log.events)
-            told += [listed, log.session_id, list(log.events), state]
-            told += [await store.receipt(listed.key, operation) for operation in OPERATIONS]
+            contents += [listed, log.session_id, list(log.events), state]
+            contents += [await store.receipt(listed.key, operation) for operation in OPERATIONS]
             branches |= {(listed.key.project_hash, branch_id) for branch_id in state.branches}
-            told.append(await _trajectory(store, owner, listed.key.project_hash, None, log.session_id))
-        told += [await _trajectory(store, owner, *where, "") for where in sorted(branches)]
-    return told
+            contents.append(await _trajectory(store, owner, listed.key.project_hash, None, log.session_id))
+        contents += [await _trajectory(store, owner, *branch, "") for branch in sorted(branches)]
+    return contents
 
 
 async def _trajectory(store: Store, owner: str, project: str, branch_id: str | None, session_id: str) -> Any:
-    found = await store.trajectory(owner, project, branch_id, session_id=session_id, limit=PAGE_MOST)
-    return found and (list(found.entries), sorted(map(tuple, found.rollbacks)))
+    trajectory = await store.trajectory(owner, project, branch_id, session_id=session_id, limit=PAGE_LIMIT)
+    return trajectory and (list(trajectory.entries), sorted(map(tuple, trajectory.rollbacks)))
 
 
-def flags_of(*places: NamedStore) -> Sequence[str]:
-    return [word for place in places for name, value in place.flags.items() for word in (f"--{name}", value)]
+def options_of(*stores: NamedStore) -> Sequence[str]:
+    return [word for store in stores for name, value in store.options.items() for word in (f"--{name}", value)]

@@ -1,4 +1,4 @@
-"""`context doctor`: each thing that can be wrong between agent, hooks, proxy and daemon is found and has a remedy."""
+"""`context doctor`: each problem between agent, hooks, proxy and daemon is reported with a remedy."""
 
 from __future__ import annotations
 
@@ -16,59 +16,62 @@ from tests.support.machine import context
 
 URL = "http://localhost:9090"
 STATUS = {"version": __version__, "started_at": "2026-01-01T00:00:00Z", "hosts": {}, "proxy": {}}
-WELL = Situation(URL, STATUS, "", True, {}, {}, ["/docs/.context-cache"])
+HEALTHY = Situation(URL, STATUS, "", True, {}, {}, ["/docs/.context-cache"])
 
 
-def problems(seen: Situation) -> list[str]:
-    return [finding.text for finding in diagnose(seen) if finding.level == PROBLEM]
+def problems(situation: Situation) -> list[str]:
+    return [finding.text for finding in diagnose(situation) if finding.level == PROBLEM]
 
 
-def test_nothing_is_wrong_where_nothing_is_installed() -> None:
-    assert problems(WELL) == []
-    assert problems(WELL._replace(status=None, silence="nothing answers")) == []
+def test_without_installed_hooks_there_is_no_problem() -> None:
+    assert problems(HEALTHY) == []
+    assert problems(HEALTHY._replace(status=None, silence="nothing answers")) == []
 
 
 @covers("product.md#doctor")
 @pytest.mark.parametrize(
-    ("seen", "word"),
+    ("situation", "message"),
     [
-        (WELL._replace(status=None, silence="nothing answers", hooked={"claude-code": "/s"}), "no daemon hears them"),
-        (WELL._replace(hooked={"claude-code": "/s"}), "has reported nothing"),
-        (WELL._replace(status={**STATUS, "version": "0.0.1"}), "version 0.0.1"),
-        (WELL._replace(is_ready=False), "takes no commits"),
-        (WELL._replace(status=None, silence="what answers is not a contextfold daemon"), "no daemon"),
-        (WELL._replace(base_urls={"ANTHROPIC_BASE_URL": f"{URL}/proxy/anthropic"}), "no request to a model"),
-        (WELL._replace(base_urls={"ANTHROPIC_BASE_URL": "http://localhost:1/proxy/anthropic"}), "not this daemon"),
+        (
+            HEALTHY._replace(status=None, silence="nothing answers", hooked={"claude-code": "/s"}),
+            "no daemon hears them",
+        ),
+        (HEALTHY._replace(hooked={"claude-code": "/s"}), "has reported nothing"),
+        (HEALTHY._replace(status={**STATUS, "version": "0.0.1"}), "version 0.0.1"),
+        (HEALTHY._replace(is_ready=False), "takes no commits"),
+        (HEALTHY._replace(status=None, silence="what answers is not a contextfold daemon"), "no daemon"),
+        (HEALTHY._replace(base_urls={"ANTHROPIC_BASE_URL": f"{URL}/proxy/anthropic"}), "no request to a model"),
+        (HEALTHY._replace(base_urls={"ANTHROPIC_BASE_URL": "http://localhost:1/proxy/anthropic"}), "not this daemon"),
     ],
 )
-def test_each_fault_is_found(seen: Situation, word: str) -> None:
-    assert any(word in problem for problem in problems(seen))
-    assert all(finding.remedy for finding in diagnose(seen) if finding.level == PROBLEM)
+def test_each_problem_is_reported_with_a_remedy(situation: Situation, message: str) -> None:
+    assert any(message in problem for problem in problems(situation))
+    assert all(finding.remedy for finding in diagnose(situation) if finding.level == PROBLEM)
 
 
-def test_hosts_and_providers_that_were_heard_of_are_well() -> None:
+def test_active_hosts_and_providers_are_ok() -> None:
     status = {
         **STATUS,
         "hosts": {"claude-code": "2026-01-01T00:00:01Z"},
         "proxy": {"anthropic": "2026-01-01T00:00:02Z"},
     }
-    seen = WELL._replace(status=status, hooked={"claude-code": "/s"})
-    assert {finding.level for finding in diagnose(seen)} == {OK}
+    situation = HEALTHY._replace(status=status, hooked={"claude-code": "/s"})
+    assert {finding.level for finding in diagnose(situation)} == {OK}
 
 
-def test_an_agent_that_no_cache_helps_gets_a_note() -> None:
-    assert [finding.level for finding in diagnose(WELL._replace(caches=[]))][-1] == NOTE
+def test_missing_caches_are_a_note() -> None:
+    assert [finding.level for finding in diagnose(HEALTHY._replace(caches=[]))][-1] == NOTE
 
 
-def test_it_finds_a_daemon_that_runs_and_hooks_that_are_silent(tmp_path: Path) -> None:
+def test_a_running_daemon_without_hook_reports_is_a_problem(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     env = {"PATH": os.environ["PATH"], "HOME": str(home)}
     daemon = Daemon(tmp_path / "state")
     try:
         url = f"http://127.0.0.1:{daemon.port}"
-        well = context("doctor", "--url", url, "--json", env=env, cwd=home)
-        assert well.code == 0
+        healthy = context("doctor", "--url", url, "--json", env=env, cwd=home)
+        assert healthy.code == 0
         assert context("install", "claude-code", "--url", url, env=env, cwd=home).code == 0
         silent = context("doctor", "--url", url, "--json", env=env, cwd=home)
         assert silent.code == 1

@@ -1,4 +1,4 @@
-"""`context service`: the unit that systemd accepts, the agent that launchd can read, and what the command writes."""
+"""`context service`: a valid systemd unit, a valid launchd agent, and the files that the command writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contextfold.cli.daemon.service_files import AGENT_LABEL, launchd_agent, sys
 from tests.support.clauses import covers
 from tests.support.machine import COMMAND, context
 
-ODD = ["/opt/my tools/context", "serve", "--store", '/x/50% "a"/$HOME\\b']
+ODD_COMMAND = ["/opt/my tools/context", "serve", "--store", '/x/50% "a"/$HOME\\b']
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not on this machine")
@@ -29,14 +29,14 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     assert done.returncode == 0 or "contextfold" not in done.stderr
 
 
-def test_every_argument_is_one_word_to_systemd() -> None:
-    line = next(line for line in systemd_unit(ODD).splitlines() if line.startswith("ExecStart="))
+def test_arguments_are_quoted_for_systemd() -> None:
+    line = next(line for line in systemd_unit(ODD_COMMAND).splitlines() if line.startswith("ExecStart="))
     assert line == r'ExecStart="/opt/my tools/context" "serve" "--store" "/x/50%% \"a\"/$$HOME\\b"'
 
 
-def test_the_agent_of_launchd_holds_the_command_and_restarts_on_failure() -> None:
-    agent = plistlib.loads(launchd_agent(ODD, "/log"))
-    assert (agent["Label"], agent["ProgramArguments"]) == (AGENT_LABEL, ODD)
+def test_the_launchd_agent_has_the_command_and_restarts_on_failure() -> None:
+    agent = plistlib.loads(launchd_agent(ODD_COMMAND, "/log"))
+    assert (agent["Label"], agent["ProgramArguments"]) == (AGENT_LABEL, ODD_COMMAND)
     assert agent["KeepAlive"] == {"SuccessfulExit": False}
 
 
@@ -55,12 +55,12 @@ class TestOnLinux:
         assert self.run(tmp_path, "uninstall")[0] == 0
         assert not unit.exists()
 
-    def test_what_is_not_installed_is_reported_as_such(self, tmp_path: Path) -> None:
+    def test_a_service_that_is_not_installed_is_reported(self, tmp_path: Path) -> None:
         assert self.run(tmp_path, "status") == (3, "not installed: context service install\n")
         assert self.run(tmp_path, "start")[0] == 6
         assert self.run(tmp_path, "uninstall")[0] == 6
 
-    def test_options_of_the_daemon_are_for_install_alone(self, tmp_path: Path) -> None:
+    def test_daemon_options_are_accepted_only_by_install(self, tmp_path: Path) -> None:
         code, text = self.run(tmp_path, "status", "--port", "9")
         assert code == 1
         assert "context service install" in text

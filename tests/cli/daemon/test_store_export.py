@@ -1,4 +1,4 @@
-"""`context store export` and `context store import`: everything arrives, and what cannot be imported is refused."""
+"""`context store export` and `context store import`: all data is transferred, and invalid imports are refused."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.daemon.filled_stores import NamedStore, all_of, file_at, fill, flags_of
+from tests.cli.daemon.filled_stores import NamedStore, contents_of, fill, options_of, sqlite_store
 from tests.support.machine import Call
-from tests.support.nats_servers import NatsServer, drop, random_prefix
+from tests.support.nats_servers import NatsServer, delete_streams, random_prefix
 
 REFUSED = 5
 IO_FAILED = 6
@@ -19,37 +19,36 @@ IO_FAILED = 6
 
 @pytest.fixture
 def on_nats(nats_server: NatsServer) -> Iterator[Callable[[], NamedStore]]:
-    made: list[NamedStore] = []
+    stores: list[NamedStore] = []
 
     def make() -> NamedStore:
-        made.append(NamedStore(nats_server.url, {"nats-prefix": random_prefix()}))
-        return made[-1]
+        stores.append(NamedStore(nats_server.url, {"nats-prefix": random_prefix()}))
+        return stores[-1]
 
     yield make
-    for store in made:
+    for store in stores:
         assert store.settings.nats
-        from contextfold.stores.nats.wire.connection import NatsOptions
 
-        asyncio.run(drop(NatsOptions(**store.settings.nats._asdict())))
+        asyncio.run(delete_streams(store.settings.nats))
 
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file that `fill` has filled, once for all tests; each of them reads it and changes nothing."""
+    """A store that `fill` has filled. The tests share it and only read it."""
     path = tmp_path_factory.mktemp("filled") / "state.db"
-    file_at(path).do(fill)
+    sqlite_store(path).run(fill)
     return path
 
 
 def arguments(path: Path, store: NamedStore) -> list[object]:
-    return [path, "--store", store.named, *flags_of(store)]
+    return [path, "--store", store.name, *options_of(store)]
 
 
-def test_everything_goes_from_a_file_to_nats_and_back(
+def test_everything_is_transferred_from_sqlite_to_nats_and_back(
     call: Call, tmp_path: Path, filled: Path, on_nats: Callable[[], NamedStore]
 ) -> None:
-    first, second, third = file_at(filled), on_nats(), file_at(tmp_path / "restored.db")
-    before = all_of(first)
+    first, second, third = sqlite_store(filled), on_nats(), sqlite_store(tmp_path / "restored.db")
+    before = contents_of(first)
     exports = [tmp_path / "1.jsonl.gz", tmp_path / "2.jsonl.gz", tmp_path / "3.jsonl.gz"]
     for source, target, path in ((first, second, exports[0]), (second, third, exports[1])):
         exported = call("store", "export", *arguments(path, source))
@@ -59,38 +58,38 @@ def test_everything_goes_from_a_file_to_nats_and_back(
         counts = json.loads(imported.out)["imported"]
         assert counts["session"] > 5
         assert counts["entry"] > 150
-        assert all_of(target) == before
+        assert contents_of(target) == before
     assert call("store", "export", *arguments(exports[2], third)).code == 0
-    assert all_of(first) == before
+    assert contents_of(first) == before
 
 
-def test_a_store_that_holds_something_is_not_imported_into(
+def test_an_import_into_a_store_that_is_not_empty_is_refused(
     call: Call, tmp_path: Path, filled: Path, on_nats: Callable[[], NamedStore]
 ) -> None:
-    source, path = file_at(filled), tmp_path / "all.jsonl"
+    source, path = sqlite_store(filled), tmp_path / "all.jsonl"
     assert call("store", "export", *arguments(path, source)).code == 0
-    for target in (file_at(tmp_path / "other.db"), on_nats()):
+    for target in (sqlite_store(tmp_path / "other.db"), on_nats()):
         assert call("store", "import", *arguments(path, target)).code == 0
-        before = all_of(target)
+        before = contents_of(target)
         assert call("store", "import", *arguments(path, target)).code == REFUSED
-        assert all_of(target) == before
+        assert contents_of(target) == before
 
 
-def test_a_damaged_file_makes_no_store(call: Call, tmp_path: Path, filled: Path) -> None:
-    source, path, target = file_at(filled), tmp_path / "all.jsonl", tmp_path / "new.db"
+def test_a_damaged_or_missing_file_is_not_imported(call: Call, tmp_path: Path, filled: Path) -> None:
+    source, path, target = sqlite_store(filled), tmp_path / "all.jsonl", tmp_path / "new.db"
     assert call("store", "export", *arguments(path, source)).code == 0
     whole = path.read_bytes()
     for damaged in (b"", b"something else\n", whole[:-10], whole.replace(b"inner is done", b"inner is DONE")):
         path.write_bytes(damaged)
-        refused = call("store", "import", *arguments(path, file_at(target)))
+        refused = call("store", "import", *arguments(path, sqlite_store(target)))
         assert refused.code == REFUSED
         assert not target.exists()
-    missing = call("store", "import", *arguments(tmp_path / "none.jsonl", file_at(target)))
+    missing = call("store", "import", *arguments(tmp_path / "none.jsonl", sqlite_store(target)))
     assert missing.code == IO_FAILED
 
 
-def test_a_store_that_is_not_there_is_not_exported(call: Call, tmp_path: Path) -> None:
-    missing = file_at(tmp_path / "none.db")
+def test_a_missing_store_is_not_exported(call: Call, tmp_path: Path) -> None:
+    missing = sqlite_store(tmp_path / "none.db")
     assert call("store", "export", *arguments(tmp_path / "all.jsonl", missing)).code == REFUSED
     assert list(tmp_path.iterdir()) == []
 

@@ -12,7 +12,7 @@ from contextfold.serve.http.bearer_tokens import TokenFile, hashed
 from tests.support.machine import COMMAND, Call
 
 
-def test_the_token_is_alone_on_stdout_and_opens_for_its_owner(call: Call, tmp_path: Path) -> None:
+def test_stdout_has_only_the_token_and_the_file_its_hash(call: Call, tmp_path: Path) -> None:
     file = tmp_path / "tokens"
     done = call("token", "alice", "--token-file", file)
     assert done.code == 0
@@ -23,7 +23,7 @@ def test_the_token_is_alone_on_stdout_and_opens_for_its_owner(call: Call, tmp_pa
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_every_other_line_stays_as_it_is_to_the_byte(call: Call, tmp_path: Path) -> None:
+def test_all_other_lines_are_preserved_to_the_byte(call: Call, tmp_path: Path) -> None:
     file = tmp_path / "tokens"
     before = f"# ours\r\n\n\t bob   {hashed('b').upper().replace('SHA', 'sha')}\n# the last line has no end".encode()
     file.write_bytes(before)
@@ -36,7 +36,7 @@ def test_every_other_line_stays_as_it_is_to_the_byte(call: Call, tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["tokens"]
 
 
-def test_many_at_once_all_get_in(tmp_path: Path) -> None:
+def test_concurrent_runs_add_all_their_tokens(tmp_path: Path) -> None:
     file = tmp_path / "tokens"
     argv = [str(COMMAND), "token"]
     running = [
@@ -47,19 +47,19 @@ def test_many_at_once_all_get_in(tmp_path: Path) -> None:
     ]
     tokens = [process.communicate(timeout=60)[0].decode().strip() for process in running]
     assert [process.returncode for process in running] == [0] * 12
-    known = TokenFile(str(file), print)
-    assert [known.owner_of(token) for token in tokens] == [f"owner{number}" for number in range(12)]
+    token_file = TokenFile(str(file), print)
+    assert [token_file.owner_of(token) for token in tokens] == [f"owner{number}" for number in range(12)]
     assert [path.name for path in tmp_path.iterdir()] == ["tokens"]
 
 
-def test_what_a_killed_run_left_is_taken_over(call: Call, tmp_path: Path) -> None:
+def test_a_temporary_file_of_a_killed_run_is_removed(call: Call, tmp_path: Path) -> None:
     (tmp_path / ".tokens.contextfold-new").write_text("half a li")
     assert call("token", "alice", "--token-file", tmp_path / "tokens").code == 0
     assert [path.name for path in tmp_path.iterdir()] == ["tokens"]
     assert "half" not in (tmp_path / "tokens").read_text()
 
 
-def test_a_link_stays_a_link(call: Call, tmp_path: Path) -> None:
+def test_a_link_remains_and_its_target_is_written(call: Call, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("tokens")
     assert call("token", "alice", "--token-file", tmp_path / "link").code == 0
     assert (tmp_path / "link").is_symlink()
@@ -67,7 +67,7 @@ def test_a_link_stays_a_link(call: Call, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"nonsense\n", b"\xff\n"])
-def test_a_file_that_is_not_in_order_is_left_as_it_is(call: Call, tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_file_is_refused_and_unchanged(call: Call, tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "tokens"
     file.write_bytes(content)
     file.chmod(0o600)
@@ -78,7 +78,7 @@ def test_a_file_that_is_not_in_order_is_left_as_it_is(call: Call, tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == ["tokens"]
 
 
-def test_a_file_that_others_may_read_is_refused_with_what_to_do(call: Call, tmp_path: Path) -> None:
+def test_a_file_that_others_may_read_is_refused_with_a_remedy(call: Call, tmp_path: Path) -> None:
     file = tmp_path / "tokens"
     file.touch(0o644)
     file.chmod(0o644)
@@ -86,14 +86,14 @@ def test_a_file_that_others_may_read_is_refused_with_what_to_do(call: Call, tmp_
     assert done == (1, b"", f"error: {file} is open to other users; close it with `chmod 600 {file}`\n")
 
 
-def test_an_owner_with_a_strange_name_is_refused(call: Call, tmp_path: Path) -> None:
+def test_an_invalid_owner_name_is_refused(call: Call, tmp_path: Path) -> None:
     done = call("token", "al ice", "--token-file", tmp_path / "tokens")
     assert (done.code, done.out) == (1, b"")
     assert done.err.startswith("error: an owner is a letter or digit")
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_folder_that_is_not_there_is_told(call: Call, tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error(call: Call, tmp_path: Path) -> None:
     done = call("token", "alice", "--token-file", tmp_path / "none" / "tokens")
     assert (done.code, done.out) == (6, b"")
     assert str(tmp_path / "none") in done.err

@@ -1,4 +1,4 @@
-"""Stores with contents, and the command on a terminal: what the tests of `context fold` share."""
+"""Helpers for the tests of `context fold`: an agent that fills a store, and the command on a terminal."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ PROJECT = "/work/app"
 SGR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-class Agent:
-    """An agent that works on a project, through a store's file."""
+class StoreAgent:
+    """An agent that works on a project and writes to a store's file."""
 
     def __init__(
         self,
@@ -68,11 +68,11 @@ class Agent:
         """Records a request to a model, as the proxy does."""
         target = target_of(self._caller, project_at(self._project))
 
-        async def tell(service: FoldService) -> None:
+        async def record_sent(service: FoldService) -> None:
             service.sent(target, sent)
             await service.reports.settled(target.key)
 
-        self._run(tell)
+        self._run(record_sent)
 
     def end_idle(self) -> None:
         self._run(lambda service: service.end_idle())
@@ -95,7 +95,7 @@ class Agent:
 
 
 class Terminal:
-    """The command on a terminal of its own."""
+    """The command, run on a pseudo-terminal."""
 
     def __init__(self, *argv: object, columns: int = 80, env: Mapping[str, str] | None = None) -> None:
         self._master, slave = pty.openpty()
@@ -103,27 +103,27 @@ class Terminal:
         unset = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "COLORTERM")
         environment = {name: value for name, value in os.environ.items() if name not in unset}
         environment = {**environment, "TERM": "xterm-256color", **(env or {})}
-        # Its own, so that Ctrl-C is a signal there.
+        # The process has its own terminal, so Ctrl-C is a signal there.
         self.process = forker().start_on_terminal([str(COMMAND), *map(str, argv)], environment, slave)
         os.close(slave)
-        self._seen = b""
+        self._output = b""
 
     def until(self, text: str) -> str:
-        """Reads until this text was written; returns everything that was read."""
-        while text.encode() not in self._seen:
-            assert self._read(), f"it ended without {text!r}: {self._seen!r}"
-        return self._seen.decode()
+        """Reads until the command has written this text; returns everything it has written so far."""
+        while text.encode() not in self._output:
+            assert self._read(), f"the command ended without writing {text!r}: {self._output!r}"
+        return self._output.decode()
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
 
     def finish(self) -> tuple[int, str]:
-        """The exit code, and everything that was written."""
+        """Reads to the end; returns the exit code and everything the command has written."""
         while self._read():
             pass
         code = self.process.wait(timeout=60)
         os.close(self._master)
-        return code, self._seen.decode().replace("\r\n", "\n")
+        return code, self._output.decode().replace("\r\n", "\n")
 
     def _read(self) -> bool:
         try:
@@ -131,16 +131,16 @@ class Terminal:
         except OSError:
             # A terminal that no process has open any more reports its end with this error.
             return False
-        self._seen += chunk
+        self._output += chunk
         return bool(chunk)
 
 
 def on_terminal(*argv: object, columns: int = 80, env: Mapping[str, str] | None = None) -> str:
-    """The output on a terminal of a command that succeeds."""
-    code, seen = Terminal(*argv, columns=columns, env=env).finish()
-    assert code == 0, seen
-    return seen
+    """Runs a command on a terminal and returns its output; the command must succeed."""
+    code, output = Terminal(*argv, columns=columns, env=env).finish()
+    assert code == 0, output
+    return output
 
 
-def without_colours(seen: str) -> str:
-    return SGR.sub("", seen)
+def without_colours(output: str) -> str:
+    return SGR.sub("", output)

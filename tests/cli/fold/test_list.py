@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contextfold.cli.fold.tree import guides, id_length
-from tests.cli.fold.folds import PROJECT, Agent, on_terminal, without_colours
+from tests.cli.fold.folds import PROJECT, StoreAgent, on_terminal, without_colours
 from tests.support.clauses import covers
 from tests.support.machine import Call
 
@@ -22,9 +22,11 @@ BRANCH = [
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """main: Find (folded) with Look in it, Try (folded) with a discarded Detour, Fix (open) with Test (active)."""
+    """A main thread with three branches: Find (folded) with a child Look, Try (folded) with a discarded child Detour,
+    and Fix (open) with an active child Test.
+    """
     path = tmp_path_factory.mktemp("list") / "state.db"
-    agent = Agent(path)
+    agent = StoreAgent(path)
     agent.record("Read", tokens=1_500)
     agent.branch("Find")
     agent.record("Bash", failed=True, tokens=8_496)
@@ -40,14 +42,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def listed(call: Call, store: Path, *argv: str) -> list[str]:
+def list_lines(call: Call, store: Path, *argv: str) -> list[str]:
     ran = call("fold", "list", "--project", PROJECT, "--store", store, *argv)
     assert (ran.code, ran.err) == (0, "")
     return ran.out.decode().splitlines()
 
 
-def test_a_pipe_gets_a_line_for_each_branch_as_deep_as_it_lies(call: Call, store: Path) -> None:
-    header, main, *rows = listed(call, store)
+def test_a_pipe_gets_one_line_per_branch_indented_by_depth(call: Call, store: Path) -> None:
+    header, main, *rows = list_lines(call, store)
     assert header.split() == ["id", "status", "tokens", "saved", "description"]
     assert main.split() == ["main", "-", "1524", "0", "main", "thread"]
     assert [row[0:3] for row in rows] == ["br_"] * 6
@@ -62,90 +64,90 @@ def test_a_pipe_gets_a_line_for_each_branch_as_deep_as_it_lies(call: Call, store
     assert rows[2].index("Try") == rows[0].index("Find") == rows[1].index("Look") - 2
 
 
-def test_programs_get_the_session_and_its_branches(call: Call, store: Path) -> None:
-    (line,) = listed(call, store, "--json")
-    told = json.loads(line)
-    assert list(told) == ["session", "branches"]
-    assert told["session"]["total_branches"] == 6
-    assert [(branch["description"], branch["depth"]) for branch in told["branches"]] == [
+def test_json_has_the_session_and_its_branches(call: Call, store: Path) -> None:
+    (line,) = list_lines(call, store, "--json")
+    printed = json.loads(line)
+    assert list(printed) == ["session", "branches"]
+    assert printed["session"]["total_branches"] == 6
+    assert [(branch["description"], branch["depth"]) for branch in printed["branches"]] == [
         ("Find", 0), ("Look", 1), ("Try", 0), ("Detour", 1), ("Fix", 0), ("Test", 1),
     ]  # fmt: skip
-    assert list(told["branches"][0]) == BRANCH
-    assert told["branches"][1]["parent_id"] == told["branches"][0]["id"]
+    assert list(printed["branches"][0]) == BRANCH
+    assert printed["branches"][1]["parent_id"] == printed["branches"][0]["id"]
 
 
 @covers("product.md#fold-commands")
-def test_a_terminal_shows_the_tree_with_guides_marks_and_figures(store: Path) -> None:
-    seen = on_terminal("fold", "list", "--project", PROJECT, "--store", store)
-    lines = without_colours(seen).splitlines()
+def test_a_terminal_shows_the_tree_with_guides_status_marks_and_figures(store: Path) -> None:
+    output = on_terminal("fold", "list", "--project", PROJECT, "--store", store)
+    lines = without_colours(output).splitlines()
     names = [line.split("  br_")[0].rstrip() for line in lines if "  br_" in line]
     assert names == ["├─ ✓ Find", "│  └─ ✓ Look", "├─ ✓ Try", "│  └─ ✗ Detour", "└─ ○ Fix", "   └─ ● Test"]
     (find,) = [line for line in lines if "Find" in line]
     assert find.split()[4:] == ["folded", "1", "8,501", "8,488"]
     assert {len(line) for line in lines if "folded" in line and "br_" in line} == {80}
-    assert "\x1b[1mTest" in seen
-    assert "\x1b[2;9mDetour" in seen
+    assert "\x1b[1mTest" in output
+    assert "\x1b[2;9mDetour" in output
     assert "● ○ 2 active   ✓ 3 folded   ✗ 1 discarded" in lines[-1]
 
 
-def test_forty_columns_are_enough(store: Path) -> None:
+def test_the_tree_fits_into_forty_columns(store: Path) -> None:
     drawn = without_colours(on_terminal("fold", "list", "--project", PROJECT, "--store", store, columns=40))
     assert max(map(len, drawn.splitlines())) <= 40
     assert "├─ ✓ Find" in drawn
     assert "8,501" in drawn
 
 
-def test_of_very_many_branches_the_last_are_shown_and_the_others_counted(call: Call, tmp_path: Path) -> None:
+def test_a_limit_shows_the_last_branches_and_counts_the_others(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "state.db"
-    agent = Agent(path)
+    agent = StoreAgent(path)
     for number in range(5):
         agent.branch(f"Step {number}")
         agent.fold("done")
-    first, _header, main, *rows = listed(call, path, "--limit", "2")
+    first, _header, main, *rows = list_lines(call, path, "--limit", "2")
     assert first == "3 earlier branches are left out; --limit N shows more"
     assert main.startswith("main")
     assert [row.rsplit("  ", 1)[1].strip() for row in rows] == ["Step 3", "Step 4"]
-    assert len(json.loads(listed(call, path, "--json")[0])["branches"]) == 5
-    assert len(json.loads(listed(call, path, "--json", "--limit", "2")[0])["branches"]) == 2
+    assert len(json.loads(list_lines(call, path, "--json")[0])["branches"]) == 5
+    assert len(json.loads(list_lines(call, path, "--json", "--limit", "2")[0])["branches"]) == 2
     drawn = without_colours(on_terminal("fold", "list", "--limit", "2", "--project", PROJECT, "--store", path))
     assert "⋮  3 earlier; --limit N shows more" in drawn
     assert "Step 2" not in drawn
 
 
 @pytest.mark.parametrize("limit", ["0", "10001", "x"])
-def test_a_limit_that_is_none_is_named(call: Call, store: Path, limit: str) -> None:
+def test_an_invalid_limit_is_an_error_that_names_the_range(call: Call, store: Path, limit: str) -> None:
     ran = call("fold", "list", "--limit", limit, "--store", store)
     assert (ran.code, ran.out) == (1, b"")
     assert "--limit must be a whole number from 1 to 10000" in ran.err
 
 
 def test_a_session_without_branches_has_a_main_thread(call: Call, tmp_path: Path) -> None:
-    Agent(tmp_path / "state.db").record("Read", tokens=7)
-    _header, main = listed(call, tmp_path / "state.db")
+    StoreAgent(tmp_path / "state.db").record("Read", tokens=7)
+    _header, main = list_lines(call, tmp_path / "state.db")
     assert main.split() == ["main", "-", "7", "0", "main", "thread"]
     assert "main thread" in on_terminal("fold", "list", "--project", PROJECT, "--store", tmp_path / "state.db")
 
 
-def test_without_a_session_there_is_nothing_to_draw(call: Call, store: Path) -> None:
+def test_a_project_without_a_session_is_exit_8(call: Call, store: Path) -> None:
     argv = ("fold", "list", "--project", "/nowhere", "--store", store)
     ran = call(*argv)
     assert (ran.code, ran.out) == (8, b"")
     assert "no session for /nowhere" in ran.err
-    told = json.loads(call(*argv, "--json").out)
-    assert (told["session"]["session_id"], told["branches"]) == (None, [])
+    printed = json.loads(call(*argv, "--json").out)
+    assert (printed["session"]["session_id"], printed["branches"]) == (None, [])
 
 
 @given(st.lists(st.integers(0, 5), min_size=1))
-def test_every_guide_leads_from_one_row_to_the_next(depths: list[int]) -> None:
-    """Whatever part of a tree is shown: below a line that goes on there is another one, and no line ends in the air."""
+def test_every_guide_line_continues_in_the_row_below(depths: list[int]) -> None:
+    """Holds for every part of a tree: a guide that goes down is continued by the row below."""
     for above, below in zip(guides(depths), [*guides(depths)[1:], ""], strict=True):
-        for at, character in enumerate(above):
+        for column, character in enumerate(above):
             if character in "├│":
-                assert below[at : at + 1] in ("├", "│", "└")
+                assert below[column : column + 1] in ("├", "│", "└")
 
 
 @given(st.sets(st.text("0123456789abcdef", min_size=16, max_size=16), min_size=1))
-def test_the_shown_beginnings_of_ids_are_unique(stems: set[str]) -> None:
+def test_shortened_ids_are_unique(stems: set[str]) -> None:
     ids = {f"br_{stem}" for stem in stems}
-    assert len({known[: id_length(ids)] for known in ids}) == len(ids)
+    assert len({branch_id[: id_length(ids)] for branch_id in ids}) == len(ids)
     assert id_length(ids) >= 7

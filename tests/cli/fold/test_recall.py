@@ -1,4 +1,4 @@
-"""`context recall` and `context build --from-folds`: what people and programs get of what was folded."""
+"""`context recall` and `context build --from-folds`: what they return of folded work."""
 
 from __future__ import annotations
 
@@ -28,35 +28,40 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
     async def fill() -> None:
         service = FoldService(SqliteStore.open(path), standard_scrubber())
-        for owner, project, description, summary, done in (*FOLDS, ("local", "/work/app", "Undone walrus", "w", "w")):
-            caller, where = Caller(owner), {"project_path": project}
-            made = await service.branch(caller, branch_request({"description": description, "prompt": "Do.", **where}))
-            await service.record(caller, record_request({"type": "Bash", "content": done, **where}), "reported")
-            await service.fold(caller, return_request({"message": summary, **where}))
-        branch_id = json.loads(made.answer)["branch_id"]
-        await service.rollback(caller, rollback_request({"branch_id": branch_id, **where}))
+        for owner, project, description, summary, content in (
+            *FOLDS,
+            ("local", "/work/app", "Undone walrus", "w", "w"),
+        ):
+            caller, in_project = Caller(owner), {"project_path": project}
+            opened = await service.branch(
+                caller, branch_request({"description": description, "prompt": "Do.", **in_project})
+            )
+            await service.record(caller, record_request({"type": "Bash", "content": content, **in_project}), "reported")
+            await service.fold(caller, return_request({"message": summary, **in_project}))
+        branch_id = json.loads(opened.answer)["branch_id"]
+        await service.rollback(caller, rollback_request({"branch_id": branch_id, **in_project}))
         await service.close()
 
     asyncio.run(fill())
     return str(path)
 
 
-def found(call: Call, store: str, *argv: str) -> list[str]:
+def recalled(call: Call, store: str, *argv: str) -> list[str]:
     ran = call("recall", "--store", store, *argv)
     assert ran.code == 0, ran.err
     return sorted(fold["description"] for fold in json.loads(ran.out)["folds"])
 
 
-def test_a_question_is_answered_within_scope_time_budget_and_owner(call: Call, store: str) -> None:
-    assert found(call, store, "token") == ["Rotate tokens", "Why logins fail"]
-    assert found(call, store, "token", "--project", "/work/app/x/..") == ["Why logins fail"]
-    assert found(call, store, "where did we see ECONNRESET?") == ["Why logins fail"]
-    assert found(call, store, "token", "--since", "1h") == ["Rotate tokens", "Why logins fail"]
-    assert found(call, store, "token", "--since", "2999-01-01") == []
-    assert len(found(call, store, "token", "--budget", "200")) < 2
-    assert found(call, store, "token", "--owner", "alice") == ["Alice's token"]
-    assert found(call, store, "walrus") == []
-    assert found(call, store, "walrus", "--undone") == ["Undone walrus"]
+def test_recall_is_limited_by_project_time_budget_and_owner(call: Call, store: str) -> None:
+    assert recalled(call, store, "token") == ["Rotate tokens", "Why logins fail"]
+    assert recalled(call, store, "token", "--project", "/work/app/x/..") == ["Why logins fail"]
+    assert recalled(call, store, "where did we see ECONNRESET?") == ["Why logins fail"]
+    assert recalled(call, store, "token", "--since", "1h") == ["Rotate tokens", "Why logins fail"]
+    assert recalled(call, store, "token", "--since", "2999-01-01") == []
+    assert len(recalled(call, store, "token", "--budget", "200")) < 2
+    assert recalled(call, store, "token", "--owner", "alice") == ["Alice's token"]
+    assert recalled(call, store, "walrus") == []
+    assert recalled(call, store, "walrus", "--undone") == ["Undone walrus"]
 
 
 def test_the_same_question_gives_the_same_bytes(call: Call, store: str) -> None:
@@ -66,7 +71,7 @@ def test_the_same_question_gives_the_same_bytes(call: Call, store: str) -> None:
 @pytest.mark.parametrize(
     "argv", [("",), ("the of",), ("q", "--since", "soon"), ("q", "--budget", "7"), ("q" * 20_000,), ("\udc80",)]
 )
-def test_what_cannot_be_answered_is_a_usage_error_with_a_reason(call: Call, store: str, argv: tuple[str, ...]) -> None:
+def test_an_invalid_question_or_option_fails_without_output(call: Call, store: str, argv: tuple[str, ...]) -> None:
     ran = call("recall", "--store", store, *argv)
     assert (ran.code != 0, ran.out) == (True, b"")
     assert "internal" not in ran.err
@@ -78,8 +83,8 @@ def test_a_cache_of_folds_is_an_ordinary_cache(call: Call, store: str, tmp_path:
         ran = call("build", "--from-folds", "--project", "/work/app", "--cache", str(cache), "--store", store)
         assert ran.code == 0, ran.err
     assert call("verify", "--cache", str(caches[0])).code == 0
-    told = json.loads(call("resolve", "--cache", str(caches[0]), "--query", "token expiry", "--budget", "500").out)
-    (document,) = told["documents"]
+    resolved = json.loads(call("resolve", "--cache", str(caches[0]), "--query", "token expiry", "--budget", "500").out)
+    (document,) = resolved["documents"]
     assert "# Why logins fail" in document["content"]
     answer = json.loads(call("ask", "logins", "--cache", str(caches[0]), "--json").out)
     assert [each["title"] for each in answer["documents"]] == ["Why logins fail"]
@@ -87,7 +92,7 @@ def test_a_cache_of_folds_is_an_ordinary_cache(call: Call, store: str, tmp_path:
     assert manifests[0] == manifests[1]
 
 
-def test_a_cache_of_folds_needs_folds_and_a_place(call: Call, store: str, tmp_path: Path) -> None:
+def test_a_cache_of_folds_needs_folds_and_a_target_folder(call: Call, store: str, tmp_path: Path) -> None:
     assert call("build", "--from-folds", "--store", store).code == 1
     ran = call("build", "--from-folds", "--project", "/nowhere", "--cache", str(tmp_path / "c"), "--store", store)
     assert (ran.code, (tmp_path / "c").exists()) == (5, False)

@@ -1,4 +1,4 @@
-"""`context fold report`: a session as a document that quotes others and lets none of it act."""
+"""`context fold report`: a session as a document. Quoted text is shown and never acts as Markdown, HTML or a script."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from contextfold.fold.tool_arguments import branch_request, return_request
 from contextfold.scrub.quick_check import Scrubbed
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
-from tests.cli.fold.folds import PROJECT, Agent
+from tests.cli.fold.folds import PROJECT, StoreAgent
 from tests.support.clauses import covers
 from tests.support.known_secrets import known_secrets
 from tests.support.machine import Call
@@ -33,7 +33,7 @@ HOSTILE = (
 DESCRIPTION = "``tick` [link](javascript:alert(3)) <b onclick=x>&lt;\n# head \u2066"
 
 
-class Tags(HTMLParser):
+class TagCollector(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.tags: set[str] = set()
@@ -51,7 +51,7 @@ class Tags(HTMLParser):
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
     path = tmp_path / "state.db"
-    agent = Agent(path)
+    agent = StoreAgent(path)
     agent.branch(DESCRIPTION)
     agent.record("Bash", "ghp_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8")
     agent.fold(HOSTILE)
@@ -66,23 +66,23 @@ def report(call: Call, path: Path, *argv: str) -> str:
 
 
 def outside_code(markdown: str) -> str:
-    """What a renderer may act on: neither in a fence nor in a span of code."""
+    """The text that a renderer interprets: everything outside fences and code spans."""
     without_fences = FENCE.sub("", markdown)
     return re.sub(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", "", without_fences)
 
 
 @covers("product.md#fold-commands")
-def test_markdown_has_tree_summary_and_figures_and_quotes_only_in_code(call: Call, hostile: Path) -> None:
+def test_markdown_has_tree_summaries_and_figures_and_puts_quoted_text_into_code(call: Call, hostile: Path) -> None:
     text = report(call, hostile)
     (tree, summary) = FENCE.findall(text)
     assert "Still open" in tree[1]
     assert "active" in tree[1]
-    # All of the summary is in its fence, whatever fences it has itself.
+    # The whole summary is inside one fence, although it contains fences itself.
     assert summary[1].splitlines()[0] == "closes #1, ask @everyone"
     assert summary[1].splitlines()[-1] == "<!-- hidden -->"
-    acting = outside_code(text)
-    assert not re.search(r"[<@\[\x00-\x09\x0b-\x1f\u202a-\u202e\u2066-\u2069]", acting)
-    assert [line for line in acting.splitlines() if line.startswith("#")] == [
+    rendered = outside_code(text)
+    assert not re.search(r"[<@\[\x00-\x09\x0b-\x1f\u202a-\u202e\u2066-\u2069]", rendered)
+    assert [line for line in rendered.splitlines() if line.startswith("#")] == [
         "# Session report",
         "## Sent and saved",
         "## Branches",
@@ -94,73 +94,73 @@ def test_markdown_has_tree_summary_and_figures_and_quotes_only_in_code(call: Cal
     assert "Not measured" in text
 
 
-class NoRules:
-    """Redacts nothing, as the rules of an earlier version may have done."""
+class NoScrubber:
+    """Redacts nothing: stands for an earlier version without the rules that match."""
 
     def scrub(self, text: str) -> Scrubbed:
         return Scrubbed(text, 0, ())
 
 
-def test_what_is_printed_is_redacted_as_the_whole_scrubber_does_it(call: Call, tmp_path: Path) -> None:
-    """Also where some pieces are plain, so that no rule was loaded for them."""
+def test_a_report_is_redacted_as_by_the_full_scrubber(call: Call, tmp_path: Path) -> None:
+    """Rules are loaded only for texts that need them. Here some texts need rules and some do not."""
     secrets = [secret.text[:400] for secret in known_secrets(1)]
     texts = [*secrets[:40], "The timer was wrong.", "rotate the auth token"]
     path = tmp_path / "state.db"
-    whole = standard_scrubber()
+    scrubber = standard_scrubber()
 
     async def fill() -> None:
-        service = FoldService(SqliteStore.open(path), NoRules())
+        service = FoldService(SqliteStore.open(path), NoScrubber())
         caller, project = Caller(LOCAL_OWNER), {"project_path": PROJECT}
         for text in texts:
-            opened = branch_request({**project, "description": " ".join(text.split()), "prompt": "Look into it."})
-            await service.branch(caller, opened)
+            request = branch_request({**project, "description": " ".join(text.split()), "prompt": "Look into it."})
+            await service.branch(caller, request)
             await service.fold(caller, return_request({**project, "message": text}))
         await service.close()
 
     asyncio.run(fill())
     printed = json.loads(report(call, path, "--json"))
-    assert [fold["summary"] for fold in printed["folds"]] == [whole.scrub(text).text for text in texts]
-    descriptions = [whole.scrub(" ".join(text.split())).text for text in texts]
+    assert [fold["summary"] for fold in printed["folds"]] == [scrubber.scrub(text).text for text in texts]
+    descriptions = [scrubber.scrub(" ".join(text.split())).text for text in texts]
     assert [fold["description"] for fold in printed["folds"]] == descriptions
     assert printed["secrets_redacted"] >= len(texts) // 2
 
 
-def test_html_is_one_page_that_loads_and_runs_nothing(call: Call, hostile: Path) -> None:
+def test_html_is_one_page_that_loads_and_executes_nothing(call: Call, hostile: Path) -> None:
     text = report(call, hostile, "--format", "html")
-    parser = Tags()
+    parser = TagCollector()
     parser.feed(text)
     parser.close()
     allowed = "html head meta title style body main h1 h2 h3 dl dt dd p pre footer"
     assert parser.tags <= set(allowed.split())
     assert parser.attributes <= {"lang", "charset", "http-equiv", "content", "name", "class"}
     assert "default-src 'none'" in text
-    assert any("</pre><script>alert(1)</script>" in one for one in parser.texts)
+    assert any("</pre><script>alert(1)</script>" in text_node for text_node in parser.texts)
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text)
 
 
-def test_an_ended_session_is_reported_with_the_tree_it_ended_with(call: Call, tmp_path: Path) -> None:
-    path, long_ago = tmp_path / "state.db", datetime.now(UTC) - timedelta(days=2)
-    past = Agent(path, clock=lambda: long_ago)
-    outer = past.branch("Outer")
-    inner = past.branch("Inner")
-    past.fold("Inner was so.")
-    past.fold("Outer was so.")
-    Agent(path).end_idle()
+def test_the_report_of_an_ended_session_has_its_last_tree(call: Call, tmp_path: Path) -> None:
+    path, two_days_ago = tmp_path / "state.db", datetime.now(UTC) - timedelta(days=2)
+    past_agent = StoreAgent(path, clock=lambda: two_days_ago)
+    outer = past_agent.branch("Outer")
+    inner = past_agent.branch("Inner")
+    past_agent.fold("Inner was so.")
+    past_agent.fold("Outer was so.")
+    StoreAgent(path).end_idle()
     listed = json.loads(call("fold", "list", "--ended", "--project", PROJECT, "--store", path, "--json").out)
     (session,) = listed["sessions"]
     for argv in ((), (session["session_id"],)):
-        told = json.loads(report(call, path, *argv, "--json"))
-        assert told["session"]["ended_at"] == session["ended_at"]
-        assert [fold["branch_id"] for fold in told["folds"]] == [outer, inner]
-        assert [fold["summary"] for fold in told["folds"]] == ["Outer was so.", "Inner was so."]
-        assert told["tree"][1].startswith("   └─ folded")
+        printed_report = json.loads(report(call, path, *argv, "--json"))
+        assert printed_report["session"]["ended_at"] == session["ended_at"]
+        assert [fold["branch_id"] for fold in printed_report["folds"]] == [outer, inner]
+        assert [fold["summary"] for fold in printed_report["folds"]] == ["Outer was so.", "Inner was so."]
+        assert printed_report["tree"][1].startswith("   └─ folded")
 
 
 def test_ended_sessions_are_listed_for_this_project_or_for_all(call: Call, tmp_path: Path) -> None:
-    path, long_ago = tmp_path / "state.db", datetime.now(UTC) - timedelta(days=2)
+    path, two_days_ago = tmp_path / "state.db", datetime.now(UTC) - timedelta(days=2)
     for project in ("/work/app", "/work/other"):
-        Agent(path, project, clock=lambda: long_ago).branch("Long ago")
-    Agent(path).end_idle()
+        StoreAgent(path, project, clock=lambda: two_days_ago).branch("Long ago")
+    StoreAgent(path).end_idle()
 
     def projects(*argv: str) -> list[str]:
         ran = call("fold", "list", "--ended", *argv, "--store", path)
@@ -175,7 +175,7 @@ def test_ended_sessions_are_listed_for_this_project_or_for_all(call: Call, tmp_p
     assert "--all" in nothing.err
 
 
-def test_a_session_that_is_not_there_is_exit_8(call: Call, hostile: Path) -> None:
+def test_a_missing_session_is_exit_8(call: Call, hostile: Path) -> None:
     for argv in (["sess_none"], ["--session", "other"], ["--owner", "alice"]):
         ran = call("fold", "report", *argv, "--project", PROJECT, "--store", hostile)
         assert (ran.code, ran.out) == (8, b""), argv

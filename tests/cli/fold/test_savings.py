@@ -1,4 +1,4 @@
-"""`context fold savings`: what folding came to at the provider. `context fold expand`: the way back to the text."""
+"""`context fold savings`: what folding saved at the provider. `context fold expand`: the text that was folded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share, Usage
 from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision
 from contextfold.stores.sqlite.store import SqliteStore
-from tests.cli.fold.folds import PROJECT, Agent, on_terminal, without_colours
+from tests.cli.fold.folds import PROJECT, StoreAgent, on_terminal, without_colours
 from tests.support.clauses import covers
 from tests.support.machine import Call
 
@@ -35,16 +35,16 @@ def sent(
     )
 
 
-class Filled(NamedTuple):
+class LedgerStore(NamedTuple):
     path: Path
     branch_id: str
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
-    """A fold that paid; in another project one that did not, as the cache was lost; and a third without requests."""
+def filled(tmp_path_factory: pytest.TempPathFactory) -> LedgerStore:
+    """Three projects: a fold that paid, a fold that cost more because the cache was lost, and no requests at all."""
     path = tmp_path_factory.mktemp("savings") / "state.db"
-    agent = Agent(path)
+    agent = StoreAgent(path)
     agent.sent(sent(1, 5_000, Usage(0, 0, 5_000, 10)))
     branch_id = agent.branch("Find the fault", "Look at it.")
     texts = ('{"role":"user","content":"a\\tb"}', f'{{"role":"assistant","content":"key {KNOWN_SECRET}"}}')
@@ -53,33 +53,33 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
     fold = FoldSeen(branch_id, 4_000, 5_000)
     agent.sent(sent(3, 5_100, Usage(0, 5_000, 100, 10), fold, dropped=4_000))
     agent.sent(sent(4, 5_300, None, fold, dropped=4_000, reason="shared_turn"))
-    other = Agent(path, "/work/other")
-    lost = other.branch("A short look")
+    other = StoreAgent(path, "/work/other")
+    unprofitable = other.branch("A short look")
     other.fold("Nothing.")
     other.sent(sent(1, 5_000, Usage(0, 0, 5_000, 0)))
-    other.sent(sent(2, 5_100, Usage(0, 0, 5_100, 0), FoldSeen(lost, 100, 5_000), dropped=100))
-    Agent(path, "/work/third").record("Read", tokens=5)
-    return Filled(path, branch_id)
+    other.sent(sent(2, 5_100, Usage(0, 0, 5_100, 0), FoldSeen(unprofitable, 100, 5_000), dropped=100))
+    StoreAgent(path, "/work/third").record("Read", tokens=5)
+    return LedgerStore(path, branch_id)
 
 
-def savings(call: Call, filled: Filled, *argv: object, project: str = PROJECT) -> Any:
+def savings(call: Call, filled: LedgerStore, *argv: object, project: str = PROJECT) -> Any:
     ran = call("fold", "savings", "--project", project, "--store", filled.path, *argv)
     assert (ran.code, ran.err) == (0, "")
     return ran.out.decode()
 
 
 @covers("proxy.md#ledger")
-def test_programs_get_the_whole_ledger(call: Call, filled: Filled) -> None:
-    told = json.loads(savings(call, filled, "--json"))
-    assert list(told) == SHAPE
-    (prices,) = told["prices"]
+def test_json_is_the_whole_ledger(call: Call, filled: LedgerStore) -> None:
+    ledger = json.loads(savings(call, filled, "--json"))
+    assert list(ledger) == SHAPE
+    (prices,) = ledger["prices"]
     assert (prices["currency"], prices["cache_read"], prices["cache_write_5m"]) == (None, "0.1", "1.25")
-    assert (told["requests"], told["estimated_requests"], told["failed_open"]) == (4, 1, {"shared_turn": 1})
-    assert (told["tokens_sent"], told["tokens_without"], told["tokens_saved"]) == (24_400, 32_400, 8_000)
+    assert (ledger["requests"], ledger["estimated_requests"], ledger["failed_open"]) == (4, 1, {"shared_turn": 1})
+    assert (ledger["tokens_sent"], ledger["tokens_without"], ledger["tokens_saved"]) == (24_400, 32_400, 8_000)
     output = 5 * 30
-    assert told["cost_sent"] == 1.25 * (5_000 + 4_000 + 100 + 200) + 0.1 * (5_000 + 5_000 + 5_100) + output
-    assert told["cost_saved"] == 800
-    assert told["folds"] == [
+    assert ledger["cost_sent"] == 1.25 * (5_000 + 4_000 + 100 + 200) + 0.1 * (5_000 + 5_000 + 5_100) + output
+    assert ledger["cost_saved"] == 800
+    assert ledger["folds"] == [
         {
             "branch_id": filled.branch_id,
             "description": "Find the fault",
@@ -88,54 +88,54 @@ def test_programs_get_the_whole_ledger(call: Call, filled: Filled) -> None:
             "cost_saved": 400.0 * 2,
         }
     ]
-    assert [(point["sent"], point["without"]) for point in told["points"]] == [
+    assert [(point["sent"], point["without"]) for point in ledger["points"]] == [
         (5_000, 5_000), (9_000, 9_000), (5_100, 9_100), (5_300, 9_300),
     ]  # fmt: skip
-    assert told["verdict"]
+    assert ledger["verdict"]
 
 
-def test_a_pipe_gets_a_line_for_each_figure(call: Call, filled: Filled) -> None:
-    told = {line.split(maxsplit=1)[0]: line.split(maxsplit=1)[1] for line in savings(call, filled).splitlines()}
-    assert (told["project"], told["requests"], told["estimated"]) == (PROJECT, "4", "1")
-    assert (told["tokens-sent"], told["tokens-without"]) == ("24400", "32400")
-    assert told["cost-saved"] == "800.00"
-    assert "cache read 0.1" in told["price"]
-    assert told["fold"].startswith(f"{filled.branch_id} 4000 dropped, 2 requests, 800.00 saved, Find the fault")
-    assert told["not-folded"] == "shared_turn 1"
-    assert "costly-folds" not in told
+def test_a_pipe_gets_one_line_per_figure(call: Call, filled: LedgerStore) -> None:
+    figures = {line.split(maxsplit=1)[0]: line.split(maxsplit=1)[1] for line in savings(call, filled).splitlines()}
+    assert (figures["project"], figures["requests"], figures["estimated"]) == (PROJECT, "4", "1")
+    assert (figures["tokens-sent"], figures["tokens-without"]) == ("24400", "32400")
+    assert figures["cost-saved"] == "800.00"
+    assert "cache read 0.1" in figures["price"]
+    assert figures["fold"].startswith(f"{filled.branch_id} 4000 dropped, 2 requests, 800.00 saved, Find the fault")
+    assert figures["not-folded"] == "shared_turn 1"
+    assert "costly-folds" not in figures
 
 
 @covers("proxy.md#ledger")
-def test_it_says_when_folding_cost_more_and_which_fold_did(call: Call, filled: Filled) -> None:
-    told = json.loads(savings(call, filled, "--json", project="/work/other"))
-    assert told["cost_saved"] < 0
-    assert [told["folds"][0]["branch_id"]] == told["costly_folds"]
+def test_a_loss_is_reported_with_the_folds_that_caused_it(call: Call, filled: LedgerStore) -> None:
+    ledger = json.loads(savings(call, filled, "--json", project="/work/other"))
+    assert ledger["cost_saved"] < 0
+    assert [ledger["folds"][0]["branch_id"]] == ledger["costly_folds"]
     plain = savings(call, filled, project="/work/other")
-    assert ["costly-folds", told["costly_folds"][0]] in [line.split() for line in plain.splitlines()]
+    assert ["costly-folds", ledger["costly_folds"][0]] in [line.split() for line in plain.splitlines()]
 
 
 @covers("proxy.md#ledger")
-def test_prices_are_settings(call: Call, filled: Filled, tmp_path: Path) -> None:
+def test_prices_are_settings(call: Call, filled: LedgerStore, tmp_path: Path) -> None:
     config = tmp_path / "context.toml"
     config.write_text("price_cache_read_percent = 50\nprice_cache_write_percent = 100\n")
-    told = json.loads(savings(call, filled, "--json", "--config", config))
-    assert (told["prices"][0]["cache_read"], told["prices"][0]["cache_write_5m"]) == ("0.5", "1")
-    assert told["cost_saved"] == 0.5 * 8_000
+    ledger = json.loads(savings(call, filled, "--json", "--config", config))
+    assert (ledger["prices"][0]["cache_read"], ledger["prices"][0]["cache_write_5m"]) == ("0.5", "1")
+    assert ledger["cost_saved"] == 0.5 * 8_000
     config.write_text("price_cache_read_percent = 1001\n")
     ran = call("fold", "savings", "--project", PROJECT, "--store", filled.path, "--config", config)
     assert (ran.code, ran.out) == (1, b"")
 
 
-def test_a_session_without_requests_has_nothing_to_compare(call: Call, filled: Filled) -> None:
+def test_a_session_without_requests_has_nothing_to_compare(call: Call, filled: LedgerStore) -> None:
     assert "nothing to compare" in savings(call, filled, project="/work/third")
     ran = call("fold", "savings", "--project", "/work/fourth", "--store", filled.path, "--json")
-    told = json.loads(ran.out)
-    assert (list(told), told["session_id"], told["requests"]) == (SHAPE, None, 0)
+    ledger = json.loads(ran.out)
+    assert (list(ledger), ledger["session_id"], ledger["requests"]) == (SHAPE, None, 0)
 
 
-def test_all_sessions_are_told_in_a_row_each(call: Call, filled: Filled) -> None:
-    told = json.loads(call("fold", "savings", "--all", "--store", filled.path, "--json").out)["sessions"]
-    by_project = {one["project_path"]: one for one in told}
+def test_all_prints_one_row_per_session(call: Call, filled: LedgerStore) -> None:
+    sessions = json.loads(call("fold", "savings", "--all", "--store", filled.path, "--json").out)["sessions"]
+    by_project = {session["project_path"]: session for session in sessions}
     assert set(by_project) == {PROJECT, "/work/other", "/work/third"}
     assert by_project[PROJECT]["cost_saved"] == 800
     rows = call("fold", "savings", "--all", "--store", filled.path).out.decode().splitlines()
@@ -143,22 +143,22 @@ def test_all_sessions_are_told_in_a_row_each(call: Call, filled: Filled) -> None
 
 
 @pytest.mark.parametrize("columns", [40, 80, 140])
-def test_a_terminal_gets_it_drawn_within_its_width(filled: Filled, columns: int) -> None:
-    seen = on_terminal("fold", "savings", "--project", PROJECT, "--store", filled.path, columns=columns)
-    lines = without_colours(seen).splitlines()
+def test_the_terminal_output_fits_its_width(filled: LedgerStore, columns: int) -> None:
+    output = on_terminal("fold", "savings", "--project", PROJECT, "--store", filled.path, columns=columns)
+    lines = without_colours(output).splitlines()
     assert max(map(len, lines)) <= columns
     text = " ".join(" ".join(lines).split())
     assert "24,400" in text
     assert "Find the fa" in text
     assert "6% cheaper" in text
-    assert "\x1b[" in seen
+    assert "\x1b[" in output
     other = without_colours(on_terminal("fold", "savings", "--all", "--store", filled.path, columns=columns))
     assert "/work" in other
 
 
 class TestExpand:
     @covers("proxy.md#expand")
-    def test_a_folded_branch_comes_back_as_it_was_but_for_its_secrets(self, call: Call, filled: Filled) -> None:
+    def test_a_folded_branch_is_printed_with_its_secrets_redacted(self, call: Call, filled: LedgerStore) -> None:
         ran = call("fold", "expand", filled.branch_id, "--project", PROJECT, "--store", filled.path)
         prompt, first, second, summary = ran.out.decode().splitlines()
         assert (ran.code, prompt, summary) == (0, "Look at it.", "It was the clock.")
@@ -166,14 +166,14 @@ class TestExpand:
         assert json.loads(second)["content"].startswith("key [REDACTED:")
         assert KNOWN_SECRET not in ran.out.decode()
 
-    def test_programs_get_the_entries(self, call: Call, filled: Filled) -> None:
+    def test_json_has_the_entries(self, call: Call, filled: LedgerStore) -> None:
         ran = call("fold", "expand", filled.branch_id[:9], "--project", PROJECT, "--store", filled.path, "--json")
-        told = json.loads(ran.out)
-        assert list(told) == ["branch_id", "entries"]
-        assert [entry["kind"] for entry in told["entries"]] == ["prompt", "operation", "summary"]
+        expanded = json.loads(ran.out)
+        assert list(expanded) == ["branch_id", "entries"]
+        assert [entry["kind"] for entry in expanded["entries"]] == ["prompt", "operation", "summary"]
 
-    def test_what_a_rollback_undid_is_left_out(self, call: Call, tmp_path: Path) -> None:
-        agent = Agent(tmp_path / "state.db")
+    def test_undone_work_is_left_out(self, call: Call, tmp_path: Path) -> None:
+        agent = StoreAgent(tmp_path / "state.db")
         branch_id = agent.branch("Try", "The prompt.")
         agent.record("Bash", "undone")
         agent.rollback(branch_id)
@@ -181,20 +181,20 @@ class TestExpand:
         ran = call("fold", "expand", branch_id, "--project", PROJECT, "--store", tmp_path / "state.db")
         assert ran.out.decode().splitlines() == ["The prompt.", "kept"]
 
-    def test_on_a_terminal_nothing_of_it_can_draw(self, tmp_path: Path) -> None:
-        agent = Agent(tmp_path / "state.db")
+    def test_control_characters_do_not_reach_the_terminal(self, tmp_path: Path) -> None:
+        agent = StoreAgent(tmp_path / "state.db")
         branch_id = agent.branch("Draw")
         agent.record("Bash", "one\x1b[31m\ttwo\nthree")
-        seen = on_terminal("fold", "expand", branch_id, "--project", PROJECT, "--store", tmp_path / "state.db")
-        assert "\x1b" not in seen
-        assert "two\nthree" in seen
+        output = on_terminal("fold", "expand", branch_id, "--project", PROJECT, "--store", tmp_path / "state.db")
+        assert "\x1b" not in output
+        assert "two\nthree" in output
 
-    def test_a_branch_that_is_not_there_is_exit_8(self, call: Call, filled: Filled) -> None:
+    def test_a_missing_branch_is_exit_8(self, call: Call, filled: LedgerStore) -> None:
         ran = call("fold", "expand", "br_none", "--project", PROJECT, "--store", filled.path)
         assert (ran.code, ran.out) == (8, b"")
 
 
-class TestExpandOfALeftOutResult:
+class TestExpandLeftOutResult:
     @pytest.fixture
     def path(self, tmp_path: Path) -> Path:
         async def fill() -> None:
@@ -207,25 +207,25 @@ class TestExpandOfALeftOutResult:
         asyncio.run(fill())
         return tmp_path / "state.db"
 
-    def test_a_result_comes_back(self, call: Call, path: Path) -> None:
+    def test_the_text_of_a_result_is_printed(self, call: Call, path: Path) -> None:
         assert call("fold", "expand", "res_local", "--store", path, "--raw").out == b"one\x1b[31m\ttwo\nthree\n"
         assert b"\x1b" not in call("fold", "expand", "res_local", "--store", path).out
         printed = json.loads(call("fold", "expand", "res_local", "--store", path, "--json").out)
         assert printed == {"result_id": "res_local", "text": "one\x1b[31m\ttwo\nthree"}
 
     @pytest.mark.parametrize("result_id", ["res_ann", "res_none", "res_", "res_' OR 1=1", "res_*", "res_>"])
-    def test_an_id_of_another_owner_or_of_nobody_gives_no_text(self, call: Call, path: Path, result_id: str) -> None:
+    def test_an_unknown_id_or_the_id_of_another_owner_is_refused(self, call: Call, path: Path, result_id: str) -> None:
         ran = call("fold", "expand", result_id, "--store", path)
         assert (ran.code, ran.out) == (1, b"")
 
 
 @pytest.mark.parametrize("group", ["day", "project", "model", "session"])
-def test_totals_by_any_group_add_up_to_the_same(call: Call, filled: Filled, group: str) -> None:
-    told = json.loads(call("fold", "savings", "--by", group, "--store", filled.path, "--json").out)
+def test_the_rows_of_every_grouping_add_up_to_the_total(call: Call, filled: LedgerStore, group: str) -> None:
+    totals = json.loads(call("fold", "savings", "--by", group, "--store", filled.path, "--json").out)
     for figure in ("requests", "tokens_sent", "cost_saved"):
-        assert sum(row[figure] for row in told["groups"]) == pytest.approx(told["total"][figure])
-    named = {row[group] for row in told["groups"] if row["requests"]}
-    assert len(named) == {"day": 1, "model": 1, "project": 2, "session": 2}[group]
+        assert sum(row[figure] for row in totals["groups"]) == pytest.approx(totals["total"][figure])
+    group_names = {row[group] for row in totals["groups"] if row["requests"]}
+    assert len(group_names) == {"day": 1, "model": 1, "project": 2, "session": 2}[group]
     lines = call("fold", "savings", "--by", group, "--store", filled.path).out.decode().splitlines()
     assert lines[0].split()[0] == group
-    assert {line.split()[0] for line in lines[1 : 1 + len(named)]} == named
+    assert {line.split()[0] for line in lines[1 : 1 + len(group_names)]} == group_names

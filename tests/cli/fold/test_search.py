@@ -1,4 +1,4 @@
-"""`context fold search`: what people and programs get to see of the summaries."""
+"""`context fold search`: its output for people and for programs."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
             ("local", "/work/other", "Token rotation works; -v shows it."),
             ("alice", "/work/app", "alice's token"),
         ):
-            where = {"project_path": project}
-            await service.branch(Caller(owner), branch_request({"description": "Look", "prompt": "p", **where}))
-            await service.fold(Caller(owner), return_request({"message": summary, **where}))
+            in_project = {"project_path": project}
+            await service.branch(Caller(owner), branch_request({"description": "Look", "prompt": "p", **in_project}))
+            await service.fold(Caller(owner), return_request({"message": summary, **in_project}))
         await opened.close()
 
     asyncio.run(fill())
     return str(path)
 
 
-def test_people_read_when_where_and_what(call: Call, store: str) -> None:
+def test_the_output_has_time_project_branch_and_summary(call: Call, store: str) -> None:
     ran = call("fold", "search", "expiry", "--store", store)
     lines = ran.out.decode().splitlines()
     assert ran.code == 0
@@ -47,39 +47,39 @@ def test_people_read_when_where_and_what(call: Call, store: str) -> None:
     assert lines[1:] == ["  Look", "  | Login fails.", "  | The token's expiry is \\x1b[31mone minute\\x1b[0m.", ""]
 
 
-def test_programs_get_json(call: Call, store: str) -> None:
-    (found,) = json.loads(call("fold", "search", "rotat", "--json", "--store", store).out)["summaries"]
-    assert list(found) == [
+def test_json_has_the_summaries(call: Call, store: str) -> None:
+    (summary,) = json.loads(call("fold", "search", "rotat", "--json", "--store", store).out)["summaries"]
+    assert list(summary) == [
         "project_path", "session_id", "branch_id", "description", "summary", "tokens_folded", "folded_at",
     ]  # fmt: skip
-    assert found["summary"] == "Token rotation works; -v shows it."
+    assert summary["summary"] == "Token rotation works; -v shows it."
 
 
-def found(call: Call, store: str, *argv: str) -> list[str]:
+def projects_found(call: Call, store: str, *argv: str) -> list[str]:
     ran = call("fold", "search", "--json", "--store", store, *argv)
     assert ran.code == 0, ran.err
     return sorted(summary["project_path"] for summary in json.loads(ran.out)["summaries"])
 
 
-def test_words_projects_limits_and_owners_narrow_it_down(call: Call, store: str) -> None:
-    assert found(call, store, "TOKEN") == ["/work/app", "/work/other"]
-    assert found(call, store, "token works") == ["/work/other"]
-    assert found(call, store, "token", "--project", "/work/app/x/..") == ["/work/app"]
-    assert len(found(call, store, "token", "--limit", "1")) == 1
-    assert found(call, store, "token", "--owner", "alice") == ["/work/app"]
-    assert found(call, store, "nothing of the kind") == []
-    assert found(call, store, '" OR * NEAR(') == []
-    assert found(call, store, "--", "-v") == ["/work/other"]
+def test_words_project_limit_and_owner_narrow_the_search(call: Call, store: str) -> None:
+    assert projects_found(call, store, "TOKEN") == ["/work/app", "/work/other"]
+    assert projects_found(call, store, "token works") == ["/work/other"]
+    assert projects_found(call, store, "token", "--project", "/work/app/x/..") == ["/work/app"]
+    assert len(projects_found(call, store, "token", "--limit", "1")) == 1
+    assert projects_found(call, store, "token", "--owner", "alice") == ["/work/app"]
+    assert projects_found(call, store, "nothing of the kind") == []
+    assert projects_found(call, store, '" OR * NEAR(') == []
+    assert projects_found(call, store, "--", "-v") == ["/work/other"]
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "x", "1001", "9" * 5000, "١"])
-def test_a_limit_that_is_none_is_named(call: Call, store: str, limit: str) -> None:
+def test_an_invalid_limit_is_an_error_that_names_the_range(call: Call, store: str, limit: str) -> None:
     ran = call("fold", "search", "token", "--limit", limit, "--store", store)
     assert (ran.code, ran.out) == (1, b"")
     assert "--limit must be a whole number from 1 to 1000" in ran.err
 
 
-def test_without_a_store_it_says_what_makes_one(call: Call, tmp_path: Path) -> None:
+def test_without_a_store_the_error_names_the_command_that_creates_one(call: Call, tmp_path: Path) -> None:
     ran = call("fold", "search", "x", "--store", tmp_path / "absent.db")
     assert (ran.code, ran.out) == (5, b"")
     assert "`context serve` make it" in ran.err
@@ -87,7 +87,7 @@ def test_without_a_store_it_says_what_makes_one(call: Call, tmp_path: Path) -> N
     assert not (tmp_path / "absent.db").exists()
 
 
-def test_a_file_that_is_no_store_is_left_alone(call: Call, tmp_path: Path) -> None:
+def test_a_file_that_is_no_store_is_refused_and_unchanged(call: Call, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no database at all, and longer than a header would be" * 3)
     before = (tmp_path / "notes.txt").read_bytes()
     ran = call("fold", "search", "x", "--store", tmp_path / "notes.txt")
@@ -96,7 +96,7 @@ def test_a_file_that_is_no_store_is_left_alone(call: Call, tmp_path: Path) -> No
     assert (tmp_path / "notes.txt").read_bytes() == before
 
 
-def test_it_leaves_no_thread_behind(call: Call, store: str) -> None:
+def test_no_thread_remains_after_the_command(call: Call, store: str) -> None:
     before = threading.active_count()
     call("fold", "search", "token", "--store", store)
     assert threading.active_count() == before

@@ -1,4 +1,4 @@
-"""`context fold show`: what a branch was asked, what it did and what came of it."""
+"""`context fold show`: the prompt, the operations and the summary of a branch."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.cli.fold.folds import PROJECT, Agent, on_terminal, without_colours
+from tests.cli.fold.folds import PROJECT, StoreAgent, on_terminal, without_colours
 from tests.support.clauses import covers
 from tests.support.machine import COMMAND, Call, Ran
 
 
-class Filled(NamedTuple):
+class ShownStore(NamedTuple):
     store: Path
     branches: dict[str, str]
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
+def filled(tmp_path_factory: pytest.TempPathFactory) -> ShownStore:
     path = tmp_path_factory.mktemp("show") / "state.db"
-    agent = Agent(path)
+    agent = StoreAgent(path)
     agent.record("Read", "on the main thread")
     find = agent.branch("Find", "Find the fault.\n\tAnd say where.")
     agent.record("Bash", "\n".join(f"line {number}" for number in range(1, 8)))
@@ -31,20 +31,20 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
     look = agent.branch("Look")
     agent.fold("Seen all of it.")
     agent.fold("The fault is in line 12.\nIt is off by one.")
-    back = agent.branch("Try")
+    try_id = agent.branch("Try")
     agent.record("Edit", "a wrong way")
     detour = agent.branch("Detour")
-    agent.rollback(back)
-    return Filled(path, {"Find": find, "Look": look, "Try": back, "Detour": detour})
+    agent.rollback(try_id)
+    return ShownStore(path, {"Find": find, "Look": look, "Try": try_id, "Detour": detour})
 
 
-def shown(call: Call, filled: Filled, *argv: str) -> Ran:
+def run_show(call: Call, filled: ShownStore, *argv: str) -> Ran:
     return call("fold", "show", *argv, "--project", PROJECT, "--store", filled.store)
 
 
 @covers("product.md#fold-commands")
-def test_a_pipe_gets_prompt_operations_child_and_summary_in_order(call: Call, filled: Filled) -> None:
-    ran = shown(call, filled, filled.branches["Find"])
+def test_a_pipe_gets_prompt_operations_children_and_summary_in_order(call: Call, filled: ShownStore) -> None:
+    ran = run_show(call, filled, filled.branches["Find"])
     lines = ran.out.decode().splitlines()
     assert ran.code == 0
     assert lines[0].split() == [filled.branches["Find"], "folded"]
@@ -59,24 +59,24 @@ def test_a_pipe_gets_prompt_operations_child_and_summary_in_order(call: Call, fi
     assert lines[-1].split() == [filled.branches["Look"], "folded", "4", "Look"]
 
 
-def test_of_a_long_text_the_first_lines_are_shown_and_all_with_full(call: Call, filled: Filled) -> None:
-    short = shown(call, filled, filled.branches["Find"]).out.decode()
+def test_a_long_text_is_cut_unless_full_is_given(call: Call, filled: ShownStore) -> None:
+    short = run_show(call, filled, filled.branches["Find"]).out.decode()
     assert "  | line 3\n  | … 4 more lines, see --full\n" in short
     assert "line 4" not in short
-    whole = shown(call, filled, filled.branches["Find"], "--full").out.decode()
+    whole = run_show(call, filled, filled.branches["Find"], "--full").out.decode()
     assert "  | line 7\n" in whole
     assert "--full" not in whole
 
 
-def test_programs_get_every_entry_whole(call: Call, filled: Filled) -> None:
-    told = json.loads(shown(call, filled, filled.branches["Find"], "--json").out)
-    assert list(told) == ["session_id", "branch_id", "branch", "entries"]
-    assert told["branch"]["description"] == "Find"
-    kinds = [entry["kind"] for entry in told["entries"]]
+def test_json_has_every_entry_in_full(call: Call, filled: ShownStore) -> None:
+    printed = json.loads(run_show(call, filled, filled.branches["Find"], "--json").out)
+    assert list(printed) == ["session_id", "branch_id", "branch", "entries"]
+    assert printed["branch"]["description"] == "Find"
+    kinds = [entry["kind"] for entry in printed["entries"]]
     assert kinds == ["prompt", "operation", "operation", "child", "summary"]
-    assert told["entries"][1] == {
-        "n": told["entries"][1]["n"],
-        "at": told["entries"][1]["at"],
+    assert printed["entries"][1] == {
+        "n": printed["entries"][1]["n"],
+        "at": printed["entries"][1]["at"],
         "kind": "operation",
         "type": "Bash",
         "source": "hook",
@@ -84,57 +84,59 @@ def test_programs_get_every_entry_whole(call: Call, filled: Filled) -> None:
         "tokens": 12,
         "text": "\n".join(f"line {number}" for number in range(1, 8)),
     }
-    assert told["entries"][3]["branch_id"] == filled.branches["Look"]
+    assert printed["entries"][3]["branch_id"] == filled.branches["Look"]
 
 
-def test_what_a_rollback_took_back_is_marked(call: Call, filled: Filled) -> None:
-    told = json.loads(shown(call, filled, filled.branches["Try"], "--json").out)
-    assert [(entry["kind"], entry.get("undone", False)) for entry in told["entries"]] == [
+def test_undone_work_is_marked(call: Call, filled: ShownStore) -> None:
+    printed = json.loads(run_show(call, filled, filled.branches["Try"], "--json").out)
+    assert [(entry["kind"], entry.get("undone", False)) for entry in printed["entries"]] == [
         ("prompt", False), ("operation", True), ("rollback", False),
     ]  # fmt: skip
-    assert "undone" in shown(call, filled, filled.branches["Try"]).out.decode()
-    assert shown(call, filled, filled.branches["Detour"]).out.decode().split()[1] == "discarded"
+    assert "undone" in run_show(call, filled, filled.branches["Try"]).out.decode()
+    assert run_show(call, filled, filled.branches["Detour"]).out.decode().split()[1] == "discarded"
 
 
-def test_main_is_the_main_thread(call: Call, filled: Filled) -> None:
-    told = json.loads(shown(call, filled, "main", "--json").out)
-    assert told["branch_id"] is told["branch"] is None
-    assert told["session_id"].startswith("sess_")
-    assert [entry["kind"] for entry in told["entries"]] == ["operation", "child", "rollback"]
-    assert shown(call, filled, "main").out.decode().startswith("main thread\n")
+def test_the_name_main_shows_the_main_thread(call: Call, filled: ShownStore) -> None:
+    printed = json.loads(run_show(call, filled, "main", "--json").out)
+    assert printed["branch_id"] is printed["branch"] is None
+    assert printed["session_id"].startswith("sess_")
+    assert [entry["kind"] for entry in printed["entries"]] == ["operation", "child", "rollback"]
+    assert run_show(call, filled, "main").out.decode().startswith("main thread\n")
 
 
-def test_a_beginning_of_an_id_is_enough_if_it_is_the_only_one(call: Call, filled: Filled) -> None:
+def test_a_unique_prefix_of_an_id_is_enough(call: Call, filled: ShownStore) -> None:
     wanted = filled.branches["Find"]
     for given in (wanted, wanted[:12], wanted.removeprefix("br_")[:9]):
-        assert json.loads(shown(call, filled, given, "--json").out)["branch_id"] == wanted
+        assert json.loads(run_show(call, filled, given, "--json").out)["branch_id"] == wanted
     for given in ("br_", "br"):
-        ran = shown(call, filled, given)
+        ran = run_show(call, filled, given)
         assert (ran.code, ran.out) == (1 if given == "br_" else 8, b"")
-    assert "is the prefix of several ids" in shown(call, filled, "br_").err
+    assert "is the prefix of several ids" in run_show(call, filled, "br_").err
 
 
 @pytest.mark.parametrize("given", ["br_none", "nothing", "br_\x1b[31m", "%", "'"])
-def test_a_branch_that_is_not_there_is_exit_8_and_says_where_to_look(call: Call, filled: Filled, given: str) -> None:
-    ran = shown(call, filled, given)
+def test_a_missing_branch_is_exit_8_and_the_error_names_the_list_command(
+    call: Call, filled: ShownStore, given: str
+) -> None:
+    ran = run_show(call, filled, given)
     assert (ran.code, ran.out) == (8, b"")
     assert "Branch not found" in ran.err
     assert "context fold list" in ran.err
     assert "\x1b" not in ran.err
 
 
-def test_an_ended_session_s_branch_is_still_there_by_its_whole_id(call: Call, tmp_path: Path) -> None:
-    path, long_ago = tmp_path / "state.db", datetime.now(UTC) - timedelta(days=2)
-    past = Agent(path, clock=lambda: long_ago)
-    branch_id = past.branch("Long ago")
-    past.fold("It was so.")
-    Agent(path).end_idle()
+def test_a_branch_of_an_ended_session_is_shown_by_its_full_id(call: Call, tmp_path: Path) -> None:
+    path, two_days_ago = tmp_path / "state.db", datetime.now(UTC) - timedelta(days=2)
+    past_agent = StoreAgent(path, clock=lambda: two_days_ago)
+    branch_id = past_agent.branch("Long ago")
+    past_agent.fold("It was so.")
+    StoreAgent(path).end_idle()
     ran = call("fold", "show", branch_id, "--project", PROJECT, "--store", path)
     assert ran.code == 0
     assert "  | It was so.\n" in ran.out.decode()
-    told = json.loads(call("fold", "show", branch_id, "--project", PROJECT, "--store", path, "--json").out)
-    assert (told["session_id"], told["branch"]) == (None, None)
-    assert [entry["kind"] for entry in told["entries"]] == ["prompt", "summary"]
+    printed = json.loads(call("fold", "show", branch_id, "--project", PROJECT, "--store", path, "--json").out)
+    assert (printed["session_id"], printed["branch"]) == (None, None)
+    assert [entry["kind"] for entry in printed["entries"]] == ["prompt", "summary"]
     assert call("fold", "show", branch_id[:9], "--project", PROJECT, "--store", path).code == 8
     assert call("fold", "show", branch_id, "--project", "/elsewhere", "--store", path).code == 8
     assert call("fold", "show", branch_id, "--owner", "alice", "--project", PROJECT, "--store", path).code == 8
@@ -143,20 +145,20 @@ def test_an_ended_session_s_branch_is_still_there_by_its_whole_id(call: Call, tm
     assert "context fold status --all" in ran.err
 
 
-def test_a_branch_of_many_pages_is_shown_to_its_end(call: Call, tmp_path: Path) -> None:
-    agent = Agent(tmp_path / "state.db")
+def test_a_branch_of_many_pages_is_shown_completely(call: Call, tmp_path: Path) -> None:
+    agent = StoreAgent(tmp_path / "state.db")
     branch_id = agent.branch("Long")
     for number in range(110):
         agent.record("Bash", f"number {number}.")
-    told = json.loads(
+    printed = json.loads(
         call("fold", "show", branch_id, "--project", PROJECT, "--store", tmp_path / "state.db", "--json").out
     )
-    assert [entry["text"] for entry in told["entries"][1:]] == [f"number {number}." for number in range(110)]
+    assert [entry["text"] for entry in printed["entries"][1:]] == [f"number {number}." for number in range(110)]
     text = call("fold", "show", branch_id, "--project", PROJECT, "--store", tmp_path / "state.db").out.decode()
     assert text.count("  | number ") == 110
 
 
-def test_a_terminal_shows_marks_and_cuts_what_does_not_fit(filled: Filled) -> None:
+def test_a_terminal_shows_marks_and_cuts_long_lines(filled: ShownStore) -> None:
     argv = ("fold", "show", filled.branches["Find"], "--project", PROJECT, "--store", filled.store)
     drawn = without_colours(on_terminal(*argv, columns=40))
     assert max(map(len, drawn.splitlines())) <= 40
@@ -167,8 +169,8 @@ def test_a_terminal_shows_marks_and_cuts_what_does_not_fit(filled: Filled) -> No
     assert "✓ summary" in drawn
 
 
-def test_a_reader_that_leaves_early_has_what_it_wanted(tmp_path: Path) -> None:
-    agent = Agent(tmp_path / "state.db")
+def test_a_reader_that_closes_the_pipe_early_is_no_failure(tmp_path: Path) -> None:
+    agent = StoreAgent(tmp_path / "state.db")
     branch_id = agent.branch("Big")
     for _ in range(3):
         agent.record("Read", "word\n" * 100_000)
@@ -179,8 +181,8 @@ def test_a_reader_that_leaves_early_has_what_it_wanted(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-def test_a_whole_id_is_found_from_any_folder(
-    call: Call, filled: Filled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_full_id_works_in_any_folder(
+    call: Call, filled: ShownStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     wanted = filled.branches["Find"]

@@ -1,4 +1,4 @@
-"""`context fold tail`: follows what other processes do, line by line, and ends when nobody reads."""
+"""`context fold tail`: prints the events of other processes, and ends when its reader closes the pipe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share
-from tests.cli.fold.folds import PROJECT, Agent, Terminal, without_colours
+from tests.cli.fold.folds import PROJECT, StoreAgent, Terminal, without_colours
 from tests.serve.reporting import HookedAgent
 from tests.support.daemon import Daemon, HttpAgent
 from tests.support.machine import COMMAND
@@ -60,8 +60,8 @@ def test_it_follows_a_daemon_at_work_and_ends_on_ctrl_c(daemon: Daemon) -> None:
     )  # fmt: skip
     agent.call("context_branch", project_path="/work/other", description="Elsewhere", prompt="Begin")
     agent.call("context_record", project_path=PROJECT, type="Bash", tokens=12, failed=True)
-    live = tail.event()
-    assert (live["event"], live["tokens"], live["failed"]) == ("operation.completed", 12, True)
+    operation = tail.event()
+    assert (operation["event"], operation["tokens"], operation["failed"]) == ("operation.completed", 12, True)
     agent.call("context_return", project_path=PROJECT, message="Done.\nWell.")
     folded = tail.event()
     assert (folded["event"], folded["summary"]) == ("branch.folded", "Done.\nWell.")
@@ -69,27 +69,27 @@ def test_it_follows_a_daemon_at_work_and_ends_on_ctrl_c(daemon: Daemon) -> None:
     assert tail.interrupt() == (0, b"")
 
 
-def test_a_request_to_a_model_is_a_line_too(tmp_path: Path) -> None:
+def test_a_request_to_a_model_is_an_event(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     fold = FoldSeen("br_" + "a1" * 8, 300, 80)
     share = Share(None, 100, 1, ("hello",))
-    Agent(path).sent(Sent("r1", "anthropic", "a-model", 400, 100, 4, 2, "roles", (fold,), (share,), None))
+    StoreAgent(path).sent(Sent("r1", "anthropic", "a-model", 400, 100, 4, 2, "roles", (fold,), (share,), None))
     tail = Tail(path, "--since-start", "--project", PROJECT)
     lines = [tail.line().split(maxsplit=4) for _ in range(3)]
     assert [line[1] for line in lines] == ["session.started", "operation.completed", "request.sent"]
     assert lines[2][2:] == ["anthropic", "-300", "a-model, 100 of 400 tokens sent, not folded: roles\n"]
     assert tail.interrupt() == (0, b"")
-    told = Tail(path, "--since-start", "--project", PROJECT, "--json")
-    event = [told.event() for _ in range(3)][2]
+    json_tail = Tail(path, "--since-start", "--project", PROJECT, "--json")
+    event = [json_tail.event() for _ in range(3)][2]
     assert event["folds"] == [{"branch_id": fold.branch_id, "tokens": 300, "kept_tokens": 80}]
     assert event["threads"] == [{"branch_id": None, "messages": 1}]
-    assert told.interrupt() == (0, b"")
+    assert json_tail.interrupt() == (0, b"")
 
 
-def test_a_compaction_says_what_is_left(daemon: Daemon) -> None:
+def test_a_compaction_shows_the_tokens_that_remain(daemon: Daemon) -> None:
     agent = HookedAgent(daemon, PROJECT)
-    agent.tell("UserPromptSubmit", prompt="Find the leak. " * 40)
-    agent.tell("PostCompact", trigger="auto", compact_summary="It was found")
+    agent.report("UserPromptSubmit", prompt="Find the leak. " * 40)
+    agent.report("PostCompact", trigger="auto", compact_summary="It was found")
     agent.close()
     tail = Tail(daemon.store, "--since-start", "--project", PROJECT)
     lines = [tail.line().split(maxsplit=4) for _ in range(3)]
@@ -98,7 +98,7 @@ def test_a_compaction_says_what_is_left(daemon: Daemon) -> None:
     assert tail.interrupt() == (0, b"")
 
 
-def test_a_pipe_gets_a_line_of_the_same_columns_for_every_event(daemon: Daemon) -> None:
+def test_a_pipe_gets_one_aligned_line_per_event(daemon: Daemon) -> None:
     agent = HttpAgent(daemon.port)
     branch_id = agent.call("context_branch", project_path=PROJECT, description="First", prompt="Begin")["branch_id"]
     agent.call("context_branch", project_path=PROJECT, description="Second", prompt="Begin")
@@ -117,12 +117,12 @@ def test_a_pipe_gets_a_line_of_the_same_columns_for_every_event(daemon: Daemon) 
     assert lines[5].rstrip().endswith("Done.")
 
 
-def test_all_follows_every_project_and_a_name_one_session(tmp_path: Path) -> None:
+def test_all_follows_every_project_and_a_session_name_selects_one_session(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
-    Agent(path).record("Read", tokens=1)
-    Agent(path, session="second").record("Read", tokens=2)
-    Agent(path, "/work/other").record("Read", tokens=3)
-    Agent(path, owner="alice").record("Read", tokens=4)
+    StoreAgent(path).record("Read", tokens=1)
+    StoreAgent(path, session="second").record("Read", tokens=2)
+    StoreAgent(path, "/work/other").record("Read", tokens=3)
+    StoreAgent(path, owner="alice").record("Read", tokens=4)
 
     def tokens(count: int, *argv: str) -> list[int]:
         tail = Tail(path, "--json", "--since-start", *argv)
@@ -136,8 +136,8 @@ def test_all_follows_every_project_and_a_name_one_session(tmp_path: Path) -> Non
     assert tokens(1, "--all", "--owner", "alice") == [4]
 
 
-def test_a_terminal_gets_colours_and_only_what_is_new(tmp_path: Path) -> None:
-    agent = Agent(tmp_path / "state.db")
+def test_a_terminal_gets_colours_and_only_new_events(tmp_path: Path) -> None:
+    agent = StoreAgent(tmp_path / "state.db")
     agent.record("Before", tokens=1)
     terminal = Terminal("fold", "tail", "--project", PROJECT, "--store", tmp_path / "state.db")
     assert f"following {PROJECT}; Ctrl-C ends it" in terminal.until("Ctrl-C ends it")
@@ -146,24 +146,24 @@ def test_a_terminal_gets_colours_and_only_what_is_new(tmp_path: Path) -> None:
     agent.record("Bash", tokens=1_234, failed=True)
     terminal.until("Bash")
     terminal.process.send_signal(signal.SIGINT)
-    code, seen = terminal.finish()
+    code, output = terminal.finish()
     assert code == 0
-    assert "Before" not in seen
-    assert "\x1b[2J" not in seen
-    assert "\x1b[31m✗" in seen
-    drawn = [line for line in without_colours(seen).splitlines() if branch_id[:7] in line]
+    assert "Before" not in output
+    assert "\x1b[2J" not in output
+    assert "\x1b[31m✗" in output
+    drawn = [line for line in without_colours(output).splitlines() if branch_id[:7] in line]
     assert "● branch" in drawn[0]
     assert "✗ failed" in drawn[1]
     assert drawn[0].index(branch_id[:7]) == drawn[1].index(branch_id[:7])
     assert "+1,234" in drawn[1]
 
 
-@pytest.mark.parametrize("kind", [[], ["--json"]])
-def test_it_ends_when_its_reader_has_left_even_if_nothing_more_happens(tmp_path: Path, kind: list[str]) -> None:
-    agent = Agent(tmp_path / "state.db")
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_it_ends_when_its_reader_closes_the_pipe_even_without_new_events(tmp_path: Path, options: list[str]) -> None:
+    agent = StoreAgent(tmp_path / "state.db")
     agent.record("Read", tokens=1)
     words = " ".join(
-        [str(COMMAND), "fold", "tail", "--since-start", "--all", "--store", str(tmp_path / "state.db"), *kind]
+        [str(COMMAND), "fold", "tail", "--since-start", "--all", "--store", str(tmp_path / "state.db"), *options]
     )
     script = f"timeout {PATIENCE_S} {words} | head -n 1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
@@ -173,8 +173,8 @@ def test_it_ends_when_its_reader_has_left_even_if_nothing_more_happens(tmp_path:
     assert code == "0"
 
 
-def test_a_full_disk_is_no_reader_that_left(tmp_path: Path) -> None:
-    Agent(tmp_path / "state.db").record("Read", tokens=1)
+def test_a_full_disk_is_an_error_and_not_a_closed_pipe(tmp_path: Path) -> None:
+    StoreAgent(tmp_path / "state.db").record("Read", tokens=1)
     words = [str(COMMAND), "fold", "tail", "--since-start", "--all", "--store", str(tmp_path / "state.db")]
     with open("/dev/full", "wb") as full:
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, timeout=PATIENCE_S, check=False)

@@ -11,31 +11,32 @@ from typing import NamedTuple
 import pytest
 from rich.cells import cell_len
 
-from tests.cli.fold.folds import PROJECT, Agent, Terminal, on_terminal, without_colours
+from tests.cli.fold.folds import PROJECT, StoreAgent, Terminal, on_terminal, without_colours
 from tests.support.machine import Call
 
-TURNING = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029"
-HOSTILE = f"\x1b[2J\x1b]0;title\x07\x9b31m[bold red]:smile:\r\b{TURNING}日本語🙂 and on and on and on and on and on"
+# Characters that change the direction of text.
+BIDI = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029"
+HOSTILE = f"\x1b[2J\x1b]0;title\x07\x9b31m[bold red]:smile:\r\b{BIDI}日本語🙂 and on and on and on and on and on"
 ESCAPED = ("\\x1b[2J", "\\x07", "\\x9b31m", "[bold red]:smile:", "\\u202e", "\\u2066")
 # The escape character is allowed only as part of a colour.
 ALLOWED = {"\n", "\r", "\x1b"}
 
 
-class Filled(NamedTuple):
+class HostileStore(NamedTuple):
     store: Path
     branch_id: str
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Filled:
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> HostileStore:
     path = tmp_path_factory.mktemp("hostile") / "state.db"
-    agent = Agent(path)
+    agent = StoreAgent(path)
     agent.branch(HOSTILE, HOSTILE)
     agent.record("Bash[red]", HOSTILE)
     agent.fold(f"needle {HOSTILE}")
     branch_id = agent.branch(HOSTILE, HOSTILE)
     agent.record("Bash[red]", HOSTILE, failed=True)
-    return Filled(path, branch_id)
+    return HostileStore(path, branch_id)
 
 
 COMMANDS = {
@@ -50,23 +51,23 @@ COMMANDS = {
 }
 
 
-def words_of(name: str, filled: Filled) -> list[object]:
-    words = [filled.branch_id if word == "BRANCH" else word for word in COMMANDS[name]]
+def arguments_of(name: str, hostile_store: HostileStore) -> list[object]:
+    arguments = [hostile_store.branch_id if word == "BRANCH" else word for word in COMMANDS[name]]
     project = [] if name == "all" else ["--project", PROJECT]
-    return ["fold", *words, *project, "--store", filled.store]
+    return ["fold", *arguments, *project, "--store", hostile_store.store]
 
 
 def forbidden(text: str) -> set[str]:
     """Characters that control a terminal or change the direction of text."""
-    return {c for c in text if (c < " " or "\x7f" <= c < "\xa0" or c in TURNING) and c not in ALLOWED}
+    return {c for c in text if (c < " " or "\x7f" <= c < "\xa0" or c in BIDI) and c not in ALLOWED}
 
 
 @pytest.mark.parametrize("columns", [80, 40])
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_no_text_of_the_store_draws_on_a_terminal(hostile: Filled, name: str, columns: int) -> None:
-    seen = on_terminal(*words_of(name, hostile), columns=columns)
-    drawn = without_colours(seen)
-    assert forbidden(seen) == set()
+def test_no_stored_text_controls_the_terminal(hostile: HostileStore, name: str, columns: int) -> None:
+    output = on_terminal(*arguments_of(name, hostile), columns=columns)
+    drawn = without_colours(output)
+    assert forbidden(output) == set()
     assert "\x1b" not in drawn
     assert "\r" not in drawn
     assert max(cell_len(line) for line in drawn.splitlines()) <= columns
@@ -75,8 +76,8 @@ def test_no_text_of_the_store_draws_on_a_terminal(hostile: Filled, name: str, co
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_a_pipe_gets_plain_text_and_no_drawing(call: Call, hostile: Filled, name: str) -> None:
-    ran = call(*words_of(name, hostile))
+def test_a_pipe_gets_plain_text(call: Call, hostile: HostileStore, name: str) -> None:
+    ran = call(*arguments_of(name, hostile))
     text = ran.out.decode()
     assert ran.code == 0
     assert forbidden(text) == set()
@@ -84,29 +85,29 @@ def test_a_pipe_gets_plain_text_and_no_drawing(call: Call, hostile: Filled, name
     assert name in ("all", "status") or all(escaped in text for escaped in ESCAPED)
 
 
-def test_tail_shows_hostile_texts_as_text(hostile: Filled) -> None:
+def test_tail_escapes_hostile_texts(hostile: HostileStore) -> None:
     argv = ["fold", "tail", "--since-start", "--all", "--store", hostile.store]
     terminal = Terminal(*argv, columns=200)
     terminal.until("✗ failed")
     terminal.process.send_signal(signal.SIGINT)
-    code, seen = terminal.finish()
+    code, output = terminal.finish()
     assert code == 0
-    assert forbidden(seen) == set()
-    assert "\x1b" not in without_colours(seen).replace("^C", "")
-    assert "\\x1b[2J" in seen
+    assert forbidden(output) == set()
+    assert "\x1b" not in without_colours(output).replace("^C", "")
+    assert "\\x1b[2J" in output
 
 
-def test_search_marks_the_words_that_were_looked_for(hostile: Filled) -> None:
-    seen = on_terminal("fold", "search", "NEED", "--store", hostile.store)
-    assert "\x1b[1;33mneedle\x1b[0m" in seen
+def test_search_highlights_the_words_of_the_query(hostile: HostileStore) -> None:
+    output = on_terminal("fold", "search", "NEED", "--store", hostile.store)
+    assert "\x1b[1;33mneedle\x1b[0m" in output
     assert "no summary has all of these words" in on_terminal("fold", "search", "nothing", "--store", hostile.store)
 
 
-def test_what_draws_is_loaded_for_a_terminal_alone(hostile: Filled) -> None:
+def test_rich_is_imported_only_for_a_terminal(hostile: HostileStore) -> None:
     script = (
         "import sys; from contextfold.cli.main import main; main(sys.argv[1:]);"
         " sys.exit(any(name.partition('.')[0] == 'rich' for name in sys.modules))"
     )
     for name in sorted(COMMANDS):
-        argv = [sys.executable, "-c", script, *map(str, words_of(name, hostile))]
+        argv = [sys.executable, "-c", script, *map(str, arguments_of(name, hostile))]
         assert subprocess.run(argv, stdout=subprocess.DEVNULL, check=False).returncode == 0, name

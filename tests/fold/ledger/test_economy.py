@@ -1,6 +1,6 @@
-"""Made-up conversations through the projection, the proxy's reader and the ledger, against a simulated prompt cache.
+"""Generated conversations through the projection, the proxy's reader and the ledger, compared with a simulated cache.
 
-A small sample; `python -m bench.economy` replays recorded shapes.
+This is a small sample; `python -m bench.economy` replays recorded shapes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SEEDS = [seed for seed in range(times(16, 60)) if len(made_up_shape(seed).turns)
 
 @covers("proxy.md#ledger-baseline", "proxy.md#cold-results", "proxy.md#guidance")
 @pytest.mark.parametrize("is_1h", [False, True])
-def test_cold_results_never_cost_and_the_ledger_agrees_with_the_cache(is_1h: bool) -> None:
+def test_leaving_out_cold_results_never_costs_more_and_the_ledger_agrees_with_the_cache(is_1h: bool) -> None:
     rows = [row for seed in SEEDS for row in compared(made_up_shape(seed), is_1h=is_1h)]
     for row in rows:
         assert row.off <= LEDGER_OFF_MAX, row

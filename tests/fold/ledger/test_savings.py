@@ -33,7 +33,7 @@ def request(
     model: str = "m",
     at: str = AT,
 ) -> RequestSent:
-    """A request; without an `after` nothing was folded."""
+    """A request. Without `after`, nothing was folded."""
     return RequestSent(
         n,
         at,
@@ -83,12 +83,12 @@ def test_without_folds_and_without_our_tools_both_cost_the_same() -> None:
     assert ledger.sums.cost_saved == 0
 
 
-def test_a_fold_saves_what_would_have_been_read_again() -> None:
+def test_a_fold_saves_the_tokens_that_would_have_been_read_again() -> None:
     sent, without = costs(ledger_of(FOLDED))
     assert without - sent == 3 * 4_000 * 10
 
 
-def test_what_our_tools_add_to_every_request_is_put_down_as_a_loss() -> None:
+def test_tokens_that_our_tools_add_to_requests_are_counted_as_a_loss() -> None:
     events = [replace(event, our_tokens=850) for event in (request(1, 5_000, None, cached(0, 5_000)),)]
     sent, without = costs(ledger_of(events))
     assert sent - without == 850 * 125
@@ -96,16 +96,16 @@ def test_what_our_tools_add_to_every_request_is_put_down_as_a_loss() -> None:
 
 def test_a_request_that_only_called_our_tools_would_not_have_been_made() -> None:
     first = request(1, 5_000, None, cached(0, 5_000, 50))
-    called = replace(request(2, 6_000, None, cached(5_000, 1_000, 300)), only_ours=True, our_output_tokens=300)
+    tool_request = replace(request(2, 6_000, None, cached(5_000, 1_000, 300)), only_ours=True, our_output_tokens=300)
     after = replace(request(3, 6_500, None, cached(6_000, 500, 80)), our_tokens=500)
-    ledger = ledger_of([first, called, after])
+    ledger = ledger_of([first, tool_request, after])
     assert ledger.sums.extra_requests == 1
     assert ledger.sums.output_tokens_without == 130
     # Without us there are two requests, and the second one writes the 1,000 new tokens.
     assert ledger.sums.cost_without == 5_000 * 125 + 50 * 500 + 5_000 * 10 + 1_000 * 125 + 80 * 500
 
 
-def test_after_a_pause_the_run_without_us_finds_the_cache_cold_too() -> None:
+def test_after_a_pause_the_cache_is_also_cold_for_the_run_without_us() -> None:
     later = request(3, 9_100, 5_100, cached(0, 5_100), at="2026-01-17T12:30:00Z")
     events = [*FOLDED[:2], replace(later, kept_tokens=5_000, results_dropped=3)]
     ledger = ledger_of(events)
@@ -113,26 +113,26 @@ def test_after_a_pause_the_run_without_us_finds_the_cache_cold_too() -> None:
     assert ledger.results_dropped == 3
 
 
-def test_a_prefix_that_was_warm_after_all_is_not_put_down_as_saved() -> None:
+def test_a_prefix_that_was_still_warm_is_not_counted_as_saved() -> None:
     later = request(3, 9_100, 5_100, cached(4_900, 200), at="2026-01-17T12:30:00Z")
     ledger = ledger_of([*FOLDED[:2], replace(later, kept_tokens=5_000)])
     assert ledger.sums.cost_without == ledger_of(FOLDED[:2]).sums.cost_without + 9_000 * 10 + 100 * 125
 
 
 @covers("proxy.md#cold-results")
-def test_a_prompt_that_was_still_cached_is_told_and_its_cache_is_taken_to_live_that_long() -> None:
-    """The second pause is shorter, and what was cut hides from the usage that the prompt would have been read."""
+def test_a_prompt_that_was_still_cached_is_counted_and_extends_the_assumed_cache_lifetime() -> None:
+    """The second pause is shorter. Its usage cannot show that the prompt was cached, because results were left out."""
     warm = replace(request(3, 9_100, None, cached(9_000, 100), at="2026-01-17T10:40:00Z"), warm_after_s=600)
-    cut = replace(request(4, 9_200, 5_200, cached(1_000, 4_200), at="2026-01-17T10:49:00Z"), kept_tokens=5_000)
-    ledger = ledger_of([*FOLDED[:2], warm, cut])
+    shortened = replace(request(4, 9_200, 5_200, cached(1_000, 4_200), at="2026-01-17T10:49:00Z"), kept_tokens=5_000)
+    ledger = ledger_of([*FOLDED[:2], warm, shortened])
     assert ledger.sums.warm_requests == 1
     assert ledger.sums.cost_without == ledger_of([*FOLDED[:2], warm]).sums.cost_without + 9_100 * 10 + 100 * 125
-    unknown = ledger_of([*FOLDED[:2], replace(warm, warm_after_s=0), cut])
+    unknown = ledger_of([*FOLDED[:2], replace(warm, warm_after_s=0), shortened])
     assert unknown.sums.cost_without > ledger.sums.cost_without
 
 
 @pytest.mark.parametrize(("read", "is_warm"), [(23_100, True), (21_500, False), (0, False)])
-def test_only_what_stands_behind_the_models_first_words_shows_whose_cache_it_was(read: int, is_warm: bool) -> None:
+def test_only_a_cache_read_beyond_the_opening_shows_a_warm_conversation(read: int, is_warm: bool) -> None:
     assert was_warm(cached(read, 40_000 - read), 41_600, 21_000) is is_warm
 
 
@@ -141,7 +141,7 @@ def test_one_hour_writes_are_priced_as_such() -> None:
     assert costs(ledger_of([event])) == (4_000 * 200 + 1_000 * 125,) * 2
 
 
-def test_a_host_that_compacts_starts_both_runs_anew() -> None:
+def test_a_compaction_by_the_host_restarts_both_runs() -> None:
     compacted = request(6, 2_000, None, cached(1_000, 1_000))
     grown = request(7, 2_500, None, cached(2_000, 500))
     before = ledger_of(FOLDED).sums.cost_saved
@@ -162,7 +162,7 @@ def test_a_model_with_known_prices_is_accounted_in_money() -> None:
     assert mixed["money"] is None
 
 
-def test_prices_of_ones_own_go_before_the_list() -> None:
+def test_configured_prices_override_the_catalog() -> None:
     own = MODELS.with_models(parse_models({"models": {"m": {"input": 1, "output": 2, "cache_read": 0.5}}}))
     ledger = ledger_of([request(1, 1_000, None, cached(0, 1_000))], LedgerPrices(own))
     assert ledger.sums.money_sent == 1_000 * 1_000
@@ -181,7 +181,7 @@ def test_prices_of_ones_own_go_before_the_list() -> None:
         {"models": {"m": {"context_tokens": 0}}},
     ],
 )
-def test_a_list_of_models_that_makes_no_sense_is_refused(tables: dict[str, object]) -> None:
+def test_an_invalid_list_of_models_is_refused(tables: dict[str, object]) -> None:
     with pytest.raises(ModelsInvalid):
         parse_models(tables)
 
@@ -189,9 +189,9 @@ def test_a_list_of_models_that_makes_no_sense_is_refused(tables: dict[str, objec
 @given(
     st.lists(st.sampled_from(["us.", "EU.", "apac.", "é.", "anthropic.", "models/", "a", "Claude-", "/", ".", "\n"]))
 )
-def test_a_name_is_found_without_what_gateways_put_before_it(parts: list[str]) -> None:
-    before = r"^(?:.*/)?(?:[a-z]{2,4}\.)?(?:anthropic\.|models/)?"
-    assert plain_name("".join(parts)) == re.sub(before, "", "".join(parts).lower(), count=1)
+def test_the_prefix_of_a_gateway_is_removed_from_a_model_name(parts: list[str]) -> None:
+    gateway_prefix = r"^(?:.*/)?(?:[a-z]{2,4}\.)?(?:anthropic\.|models/)?"
+    assert plain_name("".join(parts)) == re.sub(gateway_prefix, "", "".join(parts).lower(), count=1)
 
 
 def test_every_model_in_the_list_has_a_date_and_a_source() -> None:
@@ -199,54 +199,54 @@ def test_every_model_in_the_list_has_a_date_and_a_source() -> None:
     assert MODELS.prices("claude-fable-5-1-20261001") == TokenPrices(10_000, 50_000, 250, 12_500, 20_000)
 
 
-def test_the_calls_for_a_fold_are_put_down_to_that_fold() -> None:
-    called = replace(request(2, 5_100, None, cached(5_000, 100, 400)), only_ours=True, our_output_tokens=400)
+def test_the_calls_that_made_a_fold_are_charged_to_that_fold() -> None:
+    tool_request = replace(request(2, 5_100, None, cached(5_000, 100, 400)), only_ours=True, our_output_tokens=400)
     folded = request(3, 5_200, 3_200, cached(3_000, 200), FoldSeen("br_a", 2_000, 3_000))
-    ledger = ledger_of([FOLDED[0], called, folded])
+    ledger = ledger_of([FOLDED[0], tool_request, folded])
     assert [fold.branch_id for fold in ledger.costly] == ["br_a"]
     assert ledger.folds[0].saved == ledger.sums.cost_saved
 
 
-def test_days_add_up_to_the_whole() -> None:
+def test_the_sums_of_days_add_up_to_the_total() -> None:
     events = [*FOLDED, request(6, 9_600, 5_600, cached(0, 5_600), at="2026-01-18T10:30:00Z")]
     ledger = ledger_of(events)
     assert list(ledger.days) == ["2026-01-17", "2026-01-18"]
     assert ledger.days["2026-01-17"].plus(ledger.days["2026-01-18"]) == ledger.sums
 
 
-def test_a_longer_log_only_adds() -> None:
+def test_a_ledger_that_grows_event_by_event_equals_one_of_the_whole_log() -> None:
     book = LedgerBook(LedgerPrices())
     for event in FOLDED:
         book.take(event)
         assert encode(ledger_result(book.ledger())) == encode(ledger_result(ledger_of(FOLDED[: event.n])))
 
 
-def test_conversations_are_told_apart() -> None:
+def test_conversations_are_accounted_separately() -> None:
     other = [replace(event, conversation="sub", n=event.n + 5) for event in FOLDED]
     both: list[Event] = [event for pair in zip(FOLDED, other, strict=True) for event in pair]
     assert ledger_of(both).sums.cost_saved == 2 * ledger_of(FOLDED).sums.cost_saved
 
 
-def test_an_estimate_stands_in_where_the_provider_said_nothing() -> None:
+def test_requests_without_usage_are_estimated() -> None:
     events = [*FOLDED[:2], *(replace(event, cache_read_tokens=None, cache_write_tokens=None) for event in FOLDED[2:])]
     ledger = ledger_of(events)
     assert ledger.sums.estimated_requests == 3
     assert ledger.sums.cost_saved == ledger_of(FOLDED).sums.cost_saved
 
 
-def test_the_new_members_of_a_request_survive_the_log() -> None:
+def test_optional_members_of_a_request_survive_the_log() -> None:
     event = replace(FOLDED[2], kept_tokens=0, our_tokens=3, only_ours=True, conversation="c", new_blocks=2)
     assert from_json(to_json(event)) == event
 
 
-def test_a_request_without_a_model_is_read_again() -> None:
+def test_a_request_without_a_model_can_be_read_again() -> None:
     """The stored form omits an empty model, as that of other events does."""
     event = RequestSent(1, "2026-01-01T00:00:00Z", "gemini", "", 9, 9, 0, None, "", None, None, None, None)
     assert from_json(to_json(event)) == event
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_it_agrees_with_an_independent_account(way: str) -> None:
+def test_the_ledger_agrees_with_an_independent_simulation(way: str) -> None:
     for seed in range(times(6, 200)):
         for writes_1h in (False, True):
             agreement = compared(random_shape(seed), way, writes_1h=writes_1h)
@@ -257,7 +257,7 @@ def test_it_agrees_with_an_independent_account(way: str) -> None:
 
 @pytest.mark.skipif(not SHAPES.exists(), reason="the shapes of public conversations are not there")
 @pytest.mark.parametrize("way", WAYS)
-def test_it_agrees_on_the_shapes_of_public_conversations(way: str) -> None:
+def test_the_ledger_agrees_with_a_simulation_of_public_conversations(way: str) -> None:
     for conversation in list(read_shapes(SHAPES))[:: times(12, 1)]:
         agreement = compared(conversation, way)
         assert abs(agreement.off) <= OFF_MAX, agreement

@@ -13,7 +13,7 @@ from contextfold.fold.service.callers import Caller, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.overview import Overview
 from contextfold.scrub.standard import standard_scrubber
-from contextfold.stores.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 
 PROJECT = "/work/shop"
 
@@ -23,12 +23,12 @@ def test_stored_sums_are_read_as_they_were_written() -> None:
     assert sums_from(sums.as_members()) == sums
 
 
-def test_members_of_another_version_count_as_nothing() -> None:
+def test_unknown_members_of_stored_sums_are_ignored() -> None:
     assert sums_from({"requests": 3, "tokens_sent": "many", "unknown": 1}) == LedgerSums(requests=3)
     assert sums_from([]) == LedgerSums()
 
 
-def test_totals_still_have_what_ended_sessions_sent() -> None:
+def test_totals_still_include_ended_sessions() -> None:
     now = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
     async def act() -> tuple[Any, Any, Any]:

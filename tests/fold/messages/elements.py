@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 SPACE = b" \t\r\n"
-SIGNS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},:]', re.DOTALL)
+TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{},:]', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,12 @@ class Cut:
 
     def without(self, dropped: frozenset[int]) -> bytes:
         """The bytes without these elements, each removed together with the gap before the next element that stays."""
-        kept = [place for place in range(len(self.texts)) if place not in dropped]
+        remaining = [index for index in range(len(self.texts)) if index not in dropped]
         parts = [self.head]
-        for number, place in enumerate(kept):
-            parts.append(self.texts[place])
-            if number + 1 < len(kept):
-                parts.append(self.gaps[place])
+        for number, index in enumerate(remaining):
+            parts.append(self.texts[index])
+            if number + 1 < len(remaining):
+                parts.append(self.gaps[index])
         return b"".join((*parts, self.tail))
 
 
@@ -40,7 +40,7 @@ def cut(body: bytes, name: str) -> Cut | None:
     """Cuts a body, which must be JSON. Returns None if the object has no list of that name, or has the member twice."""
     if not body.lstrip(SPACE).startswith(b"{"):
         return None
-    values = [one for one in map(_value, _pieces(body, body.index(b"{"))) if one[0] == name]
+    values = [member for member in map(_value, _pieces(body, body.index(b"{"))) if member[0] == name]
     if len(values) != 1 or body[values[0][1] : values[0][1] + 1] != b"[":
         return None
     start = values[0][1]
@@ -62,22 +62,22 @@ class _Piece:
 def _pieces(body: bytes, bracket: int) -> Iterator[_Piece]:
     """The texts between the commas of one list or object, without the whitespace around them."""
     depth, begin = 0, bracket + 1
-    for sign in SIGNS.finditer(body, bracket):
-        text = sign.group()
+    for token in TOKENS.finditer(body, bracket):
+        text = token.group()
         depth += (text in (b"[", b"{")) - (text in (b"]", b"}"))
         if depth == 0 or (depth == 1 and text == b","):
-            told = body[begin : sign.start()]
-            if told.strip(SPACE):
-                first = begin + len(told) - len(told.lstrip(SPACE))
-                yield _Piece(body, first, first + len(told.strip(SPACE)))
-            begin = sign.end()
+            content = body[begin : token.start()]
+            if content.strip(SPACE):
+                first = begin + len(content) - len(content.lstrip(SPACE))
+                yield _Piece(body, first, first + len(content.strip(SPACE)))
+            begin = token.end()
         if depth == 0:
             return
 
 
 def _value(piece: _Piece) -> tuple[str, int]:
     """The name of a member, and where its value begins."""
-    name = SIGNS.match(piece.body, piece.first)
+    name = TOKENS.match(piece.body, piece.first)
     assert name
     colon = piece.body.index(b":", name.end()) + 1
     rest = piece.body[colon : piece.last]

@@ -1,6 +1,6 @@
 """The messages that a projection must send, computed from the script of a history, independently of src.
 
-What was done in a shorter history is known from it alone: nothing that comes later changes it.
+The expectation for the first messages of a history does not depend on later ones.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Closing:
     kind: str
     first: int
     end: int
-    # This is the message with the last result of the turn.
-    done_at: int
+    # The message with the last result of the turn.
+    closed_at: int
     # From this message on, the range is left out; -1 means that it is not left out yet.
-    made_at: int
+    left_out_from: int
     verdict: str
 
-    def holds(self, other: Closing) -> bool:
+    def contains(self, other: Closing) -> bool:
         return self is not other and self.first <= other.first and other.end <= self.end
 
 
@@ -41,29 +41,37 @@ class Expectation:
     closings: tuple[Closing, ...]
     # The open branches are listed outermost first.
     open: tuple[str, ...]
-    # These are the last messages of the turns that opened the branches.
+    # The last messages of the turns that opened the branches.
     opened_at: tuple[int, ...]
-    # This counts the returns and folds that failed or named no open branch.
+    # The number of returns and folds that failed or named no open branch.
     failures: int
 
     @property
     def folded(self) -> list[Closing]:
         """The closings that are left out, without those inside another."""
-        made = [one for one in self.closings if one.verdict == FOLD]
-        return [one for one in made if not any(other.holds(one) for other in _later(made, one))]
+        folded = [closing for closing in self.closings if closing.verdict == FOLD]
+        return [
+            closing
+            for closing in folded
+            if not any(other.contains(closing) for other in _possible_containers(folded, closing))
+        ]
 
     @property
     def unfolded(self) -> list[Closing]:
         """The closings that stay and are not inside anything that is left out."""
-        made = [one for one in self.closings if one.verdict == FOLD]
-        return [one for one in self.closings if one.verdict != FOLD and not any(other.holds(one) for other in made)]
+        folded = [closing for closing in self.closings if closing.verdict == FOLD]
+        return [
+            closing
+            for closing in self.closings
+            if closing.verdict != FOLD and not any(other.contains(closing) for other in folded)
+        ]
 
 
-def _later(made: list[Closing], one: Closing) -> list[Closing]:
-    """The closings that may hold this one. If two cover the same messages, only the later one may hold the other."""
-    place = next(number for number, each in enumerate(made) if each is one)
-    earlier = [each for each in made[:place] if (each.first, each.end) != (one.first, one.end)]
-    return [*earlier, *made[place + 1 :]]
+def _possible_containers(folded: list[Closing], closing: Closing) -> list[Closing]:
+    """The closings that may contain this one. If two cover the same messages, the later one contains the other."""
+    index = next(number for number, each in enumerate(folded) if each is closing)
+    earlier = [each for each in folded[:index] if (each.first, each.end) != (closing.first, closing.end)]
+    return [*earlier, *folded[index + 1 :]]
 
 
 def expected(history: History, count: int | None = None) -> Expectation:
@@ -71,17 +79,17 @@ def expected(history: History, count: int | None = None) -> Expectation:
     stack: list[tuple[str, int]] = []
     closings: list[Closing] = []
     effect_end, failures = -1, 0
-    for _, places in _turns(history, count):
-        step = history.steps[history.owners[places[0]]]
-        begin, end = _turn_start(history, places[0]), places[-1]
-        since = max([effect_end, *(place for place in range(begin) if history.words[place])])
-        work = next((place for place in range(since + 1, begin) if _is_models(history.messages[place])), begin)
-        for call in (call for place in places for _, call in history.answers[place]):
+    for _, indexes in _turns(history, count):
+        step = history.steps[history.step_indexes[indexes[0]]]
+        begin, end = _turn_start(history, indexes[0]), indexes[-1]
+        since = max([effect_end, *(index for index in range(begin) if history.user_texts[index])])
+        work = next((index for index in range(since + 1, begin) if _is_model_message(history.messages[index])), begin)
+        for call in (call for index in indexes for _, call in history.results[index]):
             if call.kind not in ("branch", "return", "fold", "rollback") or call.failed:
                 failures += call.kind in ("return", "fold")
                 continue
             if call.kind == "rollback":
-                stack = [one for one in stack if one[0] not in call.discarded]
+                stack = [entry for entry in stack if entry[0] not in call.discarded]
                 continue
             effect_end = end
             assert call.branch_id
@@ -91,7 +99,7 @@ def expected(history: History, count: int | None = None) -> Expectation:
                 continue
             first = work
             if call.kind == "return":
-                depth = next((number for number, one in enumerate(stack) if one[0] == call.branch_id), None)
+                depth = next((number for number, entry in enumerate(stack) if entry[0] == call.branch_id), None)
                 if depth is None:
                     failures += 1
                     work = begin
@@ -99,119 +107,130 @@ def expected(history: History, count: int | None = None) -> Expectation:
                 first = stack[depth][1] + 1
                 del stack[depth:]
             work = begin
-            one = Closing(call.branch_id, call.kind, first, begin, end, end + 1, FOLD)
-            if _ranges(history, one):
-                closings.append(_judged(history, one, thinks=step.thinks > 0, count=count))
-    return Expectation(tuple(closings), tuple(one for one, _ in stack), tuple(at for _, at in stack), failures)
+            closing = Closing(call.branch_id, call.kind, first, begin, end, end + 1, FOLD)
+            if _dropped_ranges(history, closing):
+                closings.append(_with_verdict(history, closing, turn_thinks=step.thinks > 0, count=count))
+    return Expectation(
+        tuple(closings), tuple(branch_id for branch_id, _ in stack), tuple(at for _, at in stack), failures
+    )
 
 
 def _turns(history: History, count: int) -> Iterator[tuple[int, list[int]]]:
     """The turns with calls whose results are all present, with the indexes of their messages."""
     for number, step in enumerate(history.steps):
-        places = [place for place, owner in enumerate(history.owners) if owner == number]
-        if step.kind == "turn" and step.calls and places and places[-1] < count:
-            yield number, places
+        indexes = [index for index, owner in enumerate(history.step_indexes) if owner == number]
+        if step.kind == "turn" and step.calls and indexes and indexes[-1] < count:
+            yield number, indexes
 
 
-def _judged(history: History, one: Closing, *, thinks: bool, count: int) -> Closing:
-    if any(_is_strange(history, place) for place in range(one.first, one.done_at + 1)):
-        return replace(one, verdict=KEEP)
-    prompt = max((place for place in range(one.done_at) if is_prompt(history, place)), default=0)
-    kept = [place for place in range(max(prompt, one.first), one.end) if _is_kept(history, place)]
-    has_thinking = any(_thinks(history, place) for place in kept)
-    if not history.binds_thinking or not (thinks or has_thinking):
-        return one
-    made_at = next((place for place in range(one.done_at + 1, count) if is_prompt(history, place)), -1)
-    return replace(one, made_at=made_at, verdict=FOLD if made_at >= 0 else WAIT)
+def _with_verdict(history: History, closing: Closing, *, turn_thinks: bool, count: int) -> Closing:
+    if any(_is_unknown(history, index) for index in range(closing.first, closing.closed_at + 1)):
+        return replace(closing, verdict=KEEP)
+    prompt = max((index for index in range(closing.closed_at) if is_prompt(history, index)), default=0)
+    kept_turns = [
+        index for index in range(max(prompt, closing.first), closing.end) if _is_in_quoting_turn(history, index)
+    ]
+    kept_turns_think = any(_message_has_thinking(history, index) for index in kept_turns)
+    if not history.binds_thinking or not (turn_thinks or kept_turns_think):
+        return closing
+    left_out_from = next((index for index in range(closing.closed_at + 1, count) if is_prompt(history, index)), -1)
+    return replace(closing, left_out_from=left_out_from, verdict=FOLD if left_out_from >= 0 else WAIT)
 
 
-def _is_models(message: Mapping[str, Any]) -> bool:
+def _is_model_message(message: Mapping[str, Any]) -> bool:
     if "role" in message:
         return message["role"] in ("assistant", "model")
     return not message["type"].endswith("_output") and message["type"] != "item_reference"
 
 
-def _turn_start(history: History, place: int) -> int:
+def _turn_start(history: History, index: int) -> int:
     """The first message of the turn: the Responses API does not mark where one answer ends and the next begins."""
-    while history.format == "openai-responses" and place and _is_models(history.messages[place - 1]):
-        place -= 1
-    return place
+    while history.format == "openai-responses" and index and _is_model_message(history.messages[index - 1]):
+        index -= 1
+    return index
 
 
-def _is_strange(history: History, place: int) -> bool:
-    return history.format != "anthropic" and history.steps[history.owners[place]].kind == "strange"
+def _is_unknown(history: History, index: int) -> bool:
+    return history.format != "anthropic" and history.steps[history.step_indexes[index]].kind == "unknown"
 
 
-def _stays(history: History, place: int) -> bool:
-    """Whether it is an instruction that stays. Anthropic allows one only after a user's message, never two in a row."""
-    return history.format != "anthropic" and history.messages[place].get("role") in ("system", "developer")
+def _is_kept_instruction(history: History, index: int) -> bool:
+    """Whether the message is an instruction that stays.
+
+    Anthropic allows one only after a user's message, never two in a row.
+    """
+    return history.format != "anthropic" and history.messages[index].get("role") in ("system", "developer")
 
 
-def is_prompt(history: History, place: int) -> bool:
-    """Whether the user said it after the model had finished, not while it worked."""
-    return is_spoken(history, place) and history.messages[place].get("role") != "system"
+def is_prompt(history: History, index: int) -> bool:
+    """Whether it is a text of the user that came after the model had finished, not while it worked."""
+    return is_user_message(history, index) and history.messages[index].get("role") != "system"
 
 
-def goes(history: History, place: int) -> bool:
-    return not _stays(history, place) and not is_spoken(history, place)
+def is_dropped(history: History, index: int) -> bool:
+    return not _is_kept_instruction(history, index) and not is_user_message(history, index)
 
 
-def is_spoken(history: History, place: int) -> bool:
-    """Whether the message has words of the user and no results."""
-    return bool(history.words[place]) and not history.answers[place]
+def is_user_message(history: History, index: int) -> bool:
+    """Whether the message has texts of the user and no results."""
+    return bool(history.user_texts[index]) and not history.results[index]
 
 
-def _is_kept(history: History, place: int) -> bool:
-    """Whether the message belongs to a turn in whose results the host has put the user's words.
+def _is_in_quoting_turn(history: History, index: int) -> bool:
+    """Whether the message belongs to a turn in whose results the host has quoted the user.
 
     Such a turn begins with the first message of the model.
     """
-    if _is_models(history.messages[place]):
-        while place + 1 < len(history.messages) and _is_models(history.messages[place + 1]):
-            place += 1
-        place += 1
-    step = history.steps[history.owners[place]] if place < len(history.messages) else None
+    if _is_model_message(history.messages[index]):
+        while index + 1 < len(history.messages) and _is_model_message(history.messages[index + 1]):
+            index += 1
+        index += 1
+    step = history.steps[history.step_indexes[index]] if index < len(history.messages) else None
     return step is not None and step.kind == "turn" and bool(step.quoted) and bool(step.calls)
 
 
-def _ranges(history: History, one: Closing) -> list[range]:
+def _dropped_ranges(history: History, closing: Closing) -> list[range]:
     """The ranges of messages to leave out: those of the closing, divided at the turns that stay."""
     ranges: list[range] = []
-    start = one.first
-    for place in range(one.first, one.end + 1):
-        if place == one.end or _is_kept(history, place):
-            if any(goes(history, each) for each in range(start, place)):
-                ranges.append(range(start, place))
-            start = place + 1
+    start = closing.first
+    for index in range(closing.first, closing.end + 1):
+        if index == closing.end or _is_in_quoting_turn(history, index):
+            if any(is_dropped(history, each) for each in range(start, index)):
+                ranges.append(range(start, index))
+            start = index + 1
     return ranges
 
 
-def thinks(message: Mapping[str, Any]) -> bool:
+def has_thinking(message: Mapping[str, Any]) -> bool:
     content = message.get("content")
     return isinstance(content, list) and any(block["type"] in THOUGHTS for block in content)
 
 
-def _thinks(history: History, place: int) -> bool:
-    return thinks(history.messages[place])
+def _message_has_thinking(history: History, index: int) -> bool:
+    return has_thinking(history.messages[index])
 
 
 def sent_messages(history: History, count: int | None = None) -> list[Message]:
     """The list that must be sent."""
     count = len(history.messages) if count is None else count
-    seen = expected(history, count)
-    made = [one for one in seen.closings if one.verdict == FOLD] if history.binds_thinking else []
-    changes = [(places.start, one.made_at) for one in made for places in _ranges(history, one)]
-    inside = {place for one in seen.folded for places in _ranges(history, one) for place in places}
+    expectation = expected(history, count)
+    folded = [closing for closing in expectation.closings if closing.verdict == FOLD] if history.binds_thinking else []
+    changes = [
+        (dropped.start, closing.left_out_from) for closing in folded for dropped in _dropped_ranges(history, closing)
+    ]
+    inside = {
+        index for closing in expectation.folded for dropped in _dropped_ranges(history, closing) for index in dropped
+    }
     merges = history.format in PARTS
     sent: list[Message] = []
-    for place, message in enumerate(history.messages[:count]):
-        if place not in inside:
-            is_bare = thinks(message) and any(first <= place < made_at for first, made_at in changes)
+    for index, message in enumerate(history.messages[:count]):
+        if index not in inside:
+            is_bare = has_thinking(message) and any(first <= index < left_out_from for first, left_out_from in changes)
             sent.append(_without_thinking(message) if is_bare else message)
-        elif merges and history.words[place]:
+        elif merges and history.user_texts[index]:
             name = PARTS[history.format]
-            sent[-1] = {**sent[-1], name: [*sent[-1][name], *_words(message[name])]}
-        elif not merges and not goes(history, place):
+            sent[-1] = {**sent[-1], name: [*sent[-1][name], *_user_parts(message[name])]}
+        elif not merges and not is_dropped(history, index):
             sent.append(message)
     return sent
 
@@ -220,19 +239,19 @@ def _without_thinking(message: Message) -> Message:
     return {**message, "content": [block for block in message["content"] if block["type"] not in THOUGHTS]}
 
 
-def _words(content: Any) -> list[Message]:
+def _user_parts(content: Any) -> list[Message]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     results = [part for part in content if part.get("type") == "tool_result" or "functionResponse" in part]
     return [part for part in content if part not in results and not (results and part.get("text") == REMINDER)]
 
 
-def left_out(history: History, one: Closing) -> list[int]:
-    """The indexes of the messages that are not sent because of it."""
+def left_out(history: History, closing: Closing) -> list[int]:
+    """The indexes of the messages that are not sent because of this closing."""
     merges = history.format in PARTS
     return [
-        place
-        for places in _ranges(history, one)
-        for place in places
-        if goes(history, place) or (merges and is_spoken(history, place))
+        index
+        for dropped in _dropped_ranges(history, closing)
+        for index in dropped
+        if is_dropped(history, index) or (merges and is_user_message(history, index))
     ]

@@ -1,6 +1,6 @@
 """Generated histories: a script written in the format of one of the four APIs, as messages and as bytes of a request.
 
-All of it comes from a seed, so a failure is replayed with `history(format, seed)`. The beginning of a history does not
+All of it comes from a seed, so `generate_history(format, seed)` replays a failure. The beginning of a history does not
 depend on how far it is read: `body(n)` is the request as it was when there were n messages.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from tests.fold.messages.scripts import CLIENTS, REMINDER, Call, Step, Writer, spoken, truncated
+from tests.fold.messages.scripts import CLIENT_COUNT, REMINDER, Call, ScriptWriter, Step, result_text, truncated
 
 Format = Literal["anthropic", "openai-chat", "openai-responses", "gemini"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -23,7 +23,7 @@ LIST: dict[Format, str] = {
     "openai-responses": "input",
     "gemini": "contents",
 }
-# Whether Anthropic's model takes a thinking block only behind the very messages it was made behind.
+# Whether a model of Anthropic accepts a thinking block only after the same messages as when it was written.
 MODELS = {
     "m-1": True,
     "claude-3-7-sonnet-20250219": False,
@@ -46,12 +46,12 @@ class History:
     seed: str
     steps: Sequence[Step]
     messages: Sequence[Message]
-    # For each message, this is the step that it belongs to.
-    owners: Sequence[int]
-    # For each message, these are its results, each with the step of its call.
-    answers: Sequence[Sequence[tuple[int, Call]]]
-    # For each message, these are the words of the user in it.
-    words: Sequence[Sequence[str]]
+    # For each message, the index of its step.
+    step_indexes: Sequence[int]
+    # For each message, its results, each with the step of its call.
+    results: Sequence[Sequence[tuple[int, Call]]]
+    # For each message, the texts of the user in it.
+    user_texts: Sequence[Sequence[str]]
     head: bytes
     texts: Sequence[bytes]
     # A gap is the text between a message and the next.
@@ -63,61 +63,63 @@ class History:
     def body(self, count: int | None = None) -> bytes:
         return self.body_of(range(len(self.texts) if count is None else count))
 
-    def body_of(self, places: Sequence[int]) -> bytes:
+    def body_of(self, indexes: Sequence[int]) -> bytes:
         """The request with only these messages; the gap after a message stays with it."""
         parts = [self.head]
-        for number, place in enumerate(places):
-            parts.append(self.texts[place])
-            if number + 1 < len(places):
-                parts.append(self.gaps[place])
+        for number, index in enumerate(indexes):
+            parts.append(self.texts[index])
+            if number + 1 < len(indexes):
+                parts.append(self.gaps[index])
         return b"".join((*parts, self.tail))
 
     def __str__(self) -> str:
-        return f"{self.format} {self.seed!r} (messages.histories.history({self.format!r}, {self.seed!r}))"
+        return f"{self.format} {self.seed!r} (messages.histories.generate_history({self.format!r}, {self.seed!r}))"
 
 
-def history(format: Format, seed: str, *, odd: float | None = None) -> History:
-    dice = random.Random(f"{format} {seed}")
-    writer = Writer(dice, odd=dice.choice((0, 0, 0.15, 0.4)) if odd is None else odd)
-    steps = writer.write()
-    if dice.random() < 0.15:
-        steps = truncated(dice, steps)
-    if format == "openai-responses" and dice.random() < 0.2:
+def generate_history(format: Format, seed: str, *, irregular_chance: float | None = None) -> History:
+    rng = random.Random(f"{format} {seed}")
+    script_writer = ScriptWriter(
+        rng, irregular_chance=rng.choice((0, 0, 0.15, 0.4)) if irregular_chance is None else irregular_chance
+    )
+    steps = script_writer.write()
+    if rng.random() < 0.15:
+        steps = truncated(rng, steps)
+    if format == "openai-responses" and rng.random() < 0.2:
         steps = [part for step in steps for part in _one_by_one(step)]
-    teller = TELLERS[format](dice)
-    teller.tell(steps)
-    return _written(dice, format, seed, steps, teller)
+    message_writer = MESSAGE_WRITERS[format](rng)
+    message_writer.write(steps)
+    return _build_history(rng, format, seed, steps, message_writer)
 
 
-def heard(step: Step) -> list[str]:
-    """The words of the user that came with the results."""
-    return [*([step.quoted] if step.quoted else []), *step.beside]
+def user_texts_of(step: Step) -> list[str]:
+    """The texts of the user that came with the results."""
+    return [*([step.quoted] if step.quoted else []), *step.user_texts]
 
 
 def _one_by_one(step: Step) -> list[Step]:
     """The calls one at a time, each followed by its output, as some clients of the Responses API write them."""
     if len(step.calls) < 2:
         return [step]
-    first, *rest = (step.calls[place] for place in step.order)
+    first, *rest = (step.calls[index] for index in step.order)
     begin = replace(step, calls=(first,), order=(0,), quoted="")
     others = [Step("turn", calls=(call,), order=(0,)) for call in rest]
     return [begin, *others[:-1], replace(others[-1], quoted=step.quoted)]
 
 
-class Teller(ABC):
+class MessageWriter(ABC):
     """Writes steps as messages; the four APIs differ in what one step becomes."""
 
-    def __init__(self, dice: random.Random) -> None:
-        self.dice = dice
-        self.client = dice.randrange(CLIENTS)
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.client = rng.randrange(CLIENT_COUNT)
         self.messages: list[Message] = []
-        self.owners: list[int] = []
-        self.answers: list[list[tuple[int, Call]]] = []
-        self.words: list[list[str]] = []
+        self.step_indexes: list[int] = []
+        self.results: list[list[tuple[int, Call]]] = []
+        self.user_texts: list[list[str]] = []
         self.steps: Sequence[Step] = ()
         self.step = 0
 
-    def tell(self, steps: Sequence[Step]) -> None:
+    def write(self, steps: Sequence[Step]) -> None:
         self.steps = steps
         for self.step, step in enumerate(steps):
             match step.kind:
@@ -130,21 +132,21 @@ class Teller(ABC):
                 case "hosted":
                     self.hosted(step)
                 case _:
-                    self.strange(step)
+                    self.unknown(step)
 
-    def add(self, message: Message, *answers: Call, words: Sequence[str] = ()) -> None:
+    def add(self, message: Message, *results: Call, user_texts: Sequence[str] = ()) -> None:
         self.messages.append(message)
-        self.owners.append(self.step)
-        self.words.append(list(words))
-        self.answers.append([(self.step, call) for call in answers])
+        self.step_indexes.append(self.step)
+        self.user_texts.append(list(user_texts))
+        self.results.append([(self.step, call) for call in results])
 
-    def result(self, call: Call) -> str:
-        text = spoken(self.dice, self.client, call)
+    def text_of_result(self, call: Call) -> str:
+        text = result_text(self.rng, self.client, call)
         step = self.steps[self.step]
-        if step.quoted and call is step.calls[self.last_answered(step)]:
+        if step.quoted and call is step.calls[self.last_result_index(step)]:
             return f"{text}\n\n{step.quoted}"
-        if not isinstance(call.answer, str) and self.dice.random() < 0.15:
-            text += self.dice.choice(
+        if not isinstance(call.result, str) and self.rng.random() < 0.15:
+            text += self.rng.choice(
                 (
                     "\n\nBranch br_00000000000a is open: 1200 tokens.",
                     "\n<system-reminder>x</system-reminder>",
@@ -153,7 +155,7 @@ class Teller(ABC):
             )
         return text
 
-    def last_answered(self, step: Step) -> int:
+    def last_result_index(self, step: Step) -> int:
         return step.order[-1]
 
     @abstractmethod
@@ -166,14 +168,14 @@ class Teller(ABC):
     def turn(self, step: Step) -> None: ...
 
     @abstractmethod
-    def strange(self, step: Step) -> None: ...
+    def unknown(self, step: Step) -> None: ...
 
     def hosted(self, step: Step) -> None:  # noqa: B027 - a default
         """Does nothing, because most APIs have no tools of their own."""
 
 
-class Anthropic(Teller):
-    def _last(self) -> str:
+class Anthropic(MessageWriter):
+    def _last_role(self) -> str:
         return str(self.messages[-1]["role"]) if self.messages else ""
 
     def say(self, step: Step) -> None:
@@ -182,13 +184,13 @@ class Anthropic(Teller):
             source = {"type": "base64", "media_type": "image/png", "data": PNG}
             blocks.insert(0, {"type": "image", "source": source})
         # The API allows only the model's message after an instruction.
-        if self._last() == "system":
-            for told in (self.messages, self.owners, self.answers, self.words):
-                told.pop()
-        if self._last() != "user":
-            content = blocks if len(blocks) > 1 or self.dice.random() < 0.5 else step.text
-            return self.add({"role": "user", "content": content}, words=[step.text])
-        self.words[-1].append(step.text)
+        if self._last_role() == "system":
+            for values in (self.messages, self.step_indexes, self.results, self.user_texts):
+                values.pop()
+        if self._last_role() != "user":
+            content = blocks if len(blocks) > 1 or self.rng.random() < 0.5 else step.text
+            return self.add({"role": "user", "content": content}, user_texts=[step.text])
+        self.user_texts[-1].append(step.text)
         before = self.messages[-1]["content"]
         self.messages[-1]["content"] = (
             [{"type": "text", "text": before}] if isinstance(before, str) else before
@@ -196,74 +198,74 @@ class Anthropic(Teller):
         return None
 
     def system(self, step: Step) -> None:
-        if self._last() == "user":
-            text = [{"type": "text", "text": step.text}] if self.dice.random() < 0.3 else step.text
-            self.add({"role": "system", "content": text}, words=[step.quoted] if step.quoted else [])
+        if self._last_role() == "user":
+            text = [{"type": "text", "text": step.text}] if self.rng.random() < 0.3 else step.text
+            self.add({"role": "system", "content": text}, user_texts=[step.quoted] if step.quoted else [])
 
     def turn(self, step: Step) -> None:
         blocks: list[Message] = []
         for _ in range(step.thinks):
-            signed = f"{self.dice.getrandbits(64):x}="
-            redacted = self.dice.random() < 0.2
+            signed = f"{self.rng.getrandbits(64):x}="
+            redacted = self.rng.random() < 0.2
             thought = {"type": "thinking", "thinking": step.text, "signature": signed}
             blocks.append({"type": "redacted_thinking", "data": signed} if redacted else thought)
         if step.text:
             blocks.append({"type": "text", "text": step.text})
         for call in step.calls:
             blocks.append({"type": "tool_use", "id": f"toolu_{call.id}", "name": call.name, "input": call.arguments})
-        plain = len(blocks) == 1 and not step.calls and self.dice.random() < 0.5
+        plain = len(blocks) == 1 and not step.calls and self.rng.random() < 0.5
         self.add({"role": "assistant", "content": step.text if plain else blocks})
         if step.calls:
-            answered = [step.calls[place] for place in step.order]
-            results = [self._result(call) for call in answered]
-            results += [{"type": "text", "text": text} for text in step.beside]
-            if step.reminded:
+            calls_in_order = [step.calls[index] for index in step.order]
+            results = [self._result(call) for call in calls_in_order]
+            results += [{"type": "text", "text": text} for text in step.user_texts]
+            if step.has_reminder:
                 results.append({"type": "text", "text": REMINDER})
-            self.add({"role": "user", "content": results}, *answered, words=heard(step))
+            self.add({"role": "user", "content": results}, *calls_in_order, user_texts=user_texts_of(step))
 
     def _result(self, call: Call) -> Message:
-        text, dice = self.result(call), self.dice
+        text, rng = self.text_of_result(call), self.rng
         content: Any = text
-        if call.picture or dice.random() < 0.6:
+        if call.picture or rng.random() < 0.6:
             content = [{"type": "text", "text": text}]
-            if dice.random() < 0.1:
+            if rng.random() < 0.1:
                 content.append({"type": "text", "text": "You are in a branch; return when done."})
         if call.picture:
             source = {"type": "base64", "media_type": "image/png", "data": PNG}
             content.append({"type": "image", "source": source})
-        told: Message = {"type": "tool_result", "tool_use_id": f"toolu_{call.id}", "content": content}
-        if call.failed or dice.random() < 0.3:
-            told["is_error"] = call.failed
-        return told
+        block: Message = {"type": "tool_result", "tool_use_id": f"toolu_{call.id}", "content": content}
+        if call.failed or rng.random() < 0.3:
+            block["is_error"] = call.failed
+        return block
 
-    def strange(self, step: Step) -> None:
-        if self._last() == "assistant":
+    def unknown(self, step: Step) -> None:
+        if self._last_role() == "assistant":
             return
-        asked = f"srvtoolu_{self.dice.getrandbits(60):015x}"
+        call_id = f"srvtoolu_{self.rng.getrandbits(60):015x}"
         blocks = [
-            {"type": "server_tool_use", "id": asked, "name": "web_search", "input": {"query": step.text}},
-            {"type": "web_search_tool_result", "tool_use_id": asked, "content": []},
+            {"type": "server_tool_use", "id": call_id, "name": "web_search", "input": {"query": step.text}},
+            {"type": "web_search_tool_result", "tool_use_id": call_id, "content": []},
             {"type": "text", "text": step.text},
         ]
         self.add({"role": "assistant", "content": blocks})
-        self.add({"role": "user", "content": f"Go on: {step.text}"}, words=[f"Go on: {step.text}"])
+        self.add({"role": "user", "content": f"Go on: {step.text}"}, user_texts=[f"Go on: {step.text}"])
 
 
-class Chat(Teller):
-    def __init__(self, dice: random.Random) -> None:
-        super().__init__(dice)
+class Chat(MessageWriter):
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
         # Some servers number the calls of each turn from the beginning again.
-        self.counts_calls = dice.random() < 0.2
+        self.counts_calls = rng.random() < 0.2
 
     def say(self, step: Step) -> None:
         parts: list[Message] = [{"type": "text", "text": step.text}]
         if step.picture:
             parts.append({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}})
-        content = parts if step.picture or self.dice.random() < 0.3 else step.text
-        self.add({"role": "user", "content": content}, words=[step.text])
+        content = parts if step.picture or self.rng.random() < 0.3 else step.text
+        self.add({"role": "user", "content": content}, user_texts=[step.text])
 
     def system(self, step: Step) -> None:
-        self.add({"role": self.dice.choice(("system", "developer")), "content": step.text})
+        self.add({"role": self.rng.choice(("system", "developer")), "content": step.text})
 
     def turn(self, step: Step) -> None:
         message: Message = {"role": "assistant", "content": step.text or None}
@@ -281,35 +283,35 @@ class Chat(Teller):
                 for call in step.calls
             ]
         self.add(message)
-        for place in step.order:
-            call = step.calls[place]
-            text = self.result(call)
-            content = [{"type": "text", "text": text}] if self.dice.random() < 0.2 else text
-            words = [step.quoted] if step.quoted and place == step.order[-1] else []
-            self.add({"role": "tool", "tool_call_id": ids[call.id], "content": content}, call, words=words)
+        for index in step.order:
+            call = step.calls[index]
+            text = self.text_of_result(call)
+            content = [{"type": "text", "text": text}] if self.rng.random() < 0.2 else text
+            user_texts = [step.quoted] if step.quoted and index == step.order[-1] else []
+            self.add({"role": "tool", "tool_call_id": ids[call.id], "content": content}, call, user_texts=user_texts)
 
-    def strange(self, step: Step) -> None:
+    def unknown(self, step: Step) -> None:
         called = {"name": "legacy", "arguments": json.dumps({"q": step.text})}
         self.add({"role": "assistant", "content": None, "function_call": called})
         self.add({"role": "function", "name": "legacy", "content": step.text})
 
 
-class Responses(Teller):
+class Responses(MessageWriter):
     def say(self, step: Step) -> None:
         parts: list[Message] = [{"type": "input_text", "text": step.text}]
         if step.picture:
             parts.append({"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"})
-        self._message("user", parts if step.picture or self.dice.random() < 0.5 else step.text, words=[step.text])
+        self._message("user", parts if step.picture or self.rng.random() < 0.5 else step.text, user_texts=[step.text])
 
-    def _message(self, role: str, content: Any, words: Sequence[str] = ()) -> None:
-        typed = {"type": "message"} if self.dice.random() < 0.5 else {}
-        self.add({**typed, "role": role, "content": content}, words=words)
+    def _message(self, role: str, content: Any, user_texts: Sequence[str] = ()) -> None:
+        typed = {"type": "message"} if self.rng.random() < 0.5 else {}
+        self.add({**typed, "role": role, "content": content}, user_texts=user_texts)
 
     def system(self, step: Step) -> None:
-        self._message(self.dice.choice(("system", "developer")), step.text)
+        self._message(self.rng.choice(("system", "developer")), step.text)
 
     def _think(self) -> None:
-        secret = f"{self.dice.getrandbits(64):x}"
+        secret = f"{self.rng.getrandbits(64):x}"
         self.add({"type": "reasoning", "id": f"rs_{secret}", "summary": [], "encrypted_content": secret})
 
     def turn(self, step: Step) -> None:
@@ -317,60 +319,60 @@ class Responses(Teller):
             self._think()
         if step.text:
             self._message(
-                "assistant", [{"type": "output_text", "text": step.text}] if self.dice.random() < 0.7 else step.text
+                "assistant", [{"type": "output_text", "text": step.text}] if self.rng.random() < 0.7 else step.text
             )
             if step.thinks > 1 and step.calls:
                 self._think()
         for call in step.calls:
-            named = {"id": f"fc_{call.id}"} if self.dice.random() < 0.5 else {}
-            asked = {"call_id": f"call_{call.id}", "name": call.name, "arguments": json.dumps(call.arguments)}
-            self.add({"type": "function_call", **named, **asked})
+            id_member = {"id": f"fc_{call.id}"} if self.rng.random() < 0.5 else {}
+            call_members = {"call_id": f"call_{call.id}", "name": call.name, "arguments": json.dumps(call.arguments)}
+            self.add({"type": "function_call", **id_member, **call_members})
         if step.thinks and not step.text and not step.calls:
             self._message("assistant", "Done.")
-        for place in step.order:
-            call = step.calls[place]
-            output: Any = self.result(call)
-            if call.picture or self.dice.random() < 0.2:
+        for index in step.order:
+            call = step.calls[index]
+            output: Any = self.text_of_result(call)
+            if call.picture or self.rng.random() < 0.2:
                 output = [{"type": "input_text", "text": output}]
             if call.picture:
                 output.append({"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"})
-            words = [step.quoted] if step.quoted and place == step.order[-1] else []
+            user_texts = [step.quoted] if step.quoted and index == step.order[-1] else []
             item = {"type": "function_call_output", "call_id": f"call_{call.id}", "output": output}
-            self.add(item, call, words=words)
+            self.add(item, call, user_texts=user_texts)
 
-    def strange(self, step: Step) -> None:
-        self.add({"type": "item_reference", "id": f"msg_{self.dice.getrandbits(60):015x}"})
+    def unknown(self, step: Step) -> None:
+        self.add({"type": "item_reference", "id": f"msg_{self.rng.getrandbits(60):015x}"})
 
     def hosted(self, step: Step) -> None:
         if self.messages and "call_id" in self.messages[-1] and "output" not in self.messages[-1]:
             return
-        named = f"{self.dice.getrandbits(60):015x}"
-        if self.dice.random() < 0.4:
-            kind = self.dice.choice(("web_search_call", "mcp_call", "code_interpreter_call", "file_search_call"))
-            self.add({"type": kind, "id": f"h_{named}", "name": "search", "arguments": "{}", "output": step.text})
+        item_id = f"{self.rng.getrandbits(60):015x}"
+        if self.rng.random() < 0.4:
+            kind = self.rng.choice(("web_search_call", "mcp_call", "code_interpreter_call", "file_search_call"))
+            self.add({"type": kind, "id": f"h_{item_id}", "name": "search", "arguments": "{}", "output": step.text})
             return
-        kind = self.dice.choice(("local_shell_call", "shell_call", "apply_patch_call", "computer_call"))
-        self.add({"type": kind, "call_id": f"call_{named}", "action": {"command": step.text}})
-        self.add({"type": f"{kind}_output", "call_id": f"call_{named}", "output": step.text})
+        kind = self.rng.choice(("local_shell_call", "shell_call", "apply_patch_call", "computer_call"))
+        self.add({"type": kind, "call_id": f"call_{item_id}", "action": {"command": step.text}})
+        self.add({"type": f"{kind}_output", "call_id": f"call_{item_id}", "output": step.text})
 
 
-class Gemini(Teller):
-    def __init__(self, dice: random.Random) -> None:
-        super().__init__(dice)
-        self.has_ids = dice.random() < 0.6
-        self.signs = dice.random() < 0.5
+class Gemini(MessageWriter):
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self.has_ids = rng.random() < 0.6
+        self.signs = rng.random() < 0.5
 
-    def _last(self) -> str:
+    def _last_role(self) -> str:
         return str(self.messages[-1]["role"]) if self.messages else ""
 
     def say(self, step: Step) -> None:
         parts: list[Message] = [{"text": step.text}]
         if step.picture:
             parts.append({"inlineData": {"mimeType": "image/png", "data": PNG}})
-        if self._last() != "user":
-            return self.add({"role": "user", "parts": parts}, words=[step.text])
+        if self._last_role() != "user":
+            return self.add({"role": "user", "parts": parts}, user_texts=[step.text])
         self.messages[-1]["parts"] += parts
-        self.words[-1].append(step.text)
+        self.user_texts[-1].append(step.text)
         return None
 
     def system(self, step: Step) -> None:
@@ -378,48 +380,48 @@ class Gemini(Teller):
 
     def turn(self, step: Step) -> None:
         parts: list[Message] = []
-        signed = {"thoughtSignature": f"{self.dice.getrandbits(64):x}"} if self.signs else {}
+        signed = {"thoughtSignature": f"{self.rng.getrandbits(64):x}"} if self.signs else {}
         if step.thinks > 1:
             parts.append({"text": "Hm.", "thought": True})
         if step.text:
             parts.append({"text": step.text})
         for call in step.calls:
-            asked = {"name": call.name, "args": call.arguments} | ({"id": call.id} if self.has_ids else {})
-            parts.append({"functionCall": asked, **signed})
+            function_call = {"name": call.name, "args": call.arguments} | ({"id": call.id} if self.has_ids else {})
+            parts.append({"functionCall": function_call, **signed})
             signed = {}
-        if self._last() == "model":
+        if self._last_role() == "model":
             self.say(Step("say", "And?"))
         self.add({"role": "model", "parts": parts})
         if step.calls:
             # Without ids, calls of one tool are answered in the order in which they were made.
-            answered = [step.calls[place] for place in (step.order if self.has_ids else sorted(step.order))]
-            results: list[Message] = [self._response(call) for call in answered]
-            results += [{"text": text} for text in step.beside]
-            if step.reminded:
+            calls_in_order = [step.calls[index] for index in (step.order if self.has_ids else sorted(step.order))]
+            results: list[Message] = [self._response(call) for call in calls_in_order]
+            results += [{"text": text} for text in step.user_texts]
+            if step.has_reminder:
                 results.append({"text": REMINDER})
-            self.add({"role": "user", "parts": results}, *answered, words=heard(step))
+            self.add({"role": "user", "parts": results}, *calls_in_order, user_texts=user_texts_of(step))
 
-    def last_answered(self, step: Step) -> int:
+    def last_result_index(self, step: Step) -> int:
         return step.order[-1] if self.has_ids else max(step.order)
 
     def _response(self, call: Call) -> Message:
-        text = self.result(call)
-        response: Message = {self.dice.choice(("output", "result")): text}
+        text = self.text_of_result(call)
+        response: Message = {self.rng.choice(("output", "result")): text}
         is_quoting = text.endswith("</system-reminder>")
-        if not isinstance(call.answer, str) and not call.failed and not is_quoting and self.dice.random() < 0.3:
-            response = dict(call.answer)
+        if not isinstance(call.result, str) and not call.failed and not is_quoting and self.rng.random() < 0.3:
+            response = dict(call.result)
         if call.failed:
             response = {"error": text}
-        named = {"id": call.id} if self.has_ids else {}
-        return {"functionResponse": {"name": call.name, "response": response, **named}}
+        id_member = {"id": call.id} if self.has_ids else {}
+        return {"functionResponse": {"name": call.name, "response": response, **id_member}}
 
-    def strange(self, step: Step) -> None:
-        if self._last() == "user":
+    def unknown(self, step: Step) -> None:
+        if self._last_role() == "user":
             self.add({"role": "model", "parts": [{"toolCall": {"query": step.text}}]})
-            self.add({"role": "user", "parts": [{"text": f"Go on: {step.text}"}]}, words=[f"Go on: {step.text}"])
+            self.add({"role": "user", "parts": [{"text": f"Go on: {step.text}"}]}, user_texts=[f"Go on: {step.text}"])
 
 
-TELLERS: dict[Format, type[Teller]] = {
+MESSAGE_WRITERS: dict[Format, type[MessageWriter]] = {
     "anthropic": Anthropic,
     "openai-chat": Chat,
     "openai-responses": Responses,
@@ -427,40 +429,44 @@ TELLERS: dict[Format, type[Teller]] = {
 }
 
 
-def _written(dice: random.Random, format: Format, seed: str, steps: Sequence[Step], teller: Teller) -> History:
-    messages = teller.messages
-    members = _members(dice, format, messages)
+def _build_history(
+    rng: random.Random, format: Format, seed: str, steps: Sequence[Step], message_writer: MessageWriter
+) -> History:
+    messages = message_writer.messages
+    members = _members(rng, format, messages)
     names = list(members)
-    dice.shuffle(names)
-    cut = dice.randint(0, len(names))
-    style = dice.choice(("compact", "compact", "plain", "plain", "indented", "ascii", "wild"))
-    write = Pen(dice, style)
-    colon = write.text(LIST[format]) + write.gap(":")
+    rng.shuffle(names)
+    split = rng.randint(0, len(names))
+    style = rng.choice(("compact", "compact", "plain", "plain", "indented", "ascii", "wild"))
+    writer = JsonWriter(rng, style)
+    colon = writer.text(LIST[format]) + writer.gap(":")
     head = "{" + "".join(
-        write.text(one) + write.gap(":") + write.text(members[one]) + write.gap(",") for one in names[:cut]
+        writer.text(name) + writer.gap(":") + writer.text(members[name]) + writer.gap(",") for name in names[:split]
     )
-    tail = "".join(write.gap(",") + write.text(one) + write.gap(":") + write.text(members[one]) for one in names[cut:])
+    tail = "".join(
+        writer.gap(",") + writer.text(name) + writer.gap(":") + writer.text(members[name]) for name in names[split:]
+    )
     return History(
         format,
         seed,
         steps,
         messages,
-        teller.owners,
-        teller.answers,
-        teller.words,
-        (write.gap("") + head + colon + write.gap("[")).encode(),
-        [write.text(message).encode() for message in messages],
-        [write.gap(",").encode() for _ in messages],
-        (write.gap("]") + tail + "}" + write.gap("")).encode(),
+        message_writer.step_indexes,
+        message_writer.results,
+        message_writer.user_texts,
+        (writer.gap("") + head + colon + writer.gap("[")).encode(),
+        [writer.text(message).encode() for message in messages],
+        [writer.gap(",").encode() for _ in messages],
+        (writer.gap("]") + tail + "}" + writer.gap("")).encode(),
         members["model"],
         format == "anthropic" and MODELS[members["model"]] and members.get("thinking") != FORGIVING,
     )
 
 
-def _members(dice: random.Random, format: Format, messages: Sequence[Message]) -> dict[str, Any]:
+def _members(rng: random.Random, format: Format, messages: Sequence[Message]) -> dict[str, Any]:
     """The other members of the request; some of them look like the list."""
     schema = {"type": "object", "properties": {"messages": {"type": "array"}, "input": {"type": "string"}}}
-    members: dict[str, Any] = {"model": "m-1", "stream": dice.random() < 0.5, "metadata": {"user_id": "messages"}}
+    members: dict[str, Any] = {"model": "m-1", "stream": rng.random() < 0.5, "metadata": {"user_id": "messages"}}
     if format != "anthropic":
         named: Message = {"name": "context_branch", "parameters": schema}
         chat = {"type": "function", "function": named}
@@ -470,27 +476,27 @@ def _members(dice: random.Random, format: Format, messages: Sequence[Message]) -
             members["tools"] = [chat if format == "openai-chat" else {"type": "function", **named}]
         members["unknown_member"] = {"messages": [{"role": "user"}], "input": []}
         return members
-    members["model"] = dice.choice(("m-1", *MODELS))
-    if dice.random() < 0.5:
-        members["thinking"] = dice.choice(({"type": "adaptive"}, FORGIVING))
+    members["model"] = rng.choice(("m-1", *MODELS))
+    if rng.random() < 0.5:
+        members["thinking"] = rng.choice(({"type": "adaptive"}, FORGIVING))
     members |= {"max_tokens": 4096, "system": [{"type": "text", "text": "Be brief."}]}
     members["tools"] = [{"name": "Bash", "input_schema": schema}]
-    if dice.random() < 0.5:
+    if rng.random() < 0.5:
         mark = {"cache_control": {"type": "ephemeral"}}
         members["system"][0] |= mark
         members["tools"][0] |= mark
-        for message in dice.sample(list(messages), min(2, len(messages))):
+        for message in rng.sample(list(messages), min(2, len(messages))):
             block = message["content"][-1]
             if isinstance(block, dict) and "thinking" not in block["type"]:
                 block |= mark
     return members
 
 
-class Pen:
+class JsonWriter:
     """Writes JSON in one of several styles, all of which are valid."""
 
-    def __init__(self, dice: random.Random, style: str) -> None:
-        self._dice, self._style = dice, style
+    def __init__(self, rng: random.Random, style: str) -> None:
+        self._rng, self._style = rng, style
 
     def text(self, value: Any) -> str:
         match self._style:
@@ -502,7 +508,7 @@ class Pen:
                 return json.dumps(value, ensure_ascii=False, indent=2)
             case "ascii":
                 return json.dumps(value)
-        return self._wild(value)
+        return self._irregular(value)
 
     def gap(self, sign: str) -> str:
         match self._style:
@@ -515,22 +521,24 @@ class Pen:
         return f"{sign} "
 
     def _space(self) -> str:
-        return self._dice.choice(("", "", " ", "\n", "\t", "\r\n  "))
+        return self._rng.choice(("", "", " ", "\n", "\t", "\r\n  "))
 
-    def _wild(self, value: Any) -> str:
+    def _irregular(self, value: Any) -> str:
         if isinstance(value, dict):
-            told = (f"{self._wild(name)}{self.gap(':')}{self._wild(member)}" for name, member in value.items())
-            return "{" + self._space() + self.gap(",").join(told) + self._space() + "}"
+            members = (
+                f"{self._irregular(name)}{self.gap(':')}{self._irregular(member)}" for name, member in value.items()
+            )
+            return "{" + self._space() + self.gap(",").join(members) + self._space() + "}"
         if isinstance(value, list):
-            return "[" + self._space() + self.gap(",").join(map(self._wild, value)) + self._space() + "]"
+            return "[" + self._space() + self.gap(",").join(map(self._irregular, value)) + self._space() + "]"
         return self._string(value) if isinstance(value, str) else json.dumps(value)
 
     def _string(self, value: str) -> str:
         """Writes some characters as escapes that are not necessary, also in names of tools and members."""
-        dice, parts, begin = self._dice, [], 0
-        for place in sorted(dice.choices(range(len(value) + 1), k=dice.randint(0, 3))):
-            if begin <= place < len(value) and value[place].isascii():
-                parts += [json.dumps(value[begin:place])[1:-1], f"\\u{ord(value[place]):04X}"]
-                begin = place + 1
-        rest = json.dumps(value[begin:], ensure_ascii=dice.random() < 0.5)[1:-1]
+        rng, parts, begin = self._rng, [], 0
+        for index in sorted(rng.choices(range(len(value) + 1), k=rng.randint(0, 3))):
+            if begin <= index < len(value) and value[index].isascii():
+                parts += [json.dumps(value[begin:index])[1:-1], f"\\u{ord(value[index]):04X}"]
+                begin = index + 1
+        rest = json.dumps(value[begin:], ensure_ascii=rng.random() < 0.5)[1:-1]
         return '"' + "".join((*parts, rest.replace("/", "\\/"))) + '"'

@@ -1,6 +1,7 @@
-"""Requests nobody should send: histories with something broken in them, JSON in strange hands, and bytes that are none.
+"""Requests that no client should send: broken histories, unusual JSON, and bytes that are not JSON.
 
-From a seed, like the histories they are made of. Some happen to be valid still: the laws ask the rules, not this.
+They are generated from a seed, like the histories they are made of. Some are still valid, so the laws check each
+request with the rules of its API.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from tests.fold.messages.histories import LIST, Format, Message, Pen, history
+from tests.fold.messages.histories import LIST, Format, JsonWriter, Message, generate_history
 
 DEEP = 100_000
 VALUES: tuple[Any, ...] = (
@@ -33,7 +34,7 @@ ITEMS: tuple[Any, ...] = (
     *({"type": "web_search_call", "id": "ws_1"}, {"type": "compaction", "encrypted_content": "x"}, {"type": None}),
     *({"role": "system", "content": "x"}, {"role": "developer", "content": "x"}, {"type": "reasoning", "summary": []}),
 )
-WHOLE: tuple[bytes, ...] = (
+BODIES: tuple[bytes, ...] = (
     *(b"", b" ", b"null", b"[]", b"{}", b'"x"', b"5", b"{", b"[", b'{"messages":', b'{"messages":[]}', b'{"input":[]}'),
     *(b'{"messages":{}}', b'{"input":"x"}', b'{"messages":"x"}', b'{"messages":[],"messages":[]}', b"\xff", b"\x00"),
     *(
@@ -55,7 +56,7 @@ WHOLE: tuple[bytes, ...] = (
         b'{"messages":[{"role":"user","role":"user"}]}',
     ),
 )
-SPICE: tuple[bytes, ...] = (
+FRAGMENTS: tuple[bytes, ...] = (
     *(
         b"\xff",
         b"\x00",
@@ -78,124 +79,126 @@ SPICE: tuple[bytes, ...] = (
 
 def request(format: Format, seed: str) -> bytes:
     """A request that is probably broken."""
-    dice = random.Random(f"hostile {format} {seed}")
-    if dice.random() < 0.05:
-        return dice.choice(WHOLE)
-    told = history(format, f"hostile {seed}")
-    messages: list[Any] = json.loads(json.dumps(told.messages))
-    for _ in range(dice.randint(0, 3)):
+    rng = random.Random(f"hostile {format} {seed}")
+    if rng.random() < 0.05:
+        return rng.choice(BODIES)
+    history = generate_history(format, f"hostile {seed}")
+    messages: list[Any] = json.loads(json.dumps(history.messages))
+    for _ in range(rng.randint(0, 3)):
         if messages:
-            dice.choice(CHANGES)(dice, messages)
+            rng.choice(MUTATIONS)(rng, messages)
     members: dict[str, Any] = {"model": "m-1", "max_tokens": 9, "tools": [{"name": "Bash", "input_schema": {}}]}
     for name, chance in (("previous_response_id", 0.02), ("conversation", 0.02)):
-        if dice.random() < chance:
-            members[name] = dice.choice(("x_1", None, {"id": "x_1"}))
+        if rng.random() < chance:
+            members[name] = rng.choice(("x_1", None, {"id": "x_1"}))
     items = list({**members, LIST[format]: messages}.items())
-    dice.shuffle(items)
-    body = Pen(dice, dice.choice(("compact", "plain", "indented", "ascii", "wild"))).text(dict(items))
+    rng.shuffle(items)
+    body = JsonWriter(rng, rng.choice(("compact", "plain", "indented", "ascii", "wild"))).text(dict(items))
     raw = body.encode("utf-8", "surrogatepass")
-    if dice.random() < 0.3:
-        raw = _same_ids(dice, raw)
-    for _ in range(dice.choice((0, 0, 0, 1, 2))):
-        raw = _spoiled(dice, raw)
+    if rng.random() < 0.3:
+        raw = _same_ids(rng, raw)
+    for _ in range(rng.choice((0, 0, 0, 1, 2))):
+        raw = _corrupted(rng, raw)
     return raw
 
 
-def _same_ids(dice: random.Random, raw: bytes) -> bytes:
-    """Two branches of one id, or two calls."""
-    kind = dice.choice((b"br_", b"toolu_", b"call_", b"sess_"))
-    places = [place for place in range(len(raw)) if raw.startswith(kind, place)]
-    if len(places) < 2:
+def _same_ids(rng: random.Random, raw: bytes) -> bytes:
+    """Gives two branches, calls or sessions the same id."""
+    kind = rng.choice((b"br_", b"toolu_", b"call_", b"sess_"))
+    offsets = [offset for offset in range(len(raw)) if raw.startswith(kind, offset)]
+    if len(offsets) < 2:
         return raw
     size = len(kind) + 12
-    one, other = (raw[place : place + size] for place in dice.sample(places, 2))
-    return raw.replace(one, other, dice.choice((1, 2, -1)))
+    first, second = (raw[offset : offset + size] for offset in rng.sample(offsets, 2))
+    return raw.replace(first, second, rng.choice((1, 2, -1)))
 
 
-def _spoiled(dice: random.Random, raw: bytes) -> bytes:
-    place = dice.randrange(len(raw) + 1)
-    match dice.randrange(6):
+def _corrupted(rng: random.Random, raw: bytes) -> bytes:
+    offset = rng.randrange(len(raw) + 1)
+    match rng.randrange(6):
         case 0:
-            return raw[:place]
+            return raw[:offset]
         case 1:
-            return raw[:place] + bytes([dice.randrange(256)]) + raw[place + 1 :]
+            return raw[:offset] + bytes([rng.randrange(256)]) + raw[offset + 1 :]
         case 2:
-            return raw[:place] + raw[place + dice.randint(1, 40) :]
+            return raw[:offset] + raw[offset + rng.randint(1, 40) :]
         case 3:
-            return dice.choice((b"\xef\xbb\xbf", b"\n", b"x", b"[")) + raw
+            return rng.choice((b"\xef\xbb\xbf", b"\n", b"x", b"[")) + raw
         case 4:
-            return raw + dice.choice((b"\n", b"x", b"{}", b"}", b"\x00", b","))
-    return raw[:place] + dice.choice(SPICE) + raw[place:]
+            return raw + rng.choice((b"\n", b"x", b"{}", b"}", b"\x00", b","))
+    return raw[:offset] + rng.choice(FRAGMENTS) + raw[offset:]
 
 
-def _drop(dice: random.Random, messages: list[Any]) -> None:
-    del messages[dice.randrange(len(messages))]
+def _drop(rng: random.Random, messages: list[Any]) -> None:
+    del messages[rng.randrange(len(messages))]
 
 
-def _repeat(dice: random.Random, messages: list[Any]) -> None:
-    """A client that tries again, and sends some of it twice."""
-    first = dice.randrange(len(messages))
-    last = min(len(messages), first + dice.choice((1, 1, 2, 4, 9)))
+def _repeat(rng: random.Random, messages: list[Any]) -> None:
+    """Repeats a few messages, as a client does that tries again."""
+    first = rng.randrange(len(messages))
+    last = min(len(messages), first + rng.choice((1, 1, 2, 4, 9)))
     messages[last:last] = json.loads(json.dumps(messages[first:last]))
 
 
-def _swap(dice: random.Random, messages: list[Any]) -> None:
-    one, other = dice.randrange(len(messages)), dice.randrange(len(messages))
-    messages[one], messages[other] = messages[other], messages[one]
+def _swap(rng: random.Random, messages: list[Any]) -> None:
+    first, second = rng.randrange(len(messages)), rng.randrange(len(messages))
+    messages[first], messages[second] = messages[second], messages[first]
 
 
-def _insert(dice: random.Random, messages: list[Any]) -> None:
-    messages.insert(dice.randint(0, len(messages)), dice.choice(ITEMS))
+def _insert(rng: random.Random, messages: list[Any]) -> None:
+    messages.insert(rng.randint(0, len(messages)), rng.choice(ITEMS))
 
 
-def _new_role(dice: random.Random, messages: list[Any]) -> None:
-    one = dice.choice(messages)
-    if isinstance(one, dict):
-        one["role"] = dice.choice(("user", "assistant", "tool", "system", "developer", "function", "", None, 5, "User"))
+def _change_role(rng: random.Random, messages: list[Any]) -> None:
+    message = rng.choice(messages)
+    if isinstance(message, dict):
+        message["role"] = rng.choice(
+            ("user", "assistant", "tool", "system", "developer", "function", "", None, 5, "User")
+        )
 
 
-def _holders(value: Any) -> list[dict[str, Any]]:
+def _objects(value: Any) -> list[dict[str, Any]]:
     if isinstance(value, dict):
-        return [value, *(one for member in value.values() for one in _holders(member))]
-    return [one for member in value for one in _holders(member)] if isinstance(value, list) else []
+        return [value, *(one for member in value.values() for one in _objects(member))]
+    return [one for member in value for one in _objects(member)] if isinstance(value, list) else []
 
 
-def _new_value(dice: random.Random, messages: list[Any]) -> None:
-    holders = [holder for holder in _holders(dice.choice(messages)) if holder]
-    if holders:
-        holder = dice.choice(holders)
-        holder[dice.choice(list(holder))] = dice.choice(VALUES)
+def _change_value(rng: random.Random, messages: list[Any]) -> None:
+    objects = [object_ for object_ in _objects(rng.choice(messages)) if object_]
+    if objects:
+        object_ = rng.choice(objects)
+        object_[rng.choice(list(object_))] = rng.choice(VALUES)
 
 
-def _no_member(dice: random.Random, messages: list[Any]) -> None:
-    holders = [holder for holder in _holders(dice.choice(messages)) if holder]
-    if holders:
-        holder = dice.choice(holders)
-        del holder[dice.choice(list(holder))]
+def _remove_member(rng: random.Random, messages: list[Any]) -> None:
+    objects = [object_ for object_ in _objects(rng.choice(messages)) if object_]
+    if objects:
+        object_ = rng.choice(objects)
+        del object_[rng.choice(list(object_))]
 
 
-def _split(dice: random.Random, messages: list[Any]) -> None:
-    """One message becomes two of the same role, which the Anthropic API would join again."""
-    place = dice.randrange(len(messages))
-    one = messages[place]
-    content = one.get("content") if isinstance(one, dict) else None
+def _split(rng: random.Random, messages: list[Any]) -> None:
+    """Splits one message into two of the same role, which the Anthropic API would join again."""
+    index = rng.randrange(len(messages))
+    message = messages[index]
+    content = message.get("content") if isinstance(message, dict) else None
     if isinstance(content, list) and len(content) > 1:
-        cut = dice.randrange(1, len(content))
-        messages[place : place + 1] = [{**one, "content": content[:cut]}, {**one, "content": content[cut:]}]
-    elif isinstance(one, dict) and "role" in one:
-        messages.insert(place, {"role": one["role"], "content": "And then?"})
+        cut = rng.randrange(1, len(content))
+        messages[index : index + 1] = [{**message, "content": content[:cut]}, {**message, "content": content[cut:]}]
+    elif isinstance(message, dict) and "role" in message:
+        messages.insert(index, {"role": message["role"], "content": "And then?"})
 
 
-def _join(dice: random.Random, messages: list[Any]) -> None:
-    """Two turns' blocks in one message."""
-    place = dice.randrange(len(messages))
-    one, other = messages[place], messages[min(place + 2, len(messages) - 1)]
-    if isinstance(one, dict) and isinstance(other, dict):
+def _join(rng: random.Random, messages: list[Any]) -> None:
+    """Puts the blocks of two turns into one message."""
+    index = rng.randrange(len(messages))
+    first, second = messages[index], messages[min(index + 2, len(messages) - 1)]
+    if isinstance(first, dict) and isinstance(second, dict):
         for name in ("content", "tool_calls"):
-            if isinstance(one.get(name), list) and isinstance(other.get(name), list):
-                one[name] = one[name] + other[name]
+            if isinstance(first.get(name), list) and isinstance(second.get(name), list):
+                first[name] = first[name] + second[name]
 
 
-CHANGES: tuple[Callable[[random.Random, list[Message]], None], ...] = (
-    *(_drop, _repeat, _swap, _insert, _new_role, _new_value, _no_member, _split, _join, _insert, _repeat),
+MUTATIONS: tuple[Callable[[random.Random, list[Message]], None], ...] = (
+    *(_drop, _repeat, _swap, _insert, _change_role, _change_value, _remove_member, _split, _join, _insert, _repeat),
 )

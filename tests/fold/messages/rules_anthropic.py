@@ -1,6 +1,6 @@
 """The rules of the Anthropic Messages API for requests, from its documentation and error messages; independent of src.
 
-They are as strict as the documentation: roles alternate (the API merges neighbours, but nobody should rely on it),
+They are as strict as the documentation: roles alternate (the API merges neighbours, but no client should rely on it),
 every call is answered in the very next message, and results come first there. Unknown members are accepted.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 ROLES = ("user", "assistant", "system")
-MOST_CACHE_MARKS = 4
+MAX_CACHE_MARKS = 4
 CALL_ID = re.compile(r"[A-Za-z0-9_-]+")
 BLOCKS = {
     "user": {"text", "image", "document", "search_result", "tool_result", "container_upload"},
@@ -32,17 +32,23 @@ def violations(body: Any) -> list[str]:
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         return ["messages: not a list with anything in it"]
-    found = [] if isinstance(body.get("model"), str) and body["model"] else ["model: missing"]
+    broken = [] if isinstance(body.get("model"), str) and body["model"] else ["model: missing"]
     if type(body.get("max_tokens")) is not int or body["max_tokens"] < 1:
-        found.append("max_tokens: missing")
-    shapes = [text for place, message in enumerate(messages) for text in _shape(place, message)]
+        broken.append("max_tokens: missing")
+    shapes = [text for index, message in enumerate(messages) for text in _shape(index, message)]
     if shapes:
         # The checks below expect messages of a valid shape.
-        return found + shapes
-    found += [*_order(messages), *_pairs(messages), *_thoughts(body, messages), *_marks(body), *_ends(messages)]
+        return broken + shapes
+    broken += [
+        *_roles(messages),
+        *_calls_and_results(messages),
+        *_thinking_blocks(body, messages),
+        *_cache_marks(body),
+        *_trailing_whitespace(messages),
+    ]
     if any(block["type"] in ("tool_use", "tool_result") for message in messages for block in _blocks(message)):
-        found += [] if body.get("tools") else ["tools: missing, though messages hold calls"]
-    return found
+        broken += [] if body.get("tools") else ["tools: missing, though messages hold calls"]
+    return broken
 
 
 def _blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -50,22 +56,22 @@ def _blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-def _shape(place: int, message: Any) -> Iterator[str]:
+def _shape(index: int, message: Any) -> Iterator[str]:
     if not isinstance(message, dict) or message.get("role") not in ROLES:
-        yield f"messages.{place}: no message of a known role"
+        yield f"messages.{index}: no message of a known role"
         return
     content = message.get("content")
     if isinstance(content, str):
         if not content.strip():
-            yield f"messages.{place}: empty"
+            yield f"messages.{index}: empty"
         return
     if not isinstance(content, list) or not content:
-        yield f"messages.{place}: no content"
+        yield f"messages.{index}: no content"
         return
     for number, block in enumerate(content):
-        wrong = _block_fault(message["role"], block)
-        if wrong:
-            yield f"messages.{place}.content.{number}: {wrong}"
+        fault = _block_fault(message["role"], block)
+        if fault:
+            yield f"messages.{index}.content.{number}: {fault}"
 
 
 def _block_fault(role: str, block: Any) -> str:  # noqa: PLR0911 - a table of shapes, one line each
@@ -76,13 +82,13 @@ def _block_fault(role: str, block: Any) -> str:  # noqa: PLR0911 - a table of sh
         case "text":
             return "" if isinstance(block.get("text"), str) and block["text"].strip() else "text is empty"
         case "tool_use":
-            named = isinstance(block.get("name"), str) and block["name"]
-            return "" if _is_id(block.get("id")) and named and isinstance(block.get("input"), dict) else "no call"
+            has_name = isinstance(block.get("name"), str) and block["name"]
+            return "" if _is_id(block.get("id")) and has_name and isinstance(block.get("input"), dict) else "no call"
         case "tool_result":
             return _result_fault(block)
         case "thinking":
-            signed = isinstance(block.get("signature"), str) and block["signature"]
-            return "" if isinstance(block.get("thinking"), str) and signed else "thinking without signature"
+            has_signature = isinstance(block.get("signature"), str) and block["signature"]
+            return "" if isinstance(block.get("thinking"), str) and has_signature else "thinking without signature"
         case "redacted_thinking":
             return "" if isinstance(block.get("data"), str) and block["data"] else "redacted thinking without data"
         case "image" | "document":
@@ -103,82 +109,86 @@ def _result_fault(block: Mapping[str, Any]) -> str:
     if isinstance(content, str):
         return ""
     kinds = ("text", "image", "document", "search_result", "tool_reference")
-    known = isinstance(content, list) and all(isinstance(part, dict) and part.get("type") in kinds for part in content)
-    return "" if known else "a result of unknown content"
+    is_known = isinstance(content, list) and all(
+        isinstance(part, dict) and part.get("type") in kinds for part in content
+    )
+    return "" if is_known else "a result of unknown content"
 
 
-def _order(messages: list[dict[str, Any]]) -> Iterator[str]:
+def _roles(messages: list[dict[str, Any]]) -> Iterator[str]:
     if messages[0]["role"] != "user":
         yield "messages.0: the first is not the user's"
-    for place in range(1, len(messages)):
-        before, role = messages[place - 1]["role"], messages[place]["role"]
-        after_server = before == "assistant" and _blocks(messages[place - 1])[-1]["type"] in ON_THE_SERVER
+    for index in range(1, len(messages)):
+        before, role = messages[index - 1]["role"], messages[index]["role"]
+        after_server = before == "assistant" and _blocks(messages[index - 1])[-1]["type"] in ON_THE_SERVER
         if role == "system" and before != "user" and not after_server:
-            yield f"messages.{place}: role 'system' must follow a 'user' message"
+            yield f"messages.{index}: role 'system' must follow a 'user' message"
         elif before == "system" and role != "assistant":
-            yield f"messages.{place - 1}: role 'system' must precede an 'assistant' message or end the array"
+            yield f"messages.{index - 1}: role 'system' must precede an 'assistant' message or end the array"
         elif role == before:
-            yield f"messages.{place}: roles do not alternate"
+            yield f"messages.{index}: roles do not alternate"
 
 
-def _pairs(messages: list[dict[str, Any]]) -> Iterator[str]:
+def _calls_and_results(messages: list[dict[str, Any]]) -> Iterator[str]:
     seen: set[str] = set()
-    due: list[str] = []
-    for place, message in enumerate(messages):
+    pending: list[str] = []
+    for index, message in enumerate(messages):
         blocks = _blocks(message)
-        answered = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
-        if any(block["type"] == "tool_result" for block in blocks[len(answered) :]):
-            yield f"messages.{place}: results do not come first"
-        if missing := set(due) - set(answered):
-            yield f"messages.{place - 1}: `tool_use` ids without `tool_result` blocks after: {sorted(missing)}"
-        if strange := [one for one in answered if one not in due]:
-            yield f"messages.{place}: unexpected `tool_use_id`: {strange}"
-        if len(set(answered)) != len(answered):
-            yield f"messages.{place}: two results of one call"
-        due = [block["id"] for block in blocks if block["type"] == "tool_use"]
-        if repeated := [one for number, one in enumerate(due) if one in seen or one in due[:number]]:
-            yield f"messages.{place}: `tool_use` ids must be unique: {repeated}"
-        seen.update(due)
-    if due:
-        yield f"messages.{len(messages) - 1}: `tool_use` ids without `tool_result` blocks after: {due}"
+        result_ids = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
+        if any(block["type"] == "tool_result" for block in blocks[len(result_ids) :]):
+            yield f"messages.{index}: results do not come first"
+        if missing := set(pending) - set(result_ids):
+            yield f"messages.{index - 1}: `tool_use` ids without `tool_result` blocks after: {sorted(missing)}"
+        if unexpected := [call_id for call_id in result_ids if call_id not in pending]:
+            yield f"messages.{index}: unexpected `tool_use_id`: {unexpected}"
+        if len(set(result_ids)) != len(result_ids):
+            yield f"messages.{index}: two results of one call"
+        pending = [block["id"] for block in blocks if block["type"] == "tool_use"]
+        if repeated := [
+            call_id for number, call_id in enumerate(pending) if call_id in seen or call_id in pending[:number]
+        ]:
+            yield f"messages.{index}: `tool_use` ids must be unique: {repeated}"
+        seen.update(pending)
+    if pending:
+        yield f"messages.{len(messages) - 1}: `tool_use` ids without `tool_result` blocks after: {pending}"
 
 
-def _thoughts(body: Mapping[str, Any], messages: list[dict[str, Any]]) -> Iterator[str]:
-    turns = [(place, _blocks(message)) for place, message in enumerate(messages) if message["role"] == "assistant"]
-    for place, blocks in turns:
+def _thinking_blocks(body: Mapping[str, Any], messages: list[dict[str, Any]]) -> Iterator[str]:
+    turns = [(index, _blocks(message)) for index, message in enumerate(messages) if message["role"] == "assistant"]
+    for index, blocks in turns:
         if blocks[-1]["type"] in THOUGHTS:
-            yield f"messages.{place}: the final block cannot be thinking"
+            yield f"messages.{index}: the final block cannot be thinking"
     thinking = body.get("thinking")
     if turns and isinstance(thinking, dict) and thinking.get("type") == "enabled":
-        place, blocks = turns[-1]
+        index, blocks = turns[-1]
         if any(block["type"] == "tool_use" for block in blocks) and blocks[0]["type"] not in THOUGHTS:
-            yield f"messages.{place}: expected thinking first in the final assistant message"
+            yield f"messages.{index}: expected thinking first in the final assistant message"
 
 
-def _marks(body: Mapping[str, Any]) -> Iterator[str]:
-    marks = list(_marked({name: body.get(name) for name in ("system", "tools", "messages")}))
-    if len(marks) > MOST_CACHE_MARKS:
-        yield f"{len(marks)} blocks with cache_control, of {MOST_CACHE_MARKS} at most"
-    for holder in marks:
-        mark = holder["cache_control"]
-        if not isinstance(mark, dict) or mark.get("type") != "ephemeral" or holder.get("type") in THOUGHTS:
-            yield f"cache_control {mark!r} on {holder.get('type')}"
+def _cache_marks(body: Mapping[str, Any]) -> Iterator[str]:
+    marks = list(_objects_with_marks({name: body.get(name) for name in ("system", "tools", "messages")}))
+    if len(marks) > MAX_CACHE_MARKS:
+        yield f"{len(marks)} blocks with cache_control, of {MAX_CACHE_MARKS} at most"
+    for object_ in marks:
+        mark = object_["cache_control"]
+        if not isinstance(mark, dict) or mark.get("type") != "ephemeral" or object_.get("type") in THOUGHTS:
+            yield f"cache_control {mark!r} on {object_.get('type')}"
 
 
-def _marked(value: Any) -> Iterator[dict[str, Any]]:
+def _objects_with_marks(value: Any) -> Iterator[dict[str, Any]]:
     if isinstance(value, dict):
         if value.get("cache_control") is not None:
             yield value
         for name, member in value.items():
             # These members are the caller's own data.
             if name not in ("input", "input_schema"):
-                yield from _marked(member)
+                yield from _objects_with_marks(member)
     elif isinstance(value, list):
         for member in value:
-            yield from _marked(member)
+            yield from _objects_with_marks(member)
 
 
-def _ends(messages: list[dict[str, Any]]) -> Iterator[str]:
+def _trailing_whitespace(messages: list[dict[str, Any]]) -> Iterator[str]:
     last = messages[-1]
     if last["role"] == "assistant" and _blocks(last)[-1].get("text", "").rstrip() != _blocks(last)[-1].get("text", ""):
         yield f"messages.{len(messages) - 1}: final assistant content cannot end with trailing whitespace"

@@ -1,6 +1,6 @@
-"""What the OpenAI Responses API asks of a request, as its documentation and its error messages say; no look at src.
+"""The rules of the OpenAI Responses API for requests, from its documentation and error messages; independent of src.
 
-Members nobody knows are let through; an item of a type nobody knows is not.
+Unknown members are accepted; an item of an unknown type is not.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ OTHER = {"item_reference", "mcp_approval_response", "compaction", "reasoning", "
 
 
 def violations(body: Any) -> list[str]:
-    """Every rule that a request breaks; none for one the API would take."""
+    """Every rule that a request breaks; empty for a request that the API would accept."""
     if not isinstance(body, dict):
         return ["not an object"]
-    found = [] if isinstance(body.get("model"), str) and body["model"] else ["model: missing"]
+    broken = [] if isinstance(body.get("model"), str) and body["model"] else ["model: missing"]
     items = body.get("input")
     if isinstance(items, str):
-        return found
+        return broken
     if not isinstance(items, list) or not items:
-        return [*found, "input: neither text nor a list with anything in it"]
-    shapes = [f"input.{place}: {wrong}" for place, item in enumerate(items) if (wrong := _shape(item))]
+        return [*broken, "input: neither text nor a list with anything in it"]
+    shapes = [f"input.{index}: {fault}" for index, item in enumerate(items) if (fault := _shape(item))]
     if shapes:
-        return found + shapes
+        return broken + shapes
     continues = any(isinstance(body.get(name), str | dict) for name in ("previous_response_id", "conversation"))
-    return [*found, *_pairs(items, continues=continues), *_reasons(items)]
+    return [*broken, *_calls_and_outputs(items, continues=continues), *_reasoning_items(items)]
 
 
 def _kind(item: Mapping[str, Any]) -> Any:
@@ -56,8 +56,8 @@ def _shape(item: Any) -> str:  # noqa: PLR0911 - a table of shapes, one line eac
     if (kind in CALLS or kind in OUTPUTS) and not (isinstance(item.get("call_id"), str) and item["call_id"]):
         return f"{kind} without call_id"
     if kind == "function_call":
-        named = isinstance(item.get("name"), str) and item["name"]
-        return "" if named and isinstance(item.get("arguments"), str) else "a call of nothing"
+        has_name = isinstance(item.get("name"), str) and item["name"]
+        return "" if has_name and isinstance(item.get("arguments"), str) else "a call of nothing"
     if kind == "function_call_output":
         return _parts_fault(item.get("output"), INPUT_PARTS)
     if kind == "reasoning":
@@ -80,38 +80,38 @@ def _parts_fault(content: Any, known: set[str]) -> str:
     if not isinstance(content, list) or not content:
         return "content is neither text nor parts"
     kinds = [part.get("type") if isinstance(part, dict) else None for part in content]
-    strange = [kind for kind in kinds if not isinstance(kind, str) or kind not in known]
-    return f"parts {strange}" if strange else ""
+    unknown = [kind for kind in kinds if not isinstance(kind, str) or kind not in known]
+    return f"parts {unknown}" if unknown else ""
 
 
-def _pairs(items: list[dict[str, Any]], *, continues: bool) -> Iterator[str]:
+def _calls_and_outputs(items: list[dict[str, Any]], *, continues: bool) -> Iterator[str]:
     open_calls: dict[tuple[str, str], int] = {}
     answered: set[tuple[str, str]] = set()
-    for place, item in enumerate(items):
+    for index, item in enumerate(items):
         kind = _kind(item)
         if kind in CALLS:
             key = (kind, item["call_id"])
             if key in open_calls or key in answered:
-                yield f"input.{place}: two calls of one id {item['call_id']}"
-            open_calls[key] = place
+                yield f"input.{index}: two calls of one id {item['call_id']}"
+            open_calls[key] = index
         elif kind in OUTPUTS:
             key = (OUTPUTS[kind], item["call_id"])
             if key in answered:
-                yield f"input.{place}: two outputs of one call {item['call_id']}"
+                yield f"input.{index}: two outputs of one call {item['call_id']}"
             elif open_calls.pop(key, None) is None and not continues:
-                yield f"input.{place}: no tool call found for function call output with call_id {item['call_id']}"
+                yield f"input.{index}: no tool call found for function call output with call_id {item['call_id']}"
             answered.add(key)
-    for (_, call_id), place in open_calls.items():
-        yield f"input.{place}: no tool output found for function call {call_id}"
+    for (_, call_id), index in open_calls.items():
+        yield f"input.{index}: no tool output found for function call {call_id}"
 
 
-def _reasons(items: list[dict[str, Any]]) -> Iterator[str]:
-    """A reasoning item stands directly before what it led to."""
-    for place, item in enumerate(items):
+def _reasoning_items(items: list[dict[str, Any]]) -> Iterator[str]:
+    """A reasoning item must come directly before the item that it led to."""
+    for index, item in enumerate(items):
         if _kind(item) != "reasoning":
             continue
-        after = items[place + 1] if place + 1 < len(items) else {}
+        after = items[index + 1] if index + 1 < len(items) else {}
         kind = _kind(after)
-        leads = kind in CALLS or kind in ON_THE_SERVER or kind in ("reasoning", "item_reference")
-        if not leads and not (kind == "message" and after.get("role") == "assistant"):
-            yield f"input.{place}: reasoning was provided without its required following item"
+        has_successor = kind in CALLS or kind in ON_THE_SERVER or kind in ("reasoning", "item_reference")
+        if not has_successor and not (kind == "message" and after.get("role") == "assistant"):
+            yield f"input.{index}: reasoning was provided without its required following item"

@@ -1,4 +1,4 @@
-"""Old tool results are left out when the prompt cache has lapsed: which ones, what stands there, and that it lasts."""
+"""Old tool results are left out when the prompt cache has expired: which ones, their stubs, and that stubs stay."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from contextfold.fold.messages import (
 )
 from contextfold.fold.messages.cold_results import STUB_MAX_BYTES, stub_of
 from tests.fold.messages.histories import PNG
-from tests.fold.messages.projecting import (
+from tests.fold.messages.short_histories import (
     LIST,
     Message,
-    answered,
-    asked,
-    back,
     body_of,
     branch,
+    branch_result,
     every_format,
-    named,
+    model_turn,
+    return_turn,
     say,
+    tool_results,
 )
 
 LONG = "line of a file, é\n" * 200
@@ -38,7 +38,7 @@ BINDING = "claude-opus-5-5"
 
 def call(format: Format, call_id: str, tool: str, **arguments: str) -> Message:
     """A turn of the model with one call."""
-    (message,) = asked(format, (call_id, tool))
+    (message,) = model_turn(format, (call_id, tool))
     if format == "anthropic":
         message["content"][0]["input"] = arguments
     elif format == "openai-chat":
@@ -51,16 +51,18 @@ def call(format: Format, call_id: str, tool: str, **arguments: str) -> Message:
 
 
 def read(format: Format, call_id: str, path: str = "src/app.py", text: Any = LONG, tool: str = "Read") -> list[Message]:
-    return [call(format, call_id, tool, file_path=path), *answered(format, (call_id, text))]
+    return [call(format, call_id, tool, file_path=path), *tool_results(format, (call_id, text))]
 
 
-def cold(messages: list[Message], format: Format, remembered: Remembered | None = None, **members: Any) -> Remembered:
-    """What is remembered after a request that came when the cache had lapsed."""
+def remembered_after_pause(
+    messages: list[Message], format: Format, remembered: Remembered | None = None, **members: Any
+) -> Remembered:
+    """What is remembered after a request that came when the prompt cache had expired."""
     earlier = remembered or Remembered()
     projected = project_body(body_of(messages, format, **members), format, remembered=earlier)
     new = projected.cold_results(salt="owner conversation", settings=SETTINGS)
-    old = [each for those in earlier.results.values() for each in those.values()]
-    return Remembered(results=by_call((*old, *(each.result for each in new))))
+    old = [left_out for by_text in earlier.results.values() for left_out in by_text.values()]
+    return Remembered(results=by_call((*old, *(left_out.result for left_out in new))))
 
 
 def ids(remembered: Remembered) -> list[str]:
@@ -78,14 +80,14 @@ def test_old_large_results_become_stubs_and_everything_else_stays(format: Format
     old, small = read(format, "a"), read(format, "b", text="short")
     last = [*read(format, "c"), *read(format, "d")]
     messages = [*say("go", format), *old, *small, *last]
-    remembered = cold(messages, format)
+    remembered = remembered_after_pause(messages, format)
     assert ids(remembered) == ["a"]
     (left_out,) = remembered.results["a"].values()
     assert left_out.stub == (
         f"[contextfold: result of Read src/app.py, {left_out.tokens:,} tokens, left out after a pause. "
         f'To see it: context_expand "{left_out.id}", or run: context fold expand {left_out.id}]'
     )
-    expected = [*say("go", format), old[0], *answered(format, ("a", left_out.stub)), *small, *last]
+    expected = [*say("go", format), old[0], *tool_results(format, ("a", left_out.stub)), *small, *last]
     assert sent_with(messages, format, remembered) == expected
     projected = project_body(body_of(messages, format), format, remembered=remembered)
     receipt = projected.receipt
@@ -95,24 +97,24 @@ def test_old_large_results_become_stubs_and_everything_else_stays(format: Format
 
 
 @every_format
-def test_later_requests_get_the_same_stubs_to_the_byte(format: Format) -> None:
+def test_stubs_are_the_same_bytes_in_later_requests(format: Format) -> None:
     messages = [*say("go", format), *read(format, "a"), *read(format, "b"), *read(format, "c"), *read(format, "d")]
-    remembered = cold(messages, format)
+    remembered = remembered_after_pause(messages, format)
     assert ids(remembered) == ["a", "b"]
     before = project_body(body_of(messages, format), format, remembered=remembered).body
     more = [*messages, *read(format, "e"), *read(format, "f")]
     now = project_body(body_of(more, format), format, remembered=remembered).body
     assert now.startswith(before.removesuffix(b"]}"))
-    assert ids(cold(more, format, remembered)) == ["a", "b", "c", "d"]
+    assert ids(remembered_after_pause(more, format, remembered)) == ["a", "b", "c", "d"]
     again = project_body(before, format, remembered=remembered)
     assert again.body is before
 
 
 @every_format
 def test_errors_pictures_and_results_of_our_own_tools_stay(format: Format) -> None:
-    branched = branch(format, "br_1", named("br_1", padding=LONG))
-    failed = [call(format, "f", "Read"), *answered(format, ("f", LONG), failed=True)]
-    expanded = [call(format, "x", "mcp__contextfold__context_expand"), *answered(format, ("x", LONG))]
+    branched = branch(format, "br_1", branch_result("br_1", padding=LONG))
+    failed = [call(format, "f", "Read"), *tool_results(format, ("f", LONG), failed=True)]
+    expanded = [call(format, "x", "mcp__contextfold__context_expand"), *tool_results(format, ("x", LONG))]
     last = [*read(format, "y"), *read(format, "z")]
     messages = [*say("go", format), *branched, *expanded, *last]
     if format in ("anthropic", "gemini"):
@@ -120,65 +122,67 @@ def test_errors_pictures_and_results_of_our_own_tools_stay(format: Format) -> No
     if format == "anthropic":
         picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
         messages = [*messages[:-4], *read(format, "p", text=[{"type": "text", "text": LONG}, picture]), *last]
-    assert ids(cold(messages, format)) == []
+    assert ids(remembered_after_pause(messages, format)) == []
 
 
 @every_format
 def test_the_newest_read_of_a_file_that_was_edited_after_it_stays(format: Format) -> None:
-    edit = [call(format, "e", "Edit", file_path="src/app.py"), *answered(format, ("e", "done"))]
+    edit = [call(format, "e", "Edit", file_path="src/app.py"), *tool_results(format, ("e", "done"))]
     last = [*read(format, "y", "other"), *read(format, "z", "other")]
     messages = [*say("go", format), *read(format, "a"), *read(format, "b"), *read(format, "c", "else"), *edit, *last]
-    assert ids(cold(messages, format)) == ["a", "c"]
+    assert ids(remembered_after_pause(messages, format)) == ["a", "c"]
     again = [*messages[:-4], *read(format, "d"), *last]
-    assert ids(cold(again, format)) == ["a", "b", "c", "d"]
+    assert ids(remembered_after_pause(again, format)) == ["a", "b", "c", "d"]
 
 
 def test_an_edit_that_failed_protects_no_read_and_a_read_that_failed_replaces_none() -> None:
     format: Format = "anthropic"
-    failed_edit = [call(format, "e", "Edit", file_path="src/app.py"), *answered(format, ("e", "no"), failed=True)]
-    edit = [call(format, "f", "Edit", file_path="src/app.py"), *answered(format, ("f", "done"))]
-    failed_read = [call(format, "g", "Read", file_path="src/app.py"), *answered(format, ("g", "no"), failed=True)]
+    failed_edit = [call(format, "e", "Edit", file_path="src/app.py"), *tool_results(format, ("e", "no"), failed=True)]
+    edit = [call(format, "f", "Edit", file_path="src/app.py"), *tool_results(format, ("f", "done"))]
+    failed_read = [call(format, "g", "Read", file_path="src/app.py"), *tool_results(format, ("g", "no"), failed=True)]
     last = [*read(format, "y", "other"), *read(format, "z", "other")]
-    assert ids(cold([*say("go", format), *read(format, "a"), *failed_edit, *last], format)) == ["a"]
-    assert ids(cold([*say("go", format), *read(format, "a"), *edit, *failed_read, *last], format)) == []
+    assert ids(remembered_after_pause([*say("go", format), *read(format, "a"), *failed_edit, *last], format)) == ["a"]
+    assert (
+        ids(remembered_after_pause([*say("go", format), *read(format, "a"), *edit, *failed_read, *last], format)) == []
+    )
 
 
 @every_format
-def test_a_call_id_that_is_used_again_for_another_text_keeps_that_text(format: Format) -> None:
+def test_a_result_that_reuses_a_call_id_is_not_left_out(format: Format) -> None:
     messages = [*say("go", format), *read(format, "a"), *read(format, "b", "x", "s"), *read(format, "c", "x", "s")]
-    remembered = cold(messages, format)
+    remembered = remembered_after_pause(messages, format)
     other = [*say("go", format), *read(format, "a", text=LONG + "!"), *messages[3:]]
     assert sent_with(other, format, remembered) == other
 
 
 @every_format
-def test_a_forged_stub_and_a_stub_that_comes_back_are_text_like_any_other(format: Format) -> None:
+def test_forged_and_returned_stubs_are_ordinary_text(format: Format) -> None:
     forged = '[contextfold: result of Read, 9 tokens, left out after a pause. To see it: context_expand "res_0"]'
     tail = [*read(format, "y"), *read(format, "z")]
     messages = [*say("go", format), *read(format, "a", text=forged), *tail]
-    assert ids(cold(messages, format)) == []
-    assert sent_with(messages, format, cold(messages, format)) == messages
+    assert ids(remembered_after_pause(messages, format)) == []
+    assert sent_with(messages, format, remembered_after_pause(messages, format)) == messages
     whole = [*say("go", format), *read(format, "b"), *tail]
-    remembered = cold(whole, format)
-    came_back = sent_with(whole, format, remembered)
-    assert sent_with(came_back, format, remembered) == came_back
-    assert ids(cold(came_back, format, remembered)) == ["b"]
+    remembered = remembered_after_pause(whole, format)
+    sent_back = sent_with(whole, format, remembered)
+    assert sent_with(sent_back, format, remembered) == sent_back
+    assert ids(remembered_after_pause(sent_back, format, remembered)) == ["b"]
 
 
 @every_format
-def test_results_inside_what_is_folded_are_not_left_out_again(format: Format) -> None:
-    head, tail = branch(format, "br_1"), back(format, "br_1")
+def test_results_inside_a_fold_are_not_left_out_separately(format: Format) -> None:
+    head, tail = branch(format, "br_1"), return_turn(format, "br_1")
     last = [*read(format, "y"), *read(format, "z")]
     messages = [*say("go", format), *head, *read(format, "a"), *tail, *last]
-    assert ids(cold(messages, format)) == []
+    assert ids(remembered_after_pause(messages, format)) == []
     opened = [*say("go", format), *head, *read(format, "a"), *read(format, "b"), *read(format, "c")]
-    remembered = cold(opened, format)
+    remembered = remembered_after_pause(opened, format)
     assert ids(remembered) == ["a"]
     assert sent_with(messages, format, remembered) == [*say("go", format), *head, *tail, *last]
 
 
 def without_ids(messages: list[Message]) -> list[Message]:
-    """As clients of Gemini send calls and responses that have only names."""
+    """The messages as some clients of Gemini send them: calls and responses have only names."""
     bare: list[Message] = json.loads(json.dumps(messages))
     for part in [part for message in bare for part in message["parts"]]:
         for kind in ("functionCall", "functionResponse"):
@@ -188,19 +192,19 @@ def without_ids(messages: list[Message]) -> list[Message]:
     return bare
 
 
-def test_geminis_results_without_ids_are_known_by_their_tool_and_number() -> None:
-    whole = [*say("go", "gemini"), *(part for name in "abcd" for part in read("gemini", name))]
-    messages = without_ids(whole)
-    remembered = cold(messages, "gemini")
+def test_gemini_results_without_ids_are_identified_by_tool_and_number() -> None:
+    messages_with_ids = [*say("go", "gemini"), *(part for name in "abcd" for part in read("gemini", name))]
+    messages = without_ids(messages_with_ids)
+    remembered = remembered_after_pause(messages, "gemini")
     assert ids(remembered) == ["Read#1", "Read#2"]
     sent = sent_with(messages, "gemini", remembered)
-    responses = [part["functionResponse"]["response"]["output"] for one in sent[2::2] for part in one["parts"]]
-    # All four have the same text: only those that were decided on are left out.
+    responses = [part["functionResponse"]["response"]["output"] for message in sent[2::2] for part in message["parts"]]
+    # All four have the same text, but only the first two were chosen to be left out.
     assert [text == LONG for text in responses] == [False, False, True, True]
     assert len(set(responses[:2])) == 2
     more = [*messages, *without_ids(read("gemini", "e"))]
     assert sent_with(more, "gemini", remembered)[: len(sent)] == sent
-    assert ids(cold(more, "gemini", remembered)) == ["Read#1", "Read#2", "Read#3"]
+    assert ids(remembered_after_pause(more, "gemini", remembered)) == ["Read#1", "Read#2", "Read#3"]
 
 
 @pytest.mark.parametrize("call_id", ["a", "é"])
@@ -208,7 +212,7 @@ def test_geminis_results_without_ids_are_known_by_their_tool_and_number() -> Non
 @every_format
 def test_a_stub_is_the_same_however_a_client_writes_its_json(format: Format, is_escaped: bool, call_id: str) -> None:
     messages = [*say("go", format), *(part for name in (call_id, "c", "d") for part in read(format, name))]
-    remembered = cold(messages, format)
+    remembered = remembered_after_pause(messages, format)
     assert ids(remembered) == [call_id]
     body = json.dumps({"model": "m", LIST[format]: messages}, ensure_ascii=is_escaped).encode()
     projected = project_body(body, format, remembered=remembered)
@@ -221,15 +225,15 @@ def thought(text: str) -> Message:
     return {"type": "thinking", "thinking": text, "signature": "s="}
 
 
-def test_bound_thinking_of_the_running_loop_makes_results_stay_and_finished_thinking_goes() -> None:
+def test_results_stay_while_the_running_loop_has_bound_thinking() -> None:
     first, rest = read("anthropic", "a"), [*read("anthropic", "b"), *read("anthropic", "c")]
     thinking = read("anthropic", "d")
     thinking[0]["content"].insert(0, thought("running"))
     running = [*say("go"), *first, *rest, *thinking]
-    assert ids(cold(running, "anthropic", model=BINDING)) == []
-    assert ids(cold(running, "anthropic")) == ["a", "b"]
-    finished = [*running, *asked("anthropic", text="Done."), *say("next")]
-    remembered = cold(finished, "anthropic", model=BINDING)
+    assert ids(remembered_after_pause(running, "anthropic", model=BINDING)) == []
+    assert ids(remembered_after_pause(running, "anthropic")) == ["a", "b"]
+    finished = [*running, *model_turn("anthropic", text="Done."), *say("next")]
+    remembered = remembered_after_pause(finished, "anthropic", model=BINDING)
     assert ids(remembered) == ["a", "b"]
     sent = sent_with(finished, "anthropic", remembered, model=BINDING)
     assert "running" not in str(sent)
@@ -239,7 +243,7 @@ def test_bound_thinking_of_the_running_loop_makes_results_stay_and_finished_thin
     assert later == [*sent, *new]
 
 
-def test_the_life_of_a_cache_is_what_the_request_says() -> None:
+def test_the_lifetime_of_the_prompt_cache_is_read_from_the_request() -> None:
     hour = {"system": [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "ttl": "1h"}}]}
     assert cache_life_s("anthropic", {}) == 300
     assert cache_life_s("anthropic", {}, 60) == 60

@@ -1,4 +1,4 @@
-"""The projection by example: what folds in each API, and that the pages tell it so."""
+"""The projection by example: what folds in each API, and that the docs describe it."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from contextfold.fold.messages import (
     project,
     project_body,
 )
-from tests.fold.messages.projecting import (
+from tests.fold.messages.short_histories import (
     LIST,
     MODEL,
     SESSION,
     Message,
-    answered,
-    asked,
-    back,
     body_of,
     branch,
+    branch_result,
     every_format,
-    named,
+    model_turn,
     reasons,
+    return_turn,
     say,
     sent,
+    tool_results,
     work,
 )
 from tests.support.clauses import covers
@@ -44,7 +44,7 @@ LEDGER = (ROOT / "src" / "contextfold" / "web" / "ledger.js").read_text(encoding
 PAGE = (ROOT / "docs" / "messages.md").read_text(encoding="utf-8")
 
 
-def test_the_formats_are_those_of_the_type() -> None:
+def test_formats_are_those_of_the_type_and_others_are_refused() -> None:
     assert get_args(Format) == FORMATS
     with pytest.raises(ValueError, match="unknown format"):
         project([], "soap")  # type: ignore[arg-type]
@@ -54,9 +54,9 @@ def test_the_formats_are_those_of_the_type() -> None:
 
 @covers("proxy.md#library", "proxy.md#what-folds")
 @every_format
-def test_what_is_between_branch_and_return_is_left_out(format: Format) -> None:
+def test_messages_between_branch_and_return_are_left_out(format: Format) -> None:
     head, inside = [*say("go", format), *branch(format, "br_1")], [*work(format, "w1"), *work(format, "w2")]
-    tail = [*back(format, "br_1"), *say("next", format)]
+    tail = [*return_turn(format, "br_1"), *say("next", format)]
     assert sent([*head, *inside, *tail], format) == head + tail
     receipt = project([*head, *inside, *tail], format).receipt
     (fold,) = receipt.folds
@@ -76,7 +76,7 @@ def test_what_is_between_branch_and_return_is_left_out(format: Format) -> None:
 
 
 @every_format
-def test_an_open_branch_stays_and_is_told_as_a_thread(format: Format) -> None:
+def test_an_open_branch_stays_and_is_reported_as_a_thread(format: Format) -> None:
     head, inside = [*say("go", format), *branch(format, "br_1")], work(format, "w1")
     body = body_of([*head, *inside], format)
     projected = project_body(body, format)
@@ -92,20 +92,20 @@ def test_an_open_branch_stays_and_is_told_as_a_thread(format: Format) -> None:
 
 @covers("proxy.md#what-folds")
 @every_format
-def test_a_nested_branch_folds_first_and_goes_with_the_one_around_it(format: Format) -> None:
+def test_a_nested_branch_folds_first_and_is_left_out_with_its_parent(format: Format) -> None:
     outer, inner = [*say("go", format), *branch(format, "br_1"), *work(format, "w1")], branch(format, "br_2")
-    inner_end = back(format, "br_2")
+    inner_end = return_turn(format, "br_2")
     until_inner = [*outer, *inner, *work(format, "w2"), *inner_end]
     assert sent(until_inner, format) == [*outer, *inner, *inner_end]
-    whole = [*until_inner, *work(format, "w3"), *back(format, "br_1")]
-    assert sent(whole, format) == [*say("go", format), *branch(format, "br_1"), *back(format, "br_1")]
+    whole = [*until_inner, *work(format, "w3"), *return_turn(format, "br_1")]
+    assert sent(whole, format) == [*say("go", format), *branch(format, "br_1"), *return_turn(format, "br_1")]
     assert [fold.branch_id for fold in project(whole, format).receipt.folds] == ["br_1"]
 
 
 @every_format
-def test_returning_from_the_outer_branch_closes_what_is_open_in_it(format: Format) -> None:
-    messages = [*branch(format, "br_1"), *branch(format, "br_2"), *work(format, "w"), *back(format, "br_1")]
-    assert sent(messages, format) == [*branch(format, "br_1"), *back(format, "br_1")]
+def test_returning_from_an_outer_branch_closes_the_branches_inside_it(format: Format) -> None:
+    messages = [*branch(format, "br_1"), *branch(format, "br_2"), *work(format, "w"), *return_turn(format, "br_1")]
+    assert sent(messages, format) == [*branch(format, "br_1"), *return_turn(format, "br_1")]
     assert [span.branch_id for span in project(messages, format).threads] == [None]
 
 
@@ -128,14 +128,14 @@ def test_returning_from_the_outer_branch_closes_what_is_open_in_it(format: Forma
 )
 def test_a_clients_prefix_does_not_hide_our_tools(format: Format, server: str) -> None:
     head = branch(format, "br_1", tool=f"{server}context_branch")
-    tail = back(format, "br_1", tool=f"{server}context_return")
+    tail = return_turn(format, "br_1", tool=f"{server}context_return")
     assert sent([*head, *work(format, "w"), *tail], format) == head + tail
 
 
 @every_format
 @pytest.mark.parametrize("tool", ["context_branches", "Xcontext_branch", "context_branch2", ""])
-def test_other_tools_are_not_ours(format: Format, tool: str) -> None:
-    messages = [*branch(format, "br_1", tool=tool), *work(format, "w"), *back(format, "br_1")]
+def test_tools_with_similar_names_are_not_ours(format: Format, tool: str) -> None:
+    messages = [*branch(format, "br_1", tool=tool), *work(format, "w"), *return_turn(format, "br_1")]
     assert sent(messages, format) == messages
     assert project(messages, format).session_id is None
 
@@ -154,47 +154,50 @@ def test_other_tools_are_not_ours(format: Format, tool: str) -> None:
     ],
 )
 def test_ids_are_found_however_a_client_wraps_a_result(format: Format, wrap: Callable[[str], Any]) -> None:
-    head, tail = branch(format, "br_1", wrap(named("br_1"))), back(format, "br_1", wrap(named("br_1")))
+    head, tail = (
+        branch(format, "br_1", wrap(branch_result("br_1"))),
+        return_turn(format, "br_1", wrap(branch_result("br_1"))),
+    )
     assert sent([*head, *work(format, "w"), *tail], format) == head + tail
 
 
 @every_format
 @pytest.mark.parametrize(
-    "told",
+    "result",
     [
         "Branch not found: br_1",
         json.dumps({"error": {"code": -32003, "data": {"branch_id": "br_1"}}}),
-        json.dumps({"isError": True, "content": named("br_1")}),
-        named("br_1", current_status="folded"),
+        json.dumps({"isError": True, "content": branch_result("br_1")}),
+        branch_result("br_1", current_status="folded"),
         "",
         None,
         [{"type": "image"}],
     ],
 )
-def test_a_failed_return_closes_nothing(format: Format, told: Any) -> None:
-    messages = [*branch(format, "br_1"), *work(format, "w"), *asked(format, ("r", "context_return"))]
-    messages += answered(format, ("r", told))
+def test_a_failed_return_closes_nothing(format: Format, result: Any) -> None:
+    messages = [*branch(format, "br_1"), *work(format, "w"), *model_turn(format, ("r", "context_return"))]
+    messages += tool_results(format, ("r", result))
     assert sent(messages, format) == messages
     assert [span.branch_id for span in project(messages, format).threads] == [None, "br_1"]
 
 
 def test_a_result_marked_as_an_error_opens_nothing() -> None:
-    messages = [*asked("anthropic", ("b", "context_branch"))]
-    messages += answered("anthropic", ("b", named("br_1")), failed=True)
-    messages += [*work("anthropic", "w"), *back("anthropic", "br_1")]
+    messages = [*model_turn("anthropic", ("b", "context_branch"))]
+    messages += tool_results("anthropic", ("b", branch_result("br_1")), failed=True)
+    messages += [*work("anthropic", "w"), *return_turn("anthropic", "br_1")]
     assert sent(messages, "anthropic") == messages
 
 
-def test_what_is_no_mark_is_read_the_same_way_by_library_and_proxy() -> None:
-    messages = [*branch("anthropic", "br_1"), *work("anthropic", "w"), *back("anthropic", "br_1")]
+def test_library_and_proxy_read_an_is_error_that_is_no_boolean_the_same_way() -> None:
+    messages = [*branch("anthropic", "br_1"), *work("anthropic", "w"), *return_turn("anthropic", "br_1")]
     messages[-1]["content"][0]["is_error"] = 0
     assert sent(messages, "anthropic") == messages
 
 
 @every_format
-def test_a_name_that_ends_with_the_server_is_ours(format: Format) -> None:
+def test_a_tool_name_that_ends_with_the_server_is_ours(format: Format) -> None:
     head = branch(format, "br_1", tool="context_branch_mcp_contextfold")
-    tail = back(format, "br_1", tool="context_return_mcp_contextfold")
+    tail = return_turn(format, "br_1", tool="context_return_mcp_contextfold")
     assert sent([*head, *work(format, "w"), *tail], format) == head + tail
 
 
@@ -207,31 +210,35 @@ def tools_of(format: Format, *names: str) -> list[Message]:
 
 @every_format
 def test_a_bare_prefix_is_confirmed_by_the_result_or_by_the_list_of_tools(format: Format) -> None:
-    """What names a branch and has nothing else of ours may be somebody else's."""
+    """A result that only names a branch may come from another server's tool."""
     short = json.dumps({"branch_id": "br_1", "session_id": SESSION})
     head = branch(format, "br_1", short, tool="my_context_branch")
-    tail = back(format, "br_1", short, tool="my_context_return")
+    tail = return_turn(format, "br_1", short, tool="my_context_return")
     messages = [*head, *work(format, "w"), *tail]
     assert reasons(messages, format) == ["unconfirmed_tool", "unconfirmed_tool"]
     for names in (["my_context_branch"], ["my_context_branch", "context_return"]):
         assert not project(messages, format, tools=tools_of(format, *names)).changed
     tools = tools_of(format, "my_context_branch", "my_context_return", "Bash")
     assert project(messages, format, tools=tools).messages == head + tail
-    for behind in (False, True):
-        members = {"tools": tools, LIST[format]: messages} if not behind else {LIST[format]: messages, "tools": tools}
+    for tools_come_last in (False, True):
+        members = (
+            {"tools": tools, LIST[format]: messages}
+            if not tools_come_last
+            else {LIST[format]: messages, "tools": tools}
+        )
         projected = project_body(json.dumps({"model": MODEL, **members}).encode(), format)
         assert json.loads(projected.body)[LIST[format]] == head + tail
 
 
 @every_format
 def test_a_return_from_a_branch_that_is_not_in_the_history_has_a_reason(format: Format) -> None:
-    messages = [*branch(format, "br_1"), *work(format, "w"), *back(format, "br_9")]
+    messages = [*branch(format, "br_1"), *work(format, "w"), *return_turn(format, "br_9")]
     assert sent(messages, format) == messages
     assert reasons(messages, format) == ["no_branch_point"]
 
 
 @every_format
-def test_an_open_branch_is_the_reason_where_nothing_else_is(format: Format) -> None:
+def test_an_open_branch_is_the_reason_if_there_is_no_other(format: Format) -> None:
     messages = [*branch(format, "br_1"), *work(format, "w")]
     receipt = project(messages, format).receipt
     assert (receipt.reason, receipt.skipped) == (OPEN_BRANCH, ())
@@ -239,34 +246,34 @@ def test_an_open_branch_is_the_reason_where_nothing_else_is(format: Format) -> N
 
 
 @every_format
-def test_a_fold_takes_the_tool_turns_since_the_users_last_words(format: Format) -> None:
-    head = [*say("go", format), *asked(format, text="Sure."), *say("really", format)]
-    fold = back(format, "br_1", tool="context_fold")
+def test_a_fold_leaves_out_the_tool_turns_since_the_users_last_message(format: Format) -> None:
+    head = [*say("go", format), *model_turn(format, text="Sure."), *say("really", format)]
+    fold = return_turn(format, "br_1", tool="context_fold")
     messages = [*head, *work(format, "w1"), *work(format, "w2"), *fold]
     assert sent(messages, format) == head + fold
     (folded,) = project(messages, format).receipt.folds
     assert (folded.branch_id, folded.first, folded.turns) == ("br_1", len(head), 2)
-    again = back(format, "br_2", tool="context_fold")
+    again = return_turn(format, "br_2", tool="context_fold")
     assert sent([*messages, *work(format, "w3"), *again], format) == [*head, *fold, *again]
-    more = [*messages, *asked(format, text="Done."), *say("next", format), *work(format, "w4"), *again]
-    assert sent(more, format) == [*head, *fold, *asked(format, text="Done."), *say("next", format), *again]
+    more = [*messages, *model_turn(format, text="Done."), *say("next", format), *work(format, "w4"), *again]
+    assert sent(more, format) == [*head, *fold, *model_turn(format, text="Done."), *say("next", format), *again]
 
 
 @every_format
-def test_a_fold_begins_behind_the_last_return_and_behind_an_open_branch(format: Format) -> None:
-    head, tail = [*say("go", format), *work(format, "w0"), *branch(format, "br_1")], back(format, "br_1")
-    fold = back(format, "br_2", tool="context_fold")
+def test_a_fold_begins_after_the_last_return_and_after_an_open_branch(format: Format) -> None:
+    head, tail = [*say("go", format), *work(format, "w0"), *branch(format, "br_1")], return_turn(format, "br_1")
+    fold = return_turn(format, "br_2", tool="context_fold")
     in_branch = [*head, *work(format, "w1"), *fold]
     assert sent(in_branch, format) == head + fold
     assert sent([*in_branch, *work(format, "w2"), *tail], format) == head + tail
-    behind = [*head, *work(format, "w1"), *tail, *work(format, "w2"), *fold]
-    assert sent(behind, format) == [*head, *tail, *fold]
+    after_return = [*head, *work(format, "w1"), *tail, *work(format, "w2"), *fold]
+    assert sent(after_return, format) == [*head, *tail, *fold]
 
 
 @every_format
-def test_a_fold_beside_other_calls_leaves_its_turn_whole(format: Format) -> None:
-    shared = asked(format, ("w2", "Bash"), ("f", "context_fold"))
-    shared += answered(format, ("w2", "done"), ("f", json.dumps({"folded_at": "2026", "branch_id": "br_1"})))
+def test_a_fold_beside_other_calls_keeps_its_whole_turn(format: Format) -> None:
+    shared = model_turn(format, ("w2", "Bash"), ("f", "context_fold"))
+    shared += tool_results(format, ("w2", "done"), ("f", json.dumps({"folded_at": "2026", "branch_id": "br_1"})))
     messages = [*say("go", format), *work(format, "w1"), *shared]
     assert sent(messages, format) == [*say("go", format), *shared]
 
@@ -274,21 +281,21 @@ def test_a_fold_beside_other_calls_leaves_its_turn_whole(format: Format) -> None
 @every_format
 def test_a_fold_that_failed_folds_nothing_and_has_a_reason(format: Format) -> None:
     failed = json.dumps({"error": {"code": -32003, "message": "Cannot fold: nothing was done since the last fold"}})
-    messages = [*say("go", format), *work(format, "w1"), *back(format, "br_1", failed, tool="context_fold")]
+    messages = [*say("go", format), *work(format, "w1"), *return_turn(format, "br_1", failed, tool="context_fold")]
     assert reasons(messages, format) == ["call_failed"]
 
 
 def beside_result(format: Format, message: Message, text: str) -> Message:
-    """The message with a text of the user behind its results."""
+    """The message with a text of the user after its results."""
     if format == "gemini":
         return {**message, "parts": [*message["parts"], {"text": text}]}
     return {**message, "content": [*message["content"], {"type": "text", "text": text}]}
 
 
 @every_format
-def test_what_a_user_says_inside_a_branch_stays(format: Format) -> None:
-    head, tail = [*say("go", format), *branch(format, "br_1")], back(format, "br_1")
-    question, no = asked(format, text="Shall I migrate prod?"), say("No! NEVER touch prod — é", format)
+def test_user_messages_inside_a_branch_stay(format: Format) -> None:
+    head, tail = [*say("go", format), *branch(format, "br_1")], return_turn(format, "br_1")
+    question, no = model_turn(format, text="Shall I migrate prod?"), say("No! NEVER touch prod — é", format)
     messages = [*head, *work(format, "w1"), *question, *no, *work(format, "w2"), *tail]
     if format in ("openai-chat", "openai-responses"):
         assert sent(messages, format) == [*head, *no, *tail]
@@ -302,8 +309,8 @@ def test_what_a_user_says_inside_a_branch_stays(format: Format) -> None:
 
 
 @pytest.mark.parametrize("format", ["anthropic", "gemini"])
-def test_what_a_user_says_beside_a_result_stays_and_the_hosts_own_words_go(format: Format) -> None:
-    head, tail = [*say("go", format), *branch(format, "br_1")], back(format, "br_1")
+def test_user_texts_beside_a_result_stay_and_texts_of_the_host_are_left_out(format: Format) -> None:
+    head, tail = [*say("go", format), *branch(format, "br_1")], return_turn(format, "br_1")
     reminder = "<system-reminder>\nKeep the list of tasks.\n</system-reminder>\n"
     queued = "<system-reminder>The user sent the following message:\nstop\n</system-reminder>"
     around = "<system-reminder>x</system-reminder> stop <system-reminder>y</system-reminder>"
@@ -317,34 +324,34 @@ def test_what_a_user_says_beside_a_result_stays_and_the_hosts_own_words_go(forma
 
 
 @every_format
-def test_a_turn_stays_whose_result_ends_with_what_the_user_wrote_meanwhile(format: Format) -> None:
-    """Claude Code puts it there, for models that take no instructions between the turns."""
+def test_a_turn_stays_if_its_result_ends_with_a_message_of_the_user(format: Format) -> None:
+    """Claude Code puts it there for models that accept no instructions between turns."""
     reminder = "<system-reminder>\nKeep a list.\n</system-reminder>"
     quote = "<system-reminder>\nThe user sent a new message while you were working:\nNEVER.\n</system-reminder>"
-    head, tail = branch(format, "br_1"), back(format, "br_1")
-    spoken = work(format, "w2", f"text\n\n{quote}\n{reminder}\n")
-    messages = [*say("go", format), *head, *work(format, "w1", reminder), *spoken, *work(format, "w3"), *tail]
-    assert sent(messages, format) == [*say("go", format), *head, *spoken, *tail]
+    head, tail = branch(format, "br_1"), return_turn(format, "br_1")
+    quoting_turn = work(format, "w2", f"text\n\n{quote}\n{reminder}\n")
+    messages = [*say("go", format), *head, *work(format, "w1", reminder), *quoting_turn, *work(format, "w3"), *tail]
+    assert sent(messages, format) == [*say("go", format), *head, *quoting_turn, *tail]
     receipt = project(messages, format).receipt
     assert [(fold.branch_id, fold.messages, fold.turns) for fold in receipt.folds] == [("br_1", 4, 2)]
     assert receipt.reason == ""
 
 
-def test_an_instruction_that_hands_over_what_the_user_wrote_meanwhile_is_kept_as_the_users_words() -> None:
-    """Claude Code writes it so for newer models."""
+def test_an_instruction_that_quotes_the_user_stays_like_a_user_message() -> None:
+    """Claude Code does so for newer models."""
     quote = "The user sent a new message while you were working:\nNEVER."
-    head, tail = branch("anthropic", "br_1"), back("anthropic", "br_1")
+    head, tail = branch("anthropic", "br_1"), return_turn("anthropic", "br_1")
     instruction = [{"role": "system", "content": quote}]
     messages = [*say("go"), *head, *work("anthropic", "w1"), *instruction, *work("anthropic", "w2"), *tail]
     branched = {**head[1], "content": [*head[1]["content"], {"type": "text", "text": quote}]}
     assert sent(messages, "anthropic") == [*say("go"), head[0], branched, *tail]
 
 
-def test_a_picture_that_a_user_shows_inside_a_branch_stays() -> None:
+def test_a_picture_in_a_user_message_inside_a_branch_stays() -> None:
     picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 9000}}
     shown: Message = {"role": "user", "content": [picture, {"type": "text", "text": "like this"}]}
-    head, tail = branch("anthropic", "br_1"), back("anthropic", "br_1")
-    messages = [*head, *asked("anthropic", text="How?"), shown, *work("anthropic", "w"), *tail]
+    head, tail = branch("anthropic", "br_1"), return_turn("anthropic", "br_1")
+    messages = [*head, *model_turn("anthropic", text="How?"), shown, *work("anthropic", "w"), *tail]
     merged = {**head[-1], "content": [*head[-1]["content"], *shown["content"]]}
     assert sent(messages, "anthropic") == [head[0], merged, *tail]
     body = body_of(messages, "anthropic")
@@ -358,7 +365,7 @@ def test_a_picture_that_a_user_shows_inside_a_branch_stays() -> None:
 
 
 def test_items_of_hosted_tools_fold_with_their_turn() -> None:
-    head, tail = branch("openai-responses", "br_1"), back("openai-responses", "br_1")
+    head, tail = branch("openai-responses", "br_1"), return_turn("openai-responses", "br_1")
     inside: list[Message] = [{"type": "mcp_call", "id": "m", "name": "x"}, {"type": "web_search_call", "id": "s"}]
     for kind in ("local_shell_call", "shell_call", "apply_patch_call", "computer_call"):
         inside += [
@@ -370,11 +377,11 @@ def test_items_of_hosted_tools_fold_with_their_turn() -> None:
 
 
 @every_format
-def test_a_result_that_a_host_masked_is_remembered(format: Format) -> None:
-    head, tail = branch(format, "br_1"), back(format, "br_1")
+def test_remembered_outcomes_replace_results_that_a_host_masked(format: Format) -> None:
+    head, tail = branch(format, "br_1"), return_turn(format, "br_1")
     inside = work(format, "w")
     outcomes = project([*head, *inside, *tail], format).outcomes
-    head, tail = branch(format, "br_1", "[cleared]"), back(format, "br_1", "[cleared]")
+    head, tail = branch(format, "br_1", "[cleared]"), return_turn(format, "br_1", "[cleared]")
     messages = [*head, *inside, *tail]
     assert reasons(messages, format) == ["unreadable_result", "unreadable_result"]
     remembered = Remembered(merged_outcomes({}, outcomes))
@@ -403,7 +410,7 @@ def test_calls_without_ids_are_paired_by_name_and_order() -> None:
     head = [
         *say("go", "gemini"),
         call("Bash", "context_branch"),
-        response(("Bash", "x"), ("context_branch", named("br_1"))),
+        response(("Bash", "x"), ("context_branch", branch_result("br_1"))),
     ]
     inside = [call("Read", "Read"), response(("Read", "1"), ("Read", "2"))]
     tail = [call("context_return"), response(("context_return", folded))]
@@ -412,38 +419,41 @@ def test_calls_without_ids_are_paired_by_name_and_order() -> None:
 
 
 @every_format
-def test_a_branch_asked_for_again_began_the_first_time(format: Format) -> None:
-    again = [*asked(format, ("again", "context_branch")), *answered(format, ("again", named("br_1")))]
+def test_a_repeated_branch_call_does_not_move_the_start_of_the_branch(format: Format) -> None:
+    again = [*model_turn(format, ("again", "context_branch")), *tool_results(format, ("again", branch_result("br_1")))]
     opened = [*branch(format, "br_1"), *work(format, "w"), *again]
     assert [span.branch_id for span in project(opened, format).threads] == [None, "br_1"]
-    messages = [*opened, *back(format, "br_1")]
-    assert sent(messages, format) == [*branch(format, "br_1"), *back(format, "br_1")]
+    messages = [*opened, *return_turn(format, "br_1")]
+    assert sent(messages, format) == [*branch(format, "br_1"), *return_turn(format, "br_1")]
 
 
 @every_format
-def test_a_rollback_takes_discarded_branches_off_and_leaves_the_target_open(format: Format) -> None:
-    undone = json.dumps({"rolled_back_to": "br_1", "branches_discarded": ["br_2"], "tokens_recovered": 1})
-    rollback = [*asked(format, ("x", "context_rollback")), *answered(format, ("x", undone))]
+def test_a_rollback_closes_discarded_branches_and_leaves_the_target_open(format: Format) -> None:
+    rollback_result = json.dumps({"rolled_back_to": "br_1", "branches_discarded": ["br_2"], "tokens_recovered": 1})
+    rollback = [*model_turn(format, ("x", "context_rollback")), *tool_results(format, ("x", rollback_result))]
     messages = [*branch(format, "br_1"), *branch(format, "br_2"), *work(format, "w1"), *rollback]
     main, target = project(messages, format).threads
     assert (main.branch_id, target.branch_id) == (None, "br_1")
     assert set(range(len(messages) - len(rollback), len(messages))) <= set(target.places)
-    late = [*messages, *back(format, "br_2")]
+    late = [*messages, *return_turn(format, "br_2")]
     assert sent(late, format) == late
-    assert sent([*messages, *back(format, "br_1")], format) == [*branch(format, "br_1"), *back(format, "br_1")]
+    assert sent([*messages, *return_turn(format, "br_1")], format) == [
+        *branch(format, "br_1"),
+        *return_turn(format, "br_1"),
+    ]
 
 
 @every_format
-def test_a_list_of_discarded_branches_that_does_not_end_tells_nothing(format: Format) -> None:
-    """To look for its end from every such name on would take a time that grows with the square of the text."""
-    undone = '{"rolled_back_to":"br_1","branches_discarded":["br_1","branches_discarded":["br_2"]}'
-    rollback = [*asked(format, ("x", "context_rollback")), *answered(format, ("x", undone))]
+def test_an_unfinished_list_of_discarded_branches_is_ignored(format: Format) -> None:
+    """Searching for its end from every such name would take time that grows with the square of the text."""
+    rollback_result = '{"rolled_back_to":"br_1","branches_discarded":["br_1","branches_discarded":["br_2"]}'
+    rollback = [*model_turn(format, ("x", "context_rollback")), *tool_results(format, ("x", rollback_result))]
     messages = [*branch(format, "br_1"), *branch(format, "br_2"), *work(format, "w1"), *rollback]
     assert [thread.branch_id for thread in project(messages, format).threads] == [None, "br_1"]
 
 
 @every_format
-def test_what_was_sent_folded_is_sent_so_again_as_the_history_grows(format: Format) -> None:
+def test_folded_messages_stay_folded_as_the_history_grows(format: Format) -> None:
     messages = [
         *say("go", format),
         *branch(format, "br_1"),
@@ -451,25 +461,25 @@ def test_what_was_sent_folded_is_sent_so_again_as_the_history_grows(format: Form
         *branch(format, "br_2"),
         *work(format, "w2"),
     ]
-    messages += [*back(format, "br_2"), *work(format, "w3"), *back(format, "br_1"), *work(format, "w4")]
+    messages += [*return_turn(format, "br_2"), *work(format, "w3"), *return_turn(format, "br_1"), *work(format, "w4")]
     folded: set[int] = set()
     for count in range(len(messages) + 1):
-        kept = {id(one) for one in project(messages[:count], format).messages}
-        gone = {place for place in range(count) if id(messages[place]) not in kept}
-        assert folded <= gone
-        folded = gone
+        sent_ids = {id(message) for message in project(messages[:count], format).messages}
+        left_out = {index for index in range(count) if id(messages[index]) not in sent_ids}
+        assert folded <= left_out
+        folded = left_out
     assert folded
 
 
-def test_figures_never_fail_for_what_is_no_json() -> None:
+def test_messages_that_are_not_json_raise_no_error() -> None:
     loop: Message = {"role": "user", "content": "x"}
     loop["self"] = loop
-    odd = [loop, {"role": "user", "content": object()}, {"role": "user", "content": "\ud800"}]
-    assert project(odd, "anthropic").messages == odd
+    unserialisable = [loop, {"role": "user", "content": object()}, {"role": "user", "content": "\ud800"}]
+    assert project(unserialisable, "anthropic").messages == unserialisable
 
 
 @covers("proxy.md#library")
-def test_the_code_of_the_page_runs_and_prints_what_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_of_the_docs_run_and_print_what_they_show(capsys: pytest.CaptureFixture[str]) -> None:
     blocks = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {}
     for kind, text in blocks:
@@ -480,12 +490,12 @@ def test_the_code_of_the_page_runs_and_prints_what_it_shows(capsys: pytest.Captu
     assert {"python", "text"} <= {kind for kind, _ in blocks}
 
 
-def test_the_page_explains_every_reason() -> None:
+def test_the_docs_explain_every_reason() -> None:
     explained = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
     assert set(REASONS) <= set(explained)
     assert len(REASONS) == len(set(REASONS))
 
 
-def test_the_dashboard_has_words_for_every_reason() -> None:
+def test_the_dashboard_has_a_text_for_every_reason() -> None:
     words = LEDGER.split("const REASONS = {")[1].split("};")[0]
     assert re.findall(r"^  (\w+): \"", words, re.MULTILINE) == list(REASONS)

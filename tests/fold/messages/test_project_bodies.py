@@ -1,4 +1,4 @@
-"""The projection of a request's body: not a byte is changed besides, and what cannot be read passes as it came."""
+"""The projection of a request's body: other bytes do not change, and an unreadable body passes unchanged."""
 
 from __future__ import annotations
 
@@ -10,38 +10,40 @@ from contextfold.common.json_depth import DEPTH_MAX
 from contextfold.fold.messages import IMAGE_TOKENS, BodyProjection, Format, project, project_body, repeated
 from contextfold.fold.messages.body import MESSAGES_MAX, VALUES_MAX
 from contextfold.fold.messages.repeated import forget_messages
-from tests.fold.messages.histories import FORMATS, history
-from tests.fold.messages.projecting import MODEL, Message, back, body_of, branch, work
+from tests.fold.messages.histories import FORMATS, generate_history
+from tests.fold.messages.short_histories import MODEL, Message, body_of, branch, return_turn, work
 from tests.support.clauses import covers
 from tests.support.machine import times
 
-ODD = """\ufeff{
+UNUSUAL_BODY = """\ufeff{
  "system" : [ {"type":"text","text":"é \\u00e9 東京","cache_control":{"type":"ephemeral"}} ] ,"n":%s,
 \t"messages"\t:[ %s\n ,%s  ,\r\n%s, %s,%s ,  %s ]
 , "x" : -0.0e+1 , "thinking":{"type":"enabled"}}  \n"""
 
 
-def odd_body() -> tuple[bytes, bytes]:
-    """A body in nobody's hand, and what must be sent of it."""
-    texts = [json.dumps(one, indent=1, ensure_ascii=False) for one in (*branch("anthropic", "br_1"),)]
-    texts += [json.dumps(one, ensure_ascii=False).replace("Bash", "\\u0042ash é😀") for one in work("anthropic", "w")]
-    texts += [json.dumps(one, separators=(" , ", " : ")) for one in back("anthropic", "br_1")]
-    whole = (ODD.lstrip("\ufeff") % ("9" * 5000, *texts)).encode()
-    first, last = whole.index(texts[2].encode()), whole.index(texts[4].encode())
-    return whole, whole[:first] + whole[last:]
+def unusual_body() -> tuple[bytes, bytes]:
+    """A body with unusual whitespace and escapes, and the bytes that must be sent of it."""
+    texts = [json.dumps(message, indent=1, ensure_ascii=False) for message in (*branch("anthropic", "br_1"),)]
+    texts += [
+        json.dumps(message, ensure_ascii=False).replace("Bash", "\\u0042ash é😀") for message in work("anthropic", "w")
+    ]
+    texts += [json.dumps(message, separators=(" , ", " : ")) for message in return_turn("anthropic", "br_1")]
+    body = (UNUSUAL_BODY.lstrip("\ufeff") % ("9" * 5000, *texts)).encode()
+    first, last = body.index(texts[2].encode()), body.index(texts[4].encode())
+    return body, body[:first] + body[last:]
 
 
 @covers("proxy.md#laws")
-def test_not_a_byte_is_changed_besides() -> None:
-    whole, left = odd_body()
-    projected = project_body(whole, "anthropic")
-    assert projected.body == left
+def test_only_the_bytes_of_folded_messages_are_removed() -> None:
+    body, expected = unusual_body()
+    projected = project_body(body, "anthropic")
+    assert projected.body == expected
     assert projected.changed
-    again = project_body(left, "anthropic")
-    assert again.body is left
-    assert projected.receipt.tokens_before == -(-len(whole) // 4)
-    assert again.receipt.tokens_before == projected.receipt.tokens_after == -(-len(left) // 4)
-    assert projected.original(2).encode() in whole
+    again = project_body(expected, "anthropic")
+    assert again.body is expected
+    assert projected.receipt.tokens_before == -(-len(body) // 4)
+    assert again.receipt.tokens_before == projected.receipt.tokens_after == -(-len(expected) // 4)
+    assert projected.original(2).encode() in body
     assert "é😀" in projected.original(2)
 
 
@@ -79,7 +81,7 @@ def test_not_a_byte_is_changed_besides() -> None:
         (b' {\n"messages"\t: [ ] } ', ""),
     ],
 )
-def test_a_body_that_cannot_be_read_passes_as_it_came(body: bytes, reason: str) -> None:
+def test_an_unreadable_body_passes_unchanged_with_a_reason(body: bytes, reason: str) -> None:
     projected = project_body(body, "anthropic")
     assert projected.body is body
     assert projected.receipt.reason == reason
@@ -88,16 +90,16 @@ def test_a_body_that_cannot_be_read_passes_as_it_came(body: bytes, reason: str) 
     assert [span.branch_id for span in projected.threads] == [None]
 
 
-@pytest.mark.parametrize("place", ["message", "member"])
+@pytest.mark.parametrize("location", ["message", "member"])
 @pytest.mark.parametrize("brackets", [("[", "]"), ('{"a":', "}")])
-def test_nesting_without_end_passes_as_it_came(place: str, brackets: tuple[str, str]) -> None:
+def test_a_body_that_is_nested_too_deeply_passes_unchanged(location: str, brackets: tuple[str, str]) -> None:
     for depth, is_deep in ((DEPTH_MAX, False), (DEPTH_MAX + 1, True), (100_000, True)):
         deep = brackets[0] * (depth - 1) + "[]" + brackets[1] * (depth - 1)
-        body = '{"messages":[%s],"x":%s}' % ((deep, "1") if place == "message" else ("", deep))
+        body = '{"messages":[%s],"x":%s}' % ((deep, "1") if location == "message" else ("", deep))
         assert project_body(body.encode(), "anthropic").receipt.reason == ("too_deep" if is_deep else ""), depth
 
 
-def test_values_without_end_pass_as_they_came() -> None:
+def test_a_body_with_too_many_values_passes_unchanged() -> None:
     flood = b'{"messages":[' + b"[]," * VALUES_MAX + b"[]]}"
     assert project_body(flood, "anthropic").receipt.reason == "too_many_values"
     text = b'{"messages":["' + b"[]" * VALUES_MAX + b'"]}'
@@ -107,15 +109,19 @@ def test_values_without_end_pass_as_they_came() -> None:
     assert project_body(b'{"messages":[],"x":["' + numbers + b'"]}', "anthropic").receipt.reason == ""
 
 
-def test_messages_without_end_pass_as_they_came() -> None:
+def test_a_body_with_too_many_messages_passes_unchanged() -> None:
     for number, reason in ((MESSAGES_MAX, ""), (MESSAGES_MAX + 1, "too_many_values")):
         flood = b'{"messages":[' + b",".join([b"1"] * number) + b"]}"
         projected = project_body(flood, "anthropic")
         assert (projected.receipt.reason, projected.body is flood) == (reason, True), number
 
 
-def test_a_history_that_the_provider_keeps_passes_as_it_came() -> None:
-    messages = [*branch("openai-responses", "br_1"), *work("openai-responses", "w"), *back("openai-responses", "br_1")]
+def test_a_history_that_the_provider_stores_passes_unchanged() -> None:
+    messages = [
+        *branch("openai-responses", "br_1"),
+        *work("openai-responses", "w"),
+        *return_turn("openai-responses", "br_1"),
+    ]
     for name, value in (("previous_response_id", "resp_1"), ("conversation", {"id": "conv_1"})):
         body = body_of(messages, "openai-responses", stream=True, **{name: value})
         projected = project_body(body, "openai-responses")
@@ -125,7 +131,7 @@ def test_a_history_that_the_provider_keeps_passes_as_it_came() -> None:
         assert project_body(body_of(messages, "openai-responses", **{name: None}), "openai-responses").changed
 
 
-def test_text_for_a_list_is_a_request_like_any_other() -> None:
+def test_a_text_instead_of_a_list_is_accepted_where_the_api_accepts_one() -> None:
     body = b'{"model":"m","input":"hello"}'
     assert project_body(body, "openai-responses").receipt.reason == ""
     assert project("hello", "openai-responses").messages == "hello"
@@ -134,7 +140,7 @@ def test_text_for_a_list_is_a_request_like_any_other() -> None:
     assert project(None, "anthropic").receipt.reason == "no_messages"  # type: ignore[arg-type]
 
 
-def test_a_files_base64_counts_as_a_picture_and_no_more() -> None:
+def test_base64_data_counts_as_one_picture() -> None:
     data = "A" * 100_000
     shown: dict[Format, list[Message]] = {
         "anthropic": [
@@ -164,16 +170,16 @@ def test_a_files_base64_counts_as_a_picture_and_no_more() -> None:
     assert project(text, "anthropic").receipt.tokens_before > 25_000
 
 
-def test_a_model_written_with_escapes_or_in_utf8_is_told() -> None:
+def test_a_model_name_is_read_with_escapes_and_in_utf8() -> None:
     assert project_body('{"messages":[],"model":"モデル"}'.encode(), "anthropic").model == "モデル"
     assert project_body(b'{"messages":[],"model":"\\u30e2"}', "anthropic").model == "モ"
     assert project_body(b'{"messages":[],"model":7}', "anthropic").model == ""
 
 
-# ---- messages that were read before
+# ---- the cache of messages
 
 
-def everything(projection: BodyProjection) -> tuple[object, ...]:
+def all_fields(projection: BodyProjection) -> tuple[object, ...]:
     counted = projection.our_tokens, projection.our_tools, projection.blocks, projection.opening_tokens
     known = projection.session_id, projection.model, dict(projection.outcomes)
     return projection.body, projection.receipt, projection.threads, *counted, *known
@@ -181,19 +187,19 @@ def everything(projection: BodyProjection) -> tuple[object, ...]:
 
 @covers("proxy.md#laws")
 @pytest.mark.parametrize("format", FORMATS)
-def test_what_was_read_before_changes_nothing(format: Format) -> None:
-    """Each history is projected as it grows, and each of its requests again with an empty cache."""
+def test_the_cache_of_messages_changes_no_projection(format: Format) -> None:
+    """Each history is projected as it grows, then once more, then with an empty cache."""
     for number in range(times(3, 2_000)):
-        told = history(format, f"repeated {number}")
-        bodies = [told.body(count) for count in range(1, len(told.texts) + 1)]
-        grown = [everything(project_body(body, format)) for body in bodies]
-        again = [everything(project_body(body, format)) for body in bodies]
-        for body, first, second in zip(bodies, grown, again, strict=True):
+        history = generate_history(format, f"repeated {number}")
+        bodies = [history.body(count) for count in range(1, len(history.texts) + 1)]
+        grown = [all_fields(project_body(body, format)) for body in bodies]
+        repeated_projections = [all_fields(project_body(body, format)) for body in bodies]
+        for body, first, second in zip(bodies, grown, repeated_projections, strict=True):
             forget_messages()
-            assert first == second == everything(project_body(body, format)), str(told)
+            assert first == second == all_fields(project_body(body, format)), str(history)
 
 
-def test_a_message_is_not_taken_for_the_beginning_of_another() -> None:
+def test_a_cached_message_does_not_match_a_longer_one() -> None:
     for message in ("1", "12", '"a"', '"ab"', '{"role":"user","content":"x"}', '{"role":"user","content":"x"} '):
         body = f'{{"messages":[{message}]}}'.encode()
         for _ in range(2):
@@ -202,8 +208,8 @@ def test_a_message_is_not_taken_for_the_beginning_of_another() -> None:
     assert project_body(b'{"messages":[{"role":"user","content":"x"}x]}', "anthropic").receipt.reason == "not_json"
 
 
-def test_the_same_result_is_read_when_it_belongs_to_our_call() -> None:
-    """An id that a client uses for two calls: the text is the same, and only the second call is ours."""
+def test_a_cached_result_is_read_again_if_its_call_is_ours() -> None:
+    """A client may use one id for two calls with the same result, one of another tool and one of ours."""
     opened, result = branch("anthropic", "br_1")
     foreign = json.loads(json.dumps(opened).replace("context_branch", "Bash"))
     for call, threads in ((foreign, 1), (opened, 2), (foreign, 1), (opened, 2)):
@@ -211,13 +217,13 @@ def test_the_same_result_is_read_when_it_belongs_to_our_call() -> None:
         assert len(projected.threads) == threads
 
 
-def test_the_cache_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_messages_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repeated, "MESSAGES_CACHED_MAX", 10)
     body = body_of([{"role": "user", "content": f"words {number}"} for number in range(50)], "anthropic")
-    first = everything(project_body(body, "anthropic"))
+    first = all_fields(project_body(body, "anthropic"))
     assert len(repeated._messages) <= 10
     assert len(repeated._lengths) <= 10
-    assert everything(project_body(body, "anthropic")) == first
+    assert all_fields(project_body(body, "anthropic")) == first
 
 
 def test_wrong_guesses_cost_no_more_than_reading_the_request_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +237,7 @@ def test_wrong_guesses_cost_no_more_than_reading_the_request_again(monkeypatch: 
 
     monkeypatch.setattr(repeated, "hash", counting, raising=False)
     short = [{"role": "user", "content": f"x{number}"} for number in range(100)]
-    # The length is nearly that of the request in which it is a wrong guess.
+    # Its length is nearly that of the request in which it is the wrong guess.
     long = {"role": "user", "content": "y" * 3_000}
     for message in short:
         project_body(body_of([message, long], "anthropic"), "anthropic")

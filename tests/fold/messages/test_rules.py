@@ -1,4 +1,4 @@
-"""The validators and the histories, tried on each other: whole ones are taken, broken ones are not."""
+"""The validators and the generated histories, checked with each other: valid requests pass, broken ones do not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.fold.messages import rules_anthropic, rules_gemini, rules_openai_chat, rules_openai_responses
 from tests.fold.messages.elements import cut
 from tests.fold.messages.expected import FOLD, KEEP, WAIT, expected, left_out
-from tests.fold.messages.histories import FORMATS, LIST, Format, history
+from tests.fold.messages.histories import FORMATS, LIST, Format, generate_history
 from tests.support.machine import times
 
 RULES: dict[Format, Callable[[Any], list[str]]] = {
@@ -28,64 +28,68 @@ every_format = pytest.mark.parametrize("format", FORMATS)
 @every_format
 def test_every_history_is_a_valid_request(format: Format) -> None:
     for number in range(COUNT):
-        told = history(format, f"valid {number}")
-        assert RULES[format](json.loads(told.body())) == [], str(told)
+        history = generate_history(format, f"valid {number}")
+        assert RULES[format](json.loads(history.body())) == [], str(history)
 
 
 @every_format
-def test_a_history_is_the_same_for_the_same_seed_and_its_bytes_are_its_messages(format: Format) -> None:
+def test_a_seed_gives_the_same_history_and_bytes_that_parse_to_its_messages(format: Format) -> None:
     for number in range(COUNT // 5):
-        told, again = history(format, f"same {number}"), history(format, f"same {number}")
-        assert told.body() == again.body()
-        assert json.loads(told.body())[LIST[format]] == told.messages
-        pieces = cut(told.body(), LIST[format])
+        history, same_history = generate_history(format, f"same {number}"), generate_history(format, f"same {number}")
+        assert history.body() == same_history.body()
+        assert json.loads(history.body())[LIST[format]] == history.messages
+        pieces = cut(history.body(), LIST[format])
         assert pieces
-        assert list(pieces.texts) == told.texts
-        assert pieces.without(frozenset()) == told.body()
+        assert list(pieces.texts) == history.texts
+        assert pieces.without(frozenset()) == history.body()
 
 
 @every_format
-def test_histories_hold_what_the_laws_are_about(format: Format) -> None:
-    found = dict.fromkeys(("branches", "folds", "nested", "shared", "open", "failed", "forced", "words", "stay"), 0)
+def test_histories_contain_every_case_of_the_laws(format: Format) -> None:
+    counts = dict.fromkeys(("branches", "folds", "nested", "shared", "open", "failed", "forced", "words", "stay"), 0)
     for number in range(150):
-        told = history(format, f"rich {number}")
-        seen = expected(told)
-        made = [one for one in seen.closings if one.verdict == FOLD]
-        found["branches"] += sum(one.kind == "return" for one in made)
-        found["folds"] += sum(one.kind == "fold" for one in made)
-        found["nested"] += sum(other.holds(one) for one in made for other in made)
-        found["shared"] += sum(len(told.steps[told.owners[one.done_at]].calls) > 1 for one in made)
-        found["open"] += len(seen.open)
-        calls = [call for step in told.steps for call in step.calls]
-        found["failed"] += sum(call.failed and call.kind != "work" for call in calls)
+        history = generate_history(format, f"rich {number}")
+        expectation = expected(history)
+        folded = [closing for closing in expectation.closings if closing.verdict == FOLD]
+        counts["branches"] += sum(closing.kind == "return" for closing in folded)
+        counts["folds"] += sum(closing.kind == "fold" for closing in folded)
+        counts["nested"] += sum(other.contains(closing) for closing in folded for other in folded)
+        counts["shared"] += sum(
+            len(history.steps[history.step_indexes[closing.closed_at]].calls) > 1 for closing in folded
+        )
+        counts["open"] += len(expectation.open)
+        calls = [call for step in history.steps for call in step.calls]
+        counts["failed"] += sum(call.failed and call.kind != "work" for call in calls)
         opened = sum(call.kind == "branch" and not call.failed for call in calls)
-        found["forced"] += opened - sum(one.kind == "return" for one in seen.closings) - len(seen.open)
-        inside = {place for one in seen.folded for place in range(one.first, one.end)}
-        found["words"] += sum(bool(told.words[place]) for place in inside)
-        found["stay"] += sum(one.verdict in (KEEP, WAIT) for one in seen.closings)
-        assert all(left_out(told, one) for one in made)
-    assert min(found.values()) >= 10, found
+        counts["forced"] += (
+            opened - sum(closing.kind == "return" for closing in expectation.closings) - len(expectation.open)
+        )
+        inside = {index for closing in expectation.folded for index in range(closing.first, closing.end)}
+        counts["words"] += sum(bool(history.user_texts[index]) for index in inside)
+        counts["stay"] += sum(closing.verdict in (KEEP, WAIT) for closing in expectation.closings)
+        assert all(left_out(history, closing) for closing in folded)
+    assert min(counts.values()) >= 10, counts
 
 
 @every_format
-def test_a_history_without_one_result_is_refused(format: Format) -> None:
+def test_a_history_without_one_result_breaks_a_rule(format: Format) -> None:
     for number in range(COUNT // 5):
-        told = history(format, f"result {number}")
-        for place, answers in enumerate(told.answers):
-            if answers:
-                kept = [one for one in range(len(told.texts)) if one != place]
-                assert RULES[format](json.loads(told.body_of(kept))), f"{told} without {place}"
+        history = generate_history(format, f"result {number}")
+        for index, results in enumerate(history.results):
+            if results:
+                remaining = [other_index for other_index in range(len(history.texts)) if other_index != index]
+                assert RULES[format](json.loads(history.body_of(remaining))), f"{history} without {index}"
 
 
 @every_format
-def test_a_history_without_one_call_is_refused(format: Format) -> None:
+def test_a_history_without_one_call_breaks_a_rule(format: Format) -> None:
     for number in range(COUNT // 5):
-        told = history(format, f"call {number}")
-        for place, message in enumerate(told.messages):
-            called = b"functionCall" in told.texts[place] or b"tool_use" in told.texts[place]
+        history = generate_history(format, f"call {number}")
+        for index, message in enumerate(history.messages):
+            called = b"functionCall" in history.texts[index] or b"tool_use" in history.texts[index]
             if called or "tool_calls" in message or message.get("type") == "function_call":
-                kept = [one for one in range(len(told.texts)) if one != place]
-                assert RULES[format](json.loads(told.body_of(kept))), f"{told} without {place}"
+                remaining = [other_index for other_index in range(len(history.texts)) if other_index != index]
+                assert RULES[format](json.loads(history.body_of(remaining))), f"{history} without {index}"
 
 
 ANTHROPIC: dict[str, Any] = {
@@ -167,15 +171,15 @@ GEMINI: dict[str, Any] = {
         {"role": "user", "parts": [{"functionResponse": {"name": "t", "id": "x", "response": {}}}]},
     ],
 }
-WHOLE: dict[Format, dict[str, Any]] = {
+VALID: dict[Format, dict[str, Any]] = {
     "anthropic": ANTHROPIC,
     "openai-chat": CHAT,
     "openai-responses": RESPONSES,
     "gemini": GEMINI,
 }
 
-# An expression over the list `m` (and the body `b`) that breaks the request, and a word of the complaint.
-BROKEN: list[tuple[Format, str, str]] = [
+# An expression over the list `m` (and the body `b`) that breaks the request, and a part of the violation.
+BROKEN_REQUESTS: list[tuple[Format, str, str]] = [
     ("anthropic", "m.pop(0)", "first"),
     ("anthropic", "m.pop()", "without `tool_result`"),
     ("anthropic", "m.insert(2, m[1])", "'system' must"),
@@ -240,10 +244,10 @@ BROKEN: list[tuple[Format, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("format", "change", "complaint"), BROKEN)
-def test_a_broken_rule_is_named(format: Format, change: str, complaint: str) -> None:
-    body = copy.deepcopy(WHOLE[format])
+@pytest.mark.parametrize(("format", "change", "complaint"), BROKEN_REQUESTS)
+def test_a_broken_request_is_reported_with_its_rule(format: Format, change: str, complaint: str) -> None:
+    body = copy.deepcopy(VALID[format])
     assert RULES[format](body) == []
     eval(change, {"m": body[LIST[format]], "b": body})
-    found = RULES[format](body)
-    assert any(complaint in text for text in found), found
+    violations = RULES[format](body)
+    assert any(complaint in text for text in violations), violations

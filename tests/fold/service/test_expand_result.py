@@ -14,29 +14,29 @@ from contextfold.fold.service.callers import Caller
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.tool_arguments import expand_request
 from contextfold.scrub.standard import standard_scrubber
-from contextfold.stores.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 
 TEXT = "".join(f"line {number} é\n" for number in range(1_000))
 
 
-async def filled() -> FoldService:
+async def service_with_result() -> FoldService:
     store = MemoryStore()
     decision = LeftOutDecision("call_1", "hash", "res_1", "[stub]", "2026-01-01T12:00:00Z")
     await store.keep_left_out("ann", "conversation", [ArchivedResult(decision, TEXT)])
     return FoldService(store, standard_scrubber())
 
 
-async def expanded(service: FoldService, owner: str, result_id: str, **more: object) -> Any:
+async def expand(service: FoldService, owner: str, result_id: str, **more: object) -> Any:
     request = expand_request({"project_path": "/work/app", "branch_id": result_id, **more})
     return json.loads((await service.expand(Caller(owner), request)).answer)
 
 
 def test_a_result_comes_back_page_by_page_within_the_budget() -> None:
     async def scenario() -> None:
-        service = await filled()
+        service = await service_with_result()
         texts, cursor, pages = [], None, 0
         while pages == 0 or cursor:
-            page = await expanded(service, "ann", "res_1", budget=500, cursor=cursor)
+            page = await expand(service, "ann", "res_1", budget=500, cursor=cursor)
             assert (page["branch_id"], page["tokens"] <= 500) == ("res_1", True)
             texts += [entry["text"] for entry in page["entries"]]
             cursor, pages = page["next_cursor"], pages + 1
@@ -47,42 +47,42 @@ def test_a_result_comes_back_page_by_page_within_the_budget() -> None:
 
 
 @pytest.mark.parametrize(("owner", "result_id"), [("bob", "res_1"), ("ann", "res_2"), ("ann", "res_")])
-def test_another_owners_and_unknown_ids_are_refused_alike(owner: str, result_id: str) -> None:
+def test_ids_of_other_owners_and_unknown_ids_are_refused_alike(owner: str, result_id: str) -> None:
     async def scenario() -> None:
-        with pytest.raises(ArgumentInvalid) as refusal:
-            await expanded(await filled(), owner, result_id)
-        assert "line 1" not in str(refusal.value)
+        with pytest.raises(ArgumentInvalid) as raised:
+            await expand(await service_with_result(), owner, result_id)
+        assert "line 1" not in str(raised.value)
 
     asyncio.run(scenario())
 
 
 def test_an_expired_result_is_refused() -> None:
     async def scenario() -> None:
-        service = await filled()
+        service = await service_with_result()
         await service.store.retain("2026-06-01T00:00:00Z", "2026-06-01T00:00:00Z")
         with pytest.raises(ArgumentInvalid):
-            await expanded(service, "ann", "res_1")
+            await expand(service, "ann", "res_1")
 
     asyncio.run(scenario())
 
 
-class Away(MemoryStore):
+class UnavailableStore(MemoryStore):
     async def left_out_text(self, owner: str, result_id: str) -> str | None:
         raise StoreUnavailable("away")
 
 
-def test_a_store_that_is_away_is_named_and_is_not_taken_for_an_unknown_id() -> None:
+def test_an_unavailable_store_is_not_reported_as_an_unknown_id() -> None:
     async def scenario() -> None:
         with pytest.raises(StoreUnavailable):
-            await expanded(FoldService(Away(), standard_scrubber()), "ann", "res_1")
+            await expand(FoldService(UnavailableStore(), standard_scrubber()), "ann", "res_1")
 
     asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("cursor", ["0.999999999", "7.0"])
-def test_a_cursor_behind_the_end_is_refused(cursor: str) -> None:
+def test_a_cursor_beyond_the_end_is_refused(cursor: str) -> None:
     async def scenario() -> None:
         with pytest.raises(ArgumentInvalid):
-            await expanded(await filled(), "ann", "res_1", cursor=cursor)
+            await expand(await service_with_result(), "ann", "res_1", cursor=cursor)
 
     asyncio.run(scenario())

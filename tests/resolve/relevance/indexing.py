@@ -1,4 +1,4 @@
-"""Relevance indexes for tests, made without the command line."""
+"""Caches and relevance indexes for tests, made without the command line."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.support.machine import write_files
 CREATED_AT = "2024-01-01T00:00:00Z"
 
 
-def built(folder: Path, files: Mapping[str, str]) -> Cache:
-    """A cache of these files."""
+def build_cache(folder: Path, files: Mapping[str, str]) -> Cache:
+    """Builds a cache of these files."""
     sources = write_files(folder / "sources", files)
     sources.mkdir(exist_ok=True)
     cache = folder / "cache"
@@ -28,21 +28,21 @@ def built(folder: Path, files: Mapping[str, str]) -> Cache:
 
 
 def documents_of(files: Mapping[str, str]) -> list[Document]:
-    made = [Document(path, version_of(text.encode()), path, text.encode()) for path, text in files.items()]
-    return sorted(made, key=lambda document: document.id.encode())
+    documents = [Document(path, version_of(text.encode()), path, text.encode()) for path, text in files.items()]
+    return sorted(documents, key=lambda document: document.id.encode())
 
 
-def written(
+def write_index(
     folder: Path, files: Mapping[str, str], *, previous: IndexView | None = None, run_entries: int = RUN_MAX_ENTRIES
 ) -> MappedIndex:
-    """The index of these files, of any format; documents that `previous` has unchanged are reused."""
+    """Writes the index of these files. Documents that are unchanged in `previous` are reused."""
     (folder / "pack").mkdir(parents=True)
     writer = IndexWriter(bytes(folder) + b"/", previous=previous, run_entries=run_entries)
     for document in documents_of(files):
         number = previous.document_number(document.id.encode()) if previous else None
         if previous is not None and number is not None:
-            same = previous.version(number).hex() == document.version.removeprefix("sha256:")
-            number = number if same else None
+            is_unchanged = previous.version(number).hex() == document.version.removeprefix("sha256:")
+            number = number if is_unchanged else None
         writer.add(document, reused=number)
     head = writer.finish()
     index = (folder / "pack" / "relevance-index").read_bytes()
@@ -86,20 +86,18 @@ WORDS = [
 ]
 
 
-def some_documents(seed: int, count: int) -> dict[str, str]:
-    """Documents of few words, so that questions find many of them, with headings, fences and long sections."""
-    chance = random.Random(seed)
+def random_documents(seed: int, count: int) -> dict[str, str]:
+    """Random documents with headings, fences and long sections, of few words, so that queries match many documents."""
+    rng = random.Random(seed)
     files = {}
     for number in range(count):
-        lines = [f"---\ntitle: {' '.join(chance.choices(WORDS, k=3))}\n---"] if chance.random() < 0.3 else []
-        for _ in range(chance.randrange(6)):
-            if chance.random() < 0.7:
-                lines.append(
-                    "#" * chance.randrange(1, 4) + " " + " ".join(chance.choices(WORDS, k=chance.randrange(1, 4)))
-                )
-            for _ in range(chance.randrange(4)):
-                lines.append(" ".join(chance.choices(WORDS, k=chance.randrange(60))) + "\n")
-            if chance.random() < 0.2:
-                lines.append("```\n# " + chance.choice(WORDS) + "\n```")
-        files[f"{chance.choice(WORDS)}/page-{number}.md".lower()] = "\n".join(lines)
+        lines = [f"---\ntitle: {' '.join(rng.choices(WORDS, k=3))}\n---"] if rng.random() < 0.3 else []
+        for _ in range(rng.randrange(6)):
+            if rng.random() < 0.7:
+                lines.append("#" * rng.randrange(1, 4) + " " + " ".join(rng.choices(WORDS, k=rng.randrange(1, 4))))
+            for _ in range(rng.randrange(4)):
+                lines.append(" ".join(rng.choices(WORDS, k=rng.randrange(60))) + "\n")
+            if rng.random() < 0.2:
+                lines.append("```\n# " + rng.choice(WORDS) + "\n```")
+        files[f"{rng.choice(WORDS)}/page-{number}.md".lower()] = "\n".join(lines)
     return files

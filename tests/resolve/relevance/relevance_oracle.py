@@ -1,6 +1,6 @@
-"""What relevance search must answer, written a second time: slow and obvious, with fractions instead of fixed point.
+"""The expected results of relevance search, computed independently: slow and simple, with fractions.
 
-Shares with src only what is data: sections and the words of a token, which have tests of their own.
+Uses only sections and the words of a token from src; these have their own tests.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def log2(number: int) -> int:
 
 
 def idf(count: int, frequency: int) -> int:
-    return max(log2(2 * count + 2) - log2(2 * frequency + 1), 0)
+    return max(log2(2 * count + 2) - log2(2 * frequency + 1), 16)
 
 
 def rounded_length(length: int) -> int:
-    """The middle of all lengths that agree in their five highest bits; short lengths are exact."""
+    """The middle of all lengths with the same five highest bits; short lengths are exact."""
     step = 1
     while length // step >= 32:
         step *= 2
@@ -68,13 +68,13 @@ def capped(counts: Counter[tuple[str, str]], word: str) -> Counts:
     return Counts(min(counts["count", word], 15), min(counts["marked", word], 3), min(counts["parts", word], 3))
 
 
-def counted(text: str, kind: str) -> Counter[tuple[str, str]]:
-    found: Counter[tuple[str, str]] = Counter()
+def counts_of(text: str, kind: str) -> Counter[tuple[str, str]]:
+    counts: Counter[tuple[str, str]] = Counter()
     for token in tokens(text):
         read = read_token(token)
-        found.update((kind, word) for word in read.words)
-        found.update(("parts", part) for part in read.parts)
-    return found
+        counts.update((kind, word) for word in read.words)
+        counts.update(("parts", part) for part in read.parts)
+    return counts
 
 
 def pairs_of(text: str) -> list[tuple[str, str]]:
@@ -87,14 +87,14 @@ class OracleDocument:
         self.path, self.text = path, text
         title, sections = outline(path, text)
         self.headings = [section.headings for section in sections]
-        self.front = counted(title, "count") + counted(path, "marked")
+        self.front = counts_of(title, "count") + counts_of(path, "marked")
         self.sections = [
-            counted(text[section.start : section.end], "count")
-            + (counted(section.headings[-1], "marked") if section.headings else Counter())
+            counts_of(text[section.start : section.end], "count")
+            + (counts_of(section.headings[-1], "marked") if section.headings else Counter())
             for section in sections
         ]
         self.section_words = [
-            sum(n for (kind, _), n in counted(text[s.start : s.end], "count").items() if kind == "count")
+            sum(n for (kind, _), n in counts_of(text[s.start : s.end], "count").items() if kind == "count")
             for s in sections
         ]
         self.words = sum(self.section_words)
@@ -131,20 +131,20 @@ def search(  # noqa: C901
     order: list[str] = []
     for token in tokens(query):
         read = read_token(token)
-        asked = [word for word in read.words if word not in QUESTION_WORDS]
-        for word in (*asked, *read.parts):
+        query_words = [word for word in read.words if word not in QUESTION_WORDS]
+        for word in (*query_words, *read.parts):
             group = words.setdefault(stem_of(word), [])
             if word not in group:
                 group.append(word)
-        order += [stem_of(word) for word in asked]
+        order += [stem_of(word) for word in query_words]
     scores = dict.fromkeys(range(count), 0)
     weights: dict[str, int] = {}
-    for stem, typed in words.items():
+    for stem, written_words in words.items():
         tfs = [sum(d.tf(word) for word in d.vocabulary if stem_of(word) == stem) for d in documents]
         weights[stem] = idf(count, sum(1 for tf in tfs if tf))
         for number, document in enumerate(documents):
             scores[number] += 4 * weights[stem] * fraction(tfs[number], document.words, average)
-        for word in typed:
+        for word in written_words:
             weight = idf(count, sum(1 for d in documents if word in d.vocabulary))
             for number, document in enumerate(documents):
                 scores[number] += weight * fraction(document.tf(word), document.words, average)
@@ -157,25 +157,29 @@ def search(  # noqa: C901
     for number, document in enumerate(documents):
         if not scores[number]:
             continue
-        found = [
+        section_scores = [
             sum(
-                saturated(weight, document.section_tf(at, stem), document.section_words[at], section_average)
+                max(saturated(weight, tf, document.section_words[position], section_average), 1)
                 for stem, weight in weights.items()
+                if (tf := document.section_tf(position, stem))
             )
-            for at in range(len(document.sections))
+            for position in range(len(document.sections))
         ]
         headings = document.headings
-        total = scores[number] // 65536 + 4 * max(found, default=0)
+        total = scores[number] // 65536 + 4 * max(section_scores, default=0)
         ranked.append((-total, number))
-        best = {heading: max(s for h, s in zip(headings, found, strict=True) if h == heading) for heading in headings}
+        best = {
+            heading: max(s for h, s in zip(headings, section_scores, strict=True) if h == heading)
+            for heading in headings
+        }
         sections += [
-            (-(3 * score + 5 * best[heading] + total), number, at, score)
-            for at, (heading, score) in enumerate(zip(headings, found, strict=True))
+            (-(3 * score + 5 * best[heading] + total), number, position, score)
+            for position, (heading, score) in enumerate(zip(headings, section_scores, strict=True))
             if score
         ]
     ranked.sort()
     sections.sort()
     return (
         [(documents[number].path, -negative) for negative, number in ranked],
-        [(documents[number].path, at, score) for _, number, at, score in sections],
+        [(documents[number].path, position, score) for _, number, position, score in sections],
     )

@@ -1,4 +1,4 @@
-"""Questions and answers: the budget is hard, reasons are given, and no input breaks anything."""
+"""Ask and get: no answer exceeds its budget, scores are explained, and every input is handled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contextfold import Cache, open_cache
-from contextfold.cache_errors import DocumentMissing
+from contextfold.cache_errors import DocumentMissing, LinesMissing, SectionMissing
 from contextfold.common.relevance.question import read_question
 from contextfold.common.relevance.token_estimate import estimate
 from contextfold.errors import BudgetInvalid, CounterMissing, QueryInvalid
@@ -18,7 +18,7 @@ from contextfold.resolve.relevance.answer import AskResult
 from contextfold.resolve.relevance.asking import NamedIndex, ask
 from contextfold.resolve.relevance.index.index_file import MappedIndex
 from contextfold.resolve.service import ask_many
-from tests.resolve.relevance.indexing import WORDS, built, some_documents, written
+from tests.resolve.relevance.indexing import WORDS, build_cache, random_documents, write_index
 from tests.support.machine import context, times
 
 DOCUMENTS = {
@@ -31,15 +31,15 @@ DOCUMENTS = {
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Cache:
-    return built(tmp_path, DOCUMENTS)
+    return build_cache(tmp_path, DOCUMENTS)
 
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> MappedIndex:
-    return written(tmp_path_factory.mktemp("index") / "index", some_documents(11, 25))
+    return write_index(tmp_path_factory.mktemp("index") / "index", random_documents(11, 25))
 
 
-def test_a_question_in_words_finds_the_section(cache: Cache) -> None:
+def test_a_question_in_plain_words_finds_the_section(cache: Cache) -> None:
     result = cache.ask("how do I roll back a deployment?", 200)
     first = result.documents[0]
     assert first.id == "guides/copy.md"
@@ -58,17 +58,17 @@ def test_the_answer_has_the_documented_shape(cache: Cache) -> None:
     assert selection["semantics"] == "v1"
     assert selection["unmatched"] == ["xyzzy"]
     assert selection["counter"] == "estimate-1"
-    left_out = [entry for found in answer["documents"] for entry in found["left_out"]]
+    left_out = [entry for document in answer["documents"] for entry in document["left_out"]]
     assert {entry["reason"] for entry in left_out} <= {"budget", "duplicate"}
 
 
-def test_exact_duplicates_are_given_once(cache: Cache) -> None:
+def test_exact_duplicates_are_returned_once(cache: Cache) -> None:
     result = cache.ask("rollback command", 4000)
     contents = [section.content for document in result.documents for section in document.sections]
     assert len(contents) == len(set(contents))
 
 
-def test_nothing_that_matches_means_an_empty_answer_that_says_so(cache: Cache) -> None:
+def test_without_a_match_the_answer_is_empty_and_names_the_terms(cache: Cache) -> None:
     result = cache.ask("xyzzy plugh", 4000)
     assert result.documents == ()
     assert result.selection.unmatched == ("xyzzy", "plugh")
@@ -76,7 +76,7 @@ def test_nothing_that_matches_means_an_empty_answer_that_says_so(cache: Cache) -
     assert "xyzzy" in result.to_text()
 
 
-def test_whole_documents_may_be_asked_for(cache: Cache) -> None:
+def test_whole_documents_can_be_requested(cache: Cache) -> None:
     result = cache.ask("rollback command", 100, unit="document")
     assert [document.sections[0].content for document in result.documents] == [
         DOCUMENTS[document.id] for document in result.documents
@@ -87,12 +87,12 @@ def test_whole_documents_may_be_asked_for(cache: Cache) -> None:
 
 
 def check_budget(result: AskResult, budget: int) -> None:
-    spent = result.selection.tokens_used
-    assert spent <= budget
-    assert sum(section.tokens for document in result.documents for section in document.sections) <= spent
+    used = result.selection.tokens_used
+    assert used <= budget
+    assert sum(section.tokens for document in result.documents for section in document.sections) <= used
     if result.documents:
-        known = result._replace(selection=result.selection._replace(unmatched=()))
-        assert estimate(known.to_text()) <= spent
+        matched_only = result._replace(selection=result.selection._replace(unmatched=()))
+        assert estimate(matched_only.to_text()) <= used
     for document in result.documents:
         assert list(document.sections) == sorted(document.sections, key=lambda section: section.lines)
         for section in document.sections:
@@ -100,12 +100,12 @@ def check_budget(result: AskResult, budget: int) -> None:
 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=6), st.integers(0, 3000))
-def test_the_budget_is_hard_whatever_is_asked(index: MappedIndex, words: list[str], budget: int) -> None:
+def test_no_answer_exceeds_its_budget(index: MappedIndex, words: list[str], budget: int) -> None:
     check_budget(ask([NamedIndex("", index)], read_question(" ".join(words), budget)), budget)
 
 
 @given(st.text(max_size=60), st.sampled_from([0, 1, 40, 10**6]))
-def test_any_text_may_be_asked(index: MappedIndex, query: str, budget: int) -> None:
+def test_any_text_is_answered_or_refused_as_invalid(index: MappedIndex, query: str, budget: int) -> None:
     try:
         query.encode()
     except UnicodeEncodeError:
@@ -129,11 +129,11 @@ def test_any_text_may_be_asked(index: MappedIndex, query: str, budget: int) -> N
         "数据库" * 1000,
     ],
 )
-def test_strange_questions_are_answered(index: MappedIndex, query: str) -> None:
+def test_unusual_questions_are_answered(index: MappedIndex, query: str) -> None:
     check_budget(ask([NamedIndex("", index)], read_question(query, 300)), 300)
 
 
-def test_bad_arguments_are_typed_errors(cache: Cache) -> None:
+def test_invalid_arguments_are_typed_errors(cache: Cache) -> None:
     with pytest.raises(QueryInvalid):
         cache.ask("\ud800", 5)
     for budget in (-1, 2**63, True, 1.5, None):
@@ -143,7 +143,7 @@ def test_bad_arguments_are_typed_errors(cache: Cache) -> None:
         cache.ask("deploy", 5, counter="abacus")
 
 
-def test_the_exact_counter_keeps_the_budget(cache: Cache) -> None:
+def test_the_budget_holds_with_an_exact_counter(cache: Cache) -> None:
     encoding = pytest.importorskip("bpe_openai").get_encoding("o200k_base")
     result = cache.ask("rollback command", 60, counter="o200k")
     assert result.documents
@@ -151,45 +151,45 @@ def test_the_exact_counter_keeps_the_budget(cache: Cache) -> None:
     assert len(encoding.encode_ordinary(result.to_text())) <= result.selection.tokens_used <= 60
 
 
-def test_an_empty_cache_answers(tmp_path: Path) -> None:
+def test_an_empty_cache_gives_an_empty_answer(tmp_path: Path) -> None:
     (tmp_path / "nothing").mkdir()
     assert context("build", "--sources", tmp_path / "nothing", "--cache", tmp_path / "none").code == 0
     assert open_cache(tmp_path / "none").ask("anything", 100).documents == ()
-    assert built(tmp_path, {"empty.md": ""}).ask("empty", 100).documents == ()
+    assert build_cache(tmp_path, {"empty.md": ""}).ask("empty", 100).documents == ()
 
 
-def test_caches_asked_together_carry_their_names(tmp_path: Path) -> None:
-    one = built(tmp_path / "one", {"a.md": "deploy guide"})
-    two = built(tmp_path / "two", {"a.md": "deploy manual"})
+def test_ids_from_several_caches_have_the_names_of_the_caches(tmp_path: Path) -> None:
+    one = build_cache(tmp_path / "one", {"a.md": "deploy guide"})
+    two = build_cache(tmp_path / "two", {"a.md": "deploy manual"})
     result = ask_many([("one", one), ("two", two)], read_question("deploy", 500))
     assert {document.id for document in result.documents} == {"one:a.md", "two:a.md"}
     assert result.selection.documents_considered == 2
 
 
 class TestGet:
-    def test_a_document_comes_whole(self, cache: Cache) -> None:
+    def test_a_whole_document_is_returned(self, cache: Cache) -> None:
         result = cache.get("guides/copy.md", 1000)
         assert "".join(section.content for section in result.document.sections) == DOCUMENTS["guides/copy.md"]
 
-    def test_a_section_comes_by_its_heading_or_breadcrumb(self, cache: Cache) -> None:
+    def test_a_section_is_selected_by_heading_or_breadcrumb(self, cache: Cache) -> None:
         for name in ("roll back", "Deploying › Roll back"):
             (section,) = cache.get("guides/deploy.md", 1000, section=name).document.sections
             assert section.content == "## Roll back\n\nRun the rollback command.\n\n"
 
-    def test_lines_come_with_their_sections_and_neighbours(self, cache: Cache) -> None:
+    def test_lines_select_their_sections_and_neighbours(self, cache: Cache) -> None:
         (section,) = cache.get("guides/deploy.md", 1000, lines=(6, 6)).document.sections
         assert section.lines == (5, 8)
         assert len(cache.get("guides/copy.md", 1000, lines=(6, 6), around=1).document.sections) == 2
 
-    def test_the_budget_is_hard_and_what_is_missing_is_listed(self, cache: Cache) -> None:
+    def test_sections_beyond_the_budget_are_listed_as_left_out(self, cache: Cache) -> None:
         result = cache.get("guides/deploy.md", 150)
         assert result.tokens_used <= 150
         assert result.document.left_out
 
-    def test_what_is_not_there_is_a_typed_error(self, cache: Cache) -> None:
+    def test_a_missing_document_section_or_line_is_a_typed_error(self, cache: Cache) -> None:
         with pytest.raises(DocumentMissing):
             cache.get("nowhere.md", 10)
-        with pytest.raises(DocumentMissing):
+        with pytest.raises(SectionMissing):
             cache.get("guides/deploy.md", 10, section="nothing")
-        with pytest.raises(DocumentMissing):
+        with pytest.raises(LinesMissing):
             cache.get("guides/deploy.md", 10, lines=(9000, 9001))

@@ -1,4 +1,4 @@
-"""Scores and order: the same as an independent slow scorer's, explained, and the same on every machine."""
+"""Scores and order are the same as those of an independent oracle, and each score is explained."""
 
 from __future__ import annotations
 
@@ -14,43 +14,44 @@ from hypothesis import strategies as st
 from contextfold.common.relevance.question import read_question
 from contextfold.common.relevance.term_scores import log2_fixed
 from contextfold.resolve.relevance.index.index_format import IndexView
-from contextfold.resolve.relevance.ranking import explain, rank
+from contextfold.resolve.relevance.ranking import DOCUMENTS_MAX, explain, rank
 from tests.resolve.relevance import relevance_oracle
-from tests.resolve.relevance.indexing import WORDS, some_documents, written
+from tests.resolve.relevance.indexing import WORDS, random_documents, write_index
+from tests.support.clauses import covers
 from tests.support.machine import SHARED, times
 
 REAL = SHARED / "relevance"
 
 
-def test_the_logarithm_is_the_largest_that_fits() -> None:
+def test_the_fixed_point_logarithm_is_exact() -> None:
     for number in [*range(1, 200), 2**16 - 1, 2**16, 29187, 10**9 + 7]:
         assert log2_fixed(number) == relevance_oracle.log2(number)
 
 
 @pytest.mark.parametrize("seed", range(times(4, 60)))
-def test_documents_and_sections_score_as_the_slow_scorer_says(seed: int, tmp_path: Path) -> None:
-    files = some_documents(seed, 12)
-    check(
+def test_documents_and_sections_score_as_in_the_oracle(seed: int, tmp_path: Path) -> None:
+    files = random_documents(seed, 12)
+    check_scores(
         files,
         ["rollback of the deployment", "getHttpResponse cache", "数据库同步 café", "how do folding budgets fold"],
         tmp_path,
     )
 
 
-def check(files: dict[str, str], queries: list[str], folder: Path) -> None:
-    view = written(folder / "index", files).view
+def check_scores(files: dict[str, str], queries: list[str], folder: Path) -> None:
+    view = write_index(folder / "index", files).view
     for query in queries:
         ranking = rank(read_question(query, 1), [view])
         documents, sections = relevance_oracle.search(files, query)
-        assert [(view.document_id(found.document), found.score) for found in ranking.documents] == documents
+        assert [(view.document_id(hit.document), hit.score) for hit in ranking.documents] == documents
         assert [
-            (view.document_id(found.document), found.section - view.sections_of(found.document).start, found.score)
-            for found in ranking.sections
+            (view.document_id(hit.document), hit.section - view.sections_of(hit.document).start, hit.score)
+            for hit in ranking.sections
         ] == sections
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="the real documents are not here")
-def test_real_documents_score_as_the_slow_scorer_says(tmp_path: Path) -> None:
+def test_real_documents_score_as_in_the_oracle(tmp_path: Path) -> None:
     files = {}
     with lzma.open(REAL / "k8s.jsonl.xz", "rt", encoding="utf-8") as lines:
         for line in lines:
@@ -59,11 +60,11 @@ def test_real_documents_score_as_the_slow_scorer_says(tmp_path: Path) -> None:
                 files[document["id"]] = document["text"]
             if len(files) == times(12, 60):
                 break
-    check(files, ["control plane node communication", "Remove description of how kubeProxy differs"], tmp_path)
+    check_scores(files, ["control plane node communication", "Remove description of how kubeProxy differs"], tmp_path)
 
 
 @given(st.integers(0, 3), st.lists(st.sampled_from(WORDS), min_size=1, max_size=6))
-def test_the_reasons_add_up_to_the_score(seed: int, words: list[str]) -> None:
+def test_the_scores_of_the_terms_add_up_to_the_score_of_the_section(seed: int, words: list[str]) -> None:
     view = INDEXES.view(seed)
     ranking = rank(read_question(" ".join(words), 1), [view])
     for section in ranking.sections:
@@ -72,42 +73,52 @@ def test_the_reasons_add_up_to_the_score(seed: int, words: list[str]) -> None:
         assert all(term.fields for term in why)
 
 
-def test_caches_asked_together_score_as_one(tmp_path: Path) -> None:
-    files = some_documents(7, 14)
+def test_terms_have_the_same_weights_in_several_caches_as_in_one(tmp_path: Path) -> None:
+    files = random_documents(7, 14)
     names = sorted(files)
     parts = [{name: files[name] for name in names[:9]}, {name: files[name] for name in names[9:]}]
-    views = [written(tmp_path / str(number), part).view for number, part in enumerate(parts)]
+    views = [write_index(tmp_path / str(number), part).view for number, part in enumerate(parts)]
     ranking = rank(read_question("deploy the cache", 1), views)
     assert ranking.document_count == len(files)
-    assert {found.cache for found in ranking.documents} == {0, 1}
-    alone = rank(read_question("deploy the cache", 1), [written(tmp_path / "all", files).view])
-    assert [term.stem_weight for term in ranking.terms] == [term.stem_weight for term in alone.terms]
+    assert {hit.cache for hit in ranking.documents} == {0, 1}
+    single = rank(read_question("deploy the cache", 1), [write_index(tmp_path / "all", files).view])
+    assert [term.stem_weight for term in ranking.terms] == [term.stem_weight for term in single.terms]
 
 
-def test_common_terms_only_change_the_order_of_nominees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a limit that every term but the rarest exceeds, a document without the rarest term is not nominated."""
+def test_common_terms_only_change_the_order_of_candidates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every term but the rarest exceeds the limit here, so a document without the rarest term is no candidate."""
     files = {f"page-{number}.md": "common words here" for number in range(20)} | {"rare.md": "common rare"}
-    view = written(tmp_path / "index", files).view
+    view = write_index(tmp_path / "index", files).view
     monkeypatch.setattr("contextfold.resolve.relevance.ranking.POSTINGS_MAX", 5)
     ranking = rank(read_question("common rare", 1), [view])
-    assert [view.document_id(found.document) for found in ranking.documents] == ["rare.md"]
+    assert [view.document_id(hit.document) for hit in ranking.documents] == ["rare.md"]
     monkeypatch.undo()
-    everything = rank(read_question("common rare", 1), [view])
-    assert everything.documents[0].score == ranking.documents[0].score
-    assert len(everything.documents) == 21
+    complete = rank(read_question("common rare", 1), [view])
+    assert complete.documents[0].score == ranking.documents[0].score
+    assert len(complete.documents) == 21
 
 
-class _Indexes:
+class SharedIndexes:
     """Indexes that many examples share."""
 
     def __init__(self) -> None:
-        self._made: dict[int, IndexView] = {}
+        self._views: dict[int, IndexView] = {}
 
     def view(self, seed: int) -> IndexView:
-        if seed not in self._made:
+        if seed not in self._views:
             folder = Path(tempfile.mkdtemp())
-            self._made[seed] = written(folder / "index", some_documents(seed, 12)).view
-        return self._made[seed]
+            self._views[seed] = write_index(folder / "index", random_documents(seed, 12)).view
+        return self._views[seed]
 
 
-INDEXES = _Indexes()
+INDEXES = SharedIndexes()
+
+
+@covers("relevance.md#answer", "relevance.md#score")
+def test_a_word_of_every_document_is_found(tmp_path: Path) -> None:
+    """In fixed point its weight would be zero from 748 documents on, and a score of zero is no match."""
+    view = write_index(tmp_path, {f"{number}.md": f"# Page {number}\n\nWalrusDB text.\n" for number in range(900)}).view
+    ranking = rank(read_question("walrusdb", 100), [view])
+    assert len(ranking.sections) == DOCUMENTS_MAX
+    for section in ranking.sections:
+        assert section.score == sum(why.score for why in explain(ranking, [view], section)) > 0

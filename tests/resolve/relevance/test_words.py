@@ -27,20 +27,20 @@ deployment deploy|deploying deploy|deployed deploy|running run|indices indic|tok
 
 
 @pytest.mark.parametrize("pair", [pair for pair in STEMS.split("|") if pair])
-def test_the_stem_is_the_published_one(pair: str) -> None:
+def test_stems_are_those_of_the_published_vocabulary(pair: str) -> None:
     word, expected = pair.split()
     assert stem(word) == expected
 
 
-def test_stems_agree_with_another_implementation() -> None:
-    other = pytest.importorskip("snowballstemmer").stemmer("english")
+def test_stems_are_the_same_as_those_of_snowball() -> None:
+    snowball = pytest.importorskip("snowballstemmer").stemmer("english")
     words = {word for pair in STEMS.split("|") if pair for word in pair.split()}
     for page in (ROOT / "docs").rglob("*.md"):
         words.update(word.lower() for word in tokens(page.read_text("utf-8")) if word.isascii() and word.isalpha())
-    assert {word: stem(word) for word in words} == {word: other.stemWord(word) for word in words}
+    assert {word: stem(word) for word in words} == {word: snowball.stemWord(word) for word in words}
 
 
-def test_identifiers_have_parts_and_cjk_has_bigrams() -> None:
+def test_identifiers_are_split_into_parts_and_cjk_into_bigrams() -> None:
     assert read_token("getHTTPResponse") == (("gethttpresponse",), ("get", "http", "response"))
     assert read_token("snake_case_name") == (("snake_case_name",), ("snake", "case", "name"))
     assert read_token("数据库") == (("数据", "据库"), ())
@@ -103,25 +103,33 @@ def test_long_sections_are_cut_at_blank_lines() -> None:
     ],
     ids=range(11),
 )
-def test_hostile_texts_are_cut_without_loss(extension: str, text: str) -> None:
+def test_hostile_texts_are_cut_into_sections_without_loss(extension: str, text: str) -> None:
     sections = outline(f"a.{extension}", text).sections
     assert "".join(text[section.start : section.end] for section in sections) == text
     assert all(section.end - section.start <= HARD_SECTION for section in sections)
     assert sections[-1].last_line in (text.count("\n"), text.count("\n") + 1)
 
 
-def test_estimates_are_whole_numbers_that_never_shrink_when_joined() -> None:
+def test_the_cache_of_words_is_bounded_and_changes_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "CHUNKS_MAX", 5)
+    remembered = ChunkUnits()
+    text = " ".join(f"word{number}" for number in range(40))
+    assert estimate(text, known=remembered) == estimate(text, known=remembered) == estimate(text)
+    assert len(remembered) <= 5
+
+
+def test_a_joined_text_is_estimated_at_most_at_the_sum_of_its_parts() -> None:
     assert estimate("") == 0
     assert estimate("deploy") == 1
     assert estimate("a\n\nb") <= estimate("a\n") + estimate("\nb")
     assert estimate("数据库同步") == 4
-    # A vocabulary has the words of camelCase.
+    # The parts of a camelCase word are in the vocabulary.
     assert estimate("TiDB") == 2
     assert estimate("HTMLElement") == estimate("abcdefghijk")
 
 
 def slow_estimate(text: str) -> int:
-    """The estimate by its definition: what each kind of run weighs, one pattern after another."""
+    """The estimate by its definition: the sum of the weights of all runs, one pattern after another."""
     wide = re.findall("[^\\x00-\\x7f]", text)
     cjk = [
         c for c in wide if "\u2e80" <= c <= "\u2fff" or "\u3040" <= c <= "\ud7ff" or "\U00020000" <= c <= "\U0003ffff"
@@ -157,5 +165,5 @@ def test_an_estimate_is_the_sum_of_its_weights(text: str) -> None:
 @given(TEXTS)
 def test_typographic_marks_separate_words(text: str) -> None:
     plain = re.sub(f"[{TYPOGRAPHIC_MARKS}]", " ", text)
-    # A letter that is not ASCII has the text read by the pattern that knows all of Unicode.
+    # With a letter that is not ASCII, the text is read by the pattern for all of Unicode.
     assert [*tokens(text), "é"] == tokens(f"{plain} é") == tokens(f"{text} é")

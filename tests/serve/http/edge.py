@@ -1,6 +1,6 @@
-"""A daemon of the real edge around a small application, for tests to meet over real sockets.
+"""The real HTTP server and guard around a small application, as a process that tests connect to.
 
-Run as a program, this file is that daemon.
+This file is also the program of that process.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
-from contextfold.serve.http import server as daemon
-from contextfold.serve.http import uvicorn_adapter
+from contextfold.serve.http import server, uvicorn_adapter
 from contextfold.serve.http.bearer_tokens import TokenFile
 from contextfold.serve.http.exchange import OWNER, Receive, RequestLimits, Scope, Send
 from contextfold.serve.http.guard import Guard
@@ -35,38 +34,38 @@ from contextfold.settings import SettingsError
 from tests.support.forked import forker
 
 WAIT_S = 60.0
-MANY = RateLimit(1000, 1000)
+NO_RATE_LIMIT = RateLimit(1000, 1000)
 
 
-# The application inside the daemon. It tells the test on stdout what happens, and is told on stdin to go on.
+# The application inside the daemon. It writes on stdout what happens, and a line on stdin lets it continue.
 
 
-def tell(line: str) -> None:
+def print_line(line: str) -> None:
     os.write(1, line.encode() + b"\n")
 
 
 class Application:
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings
-        self._go_on = asyncio.Event()
+        self._resumed = asyncio.Event()
         self.metrics = Metrics(["known"])
 
     @asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
         if "fails" in self._settings:
             raise SettingsError(self._settings["fails"])
-        asyncio.get_running_loop().add_reader(0, self._hear)
-        tell("opened")
+        asyncio.get_running_loop().add_reader(0, self._on_input)
+        print_line("opened")
         yield
-        tell("closed")
+        print_line("closed")
 
-    def _hear(self) -> None:
+    def _on_input(self) -> None:
         if not os.read(0, 100):
             asyncio.get_running_loop().remove_reader(0)
-        self._go_on.set()
+        self._resumed.set()
 
     async def healthz(self, _: Request) -> Response:
-        return JSONResponse({"ok": True}, headers={"Server": "told", "Cache-Control": "public"})
+        return JSONResponse({"ok": True}, headers={"Server": "application", "Cache-Control": "public"})
 
     async def echo(self, request: Request) -> Response:
         body = await request.body()
@@ -75,8 +74,8 @@ class Application:
         )
 
     async def slow(self, _: Request) -> Response:
-        tell("begun")
-        await self._go_on.wait()
+        print_line("begun")
+        await self._resumed.wait()
         return JSONResponse({"finished": True})
 
     async def boom(self, request: Request) -> Response:
@@ -85,20 +84,20 @@ class Application:
     async def events(self, _: Request) -> Response:
         async def endless() -> AsyncIterator[str]:
             yield "data: 1\n\n"
-            tell("begun")
+            print_line("begun")
             try:
                 await asyncio.Event().wait()
             finally:
-                tell("stream ended")
+                print_line("stream ended")
 
         return StreamingResponse(endless(), media_type="text/event-stream")
 
     async def deaf(self, _: Scope, __: Receive, send: Send) -> None:
-        """A stream that does not listen for a client's end."""
+        """A stream that does not notice when its client disconnects."""
         headers = [(b"content-type", b"text/event-stream")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b"data: 1\n\n", "more_body": True})
-        tell("begun")
+        print_line("begun")
         await asyncio.Event().wait()
 
     async def big(self, _: Request) -> Response:
@@ -106,12 +105,12 @@ class Application:
             for _ in range(1000):
                 yield b"x" * 1_000_000
 
-        tell("begun")
+        print_line("begun")
         return StreamingResponse(chunks(), media_type="application/octet-stream")
 
     async def page(self, _: Request) -> Response:
-        content, kind = self.metrics.render()
-        return Response(content, headers={"content-type": kind})
+        content, content_type = self.metrics.render()
+        return Response(content, headers={"content-type": content_type})
 
     def guarded(self) -> Guard:
         routes: list[Route | Mount] = [
@@ -129,7 +128,7 @@ class Application:
             Starlette(routes=routes, lifespan=self.lifespan),
             hosts=HostRule(self._settings["host"]),
             metrics=self.metrics,
-            buckets=Buckets(MANY),
+            buckets=Buckets(NO_RATE_LIMIT),
             tokens=TokenFile(path, lambda text: log("tokens", "error", problem=text)) if path else None,
             limits=RequestLimits(**self._settings.get("limits", {})),
         )
@@ -141,14 +140,17 @@ def serve(settings: dict[str, Any]) -> None:
         assert hasattr(uvicorn_adapter, name)
         setattr(uvicorn_adapter, name, value)
     try:
-        daemon.run(
-            lambda: Application(settings).guarded(), host=settings["host"], port=settings["port"], on_listening=tell
+        server.run(
+            lambda: Application(settings).guarded(),
+            host=settings["host"],
+            port=settings["port"],
+            on_listening=print_line,
         )
-    except SettingsError as problem:
-        sys.exit(str(problem))
+    except SettingsError as error:
+        sys.exit(str(error))
 
 
-# The test's side.
+# What tests use.
 
 
 class Answer(NamedTuple):
@@ -158,7 +160,7 @@ class Answer(NamedTuple):
 
     @property
     def error(self) -> str:
-        """The code of a refusal, once its shape is right."""
+        """Checks the form of the error, and returns its kind."""
         assert self.headers["content-type"] == "application/json"
         error = json.loads(self.body)["error"]
         assert error.keys() == {"code", "message", "data"}
@@ -167,7 +169,7 @@ class Answer(NamedTuple):
         return str(error["data"]["kind"])
 
 
-class Daemon:
+class EdgeDaemon:
     def __init__(self, folder: Path, host: str = "127.0.0.1", port: int = 0, **settings: Any) -> None:
         settings |= {"host": host, "port": port}
         self._log = folder / "stderr"
@@ -178,28 +180,28 @@ class Daemon:
                 self.process = forker().start(argv, os.environ, stderr.fileno(), stdin=stdin)
         finally:
             os.close(stdin)
-        self._heard = b""
+        self._unread = b""
 
-    def start(self) -> Daemon:
-        assert self.hear() == "opened"
-        self.url = self.hear()
+    def start(self) -> EdgeDaemon:
+        assert self.read_line() == "opened"
+        self.url = self.read_line()
         self.port = int(self.url.rpartition(":")[2])
         return self
 
-    def hear(self) -> str:
-        """The next line it says; empty when it has ended."""
-        while b"\n" not in self._heard:
+    def read_line(self) -> str:
+        """The next line of its output; empty if it has ended."""
+        while b"\n" not in self._unread:
             with selectors.DefaultSelector() as selector:
                 selector.register(self.process.stdout, selectors.EVENT_READ)
-                assert selector.select(WAIT_S), "it says nothing"
+                assert selector.select(WAIT_S), "the daemon wrote nothing"
             chunk = os.read(self.process.stdout.fileno(), 4096)
             if not chunk:
                 return ""
-            self._heard += chunk
-        line, _, self._heard = self._heard.partition(b"\n")
+            self._unread += chunk
+        line, _, self._unread = self._unread.partition(b"\n")
         return line.decode()
 
-    def say_go_on(self) -> None:
+    def resume(self) -> None:
         os.write(self._input, b"\n")
 
     def connect(self) -> socket.socket:
@@ -208,7 +210,7 @@ class Daemon:
     def ask(self, method: str, path: str, body: bytes | Iterator[bytes] | None = None, **headers: str) -> Answer:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_S)
         try:
-            connection.request(method, path, body, {k.replace("_", "-"): v for k, v in headers.items()})
+            connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
             return read(connection.getresponse())
         finally:
             connection.close()
@@ -216,7 +218,7 @@ class Daemon:
     def raw(self, request: bytes) -> Answer:
         with self.connect() as client:
             client.sendall(request)
-            return answer_on(client)
+            return read_answer(client)
 
     def log(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self._log.read_text(encoding="utf-8").splitlines()]
@@ -233,10 +235,10 @@ class Daemon:
 
 
 def read(response: http.client.HTTPResponse) -> Answer:
-    return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+    return Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, response.read())
 
 
-def answer_on(client: socket.socket) -> Answer:
+def read_answer(client: socket.socket) -> Answer:
     response = http.client.HTTPResponse(client)
     try:
         response.begin()
@@ -245,18 +247,18 @@ def answer_on(client: socket.socket) -> Answer:
         response.close()
 
 
-def begin(running: Daemon, path: str, method: str = "GET") -> socket.socket:
-    """A request that is being answered."""
-    client = running.connect()
+def begin(daemon: EdgeDaemon, path: str, method: str = "GET") -> socket.socket:
+    """Sends a request, and waits until the application has begun to answer it."""
+    client = daemon.connect()
     client.sendall(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-    assert running.hear() == "begun"
+    assert daemon.read_line() == "begun"
     return client
 
 
-def started(stack: ExitStack, folder: Path, **settings: Any) -> Daemon:
-    made = Daemon(folder, **settings)
-    stack.callback(made.close)
-    return made.start()
+def start_daemon(stack: ExitStack, folder: Path, **settings: Any) -> EdgeDaemon:
+    daemon = EdgeDaemon(folder, **settings)
+    stack.callback(daemon.close)
+    return daemon.start()
 
 
 if __name__ == "__main__":

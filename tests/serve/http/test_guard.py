@@ -1,4 +1,4 @@
-"""The guard around an application: which requests pass, in which order, and what each side gets to see."""
+"""The guard around an application: which requests it admits, and what application and client receive."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ WAIT_S = 30.0
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class Seen:
-    """An application that answers at once and records what it was given."""
+class RecordingApp:
+    """An application that answers at once and records its requests."""
 
     def __init__(self) -> None:
         self.scopes: list[Scope] = []
@@ -37,7 +37,7 @@ class Seen:
 
 
 class Client:
-    """The server's side of one request, in the form of ASGI messages."""
+    """One request, in the form of ASGI messages."""
 
     def __init__(
         self,
@@ -93,18 +93,18 @@ class Clock:
         return self.now_s
 
 
-def guarded(app: App, *, rate: RateLimit | None = None, **more: Any) -> Guard:
+def make_guard(app: App, *, rate: RateLimit | None = None, **options: Any) -> Guard:
     buckets = Buckets(rate or RateLimit(1000, 1000))
-    return Guard(app, hosts=HostRule("127.0.0.1"), metrics=Metrics([]), buckets=buckets, **more)
+    return Guard(app, hosts=HostRule("127.0.0.1"), metrics=Metrics([]), buckets=buckets, **options)
 
 
-def host(name: str = "localhost", *more: tuple[str, str]) -> list[tuple[str, str]]:
-    return [("host", name), *more]
+def host(name: str = "localhost", *headers: tuple[str, str]) -> list[tuple[str, str]]:
+    return [("host", name), *headers]
 
 
 def tokens_of(folder: Path, *owners: str) -> tuple[TokenFile, list[str]]:
-    made = [add(str(folder / "tokens"), owner) for owner in owners]
-    return TokenFile(str(folder / "tokens"), print), made
+    tokens = [add(str(folder / "tokens"), owner) for owner in owners]
+    return TokenFile(str(folder / "tokens"), print), tokens
 
 
 def run(scenario: Awaitable[None]) -> None:
@@ -117,10 +117,10 @@ def run(scenario: Awaitable[None]) -> None:
 @covers("folding.md#owner")
 def test_an_application_gets_the_whole_body_and_the_local_owner() -> None:
     async def scenario() -> None:
-        seen = Seen()
-        client = await Client(b"ab", b"", b"c", method="POST").call(guarded(seen))
-        assert (client.status, client.body, seen.bodies) == (200, b"fine", [b"abc"])
-        assert seen.scopes[0][OWNER] == LOCAL_OWNER
+        recorder = RecordingApp()
+        client = await Client(b"ab", b"", b"c", method="POST").call(make_guard(recorder))
+        assert (client.status, client.body, recorder.bodies) == (200, b"fine", [b"abc"])
+        assert recorder.scopes[0][OWNER] == LOCAL_OWNER
         assert client.headers.keys() - {"date"} < client.headers.keys()
         assert {name: value for name, value in client.headers.items() if name != "date"} == {
             "x-own": "1",
@@ -134,27 +134,27 @@ def test_an_application_gets_the_whole_body_and_the_local_owner() -> None:
     run(scenario())
 
 
-def test_without_tokens_an_authorization_is_ignored_and_kept_from_the_application() -> None:
+def test_without_tokens_an_authorization_header_is_ignored_and_removed() -> None:
     async def scenario() -> None:
-        seen = Seen()
-        client = Client(headers=host("localhost", ("authorization", "Bearer x"), ("x-kept", "1")))
-        assert (await client.call(guarded(seen))).status == 200
-        assert seen.scopes[0]["headers"] == [(b"host", b"localhost"), (b"x-kept", b"1")]
-        assert client.scope["headers"] != seen.scopes[0]["headers"]
+        recorder = RecordingApp()
+        client = Client(headers=host("localhost", ("authorization", "Bearer x"), ("x-other", "1")))
+        assert (await client.call(make_guard(recorder))).status == 200
+        assert recorder.scopes[0]["headers"] == [(b"host", b"localhost"), (b"x-other", b"1")]
+        assert client.scope["headers"] != recorder.scopes[0]["headers"]
 
     run(scenario())
 
 
 @covers("folding.md#owner")
-def test_each_token_is_its_owner_and_every_other_authorization_gets_one_and_the_same_answer(tmp_path: Path) -> None:
+def test_a_token_gives_its_owner_and_all_other_authorizations_get_the_same_error(tmp_path: Path) -> None:
     async def scenario() -> None:
         tokens, (alice, bob) = tokens_of(tmp_path, "alice", "bob")
-        seen = Seen()
-        guard = guarded(seen, tokens=tokens)
+        recorder = RecordingApp()
+        guard = make_guard(recorder, tokens=tokens)
         for scheme, token in (("Bearer", alice), ("bearer", bob), ("BEARER ", alice)):
             client = Client(headers=host("localhost", ("authorization", f"{scheme} {token}")))
             assert (await client.call(guard)).status == 200
-        assert [scope[OWNER] for scope in seen.scopes] == ["alice", "bob", "alice"]
+        assert [scope[OWNER] for scope in recorder.scopes] == ["alice", "bob", "alice"]
         refused = [
             await Client(path=path, headers=host("localhost", *(("authorization", value) for value in values))).call(
                 guard
@@ -175,15 +175,15 @@ def test_each_token_is_its_owner_and_every_other_authorization_gets_one_and_the_
         assert {client.error for client in refused} == {(401, "unauthorized")}
         assert {client.headers["www-authenticate"] for client in refused} == {"Bearer"}
         assert len({client.body for client in refused}) == 1
-        assert len(seen.scopes) == 3
+        assert len(recorder.scopes) == 3
 
     run(scenario())
 
 
-def test_whoever_watches_the_daemon_needs_no_token_but_a_right_host(tmp_path: Path) -> None:
+def test_health_needs_no_token_but_an_allowed_host(tmp_path: Path) -> None:
     async def scenario() -> None:
         tokens, _ = tokens_of(tmp_path, "alice")
-        guard = guarded(Seen(), tokens=tokens)
+        guard = make_guard(RecordingApp(), tokens=tokens)
         for path in ("/healthz", "/readyz"):
             assert (await Client(path=path).call(guard)).status == 200
             assert (await Client(path=path, headers=host("evil.example")).call(guard)).error[0] == 421
@@ -208,17 +208,17 @@ def test_a_request_that_a_web_page_may_have_sent_is_refused(
     headers: list[tuple[str, str]], refused: tuple[int, str]
 ) -> None:
     async def scenario() -> None:
-        seen = Seen()
-        assert (await Client(headers=headers).call(guarded(seen))).error == refused
-        assert not seen.scopes
+        recorder = RecordingApp()
+        assert (await Client(headers=headers).call(make_guard(recorder))).error == refused
+        assert not recorder.scopes
 
     run(scenario())
 
 
-def test_an_owner_who_calls_too_often_is_told_when_to_come_back() -> None:
+def test_an_owner_who_calls_too_often_gets_retry_after() -> None:
     async def scenario() -> None:
         clock = Clock()
-        guard = guarded(Seen(), rate=RateLimit(0.4, 2), clock=clock)
+        guard = make_guard(RecordingApp(), rate=RateLimit(0.4, 2), clock=clock)
         assert [(await Client().call(guard)).status for _ in range(3)] == [200, 200, 429]
         refused = await Client().call(guard)
         assert refused.error == (429, "limit_reached")
@@ -234,13 +234,13 @@ def test_an_owner_who_calls_too_often_is_told_when_to_come_back() -> None:
 
 def test_a_body_over_the_limit_never_reaches_the_application() -> None:
     async def scenario() -> None:
-        seen = Seen()
-        guard = guarded(seen, limits=RequestLimits(body_bytes=10))
+        recorder = RecordingApp()
+        guard = make_guard(recorder, limits=RequestLimits(body_bytes=10))
         assert (await Client(b"x" * 10).call(guard)).status == 200
         for chunks, length in (((b"x" * 11,), None), ((b"x" * 6, b"x" * 6), None), ((), "11"), ((), "9" * 5000)):
             headers = host("localhost", *([("content-length", length)] if length else []))
             assert (await Client(*chunks, headers=headers).call(guard)).error == (413, "body_too_large")
-        assert len(seen.scopes) == 1
+        assert len(recorder.scopes) == 1
         assert guard.capacity.buffered_bytes == 0
 
     run(scenario())
@@ -253,9 +253,9 @@ def test_all_bodies_together_are_bounded() -> None:
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             entered.set()
             await leave.wait()
-            await Seen()(scope, receive, send)
+            await RecordingApp()(scope, receive, send)
 
-        guard = guarded(app, limits=RequestLimits(buffered_bytes=10))
+        guard = make_guard(app, limits=RequestLimits(buffered_bytes=10))
         first = asyncio.create_task(Client(b"x" * 6).call(guard))
         await entered.wait()
         assert (await Client(b"x" * 6).call(guard)).error == (503, "busy")
@@ -267,41 +267,43 @@ def test_all_bodies_together_are_bounded() -> None:
     run(scenario())
 
 
-def test_after_the_body_an_application_hears_of_the_clients_end_and_not_before() -> None:
+def test_an_application_receives_the_disconnect_after_the_body() -> None:
     async def scenario() -> None:
         waiting = asyncio.Event()
-        heard: list[str] = []
+        received: list[str] = []
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            heard.append((await receive())["type"])
-            listening = asyncio.ensure_future(receive())
+            received.append((await receive())["type"])
+            disconnect = asyncio.ensure_future(receive())
             await asyncio.sleep(0)
-            assert not listening.done()
+            assert not disconnect.done()
             waiting.set()
-            heard.append((await listening)["type"])
+            received.append((await disconnect)["type"])
 
         client = Client(b"abc")
-        guard = guarded(app)
+        guard = make_guard(app)
         call = asyncio.create_task(client.call(guard))
         await waiting.wait()
         assert not call.done()
         client.gone.set()
         await call
-        assert heard == ["http.request", "http.disconnect"]
+        assert received == ["http.request", "http.disconnect"]
         assert client.sent == []
         assert guard.capacity.in_flight == 0
 
     run(scenario())
 
 
-def test_a_client_that_leaves_before_its_body_is_here_is_forgotten(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_client_that_disconnects_before_its_body_has_arrived_gets_no_response(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     async def scenario() -> None:
-        seen, client = Seen(), Client()
+        recorder, client = RecordingApp(), Client()
         client._chunks = []
         client.gone.set()
-        guard = guarded(seen)
+        guard = make_guard(recorder)
         await client.call(guard)
-        assert (client.sent, seen.scopes, guard.capacity.in_flight) == ([], [], 0)
+        assert (client.sent, recorder.scopes, guard.capacity.in_flight) == ([], [], 0)
 
     run(scenario())
     (line,) = capfd.readouterr().err.splitlines()
@@ -309,44 +311,44 @@ def test_a_client_that_leaves_before_its_body_is_here_is_forgotten(capfd: pytest
 
 
 @covers("folding.md#errors")
-@pytest.mark.parametrize("begun", [False, True])
-def test_an_exception_is_answered_once_and_never_in_its_own_words(
-    begun: bool, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("has_started", [False, True])
+def test_an_exception_is_an_internal_error_without_its_text(
+    has_started: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if begun:
+        if has_started:
             await send({"type": "http.response.start", "status": 200, "headers": []})
         raise ValueError("hush")
 
     async def scenario() -> None:
-        client = await Client().call(guarded(app))
-        if begun:
+        client = await Client().call(make_guard(app))
+        if has_started:
             # The server notices that the answer is incomplete, and closes the connection.
             assert [message["type"] for message in client.sent] == ["http.response.start"]
         else:
             assert client.error == (500, "internal_error")
 
     run(scenario())
-    written = capfd.readouterr().err
-    assert "hush" not in written
-    failed = json.loads(written.splitlines()[0])
+    log = capfd.readouterr().err
+    assert "hush" not in log
+    failed = json.loads(log.splitlines()[0])
     assert (failed["event"], failed["exception"]) == ("http.failed", "ValueError")
 
 
-def test_an_application_that_does_not_answer_is_a_bug() -> None:
+def test_an_application_that_sends_no_response_is_an_internal_error() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         pass
 
     async def scenario() -> None:
-        assert (await Client().call(guarded(app))).error == (500, "internal_error")
+        assert (await Client().call(make_guard(app))).error == (500, "internal_error")
 
     run(scenario())
 
 
-def test_a_refusal_to_one_who_waits_before_sending_closes_the_connection() -> None:
+def test_a_refusal_before_100_continue_closes_the_connection() -> None:
     async def scenario() -> None:
         client = Client(headers=host("localhost", ("expect", "100-continue"), ("content-length", "99999999999")))
-        await client.call(guarded(Seen()))
+        await client.call(make_guard(RecordingApp()))
         assert client.error == (413, "body_too_large")
         assert client.headers["connection"] == "close"
 
@@ -357,7 +359,7 @@ def test_a_websocket_is_closed() -> None:
     async def scenario() -> None:
         client = Client()
         client.scope["type"] = "websocket"
-        await client.call(guarded(Seen()))
+        await client.call(make_guard(RecordingApp()))
         assert client.sent == [{"type": "websocket.close", "code": 1008}]
 
     run(scenario())
@@ -371,7 +373,7 @@ def test_a_stream_that_begins_while_the_daemon_stops_is_ended() -> None:
         assert (await receive())["type"] == "http.disconnect"
 
     async def scenario() -> None:
-        guard = guarded(app)
+        guard = make_guard(app)
         await guard.end_streams()
         client = await Client().call(guard)
         assert client.status == 200
@@ -381,10 +383,10 @@ def test_a_stream_that_begins_while_the_daemon_stops_is_ended() -> None:
     run(scenario())
 
 
-def test_nobody_without_a_token_can_make_the_daemon_wait_for_a_body(tmp_path: Path) -> None:
+def test_a_request_without_a_token_cannot_make_the_daemon_wait_for_a_body(tmp_path: Path) -> None:
     async def scenario() -> None:
         tokens, _ = tokens_of(tmp_path, "alice")
-        guard = guarded(Seen(), tokens=tokens)
+        guard = make_guard(RecordingApp(), tokens=tokens)
         for path in ("/", "/web/app.js", "/web/x", "/healthz"):
             for method in ("POST", "PUT", "OPTIONS"):
                 slow = Client(method=method, path=path, headers=host("localhost", ("content-length", "1000")))
@@ -396,14 +398,14 @@ def test_nobody_without_a_token_can_make_the_daemon_wait_for_a_body(tmp_path: Pa
     run(scenario())
 
 
-def test_whoever_has_no_token_uses_up_nobodys_calls(tmp_path: Path) -> None:
+def test_requests_without_a_token_use_no_owners_rate(tmp_path: Path) -> None:
     async def scenario() -> None:
         tokens, (local,) = tokens_of(tmp_path, "local")
-        guard = guarded(Seen(), tokens=tokens, rate=RateLimit(1, 3), clock=Clock())
+        guard = make_guard(RecordingApp(), tokens=tokens, rate=RateLimit(1, 3), clock=Clock())
         statuses = [(await Client(path="/web/app.js").call(guard)).status for _ in range(5)]
         assert statuses == [200, 200, 200, 429, 429]
-        mine = Client(headers=host("localhost", ("authorization", f"Bearer {local}")))
-        assert (await mine.call(guard)).status == 200
+        client = Client(headers=host("localhost", ("authorization", f"Bearer {local}")))
+        assert (await client.call(guard)).status == 200
 
     run(scenario())
 
@@ -422,13 +424,13 @@ def test_whoever_has_no_token_uses_up_nobodys_calls(tmp_path: Path) -> None:
         ("OPTIONS", "http://localhost:5173", "", 403),
     ],
 )
-def test_a_page_of_another_port_cannot_send_what_a_browser_does_not_ask_about(
+def test_a_page_of_another_port_cannot_send_requests_without_preflight(
     method: str, origin: str, content_type: str, status: int
 ) -> None:
     async def scenario() -> None:
-        more = [("content-type", content_type)] if content_type else []
-        client = Client(method=method, headers=host("localhost:9090", ("origin", origin), *more))
-        assert (await client.call(guarded(Seen()))).status == status
+        content_types = [("content-type", content_type)] if content_type else []
+        client = Client(method=method, headers=host("localhost:9090", ("origin", origin), *content_types))
+        assert (await client.call(make_guard(RecordingApp()))).status == status
 
     run(scenario())
 
@@ -438,27 +440,27 @@ def test_a_page_of_another_port_cannot_send_what_a_browser_does_not_ask_about(
     [(RequestLimits(in_flight=4), b""), (RequestLimits(body_bytes=10, buffered_bytes=20), b"x" * 8)],
     ids=["requests", "bytes"],
 )
-def test_an_owner_cannot_use_up_what_the_others_need(tmp_path: Path, limits: RequestLimits, body: bytes) -> None:
+def test_an_owner_cannot_use_up_the_capacity_of_others(tmp_path: Path, limits: RequestLimits, body: bytes) -> None:
     async def scenario() -> None:
         tokens, (alice, bob) = tokens_of(tmp_path, "alice", "bob")
         leave = asyncio.Event()
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             await leave.wait()
-            await Seen()(scope, receive, send)
+            await RecordingApp()(scope, receive, send)
 
-        guard = guarded(app, tokens=tokens, limits=limits)
+        guard = make_guard(app, tokens=tokens, limits=limits)
 
         def client(token: str) -> Client:
             return Client(body, headers=host("localhost", ("authorization", f"Bearer {token}")))
 
-        hers = [asyncio.create_task(client(alice).call(guard)) for _ in range(3)]
-        his = asyncio.create_task(client(bob).call(guard))
-        (refused, *_), _ = await asyncio.wait([*hers, his], return_when=asyncio.FIRST_COMPLETED)
-        assert refused in hers
+        alices_tasks = [asyncio.create_task(client(alice).call(guard)) for _ in range(3)]
+        bobs_task = asyncio.create_task(client(bob).call(guard))
+        (refused, *_), _ = await asyncio.wait([*alices_tasks, bobs_task], return_when=asyncio.FIRST_COMPLETED)
+        assert refused in alices_tasks
         leave.set()
-        assert sorted([(await task).status for task in hers])[-1] == 503
-        assert (await his).status == 200
+        assert sorted([(await task).status for task in alices_tasks])[-1] == 503
+        assert (await bobs_task).status == 200
         assert (guard.capacity.in_flight_of, guard.capacity.buffered_bytes_of) == ({}, {})
 
     run(scenario())
@@ -468,6 +470,6 @@ def test_an_owner_cannot_use_up_what_the_others_need(tmp_path: Path, limits: Req
 def test_a_page_of_another_site_is_refused_on_every_path(path: str) -> None:
     async def scenario() -> None:
         client = Client(path=path, headers=host("localhost", ("sec-fetch-site", "cross-site")))
-        assert (await client.call(guarded(Seen()))).error == (403, "origin_not_allowed")
+        assert (await client.call(make_guard(RecordingApp()))).error == (403, "origin_not_allowed")
 
     run(scenario())

@@ -1,4 +1,4 @@
-"""The daemon's routes, as a client on a socket sees them."""
+"""The routes of the daemon, over real sockets."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     caches = folder / "caches"
     caches.mkdir()
     assert context("build", "--sources", sources, "--cache", caches / "docs").code == 0
-    running = Daemon(folder, "--cache-root", str(caches))
-    yield running
-    assert running.stop() == 0
+    daemon = Daemon(folder, "--cache-root", str(caches))
+    yield daemon
+    assert daemon.stop() == 0
 
 
 @pytest.fixture
 def http(daemon: Daemon) -> Iterator[Http]:
-    made = Http(daemon.port)
-    yield made
-    made.close()
+    client = Http(daemon.port)
+    yield client
+    client.close()
 
 
 @pytest.fixture(params=[LEGACY, MODERN])
 def agent(request: pytest.FixtureRequest, daemon: Daemon) -> Iterator[HttpAgent]:
-    made = HttpAgent(daemon.port, request.param)
-    yield made
-    made.close()
+    client = HttpAgent(daemon.port, request.param)
+    yield client
+    client.close()
 
 
 @pytest.fixture
@@ -62,16 +62,16 @@ def project(request: pytest.FixtureRequest) -> str:
     return f"/projects/{request.node.nodeid}"
 
 
-class TestTheStateHeader:
+class TestStateHeader:
     @covers("folding.md#shapes", "folding.md#state-header", "seed-004#overview", "seed-004#state-tracking-headers")
-    def test_a_call_tells_the_state_after_it(self, agent: HttpAgent, project: str) -> None:
-        begun = agent.call("context_branch", description="d", prompt="p" * 400, project_path=project)
+    def test_a_call_returns_the_state_after_it(self, agent: HttpAgent, project: str) -> None:
+        branch = agent.call("context_branch", description="d", prompt="p" * 400, project_path=project)
         assert agent.last
         assert "\n" not in agent.last.headers["x-context-state"]
         assert ", " not in agent.last.headers["x-context-state"]
         assert agent.state == {
-            "session_id": begun["session_id"],
-            "active_branch_id": begun["branch_id"],
+            "session_id": branch["session_id"],
+            "active_branch_id": branch["branch_id"],
             "branch_depth": 1,
             "total_tokens": 100,
             "folded_tokens": 0,
@@ -80,15 +80,15 @@ class TestTheStateHeader:
         assert list(agent.state) == list(NO_STATE)
 
     @covers("folding.md#state-header", "seed-004#state-tracking-headers")
-    def test_a_refused_call_tells_it_too(self, agent: HttpAgent, project: str) -> None:
-        begun = agent.call("context_branch", description="d", prompt="p", project_path=project)
+    def test_a_refused_call_returns_the_state_too(self, agent: HttpAgent, project: str) -> None:
+        branch = agent.call("context_branch", description="d", prompt="p", project_path=project)
         for arguments in ({"branch_id": "br_none"}, {"branch_id": 5}, {"nonsense": 1}):
             with pytest.raises(Refused):
                 agent.call("context_return", message="m", project_path=project, **arguments)
-            assert agent.state["active_branch_id"] == begun["branch_id"]
+            assert agent.state["active_branch_id"] == branch["branch_id"]
 
     @covers("folding.md#state-header", "seed-004#state-tracking-headers")
-    def test_without_a_project_it_is_empty(self, agent: HttpAgent) -> None:
+    def test_the_state_is_empty_without_a_project(self, agent: HttpAgent) -> None:
         agent.rpc("tools/list", {})
         assert agent.state == NO_STATE
         agent.call("context.list_caches")
@@ -118,7 +118,7 @@ class TestTheStateHeader:
             ("GET", "/mcp/nothing", None, {}, 404),
         ],
     )
-    def test_every_response_under_mcp_has_it(  # noqa: PLR0917 - the parts of a request
+    def test_every_response_below_mcp_has_the_header(  # noqa: PLR0917 - the parts of a request
         self, daemon: Daemon, method: str, path: str, body: bytes | None, headers: dict[str, str], status: int
     ) -> None:
         http = Http(daemon.port)
@@ -127,41 +127,44 @@ class TestTheStateHeader:
         assert reply.status == status
         assert json.loads(reply.headers["x-context-state"]) == NO_STATE
 
-    def test_elsewhere_there_is_none(self, http: Http) -> None:
+    def test_other_paths_have_no_state_header(self, http: Http) -> None:
         assert "x-context-state" not in http.ask("GET", "/healthz").headers
 
 
-def test_a_path_for_tool_calls_says_what_to_use_instead(http: Http) -> None:
+def test_the_error_for_tools_call_names_the_right_path(http: Http) -> None:
     reply = http.ask("POST", "/mcp/tools/call", b"{}", RPC)
     assert (reply.status, reply.json["error"]["data"]["kind"]) == (404, "not_found")
     assert "POST /mcp" in reply.json["error"]["message"]
 
 
-def test_no_page_can_frame_or_embed_an_answer(http: Http) -> None:
+def test_no_page_can_frame_or_embed_a_response(http: Http) -> None:
     for path in ("/v1/sessions", "/healthz", "/mcp/tools/list", "/"):
         headers = http.ask("GET", path).headers
         assert "frame-ancestors 'none'" in headers["content-security-policy"]
         assert headers["cross-origin-resource-policy"] == "same-origin"
 
 
-def test_a_cache_root_that_does_not_exist_is_reported_at_the_start(tmp_path: Path) -> None:
-    running = Daemon(tmp_path, "--cache-root", str(tmp_path / "nowhere"))
-    assert running.stop() == 0
-    logged = [json.loads(line) for line in running.log.read_text().splitlines()]
+def test_a_missing_cache_root_is_logged_at_the_start(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path, "--cache-root", str(tmp_path / "nowhere"))
+    assert daemon.stop() == 0
+    logged = [json.loads(line) for line in daemon.log.read_text().splitlines()]
     (missing,) = [line for line in logged if line["event"] == "cache_root.missing"]
     assert missing["path"] == str(tmp_path / "nowhere")
 
 
 class TestSessionNames:
-    def test_the_header_addresses_a_session_of_its_own(self, daemon: Daemon, project: str) -> None:
+    def test_a_session_name_in_the_header_has_a_session_of_its_own(self, daemon: Daemon, project: str) -> None:
         for era in (LEGACY, MODERN):
-            plain, named = HttpAgent(daemon.port, era), HttpAgent(daemon.port, era, x_context_session=f"review {era}")
-            ours = plain.call("context_record", project_path=project, type="t", tokens=1)
-            theirs = named.call("context_record", project_path=project, type="t", tokens=1)
-            assert ours["session_id"] != theirs["session_id"]
-            assert named.state["session_id"] == theirs["session_id"]
-            plain.close()
-            named.close()
+            without_name, with_name = (
+                HttpAgent(daemon.port, era),
+                HttpAgent(daemon.port, era, x_context_session=f"review {era}"),
+            )
+            unnamed_session = without_name.call("context_record", project_path=project, type="t", tokens=1)
+            named_session = with_name.call("context_record", project_path=project, type="t", tokens=1)
+            assert unnamed_session["session_id"] != named_session["session_id"]
+            assert with_name.state["session_id"] == named_session["session_id"]
+            without_name.close()
+            with_name.close()
 
     def test_a_name_may_end_in_a_character_whose_last_byte_is_white_space_in_latin_1(
         self, daemon: Daemon, project: str
@@ -170,25 +173,25 @@ class TestSessionNames:
             agent = HttpAgent(daemon.port, MODERN, x_context_session=name.encode().decode("latin-1"))
             by_header = agent.call("context_record", project_path=project, type="t", tokens=1)
             agent.close()
-            plain = HttpAgent(daemon.port, MODERN)
-            by_meta = plain.call(
+            without_name = HttpAgent(daemon.port, MODERN)
+            by_meta = without_name.call(
                 "context_record", {"contextfold/session": name}, project_path=project, type="t", tokens=1
             )
-            plain.close()
+            without_name.close()
             assert by_header["session_id"] == by_meta["session_id"]
 
-    def test_a_name_that_is_no_text_is_refused(self, agent: HttpAgent, project: str) -> None:
+    def test_an_invalid_session_name_is_refused(self, agent: HttpAgent, project: str) -> None:
         for name in (5, "", "x" * 201, "a\x00b"):
-            with pytest.raises(Refused) as problem:
+            with pytest.raises(Refused) as raised:
                 agent.call("context_record", {"contextfold/session": name}, project_path=project, type="t", tokens=1)
-            assert problem.value.code == -32602
+            assert raised.value.code == -32602
 
-    def test_half_a_surrogate_pair_is_no_name(self, daemon: Daemon, project: str) -> None:
+    def test_half_a_surrogate_pair_is_an_invalid_session_name(self, daemon: Daemon, project: str) -> None:
         agent = HttpAgent(daemon.port, MODERN)
-        with pytest.raises(Refused) as problem:
+        with pytest.raises(Refused) as raised:
             agent.call("context_record", {"contextfold/session": "\ud800"}, project_path=project, type="t", tokens=1)
         agent.close()
-        assert (problem.value.code, problem.value.data) == (-32602, {"field": "session"})
+        assert (raised.value.code, raised.value.data) == (-32602, {"field": "session"})
 
 
 class TestDiscovery:
@@ -206,9 +209,9 @@ class TestDiscovery:
         tools = reply.json["tools"]
         assert [tool["name"] for tool in tools] == [*RESOLVE_NAMES, *FOLD_NAMES]
         assert all(list(tool) == ["name", "description", "inputSchema"] for tool in tools)
-        described = {tool["name"]: tool["description"] for tool in tools}
-        assert described["context_branch"] == "Create sub-trajectory for focused subtask"
-        assert described["context_return"] == "Fold branch and return to parent with summary"
+        descriptions = {tool["name"]: tool["description"] for tool in tools}
+        assert descriptions["context_branch"] == "Create sub-trajectory for focused subtask"
+        assert descriptions["context_return"] == "Fold branch and return to parent with summary"
         schemas = {tool["name"]: tool["inputSchema"] for tool in tools}
         assert schemas["context_branch"] == {
             "type": "object",
@@ -244,14 +247,14 @@ class TestDiscovery:
         } == {"context_rollback"}
 
     @covers("product.md#toolsets", "seed-004#overview")
-    def test_toolsets_can_be_chosen(self, tmp_path: Path) -> None:
-        running = Daemon(tmp_path, "--tools", "fold")
+    def test_the_daemon_lists_only_the_chosen_toolsets(self, tmp_path: Path) -> None:
+        daemon = Daemon(tmp_path, "--tools", "fold")
         try:
-            http = Http(running.port)
+            http = Http(daemon.port)
             assert [tool["name"] for tool in http.ask("GET", "/mcp/tools/list").json["tools"]] == FOLD_NAMES
             http.close()
         finally:
-            assert running.stop() == 0
+            assert daemon.stop() == 0
 
     @covers("product.md#toolsets")
     @pytest.mark.parametrize(
@@ -263,12 +266,12 @@ class TestDiscovery:
             ("", [*RESOLVE_NAMES, *FOLD_NAMES]),
         ],
     )
-    def test_a_client_may_ask_for_fewer(self, http: Http, tools: str, names: list[str]) -> None:
+    def test_a_client_can_choose_toolsets_in_the_query(self, http: Http, tools: str, names: list[str]) -> None:
         message = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'
         answer = http.ask("POST", f"/mcp?tools={tools}", message, RPC)
         assert [tool["name"] for tool in answer.json["result"]["tools"]] == names
 
-    def test_a_tool_that_was_not_asked_for_is_unknown(self, http: Http, project: str) -> None:
+    def test_a_tool_outside_the_chosen_toolsets_is_unknown(self, http: Http, project: str) -> None:
         params = {"name": "context_branch_status", "arguments": {"project_path": project}}
         message = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
         assert "result" in http.ask("POST", "/mcp?tools=fold", message, RPC).json
@@ -301,10 +304,10 @@ class TestResolveTools:
             ("context.get", {"cache": "../docs", "id": "deploy.md"}),
         ],
     )
-    def test_the_text_is_that_of_the_stdio_server(
+    def test_the_text_is_the_same_as_over_stdio(
         self, agent: HttpAgent, daemon: Daemon, tool: str, arguments: dict[str, Any]
     ) -> None:
-        from tests.serve.wire import after_handshake, call, text_of
+        from tests.serve.stdio_client import after_handshake, call, text_of
 
         (expected,) = after_handshake(daemon.folder / "caches", call(tool, arguments))
         result = agent.rpc("tools/call", {"name": tool, "arguments": arguments})
@@ -312,55 +315,53 @@ class TestResolveTools:
         assert result.get("isError", False) == expected["result"]["isError"]
 
     @covers("relevance.md#answer")
-    def test_ask_and_get_answer_the_commands_stdout(self, agent: HttpAgent, daemon: Daemon) -> None:
+    def test_ask_and_get_return_the_output_of_the_commands(self, agent: HttpAgent, daemon: Daemon) -> None:
         cache = daemon.folder / "caches" / "docs"
-        asked = agent.rpc("tools/call", {"name": "context.ask", "arguments": {"query": "deploy"}})
+        answer = agent.rpc("tools/call", {"name": "context.ask", "arguments": {"query": "deploy"}})
         got = agent.rpc("tools/call", {"name": "context.get", "arguments": {"cache": "docs", "id": "deploy.md"}})
-        assert asked["content"][0]["text"].encode() == context("ask", "deploy", "--cache", cache, "--json").out
+        assert answer["content"][0]["text"].encode() == context("ask", "deploy", "--cache", cache, "--json").out
         assert got["content"][0]["text"].encode() == context("get", "deploy.md", "--cache", cache, "--json").out
 
-    def test_an_argument_nobody_knows_is_an_error_of_the_protocol_there_too(self, agent: HttpAgent) -> None:
-        with pytest.raises(Refused) as problem:
+    def test_an_unknown_argument_is_a_protocol_error(self, agent: HttpAgent) -> None:
+        with pytest.raises(Refused) as raised:
             agent.call("context.list_caches", extra=1)
-        assert (problem.value.code, problem.value.message) == (-32602, "Invalid params")
+        assert (raised.value.code, raised.value.message) == (-32602, "Invalid params")
 
     @covers("product.md#cache-root")
-    def test_a_missing_root_stops_only_the_tools_that_need_it(self, tmp_path: Path) -> None:
-        running = Daemon(tmp_path, "--cache-root", str(tmp_path / "absent"))
+    def test_only_the_resolve_tools_fail_without_a_cache_root(self, tmp_path: Path) -> None:
+        daemon = Daemon(tmp_path, "--cache-root", str(tmp_path / "absent"))
         try:
-            agent = HttpAgent(running.port)
+            agent = HttpAgent(daemon.port)
             assert agent.rpc("tools/call", {"name": "context.list_caches", "arguments": {}})["isError"]
             assert agent.call("context_branch", description="d", prompt="p", project_path="/p")["branch_depth"] == 1
             agent.close()
         finally:
-            assert running.stop() == 0
+            assert daemon.stop() == 0
 
 
 class TestOperations:
     @covers("folding.md#branch", "folding.md#counter", "folding.md#sources", "folding.md#record")
-    def test_what_an_agent_loop_did_counts_in_the_active_branch(
-        self, agent: HttpAgent, http: Http, project: str
-    ) -> None:
-        begun = agent.call("context_branch", description="d", prompt="p", project_path=project)
+    def test_a_reported_operation_counts_in_the_active_branch(self, agent: HttpAgent, http: Http, project: str) -> None:
+        branch = agent.call("context_branch", description="d", prompt="p", project_path=project)
         body = {"project_path": project, "type": "file_read", "content": "12345678", "failed": True}
         reply = http.ask("POST", "/v1/operations", json.dumps(body).encode())
         assert reply.status == 200
-        told = reply.json
-        assert list(told) == [
+        response = reply.json
+        assert list(response) == [
             "session_id", "branch_id", "tokens", "source", "counter", "secrets_scrubbed", "context_state",
             "context_health",
         ]  # fmt: skip
-        assert (told["branch_id"], told["tokens"], told["source"]) == (begun["branch_id"], 2, "reported")
-        assert told["counter"] == "v0"
-        # A rate of fewer operations says nothing.
-        rates = [told["context_health"].get("failure_rate")]
+        assert (response["branch_id"], response["tokens"], response["source"]) == (branch["branch_id"], 2, "reported")
+        assert response["counter"] == "v0"
+        # Too few operations give no rate.
+        rates = [response["context_health"].get("failure_rate")]
         for failed in (True, True, True, False):
             more = json.dumps({**body, "failed": failed}).encode()
             rates.append(http.ask("POST", "/v1/operations", more).json["context_health"].get("failure_rate"))
         assert rates == [None, None, None, None, 0.8]
 
     @covers("folding.md#session", "folding.md#commit", "folding.md#record")
-    def test_a_name_and_a_key_work_as_for_the_tools(self, http: Http, project: str) -> None:
+    def test_session_name_and_idempotency_key_work_as_for_tools(self, http: Http, project: str) -> None:
         body = json.dumps({"project_path": project, "type": "t", "tokens": 5}).encode()
         headers = {"x-context-session": "nächtlich".encode().decode("latin-1"), "idempotency-key": "once"}
         first, again = (http.ask("POST", "/v1/operations", body, headers) for _ in range(2))
@@ -384,7 +385,7 @@ class TestOperations:
             (b'{"project_path":"/p","type":"t","content":"\\ud800"}', "body"),
         ],
     )
-    def test_a_bad_body_is_named_and_nothing_is_kept(self, http: Http, body: bytes, field: str) -> None:
+    def test_an_invalid_body_is_refused_and_the_field_is_named(self, http: Http, body: bytes, field: str) -> None:
         reply = http.ask("POST", "/v1/operations", body)
         assert reply.status == 400
         assert reply.json["error"]["code"] == -32602
@@ -392,7 +393,7 @@ class TestOperations:
         assert reply.json["error"]["message"].startswith(f"{field} ")
 
     @covers("folding.md#session")
-    def test_a_session_name_that_is_no_text_is_refused(self, http: Http, project: str) -> None:
+    def test_an_invalid_session_name_in_the_header_is_refused(self, http: Http, project: str) -> None:
         body = json.dumps({"project_path": project, "type": "t", "tokens": 5}).encode()
         for name in ("\xff", " ", "x" * 201):
             reply = http.ask("POST", "/v1/operations", body, {"x-context-session": name})
@@ -400,7 +401,7 @@ class TestOperations:
 
 
 class TestHealth:
-    def test_alive_ready_and_counted(self, agent: HttpAgent, project: str) -> None:
+    def test_the_daemon_is_healthy_ready_and_has_metrics(self, agent: HttpAgent, project: str) -> None:
         agent.call("context_branch", description="d", prompt="p" * 40, project_path=project)
         agent.call("context_return", message="m", project_path=project)
         assert agent.http.ask("GET", "/healthz").body == b"ok\n"
@@ -414,19 +415,19 @@ class TestHealth:
         assert project not in metrics
 
     @covers("folding.md#errors")
-    def test_a_store_that_takes_no_commits_is_not_ready(self, tmp_path: Path) -> None:
-        running = Daemon(tmp_path)
+    def test_the_daemon_is_not_ready_when_its_store_takes_no_commits(self, tmp_path: Path) -> None:
+        daemon = Daemon(tmp_path)
         try:
-            agent = HttpAgent(running.port)
+            agent = HttpAgent(daemon.port)
             agent.call("context_branch", description="d", prompt="p", project_path="/p")
-            for path in running.store.parent.iterdir():
+            for path in daemon.store.parent.iterdir():
                 path.rename(path.with_suffix(f"{path.suffix}.away"))
             assert agent.http.ask("GET", "/healthz").status == 200
             assert agent.http.ask("GET", "/readyz").status == 503
-            with pytest.raises(Refused) as problem:
+            with pytest.raises(Refused) as raised:
                 agent.call("context_branch", description="d", prompt="p", project_path="/p")
-            assert (problem.value.code, problem.value.message) == (-32603, "State store is unavailable")
-            assert problem.value.data == {"retry": True}
+            assert (raised.value.code, raised.value.message) == (-32603, "State store is unavailable")
+            assert raised.value.data == {"retry": True}
             agent.close()
         finally:
-            running.stop()
+            daemon.stop()

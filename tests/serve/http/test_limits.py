@@ -1,4 +1,4 @@
-"""How often an owner may call, and which hosts and origins are ours."""
+"""Rate limits for each owner, and the allowed values of Host and Origin."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def test_one_owner_does_not_use_up_anothers_calls() -> None:
     assert buckets.take("b", 0.0) == 0
 
 
-def test_a_clock_that_goes_back_gives_nothing_away() -> None:
+def test_a_clock_that_goes_back_allows_no_extra_calls() -> None:
     buckets = Buckets(RateLimit(1, 1))
     assert buckets.take("a", 10.0) == 0
     assert buckets.take("a", 5.0) == 1
     assert buckets.take("a", 10.5) == 0.5
 
 
-def test_whoever_has_not_called_longest_is_forgotten_first() -> None:
+def test_the_least_recently_used_bucket_is_dropped_first() -> None:
     buckets = Buckets(RateLimit(1, 1), owners_max=2)
     for owner in ("a", "b", "a", "c"):
         buckets.take(owner, 0.0)
@@ -42,7 +42,7 @@ def test_whoever_has_not_called_longest_is_forgotten_first() -> None:
 
 
 @pytest.mark.parametrize("limit", [RateLimit(0, 1), RateLimit(1, 0), RateLimit(-1, 1)])
-def test_a_limit_that_lets_nothing_through_is_a_mistake(limit: RateLimit) -> None:
+def test_a_limit_that_allows_no_call_is_an_error(limit: RateLimit) -> None:
     with pytest.raises(ValueError, match="lets something through"):
         Buckets(limit)
 
@@ -59,7 +59,7 @@ def test_no_more_calls_pass_than_the_burst_and_the_rate_allow(gaps: list[float],
 
 
 @pytest.mark.parametrize("value", ["localhost", "LocalHost:9090", "127.0.0.1", "127.0.0.1:1", "[::1]", "[0:0::1]:80"])
-def test_this_machine_is_ours_by_its_names_on_any_port(value: str) -> None:
+def test_names_of_this_machine_are_allowed_hosts_on_any_port(value: str) -> None:
     assert HostRule("127.0.0.1").host_of(value)
 
 
@@ -89,18 +89,18 @@ def test_this_machine_is_ours_by_its_names_on_any_port(value: str) -> None:
         "löcalhost",
     ],
 )
-def test_no_other_host_is_ours(value: str) -> None:
+def test_other_hosts_are_not_allowed(value: str) -> None:
     assert HostRule("127.0.0.1").host_of(value) is None
 
 
-def test_names_that_were_given_are_ours_too() -> None:
+def test_configured_hosts_are_allowed() -> None:
     rule = HostRule("0.0.0.0", ["Ctx.example.org", "2001:db8::1"])
     assert rule.host_of("ctx.EXAMPLE.org:443") == "ctx.example.org"
     assert rule.host_of("[2001:DB8:0::1]") == "[2001:db8::1]"
     assert rule.host_of("other.example.org") is None
 
 
-def test_beyond_this_machine_any_address_will_do_but_no_name() -> None:
+def test_on_a_public_address_any_ip_is_an_allowed_host_but_no_name() -> None:
     rule = HostRule("0.0.0.0")
     assert rule.host_of("192.0.2.7:9090") == "192.0.2.7"
     assert rule.host_of("[2001:db8::7]") == "[2001:db8::7]"
@@ -109,13 +109,13 @@ def test_beyond_this_machine_any_address_will_do_but_no_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "https://example.org", "a b", "*.example.org", "[::z]"])
-def test_a_name_that_is_none_is_refused_when_it_is_given(name: str) -> None:
+def test_an_invalid_configured_host_is_an_error(name: str) -> None:
     with pytest.raises(SettingsError, match="is no host's name"):
         HostRule("127.0.0.1", [name])
 
 
 @pytest.mark.parametrize("value", ["http://localhost", "https://LOCALHOST:3000", "http://127.0.0.1", "http://[::1]:5"])
-def test_pages_of_this_machine_may_call(value: str) -> None:
+def test_origins_of_this_machine_are_allowed(value: str) -> None:
     assert HostRule("127.0.0.1").is_origin(value, "localhost")
 
 
@@ -135,16 +135,16 @@ def test_pages_of_this_machine_may_call(value: str) -> None:
         "http://localhost http://evil.example",
     ],
 )
-def test_no_other_page_may_call(value: str) -> None:
+def test_other_origins_are_not_allowed(value: str) -> None:
     assert not HostRule("127.0.0.1").is_origin(value, "localhost")
 
 
-def test_a_page_at_an_address_may_call_that_address_alone() -> None:
+def test_an_origin_with_an_ip_may_call_only_that_ip() -> None:
     rule = HostRule("0.0.0.0")
     assert rule.is_origin("http://192.0.2.7:9090", "192.0.2.7")
     assert not rule.is_origin("http://198.51.100.1", "192.0.2.7")
 
 
-def test_only_addresses_that_cannot_be_reached_from_elsewhere_are_loopback() -> None:
+def test_only_addresses_of_this_machine_are_loopback() -> None:
     assert all(map(is_loopback, ["localhost", "127.0.0.1", "127.255.0.1", "::1", "[::1]"]))
     assert not any(map(is_loopback, ["0.0.0.0", "::", "", "localhost.example", "128.0.0.1", "::ffff:8.8.8.8"]))

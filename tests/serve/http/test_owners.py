@@ -1,4 +1,4 @@
-"""Two tokens, two owners: no call, header, path or guess of one shows or changes what is the other's."""
+"""Two owners with a token each: neither can read or change the other's data, by any call, header, path or guess."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.machine import context
 PROJECT = "/work/shared-project"
 
 
-class House(NamedTuple):
+class TwoOwners(NamedTuple):
     daemon: Daemon
     alice: str
     bob: str
@@ -26,33 +26,33 @@ class House(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def owners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoOwners]:
     folder = tmp_path_factory.mktemp("owners")
     tokens = folder / "tokens"
     alice, bob = (context("token", owner, "--token-file", tokens).out.decode().strip() for owner in ("alice", "bob"))
     assert alice not in tokens.read_text()
     daemon = Daemon(folder, "--token-file", str(tokens))
-    yield House(daemon, alice, bob)
+    yield TwoOwners(daemon, alice, bob)
     assert daemon.stop() == 0
 
 
-class Work(NamedTuple):
+class AlicesWork(NamedTuple):
     session_id: str
     branch_id: str
     folded_id: str
 
 
 @pytest.fixture
-def hers(house: House, request: pytest.FixtureRequest) -> Work:
-    """What alice has in a project: a folded branch with a telling text, and an open one."""
-    agent = house.agent(house.alice)
+def alices_work(owners: TwoOwners, request: pytest.FixtureRequest) -> AlicesWork:
+    """A session of alice's, with a folded branch and an open one."""
+    agent = owners.agent(owners.alice)
     project = _project(request)
     folded = agent.call("context_branch", description="alice's plan", prompt="alice's prompt", project_path=project)
     agent.call("context_record", project_path=project, type="t", content="alice's notes")
     agent.call("context_return", message="alice's summary", project_path=project)
-    begun = agent.call("context_branch", description="alice's work", prompt="more", project_path=project)
+    opened = agent.call("context_branch", description="alice's work", prompt="more", project_path=project)
     agent.close()
-    return Work(begun["session_id"], begun["branch_id"], folded["branch_id"])
+    return AlicesWork(opened["session_id"], opened["branch_id"], folded["branch_id"])
 
 
 @pytest.fixture
@@ -64,88 +64,102 @@ def _project(request: pytest.FixtureRequest) -> str:
     return f"{PROJECT}/{request.node.nodeid}"
 
 
-def everything(house: House, project: str) -> list[Any]:
-    """All that alice can see of her session."""
-    agent = house.agent(house.alice)
-    seen = [agent.call(tool, project_path=project) for tool in ("context_branch_status", "context_list_branches")]
+def alices_view(owners: TwoOwners, project: str) -> list[Any]:
+    """Status and branches of alice's session."""
+    agent = owners.agent(owners.alice)
+    views = [agent.call(tool, project_path=project) for tool in ("context_branch_status", "context_list_branches")]
     agent.close()
-    return seen
+    return views
 
 
 @pytest.mark.parametrize("era", [LEGACY, MODERN])
-class TestTheSameProject:
+class TestSharedProject:
     @covers("folding.md#owner", "folding.md#reading")
-    def test_is_another_session_for_another_owner(self, house: House, hers: Work, project: str, era: str) -> None:
-        bob = house.agent(house.bob, era)
+    def test_each_owner_has_a_session_of_their_own(
+        self, owners: TwoOwners, alices_work: AlicesWork, project: str, era: str
+    ) -> None:
+        bob = owners.agent(owners.bob, era)
         assert bob.call("context_branch_status", project_path=project)["session_id"] is None
         assert bob.call("context_list_branches", project_path=project)["branches"] == []
         assert bob.state["session_id"] is None
-        begun = bob.call("context_branch", description="d", prompt="p", project_path=project)
-        assert begun["session_id"] != hers.session_id
-        assert begun["parent_branch_id"] is None
+        opened = bob.call("context_branch", description="d", prompt="p", project_path=project)
+        assert opened["session_id"] != alices_work.session_id
+        assert opened["parent_branch_id"] is None
         bob.close()
 
     @covers("folding.md#owner", "folding.md#branch", "folding.md#errors")
     @pytest.mark.parametrize("has_session", [True, False])
-    def test_a_branch_of_hers_is_not_found_word_for_word_like_one_that_never_was(
-        self, house: House, hers: Work, project: str, era: str, has_session: bool
+    def test_a_branch_of_another_owner_gets_the_same_error_as_an_unknown_one(
+        self, owners: TwoOwners, alices_work: AlicesWork, project: str, era: str, has_session: bool
     ) -> None:
-        before = everything(house, project)
-        bob = house.agent(house.bob, era)
+        before = alices_view(owners, project)
+        bob = owners.agent(owners.bob, era)
         if has_session:
             bob.call("context_record", project_path=project, type="t", tokens=1)
-        for tool, more in (
+        for tool, arguments in (
             ("context_return", {"message": "m"}),
             ("context_rollback", {}),
             ("context_rollback", {"restore_state": False}),
             ("context_expand", {}),
         ):
-            told = []
-            for branch_id in (hers.branch_id, hers.folded_id, "br_0000000000000000"):
-                with pytest.raises(Refused) as problem:
-                    bob.call(tool, project_path=project, branch_id=branch_id, **more)
-                text = json.dumps([problem.value.code, problem.value.message, problem.value.data, bob.state])
-                told.append(text.replace(branch_id, "BRANCH"))
-            assert len(set(told)) == 1
-            assert hers.session_id not in told[0]
-        assert everything(house, project) == before
+            responses = []
+            for branch_id in (alices_work.branch_id, alices_work.folded_id, "br_0000000000000000"):
+                with pytest.raises(Refused) as raised:
+                    bob.call(tool, project_path=project, branch_id=branch_id, **arguments)
+                text = json.dumps([raised.value.code, raised.value.message, raised.value.data, bob.state])
+                responses.append(text.replace(branch_id, "BRANCH"))
+            assert len(set(responses)) == 1
+            assert alices_work.session_id not in responses[0]
+        assert alices_view(owners, project) == before
         bob.close()
 
     @covers("folding.md#owner")
-    def test_what_she_folded_is_recalled_by_nobody_else(self, house: House, hers: Work, project: str, era: str) -> None:
-        alice, bob = house.agent(house.alice, era), house.agent(house.bob, era)
-        for query in ("alice", "alice's plan", "notes", "summary OR plan", f"{hers.folded_id} plan"):
+    def test_recall_finds_only_the_owners_folds(
+        self, owners: TwoOwners, alices_work: AlicesWork, project: str, era: str
+    ) -> None:
+        alice, bob = owners.agent(owners.alice, era), owners.agent(owners.bob, era)
+        for query in ("alice", "alice's plan", "notes", "summary OR plan", f"{alices_work.folded_id} plan"):
             scopes: list[dict[str, Any]] = [{}, {"project_path": project}, {"since": "1d"}]
             for scope in scopes:
-                told = bob.call("context_recall", query=query, **scope)
-                assert (told["folds"], told["selection"]["matched"]) == ([], 0)
-        asked = json.dumps({"query": "plan", "undone": True, "project_path": project}).encode()
-        assert bob.http.ask("POST", "/v1/recall", asked).json["folds"] == []
+                response = bob.call("context_recall", query=query, **scope)
+                assert (response["folds"], response["selection"]["matched"]) == ([], 0)
+        body = json.dumps({"query": "plan", "undone": True, "project_path": project}).encode()
+        assert bob.http.ask("POST", "/v1/recall", body).json["folds"] == []
         with pytest.raises(Refused):
             bob.call("context_recall", query="plan", owner="alice")
-        found = alice.call("context_recall", query="alice's plan", project_path=project)["folds"]
-        assert [fold["id"] for fold in found] == [hers.folded_id]
+        folds = alice.call("context_recall", query="alice's plan", project_path=project)["folds"]
+        assert [fold["id"] for fold in folds] == [alices_work.folded_id]
         alice.close()
         bob.close()
 
     @covers("folding.md#owner")
-    def test_her_session_cannot_be_named_or_guessed(self, house: House, hers: Work, project: str, era: str) -> None:
-        before = everything(house, project)
-        for name in (hers.session_id, "alice", "alice/", f"alice.{hers.session_id}", "../alice", "default", "main"):
-            bob = house.agent(house.bob, era, x_context_session=name)
+    def test_another_owners_session_cannot_be_named_or_guessed(
+        self, owners: TwoOwners, alices_work: AlicesWork, project: str, era: str
+    ) -> None:
+        before = alices_view(owners, project)
+        for name in (
+            alices_work.session_id,
+            "alice",
+            "alice/",
+            f"alice.{alices_work.session_id}",
+            "../alice",
+            "default",
+            "main",
+        ):
+            bob = owners.agent(owners.bob, era, x_context_session=name)
             assert bob.call("context_branch_status", project_path=project)["session_id"] is None
             bob.call("context_record", project_path=project, type="t", tokens=1)
             bob.close()
-        bob = house.agent(house.bob, era, x_context_owner="alice", x_owner="alice", x_forwarded_user="alice")
+        bob = owners.agent(owners.bob, era, x_context_owner="alice", x_owner="alice", x_forwarded_user="alice")
         assert bob.call("context_branch_status", project_path=f"{project}/../{project.rpartition('/')[2]}/x/..")
         bob.close()
-        assert everything(house, project) == before
+        assert alices_view(owners, project) == before
 
     @covers("folding.md#owner")
-    def test_her_operation_ids_are_not_his(self, house: House, project: str, era: str) -> None:
+    def test_operation_ids_are_separate_for_each_owner(self, owners: TwoOwners, project: str, era: str) -> None:
         meta = {"contextfold/operation_id": "same"}
         call: dict[str, Any] = {"description": "d", "prompt": "p", "project_path": project}
-        alice, bob = house.agent(house.alice, era), house.agent(house.bob, era)
+        alice, bob = owners.agent(owners.alice, era), owners.agent(owners.bob, era)
         first = alice.call("context_branch", meta, **call)
         second = bob.call("context_branch", meta, **call)
         assert first["branch_id"] != second["branch_id"]
@@ -154,7 +168,7 @@ class TestTheSameProject:
         bob.close()
 
 
-class TestWhoeverHasNoToken:
+class TestWithoutToken:
     @covers("folding.md#owner")
     @pytest.mark.parametrize(
         "headers",
@@ -181,22 +195,22 @@ class TestWhoeverHasNoToken:
             "/nothing",
         ],
     )
-    def test_is_told_the_same_everywhere(self, house: House, path: str, headers: dict[str, str]) -> None:
-        http = Http(house.daemon.port)
+    def test_every_path_answers_unauthorized(self, owners: TwoOwners, path: str, headers: dict[str, str]) -> None:
+        http = Http(owners.daemon.port)
         reply = http.ask("POST" if path in ("/mcp", "/v1/operations") else "GET", path, None, headers)
         http.close()
         assert reply.status == 401
         assert reply.headers["www-authenticate"] == "Bearer"
         assert b"alice" not in reply.body
 
-    def test_can_still_ask_whether_the_daemon_is_well(self, house: House) -> None:
-        http = Http(house.daemon.port)
+    def test_health_needs_no_token(self, owners: TwoOwners) -> None:
+        http = Http(owners.daemon.port)
         assert [http.ask("GET", path).status for path in ("/healthz", "/readyz")] == [200, 200]
         http.close()
 
-    def test_a_token_hash_is_no_token(self, house: House) -> None:
-        hashes = [line.split()[1] for line in (house.daemon.folder / "tokens").read_text().splitlines()]
-        http = Http(house.daemon.port)
+    def test_the_hash_of_a_token_is_refused(self, owners: TwoOwners) -> None:
+        hashes = [line.split()[1] for line in (owners.daemon.folder / "tokens").read_text().splitlines()]
+        http = Http(owners.daemon.port)
         for digest in hashes:
             for guess in (digest, digest.removeprefix("sha256:")):
                 assert http.ask("GET", "/mcp/tools/list", None, {"authorization": f"Bearer {guess}"}).status == 401
@@ -204,38 +218,40 @@ class TestWhoeverHasNoToken:
 
 
 @covers("folding.md#owner", "folding.md#record")
-def test_operations_go_to_the_callers_own_session(house: House, hers: Work, project: str) -> None:
-    before = everything(house, project)
-    http = Http(house.daemon.port, authorization=f"Bearer {house.bob}")
+def test_operations_go_to_the_callers_own_session(owners: TwoOwners, alices_work: AlicesWork, project: str) -> None:
+    before = alices_view(owners, project)
+    http = Http(owners.daemon.port, authorization=f"Bearer {owners.bob}")
     body = json.dumps({"project_path": project, "type": "t", "content": "bob's"}).encode()
-    told = http.ask("POST", "/v1/operations", body).json
+    response = http.ask("POST", "/v1/operations", body).json
     http.close()
-    assert told["session_id"] != hers.session_id
-    assert told["branch_id"] is None
-    assert everything(house, project) == before
+    assert response["session_id"] != alices_work.session_id
+    assert response["branch_id"] is None
+    assert alices_view(owners, project) == before
 
 
 @covers("folding.md#owner", "folding.md#context-return", "seed-004#context-return")
-def test_search_finds_the_owners_summaries_alone(house: House, hers: Work) -> None:
-    store = str(house.daemon.store)
+def test_search_finds_only_the_owners_summaries(owners: TwoOwners, alices_work: AlicesWork) -> None:
+    store = str(owners.daemon.store)
     found = json.loads(context("fold", "search", "alice's summary", "--owner", "alice", "--store", store, "--json").out)
-    assert hers.folded_id in {summary["branch_id"] for summary in found["summaries"]}
+    assert alices_work.folded_id in {summary["branch_id"] for summary in found["summaries"]}
     for owner in ("bob", "local", "alice'--", "%", "*"):
-        ran = context("fold", "search", "alice's summary", "--owner", owner, "--store", store, "--json")
-        assert json.loads(ran.out) == {"summaries": []}
+        result = context("fold", "search", "alice's summary", "--owner", owner, "--store", store, "--json")
+        assert json.loads(result.out) == {"summaries": []}
 
 
 @covers("folding.md#owner")
-def test_metrics_and_logs_name_no_owner_session_or_project(house: House, hers: Work, project: str) -> None:
-    http = Http(house.daemon.port, authorization=f"Bearer {house.bob}")
+def test_metrics_and_logs_name_no_owner_session_or_project(
+    owners: TwoOwners, alices_work: AlicesWork, project: str
+) -> None:
+    http = Http(owners.daemon.port, authorization=f"Bearer {owners.bob}")
     metrics = http.ask("GET", "/metrics").body.decode()
     http.close()
-    for told in (metrics, house.daemon.log.read_text()):
-        for name in ("alice", "bob", hers.session_id, hers.branch_id, project, house.alice, house.bob):
-            assert name not in told
+    for text in (metrics, owners.daemon.log.read_text()):
+        for name in ("alice", "bob", alices_work.session_id, alices_work.branch_id, project, owners.alice, owners.bob):
+            assert name not in text
 
 
-def test_a_token_taken_out_of_the_file_lets_nobody_in_any_more(tmp_path: Path) -> None:
+def test_a_token_that_was_removed_from_the_file_is_refused(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     token = context("token", "carol", "--token-file", tokens).out.decode().strip()
     daemon = Daemon(tmp_path, "--token-file", str(tokens))

@@ -1,4 +1,4 @@
-"""The way out of a connection: in one piece where that is small, in order always, nothing kept back."""
+"""Small writes to a connection are sent together, and everything is sent in order."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from contextfold.serve.http.write_buffer import BUFFER_MAX_BYTES, BufferedTransp
 LARGE = b"x" * (BUFFER_MAX_BYTES + 1)
 
 
-class Wire(asyncio.Transport):
-    """Notes what is written to it, write by write; closed, it still takes what comes, as long as it has something."""
+class RecordingTransport(asyncio.Transport):
+    """Records each write, after it was closed too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,82 +33,82 @@ class Wire(asyncio.Transport):
 
 
 @pytest.fixture
-def wire() -> Wire:
-    return Wire()
+def transport() -> RecordingTransport:
+    return RecordingTransport()
 
 
-def test_what_is_written_in_one_turn_leaves_together_at_the_next(wire: Wire) -> None:
+def test_writes_of_one_loop_iteration_are_sent_together(transport: RecordingTransport) -> None:
     async def write() -> None:
-        outgoing = BufferedTransport(wire, asyncio.get_running_loop())
+        buffered = BufferedTransport(transport, asyncio.get_running_loop())
         for part in (b"head ", b"", b"body"):
-            outgoing.write(part)
-        assert wire.written == []
+            buffered.write(part)
+        assert transport.written == []
         await asyncio.sleep(0)
-        assert wire.written == [b"head body"]
-        outgoing.write(b"more")
+        assert transport.written == [b"head body"]
+        buffered.write(b"more")
         await asyncio.sleep(0)
-        assert wire.written == [b"head body", b"more"]
+        assert transport.written == [b"head body", b"more"]
 
     asyncio.run(write())
 
 
-def test_it_can_be_told_not_to_wait(wire: Wire) -> None:
+def test_flush_sends_at_once(transport: RecordingTransport) -> None:
     async def write() -> None:
-        outgoing = BufferedTransport(wire, asyncio.get_running_loop())
-        outgoing.write(b"head ")
-        outgoing.write(b"body")
-        outgoing.flush()
-        assert wire.written == [b"head body"]
+        buffered = BufferedTransport(transport, asyncio.get_running_loop())
+        buffered.write(b"head ")
+        buffered.write(b"body")
+        buffered.flush()
+        assert transport.written == [b"head body"]
         await asyncio.sleep(0)
-        assert wire.written == [b"head body"]
+        assert transport.written == [b"head body"]
 
     asyncio.run(write())
 
 
-def test_what_is_large_leaves_at_once_behind_what_came_before(wire: Wire) -> None:
+def test_a_large_write_is_sent_at_once_after_what_was_buffered(transport: RecordingTransport) -> None:
     """Otherwise the transport could not tell a writer to wait, and memory would have no bound."""
 
     async def write() -> None:
-        outgoing = BufferedTransport(wire, asyncio.get_running_loop())
-        outgoing.write(b"head")
-        outgoing.write(LARGE)
-        assert wire.written == [b"head", LARGE]
+        buffered = BufferedTransport(transport, asyncio.get_running_loop())
+        buffered.write(b"head")
+        buffered.write(LARGE)
+        assert transport.written == [b"head", LARGE]
         for _ in range(1000):
-            outgoing.write(LARGE[:1000])
-        kept = 1000 * 1000 - sum(map(len, wire.written[2:]))
-        assert 0 <= kept <= BUFFER_MAX_BYTES
+            buffered.write(LARGE[:1000])
+        unsent = 1000 * 1000 - sum(map(len, transport.written[2:]))
+        assert 0 <= unsent <= BUFFER_MAX_BYTES
 
     asyncio.run(write())
 
 
-def test_closing_sends_what_is_left_first(wire: Wire) -> None:
+def test_closing_sends_the_buffer_first(transport: RecordingTransport) -> None:
     async def write() -> None:
-        outgoing = BufferedTransport(wire, asyncio.get_running_loop())
-        outgoing.write(b"the end")
-        outgoing.close()
-        assert (wire.written, wire.closed) == ([b"the end"], True)
+        buffered = BufferedTransport(transport, asyncio.get_running_loop())
+        buffered.write(b"the end")
+        buffered.close()
+        assert (transport.written, transport.closed) == ([b"the end"], True)
 
     asyncio.run(write())
 
 
-def test_a_transport_that_closes_itself_gets_all_or_nothing_of_the_rest(wire: Wire) -> None:
-    """Which of both is the transport's to say: here nothing is left out between two parts."""
+def test_a_closing_transport_gets_all_writes_in_order(transport: RecordingTransport) -> None:
+    """If the transport drops writes, it drops all of them: none is missing between two others."""
 
     async def write() -> None:
-        outgoing = BufferedTransport(wire, asyncio.get_running_loop())
-        wire.close()
+        buffered = BufferedTransport(transport, asyncio.get_running_loop())
+        transport.close()
         for part in (b"small", LARGE, b"small again"):
-            outgoing.write(part)
+            buffered.write(part)
         await asyncio.sleep(0)
-        assert b"".join(wire.written) == b"small" + LARGE + b"small again"
+        assert b"".join(transport.written) == b"small" + LARGE + b"small again"
 
     asyncio.run(write())
 
 
-def test_all_else_is_the_transports_own(wire: Wire) -> None:
-    async def look() -> None:
-        outgoing = BufferedTransport(wire, asyncio.get_running_loop())
-        assert outgoing.get_write_buffer_size() == 7  # type: ignore[operator]
-        assert outgoing.is_closing() is False  # type: ignore[operator]
+def test_other_methods_are_those_of_the_transport(transport: RecordingTransport) -> None:
+    async def read() -> None:
+        buffered = BufferedTransport(transport, asyncio.get_running_loop())
+        assert buffered.get_write_buffer_size() == 7  # type: ignore[operator]
+        assert buffered.is_closing() is False  # type: ignore[operator]
 
-    asyncio.run(look())
+    asyncio.run(read())

@@ -1,4 +1,4 @@
-"""The resolve tools over stdio: what they take, what they answer, and where they look."""
+"""The resolve tools over stdio: arguments, answers, errors, and the names of caches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from contextfold.resolve.root import CacheRoot
 from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS
 from contextfold.serve.mcp.resolve_tools import call as run_tool
-from tests.serve.wire import (
+from tests.serve.stdio_client import (
     ASK,
     GET,
     INITIALIZE,
@@ -31,11 +31,11 @@ from tests.support.clauses import covers
 from tests.support.machine import Call, as_nobody, write_files
 
 # The first item replaces valid arguments, the second is the code of the expected error.
-OddCall = tuple[dict[str, object], str]
-ODD_BUDGETS: tuple[object, ...] = (None, "5", True, 5.0, -1, 2**63, 10**4000, [])
+BadCall = tuple[dict[str, object], str]
+BAD_BUDGETS: tuple[object, ...] = (None, "5", True, 5.0, -1, 2**63, 10**4000, [])
 
 
-def odd(code: str, name: str, *values: object) -> list[OddCall]:
+def bad_values(code: str, name: str, *values: object) -> list[BadCall]:
     return [({name: value}, code) for value in values]
 
 
@@ -55,7 +55,7 @@ class TestTools:
         "seed-002#resolve-tool",
         "stdio.md#ping-and-list",
     )
-    def test_the_list_is_in_fixed_order_and_begins_with_the_seeds_tools(self, root: Path) -> None:
+    def test_the_tools_are_listed_in_a_fixed_order(self, root: Path) -> None:
         (answer,) = after_handshake(root, request("tools/list"))
         tools = answer["result"]["tools"]
         names = ["context.resolve", "context.list_caches", "context.inspect_cache", "context.ask", "context.get"]
@@ -94,7 +94,7 @@ class TestTools:
         "seed-003#mixed-success-and-error",
         "stdio.md#tool-text",
     )
-    def test_resolve_answers_the_commands_stdout(self, root: Path, call_in_process: Call) -> None:
+    def test_resolve_returns_the_output_of_the_command(self, root: Path, call_in_process: Call) -> None:
         queries = ["guide", "", "é Σ 😀", "\u0000", 'a"b\\c\nd', "deployment security"]
         cases = list(product(queries, [0, 7, 4000, 2**63 - 1]))
         lines = [
@@ -106,16 +106,16 @@ class TestTools:
             if "\0" in query:
                 assert json.loads(text_of(answer))["selection"]["query"] == query
                 continue
-            ran = call_in_process("resolve", "--cache", root / "docs", "--query", query.encode(), "--budget", budget)
-            assert text_of(answer).encode() == ran.out, (query, budget)
+            result = call_in_process("resolve", "--cache", root / "docs", "--query", query.encode(), "--budget", budget)
+            assert text_of(answer).encode() == result.out, (query, budget)
 
     @covers("seed-002#methods", "stdio.md#tool-calls")
     @pytest.mark.parametrize("name", ["nope", "context_resolve", "", "context.resolve "])
-    def test_an_unknown_tool_is_named(self, name: str, root: Path) -> None:
+    def test_the_error_for_an_unknown_tool_names_it(self, name: str, root: Path) -> None:
         assert after_handshake(root, call(name, {})) == [protocol_error(-32602, f"Unknown tool: {name}")]
 
     @covers("seed-000#invariants", "seed-001#list-caches-inputs", "seed-002#jsonrpc", "stdio.md#tool-calls")
-    def test_params_of_another_shape_are_invalid(self, root: Path) -> None:
+    def test_params_of_another_form_are_invalid(self, root: Path) -> None:
         shapes: list[object] = [
             None,
             {},
@@ -127,8 +127,6 @@ class TestTools:
             {"name": "context.resolve", "arguments": {**RESOLVE, "extra": 1}},
             {"name": "context.list_caches", "arguments": {"cache": "docs"}},
             {"name": "context.inspect_cache", "arguments": {"cache": "docs", "query": "q"}},
-            {"name": "context.ask", "arguments": {**ASK, "counter": "estimate-1"}},
-            {"name": "context.get", "arguments": {**GET, "query": "guide"}},
         ]
         answers = after_handshake(root, *(request("tools/call", params) for params in shapes))
         for params, answer in zip(shapes, answers, strict=True):
@@ -152,8 +150,8 @@ class TestTools:
         "stdio.md#tool-calls",
         "stdio.md#tool-text",
     )
-    def test_bad_arguments_are_typed_by_what_is_wrong(self, root: Path) -> None:
-        cases: list[OddCall] = [
+    def test_each_bad_argument_has_its_error_code(self, root: Path) -> None:
+        cases: list[BadCall] = [
             ({"cache": None}, "cache_missing"),
             ({"cache": 5}, "cache_missing"),
             ({"cache": ""}, "cache_missing"),
@@ -179,20 +177,22 @@ class TestTools:
             ({"cache": "nowhere", "query": 5}, "invalid_query"),
             ({"cache": "nowhere", "budget": -1}, "invalid_budget"),
         ]
-        answers = after_handshake(root, *(call("context.resolve", {**RESOLVE, **wrong}) for wrong, _ in cases))
-        for (wrong, code), answer in zip(cases, answers, strict=True):
-            assert error_code_of(answer) == code, str(wrong)[:100]
+        answers = after_handshake(
+            root, *(call("context.resolve", {**RESOLVE, **bad_arguments}) for bad_arguments, _ in cases)
+        )
+        for (bad_arguments, code), answer in zip(cases, answers, strict=True):
+            assert error_code_of(answer) == code, str(bad_arguments)[:100]
 
     @covers("seed-000#input-rules", "stdio.md#tool-calls")
     @pytest.mark.parametrize(
         ("missing", "code"), [("cache", "cache_missing"), ("query", "invalid_query"), ("budget", "invalid_budget")]
     )
-    def test_a_missing_argument_is_typed_likewise(self, missing: str, code: str, root: Path) -> None:
+    def test_each_missing_argument_has_its_error_code(self, missing: str, code: str, root: Path) -> None:
         arguments = {name: value for name, value in RESOLVE.items() if name != missing}
         assert error_code_of(after_handshake(root, call("context.resolve", arguments))[0]) == code
 
     @covers("stdio.md#tool-calls")
-    def test_a_budget_of_endless_digits_is_invalid(self, root: Path) -> None:
+    def test_a_budget_with_too_many_digits_is_invalid(self, root: Path) -> None:
         line = call("context.resolve", RESOLVE).replace(b"4000", b"9" * 900_000)
         assert error_code_of(after_handshake(root, line)[0]) == "invalid_budget"
 
@@ -213,7 +213,7 @@ class TestTools:
         "seed-003#determinism-contract",
         "stdio.md#tool-text",
     )
-    def test_messages_are_the_canonical_ones_and_tell_no_paths(self, root: Path) -> None:
+    def test_error_messages_are_the_canonical_ones_without_paths(self, root: Path) -> None:
         (root / "docs" / "index.json").unlink()
         (answer,) = after_handshake(root, call("context.resolve", RESOLVE))
         assert text_of(answer) == '{"error":{"code":"cache_invalid","message":"Cache exists but is invalid"}}\n'
@@ -221,7 +221,7 @@ class TestTools:
     @covers(
         "resolve.md#read-only", "seed-000#recovery-policy", "seed-000#invariants", "seed-000#what-this-spec-forbids"
     )
-    def test_nothing_is_built_or_mended_for_a_caller(self, root: Path) -> None:
+    def test_a_call_builds_and_repairs_nothing(self, root: Path) -> None:
         (root / "docs" / "index.json").unlink()
         before = sorted(str(path) for path in root.rglob("*"))
         after_handshake(root, call("context.resolve", RESOLVE), call("context.resolve", {**RESOLVE, "cache": "new"}))
@@ -229,8 +229,8 @@ class TestTools:
 
 
 class TestNames:
-    def test_bad_arguments_are_refused_before_the_disk_is_touched(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def touched(*_: object, **__: object) -> None:
+    def test_bad_arguments_are_refused_before_the_disk_is_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*_: object, **__: object) -> None:
             raise AssertionError("the disk was touched")
 
         tools = {tool.name: tool for tool in RESOLVE_TOOLS}
@@ -241,7 +241,7 @@ class TestNames:
             "context.inspect_cache": {"cache": "docs"},
         }
         names: list[dict[str, object]] = [{"cache": "../x"}, {"cache": "/x"}, {"cache": "a\0"}]
-        wrong: dict[str, list[dict[str, object]]] = {
+        bad_arguments: dict[str, list[dict[str, object]]] = {
             "context.resolve": [*names, {"query": 5}, {"budget": -1}],
             "context.ask": [*names, {"query": 5}, {"budget": -1}, {"unit": "x"}],
             "context.get": [*names, {"id": 5}, {"lines": "x"}, {"around": -1}, {"budget": -1}],
@@ -254,15 +254,19 @@ class TestNames:
         def kind(name: str, arguments: dict[str, object]) -> str:
             return run_tool(tools[name], CacheRoot(b"/x"), arguments).kind
 
-        # The trap is open only here: pytest itself needs the disk to report a failure.
-        with monkeypatch.context() as trap:
+        # Only this block is patched, because pytest itself reads files to report a failure.
+        with monkeypatch.context() as patch:
             for name in ("open", "stat", "lstat", "scandir", "listdir", "readlink"):
-                trap.setattr(os, name, touched)
-            trap.setattr(os.path, "realpath", touched)
-            trapped = {name: kind(name, arguments) for name, arguments in valid.items()}
+                patch.setattr(os, name, fail)
+            patch.setattr(os.path, "realpath", fail)
+            with_valid_arguments = {name: kind(name, arguments) for name, arguments in valid.items()}
             all_caches = kind("context.ask", {"query": 5})
-            refused = [kind(name, {**valid[name], **each}) for name, listed in wrong.items() for each in listed]
-        assert set(trapped.values()) == {"internal_error"}
+            refused = [
+                kind(name, {**valid[name], **arguments})
+                for name, listed in bad_arguments.items()
+                for arguments in listed
+            ]
+        assert set(with_valid_arguments.values()) == {"internal_error"}
         assert all_caches == "invalid_query"
         assert set(refused) == {"cache_missing", "invalid_query", "invalid_budget"}
 
@@ -273,7 +277,7 @@ class TestNames:
         "seed-002#path-traversal",
         "stdio.md#cache-names",
     )
-    def test_no_name_leads_out_of_the_root(self, root: Path, tmp_path: Path) -> None:
+    def test_no_cache_name_leads_out_of_the_root(self, root: Path, tmp_path: Path) -> None:
         (tmp_path / "elsewhere").mkdir()
         os.rename(root / "docs", tmp_path / "elsewhere" / "docs")
         (root / "link-out").symlink_to(tmp_path / "elsewhere")
@@ -301,7 +305,7 @@ class TestNames:
             assert error_code_of(answer) == "cache_missing", case
 
     @covers("seed-001#inputs", "seed-002#path-traversal", "stdio.md#cache-names")
-    def test_a_link_that_stays_inside_and_a_folder_below_are_caches_too(self, root: Path) -> None:
+    def test_links_inside_the_root_and_subfolders_are_caches(self, root: Path) -> None:
         (root / "group").mkdir()
         os.rename(root / "docs", root / "group" / "docs")
         (root / "current").symlink_to(root / "group" / "docs")
@@ -310,7 +314,7 @@ class TestNames:
             assert answer["result"]["isError"] is False
 
     @covers("seed-002#path-traversal", "stdio.md#cache-names")
-    def test_the_root_itself_may_be_behind_a_link(self, root: Path, tmp_path: Path) -> None:
+    def test_the_root_may_be_a_link(self, root: Path, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to(root)
         (answer,) = after_handshake(tmp_path / "link", call("context.resolve", RESOLVE))
         assert answer["result"]["isError"] is False
@@ -328,7 +332,7 @@ class TestListAndInspect:
         "stdio.md#tool-text",
         "stdio.md#cache-names",
     )
-    def test_the_list_holds_each_folder_by_name_in_byte_order(self, root: Path) -> None:
+    def test_caches_are_listed_by_name_in_byte_order(self, root: Path) -> None:
         for name in ("é", "Z", "a", ".hidden", "a b", "😀"):
             (root / name).mkdir()
         (root / "file").write_text("x")
@@ -345,7 +349,7 @@ class TestListAndInspect:
         expected = {"caches": [{"path": name, "has_manifest": name in ("broken", "docs")} for name in names]}
         assert text_of(answer) == json.dumps(expected, separators=(",", ":"), ensure_ascii=False)
 
-    def test_every_listed_name_can_be_asked_for(self, root: Path) -> None:
+    def test_every_listed_name_can_be_resolved(self, root: Path) -> None:
         for name in ("é", "a b", ".hidden", "~", "$HOME", "*"):
             os.rename(root / os.listdir(root)[0], root / name)
             (listed,) = json.loads(text_of(after_handshake(root, call("context.list_caches"))[0]))["caches"]
@@ -353,20 +357,20 @@ class TestListAndInspect:
             assert answer["result"]["isError"] is False
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
-    def test_what_may_not_be_read_is_an_io_error(self, root: Path, tmp_path: Path) -> None:
+    def test_a_file_without_read_permission_is_an_io_error(self, root: Path, tmp_path: Path) -> None:
         questions = {
             "docs/manifest.json": call("context.inspect_cache", {"cache": "docs"}),
             "docs/index.json": call("context.resolve", RESOLVE),
             ".": call("context.list_caches"),
         }
-        for file, asked in questions.items():
+        for file, request_line in questions.items():
             (root / file).chmod(0)
             argv = ("serve", "--stdio", "--cache-root", str(root))
-            ran = as_nobody(tmp_path, *argv, text_input=(INITIALIZE + asked).decode())
-            assert error_code_of(json.loads(ran.stdout.splitlines()[1])) == "io_error"
+            result = as_nobody(tmp_path, *argv, text_input=(INITIALIZE + request_line).decode())
+            assert error_code_of(json.loads(result.stdout.splitlines()[1])) == "io_error"
             (root / file).chmod(0o755)
 
-    def test_a_build_in_progress_is_no_cache_yet(self, root: Path) -> None:
+    def test_the_folders_of_a_running_build_are_no_caches(self, root: Path) -> None:
         for suffix in (".contextfold-building", ".contextfold-replaced"):
             (root / f".docs{suffix}").mkdir(exist_ok=True)
             (answer,) = after_handshake(root, call("context.resolve", {**RESOLVE, "cache": f".docs{suffix}"}))
@@ -384,7 +388,7 @@ class TestListAndInspect:
         "seed-003#canonical-error-codes",
         "stdio.md#cache-names",
     )
-    def test_a_root_that_is_not_there_is_an_io_error_of_the_list_alone(self, tmp_path: Path) -> None:
+    def test_a_missing_root_is_an_io_error_when_listing_only(self, tmp_path: Path) -> None:
         listed, resolved = after_handshake(
             tmp_path / "nowhere", call("context.list_caches"), call("context.resolve", RESOLVE)
         )
@@ -400,7 +404,7 @@ class TestListAndInspect:
         "seed-003#overview",
         "stdio.md#tool-text",
     )
-    def test_inspect_tells_version_count_root_bytes_and_validity(self, root: Path, call_in_process: Call) -> None:
+    def test_inspect_returns_version_count_size_and_validity(self, root: Path, call_in_process: Call) -> None:
         (root / "docs" / "link").symlink_to("manifest.json")
         (answer,) = after_handshake(root, call("context.inspect_cache", {"cache": "docs"}))
         inspected = json.loads(call_in_process("inspect", "--cache", root / "docs").out)
@@ -415,7 +419,7 @@ class TestListAndInspect:
 
     @covers("resolve.md#inspect-verify", "seed-001#inspect-cache-behavior")
     @pytest.mark.parametrize("manifest", [None, "", "nope", "{}", "[]", '{"cache_version":"x"}'])
-    def test_inspect_of_an_unreadable_manifest_says_invalid(self, manifest: str | None, root: Path) -> None:
+    def test_a_cache_with_an_unreadable_manifest_is_invalid(self, manifest: str | None, root: Path) -> None:
         (root / "docs" / "manifest.json").unlink()
         if manifest is not None:
             (root / "docs" / "manifest.json").write_text(manifest)
@@ -427,16 +431,16 @@ class TestListAndInspect:
         assert json.loads(text_of(answer)) == expected
 
     @covers("seed-001#inspect-cache-purpose")
-    def test_inspect_of_a_damaged_cache_says_invalid(self, root: Path) -> None:
+    def test_a_damaged_cache_is_invalid(self, root: Path) -> None:
         (root / "docs" / "documents" / "19835fc46fd4.json").unlink()
         (answer,) = after_handshake(root, call("context.inspect_cache", {"cache": "docs"}))
         inspected = json.loads(text_of(answer))
         assert (inspected["valid"], inspected["document_count"]) == (False, 3)
 
     @covers("seed-001#inspect-cache-inputs", "seed-001#inspect-cache-behavior", "seed-001#inspect-cache-errors")
-    @pytest.mark.parametrize("wrong", [{}, {"cache": 5}, {"cache": "nowhere"}, {"cache": ".."}])
-    def test_inspect_of_no_cache_is_missing(self, wrong: dict[str, object], root: Path) -> None:
-        assert error_code_of(after_handshake(root, call("context.inspect_cache", wrong))[0]) == "cache_missing"
+    @pytest.mark.parametrize("bad_arguments", [{}, {"cache": 5}, {"cache": "nowhere"}, {"cache": ".."}])
+    def test_inspecting_an_unknown_cache_is_cache_missing(self, bad_arguments: dict[str, object], root: Path) -> None:
+        assert error_code_of(after_handshake(root, call("context.inspect_cache", bad_arguments))[0]) == "cache_missing"
 
 
 class TestAskAndGet:
@@ -444,16 +448,16 @@ class TestAskAndGet:
 
     @covers("relevance.md#answer", "stdio.md#tool-text")
     @pytest.mark.parametrize("unit", ["section", "document"])
-    def test_ask_answers_the_commands_stdout(self, unit: str, root: Path, call_in_process: Call) -> None:
+    def test_ask_returns_the_output_of_the_command(self, unit: str, root: Path, call_in_process: Call) -> None:
         queries = ["guide", "", "é Σ 😀", 'a"b\\c\nd', "deployment security", "nothing-like-it"]
         cases = list(product(queries, [0, 40, 4000, 2**63 - 1]))
         arguments = [{"cache": "docs", "query": query, "unit": unit, "budget": budget} for query, budget in cases]
-        answers = after_handshake(root, *(call("context.ask", each) for each in arguments))
+        answers = after_handshake(root, *(call("context.ask", arguments) for arguments in arguments))
         for (query, budget), answer in zip(cases, answers, strict=True):
-            ran = call_in_process(
+            result = call_in_process(
                 "ask", query.encode(), "--cache", root / "docs", "--unit", unit, "--budget", budget, "--json"
             )
-            assert (ran.code, ran.out) == (0, text_of(answer).encode()), (query, budget)
+            assert (result.code, result.out) == (0, text_of(answer).encode()), (query, budget)
             assert answer["result"]["isError"] is False
 
     @covers("relevance.md#answer")
@@ -463,26 +467,26 @@ class TestAskAndGet:
         assert text_of(answer).encode() == call_in_process("ask", "guide", "--cache", root / "docs", "--json").out
 
     @covers("relevance.md#answer")
-    def test_without_a_name_all_caches_are_asked_and_ids_carry_their_names(
+    def test_without_a_name_all_caches_are_searched_and_ids_have_their_names(
         self, root: Path, tmp_path: Path, call_in_process: Call
     ) -> None:
         more = write_files(tmp_path / "more", {"tour.md": "A guide to the town."})
         assert call_in_process("build", "--sources", more, "--cache", root / "more").code == 0
         (root / "no-cache").mkdir()
         (answer,) = after_handshake(root, call("context.ask", {"query": "guide"}))
-        found = {document["id"] for document in json.loads(text_of(answer))["documents"]}
-        assert found == {"docs:deployment.md", "docs:security.md", "more:tour.md"}
+        document = {document["id"] for document in json.loads(text_of(answer))["documents"]}
+        assert document == {"docs:deployment.md", "docs:security.md", "more:tour.md"}
         assert text_of(answer).encode() == call_in_process("ask", "guide", "--cache-root", root, "--json").out
 
     @covers("relevance.md#answer")
-    def test_without_a_name_an_empty_root_has_no_cache_and_an_absent_one_is_an_io_error(self, tmp_path: Path) -> None:
+    def test_without_a_name_an_empty_root_is_cache_missing_and_an_absent_one_an_io_error(self, tmp_path: Path) -> None:
         question = call("context.ask", {"query": "guide"})
         (tmp_path / "empty").mkdir()
         assert error_code_of(after_handshake(tmp_path / "empty", question)[0]) == "cache_missing"
         assert error_code_of(after_handshake(tmp_path / "absent", question)[0]) == "io_error"
 
     @covers("relevance.md#answer", "stdio.md#tool-text")
-    def test_get_answers_the_commands_stdout(self, root: Path, sources: Path, call_in_process: Call) -> None:
+    def test_get_returns_the_output_of_the_command(self, root: Path, sources: Path, call_in_process: Call) -> None:
         write_files(sources, {"steps.md": "# Deploying\n\nFirst.\n\n## Roll back\n\nUndo.\n\n## Canary\n\nWatch.\n"})
         assert call_in_process("build", "--sources", sources, "--cache", root / "docs", "--force").code == 0
         parts: list[dict[str, object]] = [
@@ -498,97 +502,97 @@ class TestAskAndGet:
             {"id": "notes/empty.md"},
             {"id": "notes/empty.md", "around": 1},
         ]
-        asked = [{"cache": "docs", "id": "steps.md", **part} for part in parts]
-        answers = after_handshake(root, *(call("context.get", arguments) for arguments in asked))
-        for part, arguments, answer in zip(parts, asked, answers, strict=True):
+        request_line = [{"cache": "docs", "id": "steps.md", **part} for part in parts]
+        answers = after_handshake(root, *(call("context.get", arguments) for arguments in request_line))
+        for part, arguments, answer in zip(parts, request_line, answers, strict=True):
             options = [str(word) for key, value in part.items() if key != "id" for word in (f"--{key}", value)]
-            ran = call_in_process("get", str(arguments["id"]), "--cache", root / "docs", *options, "--json")
-            assert (ran.code, ran.out) == (0, text_of(answer).encode()), part
+            result = call_in_process("get", str(arguments["id"]), "--cache", root / "docs", *options, "--json")
+            assert (result.code, result.out) == (0, text_of(answer).encode()), part
             assert answer["result"]["isError"] is False
 
     @covers("relevance.md#answer")
-    def test_get_reads_what_ask_has_named(self, root: Path) -> None:
+    def test_get_reads_the_documents_that_ask_returns(self, root: Path) -> None:
         (answer,) = after_handshake(root, call("context.ask", ASK))
         documents = json.loads(text_of(answer))["documents"]
         assert len(documents) == 2
-        answers = after_handshake(root, *(call("context.get", {**GET, "id": found["id"]}) for found in documents))
-        for found, answer in zip(documents, answers, strict=True):
+        answers = after_handshake(root, *(call("context.get", {**GET, "id": document["id"]}) for document in documents))
+        for document, answer in zip(documents, answers, strict=True):
             read = json.loads(text_of(answer))["document"]
-            assert (read["id"], read["version"]) == (found["id"], found["version"])
+            assert (read["id"], read["version"]) == (document["id"], document["version"])
             contents = [section["content"] for section in read["sections"]]
-            assert all(section["content"] in contents for section in found["sections"])
+            assert all(section["content"] in contents for section in document["sections"])
 
     @covers("relevance.md#answer", "stdio.md#tool-calls", "stdio.md#tool-text")
-    def test_bad_arguments_of_ask_are_typed_by_what_is_wrong(self, root: Path) -> None:
-        cases: list[OddCall] = [
-            *odd("cache_missing", "cache", 5, "", ".", "nowhere", "\ud800", [], "n" * 5000),
-            *odd("invalid_query", "query", None, 5, ["q"], {}, "\ud800", "ok \udfff"),
-            *odd("invalid_query", "unit", None, 5, "", "page", [], {}, "\ud800"),
-            *odd("invalid_budget", "budget", *ODD_BUDGETS),
+    def test_each_bad_argument_of_ask_has_its_error_code(self, root: Path) -> None:
+        cases: list[BadCall] = [
+            *bad_values("cache_missing", "cache", 5, "", ".", "nowhere", "\ud800", [], "n" * 5000),
+            *bad_values("invalid_query", "query", None, 5, ["q"], {}, "\ud800", "ok \udfff"),
+            *bad_values("invalid_query", "unit", None, 5, "", "page", [], {}, "\ud800"),
+            *bad_values("invalid_budget", "budget", *BAD_BUDGETS),
             ({"cache": "..", "query": 5, "budget": -1}, "cache_missing"),
             ({"cache": "nowhere", "query": 5}, "invalid_query"),
             ({"cache": "nowhere", "budget": -1}, "invalid_budget"),
             ({"cache": "nowhere", "unit": "page"}, "invalid_query"),
         ]
-        answers = after_handshake(root, *(call("context.ask", {**ASK, **wrong}) for wrong, _ in cases))
+        answers = after_handshake(root, *(call("context.ask", {**ASK, **bad_arguments}) for bad_arguments, _ in cases))
         assert [error_code_of(answer) for answer in answers] == [code for _, code in cases]
         without_query = after_handshake(root, call("context.ask", {"cache": "docs"}))
         assert error_code_of(without_query[0]) == "invalid_query"
 
     @covers("relevance.md#answer", "stdio.md#tool-calls", "stdio.md#tool-text")
-    def test_bad_arguments_of_get_are_typed_by_what_is_wrong(self, root: Path) -> None:
-        cases: list[OddCall] = [
-            *odd("cache_missing", "cache", None, 5, "", ".", "nowhere", "\ud800", []),
-            *odd("invalid_query", "id", None, 5, [], "", "absent.md", "a\0", "\ud800", "../x"),
-            *odd("invalid_query", "section", 5, [], "", "Absent", "\ud800"),
-            *odd("invalid_query", "lines", 5, [], "", "0", "9-1", "-1", "1-", "900", "9" * 5000),
-            *odd("invalid_query", "around", None, True, -1, 1.0, "1", 101, 10**4000),
-            *odd("invalid_budget", "budget", *ODD_BUDGETS),
+    def test_each_bad_argument_of_get_has_its_error_code(self, root: Path) -> None:
+        cases: list[BadCall] = [
+            *bad_values("cache_missing", "cache", 5, "", ".", "nowhere", "\ud800", []),
+            *bad_values("invalid_query", "id", None, 5, [], "", "absent.md", "a\0", "\ud800", "../x"),
+            *bad_values("invalid_query", "section", 5, [], "", "Absent", "\ud800"),
+            *bad_values("invalid_query", "lines", 5, [], "", "0", "9-1", "-1", "1-", "900", "9" * 5000),
+            *bad_values("invalid_query", "around", None, True, -1, 1.0, "1", 101, 10**4000),
+            *bad_values("invalid_budget", "budget", *BAD_BUDGETS),
             ({"section": "Guide", "lines": "1"}, "invalid_query"),
             ({"cache": "..", "id": 5, "budget": -1}, "cache_missing"),
             ({"cache": "nowhere", "id": 5}, "invalid_query"),
             ({"cache": "nowhere", "budget": -1}, "invalid_budget"),
         ]
-        answers = after_handshake(root, *(call("context.get", {**GET, **wrong}) for wrong, _ in cases))
+        answers = after_handshake(root, *(call("context.get", {**GET, **bad_arguments}) for bad_arguments, _ in cases))
         assert [error_code_of(answer) for answer in answers] == [code for _, code in cases]
-        without_cache, without_id = after_handshake(
-            root, call("context.get", {"id": "deployment.md"}), call("context.get", {"cache": "docs"})
-        )
-        assert (error_code_of(without_cache), error_code_of(without_id)) == ("cache_missing", "invalid_query")
+        (without_id,) = after_handshake(root, call("context.get", {"cache": "docs"}))
+        assert error_code_of(without_id) == "invalid_query"
 
-    def test_half_a_surrogate_pair_is_not_a_question_mark(
+    def test_half_a_surrogate_pair_does_not_match_a_question_mark(
         self, root: Path, sources: Path, call_in_process: Call
     ) -> None:
         write_files(sources, {"?.md": "guide"})
         assert call_in_process("build", "--sources", sources, "--cache", root / "docs", "--force").code == 0
-        named, half = after_handshake(
-            root, *(call("context.get", {"cache": "docs", "id": each}) for each in ("?.md", "\ud800.md"))
+        with_question_mark, with_half_a_pair = after_handshake(
+            root, *(call("context.get", {"cache": "docs", "id": arguments}) for arguments in ("?.md", "\ud800.md"))
         )
-        assert named["result"]["isError"] is False
-        assert error_code_of(half) == "invalid_query"
+        assert with_question_mark["result"]["isError"] is False
+        assert error_code_of(with_half_a_pair) == "invalid_query"
 
 
-class TestNeverStale:
+class TestChanges:
     @covers("resolve.md#invalid", "resolve.md#speed", "seed-000#purpose", "seed-001#protocol-requirements")
-    def test_a_change_is_noticed_before_the_next_answer(self, root: Path, sources: Path, call_in_process: Call) -> None:
-        def fresh(arguments: dict[str, object]) -> Any:
+    def test_a_change_of_the_cache_is_noticed_before_the_next_answer(
+        self, root: Path, sources: Path, call_in_process: Call
+    ) -> None:
+        def answer_of_new_server(arguments: dict[str, object]) -> Any:
             return after_handshake(root, call("context.resolve", arguments))[0]
 
         with Server(root) as server:
             server.ask(INITIALIZE)
             question = call("context.resolve", RESOLVE)
-            assert server.ask(question) == fresh(RESOLVE)
+            assert server.ask(question) == answer_of_new_server(RESOLVE)
             document = root / "docs" / "documents" / "e3b0c44298fc.json"
             before = document.read_bytes()
             document.write_bytes(before.replace(b'"content":""', b'"content":"x"'))
-            assert server.ask(question) == fresh(RESOLVE)
+            assert server.ask(question) == answer_of_new_server(RESOLVE)
             assert error_code_of(server.ask(question)) == "cache_invalid"
             document.write_bytes(before)
-            assert server.ask(question) == fresh(RESOLVE)
+            assert server.ask(question) == answer_of_new_server(RESOLVE)
             write_files(sources, {"new.md": "guide guide"})
             assert call_in_process("build", "--sources", sources, "--cache", root / "docs", "--force").code == 0
             answer = server.ask(question)
-            assert answer == fresh(RESOLVE)
+            assert answer == answer_of_new_server(RESOLVE)
             assert json.loads(text_of(answer))["documents"][0]["id"] == "new.md"
             subprocess.run(["rm", "-r", root / "docs"], check=True)
             assert error_code_of(server.ask(question)) == "cache_missing"

@@ -1,4 +1,4 @@
-"""`context` that waits for the collector of traces at its end however busy this machine is."""
+"""`context` with a long timeout for the last export of traces, for busy machines."""
 
 from __future__ import annotations
 

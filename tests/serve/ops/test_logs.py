@@ -1,4 +1,4 @@
-"""The log: JSON lines, nobody else's words, and never in the way."""
+"""The log: JSON lines, without texts of other packages, and never blocking."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ def lines(text: str | bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def run(program: str, *, stderr: int = subprocess.PIPE, keep: int | None = None) -> subprocess.CompletedProcess[bytes]:
-    """Run a program that may log; `keep` is a descriptor that it inherits."""
+def run(
+    program: str, *, stderr: int = subprocess.PIPE, inherited: int | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    """Runs a program that may log; `inherited` is a descriptor that it gets."""
     return subprocess.run(
         [sys.executable, "-c", "from contextfold.serve.ops.logs import log, take_over\n" + program],
         env={"PYTHONPATH": str(SOURCE), "PATH": os.environ["PATH"], "HOME": os.environ["HOME"]},
         stdout=subprocess.PIPE,
         stderr=stderr,
-        pass_fds=() if keep is None else (keep,),
+        pass_fds=() if inherited is None else (inherited,),
         timeout=WAIT_S,
         check=True,
     )
@@ -61,16 +63,16 @@ def test_values_and_lines_are_bounded(capfd: pytest.CaptureFixture[str]) -> None
     fields: dict[str, Any] = {f"field{number}": "\u2028" * 10_000 for number in range(100)}
     log("wide", **fields)
     log("odd", value=object())  # type: ignore[arg-type]
-    written = capfd.readouterr().err
-    long, wide, odd = lines(written)
+    output = capfd.readouterr().err
+    long, wide, odd = lines(output)
     assert len(long["text"]) == VALUE_MAX_CHARS
     assert wide["cut"] is True
     assert odd["value"] == "object"
-    assert all(len(line) < LINE_MAX_BYTES for line in written.splitlines())
+    assert all(len(line) < LINE_MAX_BYTES for line in output.splitlines())
 
 
-def test_other_packages_are_heard_without_their_words() -> None:
-    done = run(
+def test_log_records_of_libraries_are_logged_without_their_text() -> None:
+    result = run(
         """
 import asyncio, logging, threading, warnings
 take_over()
@@ -97,9 +99,9 @@ asyncio.run(main())
 log("last")
 """
     )
-    assert b"hush" not in done.stderr
-    heard = lines(done.stderr)
-    assert [(line["event"], line.get("logger"), line.get("exception")) for line in heard] == [
+    assert b"hush" not in result.stderr
+    logged = lines(result.stderr)
+    assert [(line["event"], line.get("logger"), line.get("exception")) for line in logged] == [
         ("library", "mcp.server", None),
         ("library", "uvicorn.error", "ValueError"),
         ("library", "odd", None),
@@ -109,12 +111,12 @@ log("last")
         ("library", "asyncio", "OSError"),
         ("last", None, None),
     ]
-    assert re.fullmatch(r"<string>:\d+", heard[1]["raised_at"])
-    assert done.stdout == b""
+    assert re.fullmatch(r"<string>:\d+", logged[1]["raised_at"])
+    assert result.stdout == b""
 
 
-def test_a_stderr_that_nobody_reads_loses_lines_and_says_how_many() -> None:
-    reading, writing = os.pipe()
+def test_lines_that_a_full_stderr_loses_are_counted() -> None:
+    read_end, write_end = os.pipe()
     try:
         run(
             """
@@ -123,32 +125,32 @@ for number in range(5000):
     log("line", number=number)
 os.read(READING, 1 << 20)
 log("line", number=-1)
-""".replace("READING", str(reading)),
-            stderr=writing,
-            keep=reading,
+""".replace("READING", str(read_end)),
+            stderr=write_end,
+            inherited=read_end,
         )
-        os.close(writing)
-        writing = -1
-        rest = lines(os.read(reading, 1 << 20))
+        os.close(write_end)
+        write_end = -1
+        rest = lines(os.read(read_end, 1 << 20))
         assert [line["event"] for line in rest] == ["log.lost", "line"]
         assert rest[0]["lines"] > 1000
         assert rest[1]["number"] == -1
     finally:
-        os.close(reading)
-        if writing >= 0:
-            os.close(writing)
+        os.close(read_end)
+        if write_end >= 0:
+            os.close(write_end)
 
 
-def test_a_stderr_whose_reader_is_gone_stops_nothing() -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
+def test_a_stderr_without_a_reader_stops_nothing() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
     try:
-        assert run("log('line'); print('on')", stderr=writing).stdout == b"on\n"
+        assert run("log('line'); print('on')", stderr=write_end).stdout == b"on\n"
     finally:
-        os.close(writing)
+        os.close(write_end)
 
 
-def test_a_closed_stderr_is_not_mistaken_for_what_is_opened_next() -> None:
+def test_a_closed_stderr_is_not_confused_with_the_next_descriptor() -> None:
     program = """
 import os, socket
 take_over()
@@ -163,7 +165,7 @@ for end in (ours, theirs):
         os.write(1, b"nothing came\\n")
 """
     shell = f'exec {sys.executable} -c "$PROGRAM" 2>&-'
-    done = subprocess.run(
+    result = subprocess.run(
         ["bash", "-c", shell],
         env={
             "PYTHONPATH": str(SOURCE),
@@ -175,4 +177,4 @@ for end in (ours, theirs):
         timeout=WAIT_S,
         check=True,
     )
-    assert done.stdout == b"nothing came\n" * 2
+    assert result.stdout == b"nothing came\n" * 2

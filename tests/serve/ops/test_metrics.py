@@ -1,4 +1,4 @@
-"""The figures that Prometheus reads."""
+"""The metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from contextfold import __version__
-from contextfold.hosts.programs import HOSTS as WIRED
+from contextfold.hosts.programs import HOSTS as SUPPORTED_HOSTS
 from contextfold.serve.hooks import READERS
 from contextfold.serve.ops.metrics import HOSTS, RULES_MAX, Metrics
 from tests.support.daemon import Daemon, HttpAgent
 
 
-def figures(metrics: Metrics) -> dict[tuple[str, ...], float]:
-    """Each sample by its name and its labels' values in order."""
-    content, kind = metrics.render()
-    assert kind.startswith("text/plain")
+def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
+    """The value of each sample, by its name and the values of its labels."""
+    content, content_type = metrics.render()
+    assert content_type.startswith("text/plain")
     return {
         (sample.name, *(sample.labels[name] for name in sorted(sample.labels))): sample.value
         for family in text_string_to_metric_families(content.decode())
@@ -24,7 +24,7 @@ def figures(metrics: Metrics) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_every_figure_is_there_under_its_name() -> None:
+def test_every_metric_is_exported_under_its_name() -> None:
     metrics = Metrics(["context_branch"])
     metrics.request("/mcp", "POST", 200)
     metrics.request_took("/mcp", 0.2)
@@ -43,7 +43,7 @@ def test_every_figure_is_there_under_its_name() -> None:
     metrics.hook_waiting(12)
     metrics.hook_write_took(0.2)
     metrics.in_flight.inc()
-    seen = figures(metrics)
+    exported = samples(metrics)
     expected: dict[tuple[str, ...], float] = {
         ("contextfold_build_info", __version__): 1,
         ("contextfold_http_requests_total", "POST", "/mcp", "200"): 1,
@@ -72,18 +72,18 @@ def test_every_figure_is_there_under_its_name() -> None:
         ("contextfold_hook_reports_waiting",): 12,
         ("contextfold_hook_write_duration_seconds_sum",): 0.2,
     }
-    assert expected.items() <= seen.items()
-    assert not [name for name, *_ in seen if name.endswith("_created")]
+    assert expected.items() <= exported.items()
+    assert not [name for name, *_ in exported if name.endswith("_created")]
 
 
-def test_a_fold_that_saves_nothing_is_counted_honestly() -> None:
+def test_a_fold_that_saves_nothing_reduces_the_tokens_saved() -> None:
     metrics = Metrics([])
     metrics.folded(100, 40)
     metrics.folded(10, -50)
-    assert figures(metrics)[("contextfold_tokens_saved",)] == -10
+    assert samples(metrics)[("contextfold_tokens_saved",)] == -10
 
 
-def test_a_caller_cannot_make_series() -> None:
+def test_a_caller_cannot_create_new_series() -> None:
     metrics = Metrics(["context_branch"])
     for number in range(RULES_MAX + 50):
         metrics.tool_call(f"guess{number}", "error", 0)
@@ -91,15 +91,15 @@ def test_a_caller_cannot_make_series() -> None:
         metrics.redacted(f"rule{number}")
         metrics.hook_report(f"host{number}", f"outcome{number}")
         metrics.operation(f"source{number}", 1, failed=False)
-    seen = figures(metrics)
-    assert seen[("contextfold_tool_calls_total", "error", "unknown")] == RULES_MAX + 50
-    assert seen[("contextfold_http_requests_total", "other", "/mcp", "405")] == RULES_MAX + 50
-    assert seen[("contextfold_redactions_total", "other")] == 50
-    assert seen[("contextfold_hook_reports_total", "other", "other")] == RULES_MAX + 50
-    assert seen[("contextfold_tokens_recorded_total", "other")] == RULES_MAX + 50
+    exported = samples(metrics)
+    assert exported[("contextfold_tool_calls_total", "error", "unknown")] == RULES_MAX + 50
+    assert exported[("contextfold_http_requests_total", "other", "/mcp", "405")] == RULES_MAX + 50
+    assert exported[("contextfold_redactions_total", "other")] == 50
+    assert exported[("contextfold_hook_reports_total", "other", "other")] == RULES_MAX + 50
+    assert exported[("contextfold_tokens_recorded_total", "other")] == RULES_MAX + 50
 
 
-def test_what_is_told_of_the_figures_is_what_prometheus_reads() -> None:
+def test_the_list_of_metrics_agrees_with_what_is_exported() -> None:
     metrics = Metrics([])
     page = metrics.render()[0].decode()
     for figure in metrics.figures:
@@ -107,8 +107,8 @@ def test_what_is_told_of_the_figures_is_what_prometheus_reads() -> None:
 
 
 def test_a_daemon_counts_what_agents_do(tmp_path: Path) -> None:
-    running = Daemon(tmp_path)
-    agent = HttpAgent(running.port)
+    daemon = Daemon(tmp_path)
+    agent = HttpAgent(daemon.port)
     try:
         for _ in range(2):
             branch = agent.call("context_branch", description="d", prompt="1234", project_path="/p")["branch_id"]
@@ -120,7 +120,7 @@ def test_a_daemon_counts_what_agents_do(tmp_path: Path) -> None:
         page = agent.http.ask("GET", "/metrics").body.decode()
     finally:
         agent.close()
-        assert running.stop() == 0
+        assert daemon.stop() == 0
     for line in (
         'contextfold_operations_total{outcome="ok",source="reported"} 1.0',
         'contextfold_operations_total{outcome="failed",source="reported"} 1.0',
@@ -134,11 +134,11 @@ def test_a_daemon_counts_what_agents_do(tmp_path: Path) -> None:
         assert line in page
 
 
-def test_two_daemons_in_one_process_count_apart() -> None:
+def test_two_sets_of_metrics_count_separately() -> None:
     first, second = Metrics([]), Metrics([])
     first.store_commit()
-    assert ("contextfold_store_operations_total", "commit") not in figures(second)
+    assert ("contextfold_store_operations_total", "commit") not in samples(second)
 
 
-def test_every_host_that_can_report_is_counted_by_its_name() -> None:
-    assert set(READERS) == set(HOSTS) == {host.name for host in WIRED.values() if host.hooks}
+def test_every_host_with_hooks_has_a_label() -> None:
+    assert set(READERS) == set(HOSTS) == {host.name for host in SUPPORTED_HOSTS.values() if host.hooks}

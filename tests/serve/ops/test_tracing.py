@@ -1,4 +1,4 @@
-"""Traces as a collector receives them over a real socket: what they contain, what they must not, and their cost."""
+"""Traces as a collector receives them over a real socket: their contents, failing collectors, and settings."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Collector:
 
     def __init__(self) -> None:
         self.status = OK_STATUS
-        self.answers = threading.Event()
-        self.answers.set()
-        self.arrived: queue.Queue[bytes] = queue.Queue()
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        self.received: queue.Queue[bytes] = queue.Queue()
         self.bodies: list[bytes] = []
         collector = self
 
@@ -48,13 +48,13 @@ class Collector:
                 assert self.path == "/v1/traces"
                 if collector.status == OK_STATUS:
                     collector.bodies.append(body)
-                collector.arrived.put(body)
-                collector.answers.wait(ANSWER_TIMEOUT_S)
+                collector.received.put(body)
+                collector.may_answer.wait(ANSWER_TIMEOUT_S)
                 self.send_response(collector.status)
                 self.send_header("content-length", "0")
                 self.end_headers()
 
-            def log_message(self, *_told: object) -> None:
+            def log_message(self, *_arguments: object) -> None:
                 pass
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -82,7 +82,7 @@ class Collector:
         return span
 
     def close(self) -> None:
-        self.answers.set()
+        self.may_answer.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -95,8 +95,8 @@ def collector() -> Iterator[Collector]:
     collector.close()
 
 
-class Patient(Daemon):
-    """`context serve`, except that at its end it waits for the collector, however busy the machine is."""
+class PatientDaemon(Daemon):
+    """`context serve` that waits long for the collector when it stops."""
 
     def start(self) -> None:
         self._argv[:1] = [str(Path(patient_daemon.__file__))]
@@ -104,17 +104,19 @@ class Patient(Daemon):
 
 
 @contextmanager
-def traced(folder: Path, endpoint: str, *argv: str, kind: type[Daemon] = Patient, **env: str) -> Iterator[Daemon]:
-    """A daemon that exports its traces; they have arrived when this ends."""
-    running = kind(folder, *argv, env={"NO_PROXY": "127.0.0.1", "CONTEXT_OTLP_ENDPOINT": endpoint, **env})
+def traced(
+    folder: Path, endpoint: str, *argv: str, daemon_class: type[Daemon] = PatientDaemon, **env: str
+) -> Iterator[Daemon]:
+    """A daemon that exports its traces. After the `with` block all of them have arrived."""
+    daemon = daemon_class(folder, *argv, env={"NO_PROXY": "127.0.0.1", "CONTEXT_OTLP_ENDPOINT": endpoint, **env})
     try:
-        yield running
+        yield daemon
     finally:
-        assert running.stop() == 0
+        assert daemon.stop() == 0
 
 
 @contextmanager
-def talking(port: int, era: str = LEGACY, **headers: str) -> Iterator[HttpAgent]:
+def mcp_agent(port: int, era: str = LEGACY, **headers: str) -> Iterator[HttpAgent]:
     agent = HttpAgent(port, era, **headers)
     try:
         yield agent
@@ -122,38 +124,42 @@ def talking(port: int, era: str = LEGACY, **headers: str) -> Iterator[HttpAgent]
         agent.close()
 
 
-def told(span: Span) -> dict[str, str | int]:
+def attributes_of(span: Span) -> dict[str, str | int]:
     return {
-        each.key: each.value.string_value if each.value.HasField("string_value") else each.value.int_value
-        for each in span.attributes
+        attribute.key: attribute.value.string_value
+        if attribute.value.HasField("string_value")
+        else attribute.value.int_value
+        for attribute in span.attributes
     }
 
 
-def logged(running: Daemon, beginning: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in running.log.read_text().splitlines()]
+def logged(daemon: Daemon, beginning: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in daemon.log.read_text().splitlines()]
     return [line for line in lines if line["event"].startswith(beginning)]
 
 
-class TestWhatIsTraced:
+class TestSpans:
     def test_a_proxied_request_is_a_span_without_its_path_or_key(self, tmp_path: Path, collector: Collector) -> None:
         with closing(RawUpstream()) as provider:
             with (
-                traced(tmp_path, collector.url, "--anthropic-upstream", provider.url) as running,
-                closing(Http(running.port, x_api_key="the-providers-key", authorization="Bearer the-other")) as http,
+                traced(tmp_path, collector.url, "--anthropic-upstream", provider.url) as daemon,
+                closing(Http(daemon.port, x_api_key="the-providers-key", authorization="Bearer the-other")) as http,
             ):
                 body = b'{"messages":[{"role":"user","content":"the-text"}]}'
                 assert http.ask("POST", "/proxy/anthropic/v1/messages?the-query", body).status == 200
                 assert http.ask("GET", "/proxy/anthropic/the-path").status == 200
             assert "the-providers-key" in str(provider.next().headers)
         posted, got = (collector.named(f"{method} /proxy/anthropic/{{path:path}}") for method in ("POST", "GET"))
-        assert told(posted)["http.response.status_code"] == told(got)["http.response.status_code"] == OK_STATUS
+        assert (
+            attributes_of(posted)["http.response.status_code"]
+            == attributes_of(got)["http.response.status_code"]
+            == OK_STATUS
+        )
         assert not any(b"the-" in body for body in collector.bodies)
 
     @pytest.mark.parametrize("era", [LEGACY, MODERN])
-    def test_a_call_is_a_request_with_a_tool_call_in_it_with_a_commit_in_it(
-        self, tmp_path: Path, collector: Collector, era: str
-    ) -> None:
-        with traced(tmp_path, collector.url) as running, talking(running.port, era) as agent:
+    def test_a_request_has_a_tool_call_which_has_a_commit(self, tmp_path: Path, collector: Collector, era: str) -> None:
+        with traced(tmp_path, collector.url) as daemon, mcp_agent(daemon.port, era) as agent:
             agent.call("context_record", project_path="/p", type="read", tokens=5)
         request, tool, commit = (
             collector.named(name) for name in ("POST /mcp", "tools/call context_record", "store commit")
@@ -161,20 +167,20 @@ class TestWhatIsTraced:
         assert request.parent_span_id == b""
         assert (tool.parent_span_id, commit.parent_span_id) == (request.span_id, tool.span_id)
         assert request.trace_id == tool.trace_id == commit.trace_id
-        assert told(request) == {
+        assert attributes_of(request) == {
             "http.request.method": "POST",
             "http.route": "/mcp",
             "http.response.status_code": 200,
         }
-        assert told(tool) == {"contextfold.tool": "context_record", "contextfold.outcome": "ok"}
-        assert told(commit) == {"contextfold.outcome": "commit"}
+        assert attributes_of(tool) == {"contextfold.tool": "context_record", "contextfold.outcome": "ok"}
+        assert attributes_of(commit) == {"contextfold.outcome": "commit"}
         assert request.kind == Span.SPAN_KIND_SERVER
         assert {span.status.code for span in (request, tool, commit)} == {Status.STATUS_CODE_UNSET}
         assert request.start_time_unix_nano <= tool.start_time_unix_nano <= commit.start_time_unix_nano
         assert commit.end_time_unix_nano <= tool.end_time_unix_nano <= request.end_time_unix_nano
 
-    def test_two_requests_of_one_connection_are_two_traces(self, tmp_path: Path, collector: Collector) -> None:
-        with traced(tmp_path, collector.url) as running, talking(running.port) as agent:
+    def test_two_requests_on_one_connection_are_two_traces(self, tmp_path: Path, collector: Collector) -> None:
+        with traced(tmp_path, collector.url) as daemon, mcp_agent(daemon.port) as agent:
             for _ in range(2):
                 agent.call("context_branch_status", project_path="/p")
         tools = [span for span in collector.spans if span.name.startswith("tools/call")]
@@ -182,19 +188,19 @@ class TestWhatIsTraced:
         assert len(requests) == len({span.trace_id for span in tools}) == 2
         assert all(requests[span.parent_span_id] == span.trace_id for span in tools)
 
-    def test_a_failed_call_is_an_error_without_words(self, tmp_path: Path, collector: Collector) -> None:
-        with traced(tmp_path, collector.url) as running, talking(running.port) as agent:
+    def test_a_failed_call_is_an_error_without_text(self, tmp_path: Path, collector: Collector) -> None:
+        with traced(tmp_path, collector.url) as daemon, mcp_agent(daemon.port) as agent:
             with pytest.raises(Refused):
                 agent.call("context_return", project_path="/p", message="m", branch_id="br_nowhere")
             with pytest.raises(Refused):
                 agent.call("no_such_tool")
         failed, unknown = collector.named("tools/call context_return"), collector.named("tools/call unknown")
-        assert told(failed)["contextfold.outcome"] == "branch_not_found"
-        assert told(unknown)["contextfold.outcome"] == "unknown_tool"
+        assert attributes_of(failed)["contextfold.outcome"] == "branch_not_found"
+        assert attributes_of(unknown)["contextfold.outcome"] == "unknown_tool"
         for span in (failed, unknown):
             assert (span.status.code, span.status.message, list(span.events)) == (Status.STATUS_CODE_ERROR, "", [])
 
-    def test_a_hook_report_is_a_request_with_what_became_of_it_below(
+    def test_a_hook_report_has_spans_for_the_request_and_for_its_recording(
         self, tmp_path: Path, collector: Collector
     ) -> None:
         report = {
@@ -206,52 +212,52 @@ class TestWhatIsTraced:
             "tool_input": {"file_path": "/whisper/file"},
             "tool_response": "whisper",
         }
-        with traced(tmp_path, collector.url) as running:
-            http = Http(running.port)
+        with traced(tmp_path, collector.url) as daemon:
+            http = Http(daemon.port)
             assert http.ask("POST", "/hooks/claude-code", json.dumps(report).encode()).status == 200
             http.close()
         request = collector.named("POST /hooks/claude-code")
         written, commit = collector.named("hook reports"), collector.named("store commit")
         assert written.parent_span_id == commit.parent_span_id == request.span_id
-        assert told(written) == {
+        assert attributes_of(written) == {
             "contextfold.host": "claude-code",
             "contextfold.outcome": "recorded",
             "contextfold.reports": 1,
         }
         assert b"whisper" not in b"".join(collector.bodies).lower()
 
-    def test_a_refusal_at_the_edge_says_why(self, tmp_path: Path, collector: Collector) -> None:
-        with traced(tmp_path, collector.url) as running:
-            http = Http(running.port, host="evil.example")
+    def test_the_span_of_a_refused_request_has_the_reason(self, tmp_path: Path, collector: Collector) -> None:
+        with traced(tmp_path, collector.url) as daemon:
+            http = Http(daemon.port, host="evil.example")
             assert http.ask("GET", "/healthz").status == 421
             http.close()
-        assert told(collector.named("GET other")) == {
+        assert attributes_of(collector.named("GET other")) == {
             "http.request.method": "GET",
             "http.route": "other",
             "http.response.status_code": 421,
             "contextfold.refused": "host_not_allowed",
         }
 
-    def test_the_service_is_named_as_the_operator_wants(self, tmp_path: Path, collector: Collector) -> None:
-        with traced(tmp_path / "ours", collector.url) as running, talking(running.port) as agent:
+    def test_the_service_name_can_be_set(self, tmp_path: Path, collector: Collector) -> None:
+        with traced(tmp_path / "ours", collector.url) as daemon, mcp_agent(daemon.port) as agent:
             agent.rpc("ping", {})
-        with traced(tmp_path / "theirs", collector.url, OTEL_SERVICE_NAME="folds") as running:
-            http = Http(running.port)
+        with traced(tmp_path / "theirs", collector.url, OTEL_SERVICE_NAME="folds") as daemon:
+            http = Http(daemon.port)
             http.ask("GET", "/healthz")
             http.close()
-        ours, theirs = (
-            {each.key: each.value.string_value for each in request.resource_spans[0].resource.attributes}
+        default_resource, named_resource = (
+            {attribute.key: attribute.value.string_value for attribute in request.resource_spans[0].resource.attributes}
             for request in collector.requests
         )
-        assert (ours["service.name"], ours["service.version"]) == ("contextfold", __version__)
-        assert theirs["service.name"] == "folds"
+        assert (default_resource["service.name"], default_resource["service.version"]) == ("contextfold", __version__)
+        assert named_resource["service.name"] == "folds"
 
 
-class TestTheCallersTrace:
-    def test_a_request_belongs_to_the_trace_it_names(self, tmp_path: Path, collector: Collector) -> None:
+class TestCallersTrace:
+    def test_a_request_belongs_to_the_trace_of_its_traceparent(self, tmp_path: Path, collector: Collector) -> None:
         with (
-            traced(tmp_path, collector.url) as running,
-            talking(running.port, traceparent=f"00-{TRACE}-{PARENT}-01", tracestate="vendor=whisper") as agent,
+            traced(tmp_path, collector.url) as daemon,
+            mcp_agent(daemon.port, traceparent=f"00-{TRACE}-{PARENT}-01", tracestate="vendor=whisper") as agent,
         ):
             agent.call("context_branch_status", project_path="/p")
         request = collector.named("POST /mcp")
@@ -259,18 +265,18 @@ class TestTheCallersTrace:
         assert collector.named("tools/call context_branch_status").trace_id == request.trace_id
         assert b"whisper" not in b"".join(collector.bodies)
 
-    def test_a_caller_that_does_not_sample_is_not_traced(self, tmp_path: Path, collector: Collector) -> None:
+    def test_an_unsampled_traceparent_is_not_traced(self, tmp_path: Path, collector: Collector) -> None:
         with (
-            traced(tmp_path, collector.url) as running,
-            talking(running.port, traceparent=f"00-{TRACE}-{PARENT}-00") as agent,
+            traced(tmp_path, collector.url) as daemon,
+            mcp_agent(daemon.port, traceparent=f"00-{TRACE}-{PARENT}-00") as agent,
         ):
             agent.call("context_branch_status", project_path="/p")
         assert collector.spans == []
 
-    def test_what_is_no_traceparent_is_as_if_not_sent(self, tmp_path: Path, collector: Collector) -> None:
+    def test_an_invalid_traceparent_is_ignored(self, tmp_path: Path, collector: Collector) -> None:
         wrong = ["", "nonsense", f"ff-{TRACE}-{PARENT}-01", f"00-{'0' * 32}-{PARENT}-01", "ü" * 55, "0" * 5000]
-        with traced(tmp_path, collector.url) as running:
-            http = Http(running.port)
+        with traced(tmp_path, collector.url) as daemon:
+            http = Http(daemon.port)
             for sent in wrong:
                 assert http.ask("GET", "/healthz", headers={"traceparent": sent}).status == 200
             http.close()
@@ -280,15 +286,15 @@ class TestTheCallersTrace:
         assert not traces & {"0" * 32, TRACE}
 
 
-def test_nothing_of_a_request_is_in_what_is_exported(tmp_path: Path, collector: Collector) -> None:
+def test_no_content_of_a_request_is_exported(tmp_path: Path, collector: Collector) -> None:
     tokens = tmp_path / "tokens"
-    made = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "contextfold", "token", "whisper-owner", "--token-file", str(tokens)],
         capture_output=True,
         check=True,
         text=True,
     )
-    token = made.stdout.split()[-1]
+    token = result.stdout.split()[-1]
     headers = {
         "authorization": f"Bearer {token}",
         "x-context-session": "whisper-session",
@@ -297,10 +303,10 @@ def test_nothing_of_a_request_is_in_what_is_exported(tmp_path: Path, collector: 
         "x-whisper-header": "whisper",
     }
     with (
-        traced(tmp_path / "daemon", collector.url, "--token-file", str(tokens)) as running,
-        talking(running.port, **headers) as agent,
+        traced(tmp_path / "daemon", collector.url, "--token-file", str(tokens)) as daemon,
+        mcp_agent(daemon.port, **headers) as agent,
     ):
-        branched = agent.call("context_branch", description="whisper d", prompt="whisper p", project_path="/whisper")
+        branch = agent.call("context_branch", description="whisper d", prompt="whisper p", project_path="/whisper")
         with pytest.raises(Refused):
             agent.call("context_return", {}, {"idempotency-key": "whisper2"}, project_path="/whisper", whisper="x")
         with pytest.raises(Refused):
@@ -311,9 +317,9 @@ def test_nothing_of_a_request_is_in_what_is_exported(tmp_path: Path, collector: 
     # There are five requests, three tool calls and one commit.
     assert len(collector.spans) == 9
     assert b"whisper" not in exported.lower()
-    for secret in (token, branched["branch_id"], "sess_", str(tmp_path)):
+    for secret in (token, branch["branch_id"], "sess_", str(tmp_path)):
         assert secret.encode() not in exported
-    keys = {key for span in collector.spans for key in told(span)}
+    keys = {key for span in collector.spans for key in attributes_of(span)}
     assert keys == {
         "http.request.method",
         "http.route",
@@ -323,54 +329,54 @@ def test_nothing_of_a_request_is_in_what_is_exported(tmp_path: Path, collector: 
     }
 
 
-class TestACollectorThatDoesNotTakeThem:
-    def test_one_that_is_away_changes_no_answer_and_does_not_hold_up_the_end(self, tmp_path: Path) -> None:
-        gone = Collector()
-        gone.close()
-        with traced(tmp_path, gone.url, kind=Daemon) as running, talking(running.port) as agent:
+class TestFailingCollector:
+    def test_an_unreachable_collector_changes_no_answer_and_does_not_delay_the_stop(self, tmp_path: Path) -> None:
+        closed_collector = Collector()
+        closed_collector.close()
+        with traced(tmp_path, closed_collector.url, daemon_class=Daemon) as daemon, mcp_agent(daemon.port) as agent:
             assert agent.call("context_record", project_path="/p", type="read", tokens=5)["tokens"] == 5
-        events = [line["event"] for line in logged(running, "traces.")]
+        events = [line["event"] for line in logged(daemon, "traces.")]
         assert events
         assert len(events) == len(set(events))
-        assert "Traceback" not in running.log.read_text()
-        assert logged(running, "library") == logged(running, "uncaught") == []
+        assert "Traceback" not in daemon.log.read_text()
+        assert logged(daemon, "library") == logged(daemon, "uncaught") == []
 
-    def test_one_that_hangs_changes_no_answer_and_does_not_hold_up_the_end(
+    def test_a_hanging_collector_changes_no_answer_and_does_not_delay_the_stop(
         self, tmp_path: Path, collector: Collector
     ) -> None:
-        collector.answers.clear()
-        with traced(tmp_path, collector.url, kind=Daemon) as running, talking(running.port) as agent:
+        collector.may_answer.clear()
+        with traced(tmp_path, collector.url, daemon_class=Daemon) as daemon, mcp_agent(daemon.port) as agent:
             agent.call("context_branch_status", project_path="/p")
             # From now on the exporter waits for the collector's response.
-            collector.arrived.get(timeout=ANSWER_TIMEOUT_S)
+            collector.received.get(timeout=ANSWER_TIMEOUT_S)
             assert agent.call("context_record", project_path="/p", type="read", tokens=5)["tokens"] == 5
-        assert logged(running, "traces.")[-1]["event"] == "traces.cut"
-        assert logged(running, "library") == logged(running, "uncaught") == []
+        assert logged(daemon, "traces.")[-1]["event"] == "traces.cut"
+        assert logged(daemon, "library") == logged(daemon, "uncaught") == []
 
-    def test_failing_is_told_once_and_so_is_working_again(self, tmp_path: Path, collector: Collector) -> None:
+    def test_failure_and_recovery_are_logged_once(self, tmp_path: Path, collector: Collector) -> None:
         collector.status = SERVER_FAILED
-        with traced(tmp_path, collector.url) as running, talking(running.port) as agent:
+        with traced(tmp_path, collector.url) as daemon, mcp_agent(daemon.port) as agent:
             for _ in range(2):
                 assert agent.call("context_branch_status", project_path="/p")["session_id"] is None
-                collector.arrived.get(timeout=ANSWER_TIMEOUT_S)
+                collector.received.get(timeout=ANSWER_TIMEOUT_S)
             collector.status = OK_STATUS
             agent.call("context_branch_status", project_path="/p")
-            collector.arrived.get(timeout=ANSWER_TIMEOUT_S)
-        assert [line["event"] for line in logged(running, "traces.")] == [
+            collector.received.get(timeout=ANSWER_TIMEOUT_S)
+        assert [line["event"] for line in logged(daemon, "traces.")] == [
             "traces.not_exported",
             "traces.exported_again",
         ]
-        assert "Traceback" not in running.log.read_text()
-        assert logged(running, "library") == []
+        assert "Traceback" not in daemon.log.read_text()
+        assert logged(daemon, "library") == []
 
 
 @contextmanager
-def served(script: str, folder: Path, **env: str) -> Iterator[subprocess.Popen[str]]:
+def serve_process(script: str, folder: Path, **env: str) -> Iterator[subprocess.Popen[str]]:
     argv = [sys.executable, "-c", script, "serve", "--port", "0", "--store", str(folder / "state.db")]
-    given = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     with subprocess.Popen(
         argv,
-        env={**given, "XDG_DATA_HOME": str(folder), "NO_PROXY": "127.0.0.1", **env},
+        env={**inherited, "XDG_DATA_HOME": str(folder), "NO_PROXY": "127.0.0.1", **env},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -381,12 +387,12 @@ def served(script: str, folder: Path, **env: str) -> Iterator[subprocess.Popen[s
             process.kill()
 
 
-def listening(process: subprocess.Popen[str]) -> int:
+def read_port(process: subprocess.Popen[str]) -> int:
     assert process.stdout
     return int(process.stdout.readline().split()[-1].removesuffix("/mcp").rpartition(":")[2])
 
 
-def stopped(process: subprocess.Popen[str]) -> tuple[str, str]:
+def stop(process: subprocess.Popen[str]) -> tuple[str, str]:
     process.send_signal(signal.SIGTERM)
     return process.communicate(timeout=ANSWER_TIMEOUT_S)
 
@@ -394,31 +400,31 @@ def stopped(process: subprocess.Popen[str]) -> tuple[str, str]:
 NOT_INSTALLED = f"import sys; sys.modules['opentelemetry.sdk'] = None; {COMMAND_LINE}"
 
 
-class TestWhereTheyAreOff:
-    def test_a_daemon_without_them_loads_nothing_for_them(self, tmp_path: Path) -> None:
+class TestTracingOff:
+    def test_a_daemon_without_tracing_does_not_import_the_sdk(self, tmp_path: Path) -> None:
         script = "import sys; from contextfold.cli.main import main; main(sys.argv[1:]); print(*sys.modules)"
-        with served(script, tmp_path) as process:
-            with talking(listening(process)) as agent:
+        with serve_process(script, tmp_path) as process:
+            with mcp_agent(read_port(process)) as agent:
                 agent.call("context_record", project_path="/p", type="read", tokens=5)
-            loaded = stopped(process)[0].split()
+            loaded = stop(process)[0].split()
         assert "contextfold.serve.ops.tracing" in loaded
         assert not [name for name in loaded if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))]
         assert "requests" not in loaded
 
-    def test_asked_for_without_the_extra_the_daemon_says_what_to_install(self, tmp_path: Path) -> None:
-        with served(NOT_INSTALLED, tmp_path, CONTEXT_OTLP_ENDPOINT="http://127.0.0.1:4318") as process:
+    def test_our_variable_without_the_extra_is_an_error_that_says_what_to_install(self, tmp_path: Path) -> None:
+        with serve_process(NOT_INSTALLED, tmp_path, CONTEXT_OTLP_ENDPOINT="http://127.0.0.1:4318") as process:
             out, err = process.communicate(timeout=ANSWER_TIMEOUT_S)
         assert (process.returncode, out) == (1, "")
         assert "pip install 'contextfold[otel]'" in err
 
-    def test_the_common_variable_without_the_extra_does_not_keep_the_daemon_from_starting(self, tmp_path: Path) -> None:
-        with served(NOT_INSTALLED, tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:4318") as process:
-            listening(process)
-            assert '"event":"traces.off"' in stopped(process)[1]
+    def test_the_common_variable_without_the_extra_does_not_prevent_the_start(self, tmp_path: Path) -> None:
+        with serve_process(NOT_INSTALLED, tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:4318") as process:
+            read_port(process)
+            assert '"event":"traces.off"' in stop(process)[1]
         assert process.returncode == 0
 
 
-class TestWhereTheyGo:
+class TestEndpoint:
     @pytest.mark.parametrize(
         ("env", "endpoint"),
         [
@@ -434,17 +440,17 @@ class TestWhereTheyGo:
             ({"OTEL_EXPORTER_OTLP_ENDPOINT": "b:4317"}, ("", False)),
         ],
     )
-    def test_ours_goes_before_the_common_one(self, env: Mapping[str, str], endpoint: tuple[str, bool]) -> None:
+    def test_our_variable_overrides_the_common_one(self, env: Mapping[str, str], endpoint: tuple[str, bool]) -> None:
         settings = daemon_settings_from({**HERE, **env}, {})
         assert (settings.otlp_endpoint, settings.otlp_is_asked_for) == endpoint
 
     @pytest.mark.parametrize("text", ["", "a:4318", "ftp://a", "http://", "http://me:secret@a", "http://a\n"])
-    def test_what_is_no_url_is_refused_without_repeating_it(self, text: str) -> None:
-        with pytest.raises(SettingsError, match="CONTEXT_OTLP_ENDPOINT must be off, or a URL") as refused:
+    def test_an_invalid_url_is_refused_without_repeating_it(self, text: str) -> None:
+        with pytest.raises(SettingsError, match="CONTEXT_OTLP_ENDPOINT must be off, or a URL") as raised:
             daemon_settings_from({**HERE, "CONTEXT_OTLP_ENDPOINT": text}, {})
-        assert "secret" not in str(refused.value)
+        assert "secret" not in str(raised.value)
 
-    def test_an_endpoint_that_is_the_whole_path_is_taken_as_it_is(self, tmp_path: Path, collector: Collector) -> None:
-        with traced(tmp_path, f"{collector.url}/v1/traces/") as running, talking(running.port) as agent:
+    def test_an_endpoint_with_the_full_path_is_used_unchanged(self, tmp_path: Path, collector: Collector) -> None:
+        with traced(tmp_path, f"{collector.url}/v1/traces/") as daemon, mcp_agent(daemon.port) as agent:
             agent.call("context_branch_status", project_path="/p")
         assert collector.named("POST /mcp")

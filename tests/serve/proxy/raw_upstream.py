@@ -1,4 +1,4 @@
-"""A provider that sends exactly the bytes that a test asks for, on threads of its own."""
+"""A provider that sends exactly the bytes that a test asks for. It runs in threads of its own."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 WAIT_S = 60.0
 
 
-class Asked(NamedTuple):
+class RawRequest(NamedTuple):
     """A request as it was received."""
 
     line: str
     headers: list[tuple[str, str]]
     body: bytes
-    # This is the number of the connection, in the order of arrival.
+    # Connections are numbered in the order of arrival.
     connection: int
 
     def header(self, name: str) -> list[str]:
-        return [value for given, value in self.headers if given.lower() == name]
+        return [value for key, value in self.headers if key.lower() == name]
 
     @property
     def json(self) -> Any:
@@ -68,11 +68,11 @@ class Wire:
         return line, headers
 
     def body(self, headers: list[tuple[str, str]]) -> bytes:
-        named = {name.lower(): value for name, value in headers}
-        if "content-length" in named:
-            return self._read.read(int(named["content-length"]))
+        by_name = {name.lower(): value for name, value in headers}
+        if "content-length" in by_name:
+            return self._read.read(int(by_name["content-length"]))
         parts = []
-        while named.get("transfer-encoding") == "chunked":
+        while by_name.get("transfer-encoding") == "chunked":
             part = self.part()
             if not part:
                 break
@@ -93,45 +93,45 @@ class Wire:
             return True
 
 
-Script = Callable[[Asked, Wire], None]
+Script = Callable[[RawRequest, Wire], None]
 
 
-def fine(_asked: Asked, wire: Wire) -> None:
+def answer_ok(_request: RawRequest, wire: Wire) -> None:
     wire.answer(b'{"fine":true}', "Content-Type: application/json")
 
 
 class RawUpstream:
-    """Listens, reads each request and calls `script`; if `script_of_head` is set, that reads the body instead."""
+    """Reads each request and calls `script`; or `script_of_head`, if it is set, before the body is read."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self._tls = tls
-        self.script: Script = fine
+        self.script: Script = answer_ok
         self.script_of_head: Script | None = None
-        self.asked: queue.Queue[Asked] = queue.Queue()
+        self.requests: queue.Queue[RawRequest] = queue.Queue()
         self.connections = 0
         self.failures: list[BaseException] = []
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listening.getsockname()[1]
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
         self.url = f"http{'s' if tls else ''}://127.0.0.1:{self.port}"
         self._open: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def next(self) -> Asked:
-        return self.asked.get(timeout=WAIT_S)
+    def next(self) -> RawRequest:
+        return self.requests.get(timeout=WAIT_S)
 
     def close(self) -> None:
         # The socket may be closed already.
         with suppress(OSError):
             # Otherwise the thread that waits in `accept` keeps the socket open.
-            self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
         for client in self._open:
             client.close()
 
     def _accept(self) -> None:
         while True:
             try:
-                client, _ = self._listening.accept()
+                client, _ = self._listener.accept()
             except OSError:
                 return
             self.connections += 1
@@ -148,15 +148,15 @@ class RawUpstream:
                 line, headers = head
                 wire.is_head = line.startswith("HEAD ")
                 if self.script_of_head is not None:
-                    self.script_of_head(Asked(line, headers, b"", number), wire)
+                    self.script_of_head(RawRequest(line, headers, b"", number), wire)
                     break
-                asked = Asked(line, headers, wire.body(headers), number)
-                self.asked.put(asked)
-                self.script(asked, wire)
+                request = RawRequest(line, headers, wire.body(headers), number)
+                self.requests.put(request)
+                self.script(request, wire)
         except (OSError, ValueError):
             # The test has closed the connection.
             pass
-        except BaseException as problem:
-            self.failures.append(problem)
+        except BaseException as error:
+            self.failures.append(error)
         finally:
             client.close()

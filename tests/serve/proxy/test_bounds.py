@@ -1,4 +1,4 @@
-"""The bounds of a proxied request: times, sizes and numbers, all of them small; guard and proxy in one process."""
+"""Limits of a proxied request: timeouts, sizes and counts. Guard and proxy run in this process, with small limits."""
 
 from __future__ import annotations
 
@@ -18,31 +18,30 @@ from contextfold.serve.http.exchange import Message, Receive, RequestLimits, Sco
 from contextfold.serve.http.guard import Guard
 from contextfold.serve.http.limits import Buckets, HostRule, RateLimit
 from contextfold.serve.ops.metrics import Metrics
-from contextfold.serve.proxy import endpoint as proxy
-from contextfold.serve.proxy import forwarding as passing
-from contextfold.serve.proxy import session_reports as receipts
-from contextfold.serve.proxy import upstream
+from contextfold.serve.proxy import endpoint, forwarding, session_reports, upstream
 from contextfold.settings import ProxySettings, Upstream
-from contextfold.stores.memory import MemoryStore
-from tests.serve.proxy.raw_upstream import WAIT_S, Asked, RawUpstream, Wire
+from tests.serve.proxy.raw_upstream import WAIT_S, RawRequest, RawUpstream, Wire
 from tests.support.clauses import covers
+from tests.support.memory_store import MemoryStore
 
 MESSAGES = "/proxy/anthropic/v1/messages"
 OTHER = "/proxy/openai/v1/x"
 HELLO = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
 
 
-class Place:
+class GuardedProxy:
     """A guard around a proxy, and the provider that the proxy forwards to."""
 
     def __init__(
-        self, store: MemoryStore | None = None, *, proxied: dict[str, Any] | None = None, **limits: Any
+        self, store: MemoryStore | None = None, *, proxy_options: dict[str, Any] | None = None, **limits: Any
     ) -> None:
         self.upstream = RawUpstream()
         self.metrics = Metrics([])
         fold = FoldService(store or MemoryStore(), standard_scrubber())
-        both = Upstream(self.upstream.url)
-        self.proxy = proxy.Proxy(fold, self.metrics, ProxySettings(both, both, 1 << 20, both), **(proxied or {}))
+        provider = Upstream(self.upstream.url)
+        self.proxy = endpoint.Proxy(
+            fold, self.metrics, ProxySettings(provider, provider, 1 << 20, provider), **(proxy_options or {})
+        )
         self.guard = Guard(
             self._app,
             hosts=HostRule("127.0.0.1"),
@@ -61,7 +60,7 @@ class Place:
 
 
 class Client:
-    """The server's side of one request: sends parts, and stays until the test ends it."""
+    """One request as the server passes it to the guard. The client stays connected until the test ends it."""
 
     def __init__(self, *parts: bytes, path: str = MESSAGES, is_whole: bool = True) -> None:
         headers = [(b"host", b"localhost"), (b"transfer-encoding", b"chunked")]
@@ -82,10 +81,10 @@ class Client:
         self.sent.append(message)
         self.started.set()
 
-    async def call(self, place: Place) -> Client:
+    async def call(self, guarded: GuardedProxy) -> Client:
         async with asyncio.timeout(WAIT_S):
-            await place.guard(self.scope, self.receive, self.send)
-        assert place.guard.capacity.in_flight == 0
+            await guarded.guard(self.scope, self.receive, self.send)
+        assert guarded.guard.capacity.in_flight == 0
         return self
 
     @property
@@ -103,184 +102,184 @@ class Client:
 
 
 @pytest.fixture
-def place() -> Iterator[Place]:
-    with closing(Place()) as made:
-        yield made
+def guarded() -> Iterator[GuardedProxy]:
+    with closing(GuardedProxy()) as guarded:
+        yield guarded
 
 
-def run(scenario: Callable[[], Awaitable[None]], place: Place) -> None:
+def run(scenario: Callable[[], Awaitable[None]], guarded: GuardedProxy) -> None:
     async def main() -> None:
         try:
             await scenario()
         finally:
-            await place.proxy.close()
-        assert (place.guard.capacity.streams, place.guard.capacity.streams_of) == (0, {})
+            await guarded.proxy.close()
+        assert (guarded.guard.capacity.streams, guarded.guard.capacity.streams_of) == (0, {})
 
     asyncio.run(main())
 
 
-def silent(_: Asked, wire: Wire) -> None:
+def silent(_: RawRequest, wire: Wire) -> None:
     wire.is_closed()
 
 
 @covers("proxy.md#bounds")
 @pytest.mark.parametrize("path", [MESSAGES, OTHER])
-def test_an_upstream_that_does_not_answer_in_time_is_a_gateway_timeout(
-    place: Place, path: str, monkeypatch: pytest.MonkeyPatch
+def test_an_upstream_that_sends_no_response_in_time_is_a_gateway_timeout(
+    guarded: GuardedProxy, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upstream, "READ_S", 0.05)
-    place.upstream.script = silent
+    guarded.upstream.script = silent
 
     async def scenario() -> None:
-        client = await Client(HELLO, path=path).call(place)
+        client = await Client(HELLO, path=path).call(guarded)
         assert client.error == (504, "upstream_timeout")
 
-    run(scenario, place)
+    run(scenario, guarded)
 
 
-def test_an_upstream_that_stops_in_the_middle_is_cut_after_that_time(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+def test_a_response_that_stalls_is_cut_after_the_timeout(
+    guarded: GuardedProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upstream, "READ_S", 5.0)
 
-    def script(_: Asked, wire: Wire) -> None:
+    def script(_: RawRequest, wire: Wire) -> None:
         wire.begin("Content-Type: text/event-stream")
         wire.chunk(b"data: 1\n\n")
         wire.is_closed()
 
-    place.upstream.script = script
+    guarded.upstream.script = script
 
     async def scenario() -> None:
-        client = await Client(HELLO).call(place)
+        client = await Client(HELLO).call(guarded)
         assert [client.sent[0]["status"], client.sent[1]["body"]] == [200, b"data: 1\n\n"]
         assert not client.is_complete
 
-    run(scenario, place)
+    run(scenario, guarded)
 
 
-def test_an_upstream_that_does_not_take_the_request_is_a_gateway_timeout(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+def test_an_upstream_that_does_not_read_the_request_is_a_gateway_timeout(
+    guarded: GuardedProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upstream, "WRITE_S", 0.2)
-    over = threading.Event()
+    test_over = threading.Event()
 
-    def script(_asked: Asked, _wire: Wire) -> None:
-        over.wait(WAIT_S)
+    def script(_request: RawRequest, _wire: Wire) -> None:
+        test_over.wait(WAIT_S)
 
-    place.upstream.script_of_head = script
+    guarded.upstream.script_of_head = script
 
     async def scenario() -> None:
-        client = await Client(*[b"x" * (1 << 20)] * 16, path=OTHER).call(place)
+        client = await Client(*[b"x" * (1 << 20)] * 16, path=OTHER).call(guarded)
         assert client.error == (504, "upstream_timeout")
-        over.set()
+        test_over.set()
 
-    place.guard.capacity.limits = RequestLimits(proxied_body_bytes=1 << 30)
-    run(scenario, place)
+    guarded.guard.capacity.limits = RequestLimits(proxied_body_bytes=1 << 30)
+    run(scenario, guarded)
 
 
-def test_connections_that_nobody_uses_are_let_go_by_themselves(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_connections_are_closed(guarded: GuardedProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upstream, "IDLE_S", 0.05)
-    is_let_go = threading.Event()
+    closed = threading.Event()
 
-    def script(_: Asked, wire: Wire) -> None:
+    def script(_: RawRequest, wire: Wire) -> None:
         wire.answer(b"{}")
         if wire.is_closed():
-            is_let_go.set()
+            closed.set()
 
-    place.upstream.script = script
+    guarded.upstream.script = script
 
     async def scenario() -> None:
         # The second request opens a new connection.
         for _ in range(2):
-            client = await Client(HELLO).call(place)
+            client = await Client(HELLO).call(guarded)
             assert client.sent[0]["status"] == 200
-            assert await asyncio.to_thread(is_let_go.wait, WAIT_S)
-            is_let_go.clear()
+            assert await asyncio.to_thread(closed.wait, WAIT_S)
+            closed.clear()
 
-    run(scenario, place)
+    run(scenario, guarded)
 
 
-def test_an_exchange_without_end_is_cut_at_last(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxy, "EXCHANGE_S", 5.0)
+def test_an_endless_response_is_cut(guarded: GuardedProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "EXCHANGE_S", 5.0)
 
-    def script(_: Asked, wire: Wire) -> None:
+    def script(_: RawRequest, wire: Wire) -> None:
         wire.begin()
         pause = threading.Event()
         while not pause.wait(0.01):
             wire.chunk(b"more" * 1000)
 
-    place.upstream.script = script
+    guarded.upstream.script = script
 
     async def scenario() -> None:
-        client = await Client(HELLO).call(place)
+        client = await Client(HELLO).call(guarded)
         assert client.sent[0]["status"] == 200
         assert not client.is_complete
 
-    run(scenario, place)
+    run(scenario, guarded)
 
 
 @pytest.mark.parametrize("path", [MESSAGES, OTHER])
-def test_a_client_whose_body_does_not_come_is_told_so(path: str) -> None:
-    with closing(Place(body_timeout_s=0.05)) as place:
+def test_a_body_that_does_not_arrive_is_a_timeout(path: str) -> None:
+    with closing(GuardedProxy(body_timeout_s=0.05)) as guarded:
 
         async def scenario() -> None:
-            client = await Client(b"{", path=path, is_whole=False).call(place)
+            client = await Client(b"{", path=path, is_whole=False).call(guarded)
             assert client.error == (408, "body_timeout")
 
-        run(scenario, place)
+        run(scenario, guarded)
 
 
-def test_a_client_that_drips_is_not_waited_for_for_ever() -> None:
-    with closing(Place(body_timeout_s=WAIT_S, proxied_body_timeout_s=0.05)) as place:
+def test_a_body_that_arrives_too_slowly_is_a_timeout() -> None:
+    with closing(GuardedProxy(body_timeout_s=WAIT_S, proxied_body_timeout_s=0.05)) as guarded:
 
         async def scenario() -> None:
-            client = await Client(b"{", path=OTHER, is_whole=False).call(place)
+            client = await Client(b"{", path=OTHER, is_whole=False).call(guarded)
             assert client.error == (408, "body_timeout")
 
-        run(scenario, place)
+        run(scenario, guarded)
 
 
-def test_an_owner_has_so_many_at_a_time_and_short_requests_are_not_among_them() -> None:
-    with closing(Place(streams_of_owner=1, in_flight=1)) as place:
-        asked, answer = threading.Event(), threading.Event()
+def test_an_owners_streams_are_limited_apart_from_short_requests() -> None:
+    with closing(GuardedProxy(streams_of_owner=1, in_flight=1)) as guarded:
+        received, may_respond = threading.Event(), threading.Event()
 
-        def script(_: Asked, wire: Wire) -> None:
-            asked.set()
-            assert answer.wait(WAIT_S)
+        def script(_: RawRequest, wire: Wire) -> None:
+            received.set()
+            assert may_respond.wait(WAIT_S)
             wire.answer()
 
-        place.upstream.script = script
+        guarded.upstream.script = script
 
         async def scenario() -> None:
             first = Client(HELLO)
-            waiting = asyncio.create_task(first.call(place))
-            await asyncio.to_thread(asked.wait, WAIT_S)
-            second = await Client(HELLO).call(place)
+            waiting = asyncio.create_task(first.call(guarded))
+            await asyncio.to_thread(received.wait, WAIT_S)
+            second = await Client(HELLO).call(guarded)
             assert second.error == (503, "busy")
-            answer.set()
+            may_respond.set()
             await waiting
             assert first.sent[0]["status"] == 200
-            assert (await Client(HELLO).call(place)).sent[0]["status"] == 200
+            assert (await Client(HELLO).call(guarded)).sent[0]["status"] == 200
 
-        run(scenario, place)
+        run(scenario, guarded)
 
 
-def test_where_too_much_is_looked_into_at_once_a_request_passes_as_it_came(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+def test_a_request_is_forwarded_unchanged_when_too_many_bytes_are_being_folded(
+    guarded: GuardedProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(passing, "FOLDED_ALL_MAX_BYTES", len(HELLO) - 1)
+    monkeypatch.setattr(forwarding, "FOLDED_ALL_MAX_BYTES", len(HELLO) - 1)
 
     async def scenario() -> None:
-        client = await Client(HELLO[:20], HELLO[20:]).call(place)
+        client = await Client(HELLO[:20], HELLO[20:]).call(guarded)
         assert (client.sent[0]["status"], client.receipt["reason"]) == (200, "busy")
-        assert place.upstream.next().body == HELLO
+        assert guarded.upstream.next().body == HELLO
 
-    run(scenario, place)
+    run(scenario, guarded)
 
 
-def test_no_owner_takes_all_the_room_for_looking(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passing, "FOLDED_OWNER_MAX_BYTES", len(HELLO))
-    budget, size = passing.ByteBudget(), len(HELLO)
+def test_no_owner_can_use_the_whole_byte_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarding, "FOLDED_OWNER_MAX_BYTES", len(HELLO))
+    budget, size = forwarding.ByteBudget(), len(HELLO)
     assert (budget.reserve("alice", size), budget.reserve("alice", 1), budget.reserve("bob", size)) == (
         *(True, False),
         True,
@@ -292,58 +291,56 @@ def test_no_owner_takes_all_the_room_for_looking(monkeypatch: pytest.MonkeyPatch
     assert (budget.size_bytes, budget.by_owner) == (0, {})
 
 
-def test_the_room_for_looking_is_given_back_however_a_request_ends(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+def test_the_byte_budget_is_released_however_a_request_ends(
+    guarded: GuardedProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(passing, "FOLDED_ALL_MAX_BYTES", len(HELLO))
+    monkeypatch.setattr(forwarding, "FOLDED_ALL_MAX_BYTES", len(HELLO))
 
     async def scenario() -> None:
-        place.guard.capacity.limits = RequestLimits(body_timeout_s=0.05)
-        assert (await Client(HELLO, is_whole=False).call(place)).error == (408, "body_timeout")
-        place.guard.capacity.limits = RequestLimits()
-        place.upstream.script = lambda _, wire: wire.socket.shutdown(2)
-        assert (await Client(HELLO).call(place)).error == (502, "upstream_broken")
-        asked = threading.Event()
+        guarded.guard.capacity.limits = RequestLimits(body_timeout_s=0.05)
+        assert (await Client(HELLO, is_whole=False).call(guarded)).error == (408, "body_timeout")
+        guarded.guard.capacity.limits = RequestLimits()
+        guarded.upstream.script = lambda _, wire: wire.socket.shutdown(2)
+        assert (await Client(HELLO).call(guarded)).error == (502, "upstream_broken")
+        received = threading.Event()
 
-        def script(given: Asked, wire: Wire) -> None:
-            asked.set()
-            silent(given, wire)
+        def script(request: RawRequest, wire: Wire) -> None:
+            received.set()
+            silent(request, wire)
 
-        place.upstream.script = script
+        guarded.upstream.script = script
         leaving = Client(HELLO)
-        call = asyncio.create_task(leaving.call(place))
-        await asyncio.to_thread(asked.wait, WAIT_S)
+        call = asyncio.create_task(leaving.call(guarded))
+        await asyncio.to_thread(received.wait, WAIT_S)
         leaving.gone.set()
         await call
         assert leaving.sent == []
-        place.upstream.script = lambda _, wire: wire.answer()
-        assert (await Client(HELLO).call(place)).receipt["reason"] is None
+        guarded.upstream.script = lambda _, wire: wire.answer()
+        assert (await Client(HELLO).call(guarded)).receipt["reason"] is None
 
-    run(scenario, place)
+    run(scenario, guarded)
 
 
-def test_a_request_that_is_sent_takes_no_room_while_the_model_thinks(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(passing, "FOLDED_ALL_MAX_BYTES", len(HELLO))
-    asked, answer = threading.Event(), threading.Event()
+def test_a_request_that_was_sent_uses_no_byte_budget(guarded: GuardedProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarding, "FOLDED_ALL_MAX_BYTES", len(HELLO))
+    received, may_respond = threading.Event(), threading.Event()
 
-    def script(_: Asked, wire: Wire) -> None:
-        if not asked.is_set():
-            asked.set()
-            assert answer.wait(WAIT_S)
+    def script(_: RawRequest, wire: Wire) -> None:
+        if not received.is_set():
+            received.set()
+            assert may_respond.wait(WAIT_S)
         wire.answer()
 
-    place.upstream.script = script
+    guarded.upstream.script = script
 
     async def scenario() -> None:
-        thinking = asyncio.create_task(Client(HELLO).call(place))
-        await asyncio.to_thread(asked.wait, WAIT_S)
-        assert (await Client(HELLO).call(place)).receipt["reason"] is None
-        answer.set()
+        thinking = asyncio.create_task(Client(HELLO).call(guarded))
+        await asyncio.to_thread(received.wait, WAIT_S)
+        assert (await Client(HELLO).call(guarded)).receipt["reason"] is None
+        may_respond.set()
         assert (await thinking).receipt["reason"] is None
 
-    run(scenario, place)
+    run(scenario, guarded)
 
 
 class SlowStore(MemoryStore):
@@ -351,63 +348,63 @@ class SlowStore(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.may_find = asyncio.Event()
+        self.may_answer = asyncio.Event()
 
     async def find(self, owner: str, session_id: str) -> SessionKey | None:
-        await self.may_find.wait()
+        await self.may_answer.wait()
         return await super().find(owner, session_id)
 
 
-def test_requests_whose_session_is_still_looked_for_are_kept_as_long_as_there_is_room(
+def test_requests_that_wait_for_their_session_are_bounded(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    named = '{"session_id":"sess_0123456789abcdef"}'
+    ids = '{"session_id":"sess_0123456789abcdef"}'
     call = {"type": "tool_use", "id": "1", "name": "context_branch_status", "input": {}}
-    result = {"type": "tool_result", "tool_use_id": "1", "content": named}
+    result = {"type": "tool_result", "tool_use_id": "1", "content": ids}
     turns = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
     body = json.dumps({"messages": turns}).encode()
-    monkeypatch.setattr(receipts, "WAITING_MAX_BYTES", 2 * len(body))
+    monkeypatch.setattr(session_reports, "WAITING_MAX_BYTES", 2 * len(body))
     store = SlowStore()
-    with closing(Place(store)) as place:
+    with closing(GuardedProxy(store)) as guarded:
 
         async def scenario() -> None:
             for _ in range(3):
-                assert (await Client(body).call(place)).receipt["reason"] is None
+                assert (await Client(body).call(guarded)).receipt["reason"] is None
             assert capfd.readouterr().err.count("proxy.receipt_lost") == 1
-            store.may_find.set()
+            store.may_answer.set()
 
-        run(scenario, place)
+        run(scenario, guarded)
 
 
 @covers("proxy.md#laws")
-def test_a_bug_in_folding_breaks_no_request(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_in_folding_breaks_no_request(guarded: GuardedProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_body: bytes, _api: str) -> None:
         raise RecursionError
 
-    monkeypatch.setattr(passing, "project_body", broken)
+    monkeypatch.setattr(forwarding, "project_body", broken)
 
     async def scenario() -> None:
-        client = await Client(HELLO).call(place)
+        client = await Client(HELLO).call(guarded)
         assert (client.sent[0]["status"], client.receipt["reason"]) == (200, "failed")
-        assert place.upstream.next().body == HELLO
+        assert guarded.upstream.next().body == HELLO
 
-    run(scenario, place)
+    run(scenario, guarded)
 
 
-def test_a_cancelled_exchange_is_cut_and_not_ended(place: Place) -> None:
-    def script(_: Asked, wire: Wire) -> None:
+def test_a_cancelled_exchange_does_not_end_the_response_properly(guarded: GuardedProxy) -> None:
+    def script(_: RawRequest, wire: Wire) -> None:
         wire.begin("Content-Type: text/event-stream")
         wire.chunk(b"data: 1\n\n")
         wire.is_closed()
 
-    place.upstream.script = script
+    guarded.upstream.script = script
 
     async def scenario() -> None:
         client = Client(HELLO)
-        call = asyncio.create_task(client.call(place))
+        call = asyncio.create_task(client.call(guarded))
         await client.started.wait()
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
         assert not client.is_complete
 
-    run(scenario, place)
+    run(scenario, guarded)

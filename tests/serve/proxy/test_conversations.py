@@ -1,4 +1,4 @@
-"""What the proxy remembers of conversations: masked results, cold results, and requests that only count."""
+"""What the proxy remembers of conversations: results that hosts clear, results that it leaves out, token counts."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from contextfold.fold.ports.left_out_results import (
 )
 from contextfold.fold.service.stored_results import LeftOutResultsInStore
 from contextfold.serve.proxy.conversations import conversation_of
-from contextfold.stores.memory import MemoryStore
-from tests.fold.messages.projecting import Message, answered, asked, back, branch, say, work
-from tests.serve.proxy.test_bounds import MESSAGES, Client, Place
+from tests.fold.messages.short_histories import Message, branch, model_turn, return_turn, say, tool_results, work
+from tests.serve.proxy.test_bounds import MESSAGES, Client, GuardedProxy
 from tests.support.clauses import covers
 from tests.support.known_secrets import known_secrets
+from tests.support.memory_store import MemoryStore
 
 SECRET = known_secrets(1)[0]
 LONG = f"{SECRET.text}\n" + "line\n" * 900
@@ -41,46 +41,49 @@ class Clock:
         return self.now
 
 
-class Proxied:
-    """One proxy with a clock that only tests move."""
+class ProxyWithClock:
+    """A proxy with a clock that only the test advances."""
 
     def __init__(self, store: LeftOutResultsInStore | None, clock: Clock | None = None) -> None:
         self.clock = clock or Clock()
-        self.place = Place(proxied={"left_out": store, "clock": self.clock})
+        self.guarded = GuardedProxy(proxy_options={"left_out": store, "clock": self.clock})
 
-    async def ask(
+    async def request(
         self, messages: list[Message], *headers: tuple[bytes, bytes], path: str = "", **members: Any
     ) -> Client:
         name = "contents" if "gemini" in path else "messages"
         client = Client(json.dumps({"model": MODEL, name: messages, **members}).encode(), path=path or MESSAGES)
         client.scope["headers"] += headers
-        await client.call(self.place)
-        # What is noted behind an answer is done before the next request.
-        await asyncio.gather(*self.place.proxy._folding._notes)
+        await client.call(self.guarded)
+        # What is stored after the response is stored before the next request.
+        await asyncio.gather(*self.guarded.proxy._folding._notes)
         return client
 
     def sent(self, name: str = "messages") -> list[Message]:
-        sent: list[Message] = json.loads(self.place.upstream.next().body)[name]
+        sent: list[Message] = json.loads(self.guarded.upstream.next().body)[name]
         return sent
 
 
-def proxied(scenario: Any, store: LeftOutResultsInStore | None = None) -> None:
-    proxy = Proxied(store)
+def run_with_proxy(scenario: Any, store: LeftOutResultsInStore | None = None) -> None:
+    proxy = ProxyWithClock(store)
 
     async def main() -> None:
         try:
             await scenario(proxy)
         finally:
-            await proxy.place.proxy.close()
+            await proxy.guarded.proxy.close()
 
-    with closing(proxy.place):
+    with closing(proxy.guarded):
         asyncio.run(main())
 
 
 def history(*ids: str) -> list[Message]:
     messages = say("go")
-    for each in ids:
-        messages += [*asked("anthropic", (each, "Read")), *answered("anthropic", (each, f"{each} {LONG}"))]
+    for call_id in ids:
+        messages += [
+            *model_turn("anthropic", (call_id, "Read")),
+            *tool_results("anthropic", (call_id, f"{call_id} {LONG}")),
+        ]
     return messages
 
 
@@ -89,17 +92,17 @@ def stubs(messages: Sequence[Message]) -> list[str]:
     return [block["content"] for block in blocks if str(block.get("content")).startswith("[contextfold:")]
 
 
-def test_old_results_are_left_out_after_a_pause_and_stay_so() -> None:
+def test_old_results_are_left_out_after_a_pause_and_in_later_requests() -> None:
     store = LeftOutResultsInStore(MemoryStore())
 
-    async def scenario(proxy: Proxied) -> None:
-        await proxy.ask(history("a", "b", "c"))
+    async def scenario(proxy: ProxyWithClock) -> None:
+        await proxy.request(history("a", "b", "c"))
         assert stubs(proxy.sent()) == []
         proxy.clock.now += 299
-        await proxy.ask(history("a", "b", "c"))
+        await proxy.request(history("a", "b", "c"))
         assert stubs(proxy.sent()) == []
         proxy.clock.now += 301
-        client = await proxy.ask(history("a", "b", "c"))
+        client = await proxy.request(history("a", "b", "c"))
         (stub,) = stubs(proxy.sent())
         assert client.receipt["results_left_out"] == 1
         result_id = stub.split('"')[1]
@@ -108,39 +111,39 @@ def test_old_results_are_left_out_after_a_pause_and_stay_so() -> None:
         assert text.endswith("line\n" * 900)
         assert SECRET.value not in text
         assert await store.text("somebody", result_id) is None
-        await proxy.ask(history("a", "b", "c", "d", "e"))
+        await proxy.request(history("a", "b", "c", "d", "e"))
         assert stubs(proxy.sent()) == [stub]
 
-    async def after_a_restart(proxy: Proxied) -> None:
-        await proxy.ask(history("a", "b", "c", "d", "e", "f"))
+    async def after_a_restart(proxy: ProxyWithClock) -> None:
+        await proxy.request(history("a", "b", "c", "d", "e", "f"))
         assert len(stubs(proxy.sent())) == 1
 
-    proxied(scenario, store)
-    proxied(after_a_restart, store)
+    run_with_proxy(scenario, store)
+    run_with_proxy(after_a_restart, store)
 
 
 def test_two_daemons_and_a_restarted_one_send_the_same_bytes() -> None:
-    """Requests go to either daemon by turns; the ports in both cache what they know, each for itself."""
+    """Requests alternate between two daemons, each of which has a cache of its own."""
     store, clock = MemoryStore(), Clock()
     ids = [f"call_{number}" for number in range(12)]
 
     async def scenario() -> None:
-        daemons = [Proxied(LeftOutResultsInStore(store, clock=clock), clock) for _ in range(2)]
-        restarted = Proxied(LeftOutResultsInStore(store, clock=clock), clock)
+        daemons = [ProxyWithClock(LeftOutResultsInStore(store, clock=clock), clock) for _ in range(2)]
+        restarted = ProxyWithClock(LeftOutResultsInStore(store, clock=clock), clock)
         before: list[Message] = []
         for number in range(3, len(ids) + 1):
             # Two pauses outlive the prompt cache; the other requests follow within seconds.
             is_cold = number in (5, 9)
             clock.now += 900 if is_cold else 7
             daemon = restarted if number == 8 else daemons[number % 2]
-            await daemon.ask(history(*ids[:number]))
+            await daemon.request(history(*ids[:number]))
             sent = daemon.sent()
             assert is_cold or sent[: len(before)] == before
             before = sent
         assert len(stubs(before)) == 7
         for daemon in (*daemons, restarted):
-            await daemon.place.proxy.close()
-            daemon.place.close()
+            await daemon.guarded.proxy.close()
+            daemon.guarded.close()
 
     asyncio.run(scenario())
 
@@ -153,45 +156,47 @@ def test_two_daemons_and_a_restarted_one_send_the_same_bytes() -> None:
         ([], {"system": [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "ttl": "1h"}}]}, False),
     ],
 )
-def test_a_header_or_a_longer_cache_makes_results_stay(
+def test_a_header_or_a_longer_prompt_cache_prevents_leaving_out_results(
     headers: list[tuple[bytes, bytes]], members: Mapping[str, Any], has_stubs: bool
 ) -> None:
-    async def scenario(proxy: Proxied) -> None:
-        await proxy.ask(history("a", "b", "c"), *headers, **members)
+    async def scenario(proxy: ProxyWithClock) -> None:
+        await proxy.request(history("a", "b", "c"), *headers, **members)
         proxy.sent()
         proxy.clock.now += 600
-        await proxy.ask(history("a", "b", "c"), *headers, **members)
+        await proxy.request(history("a", "b", "c"), *headers, **members)
         assert bool(stubs(proxy.sent())) == has_stubs
 
-    proxied(scenario)
+    run_with_proxy(scenario)
 
 
 @covers("proxy.md#cold-results")
-@pytest.mark.parametrize(("read", "is_warm"), [(2_200, True), (300, False)])
-def test_a_prompt_that_was_still_cached_corrects_how_long_its_cache_is_taken_to_live(read: int, is_warm: bool) -> None:
-    """What the provider reads in front of the model's first words may be another conversation's."""
+@pytest.mark.parametrize(("cached_tokens", "is_warm"), [(2_200, True), (300, False)])
+def test_a_prompt_cache_that_lives_longer_than_assumed_corrects_the_assumed_life(
+    cached_tokens: int, is_warm: bool
+) -> None:
+    """A small number of cached tokens may come from another conversation, and proves nothing."""
     store, clock = MemoryStore(), Clock()
 
     async def scenario() -> None:
-        daemons = [Proxied(LeftOutResultsInStore(store, clock=clock), clock) for _ in range(2)]
-        usage = {"input_tokens": 2_300 - read, "cache_read_input_tokens": read, "output_tokens": 5}
+        daemons = [ProxyWithClock(LeftOutResultsInStore(store, clock=clock), clock) for _ in range(2)]
+        usage = {"input_tokens": 2_300 - cached_tokens, "cache_read_input_tokens": cached_tokens, "output_tokens": 5}
         answer = json.dumps({"type": "message", "role": "assistant", "content": [], "usage": usage}).encode()
         for daemon in daemons:
-            daemon.place.upstream.script = lambda _, wire: wire.answer(answer)
+            daemon.guarded.upstream.script = lambda _, wire: wire.answer(answer)
         steps = [(0, "ab", 0), (400, "ab", 0), (399, "abc", 0 if is_warm else 1), (402, "abc", 1)]
         for number, (pause_s, ids, left_out) in enumerate(steps):
             clock.now += pause_s
             daemon = daemons[number // 2]
-            await daemon.ask(history(*ids))
+            await daemon.request(history(*ids))
             assert len(stubs(daemon.sent())) == left_out
         for daemon in daemons:
-            await daemon.place.proxy.close()
-            daemon.place.close()
+            await daemon.guarded.proxy.close()
+            daemon.guarded.close()
 
     asyncio.run(scenario())
 
 
-class UnavailableForTexts(LeftOutResultsInStore):
+class UnavailableForResults(LeftOutResultsInStore):
     async def keep(
         self,
         owner: str,
@@ -202,7 +207,7 @@ class UnavailableForTexts(LeftOutResultsInStore):
         raise StoreUnavailable("away")
 
 
-class Unavailable(UnavailableForTexts):
+class Unavailable(UnavailableForResults):
     async def remembered(self, owner: str, conversation: str) -> ConversationRecord:
         raise StoreUnavailable("away")
 
@@ -218,63 +223,63 @@ class Unavailable(UnavailableForTexts):
         raise StoreUnavailable("away")
 
 
-@pytest.mark.parametrize("store", [UnavailableForTexts, Unavailable])
-def test_what_cannot_be_stored_is_not_left_out(store: type[LeftOutResultsInStore]) -> None:
-    async def scenario(proxy: Proxied) -> None:
+@pytest.mark.parametrize("store", [UnavailableForResults, Unavailable])
+def test_a_result_that_cannot_be_stored_is_not_left_out(store: type[LeftOutResultsInStore]) -> None:
+    async def scenario(proxy: ProxyWithClock) -> None:
         for _ in range(2):
-            client = await proxy.ask(history("a", "b", "c"))
+            client = await proxy.request(history("a", "b", "c"))
             assert client.is_complete
             assert stubs(proxy.sent()) == []
             proxy.clock.now += 9_999
 
-    proxied(scenario, store(MemoryStore()))
+    run_with_proxy(scenario, store(MemoryStore()))
 
 
-def test_a_result_that_the_host_masks_later_undoes_no_fold() -> None:
-    async def scenario(proxy: Proxied) -> None:
+def test_a_result_that_the_host_clears_later_stays_folded() -> None:
+    async def scenario(proxy: ProxyWithClock) -> None:
         inside = work("anthropic", "w")
-        whole = [*say("go"), *branch("anthropic", "br_1"), *inside, *back("anthropic", "br_1")]
-        await proxy.ask(whole)
+        whole = [*say("go"), *branch("anthropic", "br_1"), *inside, *return_turn("anthropic", "br_1")]
+        await proxy.request(whole)
         assert len(proxy.sent()) == len(whole) - len(inside)
         masked = [
             *say("go"),
             *branch("anthropic", "br_1", "[cleared]"),
             *inside,
-            *back("anthropic", "br_1", "[cleared]"),
+            *return_turn("anthropic", "br_1", "[cleared]"),
         ]
-        client = await proxy.ask(masked)
+        client = await proxy.request(masked)
         assert len(proxy.sent()) == len(whole) - len(inside)
         assert client.receipt["reason"] is None
 
-    proxied(scenario)
+    run_with_proxy(scenario)
 
 
 def test_tokens_are_counted_for_the_folded_request() -> None:
-    async def scenario(proxy: Proxied) -> None:
+    async def scenario(proxy: ProxyWithClock) -> None:
         inside = work("anthropic", "w")
-        whole = [*say("go"), *branch("anthropic", "br_1"), *inside, *back("anthropic", "br_1")]
-        client = await proxy.ask(whole, path=COUNT)
+        whole = [*say("go"), *branch("anthropic", "br_1"), *inside, *return_turn("anthropic", "br_1")]
+        client = await proxy.request(whole, path=COUNT)
         assert len(proxy.sent()) == len(whole) - len(inside)
         assert client.receipt["turns_dropped"] == 1
 
-    proxied(scenario)
+    run_with_proxy(scenario)
 
 
 def test_requests_to_gemini_are_folded() -> None:
-    async def scenario(proxy: Proxied) -> None:
+    async def scenario(proxy: ProxyWithClock) -> None:
         inside = work("gemini", "w")
-        whole = [*say("go", "gemini"), *branch("gemini", "br_1"), *inside, *back("gemini", "br_1")]
-        client = await proxy.ask(whole, path=GEMINI)
+        whole = [*say("go", "gemini"), *branch("gemini", "br_1"), *inside, *return_turn("gemini", "br_1")]
+        client = await proxy.request(whole, path=GEMINI)
         assert len(proxy.sent("contents")) == len(whole) - len(inside)
         assert client.receipt["turns_dropped"] == 1
 
-    proxied(scenario)
+    run_with_proxy(scenario)
 
 
-def test_a_conversation_is_the_hosts_or_begins_with_the_same_words() -> None:
+def test_a_conversation_is_identified_by_the_hosts_headers_or_its_first_message() -> None:
     def of(body: Any, **headers: str) -> Any:
-        named = {name.replace("_", "-").encode(): [value.encode()] for name, value in headers.items()}
-        return conversation_of(named, "anthropic", json.dumps(body).encode())
+        by_name = {name.replace("_", "-").encode(): [value.encode()] for name, value in headers.items()}
+        return conversation_of(by_name, "anthropic", json.dumps(body).encode())
 
     marked = [{"type": "text", "text": "go", "cache_control": {"type": "ephemeral"}}]
     first, later = {"messages": say("go")}, {"messages": [{"role": "user", "content": marked}, *work("anthropic", "w")]}
@@ -286,5 +291,5 @@ def test_a_conversation_is_the_hosts_or_begins_with_the_same_words() -> None:
     assert main.parent_id is None
     child = of(first, x_claude_code_session_id="s", x_claude_code_agent_id="a")
     assert (child.id != main.id, child.parent_id) == (True, main.id)
-    below = of(first, x_claude_code_session_id="s", x_claude_code_agent_id="b", x_claude_code_parent_agent_id="a")
-    assert below.parent_id == child.id
+    grandchild = of(first, x_claude_code_session_id="s", x_claude_code_agent_id="b", x_claude_code_parent_agent_id="a")
+    assert grandchild.parent_id == child.id

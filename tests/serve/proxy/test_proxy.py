@@ -1,4 +1,4 @@
-"""The proxy of the daemon, between real sockets: which paths, headers and answers pass, and how."""
+"""Which paths, headers and responses the proxy forwards, over real sockets."""
 
 from __future__ import annotations
 
@@ -10,18 +10,27 @@ from contextlib import closing
 
 import pytest
 
-from tests.serve.proxy.proxying import KEY, MESSAGES, Place, answer_on, begin, error_of, place, running
-from tests.serve.proxy.raw_upstream import WAIT_S, Asked, Wire
+from tests.serve.proxy.proxy_daemon import (
+    KEY,
+    MESSAGES,
+    ProxyDaemon,
+    begin,
+    error_of,
+    proxy,
+    read_response,
+    shared_proxy,
+)
+from tests.serve.proxy.raw_upstream import WAIT_S, RawRequest, Wire
 from tests.support.clauses import covers
 from tests.support.daemon import Http
 
-__all__ = ["place", "running"]
+__all__ = ["proxy", "shared_proxy"]
 
 
 class TestPaths:
     @covers("proxy.md#routes", "proxy.md#upstreams")
     @pytest.mark.parametrize(
-        ("asked", "target"),
+        ("path", "target"),
         [
             ("/proxy/anthropic/v1/models", "/v1/models"),
             ("/proxy/anthropic/", "/"),
@@ -32,9 +41,9 @@ class TestPaths:
             ("/proxy/openai/v1/v1/x", "/v1/v1/x"),
         ],
     )
-    def test_a_path_goes_below_the_upstreams_as_it_was_written(self, place: Place, asked: str, target: str) -> None:
-        assert place.ask("GET", asked).status == 200
-        assert place.upstream.next().line == f"GET {target} HTTP/1.1"
+    def test_a_path_is_appended_to_the_upstreams_unchanged(self, proxy: ProxyDaemon, path: str, target: str) -> None:
+        assert proxy.request("GET", path).status == 200
+        assert proxy.upstream.next().line == f"GET {target} HTTP/1.1"
 
     @covers("proxy.md#upstreams")
     @pytest.mark.parametrize("prefix", ["/proxy/anthropic/", "/proxy/openai/v1/"])
@@ -45,35 +54,35 @@ class TestPaths:
             "%252e%252e/x", "a%252f..%252fb", "a\\..\\b", "a%5c..%5cb", "..;/x", "..%3bx=1/y", "%25252525252e/x",
         ],
     )  # fmt: skip
-    def test_a_path_that_could_lead_out_is_refused_and_not_sent(self, place: Place, prefix: str, path: str) -> None:
-        assert error_of(place.ask("GET", prefix + path)) == (400, "bad_request")
-        assert place.upstream.asked.empty()
+    def test_a_path_that_could_leave_the_upstreams_is_refused(self, proxy: ProxyDaemon, prefix: str, path: str) -> None:
+        assert error_of(proxy.request("GET", prefix + path)) == (400, "bad_request")
+        assert proxy.upstream.requests.empty()
 
     @pytest.mark.parametrize("path", ["/proxy%2fanthropic/x", "/proxy/anthropi%63/x", "/pro%78y/openai/v1/x"])
-    def test_the_beginning_must_be_spelled_plainly(self, place: Place, path: str) -> None:
-        assert error_of(place.ask("GET", path)) == (400, "bad_request")
-        assert place.upstream.asked.empty()
+    def test_an_escaped_path_prefix_is_refused(self, proxy: ProxyDaemon, path: str) -> None:
+        assert error_of(proxy.request("GET", path)) == (400, "bad_request")
+        assert proxy.upstream.requests.empty()
 
     @covers("proxy.md#upstreams")
     @pytest.mark.parametrize("path", ["/proxy/", "/proxy/x/y", "/proxy/openai/models", "/proxy"])
-    def test_there_is_no_other_upstream(self, place: Place, path: str) -> None:
-        assert error_of(place.ask("GET", path)) == (404, "not_found")
-        assert place.upstream.asked.empty()
+    def test_an_unknown_upstream_is_not_found(self, proxy: ProxyDaemon, path: str) -> None:
+        assert error_of(proxy.request("GET", path)) == (404, "not_found")
+        assert proxy.upstream.requests.empty()
 
     @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"])
-    def test_every_method_passes(self, place: Place, method: str) -> None:
-        reply = place.ask(method, "/proxy/anthropic/v1/files/1")
+    def test_every_method_is_forwarded(self, proxy: ProxyDaemon, method: str) -> None:
+        reply = proxy.request(method, "/proxy/anthropic/v1/files/1")
         assert (reply.status, "x-context-fold" in reply.headers) == (200, False)
-        assert place.upstream.next().line == f"{method} /v1/files/1 HTTP/1.1"
+        assert proxy.upstream.next().line == f"{method} /v1/files/1 HTTP/1.1"
 
-    def test_no_tunnel_is_made(self, place: Place) -> None:
-        with place.connect() as client:
+    def test_connect_is_refused(self, proxy: ProxyDaemon) -> None:
+        with proxy.connect() as client:
             client.sendall(b"CONNECT /proxy/anthropic/x HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert answer_on(client).status == 405
-        assert place.upstream.asked.empty()
+            assert read_response(client).status == 405
+        assert proxy.upstream.requests.empty()
 
     @covers("proxy.md#routes")
-    def test_what_is_folded_is_what_the_page_says(self, place: Place) -> None:
+    def test_only_the_documented_paths_are_folded(self, proxy: ProxyDaemon) -> None:
         for path in (
             MESSAGES,
             f"{MESSAGES}?beta=true",
@@ -81,7 +90,7 @@ class TestPaths:
             "/proxy/openai/v1/responses",
             f"{MESSAGES}/count_tokens",
         ):
-            assert json.loads(place.post(path=path).headers["x-context-fold"]).keys() == {
+            assert json.loads(proxy.post(path=path).headers["x-context-fold"]).keys() == {
                 "tokens_before",
                 "tokens_after",
                 "turns_dropped",
@@ -95,13 +104,13 @@ class TestPaths:
             "/proxy/anthropic/v1/mess%61ges",
             "/proxy/openai/v1/x",
         ):
-            assert "x-context-fold" not in place.post(path=path).headers
-        assert "x-context-fold" not in place.ask("GET", MESSAGES).headers
+            assert "x-context-fold" not in proxy.post(path=path).headers
+        assert "x-context-fold" not in proxy.request("GET", MESSAGES).headers
 
 
 class TestHeaders:
     @covers("proxy.md#credentials")
-    def test_a_request_keeps_its_headers_but_those_of_the_connection_and_ours(self, place: Place) -> None:
+    def test_a_request_loses_only_the_connections_headers_and_ours(self, proxy: ProxyDaemon) -> None:
         sent = {
             "Authorization": "Bearer provider",
             "x-api-key": KEY,
@@ -119,15 +128,15 @@ class TestHeaders:
             "X-Context-Token": "t",
             "x-context-anything": "u",
         }
-        with closing(Http(place.port)) as client:
+        with closing(Http(proxy.port)) as client:
             assert client.ask("PUT", "/proxy/openai/v1/x", b"body", sent).status == 200
-        assert sorted(place.upstream.next().headers) == [
+        assert sorted(proxy.upstream.next().headers) == [
             ("accept-encoding", "br, gzip;q=0.8, zstd"),
             ("anthropic-beta", "a,b"),
             ("authorization", "Bearer provider"),
             ("content-length", "4"),
             ("cookie", "a=1"),
-            ("host", f"127.0.0.1:{place.upstream.port}"),
+            ("host", f"127.0.0.1:{proxy.upstream.port}"),
             ("user-agent", "agent/1"),
             ("x-api-key", KEY),
         ]
@@ -141,15 +150,15 @@ class TestHeaders:
             ("gzip;q=0.5", "gzip;q=0.5"),
         ],
     )
-    def test_where_we_read_along_only_what_we_can_read_is_accepted(
-        self, place: Place, accepted: str, sent: str
+    def test_only_encodings_that_the_proxy_can_read_are_accepted_on_folded_paths(
+        self, proxy: ProxyDaemon, accepted: str, sent: str
     ) -> None:
-        place.post(accept_encoding=accepted)
-        assert place.upstream.next().header("accept-encoding") == [sent]
+        proxy.post(accept_encoding=accepted)
+        assert proxy.upstream.next().header("accept-encoding") == [sent]
 
     @covers("proxy.md#streams")
-    def test_an_answer_keeps_all_but_those_of_the_connection(self, place: Place) -> None:
-        given = (
+    def test_a_response_loses_only_the_connections_headers(self, proxy: ProxyDaemon) -> None:
+        passed_headers = (
             "Date: Thu, 01 Jan 1970 00:00:00 GMT",
             "Server: theirs",
             "Cache-Control: public",
@@ -158,36 +167,38 @@ class TestHeaders:
             "request-id: req_1",
             "x-ratelimit-left: 7",
         )
-        of_connection = (
+        connection_headers = (
             "Connection: keep-alive, X-Hop",
             "X-Hop: 1",
             "Keep-Alive: timeout=5",
             "Proxy-Authenticate: Basic",
         )
-        place.upstream.script = lambda _, wire: wire.answer(b"{}", *given, *of_connection)
-        connection = http.client.HTTPConnection("127.0.0.1", place.port, timeout=WAIT_S)
+        proxy.upstream.script = lambda _, wire: wire.answer(b"{}", *passed_headers, *connection_headers)
+        connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=WAIT_S)
         with closing(connection):
             connection.request("GET", "/proxy/anthropic/x")
             answer = connection.getresponse()
             names = [f"{name}: {value}" for name, value in answer.getheaders()]
-        assert sorted(name.lower() for name in names) == sorted(name.lower() for name in (*given, "Content-Length: 2"))
+        assert sorted(name.lower() for name in names) == sorted(
+            name.lower() for name in (*passed_headers, "Content-Length: 2")
+        )
 
-    def test_cookies_are_not_kept(self, place: Place) -> None:
-        place.upstream.script = lambda _, wire: wire.answer(b"{}", "Set-Cookie: a=1; Path=/")
+    def test_cookies_are_not_stored(self, proxy: ProxyDaemon) -> None:
+        proxy.upstream.script = lambda _, wire: wire.answer(b"{}", "Set-Cookie: a=1; Path=/")
         for _ in range(2):
-            place.ask("GET", "/proxy/anthropic/x")
-            assert place.upstream.next().header("cookie") == []
+            proxy.request("GET", "/proxy/anthropic/x")
+            assert proxy.upstream.next().header("cookie") == []
 
-    def test_a_receipt_of_somebody_else_is_not_taken_for_ours(self, place: Place) -> None:
-        place.upstream.script = lambda _, wire: wire.answer(b"{}", "X-Context-Fold: theirs")
-        assert json.loads(place.post().headers["x-context-fold"])["reason"] is None
-        assert place.ask("GET", "/proxy/anthropic/x").headers["x-context-fold"] == "theirs"
+    def test_an_upstreams_fold_receipt_is_replaced_on_folded_paths_only(self, proxy: ProxyDaemon) -> None:
+        proxy.upstream.script = lambda _, wire: wire.answer(b"{}", "X-Context-Fold: theirs")
+        assert json.loads(proxy.post().headers["x-context-fold"])["reason"] is None
+        assert proxy.request("GET", "/proxy/anthropic/x").headers["x-context-fold"] == "theirs"
 
 
-class TestAnswers:
+class TestResponses:
     @covers("proxy.md#streams")
     @pytest.mark.parametrize(
-        ("status", "kind", "body"),
+        ("status", "content_type", "body"),
         [
             ("529 Overloaded", "application/json", b'{"type":"error","error":{"type":"overloaded_error"}}'),
             ("500 Internal Server Error", "text/plain; charset=utf-8", b"Internal Server Error"),
@@ -196,86 +207,88 @@ class TestAnswers:
             ("201 Created", "application/octet-stream", bytes(range(256))),
         ],
     )
-    def test_an_answer_is_the_upstreams_to_the_byte(self, place: Place, status: str, kind: str, body: bytes) -> None:
-        headers = (f"Content-Type: {kind}", "Retry-After: 7")
-        place.upstream.script = lambda _, wire: wire.answer(body, *headers, status=status)
-        for reply in (place.post(), place.post(path="/proxy/openai/v1/x")):
+    def test_a_response_passes_unchanged(self, proxy: ProxyDaemon, status: str, content_type: str, body: bytes) -> None:
+        headers = (f"Content-Type: {content_type}", "Retry-After: 7")
+        proxy.upstream.script = lambda _, wire: wire.answer(body, *headers, status=status)
+        for reply in (proxy.post(), proxy.post(path="/proxy/openai/v1/x")):
             assert (reply.status, reply.body) == (int(status[:3]), body)
-            assert (reply.headers["content-type"], reply.headers["retry-after"]) == (kind, "7")
+            assert (reply.headers["content-type"], reply.headers["retry-after"]) == (content_type, "7")
             assert "x-content-type-options" not in reply.headers
 
     @pytest.mark.parametrize("path", [MESSAGES, "/proxy/openai/v1/x"])
     @pytest.mark.parametrize("length", [3, 30])
-    def test_of_two_lengths_that_an_answer_has_the_one_that_counts_is_told(
-        self, place: Place, path: str, length: int
+    def test_a_content_length_beside_chunked_encoding_is_dropped(
+        self, proxy: ProxyDaemon, path: str, length: int
     ) -> None:
-        def script(_: Asked, wire: Wire) -> None:
+        def script(_: RawRequest, wire: Wire) -> None:
             wire.begin(f"Content-Length: {length}")
             wire.chunk(b"hello")
             wire.chunk(b"")
 
-        place.upstream.script = script
-        reply = place.post(path=path)
+        proxy.upstream.script = script
+        reply = proxy.post(path=path)
         assert (reply.status, reply.body, "content-length" in reply.headers) == (200, b"hello", False)
 
     @covers("proxy.md#upstreams")
-    def test_a_redirect_is_told_and_not_followed(self, place: Place) -> None:
-        place.upstream.script = lambda _, wire: wire.answer(
+    def test_a_redirect_is_passed_on_and_not_followed(self, proxy: ProxyDaemon) -> None:
+        proxy.upstream.script = lambda _, wire: wire.answer(
             b"", "Location: /elsewhere", status="307 Temporary Redirect"
         )
-        reply = place.post()
+        reply = proxy.post()
         assert (reply.status, reply.headers["location"]) == (307, "/elsewhere")
-        place.upstream.next()
-        assert place.upstream.asked.empty()
+        proxy.upstream.next()
+        assert proxy.upstream.requests.empty()
 
-    def test_an_encoded_answer_stays_encoded(self, place: Place) -> None:
+    def test_a_compressed_response_stays_compressed(self, proxy: ProxyDaemon) -> None:
         body = gzip.compress(b"{}")
-        place.upstream.script = lambda _, wire: wire.answer(body, "Content-Encoding: gzip")
-        assert place.post(accept_encoding="gzip").body == body
+        proxy.upstream.script = lambda _, wire: wire.answer(body, "Content-Encoding: gzip")
+        assert proxy.post(accept_encoding="gzip").body == body
 
     @covers("proxy.md#streams")
     @pytest.mark.parametrize("path", [MESSAGES, "/proxy/openai/v1/x"])
-    @pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
-    def test_each_part_of_an_answer_arrives_before_the_next_is_sent(self, place: Place, path: str, kind: str) -> None:
+    @pytest.mark.parametrize("content_type", ["text/event-stream", "application/json"])
+    def test_each_part_of_a_response_arrives_before_the_next_is_sent(
+        self, proxy: ProxyDaemon, path: str, content_type: str
+    ) -> None:
         arrived = queue.Queue[bytes]()
 
-        def script(_: Asked, wire: Wire) -> None:
-            wire.begin(f"Content-Type: {kind}")
+        def script(_: RawRequest, wire: Wire) -> None:
+            wire.begin(f"Content-Type: {content_type}")
             for number in range(3):
                 wire.chunk(b"part %d\n" % number)
                 assert arrived.get(timeout=WAIT_S) == b"part %d\n" % number
             wire.chunk(b"")
 
-        place.upstream.script = script
-        with place.connect() as client:
+        proxy.upstream.script = script
+        with proxy.connect() as client:
             begin(client, path)
-            answer = answer_on(client)
+            answer = read_response(client)
             for _ in range(3):
                 arrived.put(answer.readline())
             assert answer.read() == b""
 
-    def test_each_part_of_a_request_arrives_before_the_next_is_sent(self, place: Place) -> None:
+    def test_each_part_of_a_request_arrives_before_the_next_is_sent(self, proxy: ProxyDaemon) -> None:
         arrived = queue.Queue[bytes]()
 
-        def script(_asked: Asked, wire: Wire) -> None:
+        def script(_request: RawRequest, wire: Wire) -> None:
             for _ in range(3):
                 arrived.put(wire.part())
             assert wire.part() == b""
             wire.answer()
 
-        place.upstream.script_of_head = script
-        with place.connect() as client:
+        proxy.upstream.script_of_head = script
+        with proxy.connect() as client:
             head = "POST /proxy/anthropic/v1/files HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
             client.sendall(head.encode())
             for number in range(3):
                 client.sendall(b"6\r\npart %d\r\n" % number)
                 assert arrived.get(timeout=WAIT_S) == b"part %d" % number
             client.sendall(b"0\r\n\r\n")
-            assert answer_on(client).status == 200
+            assert read_response(client).status == 200
 
-    def test_connections_to_the_upstream_are_used_again(self, place: Place) -> None:
-        place.post()
-        before = place.upstream.connections
+    def test_connections_to_the_upstream_are_reused(self, proxy: ProxyDaemon) -> None:
+        proxy.post()
+        before = proxy.upstream.connections
         for path in (MESSAGES, "/proxy/anthropic/x", MESSAGES):
-            assert place.post(path=path).status == 200
-        assert place.upstream.connections == before
+            assert proxy.post(path=path).status == 200
+        assert proxy.upstream.connections == before

@@ -1,4 +1,4 @@
-"""What is read from a response that passes: each API, streamed or not, compressed or not, cut anywhere, hostile."""
+"""Usage and tool calls are read from responses of each API: streamed, compressed, split anywhere, hostile."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ MIB = 1 << 20
 PIECE_BYTES = 64 * 1024
 
 
-def read(api: str, pieces: bytes | Sequence[bytes], kind: str = JSON, encoding: str = "") -> Usage | None:
-    reader = ResponseReader(api, kind, encoding)
+def read(api: str, pieces: bytes | Sequence[bytes], content_type: str = JSON, encoding: str = "") -> Usage | None:
+    reader = ResponseReader(api, content_type, encoding)
     for piece in [pieces] if isinstance(pieces, bytes) else pieces:
         reader.feed(piece)
     return reader.facts().usage
@@ -49,7 +49,7 @@ ANTHROPIC_USAGE = {
     "output_tokens": 2,
     "service_tier": "standard",
 }
-# A tool's input may be called anything; it is no figure of the provider's.
+# A member `usage` in a tool's input is not the provider's usage.
 ANTHROPIC_BODY = json.dumps(
     {
         "id": "msg_1",
@@ -139,11 +139,11 @@ ANSWERS = [
 
 
 def raw_deflate(data: bytes) -> bytes:
-    packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
-    return packer.compress(data) + packer.flush()
+    compressor = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return compressor.compress(data) + compressor.flush()
 
 
-PACKED: list[tuple[str, Callable[[bytes], bytes]]] = [
+ENCODINGS: list[tuple[str, Callable[[bytes], bytes]]] = [
     ("", bytes),
     ("identity", bytes),
     ("gzip", gzip.compress),
@@ -153,50 +153,54 @@ PACKED: list[tuple[str, Callable[[bytes], bytes]]] = [
 ]
 
 
-@pytest.mark.parametrize(("api", "kind", "answer", "counted"), ANSWERS)
-@pytest.mark.parametrize(("encoding", "pack"), PACKED)
-def test_figures_are_read_from_every_kind_of_answer(  # noqa: PLR0917
-    api: str, kind: str, answer: bytes, counted: Usage, encoding: str, pack: Callable[[bytes], bytes]
+@pytest.mark.parametrize(("api", "content_type", "answer", "usage"), ANSWERS)
+@pytest.mark.parametrize(("encoding", "compress"), ENCODINGS)
+def test_usage_is_read_from_every_kind_of_response(  # noqa: PLR0917
+    api: str, content_type: str, answer: bytes, usage: Usage, encoding: str, compress: Callable[[bytes], bytes]
 ) -> None:
-    packed = pack(answer)
-    assert read(api, packed, kind, encoding) == counted
-    assert read(api, [packed[at : at + 1] for at in range(len(packed))], kind, encoding) == counted
+    compressed = compress(answer)
+    assert read(api, compressed, content_type, encoding) == usage
+    assert read(api, [compressed[at : at + 1] for at in range(len(compressed))], content_type, encoding) == usage
 
 
-@pytest.mark.parametrize(("api", "kind", "answer", "counted"), ANSWERS)
-def test_an_answer_may_be_cut_at_any_place(api: str, kind: str, answer: bytes, counted: Usage) -> None:
-    assert all(read(api, [answer[:at], b"", answer[at:]], kind) == counted for at in range(len(answer)))
+@pytest.mark.parametrize(("api", "content_type", "answer", "usage"), ANSWERS)
+def test_a_response_may_be_split_anywhere(api: str, content_type: str, answer: bytes, usage: Usage) -> None:
+    assert all(read(api, [answer[:at], b"", answer[at:]], content_type) == usage for at in range(len(answer)))
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
-@pytest.mark.parametrize(("api", "kind", "answer", "counted"), [each for each in ANSWERS if each.values[1] == SSE])
-def test_lines_of_a_stream_may_end_in_any_way(api: str, kind: str, answer: bytes, counted: Usage, end: bytes) -> None:
+@pytest.mark.parametrize(
+    ("api", "content_type", "answer", "usage"), [case for case in ANSWERS if case.values[1] == SSE]
+)
+def test_lines_of_a_stream_may_end_in_any_way(
+    api: str, content_type: str, answer: bytes, usage: Usage, end: bytes
+) -> None:
     stream = answer.replace(b"\n", end)
-    assert read(api, stream, kind) == counted
-    assert read(api, [stream[at : at + 1] for at in range(len(stream))], kind) == counted
+    assert read(api, stream, content_type) == usage
+    assert read(api, [stream[at : at + 1] for at in range(len(stream))], content_type) == usage
     # The last event has no blank line after it.
-    assert read(api, stream.rstrip(b"\r\n"), kind) == counted
+    assert read(api, stream.rstrip(b"\r\n"), content_type) == usage
 
 
-def test_data_in_several_lines_is_one_event() -> None:
+def test_an_events_data_may_have_several_lines() -> None:
     lines = json.dumps({"usage": CHAT_USAGE}, indent=1).splitlines()
     for end in ("\n", "\r\n", "\r"):
         stream = "".join(f"data:{line}{end}" for line in lines) + end
         assert read("openai-chat", stream.encode(), SSE) == CHAT
 
 
-def test_a_stream_that_breaks_off_tells_what_it_told() -> None:
-    begun = ANTHROPIC_STREAM[: ANTHROPIC_STREAM.index(b"event: message_delta")]
-    assert read("anthropic", begun, SSE) == Usage(31, 5_000, 220, 2, 200)
-    assert read("anthropic", gzip.compress(begun)[:-12], SSE, "gzip") == Usage(31, 5_000, 220, 2, 200)
+def test_a_stream_that_is_cut_has_the_usage_read_so_far() -> None:
+    first = ANTHROPIC_STREAM[: ANTHROPIC_STREAM.index(b"event: message_delta")]
+    assert read("anthropic", first, SSE) == Usage(31, 5_000, 220, 2, 200)
+    assert read("anthropic", gzip.compress(first)[:-12], SSE, "gzip") == Usage(31, 5_000, 220, 2, 200)
 
 
-def test_an_answer_cut_short_by_the_limit_of_output_still_tells_its_usage() -> None:
+def test_usage_is_read_from_an_incomplete_response() -> None:
     cut = named({"type": "response.incomplete", "response": {"status": "incomplete", "usage": RESPONSES_USAGE}})
     assert read("openai-responses", cut, SSE) == RESPONSES
 
 
-def test_a_provider_that_counts_only_at_the_end_is_believed() -> None:
+def test_usage_in_the_last_event_replaces_zeros_in_the_first() -> None:
     late = named(
         {"type": "message_start", "message": {"usage": {"input_tokens": 0, "output_tokens": 0}}},
         {"type": "message_delta", "usage": ANTHROPIC_USAGE},
@@ -204,9 +208,9 @@ def test_a_provider_that_counts_only_at_the_end_is_believed() -> None:
     assert read("anthropic", late, SSE) == Usage(31, 5_000, 220, 2, 200)
 
 
-def test_more_cached_than_sent_is_taken_as_all_of_it() -> None:
-    odd = {"usage": {"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 30, "cache_write_tokens": 5}}}
-    assert read("openai-chat", json.dumps(odd).encode()) == Usage(0, 10, 0, 0)
+def test_cached_tokens_beyond_the_prompts_count_as_the_whole_prompt() -> None:
+    body = {"usage": {"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 30, "cache_write_tokens": 5}}}
+    assert read("openai-chat", json.dumps(body).encode()) == Usage(0, 10, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -238,19 +242,19 @@ def test_more_cached_than_sent_is_taken_as_all_of_it() -> None:
     ],
 )
 @pytest.mark.parametrize("api", ["anthropic", "openai-responses"])
-def test_what_is_no_figure_tells_nothing(api: str, answer: bytes) -> None:
+def test_a_response_without_valid_figures_has_no_usage(api: str, answer: bytes) -> None:
     assert read(api, answer) is None
     assert read(api, b"data: " + answer + b"\n\n", SSE) is None
 
 
-def test_what_was_packed_in_an_unknown_way_or_badly_tells_nothing() -> None:
-    packed = gzip.compress(CHAT_BODY)
+def test_an_unknown_encoding_or_damaged_data_has_no_usage() -> None:
+    compressed = gzip.compress(CHAT_BODY)
     for encoding in ("br", "zstd", "gzip, gzip", "identity, gzip"):
-        assert read("openai-chat", packed, JSON, encoding) is None
+        assert read("openai-chat", compressed, JSON, encoding) is None
     # This changes a bit of the checksum.
-    spoiled = packed[:-5] + bytes([packed[-5] ^ 1]) + packed[-4:]
-    assert read("openai-chat", spoiled, JSON, "gzip") is None
-    assert read("openai-chat", [spoiled[at : at + 1] for at in range(len(spoiled))], JSON, "gzip") is None
+    damaged = compressed[:-5] + bytes([compressed[-5] ^ 1]) + compressed[-4:]
+    assert read("openai-chat", damaged, JSON, "gzip") is None
+    assert read("openai-chat", [damaged[at : at + 1] for at in range(len(damaged))], JSON, "gzip") is None
     assert read("openai-chat", CHAT_BODY, JSON, "deflate") is None
     assert read("no-such-api", CHAT_BODY) is None
 
@@ -262,21 +266,21 @@ def huge(around: tuple[bytes, bytes], inside: bytes) -> Iterator[bytes]:
     yield around[1]
 
 
-def counted_within(limit: int, pieces: Iterator[bytes], kind: str, encoding: str = "") -> Usage | None:
+def usage_within_memory(limit: int, pieces: Iterator[bytes], content_type: str, encoding: str = "") -> Usage | None:
     """The answer's figures; fails if reading used more than this many bytes in addition to a piece itself."""
     tracemalloc.start()
     try:
-        reader = ResponseReader("openai-chat", kind, encoding)
-        held = 0
+        reader = ResponseReader("openai-chat", content_type, encoding)
+        peak = 0
         for piece in pieces:
             tracemalloc.reset_peak()
             before = tracemalloc.get_traced_memory()[0]
             reader.feed(piece)
-            held = max(held, tracemalloc.get_traced_memory()[1] - before)
+            peak = max(peak, tracemalloc.get_traced_memory()[1] - before)
         usage = reader.facts().usage
     finally:
         tracemalloc.stop()
-    assert held <= limit
+    assert peak <= limit
     return usage
 
 
@@ -291,28 +295,28 @@ TAIL = b'"usage":' + json.dumps(CHAT_USAGE).encode() + b"}"
         pytest.param((b'{"choices":[', b"0]," + TAIL), b'{"token":"a","top":[1,2,3]},', id="logprobs"),
     ],
 )
-def test_an_answer_of_any_length_is_read_in_little_memory(around: tuple[bytes, bytes], inside: bytes) -> None:
+def test_a_long_response_is_read_in_little_memory(around: tuple[bytes, bytes], inside: bytes) -> None:
     limit = 2 * PIECE_BYTES + 4_096
-    assert counted_within(limit, huge(around, inside), JSON) == CHAT
-    assert counted_within(limit, huge((b"data: " + around[0], around[1] + b"\n\n"), inside), SSE) == CHAT
+    assert usage_within_memory(limit, huge(around, inside), JSON) == CHAT
+    assert usage_within_memory(limit, huge((b"data: " + around[0], around[1] + b"\n\n"), inside), SSE) == CHAT
 
 
 @pytest.mark.parametrize("inside", [b'"a":{},', b"{", b"7", b" "])
-def test_a_long_event_of_any_kind_costs_little_memory_and_spoils_no_other(inside: bytes) -> None:
+def test_a_long_event_needs_little_memory_and_does_not_affect_others(inside: bytes) -> None:
     limit = 4 * PIECE_BYTES
-    counted_within(limit, huge((b"{", TAIL), inside), JSON)
+    usage_within_memory(limit, huge((b"{", TAIL), inside), JSON)
     stream = [*huge((b"data: {", b"\n\n"), inside), CHAT_STREAM]
-    assert counted_within(limit, iter(stream), SSE) == CHAT
+    assert usage_within_memory(limit, iter(stream), SSE) == CHAT
 
 
-def test_usage_in_front_of_a_long_text_is_read_too() -> None:
+def test_usage_before_a_long_text_is_read() -> None:
     head = b'{"usage":' + json.dumps(CHAT_USAGE).encode()
     nested = b'{"x":{"usage":' + json.dumps(CHAT_USAGE).encode() + b"}"
-    for begin, counted in ((head, CHAT), (nested, None)):
-        assert read("openai-chat", begin + b',"choices":["' + b"x" * 4 * EXCERPT_BYTES + b'"]}') == counted
+    for beginning, usage in ((head, CHAT), (nested, None)):
+        assert read("openai-chat", beginning + b',"choices":["' + b"x" * 4 * EXCERPT_BYTES + b'"]}') == usage
 
 
-def test_usage_inside_a_long_answers_text_is_no_figure() -> None:
+def test_usage_inside_the_text_of_a_long_response_is_ignored() -> None:
     inside = json.dumps({"usage": CHAT_USAGE})
     body = {"choices": ["x" * 4 * EXCERPT_BYTES, {"message": {"usage": CHAT_USAGE, "content": inside}}]}
     assert read("openai-chat", json.dumps(body).encode()) is None
@@ -320,30 +324,30 @@ def test_usage_inside_a_long_answers_text_is_no_figure() -> None:
 
 
 @pytest.mark.parametrize("noise", [b":\n", b'data:{"usage":1}\n\n'])
-def test_an_answer_made_to_keep_the_reader_busy_is_given_up(noise: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_needs_too_many_steps_is_read_no_further(noise: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     # A smaller bound is reached sooner.
     monkeypatch.setattr("contextfold.serve.proxy.response_reader.STEPS_MAX", 50_000)
     pieces = [CHAT_STREAM, *[noise * (PIECE_BYTES // len(noise))] * 8]
-    later = event({"usage": {**CHAT_USAGE, "completion_tokens": 60}})
-    assert read("openai-chat", [CHAT_STREAM, b"\n\n", later], SSE) == Usage(232, 768, 0, 60)
-    assert read("openai-chat", [*pieces, b"\n\n", later], SSE) == CHAT
+    following = event({"usage": {**CHAT_USAGE, "completion_tokens": 60}})
+    assert read("openai-chat", [CHAT_STREAM, b"\n\n", following], SSE) == Usage(232, 768, 0, 60)
+    assert read("openai-chat", [*pieces, b"\n\n", following], SSE) == CHAT
 
 
-def test_endless_lines_that_are_no_data_are_passed_over() -> None:
+def test_long_lines_without_data_are_skipped() -> None:
     noise = [b"x" * MIB] * 8
-    assert counted_within(MIB // 2, iter([b"event: ", *noise, b"\n\n", CHAT_STREAM]), SSE) == CHAT
+    assert usage_within_memory(MIB // 2, iter([b"event: ", *noise, b"\n\n", CHAT_STREAM]), SSE) == CHAT
 
 
 @pytest.mark.parametrize(("encoding", "wbits"), [("gzip", 31), ("deflate", 15), ("deflate", -15)])
-def test_a_bomb_costs_little_and_tells_nothing(encoding: str, wbits: int) -> None:
-    packer = zlib.compressobj(9, wbits=wbits)
-    bomb = b"".join(packer.compress(b" " * MIB) for _ in range(2 * INFLATED_CHUNK_MAX // MIB))
-    bomb += packer.compress(b"{" + TAIL) + packer.flush()
+def test_a_decompression_bomb_needs_little_memory_and_has_no_usage(encoding: str, wbits: int) -> None:
+    compressor = zlib.compressobj(9, wbits=wbits)
+    bomb = b"".join(compressor.compress(b" " * MIB) for _ in range(2 * INFLATED_CHUNK_MAX // MIB))
+    bomb += compressor.compress(b"{" + TAIL) + compressor.flush()
     assert len(bomb) < 128 * 1024
-    assert counted_within(1 << 20, iter([bomb]), JSON, encoding) is None
+    assert usage_within_memory(1 << 20, iter([bomb]), JSON, encoding) is None
     small = zlib.compressobj(9, wbits=wbits)
     honest = small.compress(b" " * MIB + b"{") + small.compress(TAIL[:20]) + small.compress(TAIL[20:]) + small.flush()
-    assert counted_within(1 << 20, iter([honest]), JSON, encoding) == CHAT
+    assert usage_within_memory(1 << 20, iter([honest]), JSON, encoding) == CHAT
 
 
 FRAGMENTS = [
@@ -367,50 +371,52 @@ FRAGMENTS = [
 
 
 def mutated(draw: random.Random, answer: bytes) -> bytes:
-    spoiled = bytearray(answer)
+    damaged = bytearray(answer)
     for _ in range(draw.randrange(4)):
-        at = draw.randrange(len(spoiled) + 1)
+        at = draw.randrange(len(damaged) + 1)
         match draw.randrange(4):
             case 0:
-                spoiled[at:at] = draw.choice(FRAGMENTS)
+                damaged[at:at] = draw.choice(FRAGMENTS)
             case 1:
-                del spoiled[at : at + draw.randrange(1, 40)]
+                del damaged[at : at + draw.randrange(1, 40)]
             case 2:
-                spoiled[at : at + 1] = draw.randbytes(1)
+                damaged[at : at + 1] = draw.randbytes(1)
             case _:
-                spoiled[at:at] = spoiled[draw.randrange(len(spoiled) + 1) :][: draw.randrange(200)]
-    return bytes(spoiled)
+                damaged[at:at] = damaged[draw.randrange(len(damaged) + 1) :][: draw.randrange(200)]
+    return bytes(damaged)
 
 
 def cut(draw: random.Random, whole: bytes) -> list[bytes]:
-    places = sorted(draw.randrange(len(whole) + 1) for _ in range(draw.randrange(1, 12)))
-    return [whole[start:end] for start, end in zip([0, *places], [*places, len(whole)], strict=True)]
+    offsets = sorted(draw.randrange(len(whole) + 1) for _ in range(draw.randrange(1, 12)))
+    return [whole[start:end] for start, end in zip([0, *offsets], [*offsets, len(whole)], strict=True)]
 
 
-def test_whatever_comes_nothing_is_raised_and_the_pieces_do_not_matter() -> None:
+def test_random_responses_raise_nothing_however_they_are_split() -> None:
     draw = random.Random(7)
-    told = 0
+    readable = 0
     for _ in range(times(600, 200_000)):
-        api, kind, answer, _ = draw.choice(ANSWERS).values
+        api, content_type, answer, _ = draw.choice(ANSWERS).values
         assert isinstance(api, str)
-        assert isinstance(kind, str)
+        assert isinstance(content_type, str)
         assert isinstance(answer, bytes)
         if draw.random() < 0.3:
             answer = b"".join(draw.choice(FRAGMENTS) for _ in range(draw.randrange(60)))
-        encoding, pack = draw.choice(PACKED)
-        whole = mutated(draw, pack(mutated(draw, answer))) if draw.random() < 0.3 else pack(mutated(draw, answer))
-        usage = read(api, whole, kind, encoding)
-        assert usage == read(api, cut(draw, whole), kind, encoding), (api, kind, encoding, whole)
-        told += usage is not None
+        encoding, compress = draw.choice(ENCODINGS)
+        whole = (
+            mutated(draw, compress(mutated(draw, answer))) if draw.random() < 0.3 else compress(mutated(draw, answer))
+        )
+        usage = read(api, whole, content_type, encoding)
+        assert usage == read(api, cut(draw, whole), content_type, encoding), (api, content_type, encoding, whole)
+        readable += usage is not None
     # Many of the mutated answers can still be read.
-    assert told > 100
+    assert readable > 100
 
 
 FOLD, BASH = "mcp__contextfold__context_fold", "Bash"
 SUMMARY = "done " * 80
 
 
-def calls_in(api: str, *said: str | None) -> tuple[bytes, bytes]:
+def responses_with(api: str, *calls: str | None) -> tuple[bytes, bytes]:
     """A whole and a streamed response with these calls; None stands for a text."""
     arguments = json.dumps({"message": SUMMARY})
     halves = arguments[:9], arguments[9:]
@@ -420,7 +426,7 @@ def calls_in(api: str, *said: str | None) -> tuple[bytes, bytes]:
                 {"type": "tool_use", "id": "c", "name": name, "input": {"message": SUMMARY}}
                 if name
                 else {"type": "text", "text": "so"}
-                for name in said
+                for name in calls
             ]
             events: list[Any] = [{"type": "message_start", "message": {"content": [], "usage": ANTHROPIC_USAGE}}]
             for index, block in enumerate([{"type": "thinking", "thinking": ""}, *blocks]):
@@ -431,26 +437,26 @@ def calls_in(api: str, *said: str | None) -> tuple[bytes, bytes]:
                     events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
             return json.dumps({"content": blocks, "usage": ANTHROPIC_USAGE}).encode(), named(*events)
         case "openai-chat":
-            functions = [{"name": name, "arguments": arguments} for name in said if name]
-            text = "so" if None in said else None
-            message = {"content": text, "tool_calls": [{"id": "c", "function": one} for one in functions]}
-            said_so: list[dict[str, Any]] = [{"content": text}]
-            for index, one in enumerate(functions):
-                begun = {"index": index, "id": "c", "function": {**one, "arguments": ""}}
-                later = [{"index": index, "function": {"arguments": half}} for half in halves]
-                said_so += [{"tool_calls": [call]} for call in (begun, *later)]
-            stream = b"".join(event({"choices": [{"delta": delta}]}) for delta in said_so)
+            functions = [{"name": name, "arguments": arguments} for name in calls if name]
+            text = "so" if None in calls else None
+            message = {"content": text, "tool_calls": [{"id": "c", "function": function} for function in functions]}
+            chat_deltas: list[dict[str, Any]] = [{"content": text}]
+            for index, function in enumerate(functions):
+                first = {"index": index, "id": "c", "function": {**function, "arguments": ""}}
+                following = [{"index": index, "function": {"arguments": half}} for half in halves]
+                chat_deltas += [{"tool_calls": [call]} for call in (first, *following)]
+            stream = b"".join(event({"choices": [{"delta": delta}]}) for delta in chat_deltas)
             return json.dumps({"choices": [{"message": message}]}).encode(), stream
         case "openai-responses":
             items = [
                 {"type": "function_call", "name": name, "arguments": arguments} if name else {"type": "message"}
-                for name in said
+                for name in calls
             ]
             output = [{"type": "reasoning"}, *items]
             done = [{"type": "response.output_item.done", "item": item} for item in output]
             completed = {"type": "response.completed", "response": {"output": output, "usage": RESPONSES_USAGE}}
             return json.dumps({"output": output}).encode(), named(*done, completed)
-    parts = [{"functionCall": {"name": n, "args": {"message": SUMMARY}}} if n else {"text": "so"} for n in said]
+    parts = [{"functionCall": {"name": n, "args": {"message": SUMMARY}}} if n else {"text": "so"} for n in calls]
     thought = {"text": "hm", "thought": True}
     chunks = [{"candidates": [{"content": {"parts": [part]}}]} for part in [thought, *parts]]
     return json.dumps({"candidates": [{"content": {"parts": parts}}]}).encode(), b"".join(map(event, chunks))
@@ -458,7 +464,7 @@ def calls_in(api: str, *said: str | None) -> tuple[bytes, bytes]:
 
 @pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses", "gemini"])
 @pytest.mark.parametrize(
-    ("said", "has_ours", "only_ours"),
+    ("calls", "has_ours", "only_ours"),
     [
         ([FOLD], True, True),
         ([FOLD, BASH], True, False),
@@ -467,11 +473,11 @@ def calls_in(api: str, *said: str | None) -> tuple[bytes, bytes]:
         ([None], False, False),
     ],
 )
-def test_calls_of_our_tools_are_seen_in_every_kind_of_response(
-    api: str, said: list[str | None], has_ours: bool, only_ours: bool
+def test_calls_of_our_tools_are_recognised_in_every_kind_of_response(
+    api: str, calls: list[str | None], has_ours: bool, only_ours: bool
 ) -> None:
-    for body, kind in zip(calls_in(api, *said), (JSON, SSE), strict=True):
-        reader = ResponseReader(api, kind, "", {FOLD})
+    for body, content_type in zip(responses_with(api, *calls), (JSON, SSE), strict=True):
+        reader = ResponseReader(api, content_type, "", {FOLD})
         for at in range(0, len(body), 7):
             reader.feed(body[at : at + 7])
         facts: ResponseFacts = reader.facts()

@@ -16,7 +16,7 @@ from typing import Any
 
 CHUNK = 65_536
 # A caller sends its name within this many bytes.
-FIRST_WORDS = 16_384
+NAME_MAX_BYTES = 16_384
 JOIN_S = 60.0
 _NAME = re.compile(rb'"server_name":"([^"]+)"')
 
@@ -34,17 +34,17 @@ class Routes:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._run(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(JOIN_S)
         self._loop.close()
 
-    def lead_to(self, ports: Mapping[str, int]) -> dict[str, int]:
+    def route_ports(self, ports: Mapping[str, int]) -> dict[str, int]:
         """For every server, by name, a port that leads to it."""
-        listening: dict[str, int] = self._run(self._listen(ports))
-        return listening
+        listen_ports: dict[str, int] = self._run(self._listen(ports))
+        return listen_ports
 
     def cut_off(self, name: str) -> None:
         """From now on, a server and the others receive nothing from each other."""
@@ -52,7 +52,7 @@ class Routes:
 
     def heal(self) -> None:
         self._cut_off = None
-        self._run(self._tear())
+        self._run(self._close_cut_wires())
 
     def is_cut(self, *names: str) -> bool:
         return self._cut_off in names
@@ -61,33 +61,35 @@ class Routes:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(JOIN_S)
 
     async def _listen(self, ports: Mapping[str, int]) -> dict[str, int]:
-        listening = {}
+        listen_ports = {}
         for name, port in ports.items():
             server = await asyncio.start_server(self._accept(name, port), "127.0.0.1", 0)
             self._servers.append(server)
-            listening[name] = server.sockets[0].getsockname()[1]
-        return listening
+            listen_ports[name] = server.sockets[0].getsockname()[1]
+        return listen_ports
 
     def _accept(self, name: str, port: int) -> Any:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
-                there, back = await asyncio.open_connection("127.0.0.1", port)
+                server_reader, server_writer = await asyncio.open_connection("127.0.0.1", port)
             except OSError:
                 writer.close()
                 return
-            wire = _Wire(self, name, writer, back)
+            wire = _Wire(self, name, writer, server_writer)
             self._wires.add(wire)
             try:
-                await asyncio.gather(wire.carry(reader, back, is_caller=True), wire.carry(there, writer))
+                await asyncio.gather(
+                    wire.carry(reader, server_writer, is_caller=True), wire.carry(server_reader, writer)
+                )
             finally:
                 self._wires.discard(wire)
                 wire.close()
 
         return accept
 
-    async def _tear(self) -> None:
+    async def _close_cut_wires(self) -> None:
         for wire in list(self._wires):
-            if wire.is_torn:
+            if wire.has_dropped:
                 wire.close()
 
     async def _end(self) -> None:
@@ -100,12 +102,12 @@ class Routes:
 
 
 class _Wire:
-    def __init__(self, routes: Routes, called: str, *writers: asyncio.StreamWriter) -> None:
-        self._routes, self._called, self._writers = routes, called, writers
+    def __init__(self, routes: Routes, callee: str, *writers: asyncio.StreamWriter) -> None:
+        self._routes, self._callee, self._writers = routes, callee, writers
         self._caller = ""
-        self._heard = b""
+        self._first_bytes = b""
         # This is set when bytes were dropped.
-        self.is_torn = False
+        self.has_dropped = False
 
     async def carry(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_caller: bool = False
@@ -113,18 +115,18 @@ class _Wire:
         with contextlib.suppress(ConnectionError):
             while chunk := await reader.read(CHUNK):
                 if is_caller:
-                    self._listen_for_name(chunk)
-                self.is_torn |= self._routes.is_cut(self._called, self._caller)
-                if not self.is_torn:
+                    self._read_caller_name(chunk)
+                self.has_dropped |= self._routes.is_cut(self._callee, self._caller)
+                if not self.has_dropped:
                     writer.write(chunk)
                     await writer.drain()
         self.close()
 
-    def _listen_for_name(self, chunk: bytes) -> None:
-        if not self._caller and len(self._heard) < FIRST_WORDS:
-            self._heard += chunk
-            found = _NAME.search(self._heard)
-            self._caller = found[1].decode() if found else ""
+    def _read_caller_name(self, chunk: bytes) -> None:
+        if not self._caller and len(self._first_bytes) < NAME_MAX_BYTES:
+            self._first_bytes += chunk
+            match = _NAME.search(self._first_bytes)
+            self._caller = match[1].decode() if match else ""
 
     def close(self) -> None:
         for writer in self._writers:

@@ -1,4 +1,4 @@
-"""What operators of NATS make with tools of their own: certificates, and accounts as signed tokens."""
+"""Makes what operators of NATS make with their tools: certificates, and accounts as signed tokens."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ AUTHORITY_USAGE = x509.KeyUsage(
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """One that nobody else trusts."""
+    """A certificate authority that only the tests trust."""
 
     folder: Path
     key: ec.EllipticCurvePrivateKey
@@ -55,7 +55,7 @@ class Authority:
         return str(self.folder / "ca.pem")
 
     def issue(self, name: str, *addresses: str) -> tuple[str, str]:
-        """A certificate's file and its key's."""
+        """Returns the file of a new certificate, and the file of its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = _certificate(name, key.public_key(), "an authority", self.key, addresses)
         paths = self.folder / f"{name}.pem", self.folder / f"{name}.key"
@@ -76,7 +76,7 @@ def _certificate(
 ) -> x509.Certificate:
     now = datetime.datetime.now(datetime.UTC)
     named = [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
-    made = (
+    builder = (
         x509.CertificateBuilder()
         .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
         .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
@@ -89,14 +89,14 @@ def _certificate(
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
     )
     if is_authority:
-        made = made.add_extension(AUTHORITY_USAGE, critical=True)
+        builder = builder.add_extension(AUTHORITY_USAGE, critical=True)
     if named:
-        made = made.add_extension(x509.SubjectAlternativeName(named), critical=False)
-    return made.sign(issuer_key, hashes.SHA256())
+        builder = builder.add_extension(x509.SubjectAlternativeName(named), critical=False)
+    return builder.sign(issuer_key, hashes.SHA256())
 
 
 class Key:
-    """An nkey of a kind."""
+    """An nkey for an operator, an account or a user."""
 
     def __init__(self, kind: int) -> None:
         self.seed: bytes = nkeys.encode_seed(os.urandom(32), kind)
@@ -108,8 +108,14 @@ class Key:
 
     def signed(self, subject: str, name: str, claims: Mapping[str, Any]) -> str:
         """A token about a key, as NATS servers read it."""
-        told = {"iss": self.public, "sub": subject, "name": name, "iat": int(time.time()), "jti": os.urandom(16).hex()}
-        parts = [{"typ": "JWT", "alg": "ed25519-nkey"}, {**told, "nats": {**claims, "version": 2}}]
+        issued = {
+            "iss": self.public,
+            "sub": subject,
+            "name": name,
+            "iat": int(time.time()),
+            "jti": os.urandom(16).hex(),
+        }
+        parts = [{"typ": "JWT", "alg": "ed25519-nkey"}, {**issued, "nats": {**claims, "version": 2}}]
         text = ".".join(_encoded(json.dumps(part).encode()) for part in parts)
         return f"{text}.{_encoded(self._pair.sign(text.encode()))}"
 
@@ -122,7 +128,7 @@ UNLIMITED = dict.fromkeys(("subs", "data", "payload", "imports", "exports", "con
 STORAGE = dict.fromkeys(("mem_storage", "disk_storage", "streams", "consumer"), -1)
 
 
-def operated(creds: Path) -> str:
+def operator_config(creds: Path) -> str:
     """The configuration of a server whose accounts an operator signs; a user of one of them gets credentials."""
     operator, system, account, user = (
         Key(kind)
@@ -133,7 +139,7 @@ def operated(creds: Path) -> str:
             nkeys.PREFIX_BYTE_USER,
         )
     )
-    about = operator.signed(operator.public, "operator", {"type": "operator", "system_account": system.public})
+    operator_token = operator.signed(operator.public, "operator", {"type": "operator", "system_account": system.public})
     plain = {"type": "account", "limits": {**UNLIMITED, "wildcards": True}}
     stored = {"type": "account", "limits": {**UNLIMITED, **STORAGE, "wildcards": True}}
     preload = {
@@ -147,5 +153,6 @@ def operated(creds: Path) -> str:
     )
     preloaded = "\n".join(f"{public}: {text}" for public, text in preload.items())
     return (
-        f"operator: {about}\nsystem_account: {system.public}\nresolver: MEMORY\nresolver_preload {{\n{preloaded}\n}}\n"
+        f"operator: {operator_token}\nsystem_account: {system.public}\n"
+        f"resolver: MEMORY\nresolver_preload {{\n{preloaded}\n}}\n"
     )

@@ -12,24 +12,24 @@ from typing import Any, TypeVar
 import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.errors import TimeoutError as NothingCame
+from nats.errors import TimeoutError as NatsTimeout
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from contextfold.fold.events import Event, from_json
-from tests.stores.nats.history import Published
-from tests.support.nats_servers import connected
+from tests.stores.nats.history_checker import Published
+from tests.support.nats_servers import connect
 
 BATCH = 500
 ANSWER_S = 10.0
 # Daemons that were killed may have published only a part; this bounds the wait for the rest.
-CAUGHT_UP_S = 60.0
-LOOKED_EVERY_S = 0.2
+CATCH_UP_TIMEOUT_S = 60.0
+POLL_INTERVAL_S = 0.2
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class _Found:
+class _Session:
     events: list[Mapping[str, Any]] = field(default_factory=list)
     branches: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     session_state: Mapping[str, Any] | None = None
@@ -47,81 +47,82 @@ async def messages(
         mem_storage=True,
     )
     jetstream = connection.jetstream(timeout=ANSWER_S)
-    told = await jetstream.add_consumer(stream, config)
-    left = told.num_pending or 0
-    consumer = await jetstream.pull_subscribe_bind(told.name or "", stream)
-    while left > 0:
-        for message in await consumer.fetch(min(BATCH, left), timeout=ANSWER_S):
-            left -= 1
+    consumer = await jetstream.add_consumer(stream, config)
+    pending = consumer.num_pending or 0
+    subscription = await jetstream.pull_subscribe_bind(consumer.name or "", stream)
+    while pending > 0:
+        for message in await subscription.fetch(min(BATCH, pending), timeout=ANSWER_S):
+            pending -= 1
             yield message
-    await consumer.unsubscribe()
-    await jetstream.delete_consumer(stream, told.name or "")
+    await subscription.unsubscribe()
+    await jetstream.delete_consumer(stream, consumer.name or "")
 
 
 async def published(urls: Sequence[str] | str, prefix: str) -> dict[str, Published]:
     """Every session's events and states, by session id. A session state is written last, so it is read first."""
-    connection = await connected(urls)
-    found: dict[str, _Found] = {}
+    connection = await connect(urls)
+    sessions: dict[str, _Session] = {}
     try:
         states = messages(connection, f"{prefix}_state", policy=DeliverPolicy.LAST_PER_SUBJECT)
         async for message in states:
             match message.subject.split("."):
                 case [_, _, _, session_id, "branches", branch_id] if message.data:
-                    found.setdefault(session_id, _Found()).branches[branch_id] = json.loads(message.data)
+                    sessions.setdefault(session_id, _Session()).branches[branch_id] = json.loads(message.data)
                 case [_, _, _, session_id, "meta", "session_state"] if message.data:
-                    found.setdefault(session_id, _Found()).session_state = json.loads(message.data)
+                    sessions.setdefault(session_id, _Session()).session_state = json.loads(message.data)
         async for message in messages(connection, f"{prefix}_events"):
-            found.setdefault(message.subject.split(".")[3], _Found()).events.append(json.loads(message.data))
+            sessions.setdefault(message.subject.split(".")[3], _Session()).events.append(json.loads(message.data))
     finally:
         await connection.close()
-    return {name: Published(each.events, each.branches, each.session_state) for name, each in found.items()}
+    return {name: Published(each.events, each.branches, each.session_state) for name, each in sessions.items()}
 
 
-async def _steadily(read: Callable[[], Awaitable[T]]) -> T:
-    """Repeats a read until servers that have just come back have a leader and answer."""
-    give_up_s = time.monotonic() + CAUGHT_UP_S
+async def _with_retries(read: Callable[[], Awaitable[T]]) -> T:
+    """Repeats a read until servers that have just restarted have a leader and answer."""
+    deadline_s = time.monotonic() + CATCH_UP_TIMEOUT_S
     while True:
         try:
             return await read()
-        except (nats.errors.Error, TimeoutError, NothingCame):
-            if time.monotonic() >= give_up_s:
+        except (nats.errors.Error, TimeoutError, NatsTimeout):
+            if time.monotonic() >= deadline_s:
                 raise
-        await asyncio.sleep(LOOKED_EVERY_S)
+        await asyncio.sleep(POLL_INTERVAL_S)
 
 
 async def published_up_to(urls: Sequence[str] | str, prefix: str, wanted: Mapping[str, int]) -> dict[str, Published]:
     """Like `published`, once every session state is up to date; after a timeout, the current contents."""
-    found: dict[str, Published] = {}
-    give_up_s = time.monotonic() + CAUGHT_UP_S
-    while time.monotonic() < give_up_s:
-        found = await _steadily(lambda: published(urls, prefix))
-        states = {name: (each.session_state or {}).get("revision") for name, each in found.items()}
+    sessions: dict[str, Published] = {}
+    deadline_s = time.monotonic() + CATCH_UP_TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        sessions = await _with_retries(lambda: published(urls, prefix))
+        states = {name: (each.session_state or {}).get("revision") for name, each in sessions.items()}
         if states == dict(wanted):
             break
-        await asyncio.sleep(LOOKED_EVERY_S)
-    return found
+        await asyncio.sleep(POLL_INTERVAL_S)
+    return sessions
 
 
-async def logged(urls: Sequence[str] | str, prefix: str) -> tuple[dict[str, list[Event]], dict[str, list[str]]]:
+async def stored_logs(urls: Sequence[str] | str, prefix: str) -> tuple[dict[str, list[Event]], dict[str, list[str]]]:
     """The stored logs, message by message: events, and digests of operation ids, by session id."""
-    return await _steadily(lambda: _logged(urls, prefix))
+    return await _with_retries(lambda: _read_logs(urls, prefix))
 
 
-async def _logged(urls: Sequence[str] | str, prefix: str) -> tuple[dict[str, list[Event]], dict[str, list[str]]]:
-    connection = await connected(urls)
+async def _read_logs(urls: Sequence[str] | str, prefix: str) -> tuple[dict[str, list[Event]], dict[str, list[str]]]:
+    connection = await connect(urls)
     logs: dict[str, list[Event]] = {}
     committed: dict[str, list[str]] = {}
     try:
-        told_before = await connection.jetstream(timeout=ANSWER_S).stream_info(f"{prefix}_log")
+        info = await connection.jetstream(timeout=ANSWER_S).stream_info(f"{prefix}_log")
         read = 0
         async for message in messages(connection, f"{prefix}_log"):
             read += 1
-            told = json.loads(message.data)
-            logs.setdefault(told["session"], []).extend(from_json(json.dumps(event)) for event in told["events"])
-            committed.setdefault(told["session"], []).extend(receipt[0] for receipt in told.get("receipts", ()))
-        # The consumer is on a server that is not up to date yet.
-        if read < told_before.state.messages:
-            raise NothingCame
+            record = json.loads(message.data)
+            session_id = record["session"]
+            logs.setdefault(session_id, []).extend(from_json(json.dumps(event)) for event in record["events"])
+            committed.setdefault(session_id, []).extend(receipt[0] for receipt in record.get("receipts", ()))
+        # The server of the consumer is not up to date yet.
+        if read < info.state.messages:
+            raise NatsTimeout
     finally:
         await connection.close()
     return logs, committed
@@ -129,22 +130,22 @@ async def _logged(urls: Sequence[str] | str, prefix: str) -> tuple[dict[str, lis
 
 async def subjects_of(urls: Sequence[str] | str, stream: str) -> list[str]:
     """The subjects of a stream that have messages."""
-    connection = await connected(urls)
+    connection = await connect(urls)
     try:
-        told = await connection.jetstream(timeout=ANSWER_S).stream_info(stream, subjects_filter=">")
-        return sorted(told.state.subjects or {})
+        info = await connection.jetstream(timeout=ANSWER_S).stream_info(stream, subjects_filter=">")
+        return sorted(info.state.subjects or {})
     finally:
         await connection.close()
 
 
 async def leader_of(urls: Sequence[str] | str, stream: str) -> str:
     """The name of the server that leads a stream, or "" if there is none."""
-    connection = await connected(urls)
+    connection = await connect(urls)
     try:
         async with asyncio.timeout(ANSWER_S):
-            told = await connection.jetstream(timeout=ANSWER_S).stream_info(stream)
-            return (told.cluster and told.cluster.leader) or ""
-    except (nats.errors.Error, TimeoutError, NothingCame):
+            info = await connection.jetstream(timeout=ANSWER_S).stream_info(stream)
+            return (info.cluster and info.cluster.leader) or ""
+    except (nats.errors.Error, TimeoutError, NatsTimeout):
         return ""
     finally:
         await connection.close()

@@ -1,6 +1,6 @@
 """Three servers, three daemons and many agents, while servers and daemons are killed, paused and restarted.
 
-What agents and watchers received is compared with what is stored, law by law.
+The history checker compares what agents and watchers received with what is stored.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.stores.nats.agents import Agent, Book, Session
-from tests.stores.nats.history import Account, Logs, Published, excerpt, violations
-from tests.stores.nats.nemesis import Nemesis, Servers, daemons
-from tests.stores.nats.proxy import Proxy
+from tests.stores.nats.agents import Agent, CallRecorder, Session
+from tests.stores.nats.fault_injection import FaultInjector, Servers, daemons
+from tests.stores.nats.history_checker import History, Logs, Published, excerpt, violations
+from tests.stores.nats.lossy_proxy import LossyProxy
 from tests.stores.nats.readiness import is_ready
 from tests.stores.nats.routes import Routes
-from tests.stores.nats.subjects import logged, published_up_to
+from tests.stores.nats.subjects import published_up_to, stored_logs
 from tests.stores.nats.watchers import Watcher, logs_through, wrong_views
 from tests.support.clauses import covers
 from tests.support.daemon import Daemon, HttpAgent
@@ -31,54 +31,59 @@ AGENTS, WATCHERS, DAEMONS = times(3, 12), times(1, 2), 3
 SEED = os.environ.get("CONTEXTFOLD_SEED") or (str(random.SystemRandom().getrandbits(32)) if times(0, 1) else "1")
 
 
-class Drama:
+class FaultRun:
     """All participants of a test, from the first call to the final check."""
 
     def __init__(self, folder: Path, store: str, servers: Servers | None, *argv: str, faults: int) -> None:
         self._folder, self._store, self._argv, self._servers, self._faults = folder, store, argv, servers, faults
-        self.book = Book()
+        self.recorder = CallRecorder()
 
-    def play(self) -> None:
+    def run(self) -> None:
         """Lets agents work during faults, then checks the result."""
         with daemons(self._folder, DAEMONS, self._store, *self._argv) as fleet:
             sessions = [Session(f"/cluster/{number}") for number in range(SESSIONS)]
-            agents = [Agent(f"agent {number}", SEED, fleet, sessions, self.book) for number in range(AGENTS)]
+            agents = [Agent(f"agent {number}", SEED, fleet, sessions, self.recorder) for number in range(AGENTS)]
             watchers = [Watcher(f"watcher {number}", SEED, fleet) for number in range(WATCHERS)]
-            nemesis = Nemesis(random.Random(SEED), self.book, fleet, self._servers)
+            injector = FaultInjector(random.Random(SEED), self.recorder, fleet, self._servers)
             for thread in (*watchers, *agents):
                 thread.start()
             try:
-                nemesis.plague(self._chosen(nemesis))
+                injector.inject(self._chosen_faults(injector))
                 self._finish(agents)
-                account = self._left(fleet, watchers)
-                wrong = [text for daemon in fleet for text in wrong_views(daemon, account.logs[daemon.url])]
+                history = self._history(fleet, watchers)
+                wrong = [text for daemon in fleet for text in wrong_views(daemon, history.logs[daemon.url])]
             finally:
                 self._finish(agents)
                 for watcher in watchers:
                     watcher.give_up()
-        found = [*violations(account), *wrong, *self.book.broken, *(text for one in watchers for text in one.broken)]
-        assert not found, self._story(account, found, nemesis)
+        faults = [
+            *violations(history),
+            *wrong,
+            *self.recorder.failures,
+            *(text for watcher in watchers for text in watcher.failures),
+        ]
+        assert not faults, self._report(history, faults, injector)
 
-    def _left(self, fleet: list[Daemon], watchers: list[Watcher]) -> Account:
-        """What every reader reports at the end."""
+    def _history(self, fleet: list[Daemon], watchers: list[Watcher]) -> History:
+        """The history of the run, with what every reader reports at the end."""
         logs: dict[str, Logs] = {daemon.url: logs_through(daemon) for daemon in fleet}
         wanted = {name: len(log) for name, log in next(iter(logs.values())).items()}
         committed: dict[str, list[str]] = {}
-        seen: dict[str, Published] | None = None
+        published: dict[str, Published] | None = None
         if self._servers:
             urls, prefix = self._servers.cluster.urls, self._servers.prefix
-            logs["nats"], committed = asyncio.run(logged(urls, prefix))
-            seen = asyncio.run(published_up_to(urls, prefix, wanted))
+            logs["nats"], committed = asyncio.run(stored_logs(urls, prefix))
+            published = asyncio.run(published_up_to(urls, prefix, wanted))
         for watcher in watchers:
             watcher.finish(wanted)
-        followed = {watcher.name: watcher.connections for watcher in watchers}
-        return Account(self.book.tries, logs, followed, seen, committed)
+        connections = {watcher.name: watcher.connections for watcher in watchers}
+        return History(self.recorder.attempts, logs, connections, published, committed)
 
-    def _chosen(self, nemesis: Nemesis) -> list[Callable[[], None]]:
+    def _chosen_faults(self, injector: FaultInjector) -> list[Callable[[], None]]:
         """Each kind of fault at least once, both in the short run and in the long one."""
-        dice = random.Random(f"faults {SEED}")
-        first = nemesis.faults[: self._faults]
-        return first + dice.choices(nemesis.faults, k=self._faults - len(first))
+        rng = random.Random(f"faults {SEED}")
+        first = injector.faults[: self._faults]
+        return first + rng.choices(injector.faults, k=self._faults - len(first))
 
     def _finish(self, agents: list[Agent]) -> None:
         for agent in agents:
@@ -86,38 +91,40 @@ class Drama:
         for agent in agents:
             agent.join()
 
-    def _story(self, account: Account, found: list[str], nemesis: Nemesis) -> str:
-        return "\n".join([excerpt(account, found), "", f"seed {SEED}", *nemesis.told, f"logs are in {self._folder}"])
+    def _report(self, history: History, faults: list[str], injector: FaultInjector) -> str:
+        return "\n".join(
+            [excerpt(history, faults), "", f"seed {SEED}", *injector.injected, f"logs are in {self._folder}"]
+        )
 
 
-def test_nothing_is_lost_doubled_or_reordered_though_daemons_of_one_file_die(tmp_path: Path) -> None:
+def test_no_call_is_lost_repeated_or_reordered_when_daemons_on_one_file_fail(tmp_path: Path) -> None:
     """The same test on a file, which shows whether a failure on NATS comes from the test itself."""
-    Drama(tmp_path, str(tmp_path / "state.db"), None, faults=times(2, 20)).play()
+    FaultRun(tmp_path, str(tmp_path / "state.db"), None, faults=times(2, 20)).run()
 
 
 @covers("store.md#port", "store.md#connection-loss")
-def test_nothing_is_lost_doubled_or_reordered_though_servers_and_daemons_die(tmp_path: Path) -> None:
-    with Routes() as routes, NatsCluster(tmp_path / "nats", lead_to=routes.lead_to) as cluster:
-        argv = ("--nats-prefix", "drama", "--nats-replicas", "3")
-        servers = Servers(cluster, routes, "drama")
-        Drama(tmp_path, ",".join(cluster.urls), servers, *argv, faults=times(5, 60)).play()
+def test_no_call_is_lost_repeated_or_reordered_when_servers_and_daemons_fail(tmp_path: Path) -> None:
+    with Routes() as routes, NatsCluster(tmp_path / "nats", route_ports=routes.route_ports) as cluster:
+        argv = ("--nats-prefix", "cluster", "--nats-replicas", "3")
+        servers = Servers(cluster, routes, "cluster")
+        FaultRun(tmp_path, ",".join(cluster.urls), servers, *argv, faults=times(5, 60)).run()
 
 
-def test_a_daemon_leaves_a_server_that_is_cut_off_from_the_others(tmp_path: Path) -> None:
-    with ExitStack() as opened:
-        routes = opened.enter_context(Routes())
-        cluster = opened.enter_context(NatsCluster(tmp_path / "nats", lead_to=routes.lead_to))
-        ways = [opened.enter_context(Proxy(server.port)) for server in cluster.servers]
+def test_a_daemon_changes_to_another_server_when_its_server_is_cut_off(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        routes = stack.enter_context(Routes())
+        cluster = stack.enter_context(NatsCluster(tmp_path / "nats", route_ports=routes.route_ports))
+        proxies = [stack.enter_context(LossyProxy(server.port)) for server in cluster.servers]
         argv = ("--nats-prefix", "left", "--nats-replicas", "3")
-        store = ",".join(way.url for way in ways)
-        (daemon,) = opened.enter_context(daemons(tmp_path, 1, store, *argv))
+        store = ",".join(proxy.url for proxy in proxies)
+        (daemon,) = stack.enter_context(daemons(tmp_path, 1, store, *argv))
         until(lambda: is_ready(daemon))
-        taken = next(number for number, way in enumerate(ways) if way.is_used)
-        routes.cut_off(cluster.servers[taken].name)
+        used = next(number for number, proxy in enumerate(proxies) if proxy.is_used)
+        routes.cut_off(cluster.servers[used].name)
         until(lambda: not is_ready(daemon))
         until(lambda: is_ready(daemon))
         agent = HttpAgent(daemon.port)
         agent.call("context_record", type="t", content="c", project_path="/left")
         agent.close()
         # The proxy notices a moment later that a daemon has closed its connection.
-        until(lambda: not ways[taken].is_used)
+        until(lambda: not proxies[used].is_used)

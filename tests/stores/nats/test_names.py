@@ -17,7 +17,7 @@ keys = st.builds(SessionKey, texts, texts, texts)
 
 
 @given(texts)
-def test_a_part_is_plain_and_comes_back(text: str) -> None:
+def test_an_escaped_part_is_plain_and_can_be_unescaped(text: str) -> None:
     part = escaped(text)
     assert re.fullmatch(r"[A-Za-z0-9_=-]+", part)
     assert unescaped(part) == text
@@ -30,13 +30,13 @@ def test_two_keys_never_share_a_log(one: SessionKey, other: SessionKey) -> None:
 
 
 @given(texts, texts)
-def test_a_part_never_goes_beyond_its_place(owner: str, branch_id: str) -> None:
+def test_an_escaped_part_adds_no_level_to_a_subject(owner: str, branch_id: str) -> None:
     session = NAMES.session(SessionKey(owner, "p", "n"), "sess_1")
     assert NAMES.branch(session, branch_id).count(".") == "contextfold.owner.p.sess_1.branches.br".count(".")
     assert not re.search(r"[*>\s]", NAMES.branch(session, branch_id))
 
 
-def test_no_installation_is_anothers_with_something_added() -> None:
+def test_prefixes_that_begin_alike_share_no_subjects() -> None:
     ours, theirs = SubjectNames("fold"), SubjectNames("fold-log")
     assert not set(ours.subjects) & set(theirs.subjects)
     first = {subject.split(".")[0] for names in (ours, theirs) for each in names.subjects.values() for subject in each}
@@ -46,5 +46,5 @@ def test_no_installation_is_anothers_with_something_added() -> None:
     }
 
 
-def test_an_empty_part_and_the_sign_for_it_are_two_things() -> None:
+def test_an_empty_part_differs_from_its_escape_sign() -> None:
     assert len({escaped(""), escaped("="), escaped("=3D")}) == 3

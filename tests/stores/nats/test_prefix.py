@@ -1,4 +1,4 @@
-"""Subjects with and without a prefix, as any program with NATS can follow them."""
+"""Subjects with and without a prefix, as a NATS subscriber receives them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import nats
 import pytest
 from nats.aio.msg import Msg
 
+from contextfold.common.network_address import NatsOptions
 from contextfold.stores.nats.store import NatsStore
-from contextfold.stores.nats.wire.connection import NatsOptions
-from tests.stores.nats.on_nats import KEY, branching
+from tests.stores.nats.store_fixture import KEY, branch_commits
 from tests.support.nats_servers import NatsServer
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import WAIT_TIMEOUT_S
 
 KINDS = ["session.started", "branch.created", "operation.completed", "branch.folded", "operation.completed"]
 
@@ -37,9 +37,9 @@ def test_a_subscriber_follows_the_seeds_hierarchy(tmp_path: Path, prefix: str) -
         await connection.flush()
         store = NatsStore(NatsOptions((url,), prefix))
         try:
-            for commit in branching(KEY):
+            for commit in branch_commits(KEY):
                 await store.commit(commit)
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(WAIT_TIMEOUT_S):
                 await complete.wait()
         finally:
             await store.close()
@@ -61,7 +61,7 @@ def test_installations_with_and_without_a_prefix_share_a_server(tmp_path: Path) 
         stores = [NatsStore(NatsOptions((url,), prefix)) for prefix in ("", "contextfold", "local")]
         try:
             for store in stores[:2]:
-                await store.commit(branching(KEY)[0])
+                await store.commit(branch_commits(KEY)[0])
             assert [await store.count() for store in stores] == [1, 1, 0]
         finally:
             for store in stores:

@@ -12,39 +12,39 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from contextfold.common.network_address import NatsOptions
 from contextfold.error_codes import JSON_RPC_CODES
 from contextfold.fold.events import OperationCompleted
 from contextfold.fold.ports.store import StaleRevision
 from contextfold.serve.mcp.fold_tools import META_OPERATION
 from contextfold.stores.nats.store import NatsStore
-from contextfold.stores.nats.wire.connection import NatsOptions
 from tests.contract.sessions import NOON, branch_commit, commit_of, key_of
-from tests.stores.nats.agents import Book, Session, random_call
-from tests.stores.nats.history import Account, Outcome, Try, excerpt, violations
-from tests.stores.nats.nemesis import daemons
-from tests.stores.nats.proxy import Proxy
+from tests.stores.nats.agents import CallRecorder, Session, random_call
+from tests.stores.nats.fault_injection import daemons
+from tests.stores.nats.history_checker import Attempt, History, Outcome, excerpt, violations
+from tests.stores.nats.lossy_proxy import LossyProxy
 from tests.stores.nats.subjects import published_up_to
 from tests.stores.nats.watchers import logs_through
 from tests.support.daemon import Daemon, HttpAgent, Refused
 from tests.support.machine import times
-from tests.support.nats_servers import NatsServer, connected, random_prefix
+from tests.support.nats_servers import NatsServer, connect, random_prefix
 
 ROUNDS = times(60, 10_000)
 # After this many rounds a new session begins, because a log that grows without end is the subject of another test.
 SESSION_ROUNDS = 500
 READY_S = 60.0
-# Calls that were not answered in time, as on a busy machine. Most must be, or nothing is shown.
-UNKNOWN_MOST = ROUNDS // 3
+# On a busy machine some calls are not answered in time. Most must be, or the test shows nothing.
+UNKNOWN_MAX = ROUNDS // 3
 # This is the latency of a daemon that is far away.
 LAG_S = 0.02
 MORNING = "2026-01-01T08:00:00Z"
-ROOMY = {"CONTEXT_BRANCHES_PER_SESSION": "10000", "CONTEXT_BRANCH_DEPTH": "64"}
+HIGH_LIMITS = {"CONTEXT_BRANCHES_PER_SESSION": "10000", "CONTEXT_BRANCH_DEPTH": "64"}
 
 
-def test_of_two_stores_that_expect_the_same_revision_one_wins(nats_server: NatsServer) -> None:
+def test_one_of_two_stores_that_expect_the_same_revision_commits(nats_server: NatsServer) -> None:
     async def act() -> None:
-        place = NatsOptions(servers=(nats_server.url,), prefix=random_prefix())
-        one, two = NatsStore(place), NatsStore(place)
+        options = NatsOptions(servers=(nats_server.url,), prefix=random_prefix())
+        one, two = NatsStore(options), NatsStore(options)
 
         async def commit(store: NatsStore, who: str, project: str, revision: int) -> bool:
             try:
@@ -79,13 +79,13 @@ def test_of_two_stores_that_expect_the_same_revision_one_wins(nats_server: NatsS
     asyncio.run(act())
 
 
-def test_of_two_stores_that_sweep_at_once_one_ends_each_session(nats_server: NatsServer) -> None:
+def test_each_session_is_ended_by_one_of_two_stores_that_expire_at_once(nats_server: NatsServer) -> None:
     """The other store is not disturbed by what is already gone."""
     sessions = times(12, 2000)
 
     async def act() -> None:
-        place = NatsOptions(servers=(nats_server.url,), prefix=random_prefix())
-        one, two = NatsStore(place), NatsStore(place)
+        options = NatsOptions(servers=(nats_server.url,), prefix=random_prefix())
+        one, two = NatsStore(options), NatsStore(options)
         try:
             for turn in range(3):
                 for number in range(sessions):
@@ -108,7 +108,7 @@ def test_a_published_state_is_never_replaced_by_an_older_one(nats_server: NatsSe
 
     async def act() -> None:
         store = NatsStore(NatsOptions(servers=(nats_server.url,), prefix=prefix))
-        connection = await connected(nats_server.url)
+        connection = await connect(nats_server.url)
         try:
             await store.commit(commit_of(key))
             await store.commit(branch_commit(key, 1, "br_1"))
@@ -131,13 +131,13 @@ class Racer(threading.Thread):
     """An agent of one daemon. With a barrier, it starts every round at the same moment as the other."""
 
     def __init__(
-        self, number: int, daemon: Daemon, start: threading.Barrier | None, book: Book, rounds: int = ROUNDS
+        self, number: int, daemon: Daemon, start: threading.Barrier | None, recorder: CallRecorder, rounds: int = ROUNDS
     ) -> None:
         super().__init__()
         self._rounds = rounds
-        self._number, self._start_line, self._book = number, start, book
+        self._number, self._start_line, self._recorder = number, start, recorder
         self._agent = HttpAgent(daemon.port)
-        self.problem: BaseException | None = None
+        self.error: BaseException | None = None
 
     def run(self) -> None:
         try:
@@ -145,8 +145,8 @@ class Racer(threading.Thread):
                 if self._start_line:
                     self._start_line.wait(READY_S)
                 self._race(turn)
-        except BaseException as problem:
-            self.problem = problem
+        except BaseException as error:
+            self.error = error
             if self._start_line:
                 self._start_line.abort()
         finally:
@@ -157,26 +157,28 @@ class Racer(threading.Thread):
         call = random_call(random.Random(operation_id), Session(project), operation_id)
         sent_s = time.monotonic()
         outcome: Outcome = "acknowledged"
-        told = {}
+        members = {}
         try:
             meta = {META_OPERATION: operation_id}
-            told = call.told(self._agent.call(call.tool, meta, project_path=project, **call.arguments))
+            members = call.event_members(self._agent.call(call.tool, meta, project_path=project, **call.arguments))
         except Refused as refusal:
             outcome = "unknown" if refusal.code == JSON_RPC_CODES["store_unavailable"] else "refused"
         done_s = time.monotonic()
-        self._book.write(Try(project, operation_id, call.effect, sent_s, done_s, outcome, f"d{self._number}", told))
+        self._recorder.record(
+            Attempt(project, operation_id, call.effect, sent_s, done_s, outcome, f"d{self._number}", members)
+        )
 
 
-def check(book: Book, fleet: Sequence[Daemon], url: str, prefix: str, *, least: int) -> None:
+def check(recorder: CallRecorder, fleet: Sequence[Daemon], url: str, prefix: str, *, min_acknowledged: int) -> None:
     """Checks that all answered calls are in the logs once, and that what is published matches the logs."""
     logs = {daemon.url: logs_through(daemon) for daemon in fleet}
     wanted = {name: len(log) for name, log in logs[fleet[0].url].items()}
-    account = Account(book.tries, logs, {}, asyncio.run(published_up_to(url, prefix, wanted)))
-    found = violations(account)
-    assert not found, excerpt(account, found)
-    outcomes = Counter(one.outcome for one in book.tries)
-    assert outcomes["acknowledged"] > least
-    assert outcomes["unknown"] <= UNKNOWN_MOST
+    history = History(recorder.attempts, logs, {}, asyncio.run(published_up_to(url, prefix, wanted)))
+    sentences = violations(history)
+    assert not sentences, excerpt(history, sentences)
+    outcomes = Counter(attempt.outcome for attempt in recorder.attempts)
+    assert outcomes["acknowledged"] > min_acknowledged
+    assert outcomes["unknown"] <= UNKNOWN_MAX
 
 
 def race(racers: Sequence[Racer]) -> None:
@@ -184,26 +186,26 @@ def race(racers: Sequence[Racer]) -> None:
         racer.start()
     for racer in racers:
         racer.join()
-    assert [racer.problem for racer in racers if racer.problem] == []
+    assert [racer.error for racer in racers if racer.error] == []
 
 
-def test_what_two_daemons_do_to_one_session_at_once_is_all_there_once(nats_server: NatsServer, tmp_path: Path) -> None:
-    prefix, book, start = random_prefix(), Book(), threading.Barrier(2)
-    with daemons(tmp_path, 2, nats_server.url, "--nats-prefix", prefix, env=ROOMY) as fleet:
-        race([Racer(number, daemon, start, book) for number, daemon in enumerate(fleet)])
-        check(book, fleet, nats_server.url, prefix, least=ROUNDS)
+def test_concurrent_calls_of_two_daemons_are_each_committed_once(nats_server: NatsServer, tmp_path: Path) -> None:
+    prefix, recorder, start = random_prefix(), CallRecorder(), threading.Barrier(2)
+    with daemons(tmp_path, 2, nats_server.url, "--nats-prefix", prefix, env=HIGH_LIMITS) as fleet:
+        race([Racer(number, daemon, start, recorder) for number, daemon in enumerate(fleet)])
+        check(recorder, fleet, nats_server.url, prefix, min_acknowledged=ROUNDS)
 
 
-def test_a_daemon_far_away_spoils_nothing_of_what_one_near_by_publishes(
+def test_a_daemon_with_high_latency_does_not_disturb_what_another_publishes(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
-    prefix, book = random_prefix(), Book()
+    prefix, recorder = random_prefix(), CallRecorder()
     argv = ("--nats-prefix", prefix)
     with (
-        Proxy(nats_server.port, lag_s=LAG_S) as way,
-        daemons(tmp_path / "near", 1, nats_server.url, *argv, env=ROOMY) as near,
-        daemons(tmp_path / "far", 1, way.url, *argv, env=ROOMY) as far,
+        LossyProxy(nats_server.port, lag_s=LAG_S) as proxy,
+        daemons(tmp_path / "near", 1, nats_server.url, *argv, env=HIGH_LIMITS) as near,
+        daemons(tmp_path / "far", 1, proxy.url, *argv, env=HIGH_LIMITS) as far,
     ):
         fleet = [*near, *far]
-        race([Racer(number, fleet[number % 2], None, book, ROUNDS // 8) for number in range(6)])
-        check(book, fleet, nats_server.url, prefix, least=ROUNDS // 4)
+        race([Racer(number, fleet[number % 2], None, recorder, ROUNDS // 8) for number in range(6)])
+        check(recorder, fleet, nats_server.url, prefix, min_acknowledged=ROUNDS // 4)

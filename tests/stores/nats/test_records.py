@@ -41,9 +41,9 @@ receipts = st.dictionaries(texts, st.builds(CommitReceipt, texts, texts), max_si
 
 def events_after(before: int) -> st.SearchStrategy[list[Event]]:
     return st.lists(texts, min_size=1, max_size=4).map(
-        lambda given: [
+        lambda types: [
             OperationCompleted(before + n, AT, None, text, 3, "hook", failed=False, redactions=0)
-            for n, text in enumerate(given, 1)
+            for n, text in enumerate(types, 1)
         ]
     )
 
@@ -68,31 +68,31 @@ def _bytes(record: CommitRecord) -> bytes:
 
 
 @given(logged)
-def test_a_commit_comes_back_as_it_was(record: CommitRecord) -> None:
+def test_a_commit_record_is_decoded_to_the_same_value(record: CommitRecord) -> None:
     assert records.record_from(_bytes(record)) == record
 
 
 @given(logged, texts)
-def test_texts_that_lie_elsewhere_are_named_and_not_repeated(record: CommitRecord, mark: str) -> None:
-    kept = records.record_from(records.encode_core(replace(record, texts=ChunkReference(mark, 3))))
-    assert kept == replace(record, entries=[], texts=ChunkReference(mark, 3))
+def test_a_record_refers_to_texts_stored_in_chunks_and_does_not_contain_them(record: CommitRecord, mark: str) -> None:
+    decoded = records.record_from(records.encode_core(replace(record, texts=ChunkReference(mark, 3))))
+    assert decoded == replace(record, entries=[], texts=ChunkReference(mark, 3))
     assert records.entries_in(records.encode_entries(record.entries)) == list(record.entries)
 
 
 @given(st.lists(entries, max_size=3), summaries)
-def test_the_archive_comes_back_as_it_was(made: list[ArchiveEntry], summary: Summary) -> None:
-    assert records.archived_from(records.archived(made)).entries == made
+def test_archive_records_are_decoded_to_the_same_values(written: list[ArchiveEntry], summary: Summary) -> None:
+    assert records.archived_from(records.archived(written)).entries == written
     assert records.summary_from(records.encode_summary(summary)) == summary
     assert records.summary_from(records.RETRACTED) is None
-    elsewhere = records.archived_from(records.encode_archived_reference(ChunkReference("m", 2), [1, 0]))
-    assert (elsewhere.chunks, list(elsewhere.positions)) == (ChunkReference("m", 2), [1, 0])
+    reference = records.archived_from(records.encode_archived_reference(ChunkReference("m", 2), [1, 0]))
+    assert (reference.chunks, list(reference.positions)) == (ChunkReference("m", 2), [1, 0])
 
 
 @given(st.binary(max_size=2000), st.integers(1, 500))
-def test_pieces_put_together_are_the_whole(data: bytes, most: int) -> None:
-    pieces = list(records.cut(data, most))
+def test_the_pieces_of_a_cut_record_join_to_the_whole(data: bytes, max_bytes: int) -> None:
+    pieces = list(records.cut(data, max_bytes))
     assert b"".join(pieces) == data
-    assert all(len(piece) <= most for piece in pieces)
+    assert all(len(piece) <= max_bytes for piece in pieces)
 
 
 # Hypothesis takes the excluded value from the source code.
@@ -116,34 +116,34 @@ def test_a_record_with_something_missing_is_refused(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", [b"{}", b"", b"[1]", b"[[]]", b"\xff"])
-def test_texts_that_are_none_are_refused(data: bytes) -> None:
+def test_malformed_texts_are_refused(data: bytes) -> None:
     with pytest.raises(StoreInvalid, match="cannot be read"):
         records.entries_in(data)
 
 
-def test_a_record_of_a_newer_version_is_refused_as_such() -> None:
+def test_a_record_of_a_newer_version_is_refused_with_that_reason() -> None:
     with pytest.raises(StoreInvalid, match="newer version"):
         records.record_from(b'{"format":2}')
 
 
 @covers("seed-004#context-branch", "seed-004#context-return")
-def test_a_branch_is_told_as_the_seed_has_it() -> None:
+def test_a_branch_is_published_with_the_members_that_the_seed_names() -> None:
     started = SessionStarted(1, AT, "sess_1", "/work/project", None)
     created = BranchCreated(2, AT, "br_1", None, "Search", "Use grep.", 20, 0)
     folded = BranchFolded(3, AT, "br_1", "Found it", 2, 20, 0, forced=False)
-    open_one = replay([started, created], EMPTY)
-    told = json.loads(records.encode_branch(open_one.branches["br_1"], "Use grep.", "", 2))
+    open_state = replay([started, created], EMPTY)
+    published = json.loads(records.encode_branch(open_state.branches["br_1"], "Use grep.", "", 2))
     seed = {"id": "br_1", "description": "Search", "prompt": "Use grep.", "parent_id": None, "status": "active"}
-    assert told.items() >= (seed | {"created_at": AT, "tokens": 20}).items()
-    closed = replay([folded], open_one)
-    told = json.loads(records.encode_branch(closed.branches["br_1"], "Use grep.", "Found it", 3))
+    assert published.items() >= (seed | {"created_at": AT, "tokens": 20}).items()
+    closed_state = replay([folded], open_state)
+    published = json.loads(records.encode_branch(closed_state.branches["br_1"], "Use grep.", "Found it", 3))
     closing = {"id": "br_1", "status": "folded", "folded_at": AT, "summary": "Found it", "tokens_folded": 20}
-    assert told.items() >= closing.items()
-    state = json.loads(records.encode_session(open_one))
+    assert published.items() >= closing.items()
+    state = json.loads(records.encode_session(open_state))
     assert (state["active_branch_id"], state["branch_depth"], state["revision"]) == ("br_1", 1, 2)
 
 
-def test_what_others_watch_is_cut_where_it_is_very_long() -> None:
+def test_a_very_long_text_is_cut_when_it_is_published() -> None:
     long = "x" * (records.PUBLISHED_MOST + 1)
-    told = json.loads(records.encode_event("s", BranchCreated(2, AT, "br_1", None, "d", long, 20, 0)))
-    assert told["prompt"] == "x" * records.PUBLISHED_MOST + records.CUT
+    published = json.loads(records.encode_event("s", BranchCreated(2, AT, "br_1", None, "d", long, 20, 0)))
+    assert published["prompt"] == "x" * records.PUBLISHED_MOST + records.CUT

@@ -1,4 +1,4 @@
-"""What is specific to the store on NATS: who publishes what follows from a commit, and what is refused."""
+"""The NATS store: publishing, commits with an unclear outcome, the end of sessions, and what is refused."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from contextfold.common.network_address import NatsOptions
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import (
@@ -21,103 +22,110 @@ from contextfold.fold.events import (
 from contextfold.fold.ports.store import Commit, Operation, StaleRevision
 from contextfold.stores.nats import log as nats_log
 from contextfold.stores.nats.store import NatsStore
-from contextfold.stores.nats.wire.connection import NatsConnection, NatsOptions, OutcomeUnknown, check_server
+from contextfold.stores.nats.wire.connection import NatsConnection, OutcomeUnknown, check_server
 from contextfold.stores.nats.wire.jetstream import JetStream, SequenceConflict, StoredMessage
 from contextfold.stores.nats.wire.names import SubjectNames
 from contextfold.stores.nats.wire.records import CommitRecord
 from tests.contract.sessions import NOON, commit_of, key_of, take, watching
-from tests.stores.nats.on_nats import KEY, OnNats, branching, check_published, everything, on_nats
+from tests.stores.nats.store_fixture import (
+    KEY,
+    RunOnNats,
+    branch_commits,
+    check_published,
+    run_on_nats,
+    stored_messages,
+)
 from tests.support.clauses import covers
 from tests.support.machine import times
 from tests.support.nats_servers import NatsServer
 
-__all__ = ["on_nats"]
+__all__ = ["run_on_nats"]
 
 
 # ---- publishing
 
 
 @covers("store.md#subjects")
-def test_a_commit_is_published_for_those_who_watch(on_nats: OnNats) -> None:
-    async def act(place: NatsOptions) -> None:
-        store = NatsStore(place)
-        for commit in branching(KEY):
+def test_a_commit_is_published_to_its_subjects(run_on_nats: RunOnNats) -> None:
+    async def act(options: NatsOptions) -> None:
+        store = NatsStore(options)
+        for commit in branch_commits(KEY):
             await store.commit(commit)
         await store.settle()
         await store.close()
-        await check_published(place)
+        await check_published(options)
 
-    on_nats(act)
+    run_on_nats(act)
 
 
-def test_what_one_daemon_left_half_published_another_finishes(on_nats: OnNats) -> None:
+def test_another_store_finishes_publishing_after_the_writer_is_killed(run_on_nats: RunOnNats) -> None:
     """Only the log is written, as if the writer were killed at that point."""
 
-    async def act(place: NatsOptions) -> None:
-        first, *others = branching(KEY)
-        writer = NatsStore(place)
+    async def act(options: NatsOptions) -> None:
+        first, *others = branch_commits(KEY)
+        writer = NatsStore(options)
         await writer.commit(first)
         await writer.settle()
         for commit in others:
             await writer._logs.commit(commit)
         # Otherwise the helper would end the session, whose idle time is over.
-        helper = NatsStore(place, idle_s=1_000_000_000)
+        helper = NatsStore(options, idle_s=1_000_000_000)
         await helper.reach()
         await helper._table.reach()
         await helper._table.wait_for(lambda: not helper._table.behind(), 30)
         assert helper._table.behind() == []
-        await check_published(place)
+        await check_published(options)
         for store in (writer, helper):
             await store.close()
 
-    on_nats(act)
+    run_on_nats(act)
 
 
-def test_any_number_of_publishers_at_once_publish_each_thing_once(on_nats: OnNats) -> None:
-    async def act(place: NatsOptions) -> None:
-        chance = random.Random(1)
-        stores = [NatsStore(place) for _ in range(4)]
+def test_concurrent_publishers_publish_every_event_once(run_on_nats: RunOnNats) -> None:
+    async def act(options: NatsOptions) -> None:
+        rng = random.Random(1)
+        stores = [NatsStore(options) for _ in range(4)]
         for turn in range(times(3, 100)):
             session_id = f"sess_{turn}"
-            for commit in branching(KEY, session_id):
-                await chance.choice(stores)._logs.commit(commit)
+            for commit in branch_commits(KEY, session_id):
+                await rng.choice(stores)._logs.commit(commit)
                 await asyncio.gather(
-                    *(store._publisher.catch_up(KEY) for store in stores if chance.random() < 0.7),
+                    *(store._publisher.catch_up(KEY) for store in stores if rng.random() < 0.7),
                     return_exceptions=True,
                 )
             await stores[0]._publisher.catch_up(KEY)
-            await check_published(place, session_id)
+            await check_published(options, session_id)
             assert await stores[0].expire("2026-01-02T00:00:00Z", "2026-01-02T00:00:00Z") == 1
         for store in stores:
             await store.close()
 
-    on_nats(act)
+    run_on_nats(act)
 
 
-def test_a_reader_of_the_archive_waits_for_what_another_daemon_committed(on_nats: OnNats) -> None:
-    async def act(place: NatsOptions) -> None:
-        writer, reader = NatsStore(place), NatsStore(place)
-        for commit in branching(KEY):
+def test_an_archive_read_includes_what_another_store_committed(run_on_nats: RunOnNats) -> None:
+    async def act(options: NatsOptions) -> None:
+        writer, reader = NatsStore(options), NatsStore(options)
+        for commit in branch_commits(KEY):
             await writer._logs.commit(commit)
-        found = await reader.trajectory("local", "p1", "br_1", limit=10)
-        assert found is not None
-        assert [entry.text for entry in found.entries] == ["Look into it.", "ls"]
+        trajectory = await reader.trajectory("local", "p1", "br_1", limit=10)
+        assert trajectory is not None
+        assert [entry.text for entry in trajectory.entries] == ["Look into it.", "ls"]
         assert [summary.summary for summary in await reader.search("local", "found", None, 10)] == ["Found it"]
         for store in (writer, reader):
             await store.close()
 
-    on_nats(act)
+    run_on_nats(act)
 
 
-def test_what_cannot_be_read_spoils_nothing_else(on_nats: OnNats) -> None:
-    async def act(place: NatsOptions) -> None:
-        names, store = SubjectNames(place.prefix), NatsStore(place)
+def test_an_unreadable_log_does_not_affect_other_sessions(run_on_nats: RunOnNats) -> None:
+    async def act(options: NatsOptions) -> None:
+        names, store = SubjectNames(options.prefix), NatsStore(options)
         await store.reach()
         bad = key_of("bad")
         for headers in ({}, {"Cf-Session": "s", "Cf-Revision": "x"}, _headers("sess_9", 1)):
             await store._js.put(names.log_of(bad), b"no record", headers=headers)
         async with watching(store, "local", "0") as watch:
-            for commit in branching(KEY):
+            for commit in branch_commits(KEY):
                 await store.commit(commit)
             assert [seen.event.n for seen in await take(watch, 5)] == [1, 2, 3, 4, 5]
         with pytest.raises(StoreInvalid):
@@ -128,7 +136,7 @@ def test_what_cannot_be_read_spoils_nothing_else(on_nats: OnNats) -> None:
         assert not store._helper.done()
         await store.close()
 
-    on_nats(act)
+    run_on_nats(act)
 
 
 def _headers(session_id: str, revision: int) -> dict[str, str]:
@@ -139,9 +147,9 @@ def _headers(session_id: str, revision: int) -> dict[str, str]:
 # ---- committing
 
 
-def test_a_commit_decided_on_an_old_state_never_gets_in_whatever_is_remembered(on_nats: OnNats) -> None:
-    async def act(place: NatsOptions) -> None:
-        one, other = NatsStore(place), NatsStore(place)
+def test_a_commit_based_on_an_old_revision_is_refused_whatever_the_store_has_cached(run_on_nats: RunOnNats) -> None:
+    async def act(options: NatsOptions) -> None:
+        one, other = NatsStore(options), NatsStore(options)
         await one.commit(commit_of(KEY))
         await other.load(KEY)
         await one.commit(commit_of(KEY, 1))
@@ -155,16 +163,16 @@ def test_a_commit_decided_on_an_old_state_never_gets_in_whatever_is_remembered(o
         for store in (one, other):
             await store.close()
 
-    on_nats(act)
+    run_on_nats(act)
 
 
-def test_an_operation_is_known_again_by_a_daemon_that_has_forgotten_the_session(
-    on_nats: OnNats, monkeypatch: pytest.MonkeyPatch
+def test_a_repeated_operation_is_recognised_after_the_session_has_left_the_cache(
+    run_on_nats: RunOnNats, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nats_log, "REMEMBERED_MOST", 1)
 
-    async def act(place: NatsOptions) -> None:
-        store = NatsStore(place)
+    async def act(options: NatsOptions) -> None:
+        store = NatsStore(options)
         for revision in range(5):
             await store.commit(commit_of(KEY, revision, operation_id=f"op {revision}"))
         await store.commit(commit_of(key_of("another")))
@@ -172,134 +180,136 @@ def test_an_operation_is_known_again_by_a_daemon_that_has_forgotten_the_session(
         assert (again.answer, again.repeated) == ("answer of 2", True)
         await store.close()
 
-    on_nats(act)
+    run_on_nats(act)
 
 
-def test_a_commit_larger_than_a_message_is_kept_whole(on_nats: OnNats) -> None:
-    async def act(place: NatsOptions) -> None:
-        store = NatsStore(place)
+def test_a_commit_larger_than_a_message_is_stored_completely(run_on_nats: RunOnNats) -> None:
+    async def act(options: NatsOptions) -> None:
+        store = NatsStore(options)
         prompt = "α" * 1_500_000
         created = BranchCreated(2, NOON, "br_1", None, "Look", prompt, 4, 0)
         started = SessionStarted(1, NOON, "sess_1", "/work/project", None)
         await store.commit(
             Commit(KEY, "sess_1", 0, [started, created], None, "", [ArchiveEntry("br_1", 2, NOON, "prompt", prompt)])
         )
-        other = NatsStore(place)
+        other = NatsStore(options)
         log = await other.load(KEY)
         await other.close()
         assert log is not None
         assert list(log.events) == [started, created]
-        found = await store.trajectory("local", "p1", "br_1", limit=1)
-        assert found is not None
-        assert found.entries[0].text == prompt
+        trajectory = await store.trajectory("local", "p1", "br_1", limit=1)
+        assert trajectory is not None
+        assert trajectory.entries[0].text == prompt
         await store.close()
 
-    on_nats(act)
+    run_on_nats(act)
 
 
-class Behind(JetStream):
-    """A server that has just come back and for a while does not have the commits that it is asked for."""
+class LaggingServer(JetStream):
+    """A server that has just restarted and for a few reads does not have the commits yet."""
 
-    looks_missed = 0
+    missed_reads = 0
 
     async def at(self, stream: str, seq: int) -> StoredMessage | None:
-        self.looks_missed -= stream.endswith("_log")
-        return None if self.looks_missed >= 0 else await super().at(stream, seq)
+        self.missed_reads -= stream.endswith("_log")
+        return None if self.missed_reads >= 0 else await super().at(stream, seq)
 
 
-@pytest.mark.parametrize("looks_missed", [1, 100])
-def test_an_operation_is_done_once_though_its_commit_cannot_be_read(on_nats: OnNats, looks_missed: int) -> None:
-    async def act(place: NatsOptions) -> None:
-        store = NatsStore(place)
+@pytest.mark.parametrize("missed_reads", [1, 100])
+def test_an_operation_is_done_once_when_its_commit_cannot_be_read(run_on_nats: RunOnNats, missed_reads: int) -> None:
+    async def act(options: NatsOptions) -> None:
+        store = NatsStore(options)
         await store.commit(commit_of(KEY))
         again = replace(commit_of(KEY, 1, answer="once"), operation=Operation("op", "same"))
         await store.commit(again)
         wire = store._js
-        wire.__class__ = Behind
-        assert isinstance(wire, Behind)
-        wire.looks_missed = looks_missed
+        wire.__class__ = LaggingServer
+        assert isinstance(wire, LaggingServer)
+        wire.missed_reads = missed_reads
         sent_again = replace(commit_of(KEY, 2), operation=again.operation)
-        for asked in (store.receipt(KEY, "op"), store.commit(sent_again)):
+        for call in (store.receipt(KEY, "op"), store.commit(sent_again)):
             try:
-                told = await asked
+                receipt = await call
             except StoreUnavailable:
-                assert looks_missed > 1
+                assert missed_reads > 1
             else:
-                assert told is not None
-                assert (looks_missed, told.answer) == (1, "once")
+                assert receipt is not None
+                assert (missed_reads, receipt.answer) == (1, "once")
         log = await store.load(KEY)
         assert log is not None
         assert [event.n for event in log.events] == [1, 2]
         await store.close()
 
-    on_nats(act)
+    run_on_nats(act)
 
 
-class Straggling(JetStream):
-    """Delays one message: it counts as unanswered, and is stored right after a read that misses it."""
+class LateMessage(JetStream):
+    """Delays one message: the sender gets no answer, and the message is stored right after a read that misses it."""
 
     late: tuple[Any, Any] | None = None
-    looks_before = 0
-    # After the message has landed, this many answers still come from a server that does not know the log.
-    looks_in_vain = 0
+    reads_before = 0
+    # After the message is stored, this many reads are still answered by a server that does not have the log.
+    empty_reads = 0
 
-    async def put(self, *given: Any, **options: Any) -> int:
+    async def put(self, *args: Any, **options: Any) -> int:
         if self.late is None and options.get("headers", {}).get("Cf-Before") == "1":
-            self.late = given, options
+            self.late = args, options
             raise OutcomeUnknown("late")
-        return await super().put(*given, **options)
+        return await super().put(*args, **options)
 
     async def last(self, stream: str, subject: str) -> StoredMessage | None:
-        found = await super().last(stream, subject)
+        last = await super().last(stream, subject)
         if self.late and stream.endswith("_log"):
-            self.looks_before -= 1
-            if self.looks_before == -1:
+            self.reads_before -= 1
+            if self.reads_before == -1:
                 with contextlib.suppress(SequenceConflict):
                     # The message was sent again in the meantime and is already stored.
                     await super().put(*self.late[0], **self.late[1])
-            if self.looks_before < 0 < self.looks_in_vain:
-                self.looks_in_vain -= 1
+            if self.reads_before < 0 < self.empty_reads:
+                self.empty_reads -= 1
                 return None
-        return found
+        return last
 
 
-@pytest.mark.parametrize(("looks_before", "looks_in_vain"), [(0, 0), (1, 0), (2, 0), (0, 1), (1, 3)])
-def test_a_commit_that_lands_late_is_known_for_our_own(on_nats: OnNats, looks_before: int, looks_in_vain: int) -> None:
-    """This holds without an operation id too: after a conflict error, the caller would do it a second time."""
+@pytest.mark.parametrize(("reads_before", "empty_reads"), [(0, 0), (1, 0), (2, 0), (0, 1), (1, 3)])
+def test_a_commit_that_is_stored_late_is_recognised_as_our_own(
+    run_on_nats: RunOnNats, reads_before: int, empty_reads: int
+) -> None:
+    """This is needed without an operation id too: after a conflict error, the caller would repeat the operation."""
 
-    async def act(place: NatsOptions) -> None:
-        store = NatsStore(place)
+    async def act(options: NatsOptions) -> None:
+        store = NatsStore(options)
         wire = store._js
-        wire.__class__ = Straggling
-        assert isinstance(wire, Straggling)
-        wire.looks_before, wire.looks_in_vain = looks_before, looks_in_vain
+        wire.__class__ = LateMessage
+        assert isinstance(wire, LateMessage)
+        wire.reads_before, wire.empty_reads = reads_before, empty_reads
         await store.commit(commit_of(KEY))
-        told = await store.commit(replace(commit_of(KEY, 1, answer="once"), operation=None))
-        assert (told.answer, told.repeated) == ("once", False)
-        wire.looks_in_vain = 0
+        receipt = await store.commit(replace(commit_of(KEY, 1, answer="once"), operation=None))
+        assert (receipt.answer, receipt.repeated) == ("once", False)
+        wire.empty_reads = 0
         await store.commit(commit_of(KEY, 2))
         log = await store.load(KEY)
         assert log is not None
         assert [event.n for event in log.events] == [1, 2, 3]
         await store.close()
 
-    on_nats(act)
+    run_on_nats(act)
 
 
-# ---- the end
+# ---- the end of sessions
 
 
-def test_a_session_whose_ender_was_killed_in_the_middle_stays_ended(on_nats: OnNats) -> None:
+def test_a_session_stays_ended_when_the_store_that_ended_it_was_killed_halfway(run_on_nats: RunOnNats) -> None:
     later = ["2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z", "2026-01-04T00:00:00Z"]
 
-    async def act(place: NatsOptions) -> None:
-        ender, other = NatsStore(place), NatsStore(place)
-        for commit in branching(KEY):
+    async def act(options: NatsOptions) -> None:
+        ender, other = NatsStore(options), NatsStore(options)
+        for commit in branch_commits(KEY):
             await ender.commit(commit)
         await ender.settle()
         end = CommitRecord("sess_1", 5, [SessionExpired(6, later[0], "sess_1")], {})
         done = await ender._logs.append(KEY, end)
-        stored = await ender._js.at(SubjectNames(place.prefix).log, done.seq)
+        stored = await ender._js.at(SubjectNames(options.prefix).log, done.seq)
         assert stored is not None
         # The process is killed after this step.
         await ender._expiry._keep_only_the_archive(KEY, "sess_1", stored)
@@ -307,18 +317,18 @@ def test_a_session_whose_ender_was_killed_in_the_middle_stays_ended(on_nats: OnN
             assert await other.expire(now, now) == 0
             assert await other.load(KEY) is None
             assert await other.count() == 0
-        assert await everything(place, SubjectNames(place.prefix).log, ">") == []
-        await other.commit(branching(KEY, "sess_2")[0])
+        assert await stored_messages(options, SubjectNames(options.prefix).log, ">") == []
+        await other.commit(branch_commits(KEY, "sess_2")[0])
         for store in (ender, other):
             await store.close()
 
-    on_nats(act)
+    run_on_nats(act)
 
 
-def test_what_is_past_its_time_is_found_by_no_daemon(on_nats: OnNats) -> None:
-    async def act(place: NatsOptions) -> None:
-        stores = [NatsStore(place), NatsStore(place)]
-        for commit in branching(KEY):
+def test_no_store_finds_summaries_after_their_retention(run_on_nats: RunOnNats) -> None:
+    async def act(options: NatsOptions) -> None:
+        stores = [NatsStore(options), NatsStore(options)]
+        for commit in branch_commits(KEY):
             await stores[0].commit(commit)
         for store in stores:
             assert await store.search("local", "found", None, 10)
@@ -328,7 +338,7 @@ def test_what_is_past_its_time_is_found_by_no_daemon(on_nats: OnNats) -> None:
             assert await store.search("local", "found", None, 10) == []
             await store.close()
 
-    on_nats(act)
+    run_on_nats(act)
 
 
 # ---- what is refused
@@ -341,60 +351,60 @@ def test_a_server_that_is_too_old_is_refused(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["2.12.0", "<nats server v2.15.1>", "3.0.0-beta.1"])
-def test_a_server_that_is_new_enough_is_taken(version: str) -> None:
+def test_a_server_that_is_new_enough_is_accepted(version: str) -> None:
     check_server(version)
 
 
-async def _made(place: NatsOptions, stream: str, **config: object) -> None:
+async def _create_stream(options: NatsOptions, stream: str, **config: object) -> None:
     async def make(wire: JetStream) -> None:
         await wire.request_once(f"STREAM.CREATE.{stream}", {"name": stream, "subjects": [f"{stream}.>"], **config})
 
-    wire = JetStream(place, make)
+    wire = JetStream(options, make)
     await wire.open()
     await wire.close()
 
 
-def test_a_stream_of_somebody_elses_is_not_touched(on_nats: OnNats) -> None:
-    async def act(place: NatsOptions) -> None:
-        await _made(place, f"{place.prefix}_log")
-        store = NatsStore(place)
+def test_a_stream_of_another_program_is_refused(run_on_nats: RunOnNats) -> None:
+    async def act(options: NatsOptions) -> None:
+        await _create_stream(options, f"{options.prefix}_log")
+        store = NatsStore(options)
         with pytest.raises(StoreInvalid, match="another --nats-prefix"):
             await store.reach()
         await store.close()
 
-    on_nats(act)
+    run_on_nats(act)
 
 
-def test_sessions_of_a_newer_version_are_refused(on_nats: OnNats) -> None:
-    async def act(place: NatsOptions) -> None:
-        await _made(place, f"{place.prefix}_log", metadata={"contextfold.format": "2"})
-        store = NatsStore(place)
+def test_sessions_of_a_newer_version_are_refused(run_on_nats: RunOnNats) -> None:
+    async def act(options: NatsOptions) -> None:
+        await _create_stream(options, f"{options.prefix}_log", metadata={"contextfold.format": "2"})
+        store = NatsStore(options)
         with pytest.raises(StoreInvalid, match="newer version"):
             await store.reach()
         await store.close()
 
-    on_nats(act)
+    run_on_nats(act)
 
 
-def test_whoever_only_looks_makes_no_streams(on_nats: OnNats) -> None:
-    async def act(place: NatsOptions) -> None:
+def test_a_store_that_only_reads_creates_no_streams(run_on_nats: RunOnNats) -> None:
+    async def act(options: NatsOptions) -> None:
         for _ in range(2):
-            store = NatsStore(place, may_make=False)
+            store = NatsStore(options, may_make=False)
             with pytest.raises(StoreInvalid, match="no stream"):
                 await store.load(KEY)
             await store.close()
 
-    on_nats(act)
+    run_on_nats(act)
 
 
-def test_more_replicas_than_servers_are_refused(on_nats: OnNats) -> None:
-    async def act(place: NatsOptions) -> None:
-        store = NatsStore(replace(place, replicas=3))
+def test_more_replicas_than_servers_are_refused(run_on_nats: RunOnNats) -> None:
+    async def act(options: NatsOptions) -> None:
+        store = NatsStore(options._replace(replicas=3))
         with pytest.raises(StoreInvalid, match="replicas"):
             await store.reach()
         await store.close()
 
-    on_nats(act)
+    run_on_nats(act)
 
 
 def test_a_server_without_jetstream_is_refused(tmp_path: Path) -> None:
@@ -408,12 +418,12 @@ def test_a_server_without_jetstream_is_refused(tmp_path: Path) -> None:
     asyncio.run(act())
 
 
-def test_tls_that_was_asked_for_is_not_done_without(nats_server: NatsServer) -> None:
-    async def nothing() -> None:
+def test_a_server_without_tls_is_refused_when_tls_is_required(nats_server: NatsServer) -> None:
+    async def fail() -> None:
         pytest.fail("connected")
 
     async def act() -> None:
-        link = NatsConnection(NatsOptions((nats_server.url.replace("nats://", "tls://"),)), nothing)
+        link = NatsConnection(NatsOptions((nats_server.url.replace("nats://", "tls://"),)), fail)
         with pytest.raises(StoreInvalid, match="TLS"):
             await link.open()
         await link.close()
@@ -421,7 +431,7 @@ def test_tls_that_was_asked_for_is_not_done_without(nats_server: NatsServer) -> 
     asyncio.run(act())
 
 
-def test_nobody_there_is_told_soon(tmp_path: Path) -> None:
+def test_a_server_that_does_not_run_is_reported_as_unavailable(tmp_path: Path) -> None:
     async def act() -> None:
         with NatsServer(tmp_path) as server:
             url = server.url

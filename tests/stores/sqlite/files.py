@@ -1,4 +1,4 @@
-"""A state file and what tests do with it: open, fill and count it, and run other processes on it."""
+"""Helpers of the tests of state files: open, fill and count them, and run other processes on them."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def path(tmp_path: Path) -> Path:
 
 
 def run(path: Path, act: Callable[[SqliteStore], Awaitable[None]], *, busy_timeout_s: float = 5.0) -> None:
-    async def whole() -> None:
+    async def run_with_store() -> None:
         store = SqliteStore.open(path, busy_timeout_s=busy_timeout_s, poll_s=0.02)
         try:
             await act(store)
         finally:
             await store.close()
 
-    asyncio.run(whole())
+    asyncio.run(run_with_store())
 
 
 def fill(path: Path, sessions: int = 3) -> None:
@@ -59,15 +59,15 @@ def worker(path: Path, project: str, turns: int) -> subprocess.Popen[str]:
     return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment)
 
 
-def operations(path: Path, project: str) -> dict[str, int]:
+def event_counts(path: Path, project: str) -> dict[str, int]:
     """The number of events in each task's session of a project."""
-    held: dict[str, int] = {}
+    events: dict[str, int] = {}
 
     async def act(store: SqliteStore) -> None:
         for task in range(TASKS):
             log = await store.load(key_of(project, name=f"{task}"))
             assert log is None or [event.n for event in log.events] == list(range(1, len(log.events) + 1))
-            held[f"{task}"] = len(log.events) if log else 0
+            events[f"{task}"] = len(log.events) if log else 0
 
     run(path, act)
-    return held
+    return events

@@ -29,28 +29,28 @@ __all__ = ["path"]
 NEXT_YEAR = "2027-01-01T00:00:00Z"
 
 
-# ---- it is refused, and left as it was
+# ---- files that are refused and left unchanged
 
 
-def make(path: Path, content: bytes) -> None:
+def write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
 
 
-def refused(path: Path, match: str) -> None:
+def check_refused(path: Path, match: str) -> None:
     before = path.read_bytes()
-    with pytest.raises(StoreInvalid, match=match) as told:
+    with pytest.raises(StoreInvalid, match=match) as raised:
         SqliteStore.open(path)
     assert path.read_bytes() == before
-    assert str(path) in told.value.reason
-    assert "move it away" in told.value.reason
-    assert told.value.message == "State store is unavailable"
+    assert str(path) in raised.value.reason
+    assert "move it away" in raised.value.reason
+    assert raised.value.message == "State store is unavailable"
 
 
 @pytest.mark.parametrize("content", [b"hello", b"\0" * 5000, b"SQLite format 3\0 but short", bytes(range(256)) * 40])
-def test_a_file_of_something_else_is_refused(path: Path, content: bytes) -> None:
-    make(path, content)
-    refused(path, "is not a SQLite file")
+def test_a_file_that_is_not_a_database_is_refused(path: Path, content: bytes) -> None:
+    write(path, content)
+    check_refused(path, "is not a SQLite file")
 
 
 def test_a_database_of_another_program_is_refused(path: Path) -> None:
@@ -58,60 +58,60 @@ def test_a_database_of_another_program_is_refused(path: Path) -> None:
     other = sqlite3.connect(path)
     other.execute("CREATE TABLE sessions (id)")
     other.close()
-    refused(path, "of another program")
+    check_refused(path, "of another program")
 
 
 @covers("store.md#migrations")
-def test_a_newer_file_is_refused(path: Path) -> None:
+def test_a_file_of_a_newer_format_is_refused(path: Path) -> None:
     fill(path)
     newer = sqlite3.connect(path)
     newer.execute("PRAGMA user_version = 99")
     newer.close()
-    refused(path, r"newer contextfold: its format is 99.*Upgrade contextfold")
+    check_refused(path, r"newer contextfold: its format is 99.*Upgrade contextfold")
 
 
 @covers("store.md#migrations")
-def test_a_newer_file_is_refused_while_its_header_is_still_in_the_log(path: Path) -> None:
+def test_a_newer_file_is_refused_while_its_header_is_only_in_the_write_ahead_log(path: Path) -> None:
     fill(path)
     newer = sqlite3.connect(path)
     newer.execute("PRAGMA wal_autocheckpoint = 0")
     newer.execute("PRAGMA user_version = 99")
     try:
         assert int.from_bytes(path.read_bytes()[60:64]) == len(schema.MIGRATIONS)
-        refused(path, "newer contextfold")
+        check_refused(path, "newer contextfold")
     finally:
         newer.close()
 
 
 def test_a_damaged_file_is_refused(path: Path) -> None:
     fill(path, 200)
-    whole = path.read_bytes()
-    make(path, whole[: len(whole) // 2])
-    refused(path, "is damaged")
-    make(path, whole[:4096] + os.urandom(len(whole) - 4096))
-    refused(path, "is damaged")
-    make(path, whole)
+    intact = path.read_bytes()
+    write(path, intact[: len(intact) // 2])
+    check_refused(path, "is damaged")
+    write(path, intact[:4096] + os.urandom(len(intact) - 4096))
+    check_refused(path, "is damaged")
+    write(path, intact)
     assert count(path) == 200
 
 
-def test_a_page_that_goes_bad_while_in_use_is_not_a_crash(path: Path) -> None:
+def test_a_page_damaged_during_use_makes_the_store_unavailable(path: Path) -> None:
     fill(path, 50)
-    whole = path.read_bytes()
+    intact = path.read_bytes()
 
     async def act(store: SqliteStore) -> None:
         with path.open("r+b") as file:
             file.seek(4096)
-            file.write(os.urandom(len(whole) - 4096))
+            file.write(os.urandom(len(intact) - 4096))
         loads = (store.load(key_of(f"p{number}")) for number in range(50))
-        told = await asyncio.gather(*loads, return_exceptions=True)
-        problems = [each for each in told if isinstance(each, BaseException)]
-        assert {type(problem) for problem in problems} == {StoreUnavailable}
-        path.write_bytes(whole)
+        results = await asyncio.gather(*loads, return_exceptions=True)
+        errors = [result for result in results if isinstance(result, BaseException)]
+        assert {type(error) for error in errors} == {StoreUnavailable}
+        path.write_bytes(intact)
 
     run(path, act)
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_a_folder_a_pipe_and_an_impossible_path_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreInvalid, match="is a folder"):
         SqliteStore.open(tmp_path)
     os.mkfifo(tmp_path / "pipe")
@@ -122,7 +122,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
         SqliteStore.open(tmp_path / "file" / "below.db")
 
 
-def test_a_file_that_may_not_be_written_is_refused(path: Path) -> None:
+def test_a_file_without_write_permission_is_refused(path: Path) -> None:
     fill(path)
     code = f"from contextfold.stores.sqlite.store import SqliteStore\nSqliteStore.open({str(path)!r})"
     for folder in [path.parent, *path.parents]:
@@ -130,7 +130,7 @@ def test_a_file_that_may_not_be_written_is_refused(path: Path) -> None:
             folder.chmod(0o755)
     nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c"]
     if subprocess.run([*nobody, "pass"], capture_output=True, check=False).returncode != 0:
-        pytest.skip("the interpreter lies where nobody may not read it")
+        pytest.skip("the user nobody cannot read the interpreter")
     environment = {"PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"}
     # First the file cannot be written, then only its folder.
     for mode in (0o444, 0o666):
@@ -143,17 +143,17 @@ def test_a_file_that_may_not_be_written_is_refused(path: Path) -> None:
 
 
 @covers("store.md#migrations")
-def test_a_file_of_format_1_opens_with_all_it_holds(path: Path) -> None:
-    make(path, gzip.decompress(OLD_FILE.read_bytes()))
+def test_a_file_of_format_1_opens_with_all_its_data(path: Path) -> None:
+    write(path, gzip.decompress(OLD_FILE.read_bytes()))
 
     async def act(store: SqliteStore) -> None:
         log = await store.load(KEY)
         assert log is not None
         assert len(log.events) == 2
-        assert [found.branch_id for found in await store.search("local", "outcome", None, 10)] == ["br_1"]
-        told = await store.trajectory("local", "p1", "br_1", limit=10)
-        assert told is not None
-        assert [entry.text for entry in told.entries] == ["Look into it."]
+        assert [summary.branch_id for summary in await store.search("local", "outcome", None, 10)] == ["br_1"]
+        trajectory = await store.trajectory("local", "p1", "br_1", limit=10)
+        assert trajectory is not None
+        assert [entry.text for entry in trajectory.entries] == ["Look into it."]
         service = FoldService(store, standard_scrubber())
         for query in ("outcomes", "looking"):
             answer = await service.recalls.answer("local", RecallRequest(query))
@@ -171,7 +171,7 @@ def test_a_file_of_format_1_opens_with_all_it_holds(path: Path) -> None:
 
 
 @covers("store.md#migrations")
-def test_an_older_file_is_brought_up_to_date_step_by_step(path: Path) -> None:
+def test_an_older_file_is_migrated_step_by_step(path: Path) -> None:
     fill(path)
     later = [
         *schema.MIGRATIONS,
@@ -191,12 +191,12 @@ def test_an_older_file_is_brought_up_to_date_step_by_step(path: Path) -> None:
     assert connection.execute("SELECT * FROM colours").fetchall() == [("red", 3)]
     assert connection.execute("PRAGMA user_version").fetchone() == (len(later),)
     connection.close()
-    refused(path, f"its format is {len(later)}")
+    check_refused(path, f"its format is {len(later)}")
 
 
 @covers("store.md#migrations")
 @pytest.mark.parametrize("broken", ["this is not SQL", "INSERT INTO colours VALUES (NULL)", "DROP TABLE absent"])
-def test_a_migration_that_fails_leaves_the_file_as_it_was(path: Path, broken: str) -> None:
+def test_a_failed_migration_leaves_the_file_unchanged(path: Path, broken: str) -> None:
     fill(path)
     before = path.read_bytes()
     later = [*schema.MIGRATIONS, ["CREATE TABLE colours (name TEXT NOT NULL)"], ["DROP TABLE archive", broken]]
@@ -218,11 +218,11 @@ def test_a_store_notices_that_its_file_was_changed_by_a_newer_version(path: Path
     run(path, act)
 
 
-# ---- whose it is, and where
+# ---- permissions and paths
 
 
 @covers("store.md#port")
-def test_only_its_user_may_read_the_file(path: Path) -> None:
+def test_only_the_owner_of_the_file_may_read_it(path: Path) -> None:
     async def act(store: SqliteStore) -> None:
         await begin(store, KEY)
         modes = {entry.name: entry.stat().st_mode & 0o777 for entry in path.parent.iterdir()}
@@ -236,7 +236,7 @@ def test_only_its_user_may_read_the_file(path: Path) -> None:
         os.umask(old)
 
 
-def test_a_link_leads_to_the_file_and_strange_names_are_names(tmp_path: Path) -> None:
+def test_a_link_is_followed_and_special_characters_in_a_name_are_literal(tmp_path: Path) -> None:
     target = tmp_path / "a ?mode=memory#%20 é.db"
     link = tmp_path / "link.db"
     link.symlink_to(target)
@@ -244,12 +244,12 @@ def test_a_link_leads_to_the_file_and_strange_names_are_names(tmp_path: Path) ->
     assert count(target) == 3
 
 
-def test_a_file_taken_away_while_in_use_takes_no_more_commits(path: Path) -> None:
+def test_a_file_moved_during_use_accepts_no_more_commits(path: Path) -> None:
     async def act(store: SqliteStore) -> None:
         await begin(store, KEY)
         os.rename(path, path.with_name("moved.db"))
-        for use in (store.check(), store.commit(commit_of(KEY, 1))):
+        for call in (store.check(), store.commit(commit_of(KEY, 1))):
             with pytest.raises(StoreUnavailable, match="moved or deleted"):
-                await use
+                await call
 
     run(path, act)

@@ -1,4 +1,4 @@
-"""SQLite is imported without what a command does not need, and is the one that everybody else imports."""
+"""SQLite is imported without modules that a command does not need, and is the same module that others import."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-USED = """
+SCRIPT = """
 import sys
 before = set(sys.modules)
 {first}
@@ -30,7 +30,7 @@ print(*sorted(loaded & {{"collections", "datetime", "functools", "sqlite3"}}))
     [("", []), ("import functools", ["collections", "functools"]), ("import sqlite3", None)],
     ids=["nothing", "functools", "sqlite3"],
 )
-def test_a_process_has_one_sqlite_whatever_it_has_imported_before(first: str, loaded: list[str] | None) -> None:
-    command = [sys.executable, "-I", "-c", USED.format(first=first)]
+def test_a_process_has_one_sqlite_module_whatever_it_imported_before(first: str, loaded: list[str] | None) -> None:
+    command = [sys.executable, "-I", "-c", SCRIPT.format(first=first)]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert loaded is None or printed == loaded

@@ -1,4 +1,4 @@
-"""A state file that a command reads: when it is refused, what a damaged page answers, and what is left beside it."""
+"""A state file that a command only reads: when it is refused, damaged pages, and files left beside it."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ def read_all(path: Path) -> int:
 def outcome(path: Path) -> str:
     try:
         return "all" if read_all(path) == SESSIONS else "some"
-    except StoreInvalid as problem:
-        return "damaged" if "is damaged" in problem.reason else problem.reason
+    except StoreInvalid as error:
+        return "damaged" if "is damaged" in error.reason else error.reason
 
 
-def refused(path: Path, match: str) -> None:
+def check_refused(path: Path, match: str) -> None:
     before = path.read_bytes()
-    with pytest.raises(StoreInvalid, match=match) as told:
+    with pytest.raises(StoreInvalid, match=match) as raised:
         read_all(path)
     assert path.read_bytes() == before
-    assert str(path) in told.value.reason
+    assert str(path) in raised.value.reason
 
 
-def test_a_file_is_read_and_nothing_is_left_beside_it(path: Path) -> None:
+def test_a_read_leaves_no_file_beside_the_state_file(path: Path) -> None:
     fill(path, SESSIONS)
     before = path.read_bytes()
     assert read_all(path) == SESSIONS
@@ -61,32 +61,32 @@ def test_a_file_is_read_and_nothing_is_left_beside_it(path: Path) -> None:
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_a_log_that_a_killed_process_left_is_read_and_stays_as_it_was(path: Path, tmp_path: Path) -> None:
+def test_a_write_ahead_log_left_by_a_killed_process_is_read_and_stays_unchanged(path: Path, tmp_path: Path) -> None:
     fill(path, SESSIONS)
     writing = sqlite3.connect(path)
     writing.execute("PRAGMA wal_autocheckpoint = 0")
     writing.execute("UPDATE sessions SET last_at = '2027-01-01T00:00:00Z'")
     writing.commit()
-    copied = tmp_path / "copy" / "state.db"
-    copied.parent.mkdir()
+    copy = tmp_path / "copy" / "state.db"
+    copy.parent.mkdir()
     for name in os.listdir(path.parent):
-        shutil.copy(path.parent / name, copied.parent / name)
+        shutil.copy(path.parent / name, copy.parent / name)
     writing.close()
-    log = copied.with_name("state.db-wal")
-    before = copied.read_bytes(), log.read_bytes()
+    log = copy.with_name("state.db-wal")
+    before = copy.read_bytes(), log.read_bytes()
     assert before[1]
-    reader = SqliteFileReader(copied, no_writer)
+    reader = SqliteFileReader(copy, no_writer)
     listed = run_at_once(reader.sessions("local", limit=1))
     run_at_once(reader.close())
     assert [session.last_at for session in listed] == ["2027-01-01T00:00:00Z"]
-    assert (copied.read_bytes(), log.read_bytes()) == before
+    assert (copy.read_bytes(), log.read_bytes()) == before
 
 
 @pytest.mark.parametrize("content", [b"hello", b"\0" * 5000, b"SQLite format 3\0 but short"])
-def test_a_file_of_something_else_is_refused(path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_database_is_refused(path: Path, content: bytes) -> None:
     path.parent.mkdir()
     path.write_bytes(content)
-    refused(path, "is not a SQLite file")
+    check_refused(path, "is not a SQLite file")
 
 
 def test_a_database_of_another_program_is_refused(path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_database_of_another_program_is_refused(path: Path) -> None:
     other = sqlite3.connect(path)
     other.execute("CREATE TABLE sessions (id)")
     other.close()
-    refused(path, "of another program")
+    check_refused(path, "of another program")
 
 
 @covers("store.md#migrations")
@@ -107,18 +107,18 @@ def test_a_file_of_another_format_is_refused(path: Path, *, version: int, match:
     other.execute(f"PRAGMA user_version = {version}")
     try:
         assert (int.from_bytes(path.read_bytes()[60:64]) == FORMAT) == is_in_log
-        refused(path, match)
+        check_refused(path, match)
     finally:
         other.close()
 
 
-def test_an_empty_file_has_no_format(path: Path) -> None:
+def test_an_empty_file_is_refused_as_older(path: Path) -> None:
     path.parent.mkdir()
     path.touch()
-    refused(path, "older contextfold")
+    check_refused(path, "older contextfold")
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_a_folder_a_pipe_and_a_missing_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreInvalid, match="is a folder"):
         SqliteFileReader(tmp_path, no_writer)
     os.mkfifo(tmp_path / "pipe")
@@ -129,21 +129,21 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["pipe"]
 
 
-def test_a_damaged_page_is_an_error_of_the_command_that_reads_it(path: Path) -> None:
+def test_a_damaged_page_is_reported_when_it_is_read(path: Path) -> None:
     fill(path, SESSIONS)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    refused(path, r"is damaged.*put a backup in its place")
-    path.write_bytes(whole[:PAGE] + DAMAGE * (len(whole) - PAGE))
-    refused(path, r"is damaged.*put a backup in its place")
-    for at in range(PAGE, len(whole), PAGE):
-        path.write_bytes(whole[:at] + DAMAGE * PAGE + whole[at + PAGE :])
+    intact = path.read_bytes()
+    path.write_bytes(intact[: len(intact) // 2])
+    check_refused(path, r"is damaged.*put a backup in its place")
+    path.write_bytes(intact[:PAGE] + DAMAGE * (len(intact) - PAGE))
+    check_refused(path, r"is damaged.*put a backup in its place")
+    for start in range(PAGE, len(intact), PAGE):
+        path.write_bytes(intact[:start] + DAMAGE * PAGE + intact[start + PAGE :])
         assert outcome(path) in ("all", "damaged")
-    path.write_bytes(whole)
+    path.write_bytes(intact)
     assert read_all(path) == SESSIONS
 
 
-def test_a_locked_file_is_unavailable_and_not_damaged(path: Path) -> None:
+def test_a_locked_file_is_reported_as_unavailable_and_not_as_damaged(path: Path) -> None:
     fill(path)
     other = sqlite3.connect(path)
     other.execute("PRAGMA locking_mode = EXCLUSIVE")

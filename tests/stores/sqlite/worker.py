@@ -1,6 +1,6 @@
-"""A process that commits into a state file and says what was acknowledged, one line each. Run by the tests.
+"""A process that commits into a state file and prints what was acknowledged, one line each.
 
-worker.py FILE PROJECT COUNT: sessions of one project, several at once, until COUNT or until it is killed.
+worker.py FILE PROJECT COUNT: commits COUNT times to each of several sessions of one project, or until it is killed.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ async def _work(store: SqliteStore, project: str, task: int, count: int) -> None
         except StaleRevision:
             print("stale", operation_id, flush=True)
         else:
-            print("kept", operation_id, flush=True)
+            print("committed", operation_id, flush=True)
 
 
 async def main(path: str, project: str, count: int) -> int:
     store = SqliteStore.open(path)
     try:
         await asyncio.gather(*(_work(store, project, task, count) for task in range(TASKS)))
-    except StoreUnavailable as problem:
-        print("unavailable", problem.reason, flush=True)
+    except StoreUnavailable as error:
+        print("unavailable", error.reason, flush=True)
     finally:
         await store.close()
     return 0

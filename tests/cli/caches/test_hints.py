@@ -1,0 +1,164 @@
+"""What a mistake with caches gives: an error that is true, and a command that can be typed as it is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.machine import COMMAND, Call, context, write_files
+
+
+@pytest.fixture
+def docs(tmp_path: Path, call: Call) -> Path:
+    folder = write_files(
+        tmp_path / "docs", {"README.md": "# Folding\n\nA fold is a summary.\n\n## Why\n\nIt is short.\n"}
+    )
+    assert call("build", folder).code == 0
+    return folder
+
+
+@pytest.fixture
+def cache(docs: Path) -> Path:
+    return docs / ".context-cache"
+
+
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [(["unpack", "nope"], 6), (["ask", "x", "--cache-root", "nope"], 4), (["get", "x", "--cache-root", "nope"], 4)],
+)
+def test_what_was_never_there_was_not_removed_meanwhile(
+    argv: list[str], code: int, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = call(*argv)
+    assert (ran.code, ran.out) == (code, b"")
+    assert "nope" in ran.err
+    assert "removed" not in ran.err
+
+
+def test_a_question_may_be_typed_without_quotes(cache: Path, call: Call) -> None:
+    quoted = call("ask", "what is a fold", "--cache", cache)
+    assert call("ask", "what", "is", "--cache", cache, "a", "fold") == quoted
+    assert json.loads(quoted.out)["selection"]["query"] == "what is a fold"
+
+
+def test_a_question_without_words_to_search_for_says_so(cache: Path, call: Call) -> None:
+    ran = call("ask", "how do the", "--cache", cache)
+    assert ran.code == 0
+    assert "no words to search for" in ran.err
+    assert "matches" not in ran.err
+
+
+def test_a_question_with_too_many_terms_says_that_it_was_cut(cache: Path, call: Call) -> None:
+    words = [f"z{chr(97 + n // 26)}k{chr(97 + n % 26)}k" for n in range(129)]
+    ran = call("ask", *words, "--cache", cache)
+    assert json.loads(ran.out)["selection"]["query_cut"] is True
+    assert "128 terms" in ran.err
+    ran = call("ask", *words[:128], "--cache", cache)
+    assert json.loads(ran.out)["selection"]["query_cut"] is False
+
+
+@pytest.mark.parametrize("option", ["--cache", "--cache-root"])
+def test_an_empty_path_is_named_as_such(option: str, docs: Path, call: Call) -> None:
+    ran = call("ask", "fold", option, "")
+    assert (ran.code, ran.out) == (1, b"")
+    assert f"{option} is empty" in ran.err
+    ran = call("build", docs, "--cache", "")
+    assert ran.code == 6
+    assert "empty" in ran.err
+
+
+def test_the_command_that_rebuilds_a_damaged_default_cache_works_as_printed(
+    docs: Path, cache: Path, call: Call
+) -> None:
+    damage(cache)
+    ran = call("ask", "fold", "--cache", cache)
+    assert ran.code == 5
+    command = ran.err.split("`")[1].split()
+    assert command[0] == "context"
+    assert call(*command[1:]).code == 0
+    assert call("ask", "fold", "--cache", cache).code == 0
+
+
+@pytest.mark.parametrize(
+    ("form", "hint"), [(["DIR"], "build DIR --cache"), (["--sources", "DIR"], "build --sources DIR --cache")]
+)
+def test_the_command_that_rebuilds_another_cache_has_the_form_that_built_it(
+    form: list[str], hint: str, docs: Path, tmp_path: Path, call: Call
+) -> None:
+    cache = tmp_path / "a cache"
+    assert call("build", *[str(docs) if word == "DIR" else word for word in form], "--cache", cache).code == 0
+    damage(cache)
+    for command in (["ask", "fold"], ["verify"], ["get", "readme.md"]):
+        ran = call(*command, "--cache", cache)
+        assert ran.code == 5
+        assert f"`context {hint} '{cache}' --force`" in ran.err
+
+
+def damage(cache: Path) -> None:
+    for name in ("relevance-contents", "relevance-index"):
+        (cache / "pack" / name).write_bytes(b"x")
+
+
+@pytest.mark.parametrize("name", ["README.md", "./README.md", "readme.md"])
+def test_get_takes_a_path_as_people_type_it(name: str, cache: Path, call: Call) -> None:
+    assert json.loads(call("get", name, "--cache", cache).out)["document"]["id"] == "readme.md"
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        "why",
+        "Folding › Why",
+        "readme.md › Folding › Why",
+        "README.md › Folding › Why (lines 5-7)",
+        "docs:readme.md › Folding › Why (lines 5-7)",
+        "Why (lines 5-7)",
+    ],
+)
+def test_get_takes_a_breadcrumb_as_it_is_printed(section: str, cache: Path, call: Call) -> None:
+    ran = call("get", "README.md", "--section", section, "--cache", cache)
+    (found,) = json.loads(ran.out)["document"]["sections"]
+    assert found["content"].startswith("## Why")
+
+
+def test_get_has_the_counters_of_ask(cache: Path, call: Call) -> None:
+    assert (
+        json.loads(call("get", "readme.md", "--cache", cache, "--counter", "estimate-1").out)["counter"] == "estimate-1"
+    )
+    assert call("get", "readme.md", "--cache", cache, "--counter", "abacus").code == 1
+
+
+def test_the_order_of_the_caches_does_not_change_the_answer(tmp_path: Path, call: Call) -> None:
+    for name in ("one", "two"):
+        folder = write_files(tmp_path / name, {"a.md": "# Same\n\nrollback\n", f"{name}.md": f"rollback {name}\n"})
+        assert call("build", folder).code == 0
+    caches = [tmp_path / name / ".context-cache" for name in ("one", "two")]
+    forth = call("ask", "rollback", "--cache", caches[0], "--cache", caches[1])
+    assert forth == call("ask", "rollback", "--cache", caches[1], "--cache", caches[0])
+    assert json.loads(forth.out)["documents"]
+
+
+def test_a_packed_cache_may_come_from_stdin(cache: Path, tmp_path: Path, call: Call) -> None:
+    packed = call("pack", cache, "-o", "-").out
+    ran = subprocess.run(
+        [COMMAND, "unpack", "-", "--cache", tmp_path / "copy"],
+        input=packed,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert call("pack", tmp_path / "copy", "-o", "-").out == packed
+    assert context("unpack", "-").code == 1
+
+
+def test_the_lines_of_a_breadcrumb_choose_among_sections_with_the_same_headings(tmp_path: Path, call: Call) -> None:
+    write_files(tmp_path / "docs", {"a.md": "# A\n\n## Notes\n\nfirst\n\n## Other\n\nx\n\n## Notes\n\nsecond\n"})
+    assert call("build", tmp_path / "docs", "--cache", tmp_path / "cache").code == 0
+    section = "a.md › A › Notes (lines 11-13)"
+    result = call("get", "a.md", "--section", section, "--cache", tmp_path / "cache")
+    assert [part["lines"] for part in json.loads(result.out)["document"]["sections"]] == [[11, 13]]

@@ -1,0 +1,390 @@
+"""Recall on every store: what is found, how it is ranked, and what happens to it when the store changes."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contextfold.common.canonical import encode
+from contextfold.errors import ArgumentInvalid, FoldError
+from contextfold.fold.events import BranchCreated
+from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision, Store
+from contextfold.fold.ports.store_export import PortableStore
+from contextfold.fold.project import project_at
+from contextfold.fold.recall.answer import RecallAnswer
+from contextfold.fold.service.callers import Caller
+from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.tool_arguments import (
+    BranchRequest,
+    FoldRequest,
+    RecallRequest,
+    RecordRequest,
+    ReturnRequest,
+    RollbackRequest,
+)
+from contextfold.scrub.standard import standard_scrubber
+from contextfold.stores.nats.store import NatsStore
+from contextfold.stores.sqlite.store import SqliteStore
+from tests.contract.stores import Run, options_on, run
+from tests.support.machine import times
+from tests.support.memory_store import MemoryStore
+from tests.support.nats_servers import NatsServer, delete_streams
+
+__all__ = ["run"]
+
+START = datetime(2026, 1, 1, 12, tzinfo=UTC)
+DAY_S = 86_400
+
+
+class RecallHarness:
+    """A fold service on a store, with its own clock and ids."""
+
+    def __init__(self, store: Store) -> None:
+        self.seconds = 0
+        self._ids = 0
+        self.service = FoldService(store, standard_scrubber(), clock=self._now, new_id=self._id)
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(START.timestamp() + self.seconds, UTC)
+
+    def _id(self, prefix: str) -> str:
+        self._ids += 1
+        return f"{prefix}_{self._ids:03}"
+
+    async def fold(
+        self,
+        description: str,
+        summary: str,
+        *,
+        operations: Sequence[str] = (),
+        project: str = "/p",
+        owner: str = "local",
+    ) -> str:
+        """Opens a branch, records operations in it, folds it, and returns its id."""
+        caller, project_key = Caller(owner), project_at(project)
+        self.seconds += 1
+        opened = await self.service.branch(caller, BranchRequest(project_key, description, "Look into it."))
+        for text in operations:
+            await self.service.record(caller, RecordRequest(project_key, "Bash", text, None, False), "reported")
+        await self.service.fold(caller, ReturnRequest(project_key, summary, None))
+        (created,) = (event for event in opened.events if isinstance(event, BranchCreated))
+        return created.branch_id
+
+    async def recall(self, query: str, *, owner: str = "local", **scope: Any) -> RecallAnswer:
+        return await self.service.recalls.answer(owner, RecallRequest(query, **scope))
+
+    async def recalled_ids(self, query: str, **scope: Any) -> list[str]:
+        return [fold.id for fold in (await self.recall(query, **scope)).folds]
+
+
+def left_out(result_id: str, stub: str, text: str, **origin: str) -> ArchivedResult:
+    decision = LeftOutDecision(result_id, "hash", result_id, stub, "2026-01-01T12:00:00Z", 9, 3, **origin)
+    return ArchivedResult(decision, text)
+
+
+def test_a_question_finds_folds_by_any_form_of_their_words(run: Run) -> None:
+    async def act(store: Store) -> None:
+        harness = RecallHarness(store)
+        login = await harness.fold("Why logins fail", "The token had expired; renewed by refreshToken().")
+        await harness.fold("Deploy to staging", "Deployed with helm, version 12.")
+        for query in ("login failing", "expires", "refresh", "where did we see the expired tokens?"):
+            assert await harness.recalled_ids(query) == [login], query
+        answer = await harness.recall("login xyzzy")
+        assert answer.unmatched == ("xyzzy",)
+        assert answer.folds[0].why[0].fields == ("description",)
+        assert answer.folds[0].score == sum(reason.score for reason in answer.folds[0].why)
+
+    run(act)
+
+
+def test_operations_rank_below_summaries(run: Run) -> None:
+    async def act(store: Store) -> None:
+        harness = RecallHarness(store)
+        log = "line\n" * 5_000 + "connect failed: ECONNRESET\n" + "line\n" * 5_000
+        in_operations = await harness.fold(
+            "Check the network", "All is well.", operations=["curl host", log, "cat src/net/retry_policy.py"]
+        )
+        in_summary = await harness.fold("Retry after errors", "ECONNRESET is retried now.")
+        assert await harness.recalled_ids("where did we see ECONNRESET") == [in_summary, in_operations]
+        assert await harness.recalled_ids("policy.py") == [in_operations]
+        (reason,) = (await harness.recall("curl")).folds[0].why
+        assert reason.fields == ("operations",)
+
+    run(act)
+
+
+def test_recent_work_that_was_folded_is_found_by_its_operations(run: Run) -> None:
+    async def act(store: Store) -> None:
+        harness = RecallHarness(store)
+        project_key = project_at("/p")
+        await harness.service.record(
+            Caller("local"), RecordRequest(project_key, "Bash", "make zebra", None, False), "reported"
+        )
+        await harness.service.fold_recent_work(Caller("local"), FoldRequest(project_key, "Built it."))
+        (fold,) = (await harness.recall("zebra")).folds
+        assert fold.description == "Built it."
+        assert fold.why[0].fields == ("operations",)
+
+    run(act)
+
+
+def test_undone_folds_are_found_only_on_request(run: Run) -> None:
+    async def act(store: Store) -> None:
+        harness = RecallHarness(store)
+        first = await harness.fold("Try walrus", "It works.")
+        second = await harness.fold("Try walrus again", "It works too.")
+        project_key, caller = project_at("/p"), Caller("local")
+        await harness.service.branch(caller, BranchRequest(project_key, "Third walrus", "Never folded."))
+        assert await harness.recalled_ids("walrus") == [first, second]
+        await harness.service.rollback(caller, RollbackRequest(project_key, second, True))
+        assert await harness.recalled_ids("walrus") == [first]
+        undone = (await harness.recall("walrus", undone=True)).folds
+        assert {fold.description: fold.undone for fold in undone} == {
+            "Try walrus": False,
+            "Try walrus again": True,
+            "Third walrus": True,
+        }
+        assert [summary.branch_id for summary in await store.search("local", "walrus", None, 9)] == [first]
+        await harness.service.fold(caller, ReturnRequest(project_key, "Folded at last.", None))
+        assert await harness.recalled_ids("last") == [second]
+
+    run(act)
+
+
+def test_left_out_results_are_found_by_their_call_and_text(run: Run) -> None:
+    async def act(store: Store) -> None:
+        harness = RecallHarness(store)
+        project_key = project_at("/p")
+        origin = {"project_hash": project_key.hash, "project_path": "/p", "session_id": "sess_9"}
+        call = "[left out: Read src/walrus.py]"
+        await store.keep_left_out("local", "c1", [left_out("res_1", call, "def swim(): pass", **origin)])
+        await store.keep_left_out("local", "c2", [left_out("res_2", "[left out: Bash ls]", "walrus.py")])
+        (first, second) = (await harness.recall("walrus")).folds
+        assert (first.id, first.kind, first.project_path, first.session_id) == ("res_1", "result", "/p", "sess_9")
+        assert [reason.fields for fold in (first, second) for reason in fold.why] == [("call",), ("text",)]
+        assert await harness.recalled_ids("walrus", project=project_key) == ["res_1"]
+
+    run(act)
+
+
+def test_project_and_time_limit_the_results(run: Run) -> None:
+    async def act(store: Store) -> None:
+        harness = RecallHarness(store)
+        old = await harness.fold("walrus one", "done", project="/p")
+        harness.seconds += 3 * DAY_S
+        new = await harness.fold("walrus two", "done", project="/q")
+        assert set(await harness.recalled_ids("walrus")) == {old, new}
+        assert await harness.recalled_ids("walrus", project=project_at("/p")) == [old]
+        assert await harness.recalled_ids("walrus", since="2026-01-03T00:00:00Z") == [new]
+        assert await harness.recalled_ids("walrus", project=project_at("/p"), since="2026-01-03T00:00:00Z") == []
+
+    run(act)
+
+
+def test_folds_of_other_owners_are_not_found_and_do_not_affect_scores(run: Run) -> None:
+    async def act(store: Store) -> None:
+        harness = RecallHarness(store)
+        mine = await harness.fold("walrus", "a secret walrus plan", owner="ann")
+        before = encode((await harness.recall("walrus plan", owner="ann")).as_members())
+        for number in range(5):
+            await harness.fold(f"walrus {number}", "walrus plan", owner="bob")
+        await store.keep_left_out("bob", "c", [left_out("res_1", "walrus plan", "walrus plan")])
+        assert encode((await harness.recall("walrus plan", owner="ann")).as_members()) == before
+        assert await harness.recalled_ids("walrus", owner="ann", undone=True) == [mine]
+        for owner in ("eve", "", "ann' OR 1=1", "*"):
+            assert await harness.recalled_ids("walrus", owner=owner, undone=True) == []
+
+    run(act)
+
+
+def test_the_whole_answer_fits_the_budget(run: Run) -> None:
+    from contextfold.common.relevance.token_estimate import estimate
+
+    async def act(store: Store) -> None:
+        harness = RecallHarness(store)
+        for number in range(12):
+            await harness.fold(f"walrus {number}", "walrus " * (20 * number + 1))
+        for budget in (200, 300, 500, 1_000, 3_000, 100_000):
+            answer = await harness.recall("walrus and " + "unknown words of a question " * 3, budget_tokens=budget)
+            assert estimate(encode(answer.as_members())) <= answer.tokens_used <= budget
+        assert len(answer.folds) == 12
+
+    run(act)
+
+
+@pytest.mark.parametrize("query", ["the of and", "how do we", "!!! ??? ---", "\x00\x01\x1b", "'\"*"])
+def test_a_query_without_search_terms_is_refused(run: Run, query: str) -> None:
+    async def act(store: Store) -> None:
+        with pytest.raises(ArgumentInvalid) as raised:
+            await RecallHarness(store).recall(query)
+        assert raised.value.data["field"] == "query"
+
+    run(act)
+
+
+def test_unusual_queries_are_words_and_no_syntax(run: Run) -> None:
+    async def act(store: Store) -> None:
+        harness = RecallHarness(store)
+        fold_id = await harness.fold("Проверить вход", "ログイン失敗を修正 walrus's snake_case_name")
+        for query in (
+            *('"walrus', "walrus*", "walrus AND NOT walrus", "col:walrus", "walrus) OR (x", "NEAR(walrus, 5)"),
+            *(
+                "проверить",
+                "失敗",
+                "walrus's",
+                "snake_case_name",
+                "case",
+                "w\x00 walrus \x1b[31m",
+                "x " * 4_000 + "walrus",
+            ),
+        ):
+            assert await harness.recalled_ids(query) == [fold_id], query
+
+    run(act)
+
+
+def test_a_query_is_redacted_before_it_is_used(run: Run) -> None:
+    async def act(store: Store) -> None:
+        answer = await RecallHarness(store).recall("ghp_16C7e42F292c6912E7710c838347Ae178B4a of deployment")
+        assert "ghp" not in encode(answer.as_members()).lower()
+        assert answer.unmatched == ("deployment",)
+
+    run(act)
+
+
+def test_operations_expire_with_the_archive_and_folds_with_their_summary(run: Run) -> None:
+    async def act(store: Store) -> None:
+        harness = RecallHarness(store)
+        fold = await harness.fold("walrus", "done", operations=["curl zebra"])
+        assert await harness.recalled_ids("zebra") == [fold]
+        await store.expire("2026-01-02T00:00:00Z", "2026-01-02T00:00:00Z")
+        assert await harness.recalled_ids("zebra") == [fold]
+        await store.retain("2026-01-03T00:00:00Z", "2025-01-01T00:00:00Z")
+        assert await harness.recalled_ids("zebra") == []
+        assert await harness.recalled_ids("walrus") == [fold]
+        await store.retain("2026-01-03T00:00:00Z", "2026-01-03T00:00:00Z")
+        answer = await harness.recall("walrus", undone=True)
+        assert (answer.folds, answer.documents) == ((), 0)
+
+    run(act)
+
+
+# ---- compared with a model: an index that was updated with every change answers like a new one
+
+WORDS = ["alpha", "beta", "alphabet", "gammaDelta", "ECONNRESET", "betas"]
+texts = st.lists(st.sampled_from(WORDS), min_size=1, max_size=6).map(" ".join)
+projects = st.sampled_from(["/p", "/q"])
+owners = st.sampled_from(["ann", "bob"])
+steps = st.one_of(
+    st.tuples(st.just("branch"), owners, projects, texts),
+    st.tuples(st.just("record"), owners, projects, texts),
+    st.tuples(st.just("return"), owners, projects, texts),
+    st.tuples(st.just("fold"), owners, projects, texts),
+    st.tuples(st.just("rollback"), owners, projects, st.integers(1, 6), st.booleans()),
+    st.tuples(st.just("left_out"), owners, texts),
+    st.tuples(st.just("pass"), st.sampled_from([3_600, DAY_S, 20 * DAY_S])),
+    st.tuples(st.just("maintain")),
+    st.tuples(st.just("ask"), owners, texts),
+)
+
+
+async def _do_step(harness: RecallHarness, number: int, step: tuple[Any, ...]) -> None:
+    service = harness.service
+    match step:
+        case "branch", owner, project, text:
+            await service.branch(Caller(owner), BranchRequest(project_at(project), text, f"prompt {text}"))
+        case "record", owner, project, text:
+            operation = RecordRequest(project_at(project), "Bash", text, None, False)
+            await service.record(Caller(owner), operation, "reported")
+        case "return", owner, project, text:
+            await service.fold(Caller(owner), ReturnRequest(project_at(project), text, None))
+        case "fold", owner, project, text:
+            await service.fold_recent_work(Caller(owner), FoldRequest(project_at(project), text))
+        case "rollback", owner, project, branch, restore:
+            request = RollbackRequest(project_at(project), f"br_{branch:03}", restore)
+            await service.rollback(Caller(owner), request)
+        case "left_out", owner, text:
+            result = left_out(f"res_{number}", text, text)
+            at = harness._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+            item = replace(result, decision=replace(result.decision, decided_at=at))
+            await service.store.keep_left_out(owner, f"c{number % 2}", [item])
+        case "pass", seconds:
+            harness.seconds += seconds
+        case ("maintain",):
+            await service.end_idle()
+            await service.forget()
+        case "ask", owner, text:
+            await harness.recall(text, owner=owner)
+
+
+async def _answers(store: Store) -> list[str]:
+    harness = RecallHarness(store)
+    scopes: list[dict[str, Any]] = [
+        {},
+        {"undone": True},
+        {"project": project_at("/p")},
+        {"since": "2026-01-05T00:00:00Z"},
+    ]
+    queries = ("alpha", "beta econnreset", "delta alphabet alpha", "prompt bash")
+    return [
+        encode((await harness.recall(query, owner=owner, **scope)).as_members())
+        for owner in ("ann", "bob")
+        for scope in scopes
+        for query in queries
+    ]
+
+
+async def _check_agreement(history: Sequence[tuple[Any, ...]], stores: Sequence[Any]) -> None:
+    answers = []
+    for store in stores:
+        harness = RecallHarness(store)
+        for number, step in enumerate(history):
+            try:
+                await _do_step(harness, number, step)
+            except FoldError:
+                continue
+        answers.append(await _answers(store))
+        model: PortableStore = MemoryStore()
+        await model.import_all([record async for record in store.export()])
+        assert await _answers(model) == answers[-1]  # type: ignore[arg-type]
+    assert all(answer == answers[0] for answer in answers)
+
+
+@settings(max_examples=times(8, 150), deadline=None)
+@given(history=st.lists(steps, min_size=6, max_size=30))
+def test_an_updated_index_answers_like_a_new_one(history: list[tuple[Any, ...]]) -> None:
+    async def run_and_close(folder: Path) -> None:
+        stores: list[Store] = [MemoryStore(), SqliteStore.open(folder / "state.db")]
+        try:
+            await _check_agreement(history, stores)
+        finally:
+            for store in stores:
+                await store.close()
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(run_and_close(Path(folder)))
+
+
+@settings(max_examples=times(2, 40), deadline=None)
+@given(history=st.lists(steps, min_size=6, max_size=20))
+def test_nats_and_memory_give_the_same_answers(nats_server: NatsServer, history: list[tuple[Any, ...]]) -> None:
+    async def run_and_close() -> None:
+        options = options_on(nats_server)
+        stores: list[Store] = [MemoryStore(), NatsStore(options)]
+        try:
+            await _check_agreement(history, stores)
+        finally:
+            for store in stores:
+                await store.close()
+            await delete_streams(options)
+
+    asyncio.run(run_and_close())

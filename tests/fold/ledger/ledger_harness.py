@@ -1,0 +1,104 @@
+"""A fold service that receives sent requests, with functions that read what it recorded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from contextfold.fold.events import Event, RequestSent
+from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share, Usage
+from contextfold.fold.ports.store import Store
+from contextfold.fold.project import project_at
+from contextfold.fold.service.activity import Activity
+from contextfold.fold.service.callers import Caller, Target, target_of
+from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.tool_arguments import branch_request, expand_request, look_request, record_request, return_request
+from contextfold.scrub.standard import standard_scrubber
+from tests.contract.stores import Run
+
+ME = Caller("local")
+PROJECT = {"project_path": "/work/app"}
+TARGET: Target = target_of(ME, project_at("/work/app"))
+KEY = TARGET.key
+SCRUBBER = standard_scrubber()
+SECRET = "ghp_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
+
+
+def main_share(tokens: int, *texts: str, messages: int | None = None) -> Share:
+    return Share(None, tokens, len(texts) if messages is None else messages, texts)
+
+
+def sent_request(
+    number: int, *shares: Share, usage: Usage | None = None, folds: Sequence[FoldSeen] = (), **more: Any
+) -> Sent:
+    after = sum(share.tokens for share in shares)
+    members: dict[str, Any] = {"turns_dropped": 0, "first_changed": None, "reason": "", "model": "a-model", **more}
+    before = after + sum(fold.tokens for fold in folds)
+    return Sent(
+        id=f"request {number}",
+        api="anthropic",
+        tokens_before=before,
+        tokens_after=after,
+        folds=tuple(folds),
+        shares=shares,
+        usage=usage,
+        **members,
+    )
+
+
+class LedgerHarness:
+    """A fold service on a store, and what tests read of it."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.activities: list[Activity] = []
+        self.service = self.another_service()
+
+    def another_service(self) -> FoldService:
+        return FoldService(self.store, SCRUBBER, note=self.activities.append)
+
+    async def branch(self) -> str:
+        request = branch_request({"description": "d", "prompt": "p" * 40, **PROJECT})
+        return str(json.loads((await self.service.branch(ME, request)).answer)["branch_id"])
+
+    async def fold(self) -> None:
+        await self.service.fold(ME, return_request({"message": "m" * 40, **PROJECT}))
+
+    async def record(self, tokens: int) -> None:
+        await self.service.record(ME, record_request({"type": "t", "tokens": tokens, **PROJECT}), "reported")
+
+    async def figures(self) -> dict[str, Any]:
+        status: dict[str, Any] = json.loads((await self.service.status(ME, look_request(PROJECT))).answer)
+        return dict(status["token_breakdown"])
+
+    async def main_texts(self) -> list[str]:
+        session_id = (await self.service.look(KEY)).session_id
+        page: Any = await self.service.page(KEY, None, session_id, 100_000, (0, 0))
+        return [entry["text"] for entry in page["entries"]]
+
+    async def expanded(self, branch_id: str) -> list[dict[str, Any]]:
+        request = expand_request({"branch_id": branch_id, "budget": 100_000, **PROJECT})
+        return list(json.loads((await self.service.expand(ME, request)).answer)["entries"])
+
+    async def log(self) -> list[Event]:
+        await self.service.reports.settled(KEY)
+        log = await self.store.load(KEY)
+        return list(log.events) if log else []
+
+    async def requests(self) -> list[RequestSent]:
+        return [event for event in await self.log() if isinstance(event, RequestSent)]
+
+
+Act = Callable[[LedgerHarness], Awaitable[None]]
+RunHarness = Callable[[Act], None]
+
+
+@pytest.fixture
+def run_harness(run: Run) -> RunHarness:
+    def run_act(act: Act) -> None:
+        run(lambda store: act(LedgerHarness(store)))
+
+    return run_act

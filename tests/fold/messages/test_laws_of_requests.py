@@ -1,0 +1,400 @@
+"""The laws of whole requests, for each of the four APIs: their bytes, receipts, remembered decisions and stubs.
+
+As in `test_laws`, each law is a function of a projector, and it must detect a projector that breaks it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from contextfold.fold.messages import (
+    BodyProjection,
+    ColdResult,
+    ColdSettings,
+    Projection,
+    Remembered,
+    by_call,
+    merged_outcomes,
+    project,
+    project_body,
+)
+from contextfold.fold.messages.remembered import NOTHING_REMEMBERED
+from tests.fold.messages import hostile
+from tests.fold.messages.elements import cut
+from tests.fold.messages.expected import expected, sent_messages
+from tests.fold.messages.histories import LIST, Format, History, generate_history
+from tests.fold.messages.test_laws import (
+    BREACH_COUNT,
+    COUNT,
+    QUOTES,
+    RULES,
+    SEED,
+    check_receipt,
+    every_format,
+    histories,
+    lengths_to_check,
+    result_texts,
+    texts_of_results,
+    user_texts,
+)
+from tests.support.clauses import covers
+from tests.support.machine import times
+
+pytestmark = covers("proxy.md#laws", "proxy.md#cold-results")
+
+HOSTILE_COUNT = times(40, 20_000)
+STUBS = ColdSettings(min_tokens=1, spared_turns=1)
+CLEARED = "[cleared]"
+
+
+class Projector:
+    """The functions of the projection as they are. A planted breach overrides one of them."""
+
+    def listed(
+        self, history: History, messages: Sequence[Any], remembered: Remembered = NOTHING_REMEMBERED
+    ) -> Projection:
+        return project(messages, history.format, binds_thinking=history.binds_thinking, remembered=remembered)
+
+    def body(self, body: bytes, format: Format, remembered: Remembered = NOTHING_REMEMBERED) -> BodyProjection:
+        return project_body(body, format, remembered=remembered)
+
+    def sent(self, body: bytes, format: Format, remembered: Remembered = NOTHING_REMEMBERED) -> bytes:
+        return self.body(body, format, remembered).body
+
+    def cold(self, body: bytes, format: Format, remembered: Remembered = NOTHING_REMEMBERED) -> list[ColdResult]:
+        return self.body(body, format, remembered).cold_results(salt="s", settings=STUBS)
+
+
+REAL_PROJECTOR = Projector()
+
+
+# ---- the laws
+
+
+def law_unchanged_bytes(history: History, projector: Projector) -> int:
+    """Bytes of messages that do not change are the original ones."""
+    body, format = history.body(), history.format
+    sent = projector.sent(body, format)
+    before, after = cut(body, LIST[format]), cut(sent, LIST[format])
+    assert before
+    assert after, str(history)
+    if sent == body:
+        return 0
+    assert (after.head, after.tail) == (before.head, before.tail), str(history)
+    remaining_messages = sent_messages(history)
+    assert json.loads(sent) == json.loads(body) | {LIST[format]: remaining_messages}, str(history)
+    assert len(after.texts) == len(remaining_messages)
+    original_texts = {id(message): text for message, text in zip(history.messages, before.texts, strict=True)}
+    for text, message in zip(after.texts, remaining_messages, strict=True):
+        assert original_texts.get(id(message), text) == text, f"{history}: a message that should be unchanged"
+    first = projector.body(body, format).receipt.first_changed
+    assert first is not None
+    start = before.without(frozenset(range(first, len(before.texts))))
+    assert sent.startswith(start[: len(start) - len(before.tail)]), f"{history}: the bytes before the change"
+    return 1
+
+
+def law_every_skip_has_a_reason(history: History, projector: Projector) -> int:
+    reported = 0
+    for count in lengths_to_check(history):
+        expectation = expected(history, count)
+        receipt = projector.listed(history, history.messages[:count]).receipt
+        if expectation.unfolded or expectation.open:
+            assert receipt.reason, f"{history} at {count}: no reason"
+            reported += 1
+        reasons = {closing.branch_id: closing.reason for closing in reversed(receipt.skipped)}
+        for closing in expectation.unfolded:
+            assert closing.branch_id in reasons, f"{history} at {count}: {closing.branch_id} has no reason"
+            assert (reasons[closing.branch_id] == "bound_thinking") == (closing.verdict == "wait"), (
+                f"{history} at {count}"
+            )
+    return reported
+
+
+def law_remembered_folds_stay(history: History, projector: Projector) -> int:
+    """If a host masks results, what was remembered of them keeps the folds: the same messages are sent, but masked."""
+    ids = [call.id for step in history.steps for call in step.calls]
+    reuses_ids = history.format == "openai-chat" and "call_0" in str(history.messages)
+    if reuses_ids or len(set(ids)) != len(ids):
+        return 0
+    whole = projector.listed(history, history.messages)
+    remembered = Remembered(merged_outcomes({}, whole.outcomes))
+    masked_messages = [
+        masked(message, history.format, calls) for message, calls in zip(history.messages, history.results, strict=True)
+    ]
+    masked_projection = projector.listed(history, masked_messages, remembered)
+    assert [fold.first for fold in masked_projection.receipt.folds] == [fold.first for fold in whole.receipt.folds], (
+        str(history)
+    )
+    assert len(masked_projection.messages) == len(whole.messages), str(history)
+    return len(masked_projection.receipt.folds)
+
+
+def masked(message: dict[str, Any], format: Format, results: Sequence[tuple[int, Any]]) -> dict[str, Any]:
+    if not results or any(call.failed for _, call in results) or any(map(QUOTES.search, result_texts(message))):
+        return message
+    if format == "anthropic":
+        blocks = [
+            {**block, "content": CLEARED} if block["type"] == "tool_result" else block for block in message["content"]
+        ]
+        return {**message, "content": blocks}
+    if format == "gemini":
+        parts = [
+            {"functionResponse": {**block["functionResponse"], "response": {"output": CLEARED}}}
+            if "functionResponse" in block
+            else block
+            for block in message["parts"]
+        ]
+        return {**message, "parts": parts}
+    return {**message, "content" if format == "openai-chat" else "output": CLEARED}
+
+
+def law_stubs_are_stable(history: History, projector: Projector) -> int:
+    """Results that were left out once stay left out, byte for byte, and their whole texts are stored."""
+    format, lengths = history.format, lengths_to_check(history)
+    remembered, left_out, before = NOTHING_REMEMBERED, list[ColdResult](), b""
+    pause = lengths[len(lengths) // 2]
+    counts = [*lengths[len(lengths) // 2 :][:3], lengths[-1]]
+    for count in counts:
+        body = history.body(count)
+        if count in (pause, counts[-1]):
+            new = projector.cold(body, format, remembered)
+            _check_cold(history, count, new)
+            left_out += new
+            remembered = Remembered(results=by_call(tuple(each.result for each in left_out)))
+        plain, sent_body = project_body(body, format), projector.sent(body, format, remembered)
+        plain_messages, remaining_messages = (json.loads(each)[LIST[format]] for each in (plain.body, sent_body))
+        if RULES[format](json.loads(plain.body)) == []:
+            assert RULES[format](json.loads(sent_body)) == [], f"{history} at {count}"
+        assert list(user_texts(format, plain_messages)) == list(user_texts(format, remaining_messages)), (
+            f"{history} at {count}"
+        )
+        assert projector.sent(sent_body, format, remembered) == sent_body, f"{history} at {count}: twice is not once"
+        assert projector.cold(body, format, remembered) == [] or count not in (pause, counts[-1]), (
+            f"{history} at {count}"
+        )
+        listed = projector.listed(history, history.messages[:count], remembered).messages
+        assert listed == remaining_messages, f"{history} at {count}: library and proxy"
+        folds = len(plain.receipt.folds) + len(plain.receipt.skipped)
+        if before and count not in (pause, counts[-1]) and not folds:
+            start = cut(before, LIST[format])
+            assert start
+            assert sent_body.startswith(start.without(frozenset())[: -len(start.tail)]), (
+                f"{history} at {count}: bytes changed"
+            )
+        before = sent_body
+    stubs = {each.result.stub for each in left_out}
+    shown = [text for message in json.loads(before)[LIST[format]] for text in result_texts(message)]
+    return sum(text in stubs for text in shown)
+
+
+def _check_cold(history: History, count: int, cold: Sequence[ColdResult]) -> None:
+    """Checks that whole results of other tools are left out, and none of failures or of the last turn."""
+    turns = [step for number, step in enumerate(history.steps) if step.calls and number in history.step_indexes[:count]]
+    texts = {"\n".join(texts) for message in history.messages[:count] for texts in texts_of_results(message)}
+    last = {call.id for call in turns[-1].calls} if turns else set()
+    allowed = [call for step in turns for call in step.calls if call.kind == "work" and "context_" not in call.name]
+    for result in cold:
+        assert result.text in texts, f"{history} at {count}: not the text"
+        if history.format == "openai-chat" or "#" in result.result.call_id:
+            # Call ids may be used again or be numbers, so they do not identify a call.
+            continue
+        call_id = result.result.call_id.removeprefix("toolu_").removeprefix("call_")
+        calls = [call for call in allowed if call.id == call_id]
+        assert len(calls) == 1, f"{history} at {count}: of our own tools"
+        assert call_id not in last, f"{history} at {count}: of the last turn"
+        assert not calls[0].failed or history.format == "openai-responses", f"{history} at {count}: an error"
+
+
+LAWS = (law_unchanged_bytes, law_every_skip_has_a_reason, law_remembered_folds_stay, law_stubs_are_stable)
+
+
+@every_format
+def test_the_projection_obeys_every_law_of_requests(format: Format) -> None:
+    obeyed: Counter[str] = Counter()
+    for history in histories(format):
+        for law in LAWS:
+            obeyed[law.__name__] += law(history, REAL_PROJECTOR)
+    assert min(obeyed.values()) > COUNT // 10, obeyed
+
+
+def law_hostile_requests_pass(format: Format, seed: str, projector: Projector) -> int:
+    """A hostile request raises no error, is not broken further, and passes as the same bytes if nothing was folded."""
+    body = hostile.request(format, seed)
+    replay = f"messages.hostile.request({format!r}, {seed!r})"
+    projected = projector.body(body, format)
+    check_receipt(projected.receipt, replay)
+    members = parsed_strictly(body)
+    listed = members.get(LIST[format]) if isinstance(members, dict) else None
+    if members is not None:
+        # The library must not raise an error either.
+        project(listed if listed is not None else members, format)
+    if not projected.changed:
+        assert projected.body is body, replay
+        return 0
+    assert isinstance(members, dict), f"{replay}: changed, though it is not JSON"
+    assert isinstance(listed, list)
+    expected_messages = project(listed, format, model="m-1", tools=members.get("tools")).messages
+    assert parsed_strictly(projected.body) == members | {LIST[format]: expected_messages}, replay
+    if not RULES[format](members):
+        assert RULES[format](json.loads(projected.body)) == [], replay
+    # A message with only thinking delays an earlier fold. If a later fold removes it, the earlier one can be made.
+    if not any(map(has_only_thinking, listed)):
+        assert projector.body(projected.body, format).body is projected.body, f"{replay}: twice is not once"
+    return 1
+
+
+def has_only_thinking(message: object) -> bool:
+    blocks = message.get("content") if isinstance(message, dict) else None
+    kinds = [isinstance(each, dict) and each.get("type") for each in blocks] if isinstance(blocks, list) else []
+    return bool(kinds) and all(kind in ("thinking", "redacted_thinking") for kind in kinds)
+
+
+def parsed_strictly(body: bytes) -> Any:
+    """The value of strict JSON (UTF-8, no duplicate names in an object), or None."""
+
+    def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len({name for name, _ in pairs}) != len(pairs):
+            raise ValueError("a name twice")
+        return dict(pairs)
+
+    def number(text: str) -> int:
+        return int(text) if len(text) < 4000 else 0
+
+    try:
+        return json.loads(body.decode("utf-8"), object_pairs_hook=without_duplicates, parse_int=number)
+    except (ValueError, RecursionError):
+        return None
+
+
+@every_format
+def test_hostile_requests_never_raise_and_stay_valid(format: Format) -> None:
+    changed = sum(
+        law_hostile_requests_pass(format, f"{SEED}-{number}", REAL_PROJECTOR) for number in range(HOSTILE_COUNT)
+    )
+    assert changed > HOSTILE_COUNT // 20
+
+
+# ---- planted breaches: each law must detect its own
+
+
+class SerialisesAgain(Projector):
+    def sent(self, body: bytes, format: Format, remembered: Remembered = NOTHING_REMEMBERED) -> bytes:
+        projected = self.body(body, format, remembered)
+        return json.dumps(json.loads(projected.body)).encode() if projected.changed else projected.body
+
+
+class GivesNoReason(Projector):
+    def listed(
+        self, history: History, messages: Sequence[Any], remembered: Remembered = NOTHING_REMEMBERED
+    ) -> Projection:
+        projected = super().listed(history, messages, remembered)
+        return replace(projected, receipt=replace(projected.receipt, reason="", skipped=()))
+
+
+class ReportsOnlyTheFirstSkip(Projector):
+    def listed(
+        self, history: History, messages: Sequence[Any], remembered: Remembered = NOTHING_REMEMBERED
+    ) -> Projection:
+        projected = super().listed(history, messages, remembered)
+        return replace(projected, receipt=replace(projected.receipt, skipped=projected.receipt.skipped[:1]))
+
+
+class Forgets(Projector):
+    """Forgets what was decided or read in earlier requests."""
+
+    def listed(
+        self, history: History, messages: Sequence[Any], remembered: Remembered = NOTHING_REMEMBERED
+    ) -> Projection:
+        return super().listed(history, messages)
+
+    def body(self, body: bytes, format: Format, remembered: Remembered = NOTHING_REMEMBERED) -> BodyProjection:
+        return super().body(body, format)
+
+
+class ChangesStubs(Projector):
+    """Writes the length of the request into each stub, so that stubs change."""
+
+    def sent(self, body: bytes, format: Format, remembered: Remembered = NOTHING_REMEMBERED) -> bytes:
+        return super().sent(body, format, remembered).replace(b"left out after", b"left out %d after" % len(body))
+
+
+class LeavesOutAnyResult(Projector):
+    """Leaves out any result with a text, also failures, results of our tools and those of the last turn."""
+
+    def cold(self, body: bytes, format: Format, remembered: Remembered = NOTHING_REMEMBERED) -> list[ColdResult]:
+        clean = body.replace(b"context_", b"tool_").replace(b'"is_error": true', b'"is_error":false')
+        return project_body(clean, format).cold_results(salt="s", settings=replace(STUBS, spared_turns=0))
+
+
+class StoresHalfTexts(Projector):
+    def cold(self, body: bytes, format: Format, remembered: Remembered = NOTHING_REMEMBERED) -> list[ColdResult]:
+        left_out = super().cold(body, format, remembered)
+        return [each._replace(text=each.text[: len(each.text) // 2]) for each in left_out]
+
+
+@dataclass(frozen=True, slots=True)
+class PlantedBreach:
+    law: Callable[[History, Projector], int]
+    projector: Projector
+
+
+BREACHES = [
+    PlantedBreach(law_unchanged_bytes, SerialisesAgain()),
+    PlantedBreach(law_every_skip_has_a_reason, GivesNoReason()),
+    PlantedBreach(law_every_skip_has_a_reason, ReportsOnlyTheFirstSkip()),
+    PlantedBreach(law_remembered_folds_stay, Forgets()),
+    PlantedBreach(law_stubs_are_stable, Forgets()),
+    PlantedBreach(law_stubs_are_stable, ChangesStubs()),
+    PlantedBreach(law_stubs_are_stable, LeavesOutAnyResult()),
+    PlantedBreach(law_stubs_are_stable, StoresHalfTexts()),
+]
+
+
+@every_format
+@pytest.mark.parametrize("breach", BREACHES, ids=lambda each: f"{each.law.__name__}-{type(each.projector).__name__}")
+def test_a_law_of_requests_detects_a_planted_breach(breach: PlantedBreach, format: Format) -> None:
+    def check() -> None:
+        for number in range(BREACH_COUNT):
+            breach.law(generate_history(format, f"breach {number}"), breach.projector)
+
+    with pytest.raises(AssertionError):
+        check()
+
+
+class DropsTheLastMessage(Projector):
+    """Drops one more message if something was folded, so that calls lose their results."""
+
+    def body(self, body: bytes, format: Format, remembered: Remembered = NOTHING_REMEMBERED) -> BodyProjection:
+        projected = super().body(body, format, remembered)
+        elements = cut(projected.body, LIST[format]) if projected.changed else None
+        if elements is None:
+            return projected
+        return replace(projected, body=elements.without(frozenset({len(elements.texts) - 1})))
+
+
+class CopiesUnchangedBodies(Projector):
+    def body(self, body: bytes, format: Format, remembered: Remembered = NOTHING_REMEMBERED) -> BodyProjection:
+        projected = super().body(body, format, remembered)
+        return (
+            projected if projected.changed else replace(projected, body=bytes(bytearray(body)), _original=body + b" ")
+        )
+
+
+@every_format
+@pytest.mark.parametrize(
+    "projector", [DropsTheLastMessage(), CopiesUnchangedBodies()], ids=lambda each: type(each).__name__
+)
+def test_a_planted_breach_for_hostile_requests_is_detected(projector: Projector, format: Format) -> None:
+    def check() -> None:
+        for number in range(BREACH_COUNT):
+            law_hostile_requests_pass(format, f"breach {number}", projector)
+
+    with pytest.raises(AssertionError):
+        check()

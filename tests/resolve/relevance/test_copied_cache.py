@@ -1,0 +1,101 @@
+"""A copied cache: its files are hashed once in a process, and every later change is noticed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from contextfold.cache_errors import CacheInvalid
+from contextfold.resolve.relevance.index.index_file import RelevanceFiles
+from contextfold.resolve.service import Cache
+from tests.resolve.relevance.indexing import build_cache, random_documents
+from tests.support.clauses import covers
+from tests.support.waiting import until
+
+
+class Copy:
+    """The relevance files of a copied cache, with the number of times that the whole cache was examined."""
+
+    def __init__(self, path: Path, *, settled_after_s: float) -> None:
+        self.path = path
+        self.examined = 0
+        self._cache = Cache(path)
+        self.files = RelevanceFiles(bytes(path), self._examine, settled_after_s=settled_after_s)
+
+    def _examine(self) -> str:
+        self.examined += 1
+        return self._cache.verify().cache_version
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    build_cache(tmp_path, random_documents(6, 12))
+    shutil.copytree(tmp_path / "cache", tmp_path / "copy")
+    newest_ns = max(file.stat().st_ctime_ns for file in (tmp_path / "copy").rglob("*"))
+    until(lambda: clock_ns(tmp_path / "probe") > newest_ns, every_s=0.002)
+    return tmp_path / "copy"
+
+
+def clock_ns(probe: Path) -> int:
+    """The time of the file system's clock. After it has passed all timestamps, every change gets a later one."""
+    probe.write_bytes(b"")
+    return probe.stat().st_ctime_ns
+
+
+@covers("relevance.md#on-disk")
+def test_a_copied_cache_is_examined_once_in_a_process(path: Path) -> None:
+    copy = Copy(path, settled_after_s=0)
+    first = copy.files.mapped()
+    assert copy.files.mapped() is first
+    assert copy.examined == 1
+
+
+@covers("relevance.md#on-disk")
+@pytest.mark.parametrize("file", ["pack/relevance-index", "pack/relevance-contents"])
+def test_a_change_of_a_remembered_file_is_noticed_although_its_size_and_mtime_stay(path: Path, file: str) -> None:
+    copy = Copy(path, settled_after_s=0)
+    copy.files.mapped()
+    changed = path / file
+    status, raw = changed.stat(), bytearray(changed.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    changed.write_bytes(raw)
+    os.utime(changed, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(CacheInvalid):
+        copy.files.mapped()
+
+
+@pytest.mark.parametrize("file", ["manifest.json", "index.json", "documents/stranger.json", "pack/stranger"])
+def test_a_change_beside_the_index_is_examined_again(path: Path, file: str) -> None:
+    copy = Copy(path, settled_after_s=0)
+    copy.files.mapped()
+    with (path / file).open("ab") as changed:
+        changed.write(b" ")
+    copy.files.mapped()
+    assert copy.examined == 2
+
+
+@covers("relevance.md#on-disk")
+def test_files_that_have_just_been_written_are_hashed_again(path: Path) -> None:
+    """They could change once more within the same step of the clock."""
+    copy = Copy(path, settled_after_s=3600)
+    copy.files.mapped()
+    copy.files.mapped()
+    assert copy.examined == 2
+
+
+def test_a_file_that_changes_while_the_cache_is_examined_is_not_remembered(path: Path) -> None:
+    copy = Copy(path, settled_after_s=0)
+    version = Cache(path).verify().cache_version
+
+    def change() -> str:
+        copy.examined += 1
+        (path / "pack" / "stranger").write_bytes(b"")
+        return version
+
+    files = RelevanceFiles(bytes(path), change, settled_after_s=0)
+    files.mapped()
+    files.mapped()
+    assert copy.examined == 2

@@ -1,0 +1,104 @@
+"""Which lines of a document are headings, by its format; and where a long section is cut."""
+
+from __future__ import annotations
+
+import pytest
+
+from contextfold.resolve.relevance.sections import LONG_SECTION, outline
+from tests.support.clauses import covers
+
+
+def headings(path: str, text: str) -> list[str]:
+    return [" › ".join(section.headings) for section in outline(path, text).sections]
+
+
+@covers("relevance.md#sections")
+@pytest.mark.parametrize(
+    ("path", "line", "heading"),
+    [
+        ("a.go", "func RollBack() error {", "func RollBack"),
+        ("a.go", "func (s *Server) RollBack() error {", "func (s *Server) RollBack"),
+        ("a.go", "type Widget struct {", "type Widget"),
+        ("a.go", "var (", "var"),
+        ("a.rs", "pub fn roll_back() {", "pub fn roll_back"),
+        ("a.rs", "impl Foo for Bar {", "impl Foo for Bar"),
+        ("a.rs", "unsafe impl<T> Send for Cell<T> {", "unsafe impl<T> Send for Cell<T>"),
+        ("a.rs", "pub(crate) struct Widget;", "pub(crate) struct Widget"),
+        ("a.rs", "macro_rules! zap {", "macro_rules! zap"),
+        ("a.rs", "pub const MAX: u8 = 1;", "pub const MAX"),
+        ("a.rs", "pub const unsafe fn roll() {", "pub const unsafe fn roll"),
+        ("a.rs", 'const unsafe extern "C-unwind" fn roll() {', 'const unsafe extern "C-unwind" fn roll'),
+        ("a.rs", "static mut COUNTER: u8 = 1;", "static mut COUNTER"),
+        ("a.rb", "def self.roll(back)", "def self.roll"),
+        ("a.rb", "def empty?", "def empty?"),
+        ("a.sh", "function other {", "function other"),
+        ("a.sh", "roll-back() {", "roll-back()"),
+    ],
+)
+def test_a_definition_is_a_heading_with_its_name(path: str, line: str, heading: str) -> None:
+    assert headings(path, f"{line}\n  body\n") == [heading]
+
+
+@covers("relevance.md#terms")
+def test_names_beyond_the_interpreters_unicode_are_names() -> None:
+    # The two letters are of Unicode 15, which Python 3.11 does not know.
+    assert headings("a.py", "def \U00031350first():\n    1\nclass \U0001e4d0thing:\n    2\n") == [
+        "def \U00031350first",
+        "class \U0001e4d0thing",
+    ]
+
+
+@pytest.mark.parametrize("path", ["config.yaml", "a/b.toml", "Makefile", "deploy/Dockerfile", "x.ini"])
+def test_comments_of_settings_and_build_files_are_no_headings(path: str) -> None:
+    assert headings(path, "# The port to listen on\nport: 1\n\n# Another one\nb: 2\n") == [""]
+
+
+@pytest.mark.parametrize(("path", "title"), [("a.md", "# Title"), ("a.rst", "Title\n====="), ("a.py", "class Title:")])
+def test_a_byte_order_mark_hides_no_heading(path: str, title: str) -> None:
+    text = f"\ufeff{title}\n\ntext\n"
+    found = outline(path, text)
+    assert (found.title.removeprefix("class "), len(found.sections)) == ("Title", 1)
+    assert (found.sections[0].start, found.sections[0].end, found.sections[0].first_line) == (0, len(text), 1)
+
+
+@covers("relevance.md#sections")
+def test_asciidoc_titles_of_two_lines_are_headings_and_listings_are_not() -> None:
+    text = (
+        "Guide\n=====\nintro\n\nFirst Section\n-------------\ntext\n\nDeep\n~~~~\nmore\n\n"
+        "Listing below\n----\n== no heading\n----\n\n== Other\nend\n"
+    )
+    assert headings("a.adoc", text) == [
+        "Guide",
+        "Guide › First Section",
+        "Guide › First Section › Deep",
+        "Guide › Other",
+    ]
+
+
+@pytest.mark.parametrize("title", ["`code` first", "[Unreleased] now", "*Emphasis* first"])
+def test_an_underlined_heading_may_begin_with_a_mark(title: str) -> None:
+    assert len(headings("a.md", f"text\n\n{title}\n---\nmore\n")) == 2
+
+
+@pytest.mark.parametrize(
+    "line", ["* item", "+ item", "```", "| a | b |", "- item", "> quote", "***", "[api]: x", "[^1]: y"]
+)
+def test_a_line_of_another_kind_above_dashes_is_no_heading(line: str) -> None:
+    assert headings("a.md", f"text\n\n{line}\n---\nmore\n") == [""]
+
+
+def test_an_underline_of_four_marks_is_enough_in_restructuredtext() -> None:
+    assert headings("a.rst", "A long heading\n----\ntext\n") == ["A long heading"]
+    assert headings("a.rst", "A long heading\n---\ntext\n") == [""]
+
+
+@covers("relevance.md#sections")
+@pytest.mark.parametrize("end", ["```\n", ""], ids=["closed", "open"])
+def test_a_long_fence_is_cut_into_even_pieces(end: str) -> None:
+    text = "intro\n\n```\n" + "0123456789\n\n" * 900 + end
+    pieces = outline("a.md", text).sections
+    lengths = [piece.end - piece.start for piece in pieces]
+    assert sum(lengths) == len(text)
+    assert max(lengths) <= 2 * LONG_SECTION + 20
+    # The first is the text above the fence, the last the rest.
+    assert min(lengths[1:-1]) > LONG_SECTION
