@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 Command = Sequence[str | os.PathLike[str]]
+SAMPLE_EVERY_S = 0.05
 
 
 class CommandRun(NamedTuple):
@@ -60,6 +61,32 @@ def peak_mb(command: Command) -> float:
     argv = [sys.executable, "-c", _PEAK, *command[1:]]
     done = subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=True)
     return int(done.stderr) / 1024
+
+
+def peak_with_children_mb(command: Command) -> float:
+    """Runs a command and gives the highest sum of the memory of its processes. Shared pages are counted once."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    highest = 0
+    while process.poll() is None:
+        try:
+            with open(f"/proc/{process.pid}/task/{process.pid}/children") as children:
+                pids = [str(process.pid), *children.read().split()]
+        except (FileNotFoundError, ProcessLookupError):
+            pids = []
+        highest = max(highest, sum(map(_proportional_kb, pids)))
+        time.sleep(SAMPLE_EVERY_S)
+    if process.returncode:
+        raise SystemExit(f"{command} ended with {process.returncode}")
+    return highest / 1024
+
+
+def _proportional_kb(pid: str) -> int:
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as rollup:
+            return int(rollup.read().split("Pss:")[1].split()[0])
+    except (FileNotFoundError, ProcessLookupError, IndexError):
+        # The process has ended.
+        return 0
 
 
 def side_by_side(times: int, *commands: Command) -> list[CommandRun]:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from bench.commands import PROGRAM
 from bench.corpora import HERE
-from bench.figures import Figure, ms, peak_mb, report_progress, show
+from bench.figures import Figure, ms, peak_with_children_mb, report_progress, show
 from contextfold.common.canonical import version_of
 from contextfold.common.relevance.question import read_question
 from contextfold.common.relevance.token_estimate import EXACT, counter_named, estimate
@@ -262,7 +262,7 @@ def commands(documents: Sequence[tuple[str, str]], questions: Sequence[LabelledQ
         changed.write("\nOne more line.\n")
     rebuild = processor_time(build)
     shutil.rmtree(cache)
-    peak = peak_mb([context[0], *build[3:]])
+    peak = peak_with_children_mb(build)
     figures = [
         Figure(
             "`context build`, MDN",

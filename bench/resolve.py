@@ -29,6 +29,8 @@ CONTEXT = Path(sys.executable).parent / "context"
 INTERPRETER = [sys.executable, "-I", "-c", "import json, hashlib"]
 READ = [sys.executable, "-I", yardsticks.__file__, "read"]
 WRITE = [sys.executable, "-I", yardsticks.__file__, "write"]
+# What a build may take: so many plain loops for the documents, and the time to index their text.
+PLAIN_LOOPS, BUILD_MB_PER_S = 2, 2.5
 QUERY, BUDGET = "deployment guide", 4000
 MEMORY_LIMIT_MB = 150
 SIZES = (1_000, 10_000, 100_000)
@@ -81,8 +83,14 @@ def build_against_plain_writing(count: int, times: int) -> Figure:
         ours.append(run(build_command(sources, cache)))
         shutil.rmtree(cache)
     ours_s, plain_s = median(ours).seconds, median(plain).seconds
+    text_mb = sum(path.stat().st_size for path in sources.rglob("*.md")) / 1e6
+    allowed_s = PLAIN_LOOPS * plain_s + text_mb / BUILD_MB_PER_S
     return Figure(
-        f"build, {count:,} documents", ms(ours_s), f"write+hash+fsync loop {ms(plain_s)}", ours_s / plain_s, 2.0
+        f"build, {count:,} documents",
+        ms(ours_s),
+        f"{PLAIN_LOOPS} × write+hash+fsync loop {ms(plain_s)} + {text_mb:.0f} MB at {BUILD_MB_PER_S} MB/s",
+        ours_s / allowed_s,
+        1.0,
     )
 
 

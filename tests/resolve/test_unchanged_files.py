@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from contextfold.resolve import unchanged_files
 from contextfold.resolve.files import fingerprints
+from contextfold.resolve.processes import child_processes, unchanged_files
+from contextfold.resolve.processes.unchanged_files import UnchangedFiles
 from contextfold.resolve.service import Cache
-from contextfold.resolve.unchanged_files import UnchangedFiles
 from tests.support.clauses import covers
 from tests.support.machine import Call, write_files
 from tests.support.waiting import until
@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 def processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     several = request.param == "several processes"
     monkeypatch.setattr(unchanged_files, "FILES_PER_PROCESS", FEW_FILES if several else len(FILES))
-    monkeypatch.setattr(unchanged_files, "_processors", lambda: PROCESSES)
+    monkeypatch.setattr(unchanged_files, "processors", lambda: PROCESSES)
     children: list[int] = []
     fork = os.fork
 
@@ -114,7 +114,7 @@ def test_an_interrupt_while_waiting_leaves_no_process(
     folder: Path, processes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = check(folder)
-    wait_for = unchanged_files._wait_for
+    wait_for = child_processes.wait_for
     waited: list[int] = []
 
     def interrupted(child: int) -> int:
@@ -123,10 +123,10 @@ def test_an_interrupt_while_waiting_leaves_no_process(
         waited.append(child)
         return wait_for(child)
 
-    monkeypatch.setattr(unchanged_files, "_wait_for", interrupted)
+    monkeypatch.setattr(child_processes, "wait_for", interrupted)
     with pytest.raises(KeyboardInterrupt):
         running.result()
-    monkeypatch.setattr(unchanged_files, "_wait_for", wait_for)
+    monkeypatch.setattr(child_processes, "wait_for", wait_for)
     running.close()
 
 
@@ -135,7 +135,7 @@ def test_children_that_nobody_waits_for_are_closed_without_an_error(folder: Path
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         running = check(folder)
-        until(lambda: not any(Path(f"/proc/{child}").exists() for child in running._children))
+        until(lambda: not any(Path(f"/proc/{child}").exists() for child in running._children._children))
         running.close()
     finally:
         signal.signal(signal.SIGCHLD, before)

@@ -21,12 +21,8 @@ from contextfold.resolve.document import Document
 from contextfold.resolve.documents import kinds
 from contextfold.resolve.documents.conversion import NotText, is_converted, text_of
 from contextfold.resolve.documents.rules import ALL_TEXT, DocumentRules, check_pattern, make_rules
-from contextfold.resolve.files import (
-    shown,
-)
-from contextfold.resolve.manifest import (
-    Manifest,
-)
+from contextfold.resolve.files import shown
+from contextfold.resolve.manifest import Manifest
 from contextfold.resolve.rebuild.previous import PreviousCache, previous_cache
 from contextfold.resolve.replace import Staging
 from contextfold.resolve.sources import DEFAULT_CACHE_NAME, Source, check_unchanged, read_source, survey
@@ -152,18 +148,21 @@ def make_request(
     )
 
 
-def run_build(request: BuildRequest, progress: Progress) -> BuildReport:
-    """Build without looking for cycles, of which a build makes none: that would take a tenth of its time."""
+def run_build(request: BuildRequest, progress: Progress, *, uses_processes: bool = False) -> BuildReport:
+    """Build. `uses_processes` is for a process without threads: children count the words of many documents.
+
+    The garbage collector is off, because a build makes no cycles, and looking for them would take a tenth of its time.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        return _built(request, progress)
+        return _built(request, progress, uses_processes=uses_processes)
     finally:
         if was_enabled:
             gc.enable()
 
 
-def _built(request: BuildRequest, progress: Progress) -> BuildReport:
+def _built(request: BuildRequest, progress: Progress, *, uses_processes: bool) -> BuildReport:
     sources, cache = request.sources, request.cache
     if not os.path.isdir(sources):
         raise SourcesMissing(f"{shown(sources)} is not a folder; give the folder that holds your documents")
@@ -179,7 +178,12 @@ def _built(request: BuildRequest, progress: Progress) -> BuildReport:
         rules = request.chosen_rules(previous)
         before = survey(sources, rules, cache=cache)
         work = CacheWriter(
-            staging.path, previous, rules.to_options(), always_new=request.force, hidden=request.is_inside
+            staging.path,
+            previous,
+            rules.to_options(),
+            always_new=request.force,
+            hidden=request.is_inside,
+            uses_processes=uses_processes,
         )
         reading = _SourceReading(rules, previous, before.left_out)
         work.write_documents(reading.documents(before.sources), len(before.sources), progress)
@@ -212,10 +216,11 @@ def build_from(
     force: bool,
     created_at: str,
     progress: Progress = silent,
+    uses_processes: bool = False,
 ) -> BuildReport:
     """Make a cache of documents in the order of their ids. `check` may raise an error before the cache is in place."""
     with Staging(os.fsencode(cache), force=force) as staging:
-        work = CacheWriter(staging.path, None, build_options)
+        work = CacheWriter(staging.path, None, build_options, uses_processes=uses_processes)
         work.write_documents(documents, total, progress)
         manifest = work.write_manifest(created_at)
         check(manifest)

@@ -32,8 +32,8 @@ from contextfold.resolve.files import (
 from contextfold.resolve.layout import DOCUMENTS_FOLDER, FRAME, INDEX_FILE, MANIFEST_FILE, PACK_FOLDER
 from contextfold.resolve.manifest import Manifest, ManifestEntry, decode_index, decode_manifest
 from contextfold.resolve.pack import POSTINGS_FILE, TABLE_FILE, Pack, decode_pack
+from contextfold.resolve.processes.unchanged_files import UnchangedFiles
 from contextfold.resolve.selection import Measures
-from contextfold.resolve.unchanged_files import UnchangedFiles
 
 # The table of ten million documents has about this size.
 TABLE_MAX_BYTES = 1 << 31

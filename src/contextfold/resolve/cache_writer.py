@@ -34,6 +34,7 @@ from contextfold.resolve.layout import (
     PACK_FOLDER,
 )
 from contextfold.resolve.manifest import FileNames, Manifest, ManifestEntry, make_manifest
+from contextfold.resolve.processes.child_processes import processors
 from contextfold.resolve.rebuild.previous import SOURCES_FILE, PreviousCache, SourceRecords
 from contextfold.resolve.relevance.index.index_head import HEAD_FILE, RELEVANCE_FILES
 from contextfold.resolve.relevance.index.index_writer import IndexWriter
@@ -42,6 +43,8 @@ from contextfold.resolve.replace import Staging
 # A build waits at most three seconds for the file system's clock: the coarsest timestamps have steps of two seconds.
 CLOCK_TICK_S = 0.002
 CLOCK_TICKS = 1500
+# Each process that counts words takes about 100 MB.
+PROCESSES_MAX = 8
 # This time is older than any timestamp.
 NEVER_NS = -(2**63)
 # A cache inside its own source folder contains this file, so that git does not list the cache. It is not part of it.
@@ -68,6 +71,7 @@ class CacheWriter:
         *,
         always_new: bool = True,
         hidden: bool = False,
+        uses_processes: bool = False,
     ) -> None:
         self._always_new = always_new
         self._prefix = folder + b"/"
@@ -91,7 +95,11 @@ class CacheWriter:
                 os.mkdir(self._path(name))
             except OSError as problem:
                 raise storage_failed("cannot make", self._path(name), problem) from problem
-        self._relevance = IndexWriter(self._prefix, previous=previous.relevance if previous else None)
+        self._relevance = IndexWriter(
+            self._prefix,
+            previous=previous.relevance if previous else None,
+            processes=min(processors(), PROCESSES_MAX) if uses_processes else 1,
+        )
 
     def _path(self, file: str) -> bytes:
         return self._prefix + file.encode()

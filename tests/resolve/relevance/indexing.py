@@ -12,7 +12,8 @@ from contextfold.resolve.build import build
 from contextfold.resolve.document import Document
 from contextfold.resolve.relevance.index.index_file import MappedIndex
 from contextfold.resolve.relevance.index.index_format import IndexView
-from contextfold.resolve.relevance.index.index_writer import RUN_MAX_ENTRIES, IndexWriter
+from contextfold.resolve.relevance.index.index_runs import RUN_MAX_ENTRIES
+from contextfold.resolve.relevance.index.index_writer import IndexWriter
 from tests.support.machine import write_files
 
 CREATED_AT = "2024-01-01T00:00:00Z"
@@ -33,18 +34,26 @@ def documents_of(files: Mapping[str, str]) -> list[Document]:
 
 
 def write_index(
-    folder: Path, files: Mapping[str, str], *, previous: IndexView | None = None, run_entries: int = RUN_MAX_ENTRIES
+    folder: Path,
+    files: Mapping[str, str],
+    *,
+    previous: IndexView | None = None,
+    run_entries: int = RUN_MAX_ENTRIES,
+    processes: int = 1,
 ) -> MappedIndex:
     """Writes the index of these files. Documents that are unchanged in `previous` are reused."""
-    (folder / "pack").mkdir(parents=True)
-    writer = IndexWriter(bytes(folder) + b"/", previous=previous, run_entries=run_entries)
-    for document in documents_of(files):
-        number = previous.document_number(document.id.encode()) if previous else None
-        if previous is not None and number is not None:
-            is_unchanged = previous.version(number).hex() == document.version.removeprefix("sha256:")
-            number = number if is_unchanged else None
-        writer.add(document, reused=number)
-    head = writer.finish()
+    (folder / "pack").mkdir(parents=True, exist_ok=True)
+    writer = IndexWriter(bytes(folder) + b"/", previous=previous, run_entries=run_entries, processes=processes)
+    try:
+        for document in documents_of(files):
+            number = previous.document_number(document.id.encode()) if previous else None
+            if previous is not None and number is not None:
+                is_unchanged = previous.version(number).hex() == document.version.removeprefix("sha256:")
+                number = number if is_unchanged else None
+            writer.add(document, reused=number)
+        head = writer.finish()
+    finally:
+        writer.abandon()
     index = (folder / "pack" / "relevance-index").read_bytes()
     contents = (folder / "pack" / "relevance-contents").read_bytes()
     return MappedIndex(IndexView(head, memoryview(index)), memoryview(contents), "")

@@ -77,7 +77,7 @@ def _build_from_folds(values: Values) -> int:
 
 def _built(request: BuildRequest) -> BuildReport:
     with ProgressLine("building") as progress:
-        return run_build(request, progress)
+        return run_build(request, progress, uses_processes=True)
 
 
 def _print_left_out(request: BuildRequest, built: BuildReport) -> None:

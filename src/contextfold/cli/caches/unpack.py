@@ -26,7 +26,7 @@ def run(values: Mapping[str, str]) -> int:
         if file == STDIN:
             built = _unpack_stdin(cache, progress, force=force)
         else:
-            built = unpack(file, cache, force=force, progress=progress)
+            built = unpack(file, cache, force=force, progress=progress, uses_processes=True)
     size = f"{built.document_count:,} documents, {built.content_bytes:,} bytes"
     print_on_terminal(f"unpacked {built.cache}: {size}, {built.cache_version}")
     return EXIT_OK
@@ -36,6 +36,6 @@ def _unpack_stdin(cache: str, progress: ProgressLine, *, force: bool) -> BuildRe
     if sys.stdin is None:
         raise StorageFailed("cannot read the packed cache: stdin is closed; name a file")
     try:
-        return unpack_from(sys.stdin.buffer, "stdin", cache, force=force, progress=progress)
+        return unpack_from(sys.stdin.buffer, "stdin", cache, force=force, progress=progress, uses_processes=True)
     except OSError as problem:
         raise StorageFailed(f"cannot read the packed cache from stdin: {problem.strerror}; run this again") from problem

@@ -120,9 +120,15 @@ def _check_replaceable(path: bytes) -> None:
 
 
 def unpack(
-    file: Path, cache: Path, *, force: bool = False, created_at: str | None = None, progress: Progress = silent
+    file: Path,
+    cache: Path,
+    *,
+    force: bool = False,
+    created_at: str | None = None,
+    progress: Progress = silent,
+    uses_processes: bool = False,
 ) -> BuildReport:
-    """Make a cache of a packed file, atomically."""
+    """Make a cache of a packed file, atomically. `uses_processes` is for a process without threads."""
     path = os.fsencode(file)
     if not os.path.lexists(path):
         raise StorageFailed(f"there is no file {shown(path)}; give a file that `context pack` wrote")
@@ -130,7 +136,15 @@ def unpack(
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise StorageFailed(f"{shown(path)} is not a regular file; give a file that `context pack` wrote")
         with open(path, "rb") as stream:
-            return unpack_from(stream, shown(path), cache, force=force, created_at=created_at, progress=progress)
+            return unpack_from(
+                stream,
+                shown(path),
+                cache,
+                force=force,
+                created_at=created_at,
+                progress=progress,
+                uses_processes=uses_processes,
+            )
     except OSError as problem:
         raise storage_failed("cannot read", path, problem) from problem
 
@@ -143,6 +157,7 @@ def unpack_from(
     force: bool = False,
     created_at: str | None = None,
     progress: Progress = silent,
+    uses_processes: bool = False,
 ) -> BuildReport:
     """Make a cache of the bytes of a packed file, atomically. `name` is for messages."""
     reader = _BundleReader(stream)
@@ -163,6 +178,7 @@ def unpack_from(
             force=force,
             created_at=created_at or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             progress=progress,
+            uses_processes=uses_processes,
         )
     except CacheInvalid as problem:
         raise BundleInvalid(f"{name}: {problem.reason}; get the file again from where it came") from None

@@ -1,8 +1,8 @@
 """Writes the relevance index of a cache, document by document in the order of ids, in bounded memory.
 
 `index_format.py` knows the format, `document_terms.py` the documents. New documents are counted in runs; full runs are
-written to temporary files and merged at the end. Unchanged documents are copied from the previous index. The index has
-the same bytes in both cases.
+written to temporary files and merged at the end. After the first few megabytes, child processes count. Unchanged
+documents are copied from the previous index. The index has the same bytes in all cases.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from contextfold.resolve.files import fingerprints, storage_failed, write_new
 from contextfold.resolve.layout import FRAME
 from contextfold.resolve.pack import older_than
 from contextfold.resolve.relevance.document_terms import TermCollector
+from contextfold.resolve.relevance.index.counting_processes import CountingProcesses
 from contextfold.resolve.relevance.index.index_format import (
     COLUMNS,
     IndexHead,
@@ -30,7 +31,14 @@ from contextfold.resolve.relevance.index.index_head import (
     FileRecord,
     RelevanceHead,
 )
-from contextfold.resolve.relevance.index.index_merge import ENTRY_BYTES, GONE, PostingsMaker, merge, taken_over
+from contextfold.resolve.relevance.index.index_merge import GONE, PostingsMaker, merge, taken_over
+from contextfold.resolve.relevance.index.index_runs import (
+    RUN_MAX_ENTRIES,
+    open_folder,
+    read_run,
+    runs_in,
+    write_run,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,13 +48,11 @@ if TYPE_CHECKING:
     from contextfold.resolve.document import Document
     from contextfold.resolve.relevance.index.index_format import IndexView
     from contextfold.resolve.relevance.index.index_merge import Term
+    from contextfold.resolve.relevance.term_keys import DocumentRow
 
-# A run has at most this many entries, which bounds the memory of a build. Its file exists only during the build.
-RUN_MAX_ENTRIES = 3_000_000
-RUN_FILE = "pack/relevance-run-%d"
+# Counting this much text takes about as long as starting a few processes is worth.
+COUNTED_ALONE_BYTES = 2 << 20
 WRITTEN_TOGETHER = 1 << 20
-KEY_LENGTH_BYTES = 4
-ENTRY_COUNT_BYTES = 8
 
 
 class _HashedFile:
@@ -63,6 +69,9 @@ class _HashedFile:
         self._digest.update(raw)
         self.length += len(raw)
 
+    def flush(self) -> None:
+        self._file.flush()
+
     def close(self) -> FileRecord:
         self._file.close()
         return FileRecord(self.length, self._digest.hexdigest())
@@ -78,19 +87,32 @@ class _HashedFile:
 class IndexWriter:
     """Writes the relevance index of a cache into the folder with the path `prefix`."""
 
-    def __init__(self, prefix: bytes, *, previous: IndexView | None = None, run_entries: int = RUN_MAX_ENTRIES) -> None:
+    def __init__(
+        self,
+        prefix: bytes,
+        *,
+        previous: IndexView | None = None,
+        run_entries: int = RUN_MAX_ENTRIES,
+        processes: int = 1,
+    ) -> None:
         self._prefix = prefix
         self._previous = previous
         self._run_entries = run_entries
+        self._processes = processes
         self._new_numbers = [GONE] * (previous.head.document_count if previous else 0)
         self._terms = TermCollector()
         self._rows = RowColumns()
         self._document_count = 0
         self._document_words: array[int] = array("Q")
-        self._runs: list[bytes] = []
+        self._counting: CountingProcesses | None = None
+        # Documents whose rows are added in `finish`: id, version, length and number in the previous index.
+        self._added_later: list[tuple[str, bytes, int, int | None]] = []
+        self._run_count = 0
         self._index: FileRecord | None = None
         self._head: IndexHead | None = None
+        self._folder = -1
         try:
+            self._folder = open_folder(prefix)
             self._contents = _HashedFile(self._path(CONTENTS_FILE))
         except OSError as problem:
             raise storage_failed("cannot write", self._path(CONTENTS_FILE), problem) from problem
@@ -104,31 +126,68 @@ class IndexWriter:
         `reused` is its number in the previous index, if it is there with the same id, source and content. These numbers
         are ascending, because both indexes are in the order of ids.
         """
-        number = self._document_count
+        number, start, length = self._document_count, self._contents.length, len(document.content)
+        self._document_count += 1
+        version = bytes.fromhex(document.version.removeprefix(HASH_PREFIX))
+        if self._previous is None:
+            reused = None
+        if reused is not None:
+            self._new_numbers[reused] = number
         try:
             self._contents.write(document.content)
-            if reused is not None and self._previous is not None:
-                row = self._previous.row(reused)
-                self._new_numbers[reused] = number
+            if reused is None and self._processes > 1 and start >= COUNTED_ALONE_BYTES and self._counting is None:
+                self._start_processes()
+            if self._counting is not None:
+                self._added_later.append((document.id, version, length, reused))
+                if reused is None:
+                    self._counting.add(number, document.source, start, length)
+                return
+            if reused is not None:
+                row = self._previous_row(reused)
             else:
                 row = self._terms.add(number, document.source, document.content)
                 if self._terms.entry_count >= self._run_entries:
-                    self._write_run()
+                    write_run(self._folder, str(self._run_count), self._terms.take())
+                    self._run_count += 1
         except OSError as problem:
             raise storage_failed("cannot write", self._contents.path, problem) from problem
-        version = bytes.fromhex(document.version.removeprefix(HASH_PREFIX))
-        self._rows.add(document.id, version, len(document.content), row)
-        self._document_count += 1
+        self._add_row(document.id, version, length, row)
+
+    def _start_processes(self) -> None:
+        try:
+            self._counting = CountingProcesses(
+                self._contents.path,
+                self._folder,
+                self._processes,
+                self._run_entries // self._processes,
+                self._contents.flush,
+            )
+        except OSError:
+            # The system has no room for more processes.
+            self._processes = 1
+
+    def _previous_row(self, number: int) -> DocumentRow:
+        assert self._previous is not None
+        return self._previous.row(number)
+
+    def _add_row(self, name: str, version: bytes, length: int, row: DocumentRow) -> None:
+        self._rows.add(name, version, length, row)
         self._document_words.append(row.words)
 
     def abandon(self) -> None:
-        """Close all files after a failed build. After `finish` it has no effect."""
+        """Close all files and end all processes after a failed build. After `finish` it has no effect."""
         self._contents.abandon()
+        if self._counting is not None:
+            self._counting.close()
+        if self._folder >= 0:
+            os.close(self._folder)
+            self._folder = -1
 
     def finish(self) -> IndexHead:
         """Write the columns after all documents were added."""
         path = self._path(RELEVANCE_INDEX_FILE)
         try:
+            self._add_later_rows()
             self._contents_record = self._contents.close()
             index = _HashedFile(path)
             try:
@@ -139,8 +198,8 @@ class IndexWriter:
                     index.write(raw)
             finally:
                 self._index = index.close()
-            for run in self._runs:
-                os.unlink(run)
+            for run in runs_in(self._folder):
+                os.unlink(run, dir_fd=self._folder)
         except OSError as problem:
             raise storage_failed("cannot write", path, problem) from problem
         self._head = IndexHead(
@@ -153,9 +212,17 @@ class IndexWriter:
         )
         return self._head
 
+    def _add_later_rows(self) -> None:
+        counted = self._counting.rows() if self._counting is not None else iter(())
+        for name, version, length, reused in self._added_later:
+            row = next(counted) if reused is None else self._previous_row(reused)
+            self._add_row(name, version, length, row)
+        # The files of the rows are removed at the end.
+        assert next(counted, None) is None
+
     def _write_postings(self, index: _HashedFile) -> int:
         make = PostingsMaker(self._document_words)
-        sources: list[Iterator[Term]] = [_read_run(path) for path in self._runs]
+        sources: list[Iterator[Term]] = [read_run(self._folder, name) for name in runs_in(self._folder)]
         sources.append(iter(self._terms.take()))
         if self._previous is not None:
             sources.append(taken_over(self._previous, self._new_numbers, make.saturations.average))
@@ -172,16 +239,6 @@ class IndexWriter:
         index.write(b"".join(waiting))
         return at
 
-    def _write_run(self) -> None:
-        path = self._path(RUN_FILE % len(self._runs))
-        with open(path, "xb", buffering=1 << 20) as file:
-            for key, entries in self._terms.take():
-                file.write(len(key).to_bytes(KEY_LENGTH_BYTES, "little"))
-                file.write(key)
-                file.write(len(entries).to_bytes(ENTRY_COUNT_BYTES, "little"))
-                entries.tofile(file)
-        self._runs.append(path)
-
     def write_head(self, cache_version: str, recorded_at_ns: int) -> None:
         """Record the fingerprints of the finished files. Nothing may be written into the cache afterwards.
 
@@ -194,12 +251,3 @@ class IndexWriter:
             cache_version, self._head, self._index, self._contents_record, tuple(older_than(recorded_at_ns, seen))
         )
         write_new(self._path(HEAD_FILE), head.to_bytes())
-
-
-def _read_run(path: bytes) -> Iterator[Term]:
-    with open(path, "rb", buffering=1 << 20) as file:
-        while length := file.read(KEY_LENGTH_BYTES):
-            key = file.read(int.from_bytes(length, "little"))
-            entries: array[int] = array("Q")
-            entries.frombytes(file.read(ENTRY_BYTES * int.from_bytes(file.read(ENTRY_COUNT_BYTES), "little")))
-            yield key, entries

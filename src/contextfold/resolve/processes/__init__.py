@@ -1,0 +1,1 @@
+"""Work of commands that uses all processors."""
