@@ -10,9 +10,11 @@ import pytest
 
 import contextfold
 from contextfold import AskResult, Cache, GetResult, ask_caches, open_cache
+from contextfold.cache_errors import SourceInvalid
 from contextfold.common.relevance.defaults import ASK_BUDGET, CACHES_MAX, GET_BUDGET
 from contextfold.errors import QueryInvalid
 from tests.resolve.relevance.indexing import build_cache
+from tests.support.machine import write_files
 
 DOCUMENTS = {"Guide.md": "# Deploying\n\nShip it.\n\n## STRASSE\n\nRoll back.\n\n## Straße\n\nGo on.\n"}
 
@@ -87,3 +89,11 @@ def test_public_names_are_listed_before_they_are_used() -> None:
     for name in contextfold.__all__:
         assert getattr(contextfold, name) is not None
     assert open_cache is contextfold.open_cache
+
+
+@pytest.mark.parametrize("patterns", ["*.md", [5], ["./drafts/"], ["../drafts"], ["["]])
+@pytest.mark.parametrize("option", ["include", "exclude"])
+def test_patterns_that_can_match_nothing_are_typed_errors(option: str, patterns: Any, tmp_path: Path) -> None:
+    write_files(tmp_path / "docs", {"a.md": "a"})
+    with pytest.raises(SourceInvalid):
+        contextfold.build(tmp_path / "docs", **{option: patterns})

@@ -29,6 +29,18 @@ def test_a_link_that_leaves_the_folder_is_left_out_and_counted(docs: Path, call:
     assert "2 links that lead out of the folder" in ran.err
 
 
+@covers("relevance.md#documents")
+@pytest.mark.parametrize("target", [".env", ".git/config", "drafts/private.txt", "node_modules/x/README.md"])
+def test_a_link_to_a_file_that_is_left_out_is_left_out_too(target: str, tmp_path: Path, call: Call) -> None:
+    ignored = {".gitignore": ".env\n", "drafts/.gitignore": "*"}
+    docs = write_files(tmp_path / "docs", {"a.md": "a", target: "secret", **ignored})
+    (docs / "linked.md").symlink_to(target)
+    (docs / "again.md").symlink_to("a.md")
+    ran = call("build", docs)
+    assert ids(docs / ".context-cache") == ["a.md", "again.md"]
+    assert "1 links to files that are left out" in ran.err
+
+
 def test_sources_that_are_a_link_themselves_are_read(docs: Path, call: Call, tmp_path: Path) -> None:
     (tmp_path / "linked").symlink_to(docs)
     assert call("build", tmp_path / "linked", "--cache", tmp_path / "cache").code == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 import contextfold
 from contextfold.cache_errors import BundleInvalid, CacheExists, CacheInvalid
-from contextfold.common.canonical import version_of
+from contextfold.common.canonical import Encodable, version_of
 from contextfold.errors import StorageFailed
 from contextfold.resolve.document import Document
 from contextfold.resolve.manifest import ManifestEntry, cache_version_of
@@ -84,11 +85,11 @@ def test_an_altered_bundle_is_refused(data: st.DataObject, tmp_path_factory: pyt
     assert not [name for name in os.listdir(work) if "contextfold" in name]
 
 
-def bundle_of(*documents: Document) -> bytes:
+def bundle_of(*documents: Document, options: Mapping[str, Encodable] | None = None) -> bytes:
     """A bundle of these documents with a correct hash, even if they are invalid."""
     entries = [ManifestEntry(document.id, document.version, "") for document in documents]
     lines = LineHash()
-    body = lines.add(BundleHead(cache_version_of(entries), len(documents), None).to_line())
+    body = lines.add(BundleHead(cache_version_of(entries), len(documents), options).to_line())
     for document in documents:
         body += lines.add(document.to_json() + b"\n")
     return BUNDLE_MAGIC + body + lines.last_line()
@@ -110,6 +111,21 @@ def bundle_of(*documents: Document) -> bytes:
 def test_a_bundle_with_an_invalid_path_is_refused(name: str, source: str, tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(bundle_of(Document(name, version_of(b"x"), source, b"x")))
     with pytest.raises(BundleInvalid):
+        contextfold.unpack(tmp_path / "b", tmp_path / "out")
+    assert os.listdir(tmp_path) == ["b"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kinds": "evil"},
+        {"kinds": "text", "include": ["../../**"], "exclude": 5, "gitignore": True},
+        {"kinds": "text", "include": "*.md", "exclude": [], "gitignore": True},
+    ],
+)
+def test_a_bundle_with_options_that_no_build_has_is_refused(options: dict[str, Encodable], tmp_path: Path) -> None:
+    (tmp_path / "b").write_bytes(bundle_of(Document.from_source("a.md", b"x"), options=options))
+    with pytest.raises(BundleInvalid, match="options"):
         contextfold.unpack(tmp_path / "b", tmp_path / "out")
     assert os.listdir(tmp_path) == ["b"]
 

@@ -40,6 +40,7 @@ class BuildReport(Record):
 
     `left_out` has the number of files left out for each reason. `is_changed` is false if the cache was up to date and
     was not replaced. `reused` is the number of documents whose index entries were copied from the previous cache.
+    `remembered` has the options that were taken from the previous cache, as words of a command line.
     """
 
     cache: str
@@ -49,6 +50,7 @@ class BuildReport(Record):
     left_out: Mapping[str, int] = {}
     is_changed: bool = True
     reused: int = 0
+    remembered: tuple[str, ...] = ()
 
 
 class BuildRequest(Record):
@@ -134,6 +136,8 @@ def make_request(
     created_at: str | None = None,
 ) -> BuildRequest:
     options = (include, exclude, gitignore)
+    if isinstance(include, str) or isinstance(exclude, str):
+        raise SourceInvalid("include and exclude are lists of patterns; give ['*.md'] instead of '*.md'")
     for pattern in (*(include or ()), *(exclude or ())):
         check_pattern(pattern)
     rules = make_rules(kinds, include=include or (), exclude=exclude or (), gitignore=gitignore)
@@ -203,6 +207,7 @@ def _built(request: BuildRequest, progress: Progress, *, uses_processes: bool) -
             left_out=dict(reading.left_out),
             is_changed=is_new,
             reused=work.reused,
+            remembered=tuple(rules.as_words()) if request.rules is None else (),
         )
 
 

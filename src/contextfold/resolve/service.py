@@ -224,15 +224,17 @@ class Cache:
         lines: tuple[int, int] | None = None,
         around: int = 0,
         counter: str = "estimate-1",
+        name: str = "",
     ) -> GetResult:
         """A document, its sections below a heading, or its sections in a range of lines, with `around` neighbours.
 
-        `document_id` is an id or a path, `section` a heading or a breadcrumb, `lines` the first line and the last one.
+        `document_id` is an id, a path or a breadcrumb; `section` a heading or a breadcrumb; `lines` the first line and
+        the last one. `name` is the cache's name, which the id in the result has in front if there are several caches.
         """
         from contextfold.resolve.relevance.asking import NamedIndex, get
 
         def answer() -> GetResult:
-            index = NamedIndex("", self.mapped_index())
+            index = NamedIndex(name, self.mapped_index())
             return get(index, document_id, budget, section=section, lines=lines, around=around, counter=counter)
 
         return self.of_one_cache(answer)

@@ -129,18 +129,18 @@ class _SourceWalk:
         self._rules = rules
         self._chooser = Chooser(rules)
         self._cache = os.path.realpath(cache) if cache else None
+        self._ignored_above = tuple(_ignore_files_above(sources)) if rules.gitignore else ()
         self.left_out: Counter[str] = Counter()
 
     def documents(self) -> Iterator[Source]:
-        above = tuple(_ignore_files_above(self._sources)) if self._rules.gitignore else ()
-        folders = [_Folder((), above)]
+        folders = [_Folder((), self._ignored_above)]
         while folders:
             folder = folders.pop()
             entries = _entries(os.path.join(self._sources, *folder.components))
             if folder.components and self._is_a_programs({entry.name for entry in entries}):
                 continue
-            if self._rules.gitignore:
-                folder = self._with_its_ignore_file(folder, entries)
+            if any(entry.name == IGNORE_FILE_NAME for entry in entries):
+                folder = self._with_its_ignore_file(folder)
             for entry in entries:
                 components = (*folder.components, entry.name)
                 try:
@@ -178,8 +178,12 @@ class _SourceWalk:
 
     def _fault(self, entry: os.DirEntry[bytes], components: tuple[bytes, ...], status: os.stat_result) -> str | None:
         """The reason to leave a file out that is known without reading it, or None."""
-        if entry.is_symlink() and not self._is_below_sources(os.path.realpath(entry.path)):
-            return kinds.LINK_OUTSIDE
+        if entry.is_symlink():
+            target = os.path.realpath(entry.path)
+            if not self._is_below_sources(target):
+                return kinds.LINK_OUTSIDE
+            if self._is_left_out(tuple(os.path.relpath(target, self._real_sources).split(b"/"))):
+                return kinds.LINK_TO_LEFT_OUT
         if status.st_size > kinds.TEXT_MAX_BYTES:
             return kinds.TOO_LARGE
         if kinds.is_generated_name(components[-1]) and not self._chooser.is_included(components):
@@ -189,6 +193,18 @@ class _SourceWalk:
         except UnicodeDecodeError:
             return kinds.UNNAMEABLE
         return None
+
+    def _is_left_out(self, target: tuple[bytes, ...]) -> bool:
+        """Whether a file is ignored, or in a folder that is not entered. A link must not bring it in."""
+        never_entered = kinds.VERSION_CONTROL | kinds.FILLED_BY_PROGRAMS | {DEFAULT_CACHE_NAME}
+        if not never_entered.isdisjoint(target[:-1]):
+            return True
+        folder = _Folder((), self._ignored_above)
+        for depth in range(len(target)):
+            folder = self._with_its_ignore_file(folder._replace(components=target[:depth]))
+            if self._is_excluded(folder, target[: depth + 1], is_folder=depth + 1 < len(target)):
+                return True
+        return False
 
     def _is_below_sources(self, real_path: bytes) -> bool:
         return os.path.commonpath([real_path, self._real_sources]) == self._real_sources
@@ -215,8 +231,8 @@ class _SourceWalk:
             return True
         return entry.name == os.path.basename(self._cache) and os.path.realpath(entry.path) == self._cache
 
-    def _with_its_ignore_file(self, folder: _Folder, entries: list[os.DirEntry[bytes]]) -> _Folder:
-        if any(entry.name == IGNORE_FILE_NAME for entry in entries):
+    def _with_its_ignore_file(self, folder: _Folder) -> _Folder:
+        if self._rules.gitignore:
             patterns = _read_ignore_file(os.path.join(self._sources, *folder.components, IGNORE_FILE_NAME))
             if patterns:
                 return folder._replace(ignored=(_Ignored(len(folder.components), (), patterns), *folder.ignored))

@@ -69,7 +69,7 @@ def test_several_caches_are_searched_together_and_ids_have_their_names(tmp_path:
     answer = json.loads(call("ask", "rollback", "--cache-root", tmp_path / "caches").out)
     assert sorted(document["id"] for document in answer["documents"]) == ["one:one.md", "two:two.md"]
     got = json.loads(call("get", "two:two.md", "--cache-root", tmp_path / "caches").out)
-    assert got["document"]["id"] == "two.md"
+    assert got["document"]["id"] == "two:two.md"
 
 
 def test_get_returns_a_section_or_lines(docs: Path, call: Call) -> None:

@@ -125,6 +125,39 @@ def test_get_takes_a_breadcrumb_as_it_is_printed(section: str, cache: Path, call
     assert found["content"].startswith("## Why")
 
 
+def test_get_takes_a_breadcrumb_in_place_of_an_id(cache: Path, call: Call) -> None:
+    ran = call("get", "README.md › Folding › Why (lines 5-7)", "--cache", cache)
+    (found,) = json.loads(ran.out)["document"]["sections"]
+    assert found["content"].startswith("## Why")
+
+
+def test_an_error_repeats_only_the_beginning_of_a_long_id(cache: Path, call: Call) -> None:
+    ran = call("get", "a" * 10_000, "--cache", cache)
+    assert ran.code == 2
+    assert len(ran.err) < 500
+
+
+def test_the_folder_of_the_documents_names_its_default_cache(tmp_path: Path, call: Call) -> None:
+    docs = write_files(tmp_path / "docs", {"a.md": "deploy"})
+    assert call("build", docs).code == 0
+    ran = call("ask", "deploy", "--cache", docs)
+    assert [document["id"] for document in json.loads(ran.out)["documents"]] == ["a.md"]
+
+
+def test_a_folder_that_is_no_cache_is_not_to_be_replaced(tmp_path: Path, call: Call) -> None:
+    docs = write_files(tmp_path / "docs", {"a.md": "deploy"})
+    ran = call("ask", "deploy", "--cache", docs)
+    assert ran.code == 5
+    assert "--force" not in ran.err
+
+
+def test_a_build_names_the_options_that_it_remembers(tmp_path: Path, call: Call) -> None:
+    docs = write_files(tmp_path / "docs", {"a.md": "deploy", "b c.md": "x"})
+    assert "remembers" not in call("build", docs, "--exclude", "b c.md").err
+    assert "--exclude 'b c.md'" in call("build", docs).err
+    assert "remembers" not in call("build", docs, "--defaults").err
+
+
 def test_get_has_the_counters_of_ask(cache: Path, call: Call) -> None:
     assert (
         json.loads(call("get", "readme.md", "--cache", cache, "--counter", "estimate-1").out)["counter"] == "estimate-1"

@@ -27,16 +27,22 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
 FEW_BYTES = 500
+PROCESSES = 3
 # The `context` command on a machine with three processors, where children count the first documents, too.
 COMMAND = f"""
 from contextfold.resolve import cache_writer
 from contextfold.resolve.relevance.index import counting_processes, index_writer
-cache_writer.processors = lambda: 3
+cache_writer.processors = lambda: {PROCESSES}
 index_writer.COUNTED_ALONE_BYTES = 0
 counting_processes.BATCH_BYTES = {FEW_BYTES}
+%s
 from contextfold.cli.main import run
 run()
 """
+# The parent waits while its children wait for it.
+STOPS_BEFORE_THE_END = "import time; counting_processes.CountingProcesses.rows = lambda self: time.sleep(60)"
+# A child has three descriptors of the build, and its file of rows.
+DESCRIPTORS_OF_A_CHILD = 4
 
 
 @pytest.fixture(autouse=True)
@@ -116,19 +122,27 @@ def documents(tmp_path: Path) -> Path:
     return write_files(tmp_path / "docs", {f"{number}.md": f"word{number} and more " * 300 for number in range(400)})
 
 
-def start_build(documents: Path, cache: Path) -> tuple[subprocess.Popen[bytes], list[int]]:
-    """A build, and its children."""
-    argv = [sys.executable, "-c", COMMAND, "build", "--sources", str(documents), "--cache", str(cache)]
-    process = subprocess.Popen(argv)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    until(lambda: process.poll() is not None or len(children.read_text().split()) == 3, every_s=0.002)
-    assert process.poll() is None
-    return process, [int(child) for child in children.read_text().split()]
+def start_build(documents: Path, cache: Path, code: str = "") -> subprocess.Popen[bytes]:
+    argv = [sys.executable, "-c", COMMAND % code, "build", "--sources", str(documents), "--cache", str(cache)]
+    return subprocess.Popen(argv)
+
+
+def start_stopped_build(documents: Path, cache: Path) -> tuple[subprocess.Popen[bytes], list[int]]:
+    """A build that does not end by itself, and its children."""
+    process = start_build(documents, cache, STOPS_BEFORE_THE_END)
+
+    def children() -> list[int]:
+        return [int(child) for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+    until(lambda: len(children()) == PROCESSES)
+    for child in children():
+        until(lambda child=child: len(os.listdir(f"/proc/{child}/fd")) <= DESCRIPTORS_OF_A_CHILD)  # type: ignore[misc]
+    return process, children()
 
 
 @covers("resolve.md#replacing")
 def test_the_children_of_a_killed_build_end_and_the_next_build_succeeds(documents: Path, tmp_path: Path) -> None:
-    process, children = start_build(documents, tmp_path / "c")
+    process, children = start_stopped_build(documents, tmp_path / "c")
     process.kill()
     process.wait()
     contextfold.build(documents, tmp_path / "c", kinds="markdown")
@@ -141,7 +155,7 @@ def test_the_children_of_a_killed_build_end_and_the_next_build_succeeds(document
 def test_a_build_ended_by_a_signal_leaves_no_files_and_no_children(
     number: signal.Signals, documents: Path, tmp_path: Path
 ) -> None:
-    process, children = start_build(documents, tmp_path / "c")
+    process, children = start_stopped_build(documents, tmp_path / "c")
     process.send_signal(number)
     assert process.wait() == 128 + number
     assert not any(map(is_running, children))
@@ -149,8 +163,7 @@ def test_a_build_ended_by_a_signal_leaves_no_files_and_no_children(
 
 
 def test_a_command_that_builds_in_several_processes_makes_the_same_cache(documents: Path, tmp_path: Path) -> None:
-    process, _ = start_build(documents, tmp_path / "several")
-    assert process.wait() == 0
+    assert start_build(documents, tmp_path / "several").wait() == 0
     contextfold.build(documents, tmp_path / "one", kinds="markdown")
     several, one = packed_files(tmp_path / "several"), packed_files(tmp_path / "one")
     assert several.keys() == one.keys()

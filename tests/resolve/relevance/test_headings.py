@@ -102,3 +102,34 @@ def test_a_long_fence_is_cut_into_even_pieces(end: str) -> None:
     assert max(lengths) <= 2 * LONG_SECTION + 20
     # The first is the text above the fence, the last the rest.
     assert min(lengths[1:-1]) > LONG_SECTION
+
+
+@covers("relevance.md#sections")
+@pytest.mark.parametrize(
+    ("path", "text", "expected"),
+    [
+        ("a.md", "# Install\nx\n<pre>\n# apt install\n</pre>\n## Upgrade\ny\n", ["Install", "Install › Upgrade"]),
+        ("a.md", "# Guide\nx\n<!--\n# Old\n```\n-->\n## Setup\ny\n", ["Guide", "Guide › Setup"]),
+        ("a.md", "# Guide\nx\n<!-- one line -->\n## Setup\ny\n", ["Guide", "Guide › Setup"]),
+        ("a.md", "x\n<!-- never closed\n# Guide\ny\n<!-- neither\n## Setup\nz\n", ["", "Guide", "Guide › Setup"]),
+        ("a.md", "```\n<!--\n```\n# Guide\nx\n-->\n", ["", "Guide"]),
+        ("a.adoc", "= Guide\nx\n\n////\n== Old\n////\n\n== Setup\ny\n", ["Guide", "Guide › Setup"]),
+    ],
+)
+def test_lines_of_html_blocks_and_comments_are_no_headings(path: str, text: str, expected: list[str]) -> None:
+    assert headings(path, text) == expected
+
+
+@covers("relevance.md#sections")
+def test_a_rule_in_the_first_line_is_not_front_matter() -> None:
+    assert headings("a.md", "---\n\n# Guide\nx\n\n---\n\ny\n") == ["", "Guide"]
+    assert headings("a.md", "---\ntitle: T\n# a comment\n---\n# Guide\nx\n") == ["", "Guide"]
+
+
+def test_a_comment_in_the_first_line_belongs_to_the_definition_below() -> None:
+    assert headings("a.py", "# What it does.\ndef a():\n    1\n") == ["def a"]
+    assert headings("a.rs", "#[derive(Debug)]\nstruct A;\n") == ["struct A"]
+
+
+def test_emphasis_is_not_part_of_a_heading() -> None:
+    assert headings("a.md", "# *Very* **important**, 2*3*4\nx\n") == ["Very important, 2*3*4"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from shlex import quote
 from types import FrameType
 
 from contextfold.cli.output import ProgressLine, plain, print_error, print_note, print_on_terminal
@@ -85,6 +86,9 @@ def _print_left_out(request: BuildRequest, built: BuildReport) -> None:
 
 
 def _print_report(request: BuildRequest, built: BuildReport) -> None:
+    if built.remembered:
+        options = " ".join(plain(quote(word)) for word in built.remembered)
+        print_note(f"with the options that the cache remembers: {options}; --defaults forgets them")
     if built.left_out:
         _print_left_out(request, built)
     size = f"{built.document_count:,} documents, {built.content_bytes:,} bytes"

@@ -16,7 +16,7 @@ THOUSAND = 1_000
 
 def chosen_caches(values: Values) -> list[tuple[str, Cache]]:
     """The caches, each with the name that is the prefix of its ids. The name of a single cache is empty."""
-    paths = list(values.every("cache"))
+    paths = [_cache_at(path) for path in values.every("cache")]
     for option in ("cache", "cache-root"):
         if "" in values.every(option):
             raise UsageError(f"--{option} is empty; give a folder")
@@ -74,6 +74,12 @@ def budget_for_people(text: str | None, default: int) -> int:
     if not (digits.isascii() and digits.isdigit()) or len(digits) > len(str(2**63)):
         raise BudgetInvalid(f"{text!r} is not a number of tokens; write 4000 or 4k")
     return int(digits) * scale
+
+
+def _cache_at(path: str) -> str:
+    """The cache at a path; for a folder of documents, its default cache."""
+    own = os.path.join(path, DEFAULT_CACHE)
+    return own if path and not _is_cache(path) and _is_cache(own) else path
 
 
 def _is_cache(path: str) -> bool:

@@ -39,7 +39,15 @@ def run(values: Values) -> int:
     counter, neighbours = values["counter"], int(digits)
 
     def get(name: str, document_id: str) -> GetResult:
-        return caches[name].get(document_id, budget, section=section, lines=lines, around=neighbours, counter=counter)
+        return caches[name].get(
+            document_id,
+            budget,
+            section=section,
+            lines=lines,
+            around=neighbours,
+            counter=counter,
+            name=name if len(caches) > 1 else "",
+        )
 
     result = get_first(places, get)
     if not is_read_by_a_person(values):

@@ -62,6 +62,7 @@ SAME_ID = "with the id of another file"
 UNNAMEABLE = "with a path that is not UTF-8"
 PROGRAM_FOLDER = "folders that programs fill"
 LINK_OUTSIDE = "links that lead out of the folder"
+LINK_TO_LEFT_OUT = "links to files that are left out"
 
 
 def suffix_of(name: bytes) -> bytes:

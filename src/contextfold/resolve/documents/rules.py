@@ -32,9 +32,11 @@ class DocumentRules(Record):
         """Whether a file that cannot be read as text is left out and counted, instead of failing the build."""
         return self.kinds == ALL_TEXT
 
-    @property
-    def has_options(self) -> bool:
-        return bool(self.include or self.exclude or self.gitignore != (self.kinds == ALL_TEXT))
+    def as_words(self) -> list[str]:
+        """The options of `context build` that choose these rules, as words of a command line; none for its defaults."""
+        words = [word for pattern in self.include for word in ("--include", pattern)]
+        words += [word for pattern in self.exclude for word in ("--exclude", pattern)]
+        return [*words, "--gitignore"] if self.gitignore and not self.is_lenient else words
 
     def to_options(self) -> dict[str, Encodable] | None:
         """The `build_options` of the manifest; None for the rules of the first version, which has no such member."""
@@ -65,18 +67,22 @@ def make_rules(
 
 
 def check_pattern(pattern: str) -> None:
-    """Raise SourceInvalid for a pattern that can match no path, such as one with a bracket that is not closed.
+    """Raise SourceInvalid for a pattern that can match no path: with an open bracket, or with `.` or `..` as a folder.
 
     A .gitignore file may have such a line, and a cache may remember one, but nobody gives one on purpose.
     """
+    if not isinstance(pattern, str):
+        raise SourceInvalid(f"a pattern is text, not {type(pattern).__name__}")
     parsed = parse_pattern(pattern.encode()) if _is_encodable(pattern) else None
-    if parsed is not None and not parsed.can_match:
+    has_dots = not {".", ".."}.isdisjoint(pattern.removeprefix("!").split("/"))
+    if has_dots or (parsed is not None and not parsed.can_match):
         raise _no_pattern(pattern)
 
 
 def _no_pattern(pattern: str) -> SourceInvalid:
     return SourceInvalid(
-        f"{pattern!r} is not a pattern that a path can match; give one such as '*.rst', 'drafts/' or 'api/**/*.html'"
+        f"{pattern!r} is not a pattern that a path below the folder can match; "
+        "give one such as '*.rst', 'drafts/' or 'api/**/*.html'"
     )
 
 

@@ -17,6 +17,9 @@ def rebuild_command(cache: bytes) -> str:
     if name == DEFAULT_CACHE.encode():
         return f"`context build {quote(shown(folder or b'.'))}`"
     sources = "DIR" if _is_of_all_text(cache) else "--sources DIR"
+    if not os.path.lexists(os.path.join(cache, MANIFEST_FILE.encode())):
+        # A build replaces no folder that may hold something else.
+        return f"`context build {sources} --cache PATH` with a new path"
     return f"`context build {sources} --cache {quote(shown(os.path.join(folder, name)))} --force`"
 
 

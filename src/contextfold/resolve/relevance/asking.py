@@ -298,9 +298,9 @@ def get(
 ) -> GetResult:
     """A document within a budget: all of it, its sections below a heading, or its sections in a range of lines.
 
-    `document_id` is an id or the path of the document's file. `section` is a heading or a breadcrumb. `around` is the
-    number of neighbouring sections to add on each side. Sections that do not fit are counted, and listed if there is
-    room for that.
+    `document_id` is an id, the path of the document's file, or the breadcrumb of a section. `section` is a heading or a
+    breadcrumb. `around` is the number of neighbouring sections to add on each side. Sections that do not fit are
+    counted, and listed if there is room for that.
     """
     _check_part(document_id, section, lines, around)
     budget = left = checked_budget(budget)
@@ -308,8 +308,11 @@ def get(
     view = index.mapped.view
     try:
         number = _document_number(view, document_id)
+        if number is None and CRUMB in document_id and section is None and lines is None:
+            number, section = _document_number(view, document_id.partition(CRUMB)[0]), document_id
         if number is None:
-            raise DocumentMissing(f"the cache has no document {document_id}; `context ask` shows the ids it has")
+            name = quoted(document_id)
+            raise DocumentMissing(f"the cache has no document {name}; `context ask` shows the ids it has")
         wanted = _wanted(view, shelf, number, section, lines)
         chosen = _with_neighbours(wanted, around, view.sections_of(number)) if around > 0 else wanted
         taken: list[AnsweredSection] = []

@@ -26,7 +26,8 @@ HEADING_MAX = 200
 DEEPEST = 6
 
 BYTE_ORDER_MARK = "\ufeff"
-_FRONT_MATTER = re.compile(r"\ufeff?---[ \t]*\r?\n(?:[^\n]*\n)*?---[ \t]*(?:\r?\n|$)")
+# A blank line after the first one shows that it is a rule between paragraphs.
+_FRONT_MATTER = re.compile(r"\ufeff?---[ \t]*\r?\n(?![ \t]*\r?\n)(?:[^\n]*\n)*?---[ \t]*(?:\r?\n|$)")
 _FRONT_TITLE = re.compile(r"^title[ \t]*:[ \t]*(.*)$", re.MULTILINE)
 _BLANK = re.compile(r"\n[ \t\r]*(?=\n)")
 
@@ -34,6 +35,7 @@ _MARKDOWN_LINES = (
     r" {0,3}(?P<fence>`{3,}|~{3,})(?P<info>[^\n]*)"
     r"| {0,3}(?P<hashes>\#{1,6})(?:[ \t]+(?P<atx>[^\n]*))?"
     r"|[ \t]{0,3}<[hH](?P<tag>[1-6])[^>\n]{0,200}>(?P<html>[^\n]*)"
+    r"| {0,3}<(?P<block>!--|(?i:pre|script|style|textarea)(?=[\s>]))[^\n]*"
 )
 # Neither list items, fences nor definitions of links.
 _NO_SETEXT = r"[*+]+[ \t\r\n*+]|`{3}|\[[^\]\n]{1,200}\]:"
@@ -42,7 +44,7 @@ _SETEXT = rf"(?P<setext>(?!{_NO_SETEXT})[^\s\#>|~\-=<:!][^\n]{{0,200}})\n {{0,3}
 _UNDERLINE = re.compile(r"\n {0,3}(?:=+|-{2,})[ \t\r]*$", re.MULTILINE)
 _MARKDOWN = re.compile(f"^(?:{_MARKDOWN_LINES})$", re.MULTILINE)
 _MARKDOWN_WITH_SETEXT = re.compile(f"^(?:{_MARKDOWN_LINES}|{_SETEXT})$", re.MULTILINE)
-_ASCIIDOC_LINES = r"(?P<fence>-{4,}|\.{4,}|`{3,})(?P<info>[^\n]*)|(?P<hashes>={1,6}|\#{1,6})[ \t]+(?P<atx>[^\n]*)"
+_ASCIIDOC_LINES = r"(?P<fence>-{4,}|\.{4,}|/{4,}|`{3,})(?P<info>[^\n]*)|(?P<hashes>={1,6}|\#{1,6})[ \t]+(?P<atx>[^\n]*)"
 # The title stands above a line of about its length. A line of dashes of another length opens a listing.
 _ASCIIDOC_TITLE = (
     r"(?P<setext>[^\s=\-.`~^+/|*\[][^\n]{0,200})(?=\n(?P<underline>={4,}|-{4,}|~{4,}|\^{4,}|\+{4,})[ \t\r]*$)"
@@ -65,6 +67,7 @@ _HTML_CLOSE = re.compile(r"</[hH][1-6]>")
 _LINK = re.compile(r"!?\[([^\[\]\n]{0,400})\](?:\([^()\n]{0,400}\)|\[[^\[\]\n]{0,400}\])")
 _ANCHOR = re.compile(r"[ \t]*\{\#[^{}\n]*\}[ \t]*$")
 _CLOSING_HASHES = re.compile(r"(?:^|[ \t])\#+$")
+_EMPHASIS = re.compile(r"(?<![\w*])\*([^*\n]{1,400})\*(?![\w*])")
 _SPACES = re.compile(r"\s+")
 
 # A shorter rule must be as long as the heading above it.
@@ -143,16 +146,20 @@ def _marks(extension: str, text: str, start: int) -> tuple[list[_Mark], list[tup
 def _fenced_marks(pattern: re.Pattern[str], text: str, start: int) -> tuple[list[_Mark], list[tuple[int, int]], str]:
     marks: list[_Mark] = []
     fences: list[tuple[int, int]] = []
-    fence, opened_at, underline_at = "", 0, -1
+    fence, opened_at, underline_at, block_end = "", 0, -1, 0
+    blocks = _HtmlBlocks(text)
     for found in pattern.finditer(text, start):
+        if found.start() < block_end:
+            continue
         run = found["fence"]
         if run and found.start() != underline_at:
-            if not fence:
-                if not (run[0] == "`" and "`" in found["info"]):
-                    fence, opened_at = run, found.start()
-            elif run.startswith(fence) and not found["info"].strip():
+            if not fence and not (run[0] == "`" and "`" in found["info"]):
+                fence, opened_at = run, found.start()
+            elif fence and run.startswith(fence) and not found["info"].strip():
                 fences.append((opened_at, found.end()))
                 fence = ""
+        elif not fence and (block_end := blocks.end(found)):
+            fences.append((found.start(), block_end))
         elif not fence and (mark := _mark(found)):
             marks.append(mark)
             if pattern is _ASCIIDOC:
@@ -161,6 +168,27 @@ def _fenced_marks(pattern: re.Pattern[str], text: str, start: int) -> tuple[list
     if fence:
         fences.append((opened_at, len(text)))
     return marks, fences, ""
+
+
+class _HtmlBlocks:
+    """Finds where HTML comments and elements like `pre` end, whose lines are no headings."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._unclosed: set[str] = set()
+
+    def end(self, found: re.Match[str]) -> int:
+        """The end of the block that a line opens; 0 if it opens none, or one that is never closed."""
+        block = found.groupdict().get("block")
+        if not block or block in self._unclosed:
+            return 0
+        closing = "-->" if block == "!--" else f"</{block}>"
+        at = self._text.find(closing, found.start())
+        if at < 0:
+            # Further blocks of this kind are not closed either; the text is searched once.
+            self._unclosed.add(block)
+            return 0
+        return at + len(closing)
 
 
 def _mark(found: re.Match[str]) -> _Mark | None:
@@ -236,7 +264,8 @@ def _with_comment_above(text: str, at: int, floor: int) -> int:
     """The position of the comment or the decorators directly above a definition. No line is read twice."""
     while at > floor:
         line_at = text.rfind("\n", floor, at - 1) + 1
-        if line_at <= floor or not text.startswith(_COMMENT_STARTS, line_at):
+        is_first_line = not line_at and not floor
+        if (line_at <= floor and not is_first_line) or not text.startswith(_COMMENT_STARTS, line_at):
             return at
         at = line_at
     return at
@@ -251,7 +280,9 @@ def clean_heading(heading: str) -> str:
         heading = _LINK.sub(r"\1", heading)
     if "<" in heading:
         heading = _HTML_TAG.sub("", heading) or heading
-    heading = heading.replace("`", "").replace("**", "")
+    if "*" in heading:
+        heading = _EMPHASIS.sub(r"\1", heading.replace("**", ""))
+    heading = heading.replace("`", "")
     return _SPACES.sub(" ", heading).strip()[:HEADING_MAX]
 
 

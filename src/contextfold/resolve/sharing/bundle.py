@@ -19,6 +19,7 @@ from contextfold.cache_errors import BundleInvalid
 from contextfold.common.canonical import Encodable, Malformed, decode, encode, fields
 from contextfold.common.record import Record
 from contextfold.resolve.document import Document, decode_document, document_id
+from contextfold.resolve.documents.rules import rules_in
 
 BUNDLE_MAGIC = b"contextfold bundle 1\n"
 HEAD_MAX_BYTES = 64 << 20
@@ -60,6 +61,8 @@ def decode_head(line: bytes) -> BundleHead:
     assert isinstance(count, int)
     if not 0 <= count <= DOCUMENTS_MAX:
         raise BundleInvalid(f"it claims to have {count} documents")
+    if rules_in(options) is None:
+        raise BundleInvalid("the second line has options that no build has")
     return BundleHead(str(members["cache_version"]), count, options if isinstance(options, dict) else None)
 
 

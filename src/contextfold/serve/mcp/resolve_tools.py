@@ -92,10 +92,20 @@ def _get(root: CacheRoot, arguments: Arguments) -> str:
         raise OptionInvalid(f"around must be a whole number from 0 to {AROUND_MAX}")
     budget, counter = checked_budget(arguments.get("budget", GET_BUDGET)), _counter(arguments)
 
-    def get(cache: str, id_there: str) -> GetResult:
-        return root.cache(cache).get(id_there, budget, section=section, lines=lines, around=around, counter=counter)
+    names = named or root.names()
 
-    places = places_of(document_id, named or root.names())
+    def get(cache: str, id_there: str) -> GetResult:
+        return root.cache(cache).get(
+            id_there,
+            budget,
+            section=section,
+            lines=lines,
+            around=around,
+            counter=counter,
+            name=cache if len(names) > 1 else "",
+        )
+
+    places = places_of(document_id, names)
     if not places:
         raise OptionInvalid("there are several caches; give the name of one as `cache`, or an id like CACHE:ID")
     return get_first(places, get).to_json()

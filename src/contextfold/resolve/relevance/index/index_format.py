@@ -346,7 +346,7 @@ class IndexView:
     def sections_of(self, document: int) -> range:
         ends = self.column("document_section_ends")
         found = range(ends[document - 1] if document else 0, ends[document])
-        if found.stop > self.head.section_count:
+        if not found.start <= found.stop <= self.head.section_count:
             raise Malformed("the sections of a document lie outside the index")
         return found
 

@@ -11,6 +11,7 @@ import hashlib
 import os
 from array import array
 
+from contextfold.common import signals
 from contextfold.common.canonical import HASH_PREFIX
 from contextfold.resolve.files import fingerprints, storage_failed, write_new
 from contextfold.resolve.layout import FRAME
@@ -155,13 +156,15 @@ class IndexWriter:
 
     def _start_processes(self) -> None:
         try:
-            self._counting = CountingProcesses(
-                self._contents.path,
-                self._folder,
-                self._processes,
-                self._run_entries // self._processes,
-                self._contents.flush,
-            )
+            # A signal between starting a child and noting it would leave the child behind.
+            with signals.delayed():
+                self._counting = CountingProcesses(
+                    self._contents.path,
+                    self._folder,
+                    self._processes,
+                    self._run_entries // self._processes,
+                    self._contents.flush,
+                )
         except OSError:
             # The system has no room for more processes.
             self._processes = 1
