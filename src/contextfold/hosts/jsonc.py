@@ -14,7 +14,7 @@ are treated in the same way. Knows no file and no host.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from json import JSONDecoder, dumps
 
 from contextfold.common.record import Record
@@ -32,8 +32,6 @@ _LAST_LINE = re.compile(r"(?:\r\n|\n|\r)?[ \t]*\Z")
 _INDENTED = re.compile(r"^([ \t]+)[^ \t\r\n]", re.MULTILINE)
 _STRINGS = JSONDecoder()
 _CONSTANTS = {"true": True, "false": False, "null": None}
-
-Writable = str | int | Sequence["Writable"] | Mapping[str, "Writable"]
 
 # Longer numbers are parsed as floats, because the length of an integer is limited by Python.
 INTEGER_DIGITS_MAX = 15
@@ -93,30 +91,30 @@ def read(text: str, *, comments: bool) -> Node:
     return _Reader(text, comments=comments).parse()
 
 
-def render(value: Writable, style: Style) -> str:
+def render(value: object, style: Style) -> str:
     """The text of a value. Members of objects and of arrays of objects have lines of their own, if the style has lines.
 
     Any other value is in one line.
     """
-    parts: list[tuple[str | None, Writable]]
+    parts: list[tuple[str | None, object]]
     if isinstance(value, Mapping):
         parts, brackets = list(value.items()), "{}"
-    elif isinstance(value, str | int) or not any(isinstance(item, Mapping) for item in value):
-        return dumps(value, ensure_ascii=False)
-    else:
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
         parts, brackets = [(None, item) for item in value], "[]"
+    else:
+        return dumps(value, ensure_ascii=False)
     opened = style.newline + style.inner.indent if style.newline else " "
     closed = style.newline + style.indent if style.newline else " "
     members = (_member(key, inner, style.inner) for key, inner in parts)
     return brackets[0] + opened + ("," + opened).join(members) + closed + brackets[1]
 
 
-def _member(key: str | None, value: Writable, style: Style) -> str:
+def _member(key: str | None, value: object, style: Style) -> str:
     rendered = render(value, style)
     return rendered if key is None else f"{dumps(key, ensure_ascii=False)}: {rendered}"
 
 
-def put(text: str, target: Node, *members: tuple[str | None, Writable]) -> str:
+def put(text: str, target: Node, *members: tuple[str | None, object]) -> str:
     """Add members at the end of an object, or elements, which have no key, at the end of an array.
 
     `take` undoes it, from the last member to the first.
@@ -156,7 +154,7 @@ def take(text: str, target: Node, member: Member) -> str:
     return head + tail
 
 
-def replace(text: str, old: Node, value: Writable) -> str:
+def replace(text: str, old: Node, value: object) -> str:
     """Replace a value."""
     flat = not _NEWLINE.search(text, old.start, old.end)
     style = Style("" if flat else _newline_of(text), _indent_at(text, old.start), _unit_of(text))

@@ -14,8 +14,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from contextfold.hosts.jsonc import Writable
-
 SERVER = "contextfold"
 COMMAND = "context"
 SERVING = ("serve", "--stdio", "--cache-root")
@@ -41,8 +39,8 @@ class HookFile(Record):
     `is_shared`, that a team commits the project's file. `version` is the number that the file must have, if any.
     """
 
-    events: tuple[HookTrigger, ...]
-    project_file: str
+    events: tuple[HookTrigger, ...] = ()
+    project_file: str = ""
     user_file: str = ""
     has_comments: bool = False
     is_grouped: bool = False
@@ -72,7 +70,7 @@ class Host(Record):
     after: str = ""
     variable: str = ""
     folder: str = ""
-    hooks: HookFile | None = None
+    hooks: HookFile = HookFile()
     skills: str = ""
 
 
@@ -244,10 +242,10 @@ class Daemon(Record):
 Wiring = Stdio | Daemon
 
 
-def entry(host: Host, wiring: Wiring) -> dict[str, Writable]:
+def entry(host: Host, wiring: Wiring) -> dict[str, object]:
     """The host's description of our server."""
     if isinstance(wiring, Stdio):
-        kind: dict[str, Writable] = {"type": host.stdio_type} if host.stdio_type else {}
+        kind: dict[str, object] = {"type": host.stdio_type} if host.stdio_type else {}
         arguments = [*SERVING, wiring.cache_root]
         if host.stdio_type == "local":
             return kind | {"command": [wiring.command, *arguments]}
@@ -258,23 +256,21 @@ def entry(host: Host, wiring: Wiring) -> dict[str, Writable]:
 
 def hook_files(host: Host, project: str, home: str) -> Iterator[str]:
     """Every file in which a host may have hooks for a project, the user's own first."""
-    if not host.hooks:
-        return
-    if host.hooks.user_file:
-        yield f"{home}/{host.hooks.user_file}"
-    yield f"{project}/{host.hooks.project_file}"
+    for folder, file in ((home, host.hooks.user_file), (project, host.hooks.project_file)):
+        if file:
+            yield f"{folder}/{file}"
     if host.name == "claude-code":
         yield f"{project}/.claude/settings.json"
 
 
-def elements(host: Host, daemon: Daemon) -> dict[str, Writable]:
+def elements(host: Host, daemon: Daemon) -> dict[str, object]:
     """Our hooks: the element of each event's array."""
-    return {event.name: _element(host, event, daemon) for event in _hooks(host).events}
+    return {event.name: _element(host, event, daemon) for event in host.hooks.events}
 
 
 def handlers(host: Host, element: object) -> list[object]:
     """The handlers that an element of a host's array of hooks contains."""
-    if not _hooks(host).is_grouped:
+    if not host.hooks.is_grouped:
         return [element]
     inner = element.get("hooks") if isinstance(element, dict) else None
     return inner if isinstance(inner, list) else []
@@ -296,9 +292,9 @@ def is_our_entry(host: Host, value: object) -> bool:
     return False
 
 
-def is_our_element(host: Host, name: str, value: object) -> bool:
+def is_our_element(host: Host, name: str | None, value: object) -> bool:
     """Whether this is what install writes for an event, for any executable or daemon."""
-    event = next(event for event in _hooks(host).events if event.name == name)
+    event = next(event for event in host.hooks.events if event.name == name)
     return any(
         daemon is not None and value == _element(host, event, daemon)
         for daemon in (_daemon_in(host, handler) for handler in handlers(host, value))
@@ -329,35 +325,30 @@ def shell_word(text: str) -> str:
     return text if re.fullmatch(_BARE_WORD, text, re.ASCII) else "'" + text.replace("'", "'\"'\"'") + "'"
 
 
-def _hooks(host: Host) -> HookFile:
-    assert host.hooks is not None
-    return host.hooks
-
-
-def _element(host: Host, event: HookTrigger, daemon: Daemon) -> Writable:
+def _element(host: Host, event: HookTrigger, daemon: Daemon) -> object:
     handler = _request(host, daemon) if event.by_http else _command(host, daemon)
-    if not _hooks(host).is_grouped:
+    if not host.hooks.is_grouped:
         return handler
-    matcher: dict[str, Writable] = {"matcher": event.matcher} if event.matcher else {}
+    matcher: dict[str, object] = {"matcher": event.matcher} if event.matcher else {}
     return matcher | {"hooks": [handler]}
 
 
-def _request(host: Host, daemon: Daemon) -> dict[str, Writable]:
-    handler: dict[str, Writable] = {"type": "http", "url": f"{daemon.url}/hooks/{host.name}", "timeout": HOOK_TIMEOUT_S}
+def _request(host: Host, daemon: Daemon) -> dict[str, object]:
+    handler: dict[str, object] = {"type": "http", "url": f"{daemon.url}/hooks/{host.name}", "timeout": HOOK_TIMEOUT_S}
     if daemon.token_variable:
         handler |= _headers(host.variable, daemon.token_variable) | {"allowedEnvVars": [daemon.token_variable]}
     return handler
 
 
-def _command(host: Host, daemon: Daemon) -> dict[str, Writable]:
+def _command(host: Host, daemon: Daemon) -> dict[str, object]:
     words = f"{daemon.command} hook {host.name} --url {shell_word(daemon.url)}"
     if daemon.token_variable:
         words += f" --token-variable {daemon.token_variable}"
-    kind: dict[str, Writable] = {"type": "command"} if _hooks(host).has_type else {}
+    kind: dict[str, object] = {"type": "command"} if host.hooks.has_type else {}
     return kind | {"command": words, "timeout": HOOK_TIMEOUT_S}
 
 
-def _headers(syntax: str, variable: str) -> dict[str, Writable]:
+def _headers(syntax: str, variable: str) -> dict[str, object]:
     return {"headers": {"Authorization": "Bearer " + syntax.replace("NAME", variable)}} if variable else {}
 
 

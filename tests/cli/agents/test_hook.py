@@ -123,7 +123,7 @@ SILENT = Ran(0, b"", "")
 
 
 class TestDelivery:
-    @pytest.mark.parametrize("host", [host for host in HOSTS if HOSTS[host].hooks])
+    @pytest.mark.parametrize("host", [host for host in HOSTS if HOSTS[host].hooks.events])
     def test_payload_and_answer_are_passed_on_unchanged(self, host: str, daemon: RecordingDaemon) -> None:
         assert hook_in_time(daemon, host=host) == (0, daemon.answer, "")
         (received,) = daemon.received

@@ -141,4 +141,4 @@ def test_two_sets_of_metrics_count_separately() -> None:
 
 
 def test_every_host_with_hooks_has_a_label() -> None:
-    assert set(READERS) == set(HOSTS) == {host.name for host in SUPPORTED_HOSTS.values() if host.hooks}
+    assert set(READERS) == set(HOSTS) == {host.name for host in SUPPORTED_HOSTS.values() if host.hooks.events}

@@ -217,42 +217,39 @@ def confirm_and_make(changes: list[FileChange], values: Mapping[str, str]) -> bo
 
 
 class HostFiles(Record):
-    """The files of a host; empty if the host has none. `is_shared` means that a team commits them."""
+    """The files of a host; empty if it has none. `project` is empty if they are the user's own."""
 
     host: Host
     server: str
     hooks: str
     skill: str
     project: str
-    hooks_are_shared: bool
-
-    @property
-    def is_shared(self) -> bool:
-        return bool(self.project)
 
 
 def files_of(values: Mapping[str, str]) -> HostFiles:
     """The files of the user, if the host has them, or those of the project that --project names."""
     host = HOSTS[values["host"]]
-    has_user_files = bool(host.user_files)
     if "project" in values and "user" in values:
         raise UsageError("--project and --user exclude each other; give one of them")
-    if "user" in values and not has_user_files:
+    if "user" in values and not host.user_files:
         raise UsageError(f"--user is not for {host.name}, which has files in projects only; leave it out")
     if "project" in values and not host.project_file:
         raise UsageError(f"--project is not for {host.name}, which has files of the user only; leave it out")
-    if has_user_files and "project" not in values:
-        home = _home()
-        hooks = os.path.join(home, host.hooks.user_file) if host.hooks and host.hooks.user_file else ""
-        skill = os.path.join(home, host.skills, SKILL) if host.skills else ""
-        return HostFiles(host, _user_file(host), hooks, skill, "", hooks_are_shared=False)
-    project = absolute(values.get("project", "."))
-    if not os.path.isdir(project):
+    if host.user_files and "project" not in values:
+        project, folder = "", _home()
+        server, hooks = _user_file(host), host.hooks.user_file
+    else:
+        project = folder = absolute(values.get("project", "."))
+        server, hooks = os.path.join(project, host.project_file), host.hooks.project_file
+    if project and not os.path.isdir(project):
         raise StorageFailed(f"there is no folder {project}; give --project the folder that holds the project")
-    hooks = os.path.join(project, host.hooks.project_file) if host.hooks else ""
-    skill = os.path.join(project, host.skills, SKILL) if host.skills else ""
-    is_shared = host.hooks is not None and host.hooks.is_shared
-    return HostFiles(host, os.path.join(project, host.project_file), hooks, skill, project, hooks_are_shared=is_shared)
+    return HostFiles(
+        host,
+        server,
+        os.path.join(folder, hooks) if hooks else "",
+        os.path.join(folder, host.skills, SKILL) if host.skills else "",
+        project,
+    )
 
 
 def _user_file(host: Host) -> str:

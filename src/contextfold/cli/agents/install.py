@@ -71,7 +71,7 @@ def _wiring(wanted: HostFiles, values: Mapping[str, str]) -> Wiring:
                 f"{for_daemon[0]} is for the daemon, --stdio and --cache-root are for a server without one"
             )
         root = cache_root(values)
-        return Stdio(COMMAND, _inside_project(wanted, root)) if wanted.is_shared else Stdio(executable(), root)
+        return Stdio(COMMAND, _inside_project(wanted, root)) if wanted.project else Stdio(executable(), root)
     variable = values.get("token-variable", "")
     if "token-variable" in values and not is_variable(variable):
         raise UsageError(
@@ -83,7 +83,8 @@ def _wiring(wanted: HostFiles, values: Mapping[str, str]) -> Wiring:
         url = address_from(values.get("url", DAEMON_URL)).url
     except BadAddress as problem:
         raise UsageError(f"--url cannot be used: {problem}") from problem
-    return Daemon(COMMAND if wanted.hooks_are_shared else shell_word(executable()), url, variable)
+    is_shared = wanted.project and host.hooks.is_shared
+    return Daemon(COMMAND if is_shared else shell_word(executable()), url, variable)
 
 
 def _inside_project(wanted: HostFiles, root: str) -> str:
