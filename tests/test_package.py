@@ -11,7 +11,7 @@ import tarfile
 import urllib.request
 from pathlib import Path
 
-from contextfold.cli.commands import COMMANDS
+from contextfold.cli.help import COMMANDS
 from tests.support.clauses import covers
 from tests.support.machine import ROOT
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from contextfold.cli.commands import COMMANDS
+from contextfold.cli.help import COMMANDS
 from contextfold.cli.parse import parse
 from contextfold.common.network_address import NatsOptions
 from contextfold.settings import (

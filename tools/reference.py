@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from contextfold import cache_errors, errors
 from contextfold.cli.command import Command, Option
-from contextfold.cli.commands import COMMANDS
+from contextfold.cli.help import COMMANDS
 from contextfold.error_codes import EXIT_CODES, HTTP_STATUSES, JSON_RPC_CODES
 from contextfold.fold.ports.store import Store
 from contextfold.fold.service.fold_service import FoldService

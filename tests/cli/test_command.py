@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from contextfold import __version__
-from contextfold.cli.commands import COMMANDS
+from contextfold.cli.help import COMMANDS
 from contextfold.settings import SETTINGS
 from tests.support.clauses import covers
 from tests.support.machine import COMMAND, Call, context, read_terminal, write_files

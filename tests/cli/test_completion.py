@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from contextfold.cli.commands import COMMANDS
+from contextfold.cli.help import COMMANDS
 from tests.support.machine import Call
 
 FIRST_WORDS = {command.name.split()[0] for command in COMMANDS}

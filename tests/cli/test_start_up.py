@@ -53,7 +53,6 @@ UNNEEDED = {
     "contextfold.cache_errors",
     "contextfold.cli.agent_commands",
     "contextfold.cli.cache_commands",
-    "contextfold.cli.commands",
     "contextfold.cli.daemon_commands",
     "contextfold.cli.help",
     "contextfold.common.relevance.stored_counts",

@@ -1,7 +1,7 @@
 """What a command and an option are, and the words that begin a command line.
 
-The commands of each room are in a table of their own, because a command line names one: `cache_commands`,
-`fold_commands`, `agent_commands`, `daemon_commands`. `commands` has all of them.
+The commands of each folder are in a table of their own, because a command line names one: `cache_commands`,
+`fold_commands`, `agent_commands`, `daemon_commands`. `help` has all of them.
 """
 
 from __future__ import annotations
@@ -54,12 +54,14 @@ class Command(Record):
 
     @property
     def module(self) -> str:
-        """The module below `contextfold.cli` whose `run` carries the command out."""
-        name = self.name.replace(" ", "_")
-        if self.group == "fold":
-            return f"fold.{name.removeprefix('fold_')}"
-        room = ROOMS[self.group or name]
-        return f"{room}.{name}" if room else name
+        """The module below `contextfold.cli` that has the command's function."""
+        first, _, second = self.name.partition(" ")
+        return f"fold.{second}" if first == "fold" else MODULES[first]
+
+    @property
+    def function(self) -> str:
+        """The function of that module which carries the command out."""
+        return f"run_{self.name.rpartition(' ')[2]}"
 
     @property
     def group(self) -> str:
@@ -72,29 +74,29 @@ class Command(Record):
         return self.argument or next((option for option in self.options if option.key == self.bare_word), None)
 
 
-# The first words of commands, in the order of the help, and the folder that has the command's module.
-ROOMS = {
-    "build": "caches",
-    "pack": "caches",
-    "unpack": "caches",
-    "ask": "caches",
-    "recall": "fold",
-    "get": "caches",
-    "resolve": "caches",
-    "inspect": "caches",
-    "verify": "caches",
-    "serve": "daemon",
-    "run": "agents",
-    "doctor": "daemon",
-    "service": "daemon",
-    "statusline": "agents",
-    "token": "daemon",
+# The first words of commands, in the order of the help, and the module of each. Those of `fold` have one each.
+MODULES = {
+    "build": "caches.build",
+    "pack": "caches.pack",
+    "unpack": "caches.pack",
+    "ask": "caches.ask",
+    "recall": "fold.recall",
+    "get": "caches.get",
+    "resolve": "caches.resolve",
+    "inspect": "caches.inspect",
+    "verify": "caches.inspect",
+    "serve": "daemon.serve",
+    "run": "agents.run",
+    "doctor": "daemon.doctor",
+    "service": "daemon.service",
+    "statusline": "agents.statusline",
+    "token": "daemon.token",
     "fold": "fold",
-    "store": "daemon",
-    "install": "agents",
-    "uninstall": "agents",
-    "hook": "agents",
-    "completion": "",
+    "store": "daemon.store",
+    "install": "agents.install",
+    "uninstall": "agents.install",
+    "hook": "agents.hook",
+    "completion": "completion",
 }
 # The purpose of each group of commands, and the topics of `context help` that are not commands.
 GROUPS = {
@@ -123,14 +125,14 @@ SYNONYMS = {
 
 def commands_beginning_with(word: str) -> Sequence[Command]:
     """The commands whose first word it is. Imports only their table."""
-    match ROOMS.get(word):
+    match MODULES.get(word, "").partition(".")[0]:
         case "caches":
             from contextfold.cli.cache_commands import COMMANDS
         case "fold":
             from contextfold.cli.fold_commands import COMMANDS
         case "daemon":
             from contextfold.cli.daemon_commands import COMMANDS
-        case None:
+        case "":
             return ()
         case _:
             from contextfold.cli.agent_commands import COMMANDS

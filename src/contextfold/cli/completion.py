@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from contextfold.cli.command import Command, Option
-from contextfold.cli.commands import COMMANDS
+from contextfold.cli.help import COMMANDS
 from contextfold.cli.output import print_answer
 from contextfold.error_codes import EXIT_OK
 
 GLOBAL_OPTIONS = ("--help", "--version")
 
 
-def run(values: Mapping[str, str]) -> int:
+def run_completion(values: Mapping[str, str]) -> int:
     print_answer({"bash": bash, "zsh": zsh, "fish": fish}[values["shell"]]())
     return EXIT_OK
 

@@ -1,14 +1,29 @@
-"""The text of `--help`, written from the table of commands."""
+"""The text of `--help`, written from the tables of commands."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from contextfold.cli.command import GROUPS, TOPICS, Command, Option
-from contextfold.cli.commands import COMMANDS, DESCRIPTION, EXIT_CODES, FIRST_STEPS
+from contextfold.cli.command import GROUPS, MODULES, TOPICS, Command, Option, commands_beginning_with
 
 COLUMN = 22
 WIDTH = 100
+DESCRIPTION = (
+    "Keep an agent's context small, relevant and explainable. Context goes out by folding: an agent's finished",
+    "work is replaced by a summary in what its model is sent. It comes back by resolving: for a question and a",
+    "token budget, the documents and sections worth showing.",
+)
+FIRST_STEPS = (
+    "  context run claude                          start Claude Code with folding, for this one run",
+    "  context build docs                          compile a folder of documents",
+    '  context ask "how do we roll back?"          get the passages that answer a question',
+)
+EXIT_CODES = (
+    "  0 ok   1 usage   2 invalid query   3 invalid budget   4 cache missing",
+    "  5 cache, source or store invalid   6 I/O   7 internal   8 not possible in this session",
+)
+# All commands, in the order of the help.
+COMMANDS = tuple(command for word in MODULES for command in commands_beginning_with(word))
 
 
 def help_text(command: Command | None, topic: str = "") -> str:

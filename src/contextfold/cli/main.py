@@ -59,10 +59,10 @@ def _execute(invocation: Invocation) -> int:
         # As `importlib.import_module` does, which takes longer to import than some commands.
         name = f"contextfold.cli.{invocation.command.module}"
         __import__(name)
-        command = sys.modules[name]
+        run = getattr(sys.modules[name], invocation.command.function)
         gc.freeze()
         gc.enable()
-        code: int = command.run(invocation.values)
+        code: int = run(invocation.values)
         return code
     return EXIT_OK
 

@@ -123,7 +123,7 @@ def _command(argv: Sequence[str]) -> tuple[Command, list[str]]:
 
 def _suggestion(name: str) -> str:
     """The most similar command. It may be in a group: for `context status` it is `context fold status`."""
-    from contextfold.cli.commands import COMMANDS
+    from contextfold.cli.help import COMMANDS
 
     wanted = SYNONYMS.get(name, name)
     for command in COMMANDS:

@@ -11,9 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from contextfold.errors import ArgumentInvalid
-from contextfold.hosts.hook_event import HookEvent, HookOperation
-from contextfold.hosts.hook_operations import compacted, compaction, message, prompt, tool_call
-from contextfold.hosts.hook_payload import Payload, word
+from contextfold.hosts.hook_event import (
+    HookEvent,
+    HookOperation,
+    Payload,
+    compacted,
+    compaction,
+    message,
+    prompt,
+    tool_call,
+    word,
+)
 from contextfold.hosts.own_tool_names import session_named
 from contextfold.hosts.tool_text import text_of
 
@@ -49,9 +57,9 @@ REFUSED = "<tool_use_error>"
 def read(payload: Mapping[str, object]) -> HookEvent:
     """Read a payload. Raises ArgumentInvalid if a member is invalid; ignores unknown events and members."""
     fields = Payload(payload)
-    event = fields.event(EVENTS, "hook_event_name")
+    event = fields.event(EVENTS)
     conversation = fields.id("session_id")
-    agent, folder = fields.agent(), fields.folder("cwd")
+    agent, folder = fields.agent(), fields.folder()
     done: HookOperation | None = None
     batch: tuple[HookOperation, ...] = ()
     session_id: str | None = None
@@ -75,7 +83,7 @@ def read(payload: Mapping[str, object]) -> HookEvent:
     # After a compaction, SessionStart comes before PostCompact, which has the summary.
     is_compacting = event == "SessionStart" and fields.text("source") == "compact"
     is_beginning = event == "SessionStart" and fields.text("source") in NEW_CONTEXT
-    model = word(fields.text("model")) if fields.text("model") else ""
+    model = word(fields.text("model"))
     return HookEvent(event, conversation, agent, folder, done, session_id, batch, is_compacting, model, is_beginning)
 
 

@@ -10,9 +10,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from contextfold.hosts.hook_event import HookEvent, HookOperation
-from contextfold.hosts.hook_operations import compaction, message, tool_call
-from contextfold.hosts.hook_payload import Payload, encodable, word
+from contextfold.hosts.hook_event import (
+    HookEvent,
+    HookOperation,
+    Payload,
+    compaction,
+    encodable,
+    message,
+    tool_call,
+    word,
+)
 from contextfold.hosts.own_tool_names import session_named
 from contextfold.hosts.tool_text import text_of
 
@@ -39,7 +46,7 @@ MCP = "MCP:"
 def read(payload: Mapping[str, object]) -> HookEvent:
     """Read a payload. Raises ArgumentInvalid if a member is invalid; ignores unknown events and members."""
     fields = Payload(payload)
-    event = fields.event(EVENTS, "hook_event_name")
+    event = fields.event(EVENTS)
     conversation = fields.id("conversation_id", "session_id")
     folder = _folder(fields)
     done: HookOperation | None = None
@@ -55,7 +62,7 @@ def read(payload: Mapping[str, object]) -> HookEvent:
             done = message(conversation, fields.text("generation_id"), fields.text("text"))
         case "preCompact":
             done = compaction(conversation, fields.text("generation_id"), fields.text("trigger"))
-    model = word(fields.text("model")) if fields.text("model") else ""
+    model = word(fields.text("model"))
     return HookEvent(event, conversation, folder=folder, done=done, session_id=session_id, model=model)
 
 
@@ -77,4 +84,4 @@ def _folder(fields: Payload) -> str | None:
     """The first folder of the workspace. `cwd` may be another folder, in which a command ran."""
     roots = fields["workspace_roots"]
     first = roots[0] if isinstance(roots, list) and roots else None
-    return encodable(first) if first and isinstance(first, str) else fields.folder("cwd")
+    return encodable(first) if first and isinstance(first, str) else fields.folder()

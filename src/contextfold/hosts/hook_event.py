@@ -1,8 +1,24 @@
-"""The content of a hook report, the same for all hosts. Knows no host's format, no session and no protocol."""
+"""What a hook reports, the same for all hosts: reads a payload's members, and makes operations and events of them.
+
+A required member that is invalid is an error that names it. An optional member of the wrong type is treated as missing,
+because hosts change members with every release. Knows no host's format, no session and no protocol.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+
 from contextfold.common.dataclass import dataclass
+from contextfold.errors import ArgumentInvalid
+from contextfold.hosts.own_tool_names import accounts_for_itself, session_named
+from contextfold.hosts.tool_text import compact
+
+ID_LENGTH_MAX = 200
+WORD_LENGTH_MAX = 128
+UNNAMED = "unnamed"
+UNKNOWN_EVENT = "other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +61,111 @@ class HookEvent:
     model: str = ""
     # A conversation begins with nothing in its context.
     is_beginning: bool = False
+
+
+class Payload:
+    def __init__(self, members: Mapping[str, object]) -> None:
+        self._members = members
+
+    def __getitem__(self, name: str) -> object:
+        return self._members.get(name)
+
+    def id(self, *names: str) -> str:
+        """The first of these members that is present. Raises ArgumentInvalid if there is none."""
+        value = next((self[name] for name in names if self[name] is not None), None)
+        if not isinstance(value, str) or not 1 <= len(value) <= ID_LENGTH_MAX:
+            raise ArgumentInvalid(names[0], f"must be a string of 1 to {ID_LENGTH_MAX} characters")
+        return encodable(value)
+
+    def event(self, known: Iterable[str]) -> str:
+        name = self.id("hook_event_name")
+        return name if name in known else UNKNOWN_EVENT
+
+    def text(self, name: str) -> str:
+        """The text of a member; empty if it is missing."""
+        value = self[name]
+        return encodable(value) if isinstance(value, str) else ""
+
+    def folder(self) -> str | None:
+        """The agent's working folder."""
+        value = self["cwd"]
+        if value is not None and not isinstance(value, str):
+            raise ArgumentInvalid("cwd", "must be a string")
+        return encodable(value) if value else None
+
+    def agent(self) -> str | None:
+        """The type and id of a subagent; None for the main agent."""
+        words = [word(self.text(name)) for name in ("agent_type", "agent_id")]
+        return " ".join(filter(None, words)) if words[1] else None
+
+
+def encodable(text: str) -> str:
+    """Replace lone surrogates, which UTF-8 cannot encode."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def word(text: str) -> str:
+    """A name for a table; empty, or UNNAMED if it is too long or not printable.
+
+    A long name is not cut, because the scrubber could not recognise a secret that was cut.
+    """
+    name = text.strip()
+    return name if len(name) <= WORD_LENGTH_MAX and name.isprintable() else UNNAMED
+
+
+def call_id(*parts: str) -> str:
+    """A hash of the parts, to recognise repeated reports; empty if a part is missing."""
+    return hashlib.sha256(json.dumps(parts).encode("ascii")).hexdigest() if all(parts) else ""
+
+
+def tool_call(
+    fields: Payload, conversation: str, result: str, *, failed: bool
+) -> tuple[HookOperation | None, str | None]:
+    """A tool call with its arguments and result, and the session that its result names.
+
+    The operation is None if the service counts the call itself.
+    """
+    name, tool_input = fields.text("tool_name"), fields["tool_input"]
+    if not word(name):
+        raise ArgumentInvalid("tool_name", "must be a string that is not blank")
+    session_id = session_named(name, result)
+    if accounts_for_itself(name):
+        return None, session_id
+    content = f"{compact({} if tool_input is None else tool_input)}\n{result}"
+    repeated_id = call_id(conversation, fields.text("tool_use_id"))
+    return HookOperation(word(name), encodable(content), failed=failed, call_id=repeated_id), session_id
+
+
+def message(conversation: str, turn: str, text: str) -> HookOperation | None:
+    return HookOperation("message", text, call_id=call_id(conversation, turn, text)) if text else None
+
+
+def prompt(conversation: str, turn: str, text: str) -> HookOperation | None:
+    """A prompt of the user, or of the host on the user's behalf."""
+    return (
+        HookOperation("prompt", text, call_id=call_id(conversation, turn, "prompt", text), by_user=True)
+        if text
+        else None
+    )
+
+
+def compacted(conversation: str, summary: str) -> HookOperation | None:
+    """The summary that replaces everything in the context.
+
+    A repeated report has the same id and is ignored; otherwise it would remove later operations.
+    """
+    repeated_id = call_id(conversation, "compacted", summary)
+    return HookOperation("compaction_summary", summary, call_id=repeated_id, compacts=True) if summary else None
+
+
+def compaction(conversation: str, turn: str, *details: str) -> HookOperation:
+    """The beginning of a compaction. It has no tokens: the instructions do not enter the context.
+
+    Two compactions in one turn cannot be distinguished, so the second one counts as a repeated report.
+    """
+    content = ": ".join(filter(None, details))
+    return HookOperation("compaction", content, tokens=0, call_id=call_id(conversation, f"compaction {turn} {content}"))

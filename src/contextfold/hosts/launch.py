@@ -6,15 +6,16 @@ programs were tested.
 
 from __future__ import annotations
 
+from contextfold.common.network_address import DAEMON_URL, MCP_PATH
 from contextfold.common.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 PLUGIN_FOLDER = "plugin"
 SETTINGS_FILE = "settings.json"
-_SERVER = "contextfold"
+SERVER = "contextfold"
 
 
 class Launch(Record):
@@ -33,78 +34,43 @@ class Launch(Record):
 def launch(program: str, daemon_url: str, folder: str, plugin: Mapping[str, str], *, tools: str) -> Launch:
     """How to start a program of this name. `plugin` has the texts of the plugin's files by name; `tools` names the
     toolsets that it is offered."""
-    known = PROGRAMS.get(program)
-    if known:
-        return known(_DaemonUrls(daemon_url, f"{daemon_url}/mcp?tools={tools}"), folder, plugin)
-    return Launch((), _base_urls(daemon_url), {}, "the proxy (by base URL); for tools and hooks see `context install`")
+    mcp = f"{daemon_url}/mcp?tools={tools}"
+    anthropic = {"ANTHROPIC_BASE_URL": f"{daemon_url}/proxy/anthropic"}
+    gemini = {"GOOGLE_GEMINI_BASE_URL": f"{daemon_url}/proxy/gemini"}
+    openai_url = f"{daemon_url}/proxy/openai/v1"
+    every_base_url = anthropic | {"OPENAI_BASE_URL": openai_url} | gemini
+    match program:
+        case "claude":
+            # Claude Code can load a plugin folder for one session; it has the MCP server, the hooks and the skill.
+            files = {
+                f"{PLUGIN_FOLDER}/{name}": text.replace(DAEMON_URL + MCP_PATH, mcp).replace(DAEMON_URL, daemon_url)
+                for name, text in plugin.items()
+            }
+            arguments = ("--plugin-dir", f"{folder}/{PLUGIN_FOLDER}")
+            return Launch(arguments, anthropic, files, "proxy, tools, hooks and skill")
+        case "codex":
+            # Codex accepts overrides of its configuration with -c, each a TOML value.
+            overrides = {"openai_base_url": openai_url, f"mcp_servers.{SERVER}.url": mcp}
+            words = [word for key, value in overrides.items() for word in ("-c", f"{key}={_json(value)}")]
+            return Launch(tuple(words), every_base_url, {}, "proxy and tools")
+        case "opencode":
+            # OpenCode merges a configuration from a variable over its files.
+            providers = {"anthropic": f"{daemon_url}/proxy/anthropic/v1", "openai": openai_url}
+            config = {
+                "mcp": {SERVER: {"type": "remote", "url": mcp}},
+                "provider": {name: {"options": {"baseURL": url}} for name, url in providers.items()},
+            }
+            return Launch((), {"OPENCODE_CONFIG_CONTENT": _json(config)}, {}, "proxy and tools")
+        case "gemini":
+            # Gemini CLI reads an additional settings file that a variable names.
+            settings = _json({"mcpServers": {SERVER: {"httpUrl": mcp}}})
+            variables = {"GEMINI_CLI_SYSTEM_SETTINGS_PATH": f"{folder}/{SETTINGS_FILE}"} | gemini
+            return Launch((), variables, {SETTINGS_FILE: settings}, "proxy and tools")
+    return Launch((), every_base_url, {}, "the proxy (by base URL); for tools and hooks see `context install`")
 
 
-class _DaemonUrls(Record):
-    url: str
-    mcp: str
+def _json(value: object) -> str:
+    # Imported here because most programs need no JSON, and should start as if they had been called directly.
+    from json import dumps
 
-
-def _claude(daemon: _DaemonUrls, folder: str, plugin: Mapping[str, str]) -> Launch:
-    """Claude Code can load a plugin folder for one session; it has the MCP server, the hooks and the skill."""
-    files = {
-        f"{PLUGIN_FOLDER}/{name}": text.replace("http://localhost:9090/mcp", daemon.mcp).replace(
-            "http://localhost:9090", daemon.url
-        )
-        for name, text in plugin.items()
-    }
-    environment = {"ANTHROPIC_BASE_URL": f"{daemon.url}/proxy/anthropic"}
-    return Launch(("--plugin-dir", f"{folder}/{PLUGIN_FOLDER}"), environment, files, "proxy, tools, hooks and skill")
-
-
-def _codex(daemon: _DaemonUrls, _folder: str, _plugin: Mapping[str, str]) -> Launch:
-    """Codex accepts overrides of its configuration with -c, each a TOML value."""
-    import json
-
-    overrides = {
-        "openai_base_url": f"{daemon.url}/proxy/openai/v1",
-        f"mcp_servers.{_SERVER}.url": daemon.mcp,
-    }
-    arguments = [word for key, value in overrides.items() for word in ("-c", f"{key}={json.dumps(value)}")]
-    return Launch(tuple(arguments), _base_urls(daemon.url), {}, "proxy and tools")
-
-
-def _opencode(daemon: _DaemonUrls, _folder: str, _plugin: Mapping[str, str]) -> Launch:
-    """OpenCode merges a configuration from a variable over its files."""
-    import json
-
-    config = {
-        "mcp": {_SERVER: {"type": "remote", "url": daemon.mcp}},
-        "provider": {
-            "anthropic": {"options": {"baseURL": f"{daemon.url}/proxy/anthropic/v1"}},
-            "openai": {"options": {"baseURL": f"{daemon.url}/proxy/openai/v1"}},
-        },
-    }
-    return Launch((), {"OPENCODE_CONFIG_CONTENT": json.dumps(config)}, {}, "proxy and tools")
-
-
-def _gemini(daemon: _DaemonUrls, folder: str, _plugin: Mapping[str, str]) -> Launch:
-    """Gemini CLI reads an additional settings file that a variable names."""
-    import json
-
-    settings = {"mcpServers": {_SERVER: {"httpUrl": daemon.mcp}}}
-    environment = {
-        "GEMINI_CLI_SYSTEM_SETTINGS_PATH": f"{folder}/{SETTINGS_FILE}",
-        "GOOGLE_GEMINI_BASE_URL": f"{daemon.url}/proxy/gemini",
-    }
-    return Launch((), environment, {SETTINGS_FILE: json.dumps(settings)}, "proxy and tools")
-
-
-def _base_urls(daemon_url: str) -> dict[str, str]:
-    return {
-        "ANTHROPIC_BASE_URL": f"{daemon_url}/proxy/anthropic",
-        "OPENAI_BASE_URL": f"{daemon_url}/proxy/openai/v1",
-        "GOOGLE_GEMINI_BASE_URL": f"{daemon_url}/proxy/gemini",
-    }
-
-
-PROGRAMS: dict[str, Callable[[_DaemonUrls, str, Mapping[str, str]], Launch]] = {
-    "claude": _claude,
-    "codex": _codex,
-    "opencode": _opencode,
-    "gemini": _gemini,
-}
+    return dumps(value)

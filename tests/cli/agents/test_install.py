@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextfold.cli.commands import COMMANDS
+from contextfold.cli.help import COMMANDS
 from contextfold.hosts.programs import HOSTS
 from tests.cli.agents.random_json import COMMENTED, NAMES, VALUES, configurations, json_text
 from tests.cli.agents.wiring import KEYS, HostProject, comments_of, entry, parse_commented_json, umask

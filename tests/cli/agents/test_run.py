@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from contextfold.cli.agents.run import plugin_files, savings_line
-from contextfold.hosts.launch import PROGRAMS, launch
+from contextfold.hosts.launch import launch
 from tests.support.clauses import covers
 from tests.support.daemon import Daemon
 from tests.support.machine import COMMAND, context
@@ -89,7 +89,7 @@ def test_claude_code_gets_one_plugin_with_server_hooks_and_skill_for_this_daemon
     assert any(name.endswith("SKILL.md") for name in launched.files)
 
 
-@pytest.mark.parametrize("program", [*PROGRAMS, "anything"])
+@pytest.mark.parametrize("program", ["claude", "codex", "opencode", "gemini", "anything"])
 def test_every_program_gets_the_proxy_of_this_daemon(program: str) -> None:
     launched = launch(program, URL, "/tmp/x", plugin_files(), tools="fold-afterwards")
     assert f"{URL}/proxy/" in json.dumps([launched.arguments, dict(launched.environment)])

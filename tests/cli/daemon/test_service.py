@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from contextfold.cli.daemon.service_files import AGENT_LABEL, launchd_agent, systemd_unit
+from contextfold.cli.daemon.service import AGENT_LABEL, launchd_agent, systemd_unit
 from tests.support.clauses import covers
 from tests.support.machine import COMMAND, context
 
@@ -35,7 +35,7 @@ def test_arguments_are_quoted_for_systemd() -> None:
 
 
 def test_the_launchd_agent_has_the_command_and_restarts_on_failure() -> None:
-    agent = plistlib.loads(launchd_agent(ODD_COMMAND, "/log"))
+    agent = plistlib.loads(launchd_agent(ODD_COMMAND, "/log").encode())
     assert (agent["Label"], agent["ProgramArguments"]) == (AGENT_LABEL, ODD_COMMAND)
     assert agent["KeepAlive"] == {"SuccessfulExit": False}
 

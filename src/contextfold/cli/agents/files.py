@@ -203,7 +203,14 @@ def make_all(changes: list[FileChange]) -> None:
 
 
 def confirm_and_make(changes: list[FileChange], values: Mapping[str, str]) -> bool:
-    """Make the changes and print the difference. On a terminal, show the difference first and ask for consent."""
+    """Make the changes and print the difference; False if they are not made.
+
+    On a terminal, show the difference first and ask for consent. With --dry-run, only show it.
+    """
+    if "dry-run" in values:
+        show(changes)
+        print_on_terminal("nothing was changed; leave out --dry-run to do it")
+        return False
     is_asked = "yes" not in values and can_ask()
     if is_asked:
         show(changes)

@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 from _thread import allocate_lock, start_new_thread
 
-from contextfold.cli.daemon.request import request
-from contextfold.cli.parse import UsageError
-from contextfold.common.network_address import DAEMON_URL, BadAddress, address_from
+from contextfold.cli.daemon.request import daemon_address, request
+from contextfold.common.network_address import DAEMON_URL
 from contextfold.error_codes import EXIT_OK
 
 TYPE_CHECKING = False
@@ -31,11 +30,8 @@ SUCCESS = 2
 _BLANK = b" \t\r\n"
 
 
-def run(values: Mapping[str, str]) -> int:
-    try:
-        address = address_from(values.get("url", DAEMON_URL))
-    except BadAddress as problem:
-        raise UsageError(f"--url cannot be used: {problem}") from problem
+def run_hook(values: Mapping[str, str]) -> int:
+    address = daemon_address(values.get("url", DAEMON_URL))
     token = os.environ.get(values.get("token-variable", ""), "")
     answer: list[bytes] = []
     done = allocate_lock()

@@ -1,4 +1,7 @@
-"""`context install`: connects an agent program to the daemon or to a stdio server. Prints the changes of the files."""
+"""`context install` connects an agent program to the daemon or to a stdio server; `context uninstall` undoes that.
+
+Both print the difference of the files.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,19 @@ from contextfold.cli.agents.files import (
     edited,
     executable,
     files_of,
-    show,
 )
+from contextfold.cli.daemon.client import DaemonSilent, client_from
+from contextfold.cli.daemon.request import daemon_address
 from contextfold.cli.output import plain, print_note, print_on_terminal
 from contextfold.cli.parse import UsageError
-from contextfold.common.network_address import DAEMON_URL, BadAddress, address_from, is_variable
+from contextfold.common.network_address import DAEMON_URL, is_variable
 from contextfold.error_codes import EXIT_OK
 from contextfold.errors import StorageFailed
-from contextfold.hosts.config_files import install_hooks, install_server, is_foreign, uninstall_hooks
+from contextfold.hosts.config_files import install_hooks, install_server, is_foreign, uninstall_hooks, uninstall_server
 from contextfold.hosts.programs import COMMAND, SERVER, SKILL, Daemon, Stdio, Wiring, shell_word
 
 
-def run(values: Mapping[str, str]) -> int:
+def run_install(values: Mapping[str, str]) -> int:
     wanted = files_of(values)
     wiring = _wiring(wanted, values)
     force = "force" in values
@@ -43,14 +47,33 @@ def run(values: Mapping[str, str]) -> int:
         )
     if not changes:
         print_on_terminal(f"nothing to do: {server.path} has the entry {SERVER} already")
-    elif "dry-run" in values:
-        show(changes)
-        print_on_terminal("nothing was changed; leave out --dry-run to do it")
     elif confirm_and_make(changes, values):
         paths = " and ".join(change.file.path for change in planned if change.text is not None)
         print_on_terminal(f"{SERVER} is in {paths}; {wanted.host.after}")
         if isinstance(wiring, Daemon):
-            _check_daemon(wiring)
+            try:
+                client_from({"url": wiring.url, "token-variable": wiring.token_variable}).status()
+            except DaemonSilent as problem:
+                print_note(f"{problem}; start the daemon with `context serve` or `context service install`")
+    return EXIT_OK
+
+
+def run_uninstall(values: Mapping[str, str]) -> int:
+    wanted = files_of(values)
+    planned = [edited(ConfigFile(wanted.server), lambda text: uninstall_server(wanted.host, text))]
+    if wanted.hooks:
+        planned.append(edited(ConfigFile(wanted.hooks), lambda text: uninstall_hooks(wanted.host, text)))
+    if wanted.skill:
+        planned.append(_without_skill(ConfigFile(wanted.skill)))
+    changes = [change for change in planned if change.is_needed]
+    if not changes:
+        print_note(f"nothing to do: {plain(wanted.server)} has no entry {SERVER}")
+        return EXIT_OK
+    for change in changes if confirm_and_make(changes, values) else ():
+        what = "was created by install and is removed" if change.text is None else f"no longer has {SERVER}"
+        print_on_terminal(f"{change.file.path} {what}")
+        if change.text is None:
+            _remove_empty_folders(os.path.dirname(change.file.path), wanted.project or os.path.expanduser("~"))
     return EXIT_OK
 
 
@@ -79,10 +102,7 @@ def _wiring(wanted: HostFiles, values: Mapping[str, str]) -> Wiring:
         )
     if variable and not host.variable:
         raise UsageError(f"--token-variable is not for {host.name}: its entries cannot refer to a variable")
-    try:
-        url = address_from(values.get("url", DAEMON_URL)).url
-    except BadAddress as problem:
-        raise UsageError(f"--url cannot be used: {problem}") from problem
+    url = daemon_address(values.get("url", DAEMON_URL)).url
     is_shared = wanted.project and host.hooks.is_shared
     return Daemon(COMMAND if is_shared else shell_word(executable()), url, variable)
 
@@ -113,7 +133,7 @@ def _hooks_changes(wanted: HostFiles, wiring: Wiring, *, force: bool) -> list[Fi
     return [edited(file, lambda text: uninstall_hooks(wanted.host, text))]
 
 
-def skill_text() -> str:
+def _skill_text() -> str:
     """The skill that teaches an agent when to fold."""
     return files("contextfold.hosts").joinpath("plugin").joinpath(SKILL).read_text(encoding="utf-8")
 
@@ -124,17 +144,24 @@ def _skill_changes(wanted: HostFiles, wiring: Wiring, *, force: bool) -> list[Fi
         return []
     file = ConfigFile(wanted.skill)
     if file.text is None or force:
-        return [FileChange(file, skill_text())]
-    if file.text != skill_text():
+        return [FileChange(file, _skill_text())]
+    if file.text != _skill_text():
         print_note(f"{plain(wanted.skill)} is another version of the skill and stays as it is; --force replaces it")
     return []
 
 
-def _check_daemon(daemon: Daemon) -> None:
-    """Print a note if the daemon does not answer at the address that was just written."""
-    from contextfold.cli.daemon.client import DaemonClient, DaemonSilent
+def _remove_empty_folders(folder: str, root: str) -> None:
+    """Install made the folders of its files, so those that are empty again go with them; never the root itself."""
+    while folder.startswith(os.path.join(root, "")):
+        try:
+            os.rmdir(folder)
+        except OSError:
+            return
+        folder = os.path.dirname(folder)
 
-    try:
-        DaemonClient(address_from(daemon.url), os.environ.get(daemon.token_variable, "")).status()
-    except DaemonSilent as problem:
-        print_note(f"{problem}; start the daemon with `context serve` or `context service install`")
+
+def _without_skill(file: ConfigFile) -> FileChange:
+    if file.text is not None and file.text != _skill_text():
+        print_note(f"{plain(file.path)} is not the skill that install wrote; remove it by hand if it is to go")
+        return FileChange(file, file.text)
+    return FileChange(file, None)

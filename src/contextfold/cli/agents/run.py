@@ -51,7 +51,7 @@ UPSTREAMS = {
 }
 
 
-def run(values: Values) -> int:
+def run_run(values: Values) -> int:
     program = _found(values["program"])
     if program is None:
         print_error(f"{values['program']} is not on your PATH; install it, or give its path")

@@ -10,7 +10,7 @@ import os
 import select
 import sys
 
-from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, address_in
+from contextfold.cli.daemon.client import DaemonSilent, client_from
 from contextfold.cli.output import plain, print_answer
 from contextfold.common.canonical import parse_json
 from contextfold.error_codes import EXIT_OK
@@ -25,8 +25,8 @@ INPUT_BYTES_MAX = 1 << 20
 THOUSAND, TEN_THOUSAND, MILLION = 1_000, 10_000, 1_000_000
 
 
-def run(values: Mapping[str, str]) -> int:
-    client = DaemonClient(address_in(values), os.environ.get(values.get("token-variable", ""), ""), timeout_s=TIMEOUT_S)
+def run_statusline(values: Mapping[str, str]) -> int:
+    client = client_from(values, timeout_s=TIMEOUT_S)
     folder = _folder_on_stdin() or os.getcwd()
     try:
         sessions = client.get("/v1/sessions?limit=100")["sessions"]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from contextfold.resolve.relevance.answer import AskResult
 
 
-def run(values: Values) -> int:
+def run_ask(values: Values) -> int:
     # An answer leaves no cycles, and the process ends with it.
     gc.disable()
     query = query_in(" ".join(values.every("question")))

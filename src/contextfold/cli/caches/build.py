@@ -11,13 +11,14 @@ from contextfold.cli.output import ProgressLine, plain, print_error, print_note,
 from contextfold.cli.parse import UsageError, Values
 from contextfold.error_codes import EXIT_OK
 from contextfold.errors import ContextError
-from contextfold.resolve.build import BuildReport, BuildRequest, counted, make_request, run_build
+from contextfold.resolve.build import BuildReport, BuildRequest, counted, make_request
+from contextfold.resolve.build import run_build as build_cache
 from contextfold.resolve.documents.rules import ALL_TEXT, MARKDOWN_ONLY
 
 EXIT_BY_SIGNAL = 128
 
 
-def run(values: Values) -> int:
+def run_build(values: Values) -> int:
     # The handler raises an exception, so an unfinished cache is removed. A signal that is ignored, as under nohup,
     # stays ignored.
     for ending in (signal.SIGTERM, signal.SIGHUP):
@@ -78,7 +79,7 @@ def _build_from_folds(values: Values) -> int:
 
 def _built(request: BuildRequest) -> BuildReport:
     with ProgressLine("building") as progress:
-        return run_build(request, progress, uses_processes=True)
+        return build_cache(request, progress, uses_processes=True)
 
 
 def _print_left_out(request: BuildRequest, built: BuildReport) -> None:

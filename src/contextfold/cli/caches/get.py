@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from contextfold.resolve.relevance.answer import GetResult
 
 
-def run(values: Values) -> int:
+def run_get(values: Values) -> int:
     if "section" in values and "lines" in values:
         raise UsageError("--section and --lines exclude each other; give one of them")
     around = values.get("around", "0")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def run(values: Mapping[str, str]) -> int:
+def run_resolve(values: Mapping[str, str]) -> int:
     # A selection leaves no cycles, and the process ends with it.
     gc.disable()
     query, budget = query_in(values["query"]), budget_in(values["budget"])

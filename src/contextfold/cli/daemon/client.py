@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 
-from contextfold.cli.daemon.request import BadResponse, request
-from contextfold.cli.parse import UsageError
+from contextfold.cli.daemon.request import BadResponse, daemon_address, request
 from contextfold.common.canonical import parse_json
-from contextfold.common.network_address import DAEMON_URL, Address, BadAddress, address_from
+from contextfold.common.network_address import DAEMON_URL, Address
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,13 +63,7 @@ class DaemonClient:
             raise DaemonSilent(f"nothing answers at {self.address.url} ({detail})") from None
 
 
-def address_in(values: Mapping[str, str]) -> Address:
-    """The daemon's address: --url, else CONTEXT_URL, else the default."""
-    try:
-        return address_from(values.get("url") or os.environ.get(URL_VARIABLE) or DAEMON_URL)
-    except BadAddress as problem:
-        raise UsageError(f"--url cannot be used: {problem}") from problem
-
-
-def client_from(values: Mapping[str, str]) -> DaemonClient:
-    return DaemonClient(address_in(values), os.environ.get(values.get("token-variable", ""), ""))
+def client_from(values: Mapping[str, str], *, timeout_s: float = TIMEOUT_S) -> DaemonClient:
+    """A client of the daemon at --url, else at CONTEXT_URL, else at the default address."""
+    address = daemon_address(values.get("url") or os.environ.get(URL_VARIABLE) or DAEMON_URL)
+    return DaemonClient(address, os.environ.get(values.get("token-variable", ""), ""), timeout_s=timeout_s)

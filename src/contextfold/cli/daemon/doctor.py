@@ -51,7 +51,7 @@ class Situation(Record):
     caches: Sequence[str]
 
 
-def run(values: Mapping[str, str]) -> int:
+def run_doctor(values: Mapping[str, str]) -> int:
     client = client_from(values)
     findings = list(diagnose(_situation(client)))
     if "json" in values:

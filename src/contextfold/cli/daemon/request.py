@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextfold.cli.parse import UsageError
+from contextfold.common.network_address import BadAddress, address_from
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from socket import socket
@@ -14,6 +17,14 @@ _HEADER_UNSAFE = frozenset(map(chr, [*range(0x20), *range(0x7F, 0x100)]))
 
 class BadResponse(Exception):
     """The response is not HTTP, or is too long."""
+
+
+def daemon_address(url: str) -> Address:
+    """The address that an option names."""
+    try:
+        return address_from(url)
+    except BadAddress as problem:
+        raise UsageError(f"--url cannot be used: {problem}") from problem
 
 
 def request(

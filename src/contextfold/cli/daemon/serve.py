@@ -12,7 +12,7 @@ from contextfold.settings import daemon_settings_from, settings_from
 DAEMON_ONLY = ("host", "port", "token-file", "allow-host", "anthropic-upstream", "openai-upstream", "gemini-upstream")
 
 
-def run(values: Mapping[str, str]) -> int:
+def run_serve(values: Mapping[str, str]) -> int:
     if "stdio" in values:
         if given := [f"--{name}" for name in DAEMON_ONLY if name in values]:
             raise UsageError(f"{given[0]} is for the daemon and means nothing with --stdio; leave one of them out")

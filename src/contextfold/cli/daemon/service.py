@@ -8,9 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from contextfold.cli.agents.files import absolute, executable
+from contextfold.cli.agents.files import ConfigFile, absolute, executable
 from contextfold.cli.daemon.client import DaemonSilent, client_from
-from contextfold.cli.daemon.service_files import AGENT_LABEL, UNIT_NAME, launchd_agent, systemd_unit
 from contextfold.cli.output import print_answer, print_note
 from contextfold.cli.parse import UsageError, Values
 from contextfold.error_codes import EXIT_OK
@@ -20,9 +19,12 @@ TIMEOUT_S = 60
 NOT_RUNNING = 3
 PATHS = ("cache-root", "config", "store", "token-file")
 PASSED_ON = ("host", "port", *PATHS)
+UNIT_NAME = "contextfold.service"
+AGENT_LABEL = "io.contextfold.daemon"
+RESTART_S = 2
 
 
-def run(values: Values) -> int:
+def run_service(values: Values) -> int:
     manager = _manager()
     action = values["action"]
     given = [f"--{name}" for name in PASSED_ON if name in values]
@@ -45,7 +47,7 @@ class Systemd:
         self.path = Path(base, "systemd", "user", UNIT_NAME)
 
     def install(self, values: Values) -> int:
-        _write(self.path, systemd_unit(_command(values)).encode())
+        ConfigFile(str(self.path)).write(systemd_unit(_command(values)))
         print_answer(f"wrote {self.path}\n")
         if not _has_systemd():
             print_note("systemd does not run for this user; start the service after log-in: context service start")
@@ -106,7 +108,7 @@ class Launchd:
         self._domain = f"gui/{os.getuid()}"
 
     def install(self, values: Values) -> int:
-        _write(self.path, launchd_agent(_command(values), self._log))
+        ConfigFile(str(self.path)).write(launchd_agent(_command(values), self._log))
         _checked(["launchctl", "bootstrap", self._domain, str(self.path)])
         print_answer(f"wrote {self.path}; the daemon runs now and after each log-in; its log: {self._log}\n")
         return EXIT_OK
@@ -161,6 +163,47 @@ def _command(values: Values) -> list[str]:
     return argv
 
 
+def systemd_unit(argv: list[str]) -> str:
+    """A unit that runs a command and restarts it when it fails. Its log goes to the journal."""
+    return f"""\
+[Unit]
+Description=contextfold daemon: folds agents' context and answers from documents
+StartLimitIntervalSec=60
+StartLimitBurst=10
+
+[Service]
+ExecStart={" ".join(map(_systemd_word, argv))}
+Restart=on-failure
+RestartSec={RESTART_S}
+NoNewPrivileges=yes
+
+[Install]
+WantedBy=default.target
+"""
+
+
+def _systemd_word(word: str) -> str:
+    """Quote an argument for systemd; escape specifiers, variables and backslashes."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"'
+
+
+def launchd_agent(argv: list[str], log: str) -> str:
+    """An agent that runs a command after log-in and restarts it when it fails."""
+    import plistlib
+
+    return plistlib.dumps(
+        {
+            "Label": AGENT_LABEL,
+            "ProgramArguments": argv,
+            "RunAtLoad": True,
+            "KeepAlive": {"SuccessfulExit": False},
+            "StandardOutPath": log,
+            "StandardErrorPath": log,
+        }
+    ).decode()
+
+
 def _report_status(path: Path, state: str, values: Values) -> int:
     print_answer(f"service: {state} ({path})\n")
     client = client_from(values)
@@ -171,16 +214,6 @@ def _report_status(path: Path, state: str, values: Values) -> int:
         return NOT_RUNNING
     print_answer(f"daemon: contextfold {status['version']} at {client.address.url}, since {status['started_at']}\n")
     return EXIT_OK
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        staged = path.with_name(path.name + ".new")
-        staged.write_bytes(content)
-        staged.replace(path)
-    except OSError as problem:
-        raise StorageFailed(f"cannot write {path}: {problem.strerror}") from problem
 
 
 def _checked(argv: list[str]) -> None:

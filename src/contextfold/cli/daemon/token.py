@@ -8,7 +8,7 @@ from contextfold.cli.output import plain, print_answer, print_note
 from contextfold.error_codes import EXIT_OK
 
 
-def run(values: Mapping[str, str]) -> int:
+def run_token(values: Mapping[str, str]) -> int:
     from contextfold.serve.http.bearer_tokens import add
 
     path = values["token-file"]

@@ -18,7 +18,7 @@ from contextfold.errors import ArgumentInvalid
 from contextfold.fold.tool_arguments import RESULT_PREFIX, RESULT_UNKNOWN
 
 
-def run(values: Values) -> int:
+def run_expand(values: Values) -> int:
     is_raw = "raw" in values
     with open_store(values) as store:
         if values["branch"].startswith(RESULT_PREFIX):

@@ -28,7 +28,7 @@ LIMIT = "200"
 LIMIT_MOST = 10_000
 
 
-def run(values: Values) -> int:
+def run_list(values: Values) -> int:
     # With --json all branches are printed by default, because a program might not notice that some are missing.
     given = values.get("limit", str(LIMIT_MOST) if "json" in values else LIMIT)
     limit = int(between(1, LIMIT_MOST)("--limit", given))

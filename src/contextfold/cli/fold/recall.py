@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from contextfold.fold.recall.answer import RecallAnswer, RecalledFold
 
 
-def run(values: Values) -> int:
+def run_recall(values: Values) -> int:
     request = recall_request(
         {
             "query": values["question"],

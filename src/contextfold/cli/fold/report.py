@@ -30,7 +30,7 @@ FOLDS_MOST = 500
 FORMATS = {"md": markdown, "html": html}
 
 
-def run(values: Values) -> int:
+def run_report(values: Values) -> int:
     with open_store(values) as store:
         found = _find_session(store, values)
         report = _report(store, found)

@@ -50,7 +50,7 @@ class Preview:
     opened: Sequence[Branch]
 
 
-def run(values: Values) -> int:
+def run_rollback(values: Values) -> int:
     address = session_address(values)
     is_asked = "yes" not in values and "dry-run" not in values
     if is_asked and not can_ask():

@@ -36,7 +36,7 @@ PERCENT = 100
 MICROS = 1_000_000
 
 
-def run(values: Values) -> int:
+def run_savings(values: Values) -> int:
     if "by" in values:
         return _run_totals(values, values["by"])
     if "all" in values:

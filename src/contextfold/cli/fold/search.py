@@ -22,7 +22,7 @@ MATCH_STYLE = "bold yellow"
 MEMBERS = ("project_path", "session_id", "branch_id", "description", "summary", "tokens_folded", "folded_at")
 
 
-def run(values: Values) -> int:
+def run_search(values: Values) -> int:
     query, limit = values["query"], int(between(1, SEARCH_MOST)("--limit", values.get("limit", LIMIT)))
     owner, project = owner_of(values), project_of(values) if "project" in values else None
     with open_store(values) as store:

@@ -33,7 +33,7 @@ MARKS = {"prompt": "›", "operation": "·", "child": "✓", "summary": "✓", "
 STYLES = {"prompt": "bold blue", "operation": "cyan", "child": "green", "summary": "bold green", "rollback": "yellow"}
 
 
-def run(values: Values) -> int:
+def run_show(values: Values) -> int:
     with open_store(values) as store:
         address, state, branch_id = store.find_archived(session_address(values), values["branch"])
         pages = store.pages(address, state, branch_id)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SESSION_ID_SHOWN = len("sess_") + 6
 
 
-def run(values: Values) -> int:
+def run_status(values: Values) -> int:
     if "all" in values:
         return _run_all(values)
     with open_store(values) as store:

@@ -53,7 +53,7 @@ TOKENS_WIDTH = 8
 Wanted = Callable[[WatchedEvent], bool]
 
 
-def run(values: Values) -> int:
+def run_tail(values: Values) -> int:
     try:
         with open_service(values) as store:
             address = None if "all" in values else session_address(values)
