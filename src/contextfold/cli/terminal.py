@@ -48,6 +48,11 @@ class Column:
     wraps: bool = False
 
 
+def right_columns(*titles: str) -> list[Column]:
+    """Columns of numbers."""
+    return [Column(title, is_right=True) for title in titles]
+
+
 @dataclass(slots=True)
 class Screen:
     """The terminal or pipe that output goes to."""
@@ -104,6 +109,11 @@ class Screen:
         for row in rows:
             drawn.add_row(*(_drawn(cell, wraps=column.wraps) for column, cell in zip(columns, row, strict=True)))
         return self._draw(drawn, wraps=True)
+
+    def facts(self, facts: Sequence[tuple[str, Line]]) -> str:
+        """Format a table of labels and values, without those that have no value."""
+        columns = [Column(), Column(shrinks=self.is_terminal, wraps=self.is_terminal)]
+        return self.table(columns, [[[(label, "dim")], parts] for label, parts in facts if any(parts)])
 
     def figure(self, number: int) -> str:
         """A number: with thousands separators on a terminal, only digits in a pipe."""

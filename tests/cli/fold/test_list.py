@@ -132,7 +132,7 @@ def test_a_project_without_a_session_is_exit_8(call: Call, store: Path) -> None:
     argv = ("fold", "list", "--project", "/nowhere", "--store", store)
     ran = call(*argv)
     assert (ran.code, ran.out) == (8, b"")
-    assert "no session for /nowhere" in ran.err
+    assert "Session not found: /nowhere" in ran.err
     printed = json.loads(call(*argv, "--json").out)
     assert (printed["session"]["session_id"], printed["branches"]) == (None, [])
 

@@ -101,7 +101,7 @@ def test_a_project_without_a_session_is_exit_8(call: Call, store: Path) -> None:
     argv = ("fold", "status", "--project", "/nowhere", "--store", store)
     ran = call(*argv)
     assert (ran.code, ran.out) == (8, b"")
-    assert "no session for /nowhere" in ran.err
+    assert "Session not found: /nowhere" in ran.err
     assert "--all" in ran.err
     assert json.loads(call(*argv, "--json").out)["session_id"] is None
     assert "no live session of nobody" in on_terminal("fold", "status", "--all", "--owner", "nobody", "--store", store)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextfold.cli.fold.session_access import (
     SessionAddress,
     open_store,
-    report_no_session,
     session_address,
+    session_not_found,
     write,
     write_json,
     write_rows,
@@ -43,7 +43,7 @@ def run_list(values: Values) -> int:
             write_json({"session": store.lists.row(state), "branches": branches})
             return EXIT_OK
         if not state.revision:
-            return report_no_session(address)
+            raise session_not_found(address)
         from contextfold.cli.terminal import screen
 
         text = _drawing(screen(), state, store, limit)
@@ -70,20 +70,14 @@ def _is_below(row: SessionView, address: SessionAddress) -> bool:
 
 def _ended_table(shown: Screen, rows: Sequence[SessionView]) -> str:
     from contextfold.cli.fold.savings import saved_text
-    from contextfold.cli.terminal import Column, Line
+    from contextfold.cli.fold.status import project_cell
+    from contextfold.cli.terminal import Column, Line, right_columns
 
-    columns = [
-        Column("project", shrinks=True),
-        Column("session"),
-        Column("last activity"),
-        Column("tokens", is_right=True),
-        Column("branches", is_right=True),
-        Column("saved", is_right=True),
-        Column("model"),
-    ]
+    columns = [Column("project", shrinks=True), Column("session"), Column("last activity")]
+    columns += [*right_columns("tokens", "branches", "saved"), Column("model")]
     cells: list[list[Line]] = [
         [
-            [(row["project_path"] or "", "bold"), *([(f" · {row['name']}", "dim")] if row["name"] else [])],
+            project_cell(row),
             [(row["session_id"], "dim")],
             [shown.moment(row["last_at"])],
             ["" if row["total_tokens"] is None else shown.figure(row["total_tokens"])],
@@ -104,7 +98,7 @@ def _drawing(shown: Screen, state: State, store: OpenStore, limit: int) -> str:
     earlier = max(0, len(rows) - limit)
     if not shown.is_terminal:
         return outline(shown, state, rows[earlier:], earlier=earlier)
-    from contextfold.cli.fold.figures import headline
+    from contextfold.cli.fold.status import headline
 
     return (
         shown.lines(*headline(shown, state, store.reader.policy.context_limit(state)), "")

@@ -85,10 +85,11 @@ def run_rollback(values: Values) -> int:
 
 
 def _preview(store: OpenService, address: SessionAddress, values: Values) -> Preview:
+    found = store.find(address)
     try:
-        _, state, branch_id = store.find_branch(address, values["branch"])
+        _, state, branch_id = store.find_branch(address, found, values["branch"])
     except BranchNotFound:
-        if store.find(address)[1].session_id:
+        if found[1].session_id:
             raise
         raise session_not_found(address) from None
     if branch_id is None:

@@ -6,14 +6,14 @@ from contextfold.cli.fold.session_access import (
     NO_LIVE_SESSION,
     open_store,
     owner_of,
-    report_no_session,
     session_address,
+    session_not_found,
     write,
     write_json,
     write_rows,
 )
 from contextfold.cli.output import print_note
-from contextfold.cli.terminal import Column, screen
+from contextfold.cli.terminal import Column, right_columns, screen
 from contextfold.error_codes import EXIT_OK
 from contextfold.fold.service.session_reader import FoundSession
 
@@ -48,7 +48,7 @@ def run_savings(values: Values) -> int:
     if "json" in values:
         write_json(savings)
     elif not state.revision:
-        return report_no_session(address)
+        raise session_not_found(address)
     else:
         shown = screen()
         write(_drawn(shown, state, savings) if shown.is_terminal else _plain(shown, state, savings))
@@ -87,13 +87,7 @@ def _run_totals(values: Values, group: str) -> int:
 
 
 def _totals_table(shown: Screen, group: str, rows: Sequence[Savings], total: Savings) -> str:
-    columns = [
-        Column(group, shrinks=True),
-        Column("requests", is_right=True),
-        Column("sent", is_right=True),
-        Column("unfolded", is_right=True),
-        Column("saved", is_right=True),
-    ]
+    columns = [Column(group, shrinks=True), *right_columns("requests", "sent", "unfolded", "saved")]
     cells: list[list[Line]] = [
         [
             [(str(row[group]) or "unknown", "bold")],
@@ -139,7 +133,7 @@ def _plain(shown: Screen, state: State, savings: Savings) -> str:
         ("costly-folds", " ".join(savings["costly_folds"])),
         ("verdict", savings["verdict"]),
     ]
-    return shown.table([Column(), Column()], [[[label], [value]] for label, value in facts if value])
+    return shown.facts([(label, [value]) for label, value in facts])
 
 
 def _fold_text(fold: Savings) -> str:
@@ -165,11 +159,10 @@ def _drawn(shown: Screen, state: State, savings: Savings) -> str:
         ("output", [(f"{figure(savings['output_tokens'])} tokens", "dim")]),
         ("not folded", [(reasons, "yellow")] if reasons else []),
     ]
-    facts = [[[(label, "dim")], parts] for label, parts in rows if parts]
     style = "green" if savings["cost_saved"] > 0 else "yellow" if savings["cost_saved"] < 0 else ""
     return (
         shown.lines([(state.project_path, "bold")], "")
-        + shown.table([Column(), Column(shrinks=True, wraps=True)], facts)
+        + shown.facts(rows)
         + _folds(shown, state, savings)
         + shown.lines("", [(savings["verdict"], style)], wraps=True)
     )
@@ -177,7 +170,7 @@ def _drawn(shown: Screen, state: State, savings: Savings) -> str:
 
 def _bars(shown: Screen, savings: Savings) -> list[tuple[str, Line]]:
     """Two bars that compare the tokens with and without folding; the one without folding has the full width."""
-    from contextfold.cli.fold.figures import BAR_WIDTH, BAR_WIDTH_NARROW, FREE_CELL, MAIN_CELL
+    from contextfold.cli.fold.status import BAR_WIDTH, BAR_WIDTH_NARROW, FREE_CELL, MAIN_CELL
 
     width = BAR_WIDTH_NARROW if shown.is_narrow else BAR_WIDTH
     sent, without = savings["tokens_sent"], savings["tokens_without"]
@@ -227,40 +220,26 @@ def _folds(shown: Screen, state: State, savings: Savings) -> str:
         ]
         for fold in folds[-FOLDS_SHOWN:]
     ]
-    columns = [
-        Column("fold"),
-        Column("dropped", is_right=True),
-        Column("requests", is_right=True),
-        Column("saved", is_right=True),
-        Column("", shrinks=True),
-    ]
+    columns = [Column("fold"), *right_columns("dropped", "requests", "saved"), Column(shrinks=True)]
     left_out = len(folds) - len(rows)
     earlier = shown.lines([(f"{left_out:,} earlier ones, see --json", "dim")]) if left_out else ""
     return shown.lines("") + shown.table(columns, rows, when_narrow=(0, 3, 4)) + earlier
 
 
 def _table(shown: Screen, all_savings: Sequence[Savings]) -> str:
-    columns = [
-        Column("project", shrinks=True),
-        Column("session"),
-        Column("requests", is_right=True),
-        Column("sent", is_right=True),
-        Column("unfolded", is_right=True),
-        Column("saved", is_right=True),
-        Column("costly", is_right=True),
-    ]
+    numbers = right_columns("requests", "sent", "unfolded", "saved", "costly")
+    columns = [Column("project", shrinks=True), Column("session"), *numbers]
     rows = [_cells(shown, savings) for savings in all_savings]
     return shown.table(columns, rows, when_narrow=(0, 2, 5))
 
 
 def _cells(shown: Screen, savings: Savings) -> list[Line]:
-    from contextfold.cli.fold.status import SESSION_ID_SHOWN
+    from contextfold.cli.fold.status import SESSION_ID_SHOWN, project_cell
 
     saved, without = savings["cost_saved"], savings["cost_without"]
     percent = round(PERCENT * saved / without) if without else 0
-    name: list[Part] = [(f" · {savings['name']}", "dim")] if savings["name"] else []
     return [
-        [(savings["project_path"], "bold"), *name],
+        project_cell(savings),
         [(shown.short(savings["session_id"], SESSION_ID_SHOWN), "dim")],
         [shown.figure(savings["requests"])],
         [shown.figure(savings["tokens_sent"])],

@@ -6,11 +6,11 @@ import gc
 import os
 import sys
 
-from contextfold.cli.output import TURNING, print_answer, print_error, print_note
+from contextfold.cli.output import TURNING, print_answer, print_note
 from contextfold.cli.parse import Values
 from contextfold.common.dataclass import dataclass, replace
 from contextfold.common.event_loop import run_at_once
-from contextfold.error_codes import EXIT_CODES, EXIT_OK
+from contextfold.error_codes import EXIT_OK
 from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
 from contextfold.fold.ports.stored_records import LOCAL_OWNER, SessionKey
 from contextfold.fold.service.session_reader import SessionLists
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 # The name of the main thread in an argument for a branch.
 MAIN = "main"
 BRANCH_PREFIX = "br_"
+NO_LIVE_SESSION = "no live session of {}; an agent's first call of a folding tool begins one"
 # An error about an ambiguous prefix lists at most this many branches.
 NAMED_MOST = 5
 SESSIONS_READ = 100
@@ -105,16 +106,15 @@ class OpenStore:
             state = self.look(above)
         return (above, state) if state.revision else (address, state)
 
-    def find_branch(self, address: SessionAddress, given: str) -> tuple[SessionAddress, State, str | None]:
-        """The session of a branch and the branch's id. A complete id is searched for in all sessions of the owner."""
-        return self._find_branch_from(address, *self.find(address), given)
-
-    def _find_branch_from(
-        self, address: SessionAddress, at: SessionAddress, state: State, given: str
+    def find_branch(
+        self, address: SessionAddress, found: tuple[SessionAddress, State], given: str
     ) -> tuple[SessionAddress, State, str | None]:
-        """The same, if `find` has found this session at the address."""
+        """The session of a branch and the branch's id. `found` is the session that `find` has found at the address.
+
+        A complete id is searched for in all sessions of the owner.
+        """
         try:
-            return at, state, branch_of(state, given)
+            return *found, branch_of(found[1], given)
         except BranchNotFound:
             if address.is_given or not given.startswith(BRANCH_PREFIX):
                 raise
@@ -132,7 +132,7 @@ class OpenStore:
         if given == MAIN and not state.revision:
             raise session_not_found(address)
         try:
-            return self._find_branch_from(address, at, state, given)
+            return self.find_branch(address, (at, state), given)
         except BranchNotFound:
             whole = given if given.startswith(BRANCH_PREFIX) else BRANCH_PREFIX + given
             for candidate in (at, *self.ended_addresses(address)):
@@ -264,37 +264,24 @@ def branch_of(state: State, given: str) -> str | None:
     utf8_text("BRANCH", given)
     if given in state.branches:
         return given
-    begins = [known for known in state.branches if known.removeprefix(BRANCH_PREFIX).startswith(_stem(given))]
-    if len(begins) == 1 and _stem(given):
+    stem = given.removeprefix(BRANCH_PREFIX)
+    begins = [known for known in state.branches if known.removeprefix(BRANCH_PREFIX).startswith(stem)]
+    if len(begins) == 1 and stem:
         return begins[0]
     if begins:
         named = ", ".join(begins[:NAMED_MOST]) + (", …" if len(begins) > NAMED_MOST else "")
         raise ArgumentInvalid("BRANCH", f"is the prefix of several ids: {named}; give more of it")
-    raise branch_not_found(given, state.session_id)
-
-
-def branch_not_found(given: str, session_id: str | None) -> BranchNotFound:
-    problem = BranchNotFound(given, session_id)
+    problem = BranchNotFound(given, state.session_id)
     problem.reason = (
         "`context fold list` shows the branches of this session; one of an ended session needs its whole id"
     )
-    return problem
+    raise problem
 
 
 def session_not_found(address: SessionAddress) -> SessionNotFound:
     problem = SessionNotFound(address.description)
-    problem.reason = NO_SESSION_REASON
+    problem.reason = "`context fold status --all` lists the sessions there are; --project and --session name one"
     return problem
-
-
-NO_LIVE_SESSION = "no live session of {}; an agent's first call of a folding tool begins one"
-NO_SESSION_REASON = "`context fold status --all` lists the sessions there are; --project and --session name one"
-
-
-def report_no_session(address: SessionAddress) -> int:
-    """Print that there is no session; return the exit code."""
-    print_error(f"no session for {address.description}", NO_SESSION_REASON)
-    return EXIT_CODES[SessionNotFound.code]
 
 
 def write(text: str) -> bool:
@@ -339,7 +326,3 @@ def escaped_for_terminal(text: str) -> str:
     if sys.stdout is None or not sys.stdout.isatty():
         return text
     return "".join(f"\\u{ord(c):04x}" if c in TURNING or "\x7f" <= c < "\xa0" else c for c in text)
-
-
-def _stem(given: str) -> str:
-    return given.removeprefix(BRANCH_PREFIX)

@@ -61,7 +61,7 @@ def id_length(branch_ids: Iterable[str]) -> int:
 
 def draw(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier: int) -> str:
     """Draw the last rows of a tree, below the main thread. `earlier` is the number of rows left out above them."""
-    from contextfold.cli.terminal import Column
+    from contextfold.cli.terminal import Column, right_columns
 
     length = id_length(state.branches)
     figure = screen.figure
@@ -72,14 +72,8 @@ def draw(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier: in
         rendered_rows.append([[(f"⋮  {earlier:,} earlier; --limit N shows more", "dim italic")], *[[]] * 5])
     for row, guide in zip(rows, guides([row.depth for row in rows]), strict=True):
         rendered_rows.append(_cells(screen, state, row, guide, length))
-    columns = [
-        Column("branch", shrinks=True),
-        Column("id"),
-        Column("status"),
-        Column("failed", is_right=True),
-        Column("tokens", is_right=True),
-        Column("saved", is_right=True),
-    ]
+    numbers = right_columns("failed", "tokens", "saved")
+    columns = [Column("branch", shrinks=True), Column("id"), Column("status"), *numbers]
     # On a narrow screen only the mark shows the status; the legend below the tree explains it.
     empty = {at for at in (3, 5) if not any(cells[at] for cells in rendered_rows)}
     spared = {2, 3, 5} if screen.is_narrow else empty
@@ -91,15 +85,9 @@ def draw(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier: in
 
 def outline(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier: int) -> str:
     """The tree for a pipe: one line for each branch, with the description indented by its depth."""
-    from contextfold.cli.terminal import Column
+    from contextfold.cli.terminal import Column, right_columns
 
-    columns = [
-        Column("id"),
-        Column("status"),
-        Column("tokens", is_right=True),
-        Column("saved", is_right=True),
-        Column("description"),
-    ]
+    columns = [Column("id"), Column("status"), *right_columns("tokens", "saved"), Column("description")]
     cells: list[Sequence[Line]] = [[[MAIN], ["-"], [str(state.main.tokens)], ["0"], ["main thread"]]]
     for row in rows:
         branch = row.branch
