@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextfold.cli.command import CONFIG, JSON, STORE, Command, Option
+from contextfold.cli.command import BUDGET, CONFIG, JSON, STORE, Command, Option
 
 CACHE = Option("--cache", "the cache folder", "DIR", required=True, takes_folder=True)
 ASKED_CACHE = Option(
@@ -117,7 +117,7 @@ COMMANDS: tuple[Command, ...] = (
         (
             ASKED_CACHE,
             ASKED_ROOT,
-            Option("--budget", "the most tokens the answer may have; 4k is 4000 (default: 4000)", "N"),
+            BUDGET,
             Option(
                 "--unit",
                 "what is selected: sections, or whole documents",

@@ -156,4 +156,6 @@ URL = Option("--url", "the daemon's address (default: http://localhost:9090)", "
 TOKEN_VARIABLE = Option(
     "--token-variable", "the environment variable with the token, if the daemon requires one", "NAME"
 )
+OWNER = Option("--owner", "the owner, if the daemon uses tokens (default: local)", "OWNER")
+BUDGET = Option("--budget", "the most tokens the answer may have; 4k is 4000 (default: 4000)", "N")
 YES = Option("--yes", "do not ask for confirmation")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextfold.cli.command import CONFIG, JSON, STORE, YES, Command, Option
+from contextfold.cli.command import BUDGET, CONFIG, JSON, OWNER, STORE, YES, Command, Option
 
 PROJECT = Option("--project", "the project's folder (default: the current one)", "DIR", takes_folder=True)
 OF_SESSION = (
     PROJECT,
     Option("--session", "the name of a session (default: the project's unnamed one)", "NAME"),
-    Option("--owner", "the owner, if the daemon uses tokens (default: local)", "OWNER"),
+    OWNER,
     JSON,
     STORE,
     CONFIG,
@@ -32,9 +32,9 @@ COMMANDS: tuple[Command, ...] = (
         (
             Option("--project", "only folds of this project (default: all projects)", "DIR", takes_folder=True),
             Option("--since", "only folds since a date like 2026-01-31, or within a duration like 12h, 7d, 4w", "WHEN"),
-            Option("--budget", "the most tokens the answer may have; 4k is 4000 (default: 4000)", "N"),
+            BUDGET,
             Option("--undone", "also folds that a rollback has undone"),
-            Option("--owner", "the owner, if the daemon uses tokens (default: local)", "OWNER"),
+            OWNER,
             JSON,
             STORE,
             CONFIG,
@@ -188,7 +188,7 @@ COMMANDS: tuple[Command, ...] = (
         (
             Option("--project", "only summaries of this project (default: all projects)", "DIR", takes_folder=True),
             Option("--limit", "the most results to print (default: 20)", "N"),
-            Option("--owner", "the owner, if the daemon uses tokens (default: local)", "OWNER"),
+            OWNER,
             JSON,
             STORE,
             CONFIG,

@@ -23,13 +23,22 @@ CLEAR_LINE = "\r\x1b[K"
 TURNING = "\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a stream is a terminal. The parent process may have closed it."""
+    return stream is not None and stream.isatty()
+
+
 def print_answer(text: str) -> None:
     """Write a complete result to stdout. Raises StorageFailed if that is not possible."""
+    print_bytes(_encoded(text))
+
+
+def print_bytes(raw: bytes) -> None:
+    """Write a complete result, or a part of it, to stdout. Raises StorageFailed if that is not possible."""
     if sys.stdout is None:
-        # The parent process has closed it.
         raise StorageFailed("cannot write the answer: stdout is closed; send it to a file or a pipe")
     try:
-        _write_all(sys.stdout, text)
+        _write_all(sys.stdout, raw)
     except OSError as problem:
         raise StorageFailed(
             f"cannot write the answer to stdout: {problem.strerror}; what was written of it is not whole"
@@ -61,7 +70,7 @@ def plain_lines(text: str) -> str:
 
 def print_on_terminal(text: str) -> None:
     """Write a line to stderr if it is a terminal."""
-    if _watched():
+    if is_terminal(sys.stderr):
         print_on_stderr(plain(text) + "\n")
 
 
@@ -72,7 +81,7 @@ def print_note(text: str) -> None:
 
 def can_ask() -> bool:
     """Whether stdin and stderr are terminals, so that a user can answer a question."""
-    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+    return is_terminal(sys.stdin) and is_terminal(sys.stderr)
 
 
 def ask_yes_no(question: str) -> bool:
@@ -105,25 +114,23 @@ def _wait_for_answer(descriptor: int) -> None:
         os.close(wake)
 
 
-def _watched() -> bool:
-    """Whether stderr is a terminal."""
-    return sys.stderr is not None and sys.stderr.isatty()
-
-
 def print_on_stderr(text: str) -> None:
     """Write a text to stderr without escaping it."""
     if sys.stderr is None:
         return
     try:
-        _write_all(sys.stderr, text)
+        _write_all(sys.stderr, _encoded(text))
     except OSError:
         # The reader of stderr has closed it.
         pass
 
 
-def _write_all(stream: TextIO, text: str) -> None:
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _write_all(stream: TextIO, raw: bytes) -> None:
     """Write without buffers, so that the interpreter does not write a rest again when it ends."""
-    raw = text.encode("utf-8", "surrogateescape")
     try:
         descriptor = stream.fileno()
     except OSError:
@@ -138,7 +145,7 @@ class ProgressLine:
 
     def __init__(self, doing: str) -> None:
         self._doing = doing
-        self._wanted = _watched()
+        self._wanted = is_terminal(sys.stderr)
         self._next_at_s = time.monotonic() + PROGRESS_EVERY_S
         self._shown = False
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextfold.cli.command import GROUPS, SYNONYMS, TOPICS, Command, Option, commands_beginning_with
 from contextfold.common.record import Record
+from contextfold.errors import BudgetInvalid
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 HELP_WORDS = ("-h", "--help")
 VERSION_WORDS = ("-V", "--version", "version")
+THOUSAND = 1_000
 HELP = Option("--help", "show what the command does")
 
 
@@ -169,3 +171,15 @@ def _nearest(word: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 
     return "".join(f" (did you mean {match}?)" for match in get_close_matches(word, list(known), 1))
+
+
+def budget_for_people(text: str | None, default: int) -> int:
+    """Parse a budget, written as 4000, 4,000 or 4k."""
+    if text is None:
+        return default
+    digits = text.replace(",", "").replace("_", "").lower()
+    scale = THOUSAND if digits.endswith("k") else 1
+    digits = digits.removesuffix("k")
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > len(str(2**63)):
+        raise BudgetInvalid(f"{text!r} is not a number of tokens; write 4000 or 4k")
+    return int(digits) * scale

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from contextfold.cli.output import plain
+from contextfold.cli.output import is_terminal, plain
 from contextfold.common.dataclass import dataclass, field
 
 TYPE_CHECKING = False
@@ -143,14 +143,14 @@ class Screen:
 
 
 def screen_on(stream: TextIO | None) -> Screen:
-    is_terminal = stream is not None and stream.isatty()
+    on_terminal = is_terminal(stream)
     columns = 0
-    if is_terminal:
+    if on_terminal:
         from shutil import get_terminal_size
 
         columns = get_terminal_size().columns
-    has_colours = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return Screen(is_terminal, min(columns, WIDTH_MOST), has_colours)
+    has_colours = on_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return Screen(on_terminal, min(columns, WIDTH_MOST), has_colours)
 
 
 def screen() -> Screen:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from contextfold.cli.output import ask_yes_no, can_ask, plain, print_answer, print_on_terminal
+from contextfold.cli.output import ask_yes_no, can_ask, is_terminal, plain, print_answer, print_on_terminal
 from contextfold.cli.parse import UsageError
 from contextfold.common import signals
 from contextfold.common.descriptors import write_all
@@ -320,7 +320,7 @@ def _writable_in_json(path: str) -> str:
 def show(changes: list[FileChange]) -> None:
     """Print the difference as a patch. On a terminal, control characters are escaped."""
     patch = "".join(line for change in changes for line in _patch(change.file.path, change.file.text, change.text))
-    if sys.stdout is not None and sys.stdout.isatty():
+    if is_terminal(sys.stdout):
         patch = "".join(plain(line.rstrip("\r").replace("\t", TAB)) + "\n" for line in patch.split("\n")[:-1])
     print_answer(patch)
 

@@ -26,7 +26,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
     from collections.abc import Mapping, Sequence
-    from subprocess import Popen
     from types import FrameType
     from typing import Any
 else:
@@ -57,17 +56,17 @@ def run_run(values: Values) -> int:
         print_error(f"{values['program']} is not on your PATH; install it, or give its path")
         return NOT_FOUND
     # Few definitions, because every request pays for them.
-    tools = toolsets("--tools", values.get("tools", FOLD_AFTERWARDS))
+    tools = ",".join(toolsets("--tools", values.get("tools", FOLD_AFTERWARDS)))
     folder = _new_folder()
     try:
         elsewhere = _own_upstreams()
         daemon = _running_daemon(values)
         # If the user has set a base URL, a new daemon is needed that forwards to it.
         if daemon is not None and not elsewhere:
-            return _run_with(daemon, program, values.rest, folder, ",".join(tools))
+            return _run_with(daemon, program, values.rest, folder, tools)
         own = _OwnDaemon(elsewhere, folder)
         try:
-            return _run_with(own.client(), program, values.rest, folder, ",".join(tools))
+            return _run_with(own.client(), program, values.rest, folder, tools)
         finally:
             own.stop()
     finally:
@@ -204,8 +203,20 @@ class _OwnDaemon:
             self._process = Popen(argv, env=environment, stdin=DEVNULL, stdout=PIPE, stderr=log, start_new_session=True)
 
     def client(self) -> DaemonClient:
-        """Wait until it listens."""
-        return DaemonClient(address_from(_listening_url(self._process, self._log)))
+        """Wait until it prints its address as its first line."""
+        stdout = self._process.stdout
+        assert stdout is not None
+        os.set_blocking(stdout.fileno(), False)
+        line, until_s = b"", time.monotonic() + DAEMON_START_S
+        while b"\n" not in line:
+            line += stdout.read() or b""
+            if self._process.poll() is not None or time.monotonic() > until_s:
+                with open(self._log, encoding="utf-8", errors="replace") as file:
+                    lines = file.read().strip().splitlines()
+                raise StorageFailed(f"the daemon did not start: {lines[-1] if lines else 'no reason given'}")
+            time.sleep(POLL_S)
+        url = next(word for word in line.decode("utf-8", "replace").split() if word.startswith("http"))
+        return DaemonClient(address_from(url))
 
     def stop(self) -> None:
         from subprocess import TimeoutExpired
@@ -216,22 +227,6 @@ class _OwnDaemon:
         except TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-
-def _listening_url(daemon: Popen[bytes], log: str) -> str:
-    """The address that the daemon prints as its first line."""
-    assert daemon.stdout is not None
-    os.set_blocking(daemon.stdout.fileno(), False)
-    line, until_s = b"", time.monotonic() + DAEMON_START_S
-    while b"\n" not in line:
-        line += daemon.stdout.read() or b""
-        if daemon.poll() is not None or time.monotonic() > until_s:
-            with open(log, encoding="utf-8", errors="replace") as file:
-                lines = file.read().strip().splitlines()
-            raise StorageFailed(f"the daemon did not start: {lines[-1] if lines else 'no reason given'}")
-        time.sleep(POLL_S)
-    words = [word for word in line.decode("utf-8", "replace").split() if word.startswith("http")]
-    return words[0].removesuffix("/mcp")
 
 
 def plugin_files() -> dict[str, str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import sys
 
-from contextfold.cli.caches.choosing import budget_for_people, chosen_caches, query_in
-from contextfold.cli.output import plain, plain_lines, print_answer, print_note
-from contextfold.cli.parse import Values
+from contextfold.cli.caches.choosing import chosen_caches, query_in
+from contextfold.cli.output import is_terminal, plain, plain_lines, print_answer, print_note
+from contextfold.cli.parse import Values, budget_for_people
 from contextfold.common.relevance.defaults import ASK_BUDGET
 from contextfold.common.relevance.question import TERMS_MAX, read_question
 from contextfold.error_codes import EXIT_OK
@@ -46,7 +46,7 @@ def run_ask(values: Values) -> int:
 
 def is_read_by_a_person(values: Values) -> bool:
     """Whether the answer is printed as text: on a terminal, unless JSON is wanted."""
-    return "json" not in values and sys.stdout is not None and sys.stdout.isatty()
+    return "json" not in values and is_terminal(sys.stdout)
 
 
 def _notes(result: AskResult, *, is_text: bool) -> Iterator[str]:

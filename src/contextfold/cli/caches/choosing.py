@@ -7,11 +7,9 @@ import os
 from contextfold.cache_errors import CacheMissing
 from contextfold.cli.parse import UsageError, Values
 from contextfold.common.relevance.defaults import CACHES_MAX
-from contextfold.errors import BudgetInvalid, QueryInvalid
+from contextfold.errors import QueryInvalid
 from contextfold.resolve.layout import DEFAULT_CACHE, MANIFEST_FILE
 from contextfold.resolve.service import Cache
-
-THOUSAND = 1_000
 
 
 def chosen_caches(values: Values) -> list[tuple[str, Cache]]:
@@ -62,18 +60,6 @@ def query_in(argument: str) -> str:
         return os.fsencode(argument).decode("utf-8")
     except UnicodeError:
         raise QueryInvalid("the query is not UTF-8; check your terminal's encoding") from None
-
-
-def budget_for_people(text: str | None, default: int) -> int:
-    """Parse a budget, written as 4000, 4,000 or 4k."""
-    if text is None:
-        return default
-    digits = text.replace(",", "").replace("_", "").lower()
-    scale = THOUSAND if digits.endswith("k") else 1
-    digits = digits.removesuffix("k")
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > len(str(2**63)):
-        raise BudgetInvalid(f"{text!r} is not a number of tokens; write 4000 or 4k")
-    return int(digits) * scale
 
 
 def _cache_at(path: str) -> str:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 
 from contextfold.cli.caches.ask import counted, is_read_by_a_person
-from contextfold.cli.caches.choosing import budget_for_people, cache_name, chosen_caches
+from contextfold.cli.caches.choosing import cache_name, chosen_caches
 from contextfold.cli.output import plain_lines, print_answer, print_note
-from contextfold.cli.parse import UsageError, Values
+from contextfold.cli.parse import UsageError, Values, budget_for_people
 from contextfold.common.relevance.defaults import AROUND_MAX, GET_BUDGET
 from contextfold.common.relevance.question import line_range
 from contextfold.error_codes import EXIT_OK
 from contextfold.resolve.relevance.answer import places_of
 from contextfold.resolve.service import get_first
+from contextfold.settings_table import between
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,11 +23,7 @@ if TYPE_CHECKING:
 def run_get(values: Values) -> int:
     if "section" in values and "lines" in values:
         raise UsageError("--section and --lines exclude each other; give one of them")
-    around = values.get("around", "0")
-    # Only the first digits are converted: converting many takes long.
-    digits = around.lstrip("0")[: len(str(AROUND_MAX)) + 1] or "0"
-    if not (around.isascii() and around.isdigit() and int(digits) <= AROUND_MAX):
-        raise UsageError(f"--around must be a whole number from 0 to {AROUND_MAX}, not {around!r}")
+    around = between(0, AROUND_MAX)("--around", values.get("around", "0"))
     try:
         lines = line_range(values["lines"]) if "lines" in values else None
     except ValueError as problem:
@@ -36,7 +33,7 @@ def run_get(values: Values) -> int:
     if not places:
         raise UsageError("with several caches an id is CACHE:ID, as `context ask` prints it")
     budget, section = budget_for_people(values.get("budget"), GET_BUDGET), values.get("section")
-    counter, neighbours = values["counter"], int(digits)
+    counter = values["counter"]
 
     def get(name: str, document_id: str) -> GetResult:
         return caches[name].get(
@@ -44,7 +41,7 @@ def run_get(values: Values) -> int:
             budget,
             section=section,
             lines=lines,
-            around=neighbours,
+            around=around,
             counter=counter,
             name=name if len(caches) > 1 else "",
         )

@@ -6,9 +6,8 @@ import os
 import sys
 from collections.abc import Mapping
 
-from contextfold.cli.output import ProgressLine, plain, print_answer, print_on_terminal
+from contextfold.cli.output import ProgressLine, plain, print_answer, print_bytes, print_on_terminal
 from contextfold.cli.parse import UsageError
-from contextfold.common.descriptors import write_all
 from contextfold.error_codes import EXIT_OK
 from contextfold.errors import StorageFailed
 from contextfold.resolve.build import BuildReport
@@ -23,7 +22,7 @@ def run_pack(values: Mapping[str, str]) -> int:
     cache = values["cache"]
     with ProgressLine("packing") as progress:
         if values.get("o") == STREAM:
-            pack_to(cache, _write_to_stdout, progress=progress)
+            pack_to(cache, print_bytes, progress=progress)
             return EXIT_OK
         packed = pack(cache, values.get("o") or default_file(cache), progress=progress)
     print_answer(f"{packed.sha256}  {plain(packed.file)}\n")
@@ -53,23 +52,6 @@ def default_file(cache: str) -> str:
     if stem.startswith("."):
         stem = os.path.basename(parent) or "cache"
     return stem + BUNDLE_SUFFIX
-
-
-def _write_to_stdout(raw: bytes) -> None:
-    if sys.stdout is None:
-        raise StorageFailed("cannot write the packed cache: stdout is closed; name a file with -o")
-    try:
-        descriptor = sys.stdout.fileno()
-    except OSError:
-        # A stream in memory has no descriptor.
-        sys.stdout.buffer.write(raw)
-        return
-    try:
-        write_all(descriptor, raw)
-    except OSError as problem:
-        raise StorageFailed(
-            f"cannot write the packed cache to stdout: {problem.strerror}; it is not whole"
-        ) from problem
 
 
 def _unpack_stdin(cache: str, progress: ProgressLine, *, force: bool) -> BuildReport:

@@ -146,9 +146,7 @@ def _situation(client: DaemonClient) -> Situation:
         is_ready = client.is_ready()
     except DaemonSilent as problem:
         silence = str(problem)
-    return Situation(
-        client.address.url, status, silence, is_ready, _hooked_hosts(), _base_urls(), [*_nearest_cache(os.getcwd())]
-    )
+    return Situation(client.address.url, status, silence, is_ready, _hooked_hosts(), _base_urls(), _nearest_caches())
 
 
 def _hooked_hosts() -> dict[str, str]:
@@ -178,16 +176,14 @@ def _base_urls() -> dict[str, str]:
     return urls
 
 
-def _nearest_cache(folder: str) -> Iterator[str]:
-    while True:
-        candidate = os.path.join(folder, ".context-cache")
-        if os.path.isfile(os.path.join(candidate, "manifest.json")):
-            yield candidate
-            return
-        above = os.path.dirname(folder)
-        if above == folder:
-            return
-        folder = above
+def _nearest_caches() -> list[str]:
+    from contextfold.cache_errors import CacheMissing
+    from contextfold.cli.caches.choosing import nearest_cache
+
+    try:
+        return [nearest_cache(os.getcwd())]
+    except CacheMissing:
+        return []
 
 
 def _read(path: str) -> str:

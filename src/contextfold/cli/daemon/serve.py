@@ -31,11 +31,11 @@ def _announce(url: str) -> None:
     """Print the address: that of the page on a terminal, or one fixed line in a pipe."""
     import sys
 
-    from contextfold.cli.output import print_answer
+    from contextfold.cli.output import is_terminal, print_answer
     from contextfold.errors import StorageFailed
 
     line = f"contextfold listens on {url}/mcp\n"
-    if sys.stdout is not None and sys.stdout.isatty():
+    if is_terminal(sys.stdout):
         line = (
             f"contextfold: {url}/\n"
             f"  MCP at {url}/mcp, the proxy below {url}/proxy/. Ctrl-C stops the daemon.\n"

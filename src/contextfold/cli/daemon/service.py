@@ -30,13 +30,23 @@ def run_service(values: Values) -> int:
     given = [f"--{name}" for name in PASSED_ON if name in values]
     if given and action != "install":
         raise UsageError(f"{given[0]} is for `context service install`, which writes it into the service")
-    return {
-        "install": manager.install,
-        "uninstall": manager.uninstall,
-        "start": manager.start,
-        "stop": manager.stop,
-        "status": manager.status,
-    }[action](values)
+    if action == "install":
+        ConfigFile(str(manager.path)).write(manager.file_text(_command(values)))
+        print_answer(f"wrote {manager.path}\n")
+        manager.enable()
+    elif action == "status":
+        if not manager.path.exists():
+            print_answer("not installed: context service install\n")
+            return NOT_RUNNING
+        return _report_status(manager.path, manager.state(), values)
+    elif not manager.path.exists():
+        raise StorageFailed(f"there is no service: {manager.path} is not there; `context service install` makes one")
+    elif action == "uninstall":
+        manager.uninstall()
+        print_answer(f"removed {manager.path}\n")
+    else:
+        manager.control(action)
+    return EXIT_OK
 
 
 class Systemd:
@@ -45,57 +55,40 @@ class Systemd:
     def __init__(self) -> None:
         base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
         self.path = Path(base, "systemd", "user", UNIT_NAME)
+        # Whether systemd manages services for the current user.
+        self._is_there = bool(shutil.which("systemctl")) and not self._run("show-environment").returncode
 
-    def install(self, values: Values) -> int:
-        ConfigFile(str(self.path)).write(systemd_unit(_command(values)))
-        print_answer(f"wrote {self.path}\n")
-        if not _has_systemd():
+    def file_text(self, argv: list[str]) -> str:
+        return systemd_unit(argv)
+
+    def enable(self) -> None:
+        if not self._is_there:
             print_note("systemd does not run for this user; start the service after log-in: context service start")
-            return EXIT_OK
-        self._systemctl("daemon-reload")
-        self._systemctl("enable", "--now", UNIT_NAME)
+            return
+        _check(self._run("daemon-reload"))
+        _check(self._run("enable", "--now", UNIT_NAME))
         print_answer("the daemon runs now and after each log-in; its log: journalctl --user -u contextfold\n")
         print_note("to keep it running without a log-in: loginctl enable-linger")
-        return EXIT_OK
 
-    def uninstall(self, _values: Values) -> int:
-        if not self.path.exists():
-            raise StorageFailed(f"there is no service: {self.path} is not there")
-        if _has_systemd():
-            self._systemctl("disable", "--now", UNIT_NAME)
+    def uninstall(self) -> None:
+        if self._is_there:
+            _check(self._run("disable", "--now", UNIT_NAME))
         self.path.unlink()
-        if _has_systemd():
-            self._systemctl("daemon-reload")
-        print_answer(f"removed {self.path}\n")
-        return EXIT_OK
+        if self._is_there:
+            _check(self._run("daemon-reload"))
 
-    def start(self, _values: Values) -> int:
-        self._check_installed()
-        self._systemctl("start", UNIT_NAME)
-        return EXIT_OK
-
-    def stop(self, _values: Values) -> int:
-        self._check_installed()
-        self._systemctl("stop", UNIT_NAME)
-        return EXIT_OK
-
-    def status(self, values: Values) -> int:
-        if not self.path.exists():
-            print_answer("not installed: context service install\n")
-            return NOT_RUNNING
-        state = "unknown, systemd does not run for this user"
-        if _has_systemd():
-            state = _run(["systemctl", "--user", "is-active", UNIT_NAME]).stdout.strip() or "unknown"
-        return _report_status(self.path, state, values)
-
-    def _check_installed(self) -> None:
-        if not self.path.exists():
-            raise StorageFailed(f"there is no service: {self.path} is not there; run `context service install`")
-        if not _has_systemd():
+    def control(self, action: str) -> None:
+        if not self._is_there:
             raise StorageFailed("systemd does not run for this user; log in through it, or run `context serve`")
+        _check(self._run(action, UNIT_NAME))
 
-    def _systemctl(self, *words: str) -> None:
-        _checked(["systemctl", "--user", *words])
+    def state(self) -> str:
+        if not self._is_there:
+            return "unknown, systemd does not run for this user"
+        return self._run("is-active", UNIT_NAME).stdout.strip() or "unknown"
+
+    def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return _run(["systemctl", "--user", *words])
 
 
 class Launchd:
@@ -106,35 +99,27 @@ class Launchd:
         self.path = Path(home, "Library", "LaunchAgents", f"{AGENT_LABEL}.plist")
         self._log = os.path.join(home, "Library", "Logs", "contextfold.log")
         self._domain = f"gui/{os.getuid()}"
+        self._target = f"{self._domain}/{AGENT_LABEL}"
 
-    def install(self, values: Values) -> int:
-        ConfigFile(str(self.path)).write(launchd_agent(_command(values), self._log))
-        _checked(["launchctl", "bootstrap", self._domain, str(self.path)])
-        print_answer(f"wrote {self.path}; the daemon runs now and after each log-in; its log: {self._log}\n")
-        return EXIT_OK
+    def file_text(self, argv: list[str]) -> str:
+        return launchd_agent(argv, self._log)
 
-    def uninstall(self, _values: Values) -> int:
-        if not self.path.exists():
-            raise StorageFailed(f"there is no service: {self.path} is not there")
-        _run(["launchctl", "bootout", f"{self._domain}/{AGENT_LABEL}"])
+    def enable(self) -> None:
+        _check(_run(["launchctl", "bootstrap", self._domain, str(self.path)]))
+        print_answer(f"the daemon runs now and after each log-in; its log: {self._log}\n")
+
+    def uninstall(self) -> None:
+        # It fails if the agent does not run.
+        _run(["launchctl", "bootout", self._target])
         self.path.unlink()
-        print_answer(f"removed {self.path}\n")
-        return EXIT_OK
 
-    def start(self, _values: Values) -> int:
-        _checked(["launchctl", "kickstart", f"{self._domain}/{AGENT_LABEL}"])
-        return EXIT_OK
+    def control(self, action: str) -> None:
+        words = ["kickstart"] if action == "start" else ["kill", "SIGTERM"]
+        _check(_run(["launchctl", *words, self._target]))
 
-    def stop(self, _values: Values) -> int:
-        _checked(["launchctl", "kill", "SIGTERM", f"{self._domain}/{AGENT_LABEL}"])
-        return EXIT_OK
-
-    def status(self, values: Values) -> int:
-        if not self.path.exists():
-            print_answer("not installed: context service install\n")
-            return NOT_RUNNING
-        ran = _run(["launchctl", "print", f"{self._domain}/{AGENT_LABEL}"])
-        return _report_status(self.path, "active" if "state = running" in ran.stdout else "inactive", values)
+    def state(self) -> str:
+        is_running = "state = running" in _run(["launchctl", "print", self._target]).stdout
+        return "active" if is_running else "inactive"
 
 
 def _manager() -> Systemd | Launchd:
@@ -143,13 +128,6 @@ def _manager() -> Systemd | Launchd:
     if sys.platform == "linux":
         return Systemd()
     raise StorageFailed(f"there is no service for {sys.platform} here; run `context serve` by other means")
-
-
-def _has_systemd() -> bool:
-    """Whether systemd manages services for the current user."""
-    if not shutil.which("systemctl"):
-        return False
-    return _run(["systemctl", "--user", "show-environment"]).returncode == 0
 
 
 def _command(values: Values) -> list[str]:
@@ -216,10 +194,10 @@ def _report_status(path: Path, state: str, values: Values) -> int:
     return EXIT_OK
 
 
-def _checked(argv: list[str]) -> None:
-    ran = _run(argv)
+def _check(ran: subprocess.CompletedProcess[str]) -> None:
     if ran.returncode:
-        raise StorageFailed(f"`{' '.join(argv)}` failed: {ran.stderr.strip() or ran.stdout.strip() or ran.returncode}")
+        reason = ran.stderr.strip() or ran.stdout.strip() or ran.returncode
+        raise StorageFailed(f"`{' '.join(ran.args)}` failed: {reason}")
 
 
 def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:

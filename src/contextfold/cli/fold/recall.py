@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from contextfold.cli.fold.session_access import open_store, owner_of, project_of, write, write_json
-from contextfold.cli.output import print_note
-from contextfold.cli.parse import Values
+from contextfold.cli.output import is_terminal, print_note
+from contextfold.cli.parse import Values, budget_for_people
 from contextfold.common.relevance.defaults import ASK_BUDGET
 from contextfold.error_codes import EXIT_OK
 from contextfold.fold.tool_arguments import recall_request
@@ -22,14 +22,14 @@ def run_recall(values: Values) -> int:
         {
             "query": values["question"],
             "project_path": project_of(values).given if "project" in values else None,
-            "budget": _budget(values["budget"]) if "budget" in values else ASK_BUDGET,
+            "budget": budget_for_people(values.get("budget"), ASK_BUDGET),
             "since": values.get("since"),
             "undone": "undone" in values,
         }
     )
     with open_store(values) as store:
         answer = store.run(store.reader.recalls.answer(owner_of(values), request))
-    if "json" in values or sys.stdout is None or not sys.stdout.isatty():
+    if "json" in values or not is_terminal(sys.stdout):
         write_json(answer.as_members())
     else:
         from contextfold.cli.terminal import screen
@@ -38,12 +38,6 @@ def run_recall(values: Values) -> int:
         write("".join(_rendered(shown, fold) for fold in answer.folds))
     _report(answer)
     return EXIT_OK
-
-
-def _budget(given: str) -> int:
-    from contextfold.cli.caches.choosing import budget_for_people
-
-    return budget_for_people(given, ASK_BUDGET)
 
 
 def _report(answer: RecallAnswer) -> None:

@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 
-from contextfold.cli.output import TURNING, print_answer, print_note
+from contextfold.cli.output import TURNING, is_terminal, print_answer, print_note
 from contextfold.cli.parse import Values
 from contextfold.common.dataclass import dataclass, replace
 from contextfold.common.event_loop import run_at_once
@@ -323,6 +323,6 @@ def write_rows(
 
 def escaped_for_terminal(text: str) -> str:
     """Escape control characters in JSON if stdout is a terminal."""
-    if sys.stdout is None or not sys.stdout.isatty():
+    if not is_terminal(sys.stdout):
         return text
     return "".join(f"\\u{ord(c):04x}" if c in TURNING or "\x7f" <= c < "\xa0" else c for c in text)
