@@ -20,7 +20,6 @@ from contextfold.settings_table import (
     TOOL_TIMEOUT_S,
     TOOLSETS,
     SettingsError,
-    between,
     is_http_url,
     offers_folding,
 )
@@ -385,7 +384,6 @@ __all__ = [
     "Settings",
     "SettingsError",
     "Upstream",
-    "between",
     "daemon_settings_from",
     "fold_settings_from",
     "settings_from",

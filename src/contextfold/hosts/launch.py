@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 PLUGIN_FOLDER = "plugin"
 SETTINGS_FILE = "settings.json"
+# As in `hosts.programs`, whose tables would delay the start of every program.
 SERVER = "contextfold"
 
 
