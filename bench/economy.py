@@ -33,7 +33,7 @@ from contextfold.fold.advice import pays
 from contextfold.fold.events import RequestSent
 from contextfold.fold.ledger.provider_counts import requested
 from contextfold.fold.ledger.savings import ledger_of
-from contextfold.fold.ledger.sent_request import FoldSeen, Sent
+from contextfold.fold.ledger.sent_request import RequestReport
 from contextfold.fold.messages import (
     BodyProjection,
     CallOutcome,
@@ -47,6 +47,7 @@ from contextfold.fold.messages import (
 from contextfold.fold.model_catalog import RELATIVE_PRICES
 from contextfold.fold.session import EMPTY, replay
 from contextfold.fold.verbs import NewSession
+from contextfold.scrub.quick_check import Scrubbed
 from contextfold.serve.mcp.fold_tools import AFTERWARDS_TOOLS, FOLD_TOOLS
 from contextfold.serve.mcp.tools import FoldTool
 from contextfold.serve.proxy.response_reader import ResponseFacts, ResponseReader
@@ -372,26 +373,19 @@ class ConversationReplay:
         receipt, response = projection.receipt, _response(projection, usage, answer)
         if receipt.reason:
             self.run.reasons[receipt.reason] += 1
-        sent = Sent(
+        report = RequestReport(
             id=f"req_{len(self.run.events)}",
             api="anthropic",
             model="some-model",
-            tokens_before=receipt.tokens_before,
-            tokens_after=receipt.tokens_after,
-            turns_dropped=receipt.turns_dropped,
-            first_changed=receipt.first_changed,
-            reason=receipt.reason,
-            folds=tuple(FoldSeen(fold.branch_id, fold.tokens, fold.kept_tokens) for fold in receipt.folds),
-            shares=(),
+            receipt=receipt,
             usage=response.usage,
             our_tokens=projection.our_tokens,
             our_output_tokens=response.our_output_tokens,
             only_ours=response.only_ours,
-            results_dropped=receipt.results_left_out,
             kept_tokens=kept_tokens,
             new_blocks=max(0, projection.blocks - self._blocks) if self._blocks else 0,
         )
-        recorded = requested(self._state, _moment(at_s), sent, call_id=sent.id, model=sent.model, texts=())
+        recorded = requested(self._state, _moment(at_s), report, [Scrubbed(report.model, 0, ())])
         self._state = replay(recorded.events, self._state)
         self.run.events += [event for event in recorded.events if isinstance(event, RequestSent)]
         self._blocks, self._last_s = projection.blocks, at_s

@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 from contextfold.fold.project import project_at
-from contextfold.fold.service import reports
 from contextfold.fold.service.callers import Caller, Target, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.inbox import InboxFull
+from contextfold.fold.service.reports import HookReport
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
 
@@ -26,8 +26,6 @@ AGE_MAX_S = 1.0
 PER_SECOND_MIN = 5_000
 STEP_S = 0.01
 TEXT = '{{"command":"ls src/{}"}}\nREADME.md  src  tests'
-# The second name is the one of older versions, so that the same script can measure them.
-_REPORT = getattr(reports, "HookReport", None) or getattr(reports, "Report")  # noqa: B009
 
 
 def _service(folder: str) -> FoldService:
@@ -35,8 +33,8 @@ def _service(folder: str) -> FoldService:
     return FoldService(opened, standard_scrubber())
 
 
-def _report(target: Target, number: int) -> object:
-    return _REPORT(target, "claude-code", "Bash", TEXT.format(number), 8, False, f"call {number}")
+def _report(number: int) -> HookReport:
+    return HookReport("claude-code", "Bash", TEXT.format(number), 8, False, f"call {number}")
 
 
 async def _recorded(service: FoldService, target: Target) -> int:
@@ -54,7 +52,7 @@ async def flood(sessions: int) -> float:
             target = targets[number % sessions]
             while True:
                 try:
-                    service.reports.receive(target.key, [_report(target, number)])  # type: ignore[list-item]
+                    service.reports.receive(target, _report(number))
                     break
                 except InboxFull:
                     await asyncio.sleep(0.001)
@@ -77,7 +75,7 @@ async def oldest(rate: int) -> float:
         worst_s, recorded, begin_s = 0.0, 0, time.perf_counter()
         while (now := time.perf_counter()) - begin_s < PACED_S:
             while len(received_s) < (now - begin_s) * rate:
-                service.reports.receive(target.key, [_report(target, len(received_s))])  # type: ignore[list-item]
+                service.reports.receive(target, _report(len(received_s)))
                 received_s.append(now)
             await asyncio.sleep(STEP_S)
             recorded = len(received_s) - service.reports.waiting

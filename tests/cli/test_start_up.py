@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from contextfold.common.canonical import parse_json
-from contextfold.fold.ledger.sent_request import Sent
+from contextfold.fold.ledger.sent_request import RequestReport
+from contextfold.fold.messages import Receipt
 from tests.cli.fold.folds import PROJECT, StoreAgent
 from tests.support.daemon import Daemon
 
@@ -128,7 +129,7 @@ def test_commands_on_a_store_import_no_event_loop_and_no_scrub_rules(
 def test_the_status_of_a_known_model_imports_no_costly_module(tmp_path: Path) -> None:
     agent = StoreAgent(tmp_path / "state.db")
     agent.branch("Find the fault")
-    agent.sent(Sent("1", "anthropic", "us.anthropic.claude-opus-4-5", 9, 9, 0, None, "", (), (), None))
+    agent.sent(RequestReport("1", "anthropic", "us.anthropic.claude-opus-4-5", Receipt(9, 9)))
     loaded = modules(tmp_path, "fold", "status", "--project", PROJECT, "--store", tmp_path / "state.db")
     assert "contextfold.fold.model_catalog" in loaded
     assert not COSTLY & loaded

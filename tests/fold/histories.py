@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from contextfold.errors import FoldError
 from contextfold.fold.events import Event
 from contextfold.fold.ledger.provider_counts import requested
-from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share
+from contextfold.fold.ledger.sent_request import FoldSeen, RequestReport, Share
 from contextfold.fold.session import EMPTY, SessionLimits, State, apply, replay
 from contextfold.fold.verbs import RecordedOperation
 from tests.fold import verb_functions
+from tests.support.receipts import receipt_of
 
 LIMITS = SessionLimits(context_tokens=1_000, depth=3, branches=12)
 
@@ -108,9 +109,9 @@ def _sent(state: State, step: Step, number: int, branch_id: str) -> list[Event]:
     """The events of a request with the open threads, sometimes with one that is not open, and a fold."""
     threads = [None, *state.path, *([branch_id] if step.flag and branch_id not in state.path else [])]
     shares = tuple(Share(thread, step.tokens, step.pick, (f"m{number}",)) for thread in threads)
-    sent = Sent(f"r{number}", "anthropic", "m", 900, 500, 2, 1, "", (FoldSeen(branch_id, 400, 100),), shares, None)
-    texts = [[PlainText(text) for text in share.texts] for share in shares]
-    return list(requested(state, timestamp(number), sent, call_id=sent.id, model=sent.model, texts=texts).events)
+    receipt = receipt_of(900, 500, FoldSeen(branch_id, 400, 100), turns_dropped=2, first_changed=1)
+    report = RequestReport(f"r{number}", "anthropic", "m", receipt, shares=shares)
+    return list(requested(state, timestamp(number), report, [PlainText(text) for text in report.texts]).events)
 
 
 def log_of(steps: list[Step]) -> list[Event]:

@@ -21,7 +21,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from contextfold.errors import FoldError, StoreUnavailable
 from contextfold.fold.events import Event
-from contextfold.fold.ledger.sent_request import Sent, Share
+from contextfold.fold.ledger.sent_request import RequestReport, Share
+from contextfold.fold.messages import Receipt
 from contextfold.fold.ports.store import Commit, CommitReceipt, SessionKey, Store
 from contextfold.fold.project import project_at
 from contextfold.fold.service.callers import Caller, Target
@@ -196,7 +197,7 @@ class Histories(RuleBasedStateMachine):
     def sent(self, which: int, fault: str, repeat: bool, levels: list[int]) -> None:
         """A request to a model gives every open thread at least this size. Reported by two daemons, it counts once."""
         shares = tuple(Share(*each, 0) for each in zip([None, *self.model.path], levels, strict=False))
-        sent = Sent(self.new_id("sent"), "anthropic", "m", 9, 9, 0, None, "", (), shares, None)
+        sent = RequestReport(self.new_id("sent"), "anthropic", "m", Receipt(9, 9), shares=shares)
         self.store.fault = fault
         self.runner.run(self.report_sent(self.services[which], sent))
         if repeat:
@@ -204,8 +205,8 @@ class Histories(RuleBasedStateMachine):
         self.store.fault = ""
         self.model.raise_to(levels)
 
-    async def report_sent(self, service: FoldService, sent: Sent) -> None:
-        service.sent(Target(KEY, PROJECT, None), sent)
+    async def report_sent(self, service: FoldService, sent: RequestReport) -> None:
+        service.reports.receive(Target(KEY, PROJECT, None), sent)
         await service.reports.settled(KEY)
 
     @rule(which=st.integers(0, 1), fault=faults, repeat=st.booleans(), size=st.integers(0, 300), pick=st.integers(0, 9))

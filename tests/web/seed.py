@@ -14,13 +14,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Usage
+from contextfold.fold.ledger.sent_request import FoldSeen, RequestReport, Usage
 from contextfold.fold.project import project_at
 from contextfold.fold.service.callers import Caller, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.tool_arguments import branch_request, record_request, return_request, rollback_request
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
+from tests.support.receipts import receipt_of
 
 # This many sessions are written at a time, because the store combines concurrent commits.
 AT_ONCE = 64
@@ -85,11 +86,9 @@ class ModelConversation:
         usage = Usage(12, self._cached, size - self._cached, 350)
         size_without_folding = size + sum(fold.tokens for fold in self._folds)
         turns, first = 3 * len(self._folds), 4 if self._folds else None
-        folds = tuple(self._folds)
-        sent = Sent(
-            f"r{self._requests}", "anthropic", "a-model", size_without_folding, size, turns, first, "", folds, (), usage
-        )
-        self._service.sent(self._target, sent)
+        receipt = receipt_of(size_without_folding, size, *self._folds, turns_dropped=turns, first_changed=first)
+        report = RequestReport(f"r{self._requests}", "anthropic", "a-model", receipt, usage)
+        self._service.reports.receive(self._target, report)
         await self._service.reports.settled(self._target.key)
         self._cached = size
 

@@ -103,8 +103,8 @@ class HookEndpoints:
         if not dones:
             self._metrics.hook_report(host, "tied" if observed.session_id else "ignored")
         try:
-            reports = [self._report(host, target, done, self._models.get(*who) or "") for done in dones]
-            self._fold.reports.receive(target.key, reports)
+            reports = [self._report(host, done, self._models.get(*who) or "") for done in dones]
+            self._fold.reports.receive(target, *reports)
         except InboxFull:
             self._metrics.hook_report(host, "full")
             message = "Too many reports are waiting to be recorded; this one was not taken."
@@ -127,12 +127,10 @@ class HookEndpoints:
         self._beginning.put(False, *who)
         return await self._fold.recalls.memory_line(target.key, observed.done.content)
 
-    def _report(self, host: str, target: Target, done: HookOperation, model: str) -> HookReport:
+    def _report(self, host: str, done: HookOperation, model: str) -> HookReport:
         tokens = self._fold.count(done.content) if done.tokens is None else done.tokens
         grown, left = (0, tokens) if done.compacts else (tokens, None)
-        return HookReport(
-            target, host, done.type, done.content, grown, done.failed, done.call_id, left, done.by_user, model
-        )
+        return HookReport(host, done.type, done.content, grown, done.failed, done.call_id, left, done.by_user, model)
 
     async def close(self) -> None:
         for search in self._searches:
@@ -177,13 +175,12 @@ class HookEndpoints:
 
     async def _search(self, who: tuple[str, str, str | None], session_id: str) -> None:
         try:
-            key = await self._fold.store.find(who[0], session_id)
-            state = await self._fold.sessions.look(key) if key else None
+            target = await self._fold.find_target(who[0], session_id)
         except FoldError:
             # The next call of our tools names the session again.
             return
-        if key is not None and state is not None:
-            self._ties.put(Target(key, state.project_path, state.name), *who)
+        if target is not None:
+            self._ties.put(target, *who)
 
     def _by_folder(self, owner: str, observed: HookEvent, folder: str) -> Target:
         project = project_at(folder)

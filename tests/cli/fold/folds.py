@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from contextfold.fold.ledger.sent_request import Sent
+from contextfold.fold.ledger.sent_request import RequestReport
 from contextfold.fold.project import project_at
 from contextfold.fold.service.callers import Caller, target_of
 from contextfold.fold.service.fold_service import FoldService
@@ -64,12 +64,12 @@ class StoreAgent:
         request = rollback_request(self._with(branch_id=branch_id))
         self._answer(lambda service: service.rollback(self._caller, request))
 
-    def sent(self, sent: Sent) -> None:
+    def sent(self, sent: RequestReport) -> None:
         """Records a request to a model, as the proxy does."""
         target = target_of(self._caller, project_at(self._project))
 
         async def record_sent(service: FoldService) -> None:
-            service.sent(target, sent)
+            service.reports.receive(target, sent)
             await service.reports.settled(target.key)
 
         self._run(record_sent)

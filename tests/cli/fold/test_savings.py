@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share, Usage
+from contextfold.fold.ledger.sent_request import FoldSeen, RequestReport, Share, Usage
 from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.cli.fold.folds import PROJECT, StoreAgent, on_terminal, without_colours
 from tests.support.clauses import covers
 from tests.support.machine import Call
+from tests.support.receipts import receipt_of
 
 KNOWN_SECRET = "ghp_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
 SHAPE = [
@@ -27,12 +28,11 @@ SHAPE = [
 
 def sent(
     number: int, tokens: int, usage: Usage | None, *folds: FoldSeen, dropped: int = 0, reason: str = "", **shares: Any
-) -> Sent:
+) -> RequestReport:
     thread = Share(shares.get("branch_id"), tokens, len(shares.get("texts", ())), shares.get("texts", ()))
     main = () if thread.branch_id is None else (Share(None, 0, 0),)
-    return Sent(
-        f"r{number}", "anthropic", "a-model", tokens + dropped, tokens, 0, None, reason, folds, (*main, thread), usage
-    )
+    receipt = receipt_of(tokens + dropped, tokens, *folds, reason=reason)
+    return RequestReport(f"r{number}", "anthropic", "a-model", receipt, usage, (*main, thread))
 
 
 class LedgerStore(NamedTuple):

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share
+from contextfold.fold.ledger.sent_request import FoldSeen, RequestReport, Share
 from tests.cli.fold.folds import PROJECT, StoreAgent, Terminal, without_colours
 from tests.serve.reporting import HookedAgent
 from tests.support.daemon import Daemon, HttpAgent
 from tests.support.machine import COMMAND
+from tests.support.receipts import receipt_of
 
 PATIENCE_S = 60
 
@@ -73,7 +74,8 @@ def test_a_request_to_a_model_is_an_event(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     fold = FoldSeen("br_" + "a1" * 8, 300, 80)
     share = Share(None, 100, 1, ("hello",))
-    StoreAgent(path).sent(Sent("r1", "anthropic", "a-model", 400, 100, 4, 2, "roles", (fold,), (share,), None))
+    receipt = receipt_of(400, 100, fold, turns_dropped=4, first_changed=2, reason="roles")
+    StoreAgent(path).sent(RequestReport("r1", "anthropic", "a-model", receipt, shares=(share,)))
     tail = Tail(path, "--since-start", "--project", PROJECT)
     lines = [tail.line().split(maxsplit=4) for _ in range(3)]
     assert [line[1] for line in lines] == ["session.started", "operation.completed", "request.sent"]

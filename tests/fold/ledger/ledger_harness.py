@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from contextfold.fold.events import Event, RequestSent
-from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share, Usage
+from contextfold.fold.ledger.sent_request import FoldSeen, RequestReport, Share, Usage
 from contextfold.fold.ports.store import Store
 from contextfold.fold.project import project_at
 from contextfold.fold.service.activity import Activity
@@ -18,6 +18,7 @@ from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.tool_arguments import branch_request, expand_request, look_request, record_request, return_request
 from contextfold.scrub.standard import standard_scrubber
 from tests.contract.stores import Run
+from tests.support.receipts import receipt_of
 
 ME = Caller("local")
 PROJECT = {"project_path": "/work/app"}
@@ -33,20 +34,12 @@ def main_share(tokens: int, *texts: str, messages: int | None = None) -> Share:
 
 def sent_request(
     number: int, *shares: Share, usage: Usage | None = None, folds: Sequence[FoldSeen] = (), **more: Any
-) -> Sent:
+) -> RequestReport:
     after = sum(share.tokens for share in shares)
-    members: dict[str, Any] = {"turns_dropped": 0, "first_changed": None, "reason": "", "model": "a-model", **more}
     before = after + sum(fold.tokens for fold in folds)
-    return Sent(
-        id=f"request {number}",
-        api="anthropic",
-        tokens_before=before,
-        tokens_after=after,
-        folds=tuple(folds),
-        shares=shares,
-        usage=usage,
-        **members,
-    )
+    figures = {name: more.pop(name) for name in ("turns_dropped", "first_changed", "reason") if name in more}
+    receipt, model = receipt_of(before, after, *folds, **figures), more.pop("model", "a-model")
+    return RequestReport(f"request {number}", "anthropic", model, receipt, usage, shares, **more)
 
 
 class LedgerHarness:

@@ -6,7 +6,7 @@ import json
 
 from contextfold.fold.ledger.provider_counts import EVENT_FOLDS_MAX
 from contextfold.fold.ledger.sent_request import FoldSeen, Share, Usage
-from contextfold.fold.service.reports import REQUEST_CHARACTERS_MAX, HookReport
+from contextfold.fold.service.reports import HookReport
 from contextfold.fold.tool_arguments import rollback_request
 from tests.contract.stores import run
 from tests.fold.ledger.ledger_harness import (
@@ -33,9 +33,9 @@ class TestArchive:
         async def act(harness: LedgerHarness) -> None:
             branch_id = await harness.branch()
             first = (main_share(10, "m1"), Share(branch_id, 10, 2, ("b1", f"key {SECRET}")))
-            harness.service.sent(TARGET, sent_request(1, *first))
+            harness.service.reports.receive(TARGET, sent_request(1, *first))
             second = (main_share(10, "m1"), Share(branch_id, 10, 3, ("b1", f"key {SECRET}", "b3")))
-            harness.service.sent(TARGET, sent_request(2, *second))
+            harness.service.reports.receive(TARGET, sent_request(2, *second))
             await harness.fold()
             texts = [entry["text"] for entry in await harness.expanded(branch_id) if entry["kind"] == "operation"]
             assert texts[0].startswith("b1\nkey [REDACTED:")
@@ -49,12 +49,14 @@ class TestArchive:
         async def act(harness: LedgerHarness) -> None:
             assert harness.service.messages_known(KEY) == {None: 0}
             branch_id = await harness.branch()
-            harness.service.sent(TARGET, sent_request(1, main_share(10, "m1", "m2"), Share(branch_id, 10, 1, ("b1",))))
+            harness.service.reports.receive(
+                TARGET, sent_request(1, main_share(10, "m1", "m2"), Share(branch_id, 10, 1, ("b1",)))
+            )
             assert harness.service.messages_known(KEY) == {None: 2, branch_id: 1}
             await harness.service.reports.settled(KEY)
             assert harness.service.messages_known(KEY) == {None: 2, branch_id: 1}
             newer = (main_share(10, "m3", messages=3), Share(branch_id, 10, 1))
-            harness.service.sent(TARGET, sent_request(2, *newer))
+            harness.service.reports.receive(TARGET, sent_request(2, *newer))
             assert await harness.main_texts() == ["m1\nm2", "m3"]
             await harness.fold()
             assert harness.service.messages_known(KEY) == {None: 3}
@@ -63,35 +65,34 @@ class TestArchive:
 
     def test_a_list_that_became_shorter_is_not_stored_again(self, run_harness: RunHarness) -> None:
         async def act(harness: LedgerHarness) -> None:
-            harness.service.sent(TARGET, sent_request(1, main_share(10, "m1", "m2", "m3")))
-            harness.service.sent(TARGET, sent_request(2, main_share(10, "a title for this")))
-            harness.service.sent(TARGET, sent_request(3, main_share(10, "m1", "m2", "m3", "m4")))
+            harness.service.reports.receive(TARGET, sent_request(1, main_share(10, "m1", "m2", "m3")))
+            harness.service.reports.receive(TARGET, sent_request(2, main_share(10, "a title for this")))
+            harness.service.reports.receive(TARGET, sent_request(3, main_share(10, "m1", "m2", "m3", "m4")))
             assert await harness.main_texts() == ["m1\nm2\nm3", "m4"]
 
         run_harness(act)
 
     def test_the_text_of_a_hook_report_replaces_that_of_the_request(self, run_harness: RunHarness) -> None:
         async def act(harness: LedgerHarness) -> None:
-            report = HookReport(TARGET, "claude-code", "Bash", "by the hook", 10, failed=False, call_id="c1")
-            harness.service.reports.receive(KEY, [report])
-            harness.service.sent(TARGET, sent_request(1, main_share(500, "by the request")))
+            report = HookReport("claude-code", "Bash", "by the hook", 10, failed=False, call_id="c1")
+            harness.service.reports.receive(TARGET, report)
+            harness.service.reports.receive(TARGET, sent_request(1, main_share(500, "by the request")))
             assert await harness.main_texts() == ["by the hook", ""]
             assert (await harness.figures())["main_thread"] == 500
             assert harness.service.messages_known(KEY) == {None: 1}
 
         run_harness(act)
 
-    def test_only_the_last_messages_of_a_long_request_are_stored_with_a_note(self, run_harness: RunHarness) -> None:
+    def test_a_note_says_how_many_messages_of_a_long_request_are_not_stored(self, run_harness: RunHarness) -> None:
         async def act(harness: LedgerHarness) -> None:
-            long = "x" * (REQUEST_CHARACTERS_MAX // 2)
-            harness.service.sent(TARGET, sent_request(1, main_share(10, "first", long, long, "last")))
+            harness.service.reports.receive(TARGET, sent_request(1, main_share(10, "long", "last", messages=4)))
             await harness.service.reports.settled(KEY)
             trajectory = await harness.store.trajectory(
                 "local", KEY.project_hash, None, session_id=(await harness.service.look(KEY)).session_id or "", limit=9
             )
             assert trajectory is not None
             (entry,) = trajectory.entries
-            assert entry.text == f"[2 earlier messages were not handed over]\n{long}\nlast"
+            assert entry.text == "[2 earlier messages were not handed over]\nlong\nlast"
 
         run_harness(act)
 
@@ -99,14 +100,16 @@ class TestArchive:
         self, run_harness: RunHarness
     ) -> None:
         async def act(harness: LedgerHarness) -> None:
-            harness.service.sent(TARGET, sent_request(1, main_share(100, "m1")))
+            harness.service.reports.receive(TARGET, sent_request(1, main_share(100, "m1")))
             branch_id = await harness.branch()
-            harness.service.sent(TARGET, sent_request(2, main_share(100, "m1"), Share(branch_id, 50, 2, ("b1", "b2"))))
+            harness.service.reports.receive(
+                TARGET, sent_request(2, main_share(100, "m1"), Share(branch_id, 50, 2, ("b1", "b2")))
+            )
             await harness.fold()
             request = rollback_request({"branch_id": branch_id, **PROJECT})
             await harness.service.rollback(ME, request)
             assert harness.service.messages_known(KEY) == {None: 1, branch_id: 0}
-            harness.service.sent(
+            harness.service.reports.receive(
                 TARGET, sent_request(3, main_share(100, messages=1), Share(branch_id, 50, 1, ("b1 again",)))
             )
             entries = [entry for entry in await harness.expanded(branch_id) if entry["kind"] == "operation"]
@@ -123,7 +126,7 @@ class TestEvent:
     def test_the_event_has_the_figures_of_the_request(self, run_harness: RunHarness) -> None:
         async def act(harness: LedgerHarness) -> None:
             folds = (FoldSeen(HEX_ID, 400, 90),)
-            harness.service.sent(
+            harness.service.reports.receive(
                 TARGET,
                 sent_request(
                     1,
@@ -152,11 +155,11 @@ class TestEvent:
             branch_id = await harness.branch()
             await harness.fold()
             mine, others = FoldSeen(branch_id, 400, 90), FoldSeen(HEX_ID, 10, 5)
-            harness.service.sent(TARGET, sent_request(1, main_share(100), folds=[mine]))
-            harness.service.sent(TARGET, sent_request(2, main_share(100), folds=[mine, others]))
+            harness.service.reports.receive(TARGET, sent_request(1, main_share(100), folds=[mine]))
+            harness.service.reports.receive(TARGET, sent_request(2, main_share(100), folds=[mine, others]))
             await harness.service.reports.settled(KEY)
             harness.service = harness.another_service()
-            harness.service.sent(TARGET, sent_request(3, main_share(100), folds=[mine, others]))
+            harness.service.reports.receive(TARGET, sent_request(3, main_share(100), folds=[mine, others]))
             assert [event.folds for event in await harness.requests()] == [(mine,), (others,), ()]
 
         run_harness(act)
@@ -168,7 +171,7 @@ class TestEvent:
             foreign = [FoldSeen(f"br_{SECRET}", 1, 1), FoldSeen("", 1, 1)]
             many = [FoldSeen(f"br_{number:016x}", 1, number) for number in range(EVENT_FOLDS_MAX + 5)]
             for number in range(3):
-                harness.service.sent(TARGET, sent_request(number, main_share(100), folds=[*foreign, *many]))
+                harness.service.reports.receive(TARGET, sent_request(number, main_share(100), folds=[*foreign, *many]))
             counts = [len(event.folds) for event in await harness.requests()]
             assert counts == [EVENT_FOLDS_MAX, 5, 0]
 
@@ -176,7 +179,9 @@ class TestEvent:
 
     def test_absurd_figures_are_bounded(self, run_harness: RunHarness) -> None:
         async def act(harness: LedgerHarness) -> None:
-            harness.service.sent(TARGET, sent_request(1, main_share(100), usage=Usage(10**30, -5, 0, 10**30)))
+            harness.service.reports.receive(
+                TARGET, sent_request(1, main_share(100), usage=Usage(10**30, -5, 0, 10**30))
+            )
             (event,) = await harness.requests()
             assert (event.input_tokens, event.cache_read_tokens) == (10**9, 0)
             assert (await harness.figures())["main_thread"] == 10**9
@@ -185,7 +190,7 @@ class TestEvent:
 
     def test_a_session_may_begin_with_a_request(self, run_harness: RunHarness) -> None:
         async def act(harness: LedgerHarness) -> None:
-            harness.service.sent(TARGET, sent_request(1, main_share(100)))
+            harness.service.reports.receive(TARGET, sent_request(1, main_share(100)))
             assert [event.kind for event in await harness.log()] == [
                 "session.started",
                 "operation.completed",

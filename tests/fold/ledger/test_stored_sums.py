@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from contextfold.fold.ledger.savings import LedgerSums, sums_from
-from contextfold.fold.ledger.sent_request import Sent, Usage
+from contextfold.fold.ledger.sent_request import RequestReport, Usage
+from contextfold.fold.messages import Receipt
 from contextfold.fold.project import project_at
 from contextfold.fold.service.callers import Caller, target_of
 from contextfold.fold.service.fold_service import FoldService
@@ -36,7 +37,7 @@ def test_totals_still_include_ended_sessions() -> None:
         service = FoldService(MemoryStore(), standard_scrubber(), clock=lambda: now)
         target = target_of(Caller("local"), project_at(PROJECT))
         usage = Usage(12, 0, 900, 50)
-        service.sent(target, Sent("r1", "anthropic", "m", 1000, 1000, 0, None, "", (), (), usage))
+        service.reports.receive(target, RequestReport("r1", "anthropic", "m", Receipt(1000, 1000), usage))
         await service.reports.settled(target.key)
         overview = Overview(service)
         live = await overview.savings_by("local", "project")

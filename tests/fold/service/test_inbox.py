@@ -46,7 +46,7 @@ class RecordingWriter:
             raise error
         self.batches.append((batch.key, list(batch.items)))
 
-    def note_lost(self, items: Sequence[int], error: Exception | None) -> None:
+    def note_lost(self, _key: SessionKey, items: Sequence[int], error: Exception | None) -> None:
         self.lost.append((list(items), error))
 
     def items_of(self, key: SessionKey) -> list[int]:

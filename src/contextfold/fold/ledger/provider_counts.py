@@ -11,19 +11,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from contextfold.common.dataclass import dataclass, replace
+from contextfold.common.dataclass import dataclass
 from contextfold.common.record import Protocol
 from contextfold.fold.events import Event, OperationCompleted, RequestSent
-from contextfold.fold.ledger.sent_request import ESTIMATE_OFF_MAX, FoldSeen, Sent, Share, ThreadSeen, was_warm
+from contextfold.fold.ledger.sent_request import ESTIMATE_OFF_MAX, FoldSeen, RequestReport, Share, ThreadSeen, was_warm
+from contextfold.fold.project import hashed
 from contextfold.fold.session import Branch, State, Thread
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from contextfold.fold.messages.receipt import Fold
 
 # The type of the recorded operations, and the source of their figures.
 TYPE = "model_turns"
-SOURCE = "proxy"
+SOURCE = RequestReport.reporter
 # The limits on the folds in one event, after which the next request lists the others, and in a session.
 EVENT_FOLDS_MAX = 100
 SESSION_FOLDS_MAX = 10_000
 TOKENS_MAX = 1_000_000_000
+# This many digits of the hash of a report's id are stored; it is compared with only a few hundred others.
+CALL_ID_LENGTH = 16
 # The longest API name, reason and conversation id, and the longest name of a model.
 WORD_LENGTH_MAX = 64
 MODEL_LENGTH_MAX = 200
@@ -49,48 +56,55 @@ class RecordedRequest:
     texts: Sequence[tuple[int, str]] = ()
 
 
-def thread_levels(sent: Sent, *, with_answer: bool = True) -> list[int]:
+def thread_levels(report: RequestReport, *, with_answer: bool = True) -> list[int]:
     """The tokens of each thread: the provider's count in proportion to the estimates. The response is in the last.
 
     A file that is sent only by its name, or one with many pages, counts far more than its estimate. Its thread is not
     known, and a branch that got a part of it would seem to save that part when it folds. In this case the estimates are
     used.
     """
-    estimates = [share.tokens for share in sent.shares]
-    if sent.usage is None or not estimates:
+    estimates = [share.tokens for share in report.shares]
+    if report.usage is None or not estimates:
         return estimates
     weights = estimates if any(estimates) else [1] * len(estimates)
-    whole, prompt = sum(weights), sent.usage.prompt_tokens
+    whole, prompt = sum(weights), report.usage.prompt_tokens
     if len(weights) > 1 and prompt > ESTIMATE_OFF_MAX * whole:
         prompt = whole
     ends = [sum(weights[: position + 1]) * prompt // whole for position in range(len(weights))]
     levels = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
-    return [*levels[:-1], levels[-1] + sent.usage.output_tokens] if with_answer else levels
+    return [*levels[:-1], levels[-1] + report.usage.output_tokens] if with_answer else levels
 
 
-def requested(
-    state: State, at: str, sent: Sent, *, call_id: str, model: str, texts: Sequence[Sequence[MessageText]]
-) -> RecordedRequest:
-    """The events of a request, those of threads first; none if it is already recorded. `texts` has the shares'."""
+def call_id_of(given: str) -> str:
+    """The stored form of a report's id; empty if it has none."""
+    return hashed(given)[:CALL_ID_LENGTH] if given else ""
+
+
+def requested(state: State, at: str, report: RequestReport, scrubbed: Sequence[MessageText]) -> RecordedRequest:
+    """The events of a request, those of threads first; none if it is already recorded. `scrubbed` are its texts."""
+    call_id = call_id_of(report.id)
     if call_id in state.requests:
         return RecordedRequest()
+    model, *messages_left = scrubbed
     events: list[Event] = []
     operation_texts: list[tuple[int, str]] = []
     grown: list[ThreadSeen] = []
     done: set[str | None] = set()
     # Hooks report calls and texts, so they are not recorded again.
     has_hooks = bool(state.calls)
-    levels = thread_levels(sent, with_answer=not has_hooks)
-    unseen = _unseen_tokens(state, sent)
-    threads = [] if _is_outdated(state, sent) else zip(sent.shares, levels, texts, strict=True)
-    for share, level, messages in threads:
+    levels = thread_levels(report, with_answer=not has_hooks)
+    unseen = _unseen_tokens(state, report)
+    # After a compaction, the messages of an earlier request are no longer in the host's context.
+    is_outdated = report.compactions is not None and report.compactions < state.compactions
+    for share, level in zip(report.shares, levels, strict=True):
+        messages, messages_left = messages_left[: len(share.texts)], messages_left[len(share.texts) :]
         thread = _open_thread(state, share.branch_id)
-        if thread is None or share.branch_id in done:
+        if is_outdated or thread is None or share.branch_id in done:
             continue
         done.add(share.branch_id)
         new = [] if has_hooks else _new(share, thread, messages)
-        own = level - unseen if share is sent.shares[-1] else level
-        tokens = 0 if _is_known(share, thread, sent) else _bounded(own - thread.tokens)
+        own = level - unseen if share is report.shares[-1] else level
+        tokens = 0 if _is_known(share, thread, report) else _bounded(own - thread.tokens)
         if tokens or new:
             n = state.revision + len(events) + 1
             redactions = sum(message.redactions for message in new)
@@ -110,38 +124,35 @@ def requested(
             operation_texts.append((n, _joined(new, share.messages - thread.messages)))
         if share.messages > thread.messages:
             grown.append(ThreadSeen(share.branch_id, share.messages))
-    event = _event(sent, state.revision + len(events) + 1, at, call_id, model)
-    event = replace(event, folds=_new_folds(state, sent), threads=tuple(grown))
-    return RecordedRequest([*events, event], operation_texts)
-
-
-def _event(sent: Sent, n: int, at: str, call_id: str, model: str) -> RequestSent:
-    usage = sent.usage
-    return RequestSent(
-        n,
+    receipt, usage = report.receipt, report.usage
+    event = RequestSent(
+        state.revision + len(events) + 1,
         at,
-        sent.api[:WORD_LENGTH_MAX],
-        model[:MODEL_LENGTH_MAX],
-        _bounded(sent.tokens_before),
-        _bounded(sent.tokens_after),
-        _bounded(sent.turns_dropped),
-        sent.first_changed,
-        sent.reason[:WORD_LENGTH_MAX],
+        report.api[:WORD_LENGTH_MAX],
+        model.text[:MODEL_LENGTH_MAX],
+        _bounded(receipt.tokens_before),
+        _bounded(receipt.tokens_after),
+        _bounded(receipt.turns_dropped),
+        receipt.first_changed,
+        receipt.problem[:WORD_LENGTH_MAX],
         _bounded(usage.input_tokens) if usage else None,
         _bounded(usage.cache_read_tokens) if usage else None,
         _bounded(usage.cache_write_tokens) if usage else None,
         _bounded(usage.output_tokens) if usage else None,
         call_id,
+        folds=_new_folds(state, receipt.folds),
+        threads=tuple(grown),
         cache_write_1h_tokens=_bounded(usage.cache_write_1h_tokens) if usage else 0,
-        our_tokens=_bounded(sent.our_tokens),
-        our_output_tokens=_bounded(sent.our_output_tokens),
-        only_ours=sent.only_ours,
-        results_dropped=_bounded(sent.results_dropped),
-        kept_tokens=None if sent.kept_tokens is None else _bounded(sent.kept_tokens),
-        new_blocks=_bounded(sent.new_blocks),
-        conversation=sent.conversation[:WORD_LENGTH_MAX],
-        warm_after_s=_bounded(sent.lapsed_s) if was_warm(usage, sent.tokens_after, sent.opening_tokens) else 0,
+        our_tokens=_bounded(report.our_tokens),
+        our_output_tokens=_bounded(report.our_output_tokens),
+        only_ours=report.only_ours,
+        results_dropped=_bounded(receipt.results_left_out),
+        kept_tokens=None if report.kept_tokens is None else _bounded(report.kept_tokens),
+        new_blocks=_bounded(report.new_blocks),
+        conversation=report.conversation[:WORD_LENGTH_MAX],
+        warm_after_s=_bounded(report.lapsed_s) if was_warm(usage, receipt.tokens_after, report.opening_tokens) else 0,
     )
+    return RecordedRequest([*events, event], operation_texts)
 
 
 def _open_thread(state: State, branch_id: str | None) -> Thread | Branch | None:
@@ -151,23 +162,18 @@ def _open_thread(state: State, branch_id: str | None) -> Thread | Branch | None:
     return state.branches[branch_id] if branch_id in state.path else None
 
 
-def _is_known(share: Share, thread: Thread | Branch, sent: Sent) -> bool:
+def _is_known(share: Share, thread: Thread | Branch, report: RequestReport) -> bool:
     """Whether a branch is open in this thread and the thread has not grown since the last request.
 
     Its share still changes with the estimate of the branch, and that change would stay when the branch folds.
     """
-    return share is not sent.shares[-1] and 0 < share.messages <= thread.messages
+    return share is not report.shares[-1] and 0 < share.messages <= thread.messages
 
 
-def _unseen_tokens(state: State, sent: Sent) -> int:
+def _unseen_tokens(state: State, report: RequestReport) -> int:
     """The tokens of open branches that are not visible in the request."""
-    seen = {share.branch_id for share in sent.shares}
+    seen = {share.branch_id for share in report.shares}
     return sum(state.branches[open_id].tokens for open_id in state.path if open_id not in seen)
-
-
-def _is_outdated(state: State, sent: Sent) -> bool:
-    """Whether the host has compacted since, so that the messages of the request are no longer in its context."""
-    return sent.compactions is not None and sent.compactions < state.compactions
 
 
 def _new(share: Share, thread: Thread | Branch, messages: Sequence[MessageText]) -> Sequence[MessageText]:
@@ -184,11 +190,11 @@ def _joined(new: Sequence[MessageText], expected: int) -> str:
     return "\n".join([*gap, *(message.text for message in new)])
 
 
-def _new_folds(state: State, sent: Sent) -> tuple[FoldSeen, ...]:
+def _new_folds(state: State, folds: Sequence[Fold]) -> tuple[FoldSeen, ...]:
     room = min(EVENT_FOLDS_MAX, SESSION_FOLDS_MAX - len(state.folds_seen))
     new = {
         fold.branch_id: FoldSeen(fold.branch_id, _bounded(fold.tokens), _bounded(fold.kept_tokens))
-        for fold in sent.folds
+        for fold in folds
         if fold.branch_id not in state.folds_seen
         and (fold.branch_id in state.branches or _is_branch_id(fold.branch_id))
     }

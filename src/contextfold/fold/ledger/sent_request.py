@@ -7,6 +7,12 @@ from __future__ import annotations
 
 from contextfold.common.dataclass import dataclass
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import ClassVar
+
+    from contextfold.fold.messages.receipt import Receipt
+
 # Providers cache no shorter prefix, so reading fewer tokens from the cache is not significant.
 CACHEABLE_TOKENS = 1_024
 # The error of an estimate of a part of a prompt is at most one in this many.
@@ -75,20 +81,20 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """One answered request. `id` is unique, so a request that is reported twice is recorded once."""
+class RequestReport:
+    """An answered request that is not yet recorded. `id` is unique, so a repeated report is recorded once."""
+
+    # The name of the reporter, beside those of hosts.
+    reporter: ClassVar[str] = "proxy"
+    # The tokens by which the session certainly grows: the figures are first compared with the session's.
+    tokens: ClassVar[int] = 0
 
     id: str
     api: str
     model: str
-    tokens_before: int
-    tokens_after: int
-    turns_dropped: int
-    first_changed: int | None
-    reason: str
-    folds: tuple[FoldSeen, ...]
-    shares: tuple[Share, ...]
-    usage: Usage | None
+    receipt: Receipt
+    usage: Usage | None = None
+    shares: tuple[Share, ...] = ()
     # The number of the host's compactions at the time of the request, if it is known.
     compactions: int | None = None
     # The estimated tokens of our tools' definitions, calls and results in the agent's request.
@@ -96,9 +102,7 @@ class Sent:
     # The estimated tokens of our calls in the response, and whether it contained no other call and no text.
     our_output_tokens: int = 0
     only_ours: bool = False
-    # The number of old results that were replaced by a stub.
-    results_dropped: int = 0
-    # The estimated tokens before the first new change of this request, if `folds` does not have it.
+    # The estimated tokens before the first new change of this request, if the receipt's folds do not have it.
     kept_tokens: int | None = None
     # The number of new content blocks since the conversation's last request, or 0 if it is not known. A provider
     # searches only a limited number of blocks for a cached prefix.
@@ -109,3 +113,8 @@ class Sent:
     lapsed_s: int = 0
     # The estimated tokens before the model's first message. Other conversations may begin with the same tokens.
     opening_tokens: int = 0
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All texts that may contain secrets: the model's name, then those of the shares."""
+        return (self.model, *(text for share in self.shares for text in share.texts))

@@ -52,17 +52,22 @@ class Skipped:
 class Receipt:
     tokens_before: int
     tokens_after: int
-    messages_before: int
-    messages_after: int
-    turns_dropped: int
-    results_left_out: int
+    messages_before: int = 0
+    messages_after: int = 0
+    turns_dropped: int = 0
+    results_left_out: int = 0
     # The index of the first message that was changed or left out.
-    first_changed: int | None
+    first_changed: int | None = None
     # The outermost folds, in order.
-    folds: tuple[Fold, ...]
-    skipped: tuple[Skipped, ...]
+    folds: tuple[Fold, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
     # The reason why nothing could be folded, else the first reason in `skipped`, else OPEN_BRANCH or empty.
-    reason: str
+    reason: str = ""
+
+    @property
+    def problem(self) -> str:
+        """The reason, or empty if there is none but an open branch."""
+        return "" if self.reason == OPEN_BRANCH else self.reason
 
     def header_fields(self) -> dict[str, int | str | None]:
         return {
@@ -149,7 +154,7 @@ class Outcome:
 def untouched(weight: int, reason: str, *, messages: int = 0) -> Outcome:
     """The outcome for a list that was not walked."""
     tokens = tokens_of(weight)
-    receipt = Receipt(tokens, tokens, messages, messages, 0, 0, None, (), (), reason)
+    receipt = Receipt(tokens, tokens, messages, messages, reason=reason)
     return Outcome(receipt, (Span(None, tokens, tuple(range(messages))),))
 
 

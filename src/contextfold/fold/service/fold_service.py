@@ -19,7 +19,6 @@ from contextfold.fold.accounting import Health
 from contextfold.fold.advice import Advice
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event, timestamp
-from contextfold.fold.ledger.sent_request import Sent
 from contextfold.fold.paging import TrajectoryPage
 from contextfold.fold.ports.store import Operation, SessionKey, Store
 from contextfold.fold.project import Project, displayed, hashed
@@ -208,20 +207,19 @@ class FoldService(SessionReader):
 
     # ---- requests to models
 
-    def sent(self, target: Target, sent: Sent) -> None:
-        """Record a request to a model; it is written later. Raises InboxFull if there is no room."""
-        self.reports.receive_request(target, sent)
-
     def messages_known(self, key: SessionKey) -> Mapping[str | None, int]:
         """The number of messages of each open thread that are recorded or waiting. Does not read the store."""
-        state, waiting = self.sessions.last_known(key), self.reports.waiting_messages(key)
+        state, waiting = self.sessions.last_known(key), self.reports.waiting_for(key)
         known: dict[str | None, int] = {open_id: state.branches[open_id].messages for open_id in state.path}
         known[None] = state.main.messages
-        return {thread: max(known.get(thread, 0), waiting.get(thread, 0)) for thread in {**known, **waiting}}
+        for share in (share for report in waiting.requests for share in report.shares) if waiting else ():
+            known[share.branch_id] = max(known.get(share.branch_id, 0), share.messages)
+        return known
 
     def compactions_known(self, key: SessionKey) -> int:
         """The number of the host's compactions. Does not read the store."""
-        return self.sessions.last_known(key).compactions + self.reports.waiting_compactions(key)
+        waiting = self.reports.waiting_for(key)
+        return self.sessions.last_known(key).compactions + (waiting.compactions if waiting else 0)
 
     # ---- state and advice beside every result
 
@@ -243,9 +241,10 @@ class FoldService(SessionReader):
     def line(self, key: SessionKey) -> str:
         """Advice for an agent whose host has just sent a report. Does not read the store."""
         # During a compaction the new figures are not yet known. After a prompt of the user there is nothing to fold.
-        if self.reports.waiting_compactions(key) or self.reports.has_waiting_prompt(key):
+        waiting = self.reports.waiting_for(key)
+        if waiting and (waiting.compactions or waiting.prompts):
             return ""
-        return self.advise(self.sessions.last_known(key), self.reports.waiting_tokens(key))
+        return self.advise(self.sessions.last_known(key), waiting.tokens if waiting else 0)
 
     def advise(self, state: State, waiting_tokens: int = 0) -> str:
         """The advice for a session's state, in a line; empty if there is none, or it was given before."""
@@ -335,6 +334,15 @@ class FoldService(SessionReader):
         """The target of one of the latest sessions. Does not read the store."""
         target = self._addresses.get(session_id)
         return target if target and target.key.owner == owner else None
+
+    async def find_target(self, owner: str, session_id: str) -> Target | None:
+        """The target of a session of this owner, from the store if necessary; None if there is none."""
+        known = self.address(owner, session_id)
+        if known is not None:
+            return known
+        key = await self.store.find(owner, session_id)
+        state = await self.sessions.look(key) if key else None
+        return Target(key, state.project_path, state.name) if key is not None and state is not None else None
 
     def _remember(self, target: Target) -> None:
         session_id = self.sessions.last_known(target.key).session_id

@@ -77,7 +77,7 @@ class Inbox(Generic[Item]):
         self,
         write: Callable[[Batch[Item]], Awaitable[None]],
         *,
-        lost: Callable[[Sequence[Item], Exception | None], None],
+        lost: Callable[[SessionKey, Sequence[Item], Exception | None], None],
         unavailable: Callable[[bool], None] = lambda _is_unavailable: None,
         pause: Callable[[asyncio.Event, float], Awaitable[None]] | None = None,
     ) -> None:
@@ -158,9 +158,9 @@ class Inbox(Generic[Item]):
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-        left = [item for lane in self._lanes.values() for item, _ in lane.items]
-        if left:
-            self._lost(left, None)
+        for key, lane in self._lanes.items():
+            if lane.items:
+                self._lost(key, [item for item, _ in lane.items], None)
 
     def _check_room(self, owner: str, items: int, size_bytes: int) -> None:
         if (
@@ -219,7 +219,7 @@ class Inbox(Generic[Item]):
             except Exception as problem:
                 # A retry would not help, for example if a text cannot be scrubbed.
                 if len(batch.items) == 1:
-                    self._lost(batch.items, problem)
+                    self._lost(batch.key, batch.items, problem)
                 else:
                     for item in batch.items:
                         await self._deliver(Batch(batch.key, _new_id(), [item]), lane)

@@ -11,15 +11,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from contextfold.common.dataclass import dataclass, field, replace
+from contextfold.common.dataclass import dataclass, field
 from contextfold.common.record import Protocol
 from contextfold.fold import session
 from contextfold.fold.accounting import Health
 from contextfold.fold.events import Event
-from contextfold.fold.ledger.provider_counts import SOURCE, RecordedRequest, requested
-from contextfold.fold.ledger.sent_request import Sent, Share
+from contextfold.fold.ledger.provider_counts import MessageText, RecordedRequest, call_id_of, requested
+from contextfold.fold.ledger.sent_request import RequestReport
 from contextfold.fold.ports.store import Operation, SessionKey
-from contextfold.fold.project import hashed
 from contextfold.fold.service.activity import Activity
 from contextfold.fold.service.callers import Target
 from contextfold.fold.service.inbox import Batch, Inbox
@@ -28,25 +27,16 @@ from contextfold.fold.session import State
 from contextfold.fold.tool_results import Shape
 from contextfold.fold.verbs import RecordedOperation, RecordOperations, Verb
 
-# The sources of the figures of a hook report and of a request.
+# The source of the figures of a hook report.
 HOOK = "hook"
-PROXY = SOURCE
 # The outcomes of a report.
 RECORDED, REPEATED, LOST = "recorded", "repeated", "lost"
-# This many digits of a hash are stored; it is compared with only a few hundred others.
-CALL_ID_LENGTH = 16
 CHARACTER_BYTES_MAX = 4
 # Closing waits at most this long for received reports.
 CLOSE_TIMEOUT_S = 5.0
-# At most this many characters of one request's messages are archived, the latest ones.
-REQUEST_CHARACTERS_MAX = 8 << 20
 
 
-class ScrubbedText(Protocol):
-    @property
-    def text(self) -> str: ...
-    @property
-    def redactions(self) -> int: ...
+class ScrubbedText(MessageText, Protocol):
     @property
     def rules(self) -> tuple[str, ...]: ...
 
@@ -61,33 +51,15 @@ class CommitVerb(Protocol):
     ) -> VerbOutcome: ...
 
 
-class Received(Protocol):
-    """A report or a request that is not yet recorded."""
-
-    @property
-    def target(self) -> Target: ...
-    @property
-    def reporter(self) -> str:
-        """The name of the host, or of the proxy for a request."""
-
-    @property
-    def tokens(self) -> int:
-        """The number of tokens by which the session's figures will certainly grow."""
-
-    @property
-    def texts(self) -> Sequence[str]:
-        """All texts that may contain secrets."""
-
-
 @dataclass(frozen=True, slots=True)
 class HookReport:
     """An operation that a host has reported."""
 
-    target: Target
     # The host's name.
     reporter: str
     type: str
     content: str
+    # The tokens by which the session's figures will certainly grow.
     tokens: int
     failed: bool
     # Empty if repeated reports cannot be recognised.
@@ -99,6 +71,7 @@ class HookReport:
 
     @property
     def texts(self) -> Sequence[str]:
+        """All texts that may contain secrets."""
         return (self.type, self.content, self.model) if self.model else (self.type, self.content)
 
     def operation(self, scrubbed: Sequence[ScrubbedText]) -> RecordedOperation:
@@ -110,7 +83,7 @@ class HookReport:
             failed=self.failed,
             redactions=kind.redactions + content.redactions,
             text=content.text,
-            call_id=_call_id(self.call_id),
+            call_id=call_id_of(self.call_id),
             compacts=self.left_tokens is not None,
             by_user=self.by_user,
             model=scrubbed[2].text if self.model else "",
@@ -118,26 +91,8 @@ class HookReport:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class RequestReport:
-    """A request to a model that was answered."""
-
-    target: Target
-    sent: Sent
-    reporter: str = PROXY
-    # The figures are first compared with the session's, so their growth is not known yet.
-    tokens: int = 0
-
-    @property
-    def texts(self) -> Sequence[str]:
-        return (self.sent.model, *(text for share in self.sent.shares for text in share.texts))
-
-    def decided(self, state: State, at: str, scrubbed: Sequence[ScrubbedText]) -> RecordedRequest:
-        """The events to commit, with the scrubbed texts; none if the log already has the request."""
-        model, *rest = scrubbed
-        messages = iter(rest)
-        texts = [[next(messages) for _ in share.texts] for share in self.sent.shares]
-        return requested(state, at, self.sent, call_id=_call_id(self.sent.id), model=model.text, texts=texts)
+# What is received and not yet recorded.
+Received = HookReport | RequestReport
 
 
 class RecordReports:
@@ -174,7 +129,7 @@ class RecordReports:
             recorded = _recorded(run, state, at)
             state = session.replayed_draft(recorded.events, state)
             assert isinstance(one, RequestReport), "every other report has an operation"
-            request = one.decided(state, at, self._scrubbed[index])
+            request = requested(state, at, one, self._scrubbed[index])
             state = session.replayed_draft(request.events, state)
             if request.events:
                 self.new.add(index)
@@ -194,24 +149,25 @@ class RecordReports:
 
 
 @dataclass(slots=True)
-class _WaitingSums:
-    """The sums over the waiting reports of one session."""
+class WaitingSums:
+    """The sums over the waiting reports of one session, and the target of the first, which may begin the session."""
 
+    target: Target
     count: int = 0
     tokens: int = 0
     compactions: int = 0
     prompts: int = 0
-    requests: list[Sent] = field(default_factory=list)
+    requests: list[RequestReport] = field(default_factory=list)
 
     def add(self, one: Received) -> None:
         self._change(one, 1)
         if isinstance(one, RequestReport):
-            self.requests.append(one.sent)
+            self.requests.append(one)
 
     def remove(self, one: Received) -> None:
         self._change(one, -1)
         if isinstance(one, RequestReport):
-            self.requests.remove(one.sent)
+            self.requests.remove(one)
 
     def _change(self, one: Received, sign: int) -> None:
         self.count += sign
@@ -228,7 +184,7 @@ class Reports:
             self._write, lost=self._lost, unavailable=lambda waits: note(Activity(reports_wait=waits))
         )
         # The waiting reports by session.
-        self._sessions: dict[SessionKey, _WaitingSums] = {}
+        self._sessions: dict[SessionKey, WaitingSums] = {}
 
     @property
     def waiting(self) -> int:
@@ -239,40 +195,19 @@ class Reports:
         """Whether the store is unavailable for some of what waits."""
         return self._inbox.is_unavailable
 
-    def receive(self, key: SessionKey, received: Sequence[Received]) -> None:
+    def receive(self, target: Target, *received: Received) -> None:
         """Accept reports of a session; they are recorded later. Raises InboxFull and accepts none if it is full."""
+        key = target.key
         self._inbox.put(key, received, [CHARACTER_BYTES_MAX * sum(map(len, one.texts)) for one in received])
-        sums = self._sessions.get(key)
-        if sums is None:
-            sums = self._sessions[key] = _WaitingSums()
         for one in received:
+            sums = self._sessions.get(key)
+            if sums is None:
+                sums = self._sessions[key] = WaitingSums(target)
             sums.add(one)
 
-    def receive_request(self, target: Target, sent: Sent) -> None:
-        """Accept a request, with the latest texts of its messages that fit."""
-        self.receive(target.key, [RequestReport(target, replace(sent, shares=_bounded(sent.shares)))])
-
-    def waiting_tokens(self, key: SessionKey) -> int:
-        """The tokens that are not yet in a session's figures."""
-        return self._waiting_of(key).tokens
-
-    def waiting_compactions(self, key: SessionKey) -> int:
-        """The number of compactions that are not yet in a session's figures."""
-        return self._waiting_of(key).compactions
-
-    def has_waiting_prompt(self, key: SessionKey) -> bool:
-        """Whether there is a prompt of the user that is not yet recorded."""
-        return self._waiting_of(key).prompts > 0
-
-    def waiting_messages(self, key: SessionKey) -> Mapping[str | None, int]:
-        """The number of messages of each thread in requests that are not yet recorded."""
-        counts: dict[str | None, int] = {}
-        for share in (share for sent in self._waiting_of(key).requests for share in sent.shares):
-            counts[share.branch_id] = max(counts.get(share.branch_id, 0), share.messages)
-        return counts
-
-    def _waiting_of(self, key: SessionKey) -> _WaitingSums:
-        return self._sessions.get(key) or _WaitingSums()
+    def waiting_for(self, key: SessionKey) -> WaitingSums | None:
+        """The sums over what is not yet in a session's figures; None if nothing waits."""
+        return self._sessions.get(key)
 
     async def settled(self, key: SessionKey) -> None:
         """Wait until everything that was received for this session before is recorded."""
@@ -292,22 +227,22 @@ class Reports:
         clean = dict(zip(distinct, await self._scrub(*distinct), strict=True))
         verb = RecordReports(batch.id, received, [[clean[text] for text in one.texts] for one in received])
         # With an operation id, a retry after a lost response does not record the batch twice.
-        await self._commit(received[0].target, verb, Operation(batch.id, batch.id), is_retry=batch.is_retry)
+        target = self._sessions[batch.key].target
+        await self._commit(target, verb, Operation(batch.id, batch.id), is_retry=batch.is_retry)
         written = [RECORDED if index in verb.new else REPEATED for index in range(len(received))]
         outcomes = Counter((one.reporter, outcome) for one, outcome in zip(received, written, strict=True))
-        self._settle(received)
+        self._settle(batch.key, received)
         self._note(Activity(reports=outcomes, reports_took_s=time.monotonic() - started_s))
 
-    def _settle(self, received: Sequence[Received]) -> None:
+    def _settle(self, key: SessionKey, received: Sequence[Received]) -> None:
+        sums = self._sessions[key]
         for one in received:
-            key = one.target.key
-            sums = self._sessions[key]
             sums.remove(one)
-            if not sums.count:
-                del self._sessions[key]
+        if not sums.count:
+            del self._sessions[key]
 
-    def _lost(self, received: Sequence[Received], problem: Exception | None) -> None:
-        self._settle(received)
+    def _lost(self, key: SessionKey, received: Sequence[Received], problem: Exception | None) -> None:
+        self._settle(key, received)
         outcomes = Counter((one.reporter, LOST) for one in received)
         self._note(Activity(reports=outcomes, reports_failed=problem))
 
@@ -316,20 +251,3 @@ def _recorded(operations: Sequence[RecordedOperation], state: State, at: str) ->
     verb = RecordOperations(tuple(operations))
     events = verb.decide(state, at)
     return RecordedRequest(events, list(verb.texts(events).items()))
-
-
-def _call_id(given: str) -> str:
-    return hashed(given)[:CALL_ID_LENGTH] if given else ""
-
-
-def _bounded(shares: Sequence[Share]) -> tuple[Share, ...]:
-    """The latest texts of each thread within the limit, those of the innermost thread first."""
-    room = REQUEST_CHARACTERS_MAX
-    bounded: list[Share] = []
-    for share in reversed(shares):
-        first = len(share.texts)
-        while first and len(share.texts[first - 1]) <= room:
-            first -= 1
-            room -= len(share.texts[first])
-        bounded.append(replace(share, texts=share.texts[first:]))
-    return tuple(reversed(bounded))

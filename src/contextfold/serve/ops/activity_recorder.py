@@ -13,8 +13,9 @@ from contextfold.fold.events import (
     SessionStarted,
     WorkFolded,
 )
+from contextfold.fold.ledger.sent_request import RequestReport
 from contextfold.fold.service.activity import Activity
-from contextfold.fold.service.reports import LOST, PROXY
+from contextfold.fold.service.reports import LOST
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.ops.tracing import Tracer
@@ -66,7 +67,7 @@ class ActivityRecorder:
     def _count_reports(self, activity: Activity) -> None:
         for (host, outcome), times in activity.reports.items():
             # The proxy counts its requests itself.
-            if host != PROXY:
+            if host != RequestReport.reporter:
                 self._metrics.hook_report(host, outcome, times)
             if outcome == LOST:
                 problem = activity.reports_failed

@@ -23,20 +23,20 @@ from urllib.parse import unquote_to_bytes
 from starlette.routing import Route
 
 from contextfold.fold import messages
-from contextfold.fold.ledger.sent_request import Sent, was_warm
+from contextfold.fold.ledger.sent_request import RequestReport, was_warm
+from contextfold.fold.messages import Format
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.stored_results import LeftOutResultsInStore
 from contextfold.serve.http.exchange import AS_IT_CAME, ClientGone, Headers, Receive, Scope, Send
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import Metrics
-from contextfold.serve.proxy.forwarding import REASONS, ProxiedCall, ProxiedRequest, RequestFolding, ResultFolding
+from contextfold.serve.proxy.forwarding import REASONS, ProxiedRequest, RequestFolding, ResultFolding
 from contextfold.serve.proxy.response_reader import ResponseReader
 from contextfold.serve.proxy.session_reports import HostSessions, SessionReports
 from contextfold.serve.proxy.upstream import TIMEOUT, Provider, UpstreamFailed, UpstreamResponse
 from contextfold.serve.request_error import RequestError, busy
 from contextfold.settings import ProxySettings
 
-ANTHROPIC_PATH, OPENAI_PATH, GEMINI_PATH = "/proxy/anthropic/", "/proxy/openai/v1/", "/proxy/gemini/"
 FOLD_HEADER = b"x-context-fold"
 # The time for a whole request and its response.
 EXCHANGE_S = 3600.0
@@ -44,9 +44,24 @@ EXCHANGE_S = 3600.0
 DECODED_TIMES = 4
 OK_LEAST, OK_MOST = 200, 299
 
-_GEMINI_CALL = re.compile(
-    rb"v1[a-z0-9]{0,16}/models/([^/:]{1,256}):(generateContent|streamGenerateContent|countTokens)"
-)
+# For each provider, the prefix of its paths, and the format of the messages in a `POST` to the paths that are folded.
+# The groups of a pattern are the model, and what only a call has that counts tokens.
+_PATHS: Mapping[str, tuple[str, Mapping[re.Pattern[bytes], Format]]] = {
+    "anthropic": ("/proxy/anthropic/", {re.compile(rb"v1/messages(?P<count>/count_tokens)?"): "anthropic"}),
+    "openai": (
+        "/proxy/openai/v1/",
+        {re.compile(rb"chat/completions"): "openai-chat", re.compile(rb"responses"): "openai-responses"},
+    ),
+    "gemini": (
+        "/proxy/gemini/",
+        {
+            re.compile(
+                rb"v1[a-z0-9]{0,16}/models/(?P<model>[^/:]{1,256}):"
+                rb"(?:generateContent|streamGenerateContent|(?P<count>countTokens))"
+            ): "gemini"
+        },
+    ),
+}
 
 
 class Proxy:
@@ -76,11 +91,11 @@ class Proxy:
             clock=clock,
         )
         self._folding = RequestFolding(metrics, results)
-        self._endpoints = (
-            AnthropicEndpoint(Provider(settings.anthropic), self._folding, self._reports, metrics),
-            OpenAiEndpoint(Provider(settings.openai), self._folding, self._reports, metrics),
-            GeminiEndpoint(Provider(settings.gemini), self._folding, self._reports, metrics),
-        )
+        upstreams = {"anthropic": settings.anthropic, "openai": settings.openai, "gemini": settings.gemini}
+        self._endpoints = [
+            ProviderEndpoint(name, Provider(upstream), self._folding, self._reports, metrics)
+            for name, upstream in upstreams.items()
+        ]
 
     def routes(self) -> list[Route]:
         return [Route(f"{endpoint.prefix}{{path:path}}", endpoint=endpoint) for endpoint in self._endpoints]
@@ -93,17 +108,14 @@ class Proxy:
 
 
 class ProviderEndpoint:
-    name = ""
-    prefix = ""
-    # The calls that are folded, by the path of their `POST`.
-    calls: Mapping[bytes, ProxiedCall] = {}
+    """Forwards requests to one provider."""
 
-    def proxied_call(self, path: bytes) -> ProxiedCall | None:
-        """The call in a `POST` to this path; None if it is not folded."""
-        return self.calls.get(path)
-
-    def __init__(self, provider: Provider, folding: RequestFolding, reports: SessionReports, metrics: Metrics) -> None:
+    def __init__(
+        self, name: str, provider: Provider, folding: RequestFolding, reports: SessionReports, metrics: Metrics
+    ) -> None:
         self.provider, self._folding, self._reports, self._metrics = provider, folding, reports, metrics
+        self._name = name
+        self.prefix, self._folded_paths = _PATHS[name]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = _path_below(self.prefix, scope["raw_path"])
@@ -117,32 +129,30 @@ class ProviderEndpoint:
             )
         query = scope["query_string"]
         target = path + (b"?" + query if query else b"")
-        call = self.proxied_call(path) if scope["method"] == "POST" else None
         request = ProxiedRequest(scope, target, receive, self._folding.budget)
+        if scope["method"] == "POST":
+            for pattern, format in self._folded_paths.items():
+                if match := pattern.fullmatch(path):
+                    named = match.groupdict(b"")
+                    request.format = format
+                    request.model = named.get("model", b"").decode("latin-1")
+                    request.is_count = bool(named.get("count"))
         try:
             async with asyncio.timeout(EXCHANGE_S):
-                if call is None:
-                    await _while_client_stays(request, receive, self._exchange(request, send, None))
-                else:
-                    await self._fold_and_exchange(call, request, receive, send)
+                if request.format is not None:
+                    await self._folding.fold(request, request.format)
+                observer = ResponseObserver(request, self._reports)
+                try:
+                    await _while_client_stays(request, receive, self._exchange(request, send, observer))
+                finally:
+                    observer.close()
+                    self._folding.note(request)
         except TimeoutError:
             raise self._failure(UpstreamFailed(TIMEOUT, "Exchange"), has_begun=False) from None
-
-    async def _fold_and_exchange(
-        self, call: ProxiedCall, request: ProxiedRequest, receive: Receive, send: Send
-    ) -> None:
-        await self._folding.fold(call, request)
-        try:
-            observer = ResponseObserver(call, request, self._reports)
-            try:
-                await _while_client_stays(request, receive, self._exchange(request, send, observer))
-            finally:
-                observer.close()
-                self._folding.note(request)
         finally:
             request.release()
 
-    async def _exchange(self, request: ProxiedRequest, send: Send, observer: ResponseObserver | None) -> None:
+    async def _exchange(self, request: ProxiedRequest, send: Send, observer: ResponseObserver) -> None:
         try:
             response = await self.provider.ask(request.method, request.target, request.headers, request)
         except UpstreamFailed as failure:
@@ -150,14 +160,12 @@ class ProviderEndpoint:
         # An upstream may respond before it has read the whole request. Then it does not read the rest.
         request.is_read.set()
         try:
-            headers = observer.begin(response) if observer else response.headers
+            headers = observer.begin(response)
             await send({"type": "http.response.start", "status": response.status, "headers": headers, AS_IT_CAME: True})
             async for part in response.parts():
-                if observer:
-                    observer.feed(part)
+                observer.feed(part)
                 await send({"type": "http.response.body", "body": part, "more_body": True})
-            if observer:
-                observer.end()
+            observer.end()
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except UpstreamFailed as failure:
             raise self._failure(failure, has_begun=True) from None
@@ -167,87 +175,54 @@ class ProviderEndpoint:
     def _failure(self, failure: UpstreamFailed, *, has_begun: bool) -> RequestError:
         """The error for the client. If the response has begun, it is cut off and the client does not get the error."""
         kind = "cut" if has_begun else failure.kind
-        self._metrics.upstream_error(self.name, kind)
-        log("proxy.upstream_failed", "warning", upstream=self.name, kind=kind, exception=failure.exception)
+        self._metrics.upstream_error(self._name, kind)
+        log("proxy.upstream_failed", "warning", upstream=self._name, kind=kind, exception=failure.exception)
         match failure.kind:
             case "busy":
-                return busy(f"All connections to the {self.name} upstream are in use; try again in a second.")
+                return busy(f"All connections to the {self._name} upstream are in use; try again in a second.")
             case "timeout":
                 return RequestError(
-                    504, "upstream_timeout", f"The {self.name} upstream did not answer in time; try again."
+                    504, "upstream_timeout", f"The {self._name} upstream did not answer in time; try again."
                 )
             case "unreachable":
                 return RequestError(
                     502,
                     "upstream_unreachable",
-                    f"The {self.name} upstream cannot be reached from the daemon; check the network, or its setting "
-                    f"{self.name}_upstream.",
+                    f"The {self._name} upstream cannot be reached from the daemon; check the network, or its setting "
+                    f"{self._name}_upstream.",
                 )
         return RequestError(
             502,
             "upstream_broken",
-            f"The {self.name} upstream gave no answer that can be passed on, or hung up before it; try again.",
+            f"The {self._name} upstream gave no answer that can be passed on, or hung up before it; try again.",
         )
-
-
-class AnthropicEndpoint(ProviderEndpoint):
-    """Forwards to the Anthropic upstream; leaves folded work out of `POST v1/messages`."""
-
-    name = "anthropic"
-    prefix = ANTHROPIC_PATH
-    calls: Mapping[bytes, ProxiedCall] = {
-        b"v1/messages": ProxiedCall("anthropic"),
-        b"v1/messages/count_tokens": ProxiedCall("anthropic", is_count=True),
-    }
-
-
-class OpenAiEndpoint(ProviderEndpoint):
-    """Forwards to the OpenAI upstream; leaves folded work out of `POST chat/completions` and `responses`."""
-
-    name = "openai"
-    prefix = OPENAI_PATH
-    calls: Mapping[bytes, ProxiedCall] = {
-        b"chat/completions": ProxiedCall("openai-chat"),
-        b"responses": ProxiedCall("openai-responses"),
-    }
-
-
-class GeminiEndpoint(ProviderEndpoint):
-    """Forwards to the Gemini upstream; leaves folded work out of `POST` to a model's `generateContent`."""
-
-    name = "gemini"
-    prefix = GEMINI_PATH
-
-    def proxied_call(self, path: bytes) -> ProxiedCall | None:
-        match = _GEMINI_CALL.fullmatch(path)
-        if match is None:
-            return None
-        return ProxiedCall("gemini", match[1].decode("latin-1"), is_count=match[2] == b"countTokens")
 
 
 class ResponseObserver:
     """Reads the response while it is forwarded, and reports the request to its session at the end."""
 
-    def __init__(self, call: ProxiedCall, request: ProxiedRequest, reports: SessionReports) -> None:
-        self._api, self._request, self._reports = call.format, request, reports
-        self._our_tools = request.projection.our_tools if request.projection else frozenset[str]()
-        self._opening_tokens = request.projection.opening_tokens if request.projection else 0
+    def __init__(self, request: ProxiedRequest, reports: SessionReports) -> None:
+        self._request, self._reports = request, reports
         self._reader: ResponseReader | None = None
         self._left_bytes: int | None = None
-        self._preparing: asyncio.Task[Sent | None] | None = None
-        if request.projection is not None and call.is_count:
+        self._preparing: asyncio.Task[RequestReport | None] | None = None
+        projection = request.projection
+        self._our_tools = projection.our_tools if projection else frozenset[str]()
+        self._opening_tokens = projection.opening_tokens if projection else 0
+        if projection is not None and request.is_count:
             request.mark_reported(0)
-        elif request.projection is not None:
-            preparing = reports.prepare(call.format, request, request.projection)
-            self._preparing = asyncio.get_running_loop().create_task(preparing)
+        elif projection is not None:
+            self._preparing = asyncio.get_running_loop().create_task(reports.prepare(request, projection))
 
     def begin(self, response: UpstreamResponse) -> Headers:
-        """The response's headers, with those of the proxy."""
+        """The response's headers, with that of the proxy if the request was to be folded."""
+        if self._request.format is None:
+            return response.headers
         headers = [header for header in response.headers if header[0].lower() != FOLD_HEADER]
         if self._preparing is not None and OK_LEAST <= response.status <= OK_MOST:
             named = {name.lower(): value.decode("latin-1") for name, value in headers}
             content_type, encoding = named.get(b"content-type", ""), named.get(b"content-encoding", "identity")
-            self._reader = ResponseReader(self._api, content_type, encoding, self._our_tools)
+            self._reader = ResponseReader(self._request.format, content_type, encoding, self._our_tools)
             length = named.get(b"content-length", "")
             self._left_bytes = int(length) if length.isdecimal() else None
         receipt = json.dumps(self._request.receipt.header_fields(), separators=(",", ":"))

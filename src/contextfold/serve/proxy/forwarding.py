@@ -16,11 +16,10 @@ from functools import partial
 
 import httpx2
 
-from contextfold.common.dataclass import dataclass, replace
+from contextfold.common.dataclass import replace
 from contextfold.common.exception_location import place_of
 from contextfold.errors import ContextError
 from contextfold.fold.messages import (
-    OPEN_BRANCH,
     BodyProjection,
     CallOutcome,
     ColdSettings,
@@ -69,17 +68,6 @@ TOO_LARGE, BUSY, ENCODED, FAILED = "too_large", "busy", "encoded", "failed"
 REASONS = (TOO_LARGE, BUSY, ENCODED, FAILED)
 
 
-@dataclass(frozen=True, slots=True)
-class ProxiedCall:
-    """A call of an API whose list of messages is folded."""
-
-    format: Format
-    # The model, if the request's path names it.
-    model: str = ""
-    # Whether the provider only counts the tokens. Such a call leaves out no new results and is not recorded.
-    is_count: bool = False
-
-
 class ProxiedRequest(httpx2.AsyncByteStream):
     """A request from its arrival to the end of its response.
 
@@ -89,6 +77,12 @@ class ProxiedRequest(httpx2.AsyncByteStream):
     """
 
     def __init__(self, scope: Scope, target: bytes, receive: Receive, budget: ByteBudget) -> None:
+        # The format of the messages; None if the request is not folded.
+        self.format: Format | None = None
+        # The model, if the path names it.
+        self.model = ""
+        # Whether the provider only counts the tokens. Then no new results are left out, and nothing is recorded.
+        self.is_count = False
         self.method: str = scope["method"]
         self.owner: str = scope[OWNER]
         self.target = target
@@ -100,7 +94,7 @@ class ProxiedRequest(httpx2.AsyncByteStream):
         self.is_read = asyncio.Event()
         self._receive = receive
         self._stored: deque[bytes] = deque()
-        self.receipt = _unread("")
+        self.receipt = Receipt(0, 0)
         self.projection: BodyProjection | None = None
         self.conversation: Conversation | None = None
         # The session that the request belongs to, when it is found.
@@ -317,26 +311,22 @@ class RequestFolding:
         self._notes.add(noting)
         noting.add_done_callback(self._notes.discard)
 
-    async def fold(self, call: ProxiedCall, request: ProxiedRequest) -> None:
+    async def fold(self, request: ProxiedRequest, format: Format) -> None:
         """Leave folded work out of the request; forward it unchanged if it cannot be parsed."""
-        try:
-            reason = await self._read(call, request)
-        except BaseException:
-            request.release()
-            raise
+        reason = await self._read(request, format)
         request.headers = with_readable_encoding(request.headers)
         if reason:
             request.mark_reported(0)
-            request.receipt = _unread(reason)
+            request.receipt = Receipt(0, 0, reason=reason)
         receipt = request.receipt
         self._metrics.proxied(
-            call.format,
+            format,
             tokens_dropped=max(0, receipt.tokens_before - receipt.tokens_after),
             is_folded=receipt.first_changed is not None,
-            reason=receipt.reason if receipt.reason != OPEN_BRANCH else "",
+            reason=receipt.problem,
         )
 
-    async def _read(self, call: ProxiedCall, request: ProxiedRequest) -> str:
+    async def _read(self, request: ProxiedRequest, format: Format) -> str:
         """Parse and fold the request; return the reason if that was not possible, else an empty text."""
         encodings = request.given_headers.get(b"content-encoding", ())
         if any(value.strip().lower() != b"identity" for value in encodings):
@@ -355,29 +345,30 @@ class RequestFolding:
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         del parts
         request.send_body(body)
-        request.conversation = conversation_of(request.given_headers, call.format, body)
+        request.conversation = conversation_of(request.given_headers, format, body)
         record = await self._results.record(request.owner, request.conversation)
-        projection = await self._projected(call, body, Remembered(record.outcomes, by_call(record.results)))
+        projection = await self._projected(request, format, body, Remembered(record.outcomes, by_call(record.results)))
         if projection is None:
             return FAILED
-        if request.conversation and not call.is_count:
+        if request.conversation and not request.is_count:
             request.outcomes = projection.outcomes
             request.lapsed_s = self._results.lapsed_s(record, projection)
             if request.lapsed_s and self._results.is_wanted(request.given_headers):
                 results = await self._results.left_out(request, request.conversation, record, projection)
                 new = results[len(record.results) :]
-                again = (
-                    await self._projected(call, body, Remembered(record.outcomes, by_call(results))) if new else None
-                )
+                remembered = Remembered(record.outcomes, by_call(results))
+                again = await self._projected(request, format, body, remembered) if new else None
                 if again is not None:
                     projection, request.newly_left_out = again, frozenset(result.id for result in new)
         request.projection, request.receipt = projection, projection.receipt
         request.send_body(projection.body)
         return ""
 
-    async def _projected(self, call: ProxiedCall, body: bytes, remembered: Remembered) -> BodyProjection | None:
+    async def _projected(
+        self, request: ProxiedRequest, format: Format, body: bytes, remembered: Remembered
+    ) -> BodyProjection | None:
         began_s = time.perf_counter()
-        work = partial(project_body, body, call.format, model=call.model, remembered=remembered)
+        work = partial(project_body, body, format, model=request.model, remembered=remembered)
         try:
             if len(body) <= INLINE_BYTES:
                 return work()
@@ -387,8 +378,4 @@ class RequestFolding:
             log("proxy.fold_failed", "error", exception=type(problem).__name__, raised_at=place_of(problem))
             return None
         finally:
-            self._metrics.projection_took(call.format, time.perf_counter() - began_s)
-
-
-def _unread(reason: str) -> Receipt:
-    return Receipt(0, 0, 0, 0, 0, 0, None, (), (), reason)
+            self._metrics.projection_took(format, time.perf_counter() - began_s)

@@ -23,8 +23,8 @@ from contextlib import suppress
 from contextfold.common.dataclass import replace
 from contextfold.common.exception_location import place_of
 from contextfold.errors import ArgumentInvalid, FoldError, StoreUnavailable
-from contextfold.fold.ledger.sent_request import FoldSeen, Sent, Share
-from contextfold.fold.messages import OPEN_BRANCH, BodyProjection, Format, Span
+from contextfold.fold.ledger.sent_request import RequestReport, Share
+from contextfold.fold.messages import BodyProjection, Span
 from contextfold.fold.ports.left_out_results import ORIGIN_UNKNOWN, ResultOrigin
 from contextfold.fold.project import NAME_LENGTH_MAX, project_at
 from contextfold.fold.service.callers import Caller, Target, target_of
@@ -55,19 +55,19 @@ class SessionReports:
         self._fold, self._host_sessions = fold, host_sessions
         # The waiting reports, each with the number of bytes of its request in memory.
         self._waiting: dict[asyncio.Task[None], int] = {}
-        self._unassigned: OrderedDict[tuple[str, str], list[Sent]] = OrderedDict()
+        self._unassigned: OrderedDict[tuple[str, str], list[RequestReport]] = OrderedDict()
         # The number of content blocks in the last request of each conversation.
         self._blocks: OrderedDict[tuple[str, str], int] = OrderedDict()
 
-    async def prepare(self, api: Format, request: ProxiedRequest, projection: BodyProjection) -> Sent | None:
-        """Find the session of a request, and what is known of it before its response; None if that is not possible."""
+    async def prepare(self, request: ProxiedRequest, projection: BodyProjection) -> RequestReport | None:
+        """Find the session of a request, and make its report except for the response; None if that is not possible."""
         text_chars = 0
         try:
-            sent = _sent(api, request, projection, self._new_blocks(request, projection))
+            report = _report(request, projection, self._new_blocks(request, projection))
             request.session = await self._session_of(request, projection.session_id)
             if request.session is None:
                 # The session belongs to another owner, or no longer exists; or it is not known yet.
-                return None if projection.session_id is not None else sent
+                return None if projection.session_id is not None else report
             key = request.session.key
             if self._fold.sessions.last_known(key).session_id is None:
                 # Without the session's state, more texts than necessary are reported.
@@ -75,7 +75,7 @@ class SessionReports:
                     await self._fold.sessions.look(key)
             shares = _shares(projection, self._fold.messages_known(key))
             text_chars = sum(len(text) for share in shares for text in share.texts)
-            return replace(sent, shares=shares, compactions=self._fold.compactions_known(key))
+            return replace(report, shares=shares, compactions=self._fold.compactions_known(key))
         except FoldError as problem:
             _log_lost(code=problem.code)
         except Exception as problem:
@@ -85,7 +85,9 @@ class SessionReports:
             request.mark_reported(text_chars)
         return None
 
-    def report(self, request: ProxiedRequest, preparing: asyncio.Task[Sent | None], response: ResponseFacts) -> None:
+    def report(
+        self, request: ProxiedRequest, preparing: asyncio.Task[RequestReport | None], response: ResponseFacts
+    ) -> None:
         """Record a request, now or when its report is prepared. Until then its bytes stay in memory."""
         if preparing.done():
             self._hand_over(request, preparing.result(), response)
@@ -103,25 +105,26 @@ class SessionReports:
         await asyncio.gather(*self._waiting, return_exceptions=True)
 
     async def _hand_over_later(
-        self, request: ProxiedRequest, preparing: asyncio.Task[Sent | None], response: ResponseFacts
+        self, request: ProxiedRequest, preparing: asyncio.Task[RequestReport | None], response: ResponseFacts
     ) -> None:
         self._hand_over(request, await preparing, response)
 
-    def _hand_over(self, request: ProxiedRequest, sent: Sent | None, response: ResponseFacts) -> None:
-        if sent is None:
+    def _hand_over(self, request: ProxiedRequest, report: RequestReport | None, response: ResponseFacts) -> None:
+        if report is None:
             return
-        sent = replace(
-            sent, usage=response.usage, our_output_tokens=response.our_output_tokens, only_ours=response.only_ours
+        report = replace(
+            report, usage=response.usage, our_output_tokens=response.our_output_tokens, only_ours=response.only_ours
         )
         try:
             # A hook may have reported the host's session while the model worked.
             target = request.session or self._host_session(request)
             if target is not None:
-                for earlier in self._assigned(request):
-                    self._fold.sent(target, earlier)
-                self._fold.sent(target, sent)
+                conversation = request.conversation
+                for earlier in self._unassigned.pop((request.owner, conversation.id), []) if conversation else []:
+                    self._fold.reports.receive(target, earlier)
+                self._fold.reports.receive(target, report)
             elif request.conversation is not None:
-                self._wait_for_session((request.owner, request.conversation.id), sent)
+                self._wait_for_session((request.owner, request.conversation.id), report)
         except InboxFull:
             _log_lost(code="busy")
         except FoldError as problem:
@@ -132,18 +135,14 @@ class SessionReports:
 
     # ---- requests whose session is not known yet
 
-    def _wait_for_session(self, key: tuple[str, str], sent: Sent) -> None:
+    def _wait_for_session(self, key: tuple[str, str], report: RequestReport) -> None:
         """Store a request until its session is known, without texts: the next request contains the same messages."""
         waiting = self._unassigned.setdefault(key, [])
         self._unassigned.move_to_end(key)
         if len(waiting) < UNASSIGNED_REQUESTS_MAX:
-            waiting.append(replace(sent, shares=()))
+            waiting.append(replace(report, shares=()))
         if len(self._unassigned) > UNASSIGNED_CONVERSATIONS_MAX:
             self._unassigned.popitem(last=False)
-
-    def _assigned(self, request: ProxiedRequest) -> list[Sent]:
-        conversation = request.conversation
-        return self._unassigned.pop((request.owner, conversation.id), []) if conversation else []
 
     def _new_blocks(self, request: ProxiedRequest, projection: BodyProjection) -> int:
         """The number of content blocks since the conversation's last request; 0 if it is not known."""
@@ -182,16 +181,8 @@ class SessionReports:
                 raise ArgumentInvalid("X-Context-Project", "must be UTF-8") from None
             target = target_of(Caller(request.owner, name), project_at(project))
             return target if name else _agent_target(target, conversation)
-        named = await self._by_id(request.owner, session_id) if session_id else None
+        named = await self._fold.find_target(request.owner, session_id) if session_id else None
         return _agent_target(named, conversation) if named else self._host_session(request)
-
-    async def _by_id(self, owner: str, session_id: str) -> Target | None:
-        known = self._fold.address(owner, session_id)
-        if known is not None:
-            return known
-        key = await self._fold.store.find(owner, session_id)
-        state = await self._fold.sessions.look(key) if key else None
-        return Target(key, state.project_path, state.name) if key is not None and state is not None else None
 
     def _host_session(self, request: ProxiedRequest) -> Target | None:
         conversation = request.conversation
@@ -232,27 +223,19 @@ def _texts(projection: BodyProjection, span: Span, known: int, most_chars: int) 
     return tuple(reversed(texts))
 
 
-def _sent(api: Format, request: ProxiedRequest, projection: BodyProjection, new_blocks: int) -> Sent:
-    conversation, newly_left_out = request.conversation, request.newly_left_out
-    receipt = projection.receipt
-    return Sent(
+def _report(request: ProxiedRequest, projection: BodyProjection, new_blocks: int) -> RequestReport:
+    newly_left_out = request.newly_left_out
+    assert request.format is not None
+    return RequestReport(
         id=f"req_{secrets.token_hex(8)}",
-        api=api,
+        api=request.format,
         model=projection.model,
-        tokens_before=receipt.tokens_before,
-        tokens_after=receipt.tokens_after,
-        turns_dropped=receipt.turns_dropped,
-        first_changed=receipt.first_changed,
-        reason=receipt.reason if receipt.reason != OPEN_BRANCH else "",
-        folds=tuple(FoldSeen(fold.branch_id, fold.tokens, fold.kept_tokens) for fold in receipt.folds),
-        shares=(),
-        usage=None,
+        receipt=projection.receipt,
         our_tokens=projection.our_tokens,
-        results_dropped=receipt.results_left_out,
         kept_tokens=projection.tokens_before_stubs(newly_left_out) if newly_left_out else None,
         new_blocks=new_blocks,
         opening_tokens=projection.opening_tokens,
-        conversation=conversation.id if conversation else "",
+        conversation=request.conversation.id if request.conversation else "",
         lapsed_s=int(request.lapsed_s),
     )
 
