@@ -1,7 +1,7 @@
 """The verbs that change a session. Pure.
 
     verb.decide(state, at)               the events, or an error; texts are already scrubbed and tokens counted
-    verb.result(before, events, after)   the tool's result
+    verb.result(before, events, after)   the tool's result; the session's health is computed if it is part of it
     verb.identity                        identifies the call; a retry must have the same identity
 
 A service commits the events, and calls `decide` again if another commit came first.
@@ -9,7 +9,7 @@ A service commits the events, and calls `decide` again if another commit came fi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from contextfold.common.dataclass import dataclass
 from contextfold.common.record import Protocol
@@ -45,7 +45,7 @@ class Verb(Protocol):
     @property
     def identity(self) -> Sequence[str]: ...
     def decide(self, state: State, at: str) -> list[Event]: ...
-    def result(self, before: State, events: Sequence[Event], after: State, health: Health) -> Shape: ...
+    def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Health]) -> Shape: ...
     def texts(self, events: Sequence[Event]) -> Mapping[int, str]:
         """The texts of the operations among these events, for the archive. Most verbs record none."""
         return {}
@@ -94,7 +94,7 @@ class OpenBranch(Verb):
             BranchCreated(n, at, self.branch_id, parent_id, self.description, self.prompt, self.tokens, self.redactions)
         ]
 
-    def result(self, before: State, events: Sequence[Event], after: State, health: Health) -> Shape:
+    def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Health]) -> Shape:
         return tool_results.branched(after.branches[self.branch_id], after)
 
 
@@ -135,10 +135,10 @@ class ReturnFromBranch(Verb):
             raise BranchStateInvalid("Cannot fold branch: branch is not active", data)
         return target
 
-    def result(self, before: State, events: Sequence[Event], after: State, health: Health) -> Shape:
+    def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Health]) -> Shape:
         event = events[-1]
         assert isinstance(event, BranchFolded)
-        return tool_results.folded(event, after, health)
+        return tool_results.folded(event, after, health())
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +170,10 @@ class FoldRecentWork(Verb):
         n = state.revision + 1
         return [WorkFolded(n, at, self.branch_id, parent_id, description, *summary, work.since)]
 
-    def result(self, before: State, events: Sequence[Event], after: State, health: Health) -> Shape:
+    def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Health]) -> Shape:
         (event,) = events
         assert isinstance(event, WorkFolded)
-        return {**tool_results.folded(event, after, health), "session_id": after.session_id}
+        return {**tool_results.folded(event, after, health()), "session_id": after.session_id}
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +222,10 @@ class RecordOperations(Verb):
             model, host = done.model or model, done.host or host
         return events
 
-    def result(self, before: State, events: Sequence[Event], after: State, health: Health) -> Shape:
+    def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Health]) -> Shape:
         event = events[-1]
         assert isinstance(event, OperationCompleted)
-        return tool_results.recorded(event, after, health, self.counter)
+        return tool_results.recorded(event, after, health(), self.counter)
 
     def texts(self, events: Sequence[Event]) -> Mapping[int, str]:
         recorded = (event for event in events if isinstance(event, OperationCompleted))
@@ -275,7 +275,7 @@ class RollBack(Verb):
         n = state.revision + len(events) + 1
         return [*events, SessionRolledBack(n, at, self.branch_id, self.restore_state)]
 
-    def result(self, before: State, events: Sequence[Event], after: State, health: Health) -> Shape:
+    def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Health]) -> Shape:
         return tool_results.rolled_back(self.branch_id, before, events, after)
 
 

@@ -376,15 +376,16 @@ class DropsTheLastMessage(Projector):
         elements = cut(projected.body, LIST[format]) if projected.changed else None
         if elements is None:
             return projected
-        return replace(projected, body=elements.without(frozenset({len(elements.texts) - 1})))
+        projected.body = elements.without(frozenset({len(elements.texts) - 1}))
+        return projected
 
 
 class CopiesUnchangedBodies(Projector):
     def body(self, body: bytes, format: Format, remembered: Remembered = NOTHING_REMEMBERED) -> BodyProjection:
         projected = super().body(body, format, remembered)
-        return (
-            projected if projected.changed else replace(projected, body=bytes(bytearray(body)), _original=body + b" ")
-        )
+        if not projected.changed:
+            projected.body = bytes(bytearray(body))
+        return projected
 
 
 @every_format

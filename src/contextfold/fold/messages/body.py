@@ -14,7 +14,6 @@ from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from contextfold.common.dataclass import dataclass, field
 from contextfold.common.json_depth import DEPTH_MAX
 from contextfold.common.token_counter import tokens_of
 from contextfold.fold.messages.apis.facts import UNKNOWN, Fact, Result
@@ -33,7 +32,7 @@ from contextfold.fold.messages.cold_results import (
 from contextfold.fold.messages.formats import Format, api_of, binds_thinking
 from contextfold.fold.messages.own_tool_weights import OwnCallWeights, definition_weights, our_tool_names
 from contextfold.fold.messages.own_tools import CallOutcome, confirmed_names
-from contextfold.fold.messages.receipt import Outcome, Plan, Receipt, Span, outcome_of, plan_of, untouched
+from contextfold.fold.messages.receipt import Plan, outcome_of, plan_of, untouched
 from contextfold.fold.messages.remembered import NOTHING_REMEMBERED, LeftOutResult, Remembered
 from contextfold.fold.messages.repeated import KnownMessage, MessageKey, RepeatedMessages
 from contextfold.fold.messages.rewriting import Rewrite, splices_of
@@ -60,7 +59,7 @@ KEPT_ELSEWHERE = "kept_elsewhere"
 BODY_REASONS = (NOT_JSON, REPEATED_MEMBERS, TOO_DEEP, TOO_MANY_VALUES, NO_MESSAGES, KEPT_ELSEWHERE)
 
 _NESTING = frozenset({dict, list})
-_LOOKED_AT = frozenset({"model", "stream", "thinking", "prompt_cache_retention"})
+_LOOKED_AT = frozenset({"model", "thinking", "prompt_cache_retention"})
 _CLOSING = {"{": "}", "[": "]"}
 # A cache of the positions of left-out results in messages. The requests of a conversation repeat its messages exactly.
 # The key has a hash of the message's bytes that cannot be predicted outside of this process.
@@ -78,33 +77,83 @@ class _UnreadableBody(ValueError):
     """The body is forwarded unchanged; the message is the reason."""
 
 
-@dataclass(frozen=True, slots=True)
 class BodyProjection:
-    # The original object, if nothing was folded.
-    body: bytes
-    receipt: Receipt
-    # The main thread, then the open branches, the outermost first.
-    threads: tuple[Span, ...]
-    # The session id in the last result of our tools.
-    session_id: str | None
-    model: str
-    streams: bool
-    # The outcomes of our calls by call id, to be stored for later requests of the conversation.
-    outcomes: Mapping[str, CallOutcome]
-    # The names of our tools in the request's list of tools.
-    our_tools: frozenset[str]
-    # The tokens of our tools' definitions, calls and results in the original request.
-    our_tokens: int
-    # The number of content blocks in the original messages, without our calls and results.
-    blocks: int
-    _original: bytes = field(repr=False)
-    _starts: array[int] = field(repr=False)
-    _ends: array[int] = field(repr=False)
-    _reading: _BodyReader = field(repr=False)
+    """A request: its messages, what was left out of them, and the body to send. `project_body` makes it."""
+
+    def __init__(self, original: bytes, format: Format, model: str, remembered: Remembered) -> None:
+        # The body to send; the original object, if nothing was folded.
+        self.body = self._original = original
+        self._format = format
+        self._api = api_of(format)
+        self._model, self._remembered = model, remembered
+        self._encoded_stub = encoded_object_stub if self._api.results.is_object else encoded_stub
+        # The members of the top level that are used.
+        self._members: dict[str, object] = {}
+        # The names and weights of the definitions of tools that may be ours.
+        self._definitions: list[tuple[str, int]] = []
+        self._folded: list[FoldRange] = []
+        self._begin(frozenset())
+
+    def _begin(self, confirmed: frozenset[str]) -> None:
+        self._walk = Walk(self._remembered.outcomes, confirmed)
+        self._starts, self._ends, self._weights = array("q"), array("q"), array("q")
+        self._stubs: dict[int, dict[int, LeftOutResult]] = {}
+        self._own_calls = OwnCallWeights()
+        # The number of content blocks in the original messages; at the end, without our calls and results.
+        self.blocks = 0
+        # The weights of the messages that are sent, and of everything else.
+        self._sent_weights, self._rest = array("q"), 0
+        # The replacements in messages with left-out results, by the index of the message.
+        self._stub_splices: dict[int, list[tuple[int, int, bytes]]] = {}
+
+    def _project(self) -> None:
+        reason = self._reason_to_pass()
+        if reason is None and any(call.reason == UNCONFIRMED_TOOL for call in self._walk.unfolded):
+            # The request's tools are known only now, because they may come after the messages.
+            confirmed = confirmed_names([name for name, _ in self._definitions])
+            if confirmed:
+                self._begin(confirmed)
+                reason = self._reason_to_pass()
+        if reason is not None:
+            self._begin(frozenset())
+            outcome = untouched(len(self._original), reason)
+        else:
+            self._rest = len(self._original) - (self._ends[-1] - self._starts[0] if self._starts else 0)
+            plan = plan_of(
+                self._walk, binds_thinking=self._is_bound, merges_words=self._api.parts is not None, stubs=self._stubs
+            )
+            self._folded = plan.decision.folded
+            self.body, self._sent_weights = self._applied(plan)
+            outcome = outcome_of(self._walk, plan, self._weights, self._sent_weights, self._rest)
+        self.receipt = outcome.receipt
+        # The main thread, then the open branches, the outermost first.
+        self.threads = outcome.threads
+        # The names of our tools in the request's list of tools.
+        self.our_tools = our_tool_names([name for name, _ in self._definitions])
+        own_weight, own_blocks = self._own_calls.total(self.our_tools)
+        own_weight += sum(weight for name, weight in self._definitions if name in self.our_tools)
+        # The tokens of our tools' definitions, calls and results in the original request.
+        self.our_tokens = tokens_of(own_weight)
+        self.blocks -= own_blocks
 
     @property
     def changed(self) -> bool:
         return self.body is not self._original
+
+    @property
+    def model(self) -> str:
+        name = self._members.get("model")
+        return _as_sent(name) if isinstance(name, str) else self._model
+
+    @property
+    def session_id(self) -> str | None:
+        """The session id in the last result of our tools."""
+        return self._walk.session_id
+
+    @property
+    def outcomes(self) -> Mapping[str, CallOutcome]:
+        """The outcomes of our calls by call id, to be stored for later requests of the conversation."""
+        return self._walk.outcomes
 
     def original(self, place: int) -> str:
         """The original JSON text of a message."""
@@ -112,145 +161,49 @@ class BodyProjection:
 
     def has_words(self, place: int) -> bool:
         """Whether the user wrote a part of a message."""
-        return self._reading.walk.fates[place] in (WORDS, MIXED)
+        return self._walk.fates[place] in (WORDS, MIXED)
 
     @property
     def opening_tokens(self) -> int:
         """The tokens that are sent before the model's first message; all of them if there is none."""
-        return self._reading.opening_tokens
-
-    def tokens_before_stubs(self, results: Collection[str]) -> int | None:
-        """The tokens that are sent before the first stub of these results; None if none of them is sent."""
-        return self._reading.tokens_before_stubs(results)
-
-    def cold_results(self, *, salt: str, settings: ColdSettings) -> list[ColdResult]:
-        """The results to leave out after the prompt cache has expired, without those that are already left out."""
-        return self._reading.cold_results(salt, settings)
-
-    def cache_life_s(self, default_s: float | None = None) -> float:
-        """The lifetime of this request's prefix in the provider's cache; `default_s` if the request does not say it."""
-        return self._reading.cache_life_s(default_s)
-
-
-def project_body(
-    body: bytes, format: Format, *, model: str = "", remembered: Remembered = NOTHING_REMEMBERED
-) -> BodyProjection:
-    """The request to send, and what was changed in it. It never raises an error.
-
-    `model` is for APIs whose requests do not name the model.
-    """
-    reading = _BodyReader(body, format, model, remembered)
-    sent, outcome = reading.projected()
-    definitions = reading.definitions
-    ours = our_tool_names([name for name, _ in definitions])
-    own_weight, own_blocks = reading.own_calls.total(ours)
-    own_weight += sum(weight for name, weight in definitions if name in ours)
-    return BodyProjection(
-        body=sent,
-        receipt=outcome.receipt,
-        threads=outcome.threads,
-        session_id=reading.walk.session_id,
-        model=reading.model,
-        streams=reading.members.get("stream") is True,
-        outcomes=reading.walk.outcomes,
-        our_tools=ours,
-        our_tokens=tokens_of(own_weight),
-        blocks=reading.blocks - own_blocks,
-        _original=body,
-        _starts=reading.starts,
-        _ends=reading.ends,
-        _reading=reading,
-    )
-
-
-class _BodyReader:
-    """Reads one body: the positions and weights of its messages, and the result of the walk."""
-
-    def __init__(self, body: bytes, format: Format, model: str, remembered: Remembered) -> None:
-        self.body = body
-        self.format = format
-        self.api = api_of(format)
-        self._model, self._remembered = model, remembered
-        self._encoded_stub = encoded_object_stub if self.api.results.is_object else encoded_stub
-        # The members of the top level that are used.
-        self.members: dict[str, object] = {}
-        # The names and weights of the definitions of tools that may be ours.
-        self.definitions: list[tuple[str, int]] = []
-        self._folded: list[FoldRange] = []
-        self._begin(frozenset())
-
-    def _begin(self, confirmed: frozenset[str]) -> None:
-        self.walk = Walk(self._remembered.outcomes, confirmed)
-        self.starts, self.ends, self.weights = array("q"), array("q"), array("q")
-        self.stubs: dict[int, dict[int, LeftOutResult]] = {}
-        self.own_calls, self.blocks = OwnCallWeights(), 0
-        # The weights of the messages that are sent, and of everything else.
-        self._sent_weights, self._rest = array("q"), 0
-        # The replacements in messages with left-out results, by the index of the message.
-        self._stub_splices: dict[int, list[tuple[int, int, bytes]]] = {}
-
-    @property
-    def model(self) -> str:
-        name = self.members.get("model")
-        return _as_sent(name) if isinstance(name, str) else self._model
-
-    def projected(self) -> tuple[bytes, Outcome]:
-        reason = self._reason_to_pass()
-        if reason is None and any(call.reason == UNCONFIRMED_TOOL for call in self.walk.unfolded):
-            # The request's tools are known only now, because they may come after the messages.
-            confirmed = confirmed_names([name for name, _ in self.definitions])
-            if confirmed:
-                self._begin(confirmed)
-                reason = self._reason_to_pass()
-        if reason is not None:
-            self._begin(frozenset())
-            return self.body, untouched(len(self.body), reason)
-        rest = len(self.body) - (self.ends[-1] - self.starts[0] if self.starts else 0)
-        plan = plan_of(
-            self.walk, binds_thinking=self._is_bound, merges_words=self.api.parts is not None, stubs=self.stubs
-        )
-        self._folded = plan.decision.folded
-        sent, weights = self._applied(plan)
-        self._sent_weights, self._rest = weights, rest
-        return sent, outcome_of(self.walk, plan, self.weights, weights, rest)
-
-    @property
-    def _is_bound(self) -> bool:
-        return binds_thinking(self.api, self.model, self.members.get("thinking"))
-
-    @property
-    def opening_tokens(self) -> int:
-        first = self.walk.turns[0] if self.walk.turns else len(self._sent_weights)
+        first = self._walk.turns[0] if self._walk.turns else len(self._sent_weights)
         return tokens_of(self._rest + sum(self._sent_weights[:first]))
 
     def tokens_before_stubs(self, results: Collection[str]) -> int | None:
+        """The tokens that are sent before the first stub of these results; None if none of them is sent."""
         places = [
             place
-            for place, those in self.stubs.items()
+            for place, those in self._stubs.items()
             if any(each.id in results for each in those.values()) and not is_inside(place, self._folded)
         ]
         return tokens_of(self._rest + sum(self._sent_weights[: min(places)])) if places else None
 
-    def cold_results(self, salt: str, settings: ColdSettings) -> list[ColdResult]:
-        messages = [json.loads(self.body[start:end]) for start, end in zip(self.starts, self.ends, strict=True)]
-        seen = seen_results(messages, self.format)
-        known = {(each.call_id, each.text_hash) for those in self.stubs.values() for each in those.values()}
+    def cold_results(self, *, salt: str, settings: ColdSettings) -> list[ColdResult]:
+        """The results to leave out after the prompt cache has expired, without those that are already left out."""
+        messages = [json.loads(self._original[start:end]) for start, end in zip(self._starts, self._ends, strict=True)]
+        seen = seen_results(messages, self._format)
+        known = {(each.call_id, each.text_hash) for those in self._stubs.values() for each in those.values()}
         cold = cold_results(
             seen,
-            turns=self.walk.turns,
-            messages=self.walk.count,
-            first_movable=first_movable(self.walk) if self._is_bound else 0,
+            turns=self._walk.turns,
+            messages=self._walk.count,
+            first_movable=first_movable(self._walk) if self._is_bound else 0,
             salt=salt,
             settings=settings,
         )
         gone = {(each.call_id, hash_of(each.text or "")) for each in seen if is_inside(each.place, self._folded)}
         return [each for each in cold if (each.result.call_id, each.result.text_hash) not in known | gone]
 
-    def cache_life_s(self, default_s: float | None) -> float:
-        if self.format == "anthropic" and b'"1h"' in self.body and b'"ttl"' in self.body:
-            return cache_life_s(self.format, json.loads(self.body), default_s)
-        retention = {"prompt_cache_retention": self.members.get("prompt_cache_retention")}
-        return cache_life_s(self.format, retention, default_s)
+    def cache_life_s(self, default_s: float | None = None) -> float:
+        """The lifetime of this request's prefix in the provider's cache; `default_s` if the request does not say it."""
+        if self._format == "anthropic" and b'"1h"' in self._original and b'"ttl"' in self._original:
+            return cache_life_s(self._format, json.loads(self._original), default_s)
+        retention = {"prompt_cache_retention": self._members.get("prompt_cache_retention")}
+        return cache_life_s(self._format, retention, default_s)
+
+    @property
+    def _is_bound(self) -> bool:
+        return binds_thinking(self._api, self.model, self._members.get("thinking"))
 
     def _note_stubs(self, text: str, start: int, end: int, *, message: object, results: Sequence[Result]) -> int:
         """Record which results of the message become stubs, and their positions.
@@ -261,7 +214,7 @@ class _BodyReader:
         if not any(remembered):
             return _checked_excess(text, start, end, message) if end - start > SHORT_BYTES else 0
         text = text[start:end]
-        key = self.format, end - start, hash(text)
+        key = self._format, end - start, hash(text)
         located = _located.get(key)
         if located is None:
             if len(_located) >= LOCATED_MAX:
@@ -290,18 +243,18 @@ class _BodyReader:
                 first, last = located.spans[number]
                 splices.append((start + first, start + last, self._encoded_stub(found.stub)))
         if stubs:
-            place = len(self.starts)
-            self.stubs[place], self._stub_splices[place] = stubs, splices
+            place = len(self._starts)
+            self._stubs[place], self._stub_splices[place] = stubs, splices
 
     def _locate(self, text: str, message: object, results: Sequence[Result]) -> LocatedResults:
         if "\\u" in text:
             # Some characters are escaped, so not every character is a byte of the client's UTF-8.
-            sent = self.api.reader()(json.loads(text.encode("latin-1"))).results
+            sent = self._api.reader()(json.loads(text.encode("latin-1"))).results
             hashes = result_hashes(sent)
         else:
             hashes = result_hashes(results, encoding="latin-1")
         numbers = [number for number, text_hash in enumerate(hashes) if text_hash]
-        splices = splices_of(text, Rewrite(stubs=dict.fromkeys(numbers, _ANY_RESULT)), (), self.api)
+        splices = splices_of(text, Rewrite(stubs=dict.fromkeys(numbers, _ANY_RESULT)), (), self._api)
         spans = {number: (splice.start, splice.end) for number, splice in zip(numbers, splices, strict=True)}
         excess = _checked_excess(text, 0, len(text), message) if len(text) > SHORT_BYTES else 0
         return LocatedResults(hashes, spans, excess)
@@ -309,10 +262,10 @@ class _BodyReader:
     def _applied(self, plan: Plan) -> tuple[bytes, array[int]]:
         """The body after the plan was applied, and the weight of each of its messages."""
         if not plan.cuts and not plan.rewrites:
-            return self.body, self.weights
-        weights = self.weights[:]
+            return self._original, self._weights
+        weights = self._weights[:]
         # A cut goes from the start of a message to the start of another, so the commas stay correct.
-        splices = [(self.starts[first], self.starts[end], b"") for first, end in plan.cuts]
+        splices = [(self._starts[first], self._starts[end], b"") for first, end in plan.cuts]
         for first, end in plan.cuts:
             weights[first:end] = array("q", bytes((end - first) * weights.itemsize))
         for place, rewrite in plan.rewrites.items():
@@ -322,13 +275,13 @@ class _BodyReader:
                 for start, end, stub in known:
                     weights[place] += len(stub) - (end - start)
                 continue
-            begin = self.starts[place]
+            begin = self._starts[place]
             sources = [self._text(source) for source in rewrite.words_of]
-            for start, end, text, excess in splices_of(self._text(place), rewrite, sources, self.api):
+            for start, end, text, excess in splices_of(self._text(place), rewrite, sources, self._api):
                 splices.append((begin + start, begin + end, text.encode("latin-1")))
                 weights[place] += len(text) - (end - start) - excess
         splices.sort()
-        view, sent_up_to = memoryview(self.body), 0
+        view, sent_up_to = memoryview(self._original), 0
         pieces: list[bytes | memoryview] = []
         for start, end, replacement in splices:
             pieces += (view[sent_up_to:start], replacement)
@@ -336,12 +289,12 @@ class _BodyReader:
         return b"".join([*pieces, view[sent_up_to:]]), weights
 
     def _text(self, place: int) -> str:
-        return self.body[self.starts[place] : self.ends[place]].decode("latin-1")
+        return self._original[self._starts[place] : self._ends[place]].decode("latin-1")
 
     def _reason_to_pass(self) -> str | None:
         try:
-            _check(self.body)
-            self._read(self.body.decode("latin-1"))
+            _check(self._original)
+            self._read(self._original.decode("latin-1"))
         except _UnreadableBody as problem:
             return str(problem)
         except (ValueError, StopIteration):
@@ -349,10 +302,10 @@ class _BodyReader:
             return NOT_JSON
         except RecursionError:
             return TOO_DEEP
-        if any(self.members.get(name) is not None for name in self.api.elsewhere):
+        if any(self._members.get(name) is not None for name in self._api.elsewhere):
             return KEPT_ELSEWHERE
-        listed = self.members.get(self.api.list_name)
-        if isinstance(listed, str) and self.api.takes_text:
+        listed = self._members.get(self._api.list_name)
+        if isinstance(listed, str) and self._api.takes_text:
             return ""
         return None if isinstance(listed, list) else NO_MESSAGES
 
@@ -366,28 +319,25 @@ class _BodyReader:
             if name in names:
                 raise _UnreadableBody(REPEATED_MEMBERS)
             names.add(name)
-            at = self._member(name, text, _past(text, at, ":")[0])
+            at, _ = _past(text, at, ":")
+            if name == self._api.list_name and text.startswith("[", at):
+                self._members[name] = []
+                at = self._list(text, at)
+            elif name == "tools" and text.startswith("[", at):
+                at = self._tools(text, at)
+            else:
+                value, at = _decode_checked(text, at)
+                if name in _LOOKED_AT or name in self._api.elsewhere or name == self._api.list_name:
+                    self._members[name] = value
             at, sign = _past(text, at, ",}")
         if at != len(text):
             raise _UnreadableBody(NOT_JSON)
-
-    def _member(self, name: str, text: str, at: int) -> int:
-        """Read the value of a member; return its end."""
-        if name == self.api.list_name and text.startswith("[", at):
-            self.members[name] = []
-            return self._list(text, at)
-        if name == "tools" and text.startswith("[", at):
-            return self._tools(text, at)
-        value, end = _decode_checked(text, at)
-        if name in _LOOKED_AT or name in self.api.elsewhere or name == self.api.list_name:
-            self.members[name] = value
-        return end
 
     def _noted_excess(self, known: KnownMessage, key: MessageKey, start: int) -> int | None:
         """The excess of a known message, after its stubs are noted; None if the message must be parsed."""
         results = known.fact.results
         for result in results:
-            if self.walk.awaits_own(result.id):
+            if self._walk.awaits_own(result.id):
                 return None
         remembered = self._left_out_before(results) if results and self._remembered.results else ()
         if not any(remembered):
@@ -399,24 +349,24 @@ class _BodyReader:
         return located.excess
 
     def _tools(self, text: str, at: int) -> int:
-        self.definitions = []
+        self._definitions = []
         at, sign = _opened(text, at, "[")
         while sign != "]":
             tool, end = _decode_checked(text, at)
-            self.definitions += definition_weights(tool, end - at)
+            self._definitions += definition_weights(tool, end - at)
             at, sign = _past(text, end, ",]")
         return at
 
     def _list(self, text: str, at: int) -> int:
-        walk = self.walk
-        decode, read, take = _decode, self.api.reader(), walk.take
-        starts, ends, weights = self.starts.append, self.ends.append, self.weights.append
-        stubs, own, blocks = self._remembered.results, self.own_calls.take, 0
-        list_of_parts = "parts" if self.format == "gemini" else "content"
-        repeated = RepeatedMessages(self.format, len(text)) if self.api.reads_alone else None
+        walk = self._walk
+        decode, read, take = _decode, self._api.reader(), walk.take
+        starts, ends, weights = self._starts.append, self._ends.append, self._weights.append
+        stubs, own, blocks = self._remembered.results, self._own_calls.take, 0
+        list_of_parts = "parts" if self._format == "gemini" else "content"
+        repeated = RepeatedMessages(self._format, len(text)) if self._api.reads_alone else None
         at, sign = _opened(text, at, "[")
         while sign != "]":
-            if len(self.starts) == MESSAGES_MAX:
+            if len(self._starts) == MESSAGES_MAX:
                 raise _UnreadableBody(TOO_MANY_VALUES)
             start = at
             known = repeated.find(text, start) if repeated else None
@@ -456,6 +406,18 @@ class _BodyReader:
             weights((at if sign == "," else end) - start - excess)
         self.blocks = blocks
         return at
+
+
+def project_body(
+    body: bytes, format: Format, *, model: str = "", remembered: Remembered = NOTHING_REMEMBERED
+) -> BodyProjection:
+    """The request to send, and what was changed in it. It never raises an error.
+
+    `model` is for APIs whose requests do not name the model.
+    """
+    projection = BodyProjection(body, format, model, remembered)
+    projection._project()
+    return projection
 
 
 def _without_contents(fact: Fact) -> Fact:

@@ -141,7 +141,7 @@ class RecordReports:
         self._texts.update(last.texts)
         return [*events, *last.events]
 
-    def result(self, before: State, events: Sequence[Event], after: State, health: Health) -> Shape:
+    def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Health]) -> Shape:
         return {}
 
     def texts(self, events: Sequence[Event]) -> Mapping[int, str]:

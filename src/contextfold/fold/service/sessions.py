@@ -189,7 +189,7 @@ class Sessions:
             before.revision,
             events,
             change.operation,
-            encode(verb.result(before, events, after, self._health_of(events, after))),
+            encode(verb.result(before, events, after, lambda: self._health_of(events, after))),
             entries_of(before, events, verb.texts(events)),
             _summaries(change.key, before, events, after),
             _unfolded(before, after) if isinstance(events[-1], SessionRolledBack) else (),
