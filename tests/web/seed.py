@@ -14,14 +14,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from contextfold.fold.ledger.sent_request import FoldSeen, RequestReport, Usage
+from contextfold.fold.ledger.sent_request import RequestReport, Usage
+from contextfold.fold.messages import Fold, Receipt
 from contextfold.fold.project import project_at
 from contextfold.fold.service.callers import Caller, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.tool_arguments import branch_request, record_request, return_request, rollback_request
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
-from tests.support.receipts import receipt_of
 
 # This many sessions are written at a time, because the store combines concurrent commits.
 AT_ONCE = 64
@@ -51,7 +51,7 @@ class ModelConversation:
         # The main thread comes first, then the open branches.
         self._ids, self._tokens = [""], [SYSTEM_TOKENS]
         # No fold in this list is inside another.
-        self._folds: list[FoldSeen] = []
+        self._folds: list[Fold] = []
         self._requests = self._cached = 0
 
     def open_branch(self, branch_id: str) -> None:
@@ -66,7 +66,7 @@ class ModelConversation:
         tokens_before = sum(self._tokens)
         inner = [fold for fold in self._folds if fold.kept_tokens >= tokens_before]
         self._folds = [fold for fold in self._folds if fold not in inner]
-        self._folds.append(FoldSeen(branch_id, tokens + sum(fold.tokens for fold in inner), tokens_before))
+        self._folds.append(Fold(branch_id, 4, 6, 3, tokens + sum(fold.tokens for fold in inner), tokens_before))
         self._cached = min(self._cached, tokens_before)
         self.add_text(summary)
 
@@ -86,7 +86,9 @@ class ModelConversation:
         usage = Usage(12, self._cached, size - self._cached, 350)
         size_without_folding = size + sum(fold.tokens for fold in self._folds)
         turns, first = 3 * len(self._folds), 4 if self._folds else None
-        receipt = receipt_of(size_without_folding, size, *self._folds, turns_dropped=turns, first_changed=first)
+        receipt = Receipt(
+            size_without_folding, size, turns_dropped=turns, first_changed=first, folds=tuple(self._folds)
+        )
         report = RequestReport(f"r{self._requests}", "anthropic", "a-model", receipt, usage)
         self._service.reports.receive(self._target, report)
         await self._service.reports.settled(self._target.key)

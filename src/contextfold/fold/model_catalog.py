@@ -252,3 +252,16 @@ MODELS = ModelCatalog(_known_models)
 # The measured size of a host's own prompt and tools. Requests through the proxy include it, so it is subtracted only if
 # there was no request. Claude Code has 21,000 to 26,000 tokens, measured in 2026.
 HOST_TOKENS: Mapping[str, int] = {"claude-code": 26_000}
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPrices:
+    """The prices of known models, and relative prices for all others."""
+
+    models: ModelCatalog = MODELS
+    relative: TokenPrices = RELATIVE_PRICES
+
+    def of(self, model: str) -> tuple[TokenPrices, bool]:
+        """A model's prices, and whether they are in money."""
+        known = self.models.prices(model)
+        return (known, True) if known is not None and known.input else (self.relative, False)

@@ -28,12 +28,13 @@ from contextfold.fold.tool_arguments import (
     EXPAND_BUDGET_MIN,
     position_of,
     recall_request,
+    record_request,
     rollback_choice,
 )
 from contextfold.serve.http.exchange import OWNER
 from contextfold.serve.http.json_responses import JSON, error_response, failure_response, object_in
 from contextfold.serve.http.mcp_endpoint import caller_of
-from contextfold.serve.mcp.fold_tools import record
+from contextfold.serve.mcp.fold_tools import REPORTED
 from contextfold.serve.ops.logs import log
 from contextfold.serve.request_error import RequestError
 from contextfold.serve.resolvers import Resolvers
@@ -102,8 +103,8 @@ class HttpApi:
 
     async def operations(self, request: Request) -> Response:
         """Record an operation of your own agent loop; the body is what `context_record` takes."""
-        arguments = object_in(await request.body())
-        return _json((await record(self._fold, caller_of(request.scope), arguments)).answer)
+        record = record_request(object_in(await request.body()))
+        return _json((await self._fold.record(caller_of(request.scope), record, REPORTED)).answer)
 
     async def sessions(self, request: Request) -> Response:
         """Live sessions, the latest activity first, or with `ended=true` the ended ones: `limit`, `cursor`."""

@@ -13,10 +13,9 @@ from bench.cache_simulation import random_shape, read_shapes
 from bench.ledger import OFF_MAX, SHAPES, WAYS, compared
 from contextfold.common.canonical import encode
 from contextfold.fold.events import BranchCreated, Event, RequestSent, from_json, to_json
-from contextfold.fold.ledger.prices import LedgerPrices
 from contextfold.fold.ledger.savings import LedgerBook, SavingsLedger, ledger_of, ledger_result
 from contextfold.fold.ledger.sent_request import FoldSeen, Usage, was_warm
-from contextfold.fold.model_catalog import MODELS, ModelsInvalid, TokenPrices, parse_models, plain_name
+from contextfold.fold.model_catalog import MODELS, LedgerPrices, ModelsInvalid, TokenPrices, parse_models, plain_name
 from tests.support.clauses import covers
 from tests.support.machine import times
 

@@ -32,9 +32,9 @@ def test_every_metric_is_exported_under_its_name() -> None:
     metrics.tool_call("context_branch", "ok", 0.002)
     metrics.folded(8500, 8300)
     metrics.redacted("github-pat", 2)
-    metrics.store_commit()
-    metrics.store_conflict()
-    metrics.store_error()
+    metrics.store("commit")
+    metrics.store("conflict")
+    metrics.store("error")
     metrics.sessions_open(7)
     metrics.operation("hook", 40, failed=True)
     metrics.branch("discarded")
@@ -136,7 +136,7 @@ def test_a_daemon_counts_what_agents_do(tmp_path: Path) -> None:
 
 def test_two_sets_of_metrics_count_separately() -> None:
     first, second = Metrics([]), Metrics([])
-    first.store_commit()
+    first.store("commit")
     assert ("contextfold_store_operations_total", "commit") not in samples(second)
 
 

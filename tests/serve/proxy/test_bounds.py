@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from contextfold.fold.ports.store import SessionKey
+from contextfold.fold.project import project_at
+from contextfold.fold.service.callers import Caller, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.serve.http.exchange import Message, Receive, RequestLimits, Scope, Send
@@ -37,10 +39,10 @@ class GuardedProxy:
     ) -> None:
         self.upstream = RawUpstream()
         self.metrics = Metrics([])
-        fold = FoldService(store or MemoryStore(), standard_scrubber())
+        self.fold = FoldService(store or MemoryStore(), standard_scrubber())
         provider = Upstream(self.upstream.url)
         self.proxy = endpoint.Proxy(
-            fold, self.metrics, ProxySettings(provider, provider, 1 << 20, provider), **(proxy_options or {})
+            self.fold, self.metrics, ProxySettings(provider, provider, 1 << 20, provider), **(proxy_options or {})
         )
         self.guard = Guard(
             self._app,
@@ -374,6 +376,29 @@ def test_requests_that_wait_for_their_session_are_bounded(
             store.may_answer.set()
 
         run(scenario, guarded)
+
+
+def test_only_the_last_messages_of_a_long_request_are_recorded(
+    guarded: GuardedProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = [
+        {"role": "user", "content": "first"},
+        {"role": "assistant", "content": "Fine."},
+        {"role": "user", "content": "last"},
+    ]
+    last = json.dumps(messages[-1])
+    monkeypatch.setattr(session_reports, "TEXTS_MAX_CHARS", len(last))
+
+    async def scenario() -> None:
+        client = Client(json.dumps({"messages": messages}).encode())
+        client.scope["headers"] += [(b"x-context-project", b"/p")]
+        await client.call(guarded)
+        key = target_of(Caller("local"), project_at("/p")).key
+        session_id = (await guarded.fold.look(key)).session_id
+        page: Any = await guarded.fold.page(key, None, session_id, 1_000, (0, 0))
+        assert [entry["text"] for entry in page["entries"]] == [f"[2 earlier messages were not handed over]\n{last}"]
+
+    run(scenario, guarded)
 
 
 @covers("proxy.md#laws")

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from contextfold.common.canonical import Encodable
-    from contextfold.fold.ledger.prices import LedgerPrices
+    from contextfold.fold.model_catalog import LedgerPrices
     from contextfold.fold.ports.stored_records import EndedSession
 
 ENDED_FIELDS = (

@@ -25,7 +25,7 @@ from __future__ import annotations
 from contextfold.common.canonical import Hundredths
 from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.fold.events import BranchCreated, Event, RequestSent, WorkFolded
-from contextfold.fold.ledger.prices import LedgerPrices
+from contextfold.fold.model_catalog import LedgerPrices
 from contextfold.fold.timeline_points import POINTS_MAX, thinned
 
 TYPE_CHECKING = False

@@ -208,7 +208,7 @@ class Inbox(Generic[Item]):
             try:
                 await self._write(batch)
             except StoreUnavailable as problem:
-                # After two failures a caller that waits is told. The next one causes the next attempt.
+                # After two failures a waiting caller gets the error. The next caller causes the next attempt.
                 for _, written in lane.waiters if batch.is_retry else ():
                     if not written.done():
                         written.set_exception(problem)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.fold.accounting import AdviceSettings, Health, Thresholds, context_limit, health
-from contextfold.fold.model_catalog import MODELS, RELATIVE_PRICES, ModelCatalog, TokenPrices
+from contextfold.fold.model_catalog import MODELS, RELATIVE_PRICES, LedgerPrices, ModelCatalog, TokenPrices
 from contextfold.fold.session import SessionLimits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from contextfold.fold.advice import Advice
-    from contextfold.fold.ledger.prices import LedgerPrices
     from contextfold.fold.session import Branch, State
 
 
@@ -31,8 +30,6 @@ class FoldPolicy:
 
     @property
     def ledger_prices(self) -> LedgerPrices:
-        from contextfold.fold.ledger.prices import LedgerPrices
-
         return LedgerPrices(self.models, self.relative_prices)
 
     def context_limit(self, state: State) -> int:

@@ -10,7 +10,6 @@ import time
 
 from contextfold.common.dataclass import dataclass
 from contextfold.common.event_loop import in_thread, timeout
-from contextfold.common.record import Protocol
 from contextfold.common.relevance.question import read_question
 from contextfold.errors import ArgumentInvalid, ContextError, StoreUnavailable
 from contextfold.fold.recall.answer import RecallAnswer, answer, memory_line
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from contextfold.fold.archive import ArchiveEntry
     from contextfold.fold.ports.store import RecallSource, SessionKey, StoreReader
     from contextfold.fold.recall.documents import DocumentTerms
+    from contextfold.fold.service.reports import ScrubbedText
     from contextfold.fold.tool_arguments import RecallRequest
 
 # This many documents are indexed in one step.
@@ -38,15 +38,10 @@ PAGE_CHARACTERS = 1 << 16
 REDACTION_START = "[REDACTED:"
 
 
-class RedactedText(Protocol):
-    @property
-    def text(self) -> str: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Recall:
     store: StoreReader
-    scrub: Callable[[str], Awaitable[Sequence[RedactedText]]]
+    scrub: Callable[[str], Awaitable[Sequence[ScrubbedText]]]
     clock: Callable[[], datetime]
 
     async def answer(self, owner: str, request: RecallRequest) -> RecallAnswer:

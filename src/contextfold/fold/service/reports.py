@@ -103,10 +103,6 @@ class RecordReports:
     def __init__(self, batch_id: str, received: Sequence[Received], scrubbed: Sequence[Sequence[ScrubbedText]]) -> None:
         self.identity = (batch_id,)
         self._received, self._scrubbed = received, scrubbed
-        self._operations = [
-            one.operation(part) if isinstance(one, HookReport) else None
-            for one, part in zip(received, scrubbed, strict=True)
-        ]
         # The indexes of the reports that the log did not have, and the texts of their operations.
         self.new: set[int] = set()
         self._texts: dict[int, str] = {}
@@ -119,8 +115,9 @@ class RecordReports:
         calls = set(state.calls)
         run: list[RecordedOperation] = []
         state = session.drafted(state)
-        for index, (one, done) in enumerate(zip(self._received, self._operations, strict=True)):
-            if done is not None:
+        for index, (one, scrubbed) in enumerate(zip(self._received, self._scrubbed, strict=True)):
+            if isinstance(one, HookReport):
+                done = one.operation(scrubbed)
                 if not done.call_id or done.call_id not in calls:
                     calls.add(done.call_id)
                     run.append(done)
@@ -128,8 +125,7 @@ class RecordReports:
                 continue
             recorded = _recorded(run, state, at)
             state = session.replayed_draft(recorded.events, state)
-            assert isinstance(one, RequestReport), "every other report has an operation"
-            request = requested(state, at, one, self._scrubbed[index])
+            request = requested(state, at, one, scrubbed)
             state = session.replayed_draft(request.events, state)
             if request.events:
                 self.new.add(index)

@@ -137,19 +137,22 @@ class TokenFile:
 def _load(path: str) -> tuple[dict[str, str], tuple[int, ...] | None]:
     """The owners by hash, and the identity of the file for which they are valid."""
     try:
-        descriptor = os.open(path, _READ_FLAGS)
+        content, status = _read(path)
     except OSError as problem:
         raise _unreadable(path, problem) from problem
+    settled = time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_AFTER_NS
+    return parse(content, path), _identity(status) if settled else None
+
+
+def _read(path: str) -> tuple[bytes, os.stat_result]:
+    """The content and status of the file. Raises SettingsError if it must not be used."""
+    descriptor = os.open(path, _READ_FLAGS)
     try:
         status = os.fstat(descriptor)
         _check(path, status)
-        content = read_all(descriptor, status.st_size)
-    except OSError as problem:
-        raise _unreadable(path, problem) from problem
+        return read_all(descriptor, status.st_size), status
     finally:
         os.close(descriptor)
-    settled = time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_AFTER_NS
-    return parse(content, path), _identity(status) if settled else None
 
 
 def _check(path: str, status: os.stat_result) -> None:
@@ -220,17 +223,11 @@ def _replace(real: str, line: bytes) -> None:
 
 
 def _current(real: str) -> tuple[bytes, os.stat_result | None]:
-    """The content of the file, checked."""
+    """The content of the file, checked; empty if there is no file."""
     try:
-        descriptor = os.open(real, _READ_FLAGS)
+        content, status = _read(real)
     except FileNotFoundError:
         return b"", None
-    try:
-        status = os.fstat(descriptor)
-        _check(real, status)
-        content = read_all(descriptor, status.st_size)
-    finally:
-        os.close(descriptor)
     parse(content, real)
     return content, status
 

@@ -84,7 +84,7 @@ REPEATS_THE_CALLER = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND})
 # A header value that cannot be written in plain ASCII is sent as Base64 between these.
 BASE64_PREFIX, BASE64_SUFFIX = "=?base64?", "?="
 
-# Servers with fewer tools that are kept, one for each value of `?tools=`.
+# At most this many servers with fewer tools are cached, one for each value of `?tools=`.
 CHOICES_MAX = 32
 
 _NO_META: Mapping[str, object] = {}

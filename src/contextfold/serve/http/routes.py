@@ -20,7 +20,6 @@ from contextfold import __version__
 from contextfold.common.canonical import Encodable, encode
 from contextfold.common.exception_location import place_of
 from contextfold.errors import FoldError, StoreUnavailable
-from contextfold.fold.service.stored_results import FRESH_S, LeftOutResultsInStore
 from contextfold.serve.api import HttpApi
 from contextfold.serve.hooks import HookEndpoints
 from contextfold.serve.http.dashboard_files import DashboardFiles
@@ -53,16 +52,7 @@ class DaemonApplication(Starlette):
     def __init__(self, tools: Sequence[Tool], services: DaemonServices, proxy_settings: ProxySettings) -> None:
         self._services = services
         self._hooks = HookEndpoints(services.fold, services.metrics)
-        left_out = LeftOutResultsInStore(
-            services.fold.store, fresh_s=min(FRESH_S, proxy_settings.prompt_cache_s or FRESH_S)
-        )
-        self._proxy = Proxy(
-            services.fold,
-            services.metrics,
-            proxy_settings,
-            host_sessions=self._hooks.session_of,
-            left_out=left_out,
-        )
+        self._proxy = Proxy(services.fold, services.metrics, proxy_settings, host_sessions=self._hooks.session_of)
         has_fold_tools = any(isinstance(tool, FoldTool) for tool in tools)
         mcp = Route(MCP_PATH, endpoint=McpEndpoint(tools, services), methods=["POST"])
         hooks = self._hooks.routes() if has_fold_tools else []

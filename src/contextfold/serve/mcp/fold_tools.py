@@ -1,4 +1,4 @@
-"""The definitions of the folding tools, for every transport: name, schema and handler of each.
+"""The definitions of the folding tools, for every transport: the name and schema of each, and what it calls.
 
 Names, descriptions and schemas follow the contract. Every request of an agent contains the definitions, so together
 they have less than 900 tokens. Failures are errors of the protocol, with the session's state. Importing this module is
@@ -31,60 +31,6 @@ META_OPERATION = "contextfold/operation_id"
 REPORTED = "reported"
 
 
-async def _branch(service: FoldService, caller: Caller, arguments: Arguments) -> VerbOutcome:
-    from contextfold.fold.tool_arguments import branch_request
-
-    return await service.branch(caller, branch_request(arguments))
-
-
-async def _return(service: FoldService, caller: Caller, arguments: Arguments) -> VerbOutcome:
-    from contextfold.fold.tool_arguments import return_request
-
-    return await service.fold(caller, return_request(arguments))
-
-
-async def _fold(service: FoldService, caller: Caller, arguments: Arguments) -> VerbOutcome:
-    from contextfold.fold.tool_arguments import fold_request
-
-    return await service.fold_recent_work(caller, fold_request(arguments))
-
-
-async def _status(service: FoldService, caller: Caller, arguments: Arguments) -> VerbOutcome:
-    from contextfold.fold.tool_arguments import look_request
-
-    return await service.status(caller, look_request(arguments))
-
-
-async def _list(service: FoldService, caller: Caller, arguments: Arguments) -> VerbOutcome:
-    from contextfold.fold.tool_arguments import look_request
-
-    return await service.list_branches(caller, look_request(arguments))
-
-
-async def _rollback(service: FoldService, caller: Caller, arguments: Arguments) -> VerbOutcome:
-    from contextfold.fold.tool_arguments import rollback_request
-
-    return await service.rollback(caller, rollback_request(arguments))
-
-
-async def record(service: FoldService, caller: Caller, arguments: Arguments) -> VerbOutcome:
-    from contextfold.fold.tool_arguments import record_request
-
-    return await service.record(caller, record_request(arguments), REPORTED)
-
-
-async def _expand(service: FoldService, caller: Caller, arguments: Arguments) -> VerbOutcome:
-    from contextfold.fold.tool_arguments import expand_request
-
-    return await service.expand(caller, expand_request(arguments))
-
-
-async def _recall(service: FoldService, caller: Caller, arguments: Arguments) -> VerbOutcome:
-    from contextfold.fold.tool_arguments import recall_request
-
-    return await service.recall(caller, recall_request(arguments))
-
-
 def _schema(required: list[str], **properties: Encodable) -> dict[str, Encodable]:
     return {"type": "object", "properties": properties, "required": required}
 
@@ -109,7 +55,6 @@ FOLD_TOOLS = (
             project_path=_PROJECT,
         ),
         hints(reads=False),
-        _branch,
     ),
     FoldTool(
         "context_return",
@@ -122,7 +67,6 @@ FOLD_TOOLS = (
             branch_id=_text("Branch to fold (defaults to current active branch)"),
         ),
         hints(reads=False),
-        _return,
     ),
     FoldTool(
         "context_fold",
@@ -135,23 +79,20 @@ FOLD_TOOLS = (
             project_path=_SAME_PROJECT,
         ),
         hints(reads=False),
-        _fold,
     ),
     FoldTool(
         "context_branch_status",
         "see which branch is active and how full the context is",
         "Get current branch state",
         _schema(["project_path"], project_path=_SAME_PROJECT),
-        hints(reads=True, repeatable=True),
-        _status,
+        hints(reads=True),
     ),
     FoldTool(
         "context_list_branches",
         "see every branch of the session and its status",
         "List all branches for session",
         _schema(["project_path"], project_path=_SAME_PROJECT),
-        hints(reads=True, repeatable=True),
-        _list,
+        hints(reads=True),
     ),
     FoldTool(
         "context_rollback",
@@ -164,7 +105,6 @@ FOLD_TOOLS = (
             restore_state={"type": "boolean", "description": "false: only discard later branches"},
         ),
         hints(reads=False, destroys=True),
-        _rollback,
     ),
     FoldTool(
         "context_record",
@@ -179,7 +119,6 @@ FOLD_TOOLS = (
             failed={"type": "boolean"},
         ),
         hints(reads=False),
-        record,
     ),
     FoldTool(
         "context_expand",
@@ -192,8 +131,7 @@ FOLD_TOOLS = (
             budget={"type": "integer", "description": "Tokens (default 2000)"},
             cursor=_text("next_cursor"),
         ),
-        hints(reads=True, repeatable=True),
-        _expand,
+        hints(reads=True),
     ),
     FoldTool(
         "context_recall",
@@ -206,8 +144,7 @@ FOLD_TOOLS = (
             budget={"type": "integer"},
             since=_text("Date, or 7d"),
         ),
-        hints(reads=True, repeatable=True),
-        _recall,
+        hints(reads=True),
     ),
 )
 
@@ -235,10 +172,37 @@ def _string(meta: Mapping[str, object], key: str) -> str | None:
     return value
 
 
+async def _run(tool: FoldTool, service: FoldService, caller: Caller, arguments: Arguments) -> VerbOutcome:
+    from contextfold.fold import tool_arguments
+
+    match tool.name:
+        case "context_branch":
+            work = service.branch(caller, tool_arguments.branch_request(arguments))
+        case "context_return":
+            work = service.fold(caller, tool_arguments.return_request(arguments))
+        case "context_fold":
+            work = service.fold_recent_work(caller, tool_arguments.fold_request(arguments))
+        case "context_branch_status":
+            work = service.status(caller, tool_arguments.look_request(arguments))
+        case "context_list_branches":
+            work = service.list_branches(caller, tool_arguments.look_request(arguments))
+        case "context_rollback":
+            work = service.rollback(caller, tool_arguments.rollback_request(arguments))
+        case "context_record":
+            work = service.record(caller, tool_arguments.record_request(arguments), REPORTED)
+        case "context_expand":
+            work = service.expand(caller, tool_arguments.expand_request(arguments))
+        case "context_recall":
+            work = service.recall(caller, tool_arguments.recall_request(arguments))
+        case _:
+            raise AssertionError(f"{tool.name} is not in FOLD_TOOLS")
+    return await work
+
+
 async def call(tool: FoldTool, service: FoldService, caller: Caller, arguments: Arguments) -> ToolResult:
     """Run a tool. Raises RequestError with the session's state for every failure."""
     try:
-        outcome = await tool.handler(service, caller, arguments)
+        outcome = await _run(tool, service, caller, arguments)
     except FoldError as problem:
         raise await request_error(problem, service, caller, arguments) from problem
     except Exception as problem:

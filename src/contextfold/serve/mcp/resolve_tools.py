@@ -143,7 +143,7 @@ def _schema(*, optional: Mapping[str, Encodable] | None = None, **properties: En
     return schema | {"additionalProperties": False}
 
 
-_READS = hints(reads=True, repeatable=True)
+_READS = hints(reads=True)
 _COUNTER: Encodable = {
     "type": "string",
     "enum": list(COUNTERS),

@@ -85,7 +85,7 @@ def _list_templates(_root: CacheRoot, _arguments: Arguments) -> str:
     return encode({"resourceTemplates": TEMPLATES})
 
 
-_READS = hints(reads=True, repeatable=True)
+_READS = hints(reads=True)
 # The readers by method. They run like tools, but are not listed as tools.
 RESOURCE_READERS = {
     reader.name: reader

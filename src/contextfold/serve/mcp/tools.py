@@ -10,12 +10,9 @@ from contextfold.common.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from contextfold.common.canonical import Encodable
-    from contextfold.fold.service.callers import Caller
-    from contextfold.fold.service.fold_service import FoldService
-    from contextfold.fold.service.sessions import VerbOutcome
     from contextfold.resolve.root import CacheRoot
 
     Arguments = Mapping[str, object]
@@ -69,22 +66,20 @@ class FoldTool(Record):
     description: str
     schema: dict[str, Encodable]
     hints: dict[str, bool]
-    handler: Callable[[FoldService, Caller, Arguments], Awaitable[VerbOutcome]]
 
 
 if TYPE_CHECKING:
     Tool = ResolveTool | FoldTool
 
 
-def hints(*, reads: bool, destroys: bool = False, repeatable: bool = False) -> dict[str, bool]:
+def hints(*, reads: bool, destroys: bool = False) -> dict[str, bool]:
     """The annotations of a tool, which a host may show to its user. No tool works outside of this product.
 
     Only values that differ from the protocol's defaults are included, because every request contains the tools.
     """
     if reads:
         return {"readOnlyHint": True, "openWorldHint": False}
-    changed = {"openWorldHint": False} if destroys else {"destructiveHint": False, "openWorldHint": False}
-    return {**changed, "idempotentHint": True} if repeatable else changed
+    return {"openWorldHint": False} if destroys else {"destructiveHint": False, "openWorldHint": False}
 
 
 def listing(tool: Tool) -> dict[str, Encodable]:

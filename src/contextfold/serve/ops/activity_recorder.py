@@ -33,12 +33,12 @@ class ActivityRecorder:
     def __call__(self, activity: Activity) -> None:
         for rule in activity.rules:
             self._metrics.redacted(rule)
-        for _ in range(activity.conflicts):
-            self._metrics.store_conflict()
+        if activity.conflicts:
+            self._metrics.store("conflict", activity.conflicts)
         if activity.store_failed:
-            self._metrics.store_error()
+            self._metrics.store("error")
         if activity.events:
-            self._metrics.store_commit()
+            self._metrics.store("commit")
         for event in activity.events:
             self._count_event(event)
         if activity.reports or activity.reports_wait is not None or activity.reports_took_s is not None:

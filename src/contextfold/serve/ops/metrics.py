@@ -244,14 +244,9 @@ class Metrics:
     def redacted(self, rule: str, times: int = 1) -> None:
         self._redactions.labels(_within(self._rules, rule, RULES_MAX)).inc(times)
 
-    def store_commit(self) -> None:
-        self._store.labels("commit").inc()
-
-    def store_conflict(self) -> None:
-        self._store.labels("conflict").inc()
-
-    def store_error(self) -> None:
-        self._store.labels("error").inc()
+    def store(self, outcome: str, times: int = 1) -> None:
+        """`outcome` is `commit`, `conflict` or `error`."""
+        self._store.labels(outcome).inc(times)
 
     def sessions_open(self, count: int) -> None:
         self._sessions.set(count)

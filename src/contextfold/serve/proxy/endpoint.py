@@ -18,6 +18,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from starlette.routing import Route
@@ -26,7 +27,7 @@ from contextfold.fold import messages
 from contextfold.fold.ledger.sent_request import RequestReport, was_warm
 from contextfold.fold.messages import Format
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.service.stored_results import LeftOutResultsInStore
+from contextfold.fold.service.stored_results import FRESH_S, LeftOutResultsInStore
 from contextfold.serve.http.exchange import AS_IT_CAME, ClientGone, Headers, Receive, Scope, Send
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import Metrics
@@ -44,15 +45,29 @@ EXCHANGE_S = 3600.0
 DECODED_TIMES = 4
 OK_LEAST, OK_MOST = 200, 299
 
-# For each provider, the prefix of its paths, and the format of the messages in a `POST` to the paths that are folded.
-# The groups of a pattern are the model, and what only a call has that counts tokens.
-_PATHS: Mapping[str, tuple[str, Mapping[re.Pattern[bytes], Format]]] = {
-    "anthropic": ("/proxy/anthropic/", {re.compile(rb"v1/messages(?P<count>/count_tokens)?"): "anthropic"}),
-    "openai": (
+
+class ProviderPaths(NamedTuple):
+    # The prefix of the provider's paths here.
+    prefix: str
+    # The format of the messages in a `POST` to the paths that are folded. The groups of a pattern are the model, and
+    # what only a call has that counts tokens.
+    folded: Mapping[re.Pattern[bytes], Format]
+    # For the reference.
+    purpose: str
+
+
+_PATHS = {
+    "anthropic": ProviderPaths(
+        "/proxy/anthropic/",
+        {re.compile(rb"v1/messages(?P<count>/count_tokens)?"): "anthropic"},
+        "Forwards to the Anthropic upstream; leaves folded work out of `POST v1/messages`.",
+    ),
+    "openai": ProviderPaths(
         "/proxy/openai/v1/",
         {re.compile(rb"chat/completions"): "openai-chat", re.compile(rb"responses"): "openai-responses"},
+        "Forwards to the OpenAI upstream; leaves folded work out of `POST chat/completions` and `responses`.",
     ),
-    "gemini": (
+    "gemini": ProviderPaths(
         "/proxy/gemini/",
         {
             re.compile(
@@ -60,6 +75,7 @@ _PATHS: Mapping[str, tuple[str, Mapping[re.Pattern[bytes], Format]]] = {
                 rb"(?:generateContent|streamGenerateContent|(?P<count>countTokens))"
             ): "gemini"
         },
+        "Forwards to the Gemini upstream; leaves folded work out of `POST` to a model's `generateContent`.",
     ),
 }
 
@@ -82,8 +98,9 @@ class Proxy:
     ) -> None:
         metrics.may_fail_open((*messages.REASONS, *REASONS))
         self._reports = SessionReports(fold, host_sessions)
+        fresh_s = min(FRESH_S, settings.prompt_cache_s or FRESH_S)
         results = ResultFolding(
-            left_out or LeftOutResultsInStore(fold.store, clock=clock),
+            left_out or LeftOutResultsInStore(fold.store, clock=clock, fresh_s=fresh_s),
             fold.scrub,
             origin=self._reports.origin,
             is_on=settings.folds_results,
@@ -115,7 +132,7 @@ class ProviderEndpoint:
     ) -> None:
         self.provider, self._folding, self._reports, self._metrics = provider, folding, reports, metrics
         self._name = name
-        self.prefix, self._folded_paths = _PATHS[name]
+        self.prefix, self._folded_paths, self.__doc__ = _PATHS[name]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = _path_below(self.prefix, scope["raw_path"])
