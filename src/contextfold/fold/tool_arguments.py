@@ -87,14 +87,6 @@ class RecallRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class RollbackChoice:
-    """A rollback in a known session."""
-
-    branch_id: str
-    restore_state: bool
-
-
-@dataclass(frozen=True, slots=True)
 class RecordRequest:
     project: Project
     type: str
@@ -145,19 +137,17 @@ def look_request(arguments: Arguments) -> LookRequest:
 
 def rollback_request(arguments: Arguments) -> RollbackRequest:
     fields = _ArgumentFields(arguments, "project_path", "branch_id", "restore_state")
-    return RollbackRequest(
-        project=fields.project(),
-        branch_id=fields.text("branch_id", length_max=BRANCH_ID_LENGTH_MAX),
-        restore_state=fields.flag("restore_state", default=True),
-    )
+    return RollbackRequest(fields.project(), *_rollback_choice(fields))
 
 
-def rollback_choice(arguments: Arguments) -> RollbackChoice:
-    fields = _ArgumentFields(arguments, "branch_id", "restore_state")
-    return RollbackChoice(
-        branch_id=fields.text("branch_id", length_max=BRANCH_ID_LENGTH_MAX),
-        restore_state=fields.flag("restore_state", default=True),
-    )
+def rollback_choice(arguments: Arguments) -> tuple[str, bool]:
+    """The branch, and whether the state is restored, for a rollback in a known session."""
+    return _rollback_choice(_ArgumentFields(arguments, "branch_id", "restore_state"))
+
+
+def _rollback_choice(fields: _ArgumentFields) -> tuple[str, bool]:
+    branch_id = fields.text("branch_id", length_max=BRANCH_ID_LENGTH_MAX)
+    return branch_id, fields.flag("restore_state", default=True)
 
 
 def record_request(arguments: Arguments) -> RecordRequest:

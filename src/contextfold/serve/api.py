@@ -157,12 +157,10 @@ class HttpApi:
 
     async def rollback(self, request: Request) -> Response:
         """Roll back to the beginning of a branch; the body is `{"branch_id": …, "restore_state": true}`."""
-        choice = rollback_choice(object_in(await request.body()))
+        branch_id, restore_state = rollback_choice(object_in(await request.body()))
+        operation_id = caller_of(request.scope).operation_id
         answer = await self._overview.roll_back(
-            *_session(request),
-            choice.branch_id,
-            restore_state=choice.restore_state,
-            operation_id=caller_of(request.scope).operation_id,
+            *_session(request), branch_id, restore_state=restore_state, operation_id=operation_id
         )
         return _json(answer)
 

@@ -41,10 +41,10 @@ ENVELOPE = {META_VERSION: STATELESS_VERSIONS[-1], META_CAPABILITIES: {}}
 
 
 class Resolvers:
-    def __init__(self, settings: Settings, processes: int = PROCESSES) -> None:
+    def __init__(self, settings: Settings) -> None:
         # The most recently used process has the most data in memory, so it is used first.
         self._idle: asyncio.LifoQueue[ResolverProcess] = asyncio.LifoQueue()
-        self._processes = [ResolverProcess(settings) for _ in range(processes)]
+        self._processes = [ResolverProcess(settings) for _ in range(PROCESSES)]
         for process in reversed(self._processes):
             self._idle.put_nowait(process)
         self._timeout_s = settings.tool_timeout_s

@@ -77,9 +77,9 @@ def test_a_conversation_is_remembered_after_a_restart() -> None:
         await first.note_request("ann", "c", BEGIN, outcomes)
         record = await shared.daemon().remembered("ann", "c")
         assert record == ConversationRecord((result(1).result, result(2).result), outcomes, BEGIN + 0.75)
-        assert await shared.daemon().text("ann", "res_1") == "text 1"
+        assert await shared.store.left_out_text("ann", "res_1") == "text 1"
         assert await shared.daemon().remembered("bob", "c") == NEW_CONVERSATION
-        assert await shared.daemon().text("bob", "res_1") is None
+        assert await shared.store.left_out_text("bob", "res_1") is None
 
     run(scenario)
 

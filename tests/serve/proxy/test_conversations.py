@@ -93,7 +93,8 @@ def stubs(messages: Sequence[Message]) -> list[str]:
 
 
 def test_old_results_are_left_out_after_a_pause_and_in_later_requests() -> None:
-    store = LeftOutResultsInStore(MemoryStore())
+    memory = MemoryStore()
+    store = LeftOutResultsInStore(memory)
 
     async def scenario(proxy: ProxyWithClock) -> None:
         await proxy.request(history("a", "b", "c"))
@@ -106,11 +107,11 @@ def test_old_results_are_left_out_after_a_pause_and_in_later_requests() -> None:
         (stub,) = stubs(proxy.sent())
         assert client.receipt["results_left_out"] == 1
         result_id = stub.split('"')[1]
-        text = await store.text("local", result_id)
+        text = await memory.left_out_text("local", result_id)
         assert text is not None
         assert text.endswith("line\n" * 900)
         assert SECRET.value not in text
-        assert await store.text("somebody", result_id) is None
+        assert await memory.left_out_text("somebody", result_id) is None
         await proxy.request(history("a", "b", "c", "d", "e"))
         assert stubs(proxy.sent()) == [stub]
 

@@ -122,10 +122,6 @@ class LeftOutResultsInStore:
             if latest is not None:
                 self._put(owner, conversation, replace(latest, noted_at=noted_at))
 
-    async def text(self, owner: str, result_id: str) -> str | None:
-        """The scrubbed text of a result; None for one that is unknown, expired, or another owner's."""
-        return await self._store.left_out_text(owner, result_id)
-
     def _put(self, owner: str, conversation: str, cached: _CachedConversation) -> None:
         self._cached.pop((owner, conversation), None)
         self._cached[owner, conversation] = cached

@@ -219,7 +219,7 @@ class ResultFolding:
             async with asyncio.timeout(STORE_S):
                 return await self._store.remembered(owner, conversation.id)
         except Exception as problem:
-            _log_store_failure("proxy.conversation_unknown", problem)
+            log_failure("proxy.conversation_unknown", problem)
             return NEW_CONVERSATION
 
     def is_wanted(self, headers: RequestHeaders) -> bool:
@@ -260,7 +260,7 @@ class ResultFolding:
                 origin = await self._origin(request, projection.session_id)
                 return tuple(await self._store.keep(owner, conversation.id, stored, origin))
         except Exception as problem:
-            _log_store_failure("proxy.results_not_stored", problem)
+            log_failure("proxy.results_not_stored", problem)
             return record.results
 
     async def note(
@@ -272,15 +272,15 @@ class ResultFolding:
                     owner, conversation.id, self._clock(), outcomes, cache_life_s=cache_life_s
                 )
         except Exception as problem:
-            _log_store_failure("proxy.conversation_unknown", problem)
+            log_failure("proxy.conversation_unknown", problem)
 
 
-def _log_store_failure(event: str, problem: Exception) -> None:
-    """Log a failure of the store. It affects only the record of the conversation, never a request."""
+def log_failure(event: str, problem: Exception) -> None:
+    """Log a failure that affects no request: an expected one with its code, a bug with the place in the source."""
     if isinstance(problem, ContextError):
         log(event, "warning", code=problem.code)
     else:
-        log(event, "error", exception=type(problem).__name__, raised_at=place_of(problem))
+        log(event, "error", code="internal", exception=type(problem).__name__, raised_at=place_of(problem))
 
 
 def _without_description(result: LeftOutResult) -> LeftOutResult:
@@ -375,7 +375,7 @@ class RequestFolding:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         except Exception as problem:
             # After a bug, the request is forwarded unfolded.
-            log("proxy.fold_failed", "error", exception=type(problem).__name__, raised_at=place_of(problem))
+            log_failure("proxy.fold_failed", problem)
             return None
         finally:
             self._metrics.projection_took(format, time.perf_counter() - began_s)

@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from contextfold.common.dataclass import replace
-from contextfold.common.exception_location import place_of
 from contextfold.errors import ArgumentInvalid, FoldError, StoreUnavailable
 from contextfold.fold.ledger.sent_request import RequestReport, Share
 from contextfold.fold.messages import BodyProjection, Span
@@ -32,9 +31,11 @@ from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.inbox import InboxFull
 from contextfold.serve.ops.logs import log
 from contextfold.serve.proxy.conversations import Conversation
-from contextfold.serve.proxy.forwarding import ProxiedRequest
+from contextfold.serve.proxy.forwarding import ProxiedRequest, log_failure
 from contextfold.serve.proxy.response_reader import ResponseFacts
 
+# The event in the log if a request cannot be reported.
+LOST = "proxy.receipt_lost"
 PROJECT_HEADER, SESSION_HEADER = b"x-context-project", b"x-context-session"
 # At most this many characters of one request's messages are reported, the latest ones.
 TEXTS_MAX_CHARS = 8 << 20
@@ -76,11 +77,9 @@ class SessionReports:
             shares = _shares(projection, self._fold.messages_known(key))
             text_chars = sum(len(text) for share in shares for text in share.texts)
             return replace(report, shares=shares, compactions=self._fold.compactions_known(key))
-        except FoldError as problem:
-            _log_lost(code=problem.code)
         except Exception as problem:
-            # After a bug, the report is lost and the response is not affected.
-            _log_lost(problem)
+            # Even after a bug, only the report is lost, and the response is not affected.
+            log_failure(LOST, problem)
         finally:
             request.mark_reported(text_chars)
         return None
@@ -97,7 +96,7 @@ class SessionReports:
             waiting.add_done_callback(self._waiting.pop)
         else:
             preparing.cancel()
-            _log_lost(code="busy")
+            log(LOST, "warning", code="busy")
 
     async def close(self) -> None:
         for waiting in self._waiting:
@@ -126,12 +125,10 @@ class SessionReports:
             elif request.conversation is not None:
                 self._wait_for_session((request.owner, request.conversation.id), report)
         except InboxFull:
-            _log_lost(code="busy")
-        except FoldError as problem:
-            _log_lost(code=problem.code)
+            log(LOST, "warning", code="busy")
         except Exception as problem:
-            # After a bug, the report is lost and the response is not affected.
-            _log_lost(problem)
+            # Even after a bug, only the report is lost, and the response is not affected.
+            log_failure(LOST, problem)
 
     # ---- requests whose session is not known yet
 
@@ -238,8 +235,3 @@ def _report(request: ProxiedRequest, projection: BodyProjection, new_blocks: int
         conversation=request.conversation.id if request.conversation else "",
         lapsed_s=int(request.lapsed_s),
     )
-
-
-def _log_lost(problem: Exception | None = None, *, code: str = "internal") -> None:
-    reason = {"exception": type(problem).__name__, "raised_at": place_of(problem)} if problem else {}
-    log("proxy.receipt_lost", "error" if problem else "warning", code=code, **reason)

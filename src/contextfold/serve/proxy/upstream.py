@@ -212,8 +212,8 @@ def passed_on(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     headers = list(headers)
     words = (word for name, value in headers if name.lower() == b"connection" for word in value.split(b","))
     # Every hop needs `Content-Length` to know where the body ends.
-    named = {word.strip().lower() for word in words} - {b"content-length"}
-    return [header for header in headers if header[0].lower() not in _HOP_BY_HOP | named]
+    dropped = _HOP_BY_HOP | ({word.strip().lower() for word in words} - {b"content-length"})
+    return [header for header in headers if header[0].lower() not in dropped]
 
 
 def _response_headers(headers: Headers) -> Headers:
