@@ -258,7 +258,7 @@ class MemoryStore:
         lists = _Lists([each for each in self._documents.values() if each[0].owner == owner], scope)
         ranking = rank(question, lists)
         hits = [RecallHit(hit, lists.source(hit.number)) for hit in ranking.hits]
-        return Recalled(hits, ranking.unmatched, ranking.documents, ranking.matched, ranking.score_most)
+        return Recalled(hits, ranking)
 
     def _recall_sources(self) -> Iterator[RecallSource]:
         """Everything that recall finds. The reference changes with the summary, and when its entries are deleted."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Final
 
+    from contextfold.fold.ports.stored_records import RecallSource
     from contextfold.fold.recall.documents import DocumentTerms
     from contextfold.fold.recall.ranking import RecallScope
 
@@ -24,20 +25,20 @@ _WORD_MARKS: Final = str.maketrans({"'": "\ue000", "_": "\ue001"})
 _FOLDED, _UNDONE = "f", "u"
 
 
-def put(
-    connection: sqlite3.Connection,
-    source: tuple[str, int],
-    whose: tuple[str, str],
-    document_id: str,
-    terms: DocumentTerms,
-    *,
-    undone: bool,
-) -> None:
-    """Add a document or replace it. `whose` is its owner and its project."""
-    remove(connection, source)
-    owner, project_hash = whose
-    connection.execute("INSERT OR IGNORE INTO recall_owners (owner) VALUES (?)", (owner,))
-    space = f"{_owner_number(connection, owner)}{_UNDONE if undone else _FOLDED}"
+def put(connection: sqlite3.Connection, row: tuple[str, int], source: RecallSource, terms: DocumentTerms) -> None:
+    """Add a document or replace it. `row` is the kind and the number of the row that it is made from."""
+    import zlib
+
+    remove(connection, row)
+    if source.result:
+        undone, document_id = False, source.result.decision.result_id
+        project_hash = source.result.decision.project_hash
+    else:
+        assert source.summary is not None, "a deleted document has no terms"
+        undone, document_id = source.summary.undone, source.summary.branch_id
+        project_hash = source.summary.project_hash
+    connection.execute("INSERT OR IGNORE INTO recall_owners (owner) VALUES (?)", (source.owner,))
+    space = f"{_owner_number(connection, source.owner)}{_UNDONE if undone else _FOLDED}"
     project = _project_token(project_hash)
     number = terms.number
     # Two documents of the same second may have hashes with the same beginning.
@@ -46,24 +47,24 @@ def put(
     connection.execute(
         "INSERT INTO recall_documents (number, kind, ref, space, project, id, words, packed)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (number, *source, space, project, document_id, terms.words, _compressed(terms.packed)),
+        (number, *row, space, project, document_id, terms.words, zlib.compress(terms.packed.encode())),
     )
     connection.execute(
         "INSERT INTO recall_lists (rowid, tokens) VALUES (?, ?)", (number, _tokens(space, project, terms))
     )
 
 
-def remove(connection: sqlite3.Connection, source: tuple[str, int]) -> None:
-    row = connection.execute(
-        "SELECT number, words, packed, space, project FROM recall_documents WHERE kind = ? AND ref = ?", source
+def remove(connection: sqlite3.Connection, row: tuple[str, int]) -> None:
+    indexed = connection.execute(
+        "SELECT number, words, packed, space, project FROM recall_documents WHERE kind = ? AND ref = ?", row
     ).fetchone()
-    if row is None:
+    if indexed is None:
         return
     from zlib import decompress
 
     from contextfold.fold.recall.documents import DocumentTerms
 
-    number, words, packed, space, project = row
+    number, words, packed, space, project = indexed
     tokens = _tokens(space, project, DocumentTerms(number, words, decompress(packed).decode()))
     connection.execute(
         "INSERT INTO recall_lists (recall_lists, rowid, tokens) VALUES ('delete', ?, ?)", (number, tokens)
@@ -128,12 +129,6 @@ class RecallLists:
         """The tokens that any document has, each with the number of those."""
         marks = ", ".join("?" * len(tokens))
         return self._connection.execute(f"SELECT term, doc FROM recall_sizes WHERE term IN ({marks})", tokens)  # noqa: S608 - only marks
-
-
-def _compressed(packed: str) -> bytes:
-    import zlib
-
-    return zlib.compress(packed.encode())
 
 
 def _tokens(space: str, project: str, terms: DocumentTerms) -> str:

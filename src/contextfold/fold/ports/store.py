@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 from contextfold.common.dataclass import dataclass, field
 from contextfold.common.record import Protocol
+from contextfold.errors import ArgumentInvalid
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event
 from contextfold.fold.ports.call_outcomes import merged_by_call
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from contextfold.common.relevance.question import Question
     from contextfold.fold.recall.documents import DocumentTerms
     from contextfold.fold.recall.ranking import RecallScope
+
+# The largest number of digits in a cursor; enough for a 64-bit number.
+CURSOR_DIGITS = 18
 
 
 class StaleRevision(Exception):
@@ -101,6 +105,17 @@ class WatchedEvent:
     key: SessionKey
     session_id: str
     event: Event
+
+
+def cursor_number(text: str) -> int:
+    """Parse a number of a cursor. Raises ArgumentInvalid for anything that no store has returned."""
+    if not (text.isascii() and text.isdigit() and len(text) <= CURSOR_DIGITS):
+        raise cursor_unknown()
+    return int(text)
+
+
+def cursor_unknown() -> ArgumentInvalid:
+    return ArgumentInvalid("cursor", "must be one that this store has given out")
 
 
 # The outcome of a call id that a client used for several calls.
@@ -281,4 +296,6 @@ __all__ = [
     "Summary",
     "Trajectory",
     "WatchedEvent",
+    "cursor_number",
+    "cursor_unknown",
 ]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from contextfold.fold.archive import ArchiveEntry
     from contextfold.fold.events import Event
-    from contextfold.fold.recall.ranking import RankedFold
+    from contextfold.fold.recall.ranking import RankedFold, RecallRanking
 
 # The owner of what commands and a daemon without tokens do.
 LOCAL_OWNER = "local"
@@ -153,10 +153,7 @@ class RecallHit:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """The best documents for a question, best first, and the figures of `RecallRanking`."""
+    """The best documents for a question, best first. `ranking` may have more, which were deleted since it was made."""
 
     hits: Sequence[RecallHit]
-    unmatched: tuple[str, ...]
-    documents: int
-    matched: int
-    score_most: int
+    ranking: RecallRanking

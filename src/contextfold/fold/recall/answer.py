@@ -107,7 +107,7 @@ def answer(found: Recalled, budget: int) -> RecallAnswer:
     # The folds have most of their words in common.
     known = ChunkUnits()
     # Unmatched words are left out first, because a long query must not fill the budget.
-    unmatched = found.unmatched
+    unmatched = found.ranking.unmatched
     while unmatched and _frame_tokens(unmatched, budget, found) > budget // 2:
         unmatched = unmatched[: len(unmatched) // 2]
     left = budget - _frame_tokens(unmatched, budget, found)
@@ -124,7 +124,7 @@ def answer(found: Recalled, budget: int) -> RecallAnswer:
         if passed == PASSED_MAX:
             break
     used = budget - left
-    return RecallAnswer(tuple(chosen), unmatched, budget, used, found.documents, found.matched)
+    return RecallAnswer(tuple(chosen), unmatched, budget, used, found.ranking.documents, found.ranking.matched)
 
 
 def memory_line(found: Recalled) -> str:
@@ -134,7 +134,7 @@ def memory_line(found: Recalled) -> str:
         for hit in found.hits
         if isinstance(hit.source, Summary)
         and sum(1 for reason in hit.ranked.why if set(reason.fields) & _WRITTEN) >= MEMORY_TERMS_MIN
-        and hit.ranked.score * 100 >= MEMORY_PERCENT_MIN * found.score_most
+        and hit.ranked.score * 100 >= MEMORY_PERCENT_MIN * found.ranking.score_most
     ][:MEMORY_FOLDS]
     if not fitting:
         return ""
@@ -152,7 +152,7 @@ def _on_one_line(text: str) -> str:
 
 def _frame_tokens(unmatched: tuple[str, ...], budget: int, found: Recalled) -> int:
     """The tokens of an answer without its folds, with the longest possible numbers."""
-    frame = RecallAnswer((), unmatched, budget, budget, found.documents, found.documents)
+    frame = RecallAnswer((), unmatched, budget, budget, found.ranking.documents, found.ranking.documents)
     return estimate(encode({**frame.as_members(), "expand": HOW_TO_EXPAND})) + ITEM_TOKENS
 
 

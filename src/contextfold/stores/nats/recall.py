@@ -34,8 +34,8 @@ from contextfold.stores.nats.wire import records
 from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
 from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped
 from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_stored
-from contextfold.stores.recall_tables import TABLES as RECALL_TABLES
 from contextfold.stores.sqlite.queries import phrases
+from contextfold.stores.sqlite.schema import RECALL_TABLES
 
 # The most owners whose documents are in memory.
 OWNERS_MOST: Final = 64
@@ -220,18 +220,11 @@ class _OwnerIndex:
             if self.stale.get(row) != version:
                 continue
             del self.stale[row]
-            document = (RESULT if source.result else FOLD, row)
             if terms is None:
                 recall_index.remove(self.connection, (FOLD, row))
                 recall_index.remove(self.connection, (RESULT, row))
-            elif source.summary:
-                whose = (source.owner, source.summary.project_hash)
-                undone = source.summary.undone
-                recall_index.put(self.connection, document, whose, source.summary.branch_id, terms, undone=undone)
-            elif source.result:
-                decision = source.result.decision
-                whose = (source.owner, decision.project_hash)
-                recall_index.put(self.connection, document, whose, decision.result_id, terms, undone=False)
+            else:
+                recall_index.put(self.connection, (RESULT if source.result else FOLD, row), source, terms)
 
     def recall(self, owner: str, question: Question, scope: RecallScope) -> Recalled:
         ranking = rank(question, recall_index.RecallLists(self.connection, owner, scope))
@@ -243,7 +236,7 @@ class _OwnerIndex:
                 hits.append(RecallHit(hit, document.decision))
             elif document is not None and document.current is not None:
                 hits.append(RecallHit(hit, document.current))
-        return Recalled(hits, ranking.unmatched, ranking.documents, ranking.matched, ranking.score_most)
+        return Recalled(hits, ranking)
 
     def search(self, words: str, project_hash: str | None, limit: int) -> list[Summary]:
         for row in self.unsearched:

@@ -257,7 +257,7 @@ def recall(connection: sqlite3.Connection, owner: str, question: Question, scope
         rows = recall_index.sources(connection, (hit.number for hit in ranking.hits))
         hits_and_sources = ((hit, _recall_source(connection, *rows[hit.number])) for hit in ranking.hits)
         hits = [RecallHit(hit, source) for hit, source in hits_and_sources if source is not None]
-        return Recalled(hits, ranking.unmatched, ranking.documents, ranking.matched, ranking.score_most)
+        return Recalled(hits, ranking)
     finally:
         connection.execute("COMMIT")
 

@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Sequence
+    from typing import TypeVarTuple
 
     from contextfold.common.relevance.question import Question
     from contextfold.errors import ContextError
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from contextfold.stores.sqlite.store import SqliteStore
     from contextfold.stores.sqlite.threads import Readers
     from contextfold.stores.sqlite.transactions import Work
+
+    Arguments = TypeVarTuple("Arguments")
 
 T = TypeVar("T")
 
@@ -72,40 +75,39 @@ class SqliteReads:
     def __init__(self, readers: Readers | ReaderInPlace) -> None:
         self._readers = readers
 
+    async def _read(self, query: Callable[[sqlite3.Connection, *Arguments], T], *args: *Arguments) -> T:
+        return await self._readers.read(lambda connection: query(connection, *args))
+
     async def load(self, key: SessionKey, known: KnownRevision | None = None) -> SessionLog | None:
-        return await self._readers.read(lambda connection: queries.load(connection, key, known))
+        return await self._read(queries.load, key, known)
 
     async def sessions(
         self, owner: str, *, after: tuple[str, str] | None = None, limit: int
     ) -> Sequence[ListedSession]:
-        return await self._readers.read(lambda connection: queries.sessions(connection, owner, after, limit))
+        return await self._read(queries.sessions, owner, after, limit)
 
     async def ended_sessions(
         self, owner: str, *, after: tuple[str, str] | None = None, limit: int, session_id: str | None = None
     ) -> Sequence[EndedSession]:
-        return await self._readers.read(
-            lambda connection: queries.ended_sessions(connection, owner, after, limit, session_id)
-        )
+        return await self._read(queries.ended_sessions, owner, after, limit, session_id)
 
     async def find(self, owner: str, session_id: str) -> SessionKey | None:
-        return await self._readers.read(lambda connection: queries.find(connection, owner, session_id))
+        return await self._read(queries.find, owner, session_id)
 
     async def cursor(self) -> str:
-        return str(await self._readers.read(queries.last_seq))
+        return str(await self._read(queries.last_seq))
 
     async def search(self, owner: str, query: str, project_hash: str | None, limit: int) -> Sequence[Summary]:
-        return await self._readers.read(
-            lambda connection: queries.search(connection, owner, query, project_hash, limit)
-        )
+        return await self._read(queries.search, owner, query, project_hash, limit)
 
     async def summaries(self, owner: str, project_hash: str | None) -> Sequence[Summary]:
-        return await self._readers.read(lambda connection: queries.summaries(connection, owner, project_hash))
+        return await self._read(queries.summaries, owner, project_hash)
 
     async def unindexed(self, owner: str | None, limit: int) -> Sequence[RecallSource]:
-        return await self._readers.read(lambda connection: queries.unindexed(connection, owner, limit))
+        return await self._read(queries.unindexed, owner, limit)
 
     async def recall(self, owner: str, question: Question, scope: RecallScope) -> Recalled:
-        return await self._readers.read(lambda connection: queries.recall(connection, owner, question, scope))
+        return await self._read(queries.recall, owner, question, scope)
 
     async def trajectory(
         self,
@@ -119,13 +121,13 @@ class SqliteReads:
         characters: int | None = None,
     ) -> Trajectory | None:
         query = queries.TrajectoryQuery(owner, project_hash, branch_id, session_id, after_n, limit, characters)
-        return await self._readers.read(lambda connection: queries.trajectory(connection, query))
+        return await self._read(queries.trajectory, query)
 
     async def left_out_text(self, owner: str, result_id: str) -> str | None:
-        return await self._readers.read(lambda connection: queries.left_out_text(connection, owner, result_id))
+        return await self._read(queries.left_out_text, owner, result_id)
 
     async def count(self, owner: str | None = None) -> int:
-        return await self._readers.read(lambda connection: queries.count(connection, owner))
+        return await self._read(queries.count, owner)
 
 
 class SqliteFileReader(SqliteReads):

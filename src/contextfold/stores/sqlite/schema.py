@@ -10,7 +10,6 @@ import os
 import time
 
 from contextfold.errors import StoreInvalid
-from contextfold.stores.recall_tables import TABLES as RECALL_TABLES
 from contextfold.stores.sqlite.state_file import (
     APPLICATION_ID,
     BUSY_TIMEOUT_S,
@@ -43,6 +42,26 @@ WAL_PAUSE_S: Final = 0.05
 
 # These errors are caused by a statement, not by the disk or a lock.
 _STATEMENT_AT_FAULT: Final = ("SQLITE_ERROR", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH")
+
+# The tables of recall's index (`stores.recall_index`).
+# `kind` and `ref` name the row of another table that a document is made from. `tokens` of a document follow from
+# `space`, `project`, `words` and `packed`, so they can be removed from the lists.
+RECALL_TABLES: Final = (
+    "CREATE TABLE recall_owners (id INTEGER PRIMARY KEY, owner TEXT NOT NULL UNIQUE)",
+    """CREATE TABLE recall_documents (
+        number INTEGER PRIMARY KEY,
+        kind TEXT NOT NULL,
+        ref INTEGER NOT NULL,
+        space TEXT NOT NULL,
+        project TEXT NOT NULL,
+        id TEXT NOT NULL,
+        words INTEGER NOT NULL,
+        packed BLOB NOT NULL
+    )""",
+    "CREATE UNIQUE INDEX recall_of_source ON recall_documents (kind, ref)",
+    "CREATE VIRTUAL TABLE recall_lists USING fts5 (tokens, content='', detail=none, columnsize=0, tokenize='ascii')",
+    "CREATE VIRTUAL TABLE recall_sizes USING fts5vocab (recall_lists, row)",
+)
 
 # A session's row outlives the session: its archive, its summaries and its last event refer to it. Stages: 0 live; 1
 # ended; 2 log and receipts deleted, except session.expired; 3 that deleted too. The owner is stored only here, so every

@@ -284,13 +284,8 @@ def index(connection: sqlite3.Connection, documents: Sequence[tuple[RecallSource
         row = (kind, int(ref))
         if terms is None:
             recall_index.remove(connection, row)
-        elif source.summary:
-            whose = (source.owner, source.summary.project_hash)
-            recall_index.put(connection, row, whose, source.summary.branch_id, terms, undone=source.summary.undone)
-        elif source.result:
-            decision = source.result.decision
-            whose = (source.owner, decision.project_hash)
-            recall_index.put(connection, row, whose, decision.result_id, terms, undone=False)
+        else:
+            recall_index.put(connection, row, source, terms)
 
 
 # ---- sweeps, in steps
@@ -422,3 +417,7 @@ def forget_rows(connection: sqlite3.Connection, sessions: Sequence[int], since: 
         " AND NOT EXISTS (SELECT 1 FROM summaries WHERE session = sessions.id)",
         [(session, since) for session in sessions],
     )
+
+
+def write_check(connection: sqlite3.Connection, size: int) -> None:
+    connection.execute("INSERT OR REPLACE INTO write_check VALUES (1, randomblob(?))", (size,))

@@ -14,7 +14,7 @@ from itertools import islice
 
 from contextfold.common.dataclass import dataclass
 from contextfold.common.event_loop import asyncio, in_thread
-from contextfold.errors import ArgumentInvalid, StoreUnavailable
+from contextfold.errors import StoreUnavailable
 from contextfold.fold.ports.store import (
     ArchivedResult,
     Commit,
@@ -24,22 +24,25 @@ from contextfold.fold.ports.store import (
     RecallSource,
     SessionKey,
     WatchedEvent,
+    cursor_number,
+    cursor_unknown,
 )
-from contextfold.stores.sqlite import queries, schema, state_file
-from contextfold.stores.sqlite import statements as sqlite_rows
+from contextfold.stores.sqlite import queries, schema, state_file, statements
 from contextfold.stores.sqlite.reader import ReaderInPlace, SqliteReads
 from contextfold.stores.sqlite.transactions import Transactions, WriterInPlace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
-    from typing import Final
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+    from typing import Final, TypeVar, TypeVarTuple
 
     from contextfold.fold.ports.store_export import ExportRecord
     from contextfold.fold.recall.documents import DocumentTerms
     from contextfold.stores.sqlite.threads import Writer
-    from contextfold.stores.sqlite.transactions import Work
+
+    T = TypeVar("T")
+    Arguments = TypeVarTuple("Arguments")
 
 # The interval after which a watcher sees commits of other processes. It sees those of this process at once.
 POLL_S: Final = 0.4
@@ -50,8 +53,6 @@ SWEEP_STEPS: Final = 10_000
 EXPORT_AT_ONCE: Final = 64
 # The readiness check writes as many bytes as a commit with a long tool result.
 CHECK_BYTES: Final = 64 << 10
-# The largest number of digits in a cursor; enough for a 64-bit number.
-CURSOR_DIGITS: Final = 18
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -117,25 +118,28 @@ class SqliteStore(SqliteReads):
             place, connection, version=len(migrations), busy_timeout_s=busy_timeout_s, poll_s=poll_s, in_place=in_place
         )
 
+    async def _write(self, work: Callable[[sqlite3.Connection, *Arguments], T], *args: *Arguments) -> T:
+        return await self._writer.write(lambda connection: work(connection, *args))
+
     # ---- one session
 
     async def commit(self, commit: Commit) -> CommitReceipt:
-        receipt = await self._writer.write(sqlite_rows.committing(commit))
+        receipt = await self._writer.write(statements.committing(commit))
         self._wake(commit.key.owner)
         return receipt
 
     async def receipt(self, key: SessionKey, operation_id: str) -> CommitReceipt | None:
-        return await self._readers.read(lambda connection: sqlite_rows.receipt(connection, key, operation_id))
+        return await self._read(statements.receipt, key, operation_id)
 
     # ---- watching
 
     async def check_cursor(self, cursor: str) -> None:
-        await self._begin_at(_position(cursor))
+        await self._begin_at(cursor_number(cursor))
 
     def watch(self, owner: str, after: str | None = None) -> AsyncIterator[WatchedEvent]:
         if self._closed:
             raise StoreUnavailable("the store is closed")
-        return self._follow(owner, None if after is None else _position(after))
+        return self._follow(owner, None if after is None else cursor_number(after))
 
     async def _follow(self, owner: str, position: int | None) -> AsyncIterator[WatchedEvent]:
         loop = asyncio.get_running_loop()
@@ -149,9 +153,13 @@ class SqliteStore(SqliteReads):
             while not self._closed:
                 # Cleared before reading, so that a later commit sets it again.
                 watcher.changed.clear()
-                page = await self._events_after(owner, position)
-                if page is None:
-                    return
+                try:
+                    page = await self._read(statements.events_after, owner, position)
+                except StoreUnavailable:
+                    # Closing the store ends a watch and is not a failure.
+                    if self._closed:
+                        return
+                    raise
                 for seen in page.events:
                     yield seen
                 position = page.position
@@ -167,7 +175,7 @@ class SqliteStore(SqliteReads):
         try:
             while not self._closed and any(watcher.loop is loop for watcher in self._watchers):
                 try:
-                    last = await self._readers.read(queries.last_seq)
+                    last = await self._read(queries.last_seq)
                 except StoreUnavailable:
                     # The next read reports the failure.
                     last = -1
@@ -179,19 +187,10 @@ class SqliteStore(SqliteReads):
             del self._polls[loop]
 
     async def _begin_at(self, position: int | None) -> int:
-        reached = await self._readers.read(queries.last_seq)
+        reached = await self._read(queries.last_seq)
         if position is not None and position > reached:
-            raise _no_cursor()
+            raise cursor_unknown()
         return reached if position is None else position
-
-    async def _events_after(self, owner: str, position: int) -> sqlite_rows.EventPage | None:
-        """The next events; None if the store was closed meanwhile, which ends a watch and is not a failure."""
-        try:
-            return await self._readers.read(lambda connection: sqlite_rows.events_after(connection, owner, position))
-        except StoreUnavailable:
-            if self._closed:
-                return None
-            raise
 
     def _wake(self, owner: str | None = None) -> None:
         """Wake an owner's watchers, or all."""
@@ -204,23 +203,21 @@ class SqliteStore(SqliteReads):
                     pass
 
     async def index(self, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None:
-        await self._writer.write(lambda connection: sqlite_rows.index(connection, documents))
+        await self._write(statements.index, documents)
 
     # ---- results that requests leave out
 
     async def left_out(self, owner: str, conversation: str) -> Sequence[LeftOutDecision]:
-        return await self._readers.read(lambda connection: sqlite_rows.left_out(connection, owner, conversation))
+        return await self._read(statements.left_out, owner, conversation)
 
     async def keep_left_out(self, owner: str, conversation: str, items: Sequence[ArchivedResult]) -> None:
-        await self._writer.write(lambda connection: sqlite_rows.keep_left_out(connection, owner, conversation, items))
+        await self._write(statements.keep_left_out, owner, conversation, items)
 
     async def conversation(self, owner: str, conversation: str) -> ProxiedConversation | None:
-        return await self._readers.read(lambda connection: sqlite_rows.conversation(connection, owner, conversation))
+        return await self._read(statements.conversation, owner, conversation)
 
     async def note_conversation(self, owner: str, conversation: str, noted: ProxiedConversation) -> None:
-        await self._writer.write(
-            lambda connection: sqlite_rows.note_conversation(connection, owner, conversation, noted)
-        )
+        await self._write(statements.note_conversation, owner, conversation, noted)
 
     # ---- export and import
 
@@ -257,15 +254,15 @@ class SqliteStore(SqliteReads):
     # ---- sweeps: many short transactions, so that commits can go between them
 
     async def expire(self, idle_since: str, at: str) -> int:
-        await self._repeat(lambda connection: sqlite_rows.delete_last_events(connection, idle_since))
-        await self._writer.write(lambda connection: sqlite_rows.correct_future(connection, at))
+        await self._repeat(statements.delete_last_events, idle_since)
+        await self._write(statements.correct_future, at)
         ended = 0
         for _ in range(SWEEP_STEPS):
-            idle = await self._readers.read(lambda connection: sqlite_rows.idle_sessions(connection, idle_since))
-            ended += await self._writer.write(_ending(idle, idle_since, at))
-            if len(idle) < sqlite_rows.STEP_SESSIONS:
+            idle = await self._read(statements.idle_sessions, idle_since)
+            ended += await self._write(statements.end_idle, idle, idle_since, at)
+            if len(idle) < statements.STEP_SESSIONS:
                 break
-        await self._repeat(sqlite_rows.clear_ended)
+        await self._repeat(statements.clear_ended)
         if ended:
             self._wake()
         return ended
@@ -274,22 +271,19 @@ class SqliteStore(SqliteReads):
         for table, since in (("archive", archive_since), ("summaries", summaries_since)):
             last = 0
             for _ in range(SWEEP_STEPS):
-                sessions = await self._ended_before(since, last)
+                sessions = await self._read(statements.ended_before, since, last)
                 if not sessions:
                     break
                 last = sessions[-1]
-                await self._repeat(_forgetting(table, sessions))
-                await self._writer.write(_forgetting_rows(sessions, min(archive_since, summaries_since)))
-        await self._repeat(lambda connection: sqlite_rows.forget_left_out(connection, archive_since))
-        await self._repeat(lambda connection: sqlite_rows.forget_conversations(connection, archive_since))
+                await self._repeat(statements.forget, table, sessions)
+                await self._write(statements.forget_rows, sessions, min(archive_since, summaries_since))
+        await self._repeat(statements.forget_left_out, archive_since)
+        await self._repeat(statements.forget_conversations, archive_since)
 
-    async def _ended_before(self, since: str, after_id: int) -> list[int]:
-        return await self._readers.read(lambda connection: sqlite_rows.ended_before(connection, since, after_id))
-
-    async def _repeat(self, step: Work[bool]) -> None:
+    async def _repeat(self, step: Callable[[sqlite3.Connection, *Arguments], bool], *args: *Arguments) -> None:
         """Repeat until nothing is left to do. The next sweep continues where this one stops."""
         for _ in range(SWEEP_STEPS):
-            if not await self._writer.write(step):
+            if not await self._write(step, *args):
                 return
 
     # ---- the store itself
@@ -302,11 +296,7 @@ class SqliteStore(SqliteReads):
 
     async def check(self) -> None:
         """A real write of ordinary size: only that notices a disk on which a commit does not fit."""
-
-        def write(connection: sqlite3.Connection) -> None:
-            connection.execute("INSERT OR REPLACE INTO write_check VALUES (1, randomblob(?))", (CHECK_BYTES,))
-
-        await self._writer.write(write)
+        await self._write(statements.write_check, CHECK_BYTES)
 
     async def close(self) -> None:
         if self._closed:
@@ -337,25 +327,3 @@ def _identity(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
-
-
-def _position(cursor: str) -> int:
-    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= CURSOR_DIGITS):
-        raise _no_cursor()
-    return int(cursor)
-
-
-def _no_cursor() -> ArgumentInvalid:
-    return ArgumentInvalid("cursor", "must be one that this store has given out")
-
-
-def _ending(idle: Sequence[sqlite_rows.IdleSession], idle_since: str, at: str) -> Work[int]:
-    return lambda connection: sqlite_rows.end_idle(connection, idle, idle_since, at)
-
-
-def _forgetting(table: str, sessions: Sequence[int]) -> Work[bool]:
-    return lambda connection: sqlite_rows.forget(connection, table, sessions)
-
-
-def _forgetting_rows(sessions: Sequence[int], since: str) -> Work[None]:
-    return lambda connection: sqlite_rows.forget_rows(connection, sessions, since)
