@@ -88,13 +88,6 @@ def test_archive_records_are_decoded_to_the_same_values(written: list[ArchiveEnt
     assert (reference.chunks, list(reference.positions)) == (ChunkReference("m", 2), [1, 0])
 
 
-@given(st.binary(max_size=2000), st.integers(1, 500))
-def test_the_pieces_of_a_cut_record_join_to_the_whole(data: bytes, max_bytes: int) -> None:
-    pieces = list(records.cut(data, max_bytes))
-    assert b"".join(pieces) == data
-    assert all(len(piece) <= max_bytes for piece in pieces)
-
-
 # Hypothesis takes the excluded value from the source code.
 @given(st.binary(max_size=200).filter(lambda data: data != records.RETRACTED))
 @example(b'{"format":0,"retracted":true}')

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,6 +12,7 @@ from contextfold.stores.nats.wire import records
 from contextfold.stores.nats.wire.chunks import read_chunks
 from contextfold.stores.nats.wire.jetstream import JetStream
 from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped
+from contextfold.stores.nats.wire.tasks import in_batches
 from contextfold.stores.sqlite.queries import TrajectoryQuery
 
 # This many messages are read at once.
@@ -76,10 +76,7 @@ class ArchiveReader:
         return page[:limit]
 
     async def _read(self, items: Sequence[_ArchiveSubject]) -> list[list[ArchiveEntry]]:
-        found: list[list[ArchiveEntry]] = []
-        for start in range(0, len(items), AT_ONCE):
-            found += await asyncio.gather(*(self.entries(item.subject) for item in items[start : start + AT_ONCE]))
-        return found
+        return await in_batches(lambda item: self.entries(item.subject), items, AT_ONCE)
 
     async def entries(self, subject: str) -> list[ArchiveEntry]:
         """The entries of one message; none if it has just been deleted."""
@@ -90,7 +87,7 @@ class ArchiveReader:
         if document.chunks is None:
             return list(document.entries)
         archived = ".".join(subject.split(".")[:4])
-        all_entries = records.entries_in(await read_chunks(self._js, self._names.archive, archived, document.chunks))
+        all_entries = records.entries_in(await read_chunks(self._js, archived, document.chunks))
         return [all_entries[number] for number in document.positions]
 
 

@@ -7,7 +7,6 @@ decision is everybody's. The last request and the outcomes are one more message,
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from hashlib import sha256
@@ -23,9 +22,9 @@ from contextfold.stores.nats.wire.connection import OutcomeUnknown
 from contextfold.stores.nats.wire.jetstream import JetStream, SequenceConflict, StoredMessage
 from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped, unescaped
 from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_stored
+from contextfold.stores.nats.wire.tasks import in_batches
 
 AT_ONCE: Final = 16
-TRIES: Final = 3
 # A conversation is read again at most this many times if another daemon changes it at the same time.
 NOTE_TRIES: Final = 20
 _LAST_REQUEST_AT: Final = "Cf-Last-Request-At"
@@ -46,8 +45,7 @@ class NatsConversations:
 
     async def keep(self, owner: str, conversation: str, items: Sequence[ArchivedResult]) -> None:
         subject = self._names.conversation(owner, conversation)
-        for start in range(0, len(items), AT_ONCE):
-            await asyncio.gather(*(self._keep(subject, item) for item in items[start : start + AT_ONCE]))
+        await in_batches(lambda item: self._keep(subject, item), items, AT_ONCE)
 
     async def text(self, owner: str, result_id: str) -> str | None:
         subjects = f"{self._names.archive}.{escaped(owner)}.{NOTHING}.*.left_out.*.{escaped(result_id)}"
@@ -125,14 +123,14 @@ class NatsConversations:
         headers = {header: escaped(str(getattr(decision, name))) for name, header in _HEADERS.items()}
         results = f"{conversation}.left_out.{call}"
         await self._js.put_once(
-            f"{results}.{escaped(decision.result_id)}", data, tries=TRIES, expected_of=f"{results}.*", headers=headers
+            f"{results}.{escaped(decision.result_id)}", data, expected_of=f"{results}.*", headers=headers
         )
 
     async def _text(self, stored: StoredMessage) -> str:
         text, chunks = records.left_out_from(stored.data)
         if chunks is None:
             return text
-        return (await read_chunks(self._js, self._names.archive, _conversation(stored), chunks)).decode()
+        return (await read_chunks(self._js, _conversation(stored), chunks)).decode()
 
 
 def _conversation(stored: StoredMessage) -> str:

@@ -197,16 +197,16 @@ class DerivedState:
                 yield self._put_entries(archived, record)
             for summary in record.summaries:
                 subject = f"{archived}.summaries.{escaped(summary.branch_id)}.{record.revision}"
-                yield self._js.put_once(subject, records.encode_summary(summary), tries=TRIES)
+                yield self._js.put_once(subject, records.encode_summary(summary))
             for branch_id in record.retracted:
                 subject = f"{archived}.summaries.{escaped(branch_id)}.{record.revision}"
-                yield self._js.put_once(subject, records.RETRACTED, tries=TRIES)
+                yield self._js.put_once(subject, records.RETRACTED)
 
     async def _put_entries(self, archived: str, record: CommitRecord) -> None:
         """Write one message for each thread, so that the trajectory of a branch is read without the others."""
         chunks, entries = record.texts, record.entries
         if chunks and not entries:
-            entries = records.entries_in(await read_chunks(self._js, self._names.archive, archived, chunks))
+            entries = records.entries_in(await read_chunks(self._js, archived, chunks))
         threads: dict[str, list[int]] = defaultdict(list)
         for position, entry in enumerate(entries):
             threads[NOTHING if entry.branch_id is None else f"b{escaped(entry.branch_id)}"].append(position)
@@ -217,7 +217,7 @@ class DerivedState:
                 again = await write_chunks(self._js, archived, records.encode_entries(mine))
                 data = records.encode_archived_reference(again, range(len(mine)))
             subject = f"{archived}.entries.{thread}.{_span(mine)}.{record.revision}"
-            await self._js.put_once(subject, data, tries=TRIES)
+            await self._js.put_once(subject, data)
 
 
 def _number(event: StoredMessage) -> int:

@@ -12,7 +12,6 @@ the same key begins.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 from typing import Final, TypeVar
@@ -30,6 +29,7 @@ from contextfold.stores.nats.wire.jetstream import TTL, JetStream, StoredMessage
 from contextfold.stores.nats.wire.names import SubjectNames
 from contextfold.stores.nats.wire.records import CommitRecord
 from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_stored
+from contextfold.stores.nats.wire.tasks import in_batches
 from contextfold.stores.session_document import figures_of
 
 # Sessions that are worked on at once.
@@ -75,7 +75,7 @@ class SessionExpiry:
             if await self._noted_at(row, at) <= idle_since:
                 idle.append(row)
         idle.sort(key=lambda row: row.last_at)
-        return sum(await _each(idle, lambda row: self.end(row, at)))
+        return await _each(idle, lambda row: self.end(row, at))
 
     async def _noted_at(self, row: SessionRow, at: str) -> str:
         """When a sweep first saw a commit whose time is in the future, because a clock was wrong.
@@ -195,13 +195,13 @@ class SessionExpiry:
                 await self._js.put(stored.subject, whole.data, headers={**headers, KEPT: WITHOUT_ARCHIVE})
 
 
-async def _each(items: Sequence[Item], work: Callable[[Item], Awaitable[bool | None]]) -> list[bool]:
-    """Work on some items at a time. A failure is raised when none is in progress; unreadable items are skipped."""
-    done: list[bool] = []
-    for start in range(0, len(items), AT_ONCE):
-        outcomes = await asyncio.gather(*map(work, items[start : start + AT_ONCE]), return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException) and not isinstance(outcome, StoreInvalid):
-                raise outcome
-            done.append(outcome is True)
-    return done
+async def _each(items: Sequence[Item], work: Callable[[Item], Awaitable[bool | None]]) -> int:
+    """Work on the items, except those that cannot be read. Return for how many the result was True."""
+
+    async def work_if_readable(item: Item) -> bool:
+        try:
+            return await work(item) is True
+        except StoreInvalid:
+            return False
+
+    return sum(await in_batches(work_if_readable, items, AT_ONCE))

@@ -126,7 +126,7 @@ class NatsExport:
         for commit in log:
             entries = commit.entries
             if commit.texts:
-                data = await read_chunks(self._js, self._names.archive, archived, commit.texts)
+                data = await read_chunks(self._js, archived, commit.texts)
                 entries = records.entries_in(data)
             for entry in sorted(entries, key=entry_order):
                 yield entry

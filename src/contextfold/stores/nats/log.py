@@ -148,7 +148,7 @@ class SessionLogs:
         if chunks is None:
             return records.record_from(stored.data)
         archived = self._names.archived(key, session_of(stored))
-        return records.record_from(await read_chunks(self._js, self._names.archive, archived, chunks))
+        return records.record_from(await read_chunks(self._js, archived, chunks))
 
     def _since(self, key: SessionKey, last: StoredMessage, revision: int) -> AsyncIterator[tuple[int, CommitRecord]]:
         index = self._indexes.get(key)
@@ -317,7 +317,7 @@ class SessionLogs:
             if is_late:
                 raise StoreUnavailable(f"NATS: {problem}") from problem
             return
-        is_refused = isinstance(problem.__cause__, JetStreamError)
+        is_refused = isinstance(problem, JetStreamError)
         may_be_there = self._js.is_ready or isinstance(problem, OutcomeUnknown)
         if is_late or is_refused or not may_be_there:
             raise problem

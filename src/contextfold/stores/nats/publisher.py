@@ -17,9 +17,9 @@ from contextfold.fold.session import LogBroken
 from contextfold.stores.nats.derived_state import Committed, DerivedState, PublishedSession
 from contextfold.stores.nats.log import SessionLogs, is_end, session_of
 from contextfold.stores.nats.wire import records
-from contextfold.stores.nats.wire.connection import end_tasks
 from contextfold.stores.nats.wire.jetstream import SequenceConflict
 from contextfold.stores.nats.wire.records import CommitRecord
+from contextfold.stores.nats.wire.tasks import end_tasks
 
 # Attempts of one publication that conflicts with those of other daemons.
 TRIES: Final = 8

@@ -16,10 +16,10 @@ from contextfold.common.dataclass import dataclass
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.ports.store import SessionKey
 from contextfold.stores.nats.wire import records
-from contextfold.stores.nats.wire.connection import end_tasks
 from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
 from contextfold.stores.nats.wire.names import SubjectNames
 from contextfold.stores.nats.wire.stream_reader import StreamQuery, follow
+from contextfold.stores.nats.wire.tasks import end_tasks
 
 REACH_TIMEOUT_S: Final = 5.0
 # The last message may have been deleted before it was seen.

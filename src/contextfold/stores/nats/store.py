@@ -49,11 +49,12 @@ from contextfold.stores.nats.recall import NatsRecall
 from contextfold.stores.nats.session_table import SessionTable, settled
 from contextfold.stores.nats.wire import records
 from contextfold.stores.nats.wire.chunks import most_in_one
-from contextfold.stores.nats.wire.connection import OnConnectionChange, end_tasks
+from contextfold.stores.nats.wire.connection import OnConnectionChange
 from contextfold.stores.nats.wire.jetstream import TTL, JetStream, StoredMessage, new_mark
 from contextfold.stores.nats.wire.names import SubjectNames
 from contextfold.stores.nats.wire.stream_reader import StreamQuery, follow
 from contextfold.stores.nats.wire.streams import expect, prepare
+from contextfold.stores.nats.wire.tasks import end_tasks
 from contextfold.stores.sqlite.queries import TrajectoryQuery
 
 CLOSE_TIMEOUT_S: Final = 4.0

@@ -22,6 +22,7 @@ from nats.errors import Error as NatsError
 from contextfold.common.network_address import NatsOptions
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.stores.nats.wire.client import NatsClient
+from contextfold.stores.nats.wire.tasks import end_tasks
 
 # Older servers ignore features that the store relies on, without an error.
 SERVER_LEAST: Final = (2, 12)
@@ -337,14 +338,6 @@ class NatsConnection:
         _, future = self._requests.pop(message.subject.rpartition(".")[2], ("", None))
         if future is not None and not future.done():
             future.set_result(message)
-
-
-async def end_tasks(*tasks: asyncio.Task[None] | None) -> None:
-    """Cancel the tasks and wait for them, ignoring their exceptions."""
-    running = [task for task in tasks if task is not None]
-    for task in running:
-        task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)
 
 
 def _fail(future: asyncio.Future[Msg], problem: Exception) -> None:

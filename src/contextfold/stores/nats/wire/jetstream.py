@@ -26,6 +26,8 @@ from contextfold.stores.nats.wire.connection import (
 )
 
 AGAIN_S: Final = 0.05
+# Attempts of a write whose outcome is not known.
+TRIES: Final = 3
 # The longest time to wait for the election of a leader.
 PATIENCE_S: Final = 3.0
 # A replica that was not heard of for this time counts as gone.
@@ -48,12 +50,13 @@ class SequenceConflict(Exception):
     """The last message is not the expected one."""
 
 
-class JetStreamError(Exception):
-    """An error response of JetStream."""
+class JetStreamError(StoreUnavailable):
+    """An error response of JetStream: the server has refused the request, and would refuse it again."""
 
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
-        self.code = code
+    def __init__(self, err_code: int, text: str) -> None:
+        super().__init__(f"NATS: {text}")
+        self.err_code = err_code
+        self.text = text
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,8 @@ class JetStream(NatsConnection):
         while True:
             try:
                 return await self._request_api(what, body, await self.client())
+            except JetStreamError:
+                raise
             except StoreUnavailable as problem:
                 # Without a connection `client` has already waited for one.
                 may_help = self.is_ready or isinstance(problem, OutcomeUnknown)
@@ -102,15 +107,16 @@ class JetStream(NatsConnection):
 
     def _checked(self, response: ApiResponse) -> ApiResponse:
         """Return the response, or raise its error."""
-        problem = _refused(response["error"]) if "error" in response else None
+        error = response.get("error", {})
+        err_code, text = int(error.get("err_code", 0)), str(error.get("description", "no reason given"))
         # A server that knows no leader may be behind.
         is_led = bool(response.get("cluster", {"leader": True}).get("leader"))
-        if not is_led or (isinstance(problem, JetStreamError) and problem.code in TEMPORARY):
+        if not is_led or err_code in TEMPORARY:
             self._note_failure()
-            raise StoreUnavailable(f"NATS: {problem or 'the stream has no leader now'}")
+            raise StoreUnavailable(f"NATS: {text if error else 'the stream has no leader now'}")
         self._note_success()
-        if problem is not None:
-            raise problem
+        if error:
+            raise SequenceConflict(text) if err_code in CONFLICTS else JetStreamError(err_code, text)
         return response
 
     async def send(self, what: str, body: Mapping[str, Any] | None = None, *, reply: str = "") -> None:
@@ -141,10 +147,7 @@ class JetStream(NatsConnection):
             all_headers[EXPECTED] = str(expected)
         if expected_of:
             all_headers[EXPECTED_OF] = expected_of
-        try:
-            seq: int = self._checked(json.loads((await self.request(subject, data, all_headers)).data))["seq"]
-        except JetStreamError as problem:
-            raise StoreUnavailable(f"NATS: {problem}") from problem
+        seq: int = self._checked(json.loads((await self.request(subject, data, all_headers)).data))["seq"]
         return seq
 
     async def put_once(
@@ -152,12 +155,11 @@ class JetStream(NatsConnection):
         subject: str,
         data: bytes,
         *,
-        tries: int,
         expected_of: str = "",
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """Store a message unless the subject has one already. Another attempt follows if an outcome is not known."""
-        for left in reversed(range(tries)):
+        for left in reversed(range(TRIES)):
             try:
                 await self.put(subject, data, expected=0, expected_of=expected_of, headers=headers)
             except SequenceConflict:
@@ -179,9 +181,9 @@ class JetStream(NatsConnection):
         try:
             found = (await self.api(f"STREAM.MSG.GET.{stream}", which))["message"]
         except JetStreamError as problem:
-            if problem.code == NO_MESSAGE:
+            if problem.err_code == NO_MESSAGE:
                 return None
-            raise StoreUnavailable(f"NATS: {problem}") from problem
+            raise
         headers = _headers(base64.b64decode(found.get("hdrs", "")))
         return StoredMessage(found["subject"], found["seq"], headers, base64.b64decode(found.get("data", "")))
 
@@ -189,20 +191,19 @@ class JetStream(NatsConnection):
         """The number of messages of each subject that matches."""
         counted: dict[str, int] = {}
         while True:
-            body = {"subjects_filter": subjects, "offset": len(counted)}
-            info = await self._info(stream, body)
+            info = await self.api(f"STREAM.INFO.{stream}", {"subjects_filter": subjects, "offset": len(counted)})
             page = info["state"].get("subjects") or {}
             counted |= page
             if not page or len(counted) >= info.get("total", 0):
                 return counted
 
     async def last_seq(self, stream: str) -> int:
-        seq: int = (await self._info(stream, {}))["state"]["last_seq"]
+        seq: int = (await self.api(f"STREAM.INFO.{stream}"))["state"]["last_seq"]
         return seq
 
     async def check_room(self, stream: str, size: int) -> None:
         """Raise StoreUnavailable if a message of this size exceeds a limit, or if most of the servers are gone."""
-        info = await self._info(stream, {})
+        info = await self.api(f"STREAM.INFO.{stream}")
         config, state = info["config"], info["state"]
         # A stream that discards old messages is never full.
         limits = (("max_msgs", "messages", 1), ("max_bytes", "bytes", size)) if config["discard"] == "new" else ()
@@ -216,25 +217,16 @@ class JetStream(NatsConnection):
         if 2 * there <= 1 + len(others):
             raise StoreUnavailable(f"NATS: {there} of {1 + len(others)} servers of {stream} are available")
 
-    async def _info(self, stream: str, body: Mapping[str, Any]) -> ApiResponse:
-        try:
-            return await self.api(f"STREAM.INFO.{stream}", body)
-        except JetStreamError as problem:
-            raise StoreUnavailable(f"NATS: {problem}") from problem
-
     async def purge(self, stream: str, subjects: str, *, below: int = 0) -> None:
         """Delete the messages that match, or those of them before a sequence."""
-        try:
-            await self.api(f"STREAM.PURGE.{stream}", {"filter": subjects} | ({"seq": below} if below else {}))
-        except JetStreamError as problem:
-            raise StoreUnavailable(f"NATS: {problem}") from problem
+        await self.api(f"STREAM.PURGE.{stream}", {"filter": subjects} | ({"seq": below} if below else {}))
 
     async def delete(self, stream: str, seq: int) -> None:
         try:
             await self.api(f"STREAM.MSG.DELETE.{stream}", {"seq": seq, "no_erase": True})
         except JetStreamError as problem:
-            if problem.code not in GONE:
-                raise StoreUnavailable(f"NATS: {problem}") from problem
+            if problem.err_code not in GONE:
+                raise
 
 
 def new_mark() -> str:
@@ -244,11 +236,6 @@ def new_mark() -> str:
 
 def _json(body: Mapping[str, Any] | None) -> bytes:
     return json.dumps(body).encode() if body else b""
-
-
-def _refused(error: Mapping[str, Any]) -> SequenceConflict | JetStreamError:
-    code, text = int(error.get("err_code", 0)), str(error.get("description", "no reason given"))
-    return SequenceConflict(text) if code in CONFLICTS else JetStreamError(code, text)
 
 
 def _headers(block: bytes) -> dict[str, str]:

@@ -7,7 +7,7 @@ because they may be long and are not needed to load a session.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from contextfold.common.canonical import Encodable, Malformed, decode, encode
@@ -183,11 +183,6 @@ def entries_in(data: bytes) -> list[ArchiveEntry]:
         return entries_from(rows)
     except (Malformed, AssertionError, TypeError) as problem:
         raise _unreadable(problem) from problem
-
-
-def cut(data: bytes, most: int) -> Iterator[bytes]:
-    for start in range(0, len(data), most):
-        yield data[start : start + most]
 
 
 # ---- the archive

@@ -19,7 +19,7 @@ from nats.errors import Error as NatsError
 
 from contextfold.common.dataclass import dataclass
 from contextfold.errors import StoreInvalid, StoreUnavailable
-from contextfold.stores.nats.wire.jetstream import JetStream, JetStreamError, StoredMessage
+from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
 
 BATCH: Final = 256
 BATCH_BYTES: Final = 4 << 20
@@ -102,15 +102,17 @@ async def _follow(js: JetStream, query: StreamQuery, last: int | None) -> AsyncG
 
 
 class _PullConsumer:
-    def __init__(self, js: JetStream, stream: str, name: str, subscription: Subscription) -> None:
+    def __init__(
+        self, js: JetStream, path: str, subscription: Subscription, arrived: asyncio.Queue[Msg], left: int
+    ) -> None:
         self._js = js
-        self._stream = stream
-        self._path = f"{stream}.{name}"
+        # The stream and the consumer.
+        self._path = path
         self._subscription = subscription
-        self._arrived: asyncio.Queue[Msg] = asyncio.Queue()
+        self._arrived = arrived
         self._count = 0
         # The number of messages that the server has announced.
-        self._left = 1
+        self._left = left
         # Whether the expected message was deleted.
         self.is_done = False
 
@@ -130,27 +132,17 @@ class _PullConsumer:
             config["deliver_policy"] = "last_per_subject"
         elif after:
             config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": after + 1}
-        try:
-            created = await js.api(
-                f"CONSUMER.CREATE.{query.stream}.{config['name']}.{query.subjects}",
-                {"stream_name": query.stream, "config": config},
-            )
-        except JetStreamError as problem:
-            raise StoreUnavailable(f"NATS: {problem}") from problem
+        path = f"{query.stream}.{config['name']}"
+        created = await js.api(
+            f"CONSUMER.CREATE.{path}.{query.subjects}", {"stream_name": query.stream, "config": config}
+        )
         client = await js.client()
-        arrived: list[_PullConsumer] = []
-
-        async def arrive(message: Msg) -> None:
-            arrived[0]._arrived.put_nowait(message)
-
+        arrived: asyncio.Queue[Msg] = asyncio.Queue()
         try:
-            subscription = await client.subscribe(client.new_inbox(), cb=arrive)
+            subscription = await client.subscribe(client.new_inbox(), cb=arrived.put)
         except (NatsError, OSError) as problem:
             raise StoreUnavailable(f"NATS: {problem}") from problem
-        consumer = cls(js, query.stream, config["name"], subscription)
-        consumer._left = int(created.get("num_pending", 1))
-        arrived.append(consumer)
-        return consumer
+        return cls(js, path, subscription, arrived, int(created.get("num_pending", 1)))
 
     async def messages(self, last: int | None) -> AsyncGenerator[StoredMessage]:
         """Yield messages in order until there is an irregularity, or the last one was deleted."""
@@ -204,7 +196,7 @@ class _PullConsumer:
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     return await self._arrived.get()
-            if last is not None and not self._left and await self._js.at(self._stream, last) is None:
+            if last is not None and not self._left and await self._js.at(self._path.partition(".")[0], last) is None:
                 self.is_done = True
                 return None
         return None

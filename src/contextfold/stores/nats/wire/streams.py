@@ -63,7 +63,7 @@ async def _prepare(js: JetStream, *, may_make: bool) -> None:
             else:
                 await _check(js, stream, found, replicas)
         except JetStreamError as problem:
-            raise StoreInvalid(f"NATS: stream {stream}: {problem}") from problem
+            raise StoreInvalid(f"NATS: stream {stream}: {problem.text}") from problem
         except StoreUnavailable as problem:
             if not js.has_jetstream:
                 raise StoreInvalid(
@@ -76,7 +76,7 @@ async def _config_of(js: JetStream, stream: str) -> dict[str, Any] | None:
     try:
         config: dict[str, Any] = (await js.request_once(f"STREAM.INFO.{stream}"))["config"]
     except JetStreamError as problem:
-        if problem.code == NO_STREAM:
+        if problem.err_code == NO_STREAM:
             return None
         raise
     return config
@@ -87,7 +87,7 @@ async def _make(js: JetStream, stream: str, config: dict[str, Any]) -> None:
         await js.request_once(f"STREAM.CREATE.{stream}", config)
     except JetStreamError as problem:
         # Another daemon has created the same stream meanwhile.
-        if problem.code != STREAM_THERE:
+        if problem.err_code != STREAM_THERE:
             raise
 
 
