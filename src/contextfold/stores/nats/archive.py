@@ -1,17 +1,17 @@
-"""Reads trajectories from the archive on NATS."""
+"""Reads the archive on NATS: trajectories, and the messages about the summary of a branch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from contextfold.common.dataclass import dataclass
+from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.fold.archive import ArchiveEntry, up_to
-from contextfold.fold.ports.store import Trajectory
+from contextfold.fold.ports.store import Summary, Trajectory
 from contextfold.stores.nats.wire import records
 from contextfold.stores.nats.wire.chunks import read_chunks
-from contextfold.stores.nats.wire.jetstream import JetStream
-from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped
+from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
+from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped, session_part
 from contextfold.stores.nats.wire.tasks import in_batches
 from contextfold.stores.sqlite.queries import TrajectoryQuery
 
@@ -28,9 +28,30 @@ class _ArchiveSubject:
     has_rollback: bool
     revision: int
 
+
+@dataclass(slots=True)
+class BranchSummary:
+    """What the messages about a branch say together: its newest summary, and whether it was retracted after that."""
+
+    subjects: set[str] = field(default_factory=set)
+    summary: Summary | None = None
+    revision: int = -1
+    retracted: int = -1
+
+    def add(self, stored: StoredMessage) -> None:
+        self.subjects.add(stored.subject)
+        revision = int(stored.subject.rpartition(".")[2])
+        summary = records.summary_from(stored.data)
+        if summary is None:
+            self.retracted = max(self.retracted, revision)
+        elif revision > self.revision:
+            self.summary, self.revision = summary, revision
+
     @property
-    def session(self) -> str:
-        return self.subject.rsplit(".", 5)[0]
+    def current(self) -> Summary | None:
+        if self.summary is None or self.retracted < self.revision:
+            return self.summary
+        return replace(self.summary, undone=True)
 
 
 class ArchiveReader:
@@ -86,8 +107,7 @@ class ArchiveReader:
         document = records.archived_from(stored.data)
         if document.chunks is None:
             return list(document.entries)
-        archived = ".".join(subject.split(".")[:4])
-        all_entries = records.entries_in(await read_chunks(self._js, archived, document.chunks))
+        all_entries = records.entries_in(await read_chunks(self._js, session_part(subject), document.chunks))
         return [all_entries[number] for number in document.positions]
 
 
@@ -102,5 +122,5 @@ def _order(item: _ArchiveSubject) -> tuple[int, int, str]:
 
 def _from(items: Sequence[_ArchiveSubject], after_n: int) -> list[_ArchiveSubject]:
     """Those that may have an entry after `after_n`: of those that start before it, only the last of each session."""
-    latest = {item.session: item for item in items if item.first <= after_n}
-    return [item for item in items if item.first > after_n or latest[item.session] is item]
+    latest = {session_part(item.subject): item for item in items if item.first <= after_n}
+    return [item for item in items if item.first > after_n or latest[session_part(item.subject)] is item]

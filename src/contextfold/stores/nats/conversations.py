@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 from contextfold.common.dataclass import fields
 from contextfold.errors import StoreInvalid, StoreUnavailable
@@ -20,7 +20,7 @@ from contextfold.stores.nats.wire import records
 from contextfold.stores.nats.wire.chunks import most_in_one, read_chunks, write_chunks
 from contextfold.stores.nats.wire.connection import OutcomeUnknown
 from contextfold.stores.nats.wire.jetstream import JetStream, SequenceConflict, StoredMessage
-from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped, unescaped
+from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped, session_part, unescaped
 from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_stored
 from contextfold.stores.nats.wire.tasks import in_batches
 
@@ -29,9 +29,7 @@ AT_ONCE: Final = 16
 NOTE_TRIES: Final = 20
 _LAST_REQUEST_AT: Final = "Cf-Last-Request-At"
 _HEADERS: Final = {field.name: f"Cf-{field.name.replace('_', '-').title()}" for field in fields(LeftOutDecision)}
-_TEXTS: Final = ("call_id", "text_hash", "result_id", "stub", "decided_at")
 _NUMBERS: Final = ("tokens", "messages")
-_ORIGIN: Final = ("project_hash", "project_path", "session_id")
 
 
 class NatsConversations:
@@ -41,7 +39,7 @@ class NatsConversations:
 
     async def decisions(self, owner: str, conversation: str) -> list[LeftOutDecision]:
         subjects = f"{self._names.conversation(owner, conversation)}.left_out.>"
-        return sorted([_decision(stored) async for stored in self._headers(subjects)], key=_order)
+        return sorted([decision_of(stored) async for stored in self._headers(subjects)], key=_order)
 
     async def keep(self, owner: str, conversation: str, items: Sequence[ArchivedResult]) -> None:
         subject = self._names.conversation(owner, conversation)
@@ -51,11 +49,6 @@ class NatsConversations:
         subjects = f"{self._names.archive}.{escaped(owner)}.{NOTHING}.*.left_out.*.{escaped(result_id)}"
         stored = await self._js.last(self._names.archive, subjects)
         return await self._text(stored) if stored else None
-
-    @staticmethod
-    def decision(stored: StoredMessage) -> LeftOutDecision:
-        """The decision in the headers of a message."""
-        return _decision(stored)
 
     async def noted(self, owner: str, conversation: str) -> ProxiedConversation | None:
         stored = await self._js.last(self._names.archive, f"{self._names.conversation(owner, conversation)}.requests")
@@ -86,9 +79,9 @@ class NatsConversations:
         """Delete conversations whose last decision and last request were before."""
         times: dict[str, list[tuple[str, int]]] = defaultdict(list)
         async for stored in self._headers(self._names.every_left_out):
-            times[_conversation(stored)].append((_decision(stored).decided_at, stored.seq))
+            times[session_part(stored.subject)].append((decision_of(stored).decided_at, stored.seq))
         async for stored in self._headers(self._names.every_conversation):
-            times[_conversation(stored)].append((stored.headers.get(_LAST_REQUEST_AT, ""), stored.seq))
+            times[session_part(stored.subject)].append((stored.headers.get(_LAST_REQUEST_AT, ""), stored.seq))
         for subject, messages in times.items():
             if max(at for at, _ in messages) < since:
                 # What is stored in this moment has a higher sequence and stays.
@@ -98,10 +91,10 @@ class NatsConversations:
 
     async def export(self) -> AsyncGenerator[ExportedLeftOut | ExportedConversation]:
         listed = [stored async for stored in self._headers(self._names.every_left_out)]
-        for header in sorted(listed, key=lambda stored: (*_owner_of(stored), *_order(_decision(stored)))):
+        for header in sorted(listed, key=lambda stored: (*_owner_of(stored), *_order(decision_of(stored)))):
             stored = await self._js.last(self._names.archive, header.subject)
             if stored is not None:
-                result = ArchivedResult(_decision(stored), await self._text(stored))
+                result = ArchivedResult(decision_of(stored), await self._text(stored))
                 yield ExportedLeftOut(*_owner_of(stored), result)
         listed = [stored async for stored in self._headers(self._names.every_conversation)]
         for header in sorted(listed, key=_owner_of):
@@ -130,11 +123,7 @@ class NatsConversations:
         text, chunks = records.left_out_from(stored.data)
         if chunks is None:
             return text
-        return (await read_chunks(self._js, _conversation(stored), chunks)).decode()
-
-
-def _conversation(stored: StoredMessage) -> str:
-    return ".".join(stored.subject.split(".")[:4])
+        return (await read_chunks(self._js, session_part(stored.subject), chunks)).decode()
 
 
 def _owner_of(stored: StoredMessage) -> tuple[str, str]:
@@ -143,15 +132,15 @@ def _owner_of(stored: StoredMessage) -> tuple[str, str]:
     return unescaped(owner), unescaped(conversation)
 
 
-def _decision(stored: StoredMessage) -> LeftOutDecision:
-    headers = stored.headers
+def decision_of(stored: StoredMessage) -> LeftOutDecision:
+    """The decision in the headers of a message. Earlier versions stored fewer of its members."""
+    given = {name: stored.headers[header] for name, header in _HEADERS.items() if header in stored.headers}
     try:
-        call_id, text_hash, result_id, stub, decided_at = (unescaped(headers[_HEADERS[name]]) for name in _TEXTS)
-        # Earlier versions did not store these.
-        tokens, messages = (int(headers.get(_HEADERS[name], "0")) for name in _NUMBERS)
-        origin = (unescaped(headers.get(_HEADERS[name], NOTHING)) for name in _ORIGIN)
-        return LeftOutDecision(call_id, text_hash, result_id, stub, decided_at, tokens, messages, *origin)
-    except (KeyError, TypeError, ValueError) as problem:
+        members: dict[str, Any] = {
+            name: int(value) if name in _NUMBERS else unescaped(value) for name, value in given.items()
+        }
+        return LeftOutDecision(**members)
+    except (TypeError, ValueError) as problem:
         raise StoreInvalid(f"NATS has a left-out result that cannot be read: {problem}") from problem
 
 

@@ -111,6 +111,11 @@ class SessionExpiry:
             await self._keep_only_the_archive(key, session_id, end)
         await self._js.purge(self._names.log, self._names.log_of(key), below=end.seq)
 
+    async def _finish_row(self, row: SessionRow) -> None:
+        end = await self._js.at(self._names.log, row.seq)
+        if end is not None:
+            await self.finish(row.key, end)
+
     async def _keep_only_the_archive(self, key: SessionKey, session_id: str, end: StoredMessage) -> None:
         log = [record for _, record in await self._logs.records(key) if not record.is_end]
         if await self._derived.published(key, PublishedSession(session_id)) < int(end.headers[records.BEFORE]):
@@ -140,9 +145,7 @@ class SessionExpiry:
 
     async def _delete_end(self, row: SessionRow, idle_since: str) -> None:
         if row.seq not in self._finished:
-            end = await self._js.at(self._names.log, row.seq)
-            if end is not None:
-                await self.finish(row.key, end)
+            await self._finish_row(row)
             self._finished.add(row.seq)
         if row.ended_at <= idle_since:
             await self._js.delete(self._names.log, row.seq)
@@ -155,9 +158,7 @@ class SessionExpiry:
         """The live sessions of every owner, after interrupted ends are finished."""
         await self._table.reach()
         for row in self._table.ended():
-            end = await self._js.at(self._names.log, row.seq)
-            if end is not None:
-                await self.finish(row.key, end)
+            await self._finish_row(row)
         return list(self._table.live())
 
     async def ended(self, subjects: str) -> list[ExportedSession]:

@@ -28,7 +28,7 @@ from contextfold.fold.ports.store_export import (
     ExportRecord,
     entry_order,
 )
-from contextfold.stores.nats.archive import ArchiveReader
+from contextfold.stores.nats.archive import ArchiveReader, BranchSummary
 from contextfold.stores.nats.conversations import NatsConversations
 from contextfold.stores.nats.derived_state import DerivedState
 from contextfold.stores.nats.expiry import SessionExpiry
@@ -145,18 +145,10 @@ class NatsExport:
                 yield entry
 
     async def _summaries(self, subjects: str) -> list[Summary]:
-        """The newest of each branch, undone if it was retracted later."""
-        by_branch: dict[str, dict[int, Summary | None]] = defaultdict(dict)
+        branches: dict[str, BranchSummary] = defaultdict(BranchSummary)
         async for stored in read_stored(self._js, StreamQuery(self._names.archive, subjects)):
-            branch, revision = stored.subject.split(".")[-2:]
-            by_branch[branch][int(revision)] = records.summary_from(stored.data)
-        summaries = []
-        for revisions in by_branch.values():
-            summary: Summary | None = None
-            for _, each in sorted(revisions.items()):
-                summary = each or (summary and replace(summary, undone=True))
-            if summary is not None:
-                summaries.append(summary)
+            branches[stored.subject.rpartition(".")[0]].add(stored)
+        summaries = [summary for branch in branches.values() if (summary := branch.current)]
         return sorted(summaries, key=lambda summary: summary.branch_id)
 
     # ---- import

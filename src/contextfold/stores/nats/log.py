@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from typing import Final
@@ -17,6 +16,7 @@ from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.events import Event
 from contextfold.fold.ports.store import Commit, CommitReceipt, KnownRevision, SessionKey, SessionLog, StaleRevision
+from contextfold.stores.nats.session_cache import SessionCache
 from contextfold.stores.nats.wire import records
 from contextfold.stores.nats.wire.chunks import most_in_one, read_chunks, write_chunks
 from contextfold.stores.nats.wire.connection import OutcomeUnknown
@@ -93,10 +93,7 @@ class SessionLogs:
         self._js = js
         self._names = names
         self._before_another = before_another
-        self._indexes: OrderedDict[SessionKey, LogIndex] = OrderedDict()
-        # The sizes of the indexes, as counted in the sum.
-        self._weights: dict[SessionKey, int] = {}
-        self._remembered = 0
+        self._indexes = SessionCache[LogIndex](lambda index: len(index.seqs), REMEMBERED_MOST)
 
     # ---- reading
 
@@ -167,7 +164,7 @@ class SessionLogs:
                 index.add(stored, record)
             yield stored.seq, record
         if index is not None and not is_end(last):
-            self._remember(key, index)
+            self._indexes.put(key, index)
 
     async def receipt(self, key: SessionKey, operation_id: str) -> CommitReceipt | None:
         index = await self._refreshed(key, complete=True)
@@ -184,7 +181,7 @@ class SessionLogs:
                 return (await self.record(key, stored)).receipts[digest]
             # A server that has just started may be behind for a moment.
             await asyncio.sleep(RETRY_S)
-        self._forget(key)
+        self._indexes.forget(key)
         raise StoreUnavailable("NATS: a commit that was there cannot be read now")
 
     # ---- indexes
@@ -194,14 +191,14 @@ class SessionLogs:
         for _ in range(LOADS_TRIED):
             last = await self.newest(key)
             if last is None or is_end(last):
-                self._forget(key)
+                self._indexes.forget(key)
                 return LogIndex(seq=last.seq if last else 0)
             index = await self._extended(key, last, complete=complete)
             if index.revision >= int(last.headers[records.REVISION]):
-                self._remember(key, index)
+                self._indexes.put(key, index)
                 return index
             # The session may have ended while it was read.
-            self._forget(key)
+            self._indexes.forget(key)
         raise StoreInvalid("NATS has a log with a gap")
 
     async def _extended(self, key: SessionKey, last: StoredMessage, *, complete: bool) -> LogIndex:
@@ -218,18 +215,6 @@ class SessionLogs:
                 if record.session_id == session_of(last) and record.before == index.revision:
                     index.add(stored, record)
         return index
-
-    def _remember(self, key: SessionKey, index: LogIndex) -> None:
-        self._indexes[key] = index
-        self._indexes.move_to_end(key)
-        self._remembered += len(index.seqs) - self._weights.get(key, 0)
-        self._weights[key] = len(index.seqs)
-        while self._remembered > REMEMBERED_MOST and len(self._indexes) > 1:
-            self._forget(next(iter(self._indexes)))
-
-    def _forget(self, key: SessionKey) -> None:
-        self._indexes.pop(key, None)
-        self._remembered -= self._weights.pop(key, 0)
 
     # ---- committing
 
@@ -294,7 +279,7 @@ class SessionLogs:
                     return AppendResult(receipt, record, seq, headers)
                 continue
             index.add(StoredMessage("", seq, headers, b""), record)
-            self._remember(key, index)
+            self._indexes.put(key, index)
             return AppendResult(receipt, record, seq, headers)
 
     async def _delete_chunks(self, key: SessionKey, record: CommitRecord, data: bytes) -> None:

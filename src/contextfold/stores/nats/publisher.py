@@ -7,7 +7,6 @@ Knows nothing of how things are written.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from typing import Final
 
 from contextfold.common.dataclass import dataclass, field
@@ -16,6 +15,7 @@ from contextfold.fold.ports.store import SessionKey
 from contextfold.fold.session import LogBroken
 from contextfold.stores.nats.derived_state import Committed, DerivedState, PublishedSession
 from contextfold.stores.nats.log import SessionLogs, is_end, session_of
+from contextfold.stores.nats.session_cache import SessionCache
 from contextfold.stores.nats.wire import records
 from contextfold.stores.nats.wire.jetstream import SequenceConflict
 from contextfold.stores.nats.wire.records import CommitRecord
@@ -45,10 +45,7 @@ class Publisher:
         self._logs = logs
         self._view = view
         self._works: dict[SessionKey, _Publication] = {}
-        self._progress: OrderedDict[SessionKey, PublishedSession] = OrderedDict()
-        # The sizes of the sessions, as counted in the sum.
-        self._weights: dict[SessionKey, int] = {}
-        self._weight = 0
+        self._progress = SessionCache[PublishedSession](lambda progress: progress.weight, PROGRESS_MOST)
 
     def offer(self, key: SessionKey, seq: int, record: CommitRecord) -> None:
         """Publish a commit soon."""
@@ -95,8 +92,7 @@ class Publisher:
         await end_tasks(*(work.task for work in self._works.values()))
 
     def forget(self, key: SessionKey) -> None:
-        self._progress.pop(key, None)
-        self._weight -= self._weights.pop(key, 0)
+        self._progress.forget(key)
 
     # ---- one session
 
@@ -136,7 +132,7 @@ class Publisher:
             await self._view.publish(key, progress, waiting)
         except SequenceConflict:
             return False
-        self._keep(key, progress)
+        self._progress.put(key, progress)
         return True
 
     async def _publish_missing(self, key: SessionKey) -> None:
@@ -148,14 +144,14 @@ class Publisher:
             if progress is None:
                 self.forget(key)
                 return
-            self._keep(key, progress)
+            self._progress.put(key, progress)
             if not missing:
                 return
             try:
                 await self._view.publish(key, progress, missing)
             except SequenceConflict:
                 continue
-            self._keep(key, progress)
+            self._progress.put(key, progress)
             await self._take_back_if_over(key, progress)
             return
         raise StoreUnavailable("NATS: too many conflicts with other daemons that publish the session")
@@ -188,14 +184,6 @@ class Publisher:
         last = await self._logs.newest(key)
         if last is not None and last.seq > progress.seq and (is_end(last) or session_of(last) != progress.session_id):
             await self._view.clear(key, progress.session_id)
-
-    def _keep(self, key: SessionKey, progress: PublishedSession) -> None:
-        self._progress[key] = progress
-        self._progress.move_to_end(key)
-        self._weight += progress.weight - self._weights.get(key, 0)
-        self._weights[key] = progress.weight
-        while self._weight > PROGRESS_MOST and len(self._progress) > 1:
-            self.forget(next(iter(self._progress)))
 
 
 def _follow(progress: PublishedSession, commits: list[CommitRecord]) -> bool:

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
-from contextfold.common.dataclass import dataclass, field, replace
+from contextfold.common.dataclass import dataclass, field
 from contextfold.common.relevance.question import Question
 from contextfold.fold.ports.store import (
     SEARCH_MOST,
@@ -29,10 +29,10 @@ from contextfold.fold.recall.documents import DocumentTerms
 from contextfold.fold.recall.packed_terms import FOLD, RESULT
 from contextfold.fold.recall.ranking import RecallScope, rank
 from contextfold.stores import recall_index
-from contextfold.stores.nats.conversations import NatsConversations
-from contextfold.stores.nats.wire import records
+from contextfold.stores.nats.archive import BranchSummary
+from contextfold.stores.nats.conversations import NatsConversations, decision_of
 from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
-from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped
+from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped, session_part
 from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_stored
 from contextfold.stores.sqlite.queries import phrases
 from contextfold.stores.sqlite.schema import RECALL_TABLES
@@ -58,7 +58,7 @@ class NatsRecall:
         index = self._index_of(owner)
         async with index.lock:
             await self._bring_up_to_date(owner, index)
-            folds = (each.current for each in index.documents.values() if isinstance(each, _IndexedBranch))
+            folds = (each.current for each in index.documents.values() if isinstance(each, BranchSummary))
             live_folds = [
                 fold for fold in folds if fold and not fold.undone and project_hash in (None, fold.project_hash)
             ]
@@ -111,13 +111,13 @@ class NatsRecall:
             index.may_have_deletions = False
             index.keep_only({*await self._subjects(summaries), *await self._subjects(results)})
             entries = await self._subjects(self._names.archived_of(owner, None, "entries.>"))
-            index.check_entries({_session(subject) for subject in entries})
+            index.check_entries(set(map(session_part, entries)))
         new_summaries = StreamQuery(self._names.archive, summaries, index.summaries_reached)
         async for stored in read_stored(self._js, new_summaries):
             index.add_summary(stored)
         new_results = StreamQuery(self._names.archive, results, index.results_reached, headers_only=True)
         async for stored in read_stored(self._js, new_results):
-            index.add_result(stored, self._conversations.decision(stored))
+            index.add_result(stored, decision_of(stored))
 
     async def _subjects(self, subjects: str) -> list[str]:
         return list(await self._js.counts(self._names.archive, subjects))
@@ -125,29 +125,12 @@ class NatsRecall:
     async def _source(self, owner: str, index: _OwnerIndex, row: int) -> RecallSource:
         ref = f"{row}.{index.stale[row]}"
         document = index.documents.get(row)
-        if isinstance(document, _IndexedBranch):
+        if isinstance(document, BranchSummary):
             return RecallSource(ref, owner, summary=document.current)
         text = await self._conversations.text(owner, document.decision.result_id) if document else None
         if document is None or text is None:
             return RecallSource(ref, owner)
         return RecallSource(ref, owner, result=ArchivedResult(document.decision, text))
-
-
-@dataclass(slots=True)
-class _IndexedBranch:
-    """A branch: its newest summary, and whether a later revision retracted it."""
-
-    session: str
-    subjects: set[str] = field(default_factory=set)
-    summary: Summary | None = None
-    revision: int = -1
-    retracted: int = -1
-
-    @property
-    def current(self) -> Summary | None:
-        if self.summary is None or self.retracted < self.revision:
-            return self.summary
-        return replace(self.summary, undone=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +148,7 @@ class _OwnerIndex:
     results_reached: int = 0
     may_have_deletions: bool = False
     rows: dict[str, int] = field(default_factory=dict)
-    documents: dict[int, _IndexedBranch | _IndexedResult] = field(default_factory=dict)
+    documents: dict[int, BranchSummary | _IndexedResult] = field(default_factory=dict)
     stale: dict[int, int] = field(default_factory=dict)
     # The rows whose summary was added, changed or deleted since the last search.
     unsearched: set[int] = field(default_factory=set)
@@ -178,18 +161,13 @@ class _OwnerIndex:
         self.connection.close()
 
     def add_summary(self, stored: StoredMessage) -> None:
-        key, _, revision = stored.subject.rpartition(".")
-        fold = self.documents.setdefault(self._row(key), _IndexedBranch(_session(stored.subject)))
-        assert isinstance(fold, _IndexedBranch)
-        summary = records.summary_from(stored.data)
-        if summary is None:
-            fold.retracted = max(fold.retracted, int(revision))
-        elif int(revision) > fold.revision:
-            fold.summary, fold.revision = summary, int(revision)
-        fold.subjects.add(stored.subject)
-        self.with_entries.add(fold.session)
-        self.unsearched.add(self._row(key))
-        self._change(self._row(key))
+        row = self._row(stored.subject.rpartition(".")[0])
+        branch = self.documents.setdefault(row, BranchSummary())
+        assert isinstance(branch, BranchSummary)
+        branch.add(stored)
+        self.with_entries.add(session_part(stored.subject))
+        self.unsearched.add(row)
+        self._change(row)
         self.summaries_reached = stored.seq
 
     def add_result(self, stored: StoredMessage, decision: LeftOutDecision) -> None:
@@ -200,7 +178,7 @@ class _OwnerIndex:
 
     def keep_only(self, subjects: set[str]) -> None:
         for row, document in list(self.documents.items()):
-            known = document.subjects if isinstance(document, _IndexedBranch) else {document.subject}
+            known = document.subjects if isinstance(document, BranchSummary) else {document.subject}
             if not known <= subjects:
                 del self.documents[row]
                 self.unsearched.add(row)
@@ -211,7 +189,7 @@ class _OwnerIndex:
         lost = self.with_entries - sessions
         self.with_entries &= sessions
         for row, document in self.documents.items():
-            if isinstance(document, _IndexedBranch) and document.session in lost:
+            if isinstance(document, BranchSummary) and not lost.isdisjoint(map(session_part, document.subjects)):
                 self._change(row)
 
     def put(self, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None:
@@ -251,7 +229,7 @@ class _OwnerIndex:
 
     def _summary(self, row: int) -> Summary | None:
         document = self.documents.get(row)
-        return document.current if isinstance(document, _IndexedBranch) else None
+        return document.current if isinstance(document, BranchSummary) else None
 
     def _row(self, key: str) -> int:
         return self.rows.setdefault(key, len(self.rows) + 1)
@@ -272,10 +250,6 @@ _WORDS: Final = """CREATE VIRTUAL TABLE words USING fts5 (
 _INSERT_WORDS: Final = "INSERT INTO words (rowid, description, summary, project_hash, folded_at) VALUES (?, ?, ?, ?, ?)"
 _SEARCH_WORDS: Final = """SELECT rowid FROM words WHERE words MATCH ? AND project_hash = coalesce(?, project_hash)
     ORDER BY bm25(words), folded_at DESC, rowid DESC LIMIT ?"""
-
-
-def _session(subject: str) -> str:
-    return ".".join(subject.split(".")[:4])
 
 
 def _new_lists() -> sqlite3.Connection:

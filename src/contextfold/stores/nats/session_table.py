@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
 from contextfold.common.dataclass import dataclass
-from contextfold.errors import StoreInvalid, StoreUnavailable
+from contextfold.errors import StoreUnavailable
 from contextfold.fold.ports.store import SessionKey
 from contextfold.stores.nats.wire import records
 from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
@@ -124,8 +124,8 @@ class SessionTable:
 
     async def reach(self) -> None:
         """Wait until everything is seen that is committed now."""
-        self.start()
         last = await self._js.last(self._names.log, self._names.every_log)
+        self.start()
         until = asyncio.get_running_loop().time() + REACH_TIMEOUT_S
         while last is not None and self._reached < last.seq:
             if asyncio.get_running_loop().time() >= until:
@@ -162,17 +162,3 @@ class SessionTable:
 
     def is_published(self, row: SessionRow) -> bool:
         return self._published.get(row.subject, -1) >= row.revision
-
-
-async def settled(
-    table: SessionTable, rows: list[SessionRow], catch_up: Callable[[SessionKey], Awaitable[None]], patience_s: float
-) -> None:
-    """Wait until these sessions are published, and publish what is not published in time."""
-    late = [row for row in rows if not table.is_published(row)]
-    if late:
-        await table.wait_for(lambda: all(map(table.is_published, late)), patience_s)
-    for row in late:
-        if not table.is_published(row):
-            # A session that cannot be read has nothing to publish.
-            with suppress(StoreInvalid):
-                await catch_up(row.key)

@@ -12,11 +12,11 @@ import random
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 from contextfold.common.network_address import NatsOptions
 from contextfold.common.relevance.question import Question
-from contextfold.errors import ArgumentInvalid, FoldError, StoreInvalid, StoreUnavailable
+from contextfold.errors import FoldError, StoreInvalid, StoreUnavailable
 from contextfold.fold.events import Event
 from contextfold.fold.ports.store import (
     ArchivedResult,
@@ -34,8 +34,10 @@ from contextfold.fold.ports.store import (
     Summary,
     Trajectory,
     WatchedEvent,
+    cursor_number,
+    cursor_unknown,
 )
-from contextfold.fold.ports.store_export import ExportRecord
+from contextfold.fold.ports.store_export import ExportedSession, ExportRecord
 from contextfold.fold.recall.documents import DocumentTerms
 from contextfold.fold.recall.ranking import RecallScope
 from contextfold.stores.nats.archive import ArchiveReader
@@ -46,7 +48,7 @@ from contextfold.stores.nats.export import NatsExport
 from contextfold.stores.nats.log import SessionLogs
 from contextfold.stores.nats.publisher import Publisher
 from contextfold.stores.nats.recall import NatsRecall
-from contextfold.stores.nats.session_table import SessionTable, settled
+from contextfold.stores.nats.session_table import SessionRow, SessionTable
 from contextfold.stores.nats.wire import records
 from contextfold.stores.nats.wire.chunks import most_in_one
 from contextfold.stores.nats.wire.connection import OnConnectionChange
@@ -68,8 +70,8 @@ ALIVE: Final = "3600s"
 # The readiness check writes as many bytes as a commit with a long tool result.
 CHECK_BYTES: Final = 64 << 10
 LOOK_AGAIN_S: Final = 0.02
-# The largest number of digits in a cursor; enough for a 64-bit number.
-CURSOR_DIGITS: Final = 18
+
+Row = TypeVar("Row", SessionRow, ExportedSession)
 
 
 class NatsStore:
@@ -93,7 +95,8 @@ class NatsStore:
         self._watches: set[asyncio.Event] = set()
         self._helper: asyncio.Task[None] | None = None
         self._js = JetStream(options, prepare if may_make else expect, on_change)
-        self._logs = SessionLogs(self._js, self._names, self._finish)
+        # The expiry needs the logs, so it is made after them.
+        self._logs = SessionLogs(self._js, self._names, lambda key, end: self._expiry.finish(key, end))  # noqa: PLW0108
         derived = DerivedState(self._js, self._names, idle_s=idle_s)
         self._publisher = Publisher(self._logs, derived)
         self._table = SessionTable(self._js, self._names)
@@ -122,7 +125,6 @@ class NatsStore:
     # ---- one session
 
     async def load(self, key: SessionKey, known: KnownRevision | None = None) -> SessionLog | None:
-        self._check_open()
         return await self._logs.load(key, known)
 
     async def commit(self, commit: Commit) -> CommitReceipt:
@@ -141,37 +143,26 @@ class NatsStore:
         return done.receipt
 
     async def receipt(self, key: SessionKey, operation_id: str) -> CommitReceipt | None:
-        self._check_open()
         return await self._logs.receipt(key, operation_id)
 
     async def sessions(
         self, owner: str, *, after: tuple[str, str] | None = None, limit: int
     ) -> Sequence[ListedSession]:
-        self._check_open()
         await self._table.reach()
-        rows = [row for row in self._table.live(owner) if after is None or (row.last_at, row.session_id) < after]
-        rows.sort(key=lambda row: (row.last_at, row.session_id), reverse=True)
-        return [ListedSession(row.key, row.session_id, row.last_at) for row in rows[: max(limit, 0)]]
+        rows = _page(self._table.live(owner), after, limit)
+        return [ListedSession(row.key, row.session_id, row.last_at) for row in rows]
 
     async def ended_sessions(
         self, owner: str, *, after: tuple[str, str] | None = None, limit: int, session_id: str | None = None
     ) -> Sequence[EndedSession]:
-        self._check_open()
         ended = await self._expiry.ended(self._names.archived_of(owner, None, "ended"))
-        listed = [
-            session
-            for session in ended
-            if (after is None or (session.last_at, session.session_id) < after)
-            and session_id in (None, session.session_id)
-        ]
-        listed.sort(key=lambda session: (session.last_at, session.session_id), reverse=True)
+        listed = (session for session in ended if session_id in (None, session.session_id))
         return [
             EndedSession(session.key, session.session_id, session.last_at, session.ended_at or "", session.figures)
-            for session in listed[: max(limit, 0)]
+            for session in _page(listed, after, limit)
         ]
 
     async def find(self, owner: str, session_id: str) -> SessionKey | None:
-        self._check_open()
         await self._table.reach()
         row = self._table.find(owner, session_id)
         return row.key if row else None
@@ -179,11 +170,9 @@ class NatsStore:
     # ---- watching
 
     async def cursor(self) -> str:
-        self._check_open()
         return str(await self._js.last_seq(self._names.log))
 
     async def check_cursor(self, cursor: str) -> None:
-        self._check_open()
         await self._start_at(_position(cursor))
 
     def watch(self, owner: str, after: str | None = None) -> AsyncIterator[WatchedEvent]:
@@ -222,7 +211,7 @@ class NatsStore:
         if position[0] > reached:
             await asyncio.sleep(LOOK_AGAIN_S)
             if position[0] > await self._js.last_seq(self._names.log):
-                raise _no_cursor()
+                raise cursor_unknown()
         return position
 
     async def _events(self, key: SessionKey, stored: StoredMessage) -> Sequence[Event]:
@@ -235,17 +224,14 @@ class NatsStore:
     # ---- summaries and archive
 
     async def search(self, owner: str, query: str, project_hash: str | None, limit: int) -> Sequence[Summary]:
-        self._check_open()
         await self._settle(owner, project_hash)
         return await self._recall.search(owner, query, project_hash, limit)
 
     async def summaries(self, owner: str, project_hash: str | None) -> Sequence[Summary]:
-        self._check_open()
         await self._settle(owner, project_hash)
         return await self._recall.summaries(owner, project_hash)
 
     async def unindexed(self, owner: str | None, limit: int) -> Sequence[RecallSource]:
-        self._check_open()
         if owner is None:
             return ()
         await self._settle(owner, None)
@@ -270,65 +256,59 @@ class NatsStore:
         limit: int,
         characters: int | None = None,
     ) -> Trajectory | None:
-        self._check_open()
         await self._settle(owner, project_hash)
         return await self._archive.trajectory(
             TrajectoryQuery(owner, project_hash, branch_id, session_id, after_n, limit, characters)
         )
 
     async def _settle(self, owner: str, project_hash: str | None) -> None:
-        """Wait until the commits of an owner are in the archive."""
+        """Wait until the commits of an owner are in the archive, and publish what is not published in time."""
         await self._table.reach()
         rows = [row for row in self._table.live(owner) if project_hash in (None, row.key.project_hash)]
-        await settled(self._table, rows, self._publisher.catch_up, PUBLISH_PATIENCE_S)
+        late = [row for row in rows if not self._table.is_published(row)]
+        if late:
+            await self._table.wait_for(lambda: all(map(self._table.is_published, late)), PUBLISH_PATIENCE_S)
+        for row in late:
+            if not self._table.is_published(row):
+                # A session that cannot be read has nothing to publish.
+                with suppress(StoreInvalid):
+                    await self._publisher.catch_up(row.key)
 
     # ---- results that requests leave out
 
     async def left_out(self, owner: str, conversation: str) -> Sequence[LeftOutDecision]:
-        self._check_open()
         return await self._conversations.decisions(owner, conversation)
 
     async def keep_left_out(self, owner: str, conversation: str, items: Sequence[ArchivedResult]) -> None:
-        self._check_open()
         await self._conversations.keep(owner, conversation, items)
 
     async def left_out_text(self, owner: str, result_id: str) -> str | None:
-        self._check_open()
         return await self._conversations.text(owner, result_id)
 
     async def conversation(self, owner: str, conversation: str) -> ProxiedConversation | None:
-        self._check_open()
         return await self._conversations.noted(owner, conversation)
 
     async def note_conversation(self, owner: str, conversation: str, noted: ProxiedConversation) -> None:
-        self._check_open()
         await self._conversations.note(owner, conversation, noted)
 
     # ---- export and import
 
     def export(self) -> AsyncGenerator[ExportRecord]:
-        self._check_open()
         return self._export.export()
 
     async def import_all(self, records: Iterable[ExportRecord]) -> None:
-        self._check_open()
         await self._export.import_all(records)
 
     # ---- sweeps
 
     async def expire(self, idle_since: str, at: str) -> int:
-        self._check_open()
         return await self._expiry.expire(idle_since, at)
 
     async def retain(self, archive_since: str, summaries_since: str) -> None:
-        self._check_open()
         await self._expiry.retain(archive_since, summaries_since)
         await self._conversations.retain(archive_since)
         # Another daemon may have deleted summaries, and deletions are not announced.
         self._recall.check_deletions()
-
-    async def _finish(self, key: SessionKey, end: StoredMessage) -> None:
-        await self._expiry.finish(key, end)
 
     async def _publish_for_others(self) -> None:
         """Publish what a daemon that was killed has committed and not published."""
@@ -354,13 +334,11 @@ class NatsStore:
     # ---- the store itself
 
     async def count(self, owner: str | None = None) -> int:
-        self._check_open()
         await self._table.reach()
         return self._table.count(owner)
 
     async def check(self) -> None:
         """Write a message of ordinary size beside the logs, because one among them would move cursors."""
-        self._check_open()
         size = min(CHECK_BYTES, most_in_one(self._js)) if self._js.is_ready else 0
         write = self._js.put(self._names.alive(self._me), bytes(size), headers={TTL: ALIVE})
         rooms = (self._js.check_room(stream, CHECK_BYTES) for stream in self._names.subjects)
@@ -388,6 +366,12 @@ class NatsStore:
             raise StoreUnavailable("the store is closed")
 
 
+def _page(rows: Iterable[Row], after: tuple[str, str] | None, limit: int) -> list[Row]:
+    """The rows after a position, the most recently active first."""
+    later = [row for row in rows if after is None or (row.last_at, row.session_id) < after]
+    return sorted(later, key=lambda row: (row.last_at, row.session_id), reverse=True)[: max(limit, 0)]
+
+
 async def _next_or_end(commits: AsyncIterator[StoredMessage], closing: asyncio.Event) -> StoredMessage | None:
     """The next commit; None when the store is being closed."""
     if closing.is_set():
@@ -407,11 +391,4 @@ async def _next_or_end(commits: AsyncIterator[StoredMessage], closing: asyncio.E
 
 def _position(cursor: str) -> tuple[int, int]:
     seq, dash, offset = cursor.partition("-")
-    for part in (seq, offset) if dash else (seq,):
-        if not (part.isascii() and part.isdigit() and len(part) <= CURSOR_DIGITS):
-            raise _no_cursor()
-    return int(seq), int(offset or 0)
-
-
-def _no_cursor() -> ArgumentInvalid:
-    return ArgumentInvalid("cursor", "must be one that this store has given out")
+    return cursor_number(seq), cursor_number(offset) if dash else 0

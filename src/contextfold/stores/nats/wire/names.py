@@ -33,6 +33,11 @@ def unescaped(part: str) -> str:
     return raw.decode("utf-8", "surrogatepass")
 
 
+def session_part(subject: str) -> str:
+    """The part of an archive subject that names the session or conversation."""
+    return ".".join(subject.split(".")[:4])
+
+
 @dataclass(frozen=True, slots=True)
 class SubjectNames:
     """The names of an installation. A prefix has no underscore, so no installation's streams begin with another's."""

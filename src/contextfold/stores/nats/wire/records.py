@@ -7,7 +7,8 @@ because they may be long and are not needed to load a session.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from contextfold.common.canonical import Encodable, Malformed, decode, encode
@@ -148,13 +149,14 @@ def encode_chunk_reference(chunks: ChunkReference) -> bytes:
 
 
 def core_chunks(data: bytes) -> ChunkReference | None:
-    document = _object(data)
-    return ChunkReference(*document["core"]) if "core" in document else None
+    with _decoding():
+        document = _object(data)
+        return ChunkReference(*document["core"]) if "core" in document else None
 
 
 def record_from(data: bytes) -> CommitRecord:
-    document = _object(data)
-    try:
+    with _decoding():
+        document = _object(data)
         return CommitRecord(
             document["session"],
             document["before"],
@@ -168,8 +170,6 @@ def record_from(data: bytes) -> CommitRecord:
             entries_from(document.get("entries", ())),
             ChunkReference(*document["texts"]) if "texts" in document else None,
         )
-    except (KeyError, TypeError, ValueError, EventUnknown) as problem:
-        raise _unreadable(problem) from problem
 
 
 def entries_from(rows: Iterable[Sequence[Any]]) -> list[ArchiveEntry]:
@@ -177,12 +177,11 @@ def entries_from(rows: Iterable[Sequence[Any]]) -> list[ArchiveEntry]:
 
 
 def entries_in(data: bytes) -> list[ArchiveEntry]:
-    try:
+    with _decoding():
         rows = decode(data)
-        assert isinstance(rows, list)
+        if not isinstance(rows, list):
+            raise TypeError("it is not a list")
         return entries_from(rows)
-    except (Malformed, AssertionError, TypeError) as problem:
-        raise _unreadable(problem) from problem
 
 
 # ---- the archive
@@ -205,13 +204,11 @@ class ArchivedEntries:
 
 
 def archived_from(data: bytes) -> ArchivedEntries:
-    document = _object(data)
-    try:
+    with _decoding():
+        document = _object(data)
         if "texts" in document:
             return ArchivedEntries((), ChunkReference(*document["texts"]), document["places"])
         return ArchivedEntries(entries_from(document["entries"]))
-    except (KeyError, TypeError) as problem:
-        raise _unreadable(problem) from problem
 
 
 def encode_summary(summary: Summary) -> bytes:
@@ -228,13 +225,11 @@ RETRACTED: Final = b'{"format":1,"retracted":true}'
 
 def summary_from(data: bytes) -> Summary | None:
     """Decode a summary; None if it was retracted."""
-    document = _object(data)
-    try:
+    with _decoding():
+        document = _object(data)
         if document.get("retracted") is True:
             return None
         return Summary(*(document[name] if name != "undone" else document.get(name, False) for name in _SUMMARY))
-    except KeyError as problem:
-        raise _unreadable(problem) from problem
 
 
 def encode_ended(session: ExportedSession) -> bytes:
@@ -243,13 +238,11 @@ def encode_ended(session: ExportedSession) -> bytes:
 
 
 def ended_from(data: bytes) -> ExportedSession:
-    document = _object(data)
-    try:
+    with _decoding():
+        document = _object(data)
         key = SessionKey(*(document[name] for name in SessionKey.__slots__))
         # Earlier versions did not record the figures.
         return ExportedSession(key, **{name: document[name] for name in _ENDED}, figures=document.get("figures", ""))
-    except (KeyError, TypeError) as problem:
-        raise _unreadable(problem) from problem
 
 
 # ---- proxied conversations
@@ -269,11 +262,9 @@ def encode_left_out_reference(chunks: ChunkReference) -> bytes:
 
 def left_out_from(data: bytes) -> tuple[str, ChunkReference | None]:
     """The text, or the reference to its chunks."""
-    document = _object(data)
-    try:
+    with _decoding():
+        document = _object(data)
         return ("", ChunkReference(*document["texts"])) if "texts" in document else (document["text"], None)
-    except (KeyError, TypeError) as problem:
-        raise _unreadable(problem) from problem
 
 
 def encode_conversation(noted: ProxiedConversation) -> bytes:
@@ -283,12 +274,10 @@ def encode_conversation(noted: ProxiedConversation) -> bytes:
 
 
 def conversation_from(last_request_at: str, data: bytes) -> ProxiedConversation:
-    try:
+    with _decoding():
         document = _object(data)
         # Earlier versions did not store the cache's life.
         return ProxiedConversation(last_request_at, dict(document["outcomes"]), int(document.get("cache_life_s", 0)))
-    except (KeyError, TypeError, ValueError) as problem:
-        raise _unreadable(problem) from problem
 
 
 # ---- what other programs watch
@@ -339,12 +328,9 @@ def _raw(value: Encodable) -> bytes:
 
 
 def _object(data: bytes) -> dict[str, Any]:
-    try:
-        document = decode(data)
-    except Malformed as problem:
-        raise _unreadable(problem) from problem
+    document = decode(data)
     if not isinstance(document, dict) or type(document.get("format")) is not int or document["format"] < 1:
-        raise _unreadable(ValueError("it has no format"))
+        raise ValueError("it has no format")
     if document["format"] > FORMAT:
         raise StoreInvalid(
             f"NATS has a record of format {document['format']}, from a newer version; this one reads {FORMAT}"
@@ -352,5 +338,11 @@ def _object(data: bytes) -> dict[str, Any]:
     return document
 
 
-def _unreadable(problem: Exception) -> StoreInvalid:
-    return StoreInvalid(f"NATS has a record that cannot be read: {type(problem).__name__} {problem}"[:300])
+@contextmanager
+def _decoding() -> Iterator[None]:
+    """Report whatever is wrong with a record as StoreInvalid."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, EventUnknown, Malformed) as problem:
+        reason = f"NATS has a record that cannot be read: {type(problem).__name__} {problem}"
+        raise StoreInvalid(reason[:300]) from problem
