@@ -4,8 +4,7 @@ python tools/scrub_keywords.py src/contextfold/scrub/keywords.py
 """
 
 import sys
-from collections.abc import Iterable, Sequence
-from itertools import starmap
+from collections.abc import Iterable
 from pathlib import Path
 
 from contextfold.scrub.quick_check import lowercased
@@ -19,6 +18,7 @@ Each character stands for a byte. A keyword that contains another one is left ou
 Written by tools/scrub_keywords.py; edit rules.toml, not this.
 """
 
+# fmt: off
 '''
 START = 2
 LINE_MAX = 120
@@ -44,18 +44,23 @@ def table(name: str, keywords: Iterable[bytes]) -> str:
     for keyword in keywords:
         text = keyword.decode("latin-1")
         by_start.setdefault(text[:START], []).append(text)
-    rows = "".join(starmap(row, by_start.items()))
-    return f"{name} = {{\n{rows}}}\n"
+    parts: list[str] = []
+    for start, some in by_start.items():
+        row = [f"{quoted(keyword)}," for keyword in some]
+        parts += [f"{quoted(start)}: ({row[0]}", *row[1:]]
+        parts[-1] += "),"
+    return f"{name} = {{\n{wrapped(parts)}}}\n"
 
 
-def row(start: str, keywords: Sequence[str]) -> str:
-    """One line if it is not too long, as the formatter would have it."""
-    comma = "," if len(keywords) == 1 else ""
-    line = f"    {quoted(start)}: ({', '.join(map(quoted, keywords))}{comma}),\n"
-    if len(line) <= LINE_MAX + len("\n"):
-        return line
-    lines = "".join(f"        {quoted(keyword)},\n" for keyword in keywords)
-    return f"    {quoted(start)}: (\n{lines}    ),\n"
+def wrapped(parts: Iterable[str]) -> str:
+    """As many parts on a line as fit: nobody reads the keywords one by one."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and len(lines[-1]) + len(" ") + len(part) <= LINE_MAX:
+            lines[-1] += f" {part}"
+        else:
+            lines.append(f"    {part}")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def module() -> str:

@@ -82,7 +82,7 @@ def models_of(settings: FoldSettings) -> ModelCatalog:
 
 def scrubber_of(settings: FoldSettings, *, compiles_all: bool = True) -> Scrubber:
     # Compiling the rules takes longer than most commands run, and most commands do not scrub.
-    from contextfold.scrub.rules import RulesInvalid
+    from contextfold.scrub.rules import AllowlistInvalid
     from contextfold.scrub.standard import standard_scrubber
 
     path = settings.scrub_allowlist
@@ -93,7 +93,7 @@ def scrubber_of(settings: FoldSettings, *, compiles_all: bool = True) -> Scrubbe
             return standard_scrubber(file.read(), compiles_all=compiles_all)
     except (OSError, UnicodeDecodeError) as problem:
         raise SettingsError(f"cannot read the allowlist {path}: {problem}") from None
-    except RulesInvalid as problem:
+    except AllowlistInvalid as problem:
         raise SettingsError(f"the allowlist {path}: {problem}") from None
 
 

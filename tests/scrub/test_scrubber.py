@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextfold.scrub import scrubber as scrubber_module
-from contextfold.scrub.rules import Allowlist, Rule, RulesInvalid, allowlist_from
+from contextfold.scrub.rules import Allowlist, AllowlistInvalid, Rule, allowlist_from
 from contextfold.scrub.scrubber import Scrubber
 from contextfold.scrub.standard import standard_scrubber
 from tests.support.known_secrets import known_secrets
@@ -228,7 +228,7 @@ def test_a_rule_can_be_disabled() -> None:
 
 
 def test_disabling_an_unknown_rule_is_an_error() -> None:
-    with pytest.raises(RulesInvalid, match="'nosuch', which is no rule"):
+    with pytest.raises(AllowlistInvalid, match="'nosuch', which is no rule"):
         scrubber_with(allowlist="rule:nosuch")
 
 

@@ -18,7 +18,7 @@ from contextfold.scrub.standard import read_rules_file, standard_scrubber
 from tests.support.known_secrets import KnownSecret, known_secrets
 from tests.support.machine import times
 
-RULES = rules_from(read_rules_file(), checks_patterns=False)
+RULES = rules_from(read_rules_file())
 # This many consecutive characters of a secret are a leak.
 LEAK_CHARS = 6
 

@@ -24,7 +24,15 @@ import re2  # type: ignore[import-untyped]
 
 from contextfold.common.record import Record
 from contextfold.scrub.quick_check import KeywordSearch, Scrubbed
-from contextfold.scrub.rules import NAME_GROUP, Allowlist, DeferredPattern, Rule, RulesInvalid, byte_options, compiled
+from contextfold.scrub.rules import (
+    NAME_GROUP,
+    Allowlist,
+    AllowlistInvalid,
+    DeferredPattern,
+    Rule,
+    byte_options,
+    compiled,
+)
 from contextfold.scrub.secret_shape import copies_are_secret, looks_secret
 
 REDACTION_BYTE = b"\xff"
@@ -108,7 +116,7 @@ class Scrubber:
         self._redactions = tuple(b"[REDACTED:%s]" % rule.id.encode() for rule in rules)
         self._known = frozenset(rule.id.encode() for rule in rules)
         if unknown := sorted(allowlist.rules_off - {rule.id for rule in rules}):
-            raise RulesInvalid(
+            raise AllowlistInvalid(
                 f"the allowlist turns off {unknown[0]!r}, which is no rule: take the id from a redaction"
             )
         self._compiled: list[_CompiledRule | None] = [_compiled_rule(rule) if compiles_all else None for rule in rules]

@@ -21,16 +21,16 @@ def read_rules_file() -> str:
 
 
 def standard_scrubber(allowlist_text: str = "", *, compiles_all: bool = True) -> Scrubber:
-    """The scrubber with the standard rules and the user's allowlist. Raises RulesInvalid if the allowlist is invalid.
+    """The scrubber with the standard rules and the user's allowlist. Raises AllowlistInvalid.
 
     Compiling the rules takes some 200 ms of processor time, so a process does it once. Without `compiles_all` each rule
-    is compiled for the first text that has one of its keywords, and is not checked: the tests do that.
+    is compiled for the first text that has one of its keywords.
     """
     if (allowlist_text, compiles_all) not in _scrubbers:
         from contextfold.scrub.rules import allowlist_from, rules_from
         from contextfold.scrub.scrubber import Scrubber
 
-        rules = rules_from(read_rules_file(), checks_patterns=compiles_all)
+        rules = rules_from(read_rules_file())
         scrubber = Scrubber(rules, allowlist_from(allowlist_text), compiles_all=compiles_all)
         if len(_scrubbers) >= SCRUBBERS_MAX:
             _scrubbers.clear()
