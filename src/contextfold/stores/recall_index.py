@@ -7,16 +7,18 @@ of different owners are separate, and so are their sizes. Knows no store and no 
 
 from __future__ import annotations
 
+from contextfold.fold.ports.stored_records import Recalled, RecallHit
 from contextfold.fold.recall.packed_terms import LEVELS, first_number
-from contextfold.fold.recall.ranking import IndexedDocument
+from contextfold.fold.recall.ranking import IndexedDocument, rank
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Final
 
-    from contextfold.fold.ports.stored_records import RecallSource
+    from contextfold.common.relevance.question import Question
+    from contextfold.fold.ports.stored_records import LeftOutDecision, RecallSource, Summary
     from contextfold.fold.recall.documents import DocumentTerms
     from contextfold.fold.recall.ranking import RecallScope
 
@@ -72,12 +74,22 @@ def remove(connection: sqlite3.Connection, row: tuple[str, int]) -> None:
     connection.execute("DELETE FROM recall_documents WHERE number = ?", (number,))
 
 
-def sources(connection: sqlite3.Connection, numbers: Iterable[int]) -> dict[int, tuple[str, int]]:
-    """The rows that documents are made from."""
-    return {
-        number: connection.execute("SELECT kind, ref FROM recall_documents WHERE number = ?", (number,)).fetchone()
-        for number in numbers
-    }
+def recall(
+    connection: sqlite3.Connection,
+    owner: str,
+    question: Question,
+    scope: RecallScope,
+    source_of: Callable[[str, int], Summary | LeftOutDecision | None],
+) -> Recalled:
+    """Rank the documents. `source_of` returns what a row contains now, or None if it was deleted."""
+    ranking = rank(question, RecallLists(connection, owner, scope))
+    hits = []
+    for hit in ranking.hits:
+        row = connection.execute("SELECT kind, ref FROM recall_documents WHERE number = ?", (hit.number,)).fetchone()
+        source = source_of(*row)
+        if source is not None:
+            hits.append(RecallHit(hit, source))
+    return Recalled(hits, ranking)
 
 
 class RecallLists:

@@ -9,9 +9,15 @@ import pytest
 
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.messages import CallOutcome, LeftOutResult
-from contextfold.fold.ports.left_out_results import NEW_CONVERSATION, ConversationRecord, StoredResult
 from contextfold.fold.ports.store import ProxiedConversation
-from contextfold.fold.service.stored_results import CACHED_MAX, FRESH_S, LeftOutResultsInStore
+from contextfold.fold.service.stored_results import (
+    CACHED_MAX,
+    FRESH_S,
+    NEW_CONVERSATION,
+    ConversationRecord,
+    LeftOutResultsInStore,
+    StoredResult,
+)
 from tests.support.memory_store import MemoryStore
 
 BEGIN = 1_700_000_000.25

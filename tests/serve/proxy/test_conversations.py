@@ -12,13 +12,13 @@ import pytest
 
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.messages import CallOutcome, LeftOutResult
-from contextfold.fold.ports.left_out_results import (
+from contextfold.fold.service.stored_results import (
     ORIGIN_UNKNOWN,
     ConversationRecord,
+    LeftOutResultsInStore,
     ResultOrigin,
     StoredResult,
 )
-from contextfold.fold.service.stored_results import LeftOutResultsInStore
 from contextfold.serve.proxy.conversations import conversation_of
 from tests.fold.messages.short_histories import Message, branch, model_turn, return_turn, say, tool_results, work
 from tests.serve.proxy.test_bounds import MESSAGES, Client, GuardedProxy

@@ -1,1 +1,1 @@
-"""The ports of folding: the store, its export, and the records of proxied conversations."""
+"""The ports of folding: the store and its export."""

@@ -31,15 +31,15 @@ from contextfold.fold.messages import (
     project_body,
 )
 from contextfold.fold.messages.cold_results import ANTHROPIC_CACHE_S, stub_of
-from contextfold.fold.ports.left_out_results import (
+from contextfold.fold.service.callers import Target
+from contextfold.fold.service.reports import ScrubbedText
+from contextfold.fold.service.stored_results import (
     NEW_CONVERSATION,
     ConversationRecord,
+    LeftOutResultsInStore,
     ResultOrigin,
     StoredResult,
 )
-from contextfold.fold.service.callers import Target
-from contextfold.fold.service.reports import ScrubbedText
-from contextfold.fold.service.stored_results import LeftOutResultsInStore
 from contextfold.serve.http.exchange import OWNER, ClientGone, Headers, Receive, Scope
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import Metrics

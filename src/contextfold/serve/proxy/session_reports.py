@@ -24,11 +24,11 @@ from contextfold.common.dataclass import replace
 from contextfold.errors import ArgumentInvalid, FoldError, StoreUnavailable
 from contextfold.fold.ledger.sent_request import RequestReport, Share
 from contextfold.fold.messages import BodyProjection, Span
-from contextfold.fold.ports.left_out_results import ORIGIN_UNKNOWN, ResultOrigin
 from contextfold.fold.project import NAME_LENGTH_MAX, project_at
 from contextfold.fold.service.callers import Caller, Target, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.inbox import InboxFull
+from contextfold.fold.service.stored_results import ORIGIN_UNKNOWN, ResultOrigin
 from contextfold.serve.ops.logs import log
 from contextfold.serve.proxy.conversations import Conversation
 from contextfold.serve.proxy.forwarding import ProxiedRequest, log_failure

@@ -44,8 +44,7 @@ from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_stored
 AT_ONCE: Final = 16
 # A session that ends while it is read is read again at most this many times.
 TRIES: Final = 3
-# The size of an imported commit.
-PART_EVENTS: Final = 256
+# The most characters of the entries of an imported commit.
 PART_CHARACTERS: Final = 4 << 20
 
 
@@ -194,37 +193,28 @@ class NatsExport:
             await self._store(session, is_last=True)
 
     async def _store(self, part: _SessionImport, *, is_last: bool) -> None:
-        """Store what is buffered: all of it, or the events and entries up to the last buffered entry."""
+        """Store what is buffered: all of it, or the entries, and the events up to the last of them."""
         session = part.session
         to = session.revision if is_last else part.entries[-1].n
+        summaries = part.summaries if is_last else ()
+        entries, part.entries, part.characters = part.entries, [], 0
         if not session.is_live:
             await self._derived.archive(
                 session.key,
-                CommitRecord(session.session_id, to, (), {}, entries=part.take_entries()),
-                CommitRecord(session.session_id, session.revision, (), {}, part.take_summaries()),
+                CommitRecord(session.session_id, to, (), {}, entries=entries),
+                CommitRecord(session.session_id, session.revision, (), {}, summaries),
             )
             if is_last:
                 await self._expiry.put_ended(session)
-            return
-        while part.reached < to:
-            before, after = part.reached, min(part.reached + PART_EVENTS, to)
-            is_end = is_last and after == to
-            record = CommitRecord(
-                session.session_id,
-                before,
-                part.events[before:after],
-                part.take_receipts(after),
-                part.take_summaries() if is_end else (),
-                (),
-                part.take_entries(None if is_end else after),
-            )
+        elif part.reached < to:
+            receipts = part.receipts if is_last else {}
+            events = part.events[part.reached : to]
+            record = CommitRecord(session.session_id, part.reached, events, receipts, summaries, (), entries)
             done = await self._logs.append(session.key, record, last_at=session.last_at)
             assert done.record is not None, "it has no operation id, so it is no repetition"
             self._publisher.offer(session.key, done.seq, done.record)
-            await self._publisher.settle()
-            part.reached = after
-        if is_last:
             await self._publisher.catch_up(session.key)
+            part.reached = to
 
 
 @dataclass(slots=True)
@@ -233,7 +223,7 @@ class _SessionImport:
 
     session: ExportedSession
     events: list[Event] = field(default_factory=list)
-    receipts: list[ExportedReceipt] = field(default_factory=list)
+    receipts: dict[str, CommitReceipt] = field(default_factory=dict)
     summaries: list[Summary] = field(default_factory=list)
     entries: list[ArchiveEntry] = field(default_factory=list)
     characters: int = 0
@@ -242,7 +232,7 @@ class _SessionImport:
     def add(self, item: Event | ExportedReceipt | Summary | ArchiveEntry) -> None:
         match item:
             case ExportedReceipt():
-                self.receipts.append(item)
+                self.receipts[item.operation] = CommitReceipt(item.fingerprint, item.answer)
             case Summary():
                 self.summaries.append(item)
             case ArchiveEntry():
@@ -254,21 +244,3 @@ class _SessionImport:
     def is_full_before(self, entry: ArchiveEntry) -> bool:
         """Whether to store the buffered entries first. Entries of one event stay together."""
         return self.characters >= PART_CHARACTERS and entry.n != self.entries[-1].n
-
-    def take_receipts(self, to: int) -> dict[str, CommitReceipt]:
-        """A share of the receipts, in proportion to the events, so that commits are of similar size."""
-        events_left = self.session.revision - self.reached
-        share = -(-len(self.receipts) * (to - self.reached) // events_left)
-        taken, self.receipts = self.receipts[:share], self.receipts[share:]
-        return {receipt.operation: CommitReceipt(receipt.fingerprint, receipt.answer) for receipt in taken}
-
-    def take_summaries(self) -> list[Summary]:
-        taken, self.summaries = self.summaries, []
-        return taken
-
-    def take_entries(self, to: int | None = None) -> list[ArchiveEntry]:
-        """The entries up to an event, or all."""
-        taken = [entry for entry in self.entries if to is None or entry.n <= to]
-        self.entries = self.entries[len(taken) :]
-        self.characters = sum(len(entry.text) for entry in self.entries)
-        return taken

@@ -124,13 +124,14 @@ class SessionLogs:
     async def _events_after(self, key: SessionKey, last: StoredMessage, after: int) -> list[Event]:
         if int(last.headers[records.REVISION]) <= after:
             return []
+        index = self._indexes.get(key)
         if int(last.headers[records.BEFORE]) <= after:
             found = [await self.record(key, last)]
-            index = self._indexes.get(key)
             if index and (index.session_id, index.revision) == (found[0].session_id, found[0].before):
                 index.add(last, found[0])
         else:
-            found = [record async for _, record in self._since(key, last, after)]
+            start = index.seq_at(after) if index and index.session_id == session_of(last) else None
+            found = [record async for _, record in self._read(key, last, start or 0)]
         return [event for record in found for event in record.events if event.n > after]
 
     async def records(self, key: SessionKey, after: int = 0) -> list[tuple[int, CommitRecord]]:
@@ -146,11 +147,6 @@ class SessionLogs:
             return records.record_from(stored.data)
         archived = self._names.archived(key, session_of(stored))
         return records.record_from(await read_chunks(self._js, archived, chunks))
-
-    def _since(self, key: SessionKey, last: StoredMessage, revision: int) -> AsyncIterator[tuple[int, CommitRecord]]:
-        index = self._indexes.get(key)
-        start = index.seq_at(revision) if index and index.session_id == session_of(last) else None
-        return self._read(key, last, start or 0)
 
     async def _read(self, key: SessionKey, last: StoredMessage, after: int) -> AsyncIterator[tuple[int, CommitRecord]]:
         """The commits of the session of the last message, after a sequence."""

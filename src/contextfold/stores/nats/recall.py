@@ -21,13 +21,12 @@ from contextfold.fold.ports.store import (
     ArchivedResult,
     LeftOutDecision,
     Recalled,
-    RecallHit,
     RecallSource,
     Summary,
 )
 from contextfold.fold.recall.documents import DocumentTerms
 from contextfold.fold.recall.packed_terms import FOLD, RESULT
-from contextfold.fold.recall.ranking import RecallScope, rank
+from contextfold.fold.recall.ranking import RecallScope
 from contextfold.stores import recall_index
 from contextfold.stores.nats.archive import BranchSummary
 from contextfold.stores.nats.conversations import NatsConversations, decision_of
@@ -205,16 +204,11 @@ class _OwnerIndex:
                 recall_index.put(self.connection, (RESULT if source.result else FOLD, row), source, terms)
 
     def recall(self, owner: str, question: Question, scope: RecallScope) -> Recalled:
-        ranking = rank(question, recall_index.RecallLists(self.connection, owner, scope))
-        rows = recall_index.sources(self.connection, (hit.number for hit in ranking.hits))
-        hits = []
-        for hit in ranking.hits:
-            document = self.documents.get(rows[hit.number][1])
-            if isinstance(document, _IndexedResult):
-                hits.append(RecallHit(hit, document.decision))
-            elif document is not None and document.current is not None:
-                hits.append(RecallHit(hit, document.current))
-        return Recalled(hits, ranking)
+        def source_of(_kind: str, row: int) -> Summary | LeftOutDecision | None:
+            document = self.documents.get(row)
+            return document.decision if isinstance(document, _IndexedResult) else self._summary(row)
+
+        return recall_index.recall(self.connection, owner, question, scope, source_of)
 
     def search(self, words: str, project_hash: str | None, limit: int) -> list[Summary]:
         for row in self.unsearched:

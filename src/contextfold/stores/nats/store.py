@@ -12,6 +12,7 @@ import random
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final, TypeVar
 
 from contextfold.common.network_address import NatsOptions
@@ -55,7 +56,7 @@ from contextfold.stores.nats.wire.connection import OnConnectionChange
 from contextfold.stores.nats.wire.jetstream import TTL, JetStream, StoredMessage, new_mark
 from contextfold.stores.nats.wire.names import SubjectNames
 from contextfold.stores.nats.wire.stream_reader import StreamQuery, follow
-from contextfold.stores.nats.wire.streams import expect, prepare
+from contextfold.stores.nats.wire.streams import prepare
 from contextfold.stores.nats.wire.tasks import end_tasks
 from contextfold.stores.sqlite.queries import TrajectoryQuery
 
@@ -94,7 +95,7 @@ class NatsStore:
         self._is_still.set()
         self._watches: set[asyncio.Event] = set()
         self._helper: asyncio.Task[None] | None = None
-        self._js = JetStream(options, prepare if may_make else expect, on_change)
+        self._js = JetStream(options, partial(prepare, may_make=may_make), on_change)
         # The expiry needs the logs, so it is made after them.
         self._logs = SessionLogs(self._js, self._names, lambda key, end: self._expiry.finish(key, end))  # noqa: PLW0108
         derived = DerivedState(self._js, self._names, idle_s=idle_s)

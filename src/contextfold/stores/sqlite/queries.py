@@ -15,8 +15,6 @@ from contextfold.fold.ports.stored_records import (
     KnownRevision,
     LeftOutDecision,
     ListedSession,
-    Recalled,
-    RecallHit,
     RecallSource,
     SessionKey,
     SessionLog,
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
     from contextfold.common.relevance.question import Question
     from contextfold.fold.archive import ArchiveEntry
     from contextfold.fold.events import Event
+    from contextfold.fold.ports.stored_records import Recalled
     from contextfold.fold.recall.ranking import RecallScope
 
 QUERY_WORDS: Final = 32
@@ -247,17 +246,14 @@ def unindexed(connection: sqlite3.Connection, owner: str | None, limit: int) -> 
 
 def recall(connection: sqlite3.Connection, owner: str, question: Question, scope: RecallScope) -> Recalled:
     # Most commands recall nothing.
-    from contextfold.fold.recall.ranking import rank
     from contextfold.stores import recall_index
 
     # In a transaction, so that all statements see the same commits.
     connection.execute("BEGIN")
     try:
-        ranking = rank(question, recall_index.RecallLists(connection, owner, scope))
-        rows = recall_index.sources(connection, (hit.number for hit in ranking.hits))
-        hits_and_sources = ((hit, _recall_source(connection, *rows[hit.number])) for hit in ranking.hits)
-        hits = [RecallHit(hit, source) for hit, source in hits_and_sources if source is not None]
-        return Recalled(hits, ranking)
+        return recall_index.recall(
+            connection, owner, question, scope, lambda kind, ref: _recall_source(connection, kind, ref)
+        )
     finally:
         connection.execute("COMMIT")
 

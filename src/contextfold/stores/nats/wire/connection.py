@@ -71,8 +71,7 @@ class NatsConnection:
         self._ready = asyncio.Event()
         # Set when there is a connection, or when every server has refused us.
         self._is_clear = asyncio.Event()
-        self._is_down = False
-        self._down_since_s = 0.0
+        self._down_since_s: float | None = None
         self._refusals = 0
         # Attempts in a row that the server ended by closing the connection.
         self._resets = 0
@@ -173,7 +172,7 @@ class NatsConnection:
         if not self._lost.is_set():
             self._failing_since_s = None
             self._refusals = self._resets = 0
-            self._is_down = False
+            self._down_since_s = None
             self._ready.set()
             self._is_clear.set()
             self._report_change("connected")
@@ -217,8 +216,7 @@ class NatsConnection:
         return given
 
     def _note_down(self) -> None:
-        if not self._is_down:
-            self._is_down = True
+        if self._down_since_s is None:
             self._down_since_s = asyncio.get_running_loop().time()
 
     def _failed(self, problem: Exception) -> None:
@@ -286,13 +284,13 @@ class NatsConnection:
     async def client(self) -> Client:
         """Return the connection. Raises StoreUnavailable soon if it is known to be down."""
         if self._closed or not (self._ready.is_set() and self._client):
-            await self.open(self._grace_left_s() if self._is_down else CONNECT_TIMEOUT_S + GRACE_S)
+            timeout_s = CONNECT_TIMEOUT_S + GRACE_S
+            if self._down_since_s is not None:
+                # Calls that queue for a lost connection wait for it together, not one after another.
+                timeout_s = max(0.0, self._down_since_s + LOST_GRACE_S - asyncio.get_running_loop().time())
+            await self.open(timeout_s)
         assert self._client is not None
         return self._client
-
-    def _grace_left_s(self) -> float:
-        """How long to wait for a lost connection: calls that queue for it wait together, not one after another."""
-        return max(0.0, self._down_since_s + LOST_GRACE_S - asyncio.get_running_loop().time())
 
     async def request(
         self, subject: str, payload: bytes, headers: dict[str, str] | None = None, *, client: Client | None = None

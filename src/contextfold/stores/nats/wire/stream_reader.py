@@ -49,18 +49,6 @@ class StreamQuery:
     last_of_each: bool = False
 
 
-async def read_to(js: JetStream, query: StreamQuery, last: int) -> AsyncGenerator[StoredMessage]:
-    """Read up to a message that existed just now, or to its position if it was deleted meanwhile."""
-    if query.after >= last:
-        return
-    async with aclosing(_follow(js, query, last)) as messages:
-        async for message in messages:
-            if message.seq <= last:
-                yield message
-            if message.seq >= last:
-                return
-
-
 async def read_stored(js: JetStream, query: StreamQuery) -> AsyncGenerator[StoredMessage]:
     """Read what is stored now."""
     last = await js.last(query.stream, query.subjects)
@@ -72,21 +60,28 @@ async def read_stored(js: JetStream, query: StreamQuery) -> AsyncGenerator[Store
 
 def follow(js: JetStream, query: StreamQuery) -> AsyncGenerator[StoredMessage]:
     """Read without an end. Waits while NATS is unavailable."""
-    return _follow(js, query, None)
+    return read_to(js, query, None)
 
 
-async def _follow(js: JetStream, query: StreamQuery, last: int | None) -> AsyncGenerator[StoredMessage]:
-    """Read up to a message, with a limited number of attempts; or without an end."""
-    reached = tried = 0
-    while True:
+async def read_to(js: JetStream, query: StreamQuery, last: int | None) -> AsyncGenerator[StoredMessage]:
+    """Read up to a message that existed just now, or to its position if it was deleted meanwhile; None: without an end.
+
+    The number of attempts is limited if there is an end.
+    """
+    reached, tried = query.after, 0
+    while last is None or reached < last:
         tried += 1
         try:
-            consumer = await _PullConsumer.make(js, query, max(reached, query.after), is_first=not reached)
+            consumer = await _PullConsumer.make(js, query, reached, is_first=reached == query.after)
             try:
                 async with aclosing(consumer.messages(last)) as messages:
                     async for message in messages:
+                        if last is not None and message.seq > last:
+                            return
                         reached, tried = message.seq, 0
                         yield message
+                        if reached == last:
+                            return
                 if consumer.is_done:
                     return
             finally:

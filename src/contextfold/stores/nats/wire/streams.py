@@ -41,17 +41,8 @@ def wanted(names: SubjectNames, replicas: int) -> dict[str, dict[str, Any]]:
     }
 
 
-async def prepare(js: JetStream) -> None:
-    """Create or check every stream, before the connection is used."""
-    await _prepare(js, may_make=True)
-
-
-async def expect(js: JetStream) -> None:
-    """Check every stream where none may be created. Raises StoreInvalid if one is missing."""
-    await _prepare(js, may_make=False)
-
-
-async def _prepare(js: JetStream, *, may_make: bool) -> None:
+async def prepare(js: JetStream, *, may_make: bool = True) -> None:
+    """Check every stream before the connection is used, and create those that are missing if that is permitted."""
     replicas = js.options.replicas if may_make else 0
     for stream, config in wanted(SubjectNames(js.options.prefix), replicas).items():
         try:
