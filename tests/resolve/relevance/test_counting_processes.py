@@ -68,7 +68,7 @@ def packed_files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder / "pack").iterdir()}
 
 
-@covers("relevance.md#on-disk-and-speed")
+@covers("relevance.md#on-disk")
 @pytest.mark.parametrize("processes", [2, 3, 5])
 def test_an_index_counted_by_children_has_the_same_bytes(processes: int, tmp_path: Path) -> None:
     files = random_documents(processes, 40)
