@@ -30,15 +30,24 @@ def test_a_link_that_leaves_the_folder_is_left_out_and_counted(docs: Path, call:
 
 
 @covers("relevance.md#documents")
-@pytest.mark.parametrize("target", [".env", ".git/config", "drafts/private.txt", "node_modules/x/README.md"])
+@pytest.mark.parametrize(
+    "target", [".env", ".git/config", "drafts/private.txt", "node_modules/x/README.md", "env/lib/a.md"]
+)
 def test_a_link_to_a_file_that_is_left_out_is_left_out_too(target: str, tmp_path: Path, call: Call) -> None:
-    ignored = {".gitignore": ".env\n", "drafts/.gitignore": "*"}
+    ignored = {".gitignore": ".env\n", "drafts/.gitignore": "*", "env/pyvenv.cfg": ""}
     docs = write_files(tmp_path / "docs", {"a.md": "a", target: "secret", **ignored})
     (docs / "linked.md").symlink_to(target)
     (docs / "again.md").symlink_to("a.md")
     ran = call("build", docs)
     assert ids(docs / ".context-cache") == ["a.md", "again.md"]
     assert "1 links to files that are left out" in ran.err
+
+
+def test_a_link_to_an_included_file_is_read(tmp_path: Path, call: Call) -> None:
+    docs = write_files(tmp_path / "docs", {"a.md": "a", "node_modules/x/b.md": "b"})
+    (docs / "linked.md").symlink_to("node_modules/x/b.md")
+    assert call("build", docs, "--include", "node_modules/").code == 0
+    assert ids(docs / ".context-cache") == ["a.md", "linked.md", "node_modules/x/b.md"]
 
 
 def test_sources_that_are_a_link_themselves_are_read(docs: Path, call: Call, tmp_path: Path) -> None:

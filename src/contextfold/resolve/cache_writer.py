@@ -34,7 +34,7 @@ from contextfold.resolve.layout import (
     PACK_FOLDER,
 )
 from contextfold.resolve.manifest import FileNames, Manifest, ManifestEntry, make_manifest
-from contextfold.resolve.processes.child_processes import processors
+from contextfold.resolve.processes.child_processes import keeps_exit_statuses, processors
 from contextfold.resolve.rebuild.previous import SOURCES_FILE, PreviousCache, SourceRecords
 from contextfold.resolve.relevance.index.index_head import HEAD_FILE, RELEVANCE_FILES
 from contextfold.resolve.relevance.index.index_writer import IndexWriter
@@ -98,7 +98,7 @@ class CacheWriter:
         self._relevance = IndexWriter(
             self._prefix,
             previous=previous.relevance if previous else None,
-            processes=min(processors(), PROCESSES_MAX) if uses_processes else 1,
+            processes=min(processors(), PROCESSES_MAX) if uses_processes and keeps_exit_statuses() else 1,
         )
 
     def _path(self, file: str) -> bytes:

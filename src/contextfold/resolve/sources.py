@@ -196,31 +196,40 @@ class _SourceWalk:
 
     def _is_left_out(self, target: tuple[bytes, ...]) -> bool:
         """Whether a file is ignored, or in a folder that is not entered. A link must not bring it in."""
-        never_entered = kinds.VERSION_CONTROL | kinds.FILLED_BY_PROGRAMS | {DEFAULT_CACHE_NAME}
-        if not never_entered.isdisjoint(target[:-1]):
-            return True
         folder = _Folder((), self._ignored_above)
-        for depth in range(len(target)):
-            folder = self._with_its_ignore_file(folder._replace(components=target[:depth]))
-            if self._is_excluded(folder, target[: depth + 1], is_folder=depth + 1 < len(target)):
+        for depth in range(1, len(target)):
+            path = os.path.join(self._real_sources, *target[:depth])
+            names = set(os.listdir(path))
+            folder = self._with_its_ignore_file(folder._replace(components=target[: depth - 1]))
+            if (
+                self._is_never_entered(target[:depth])
+                or self._is_excluded(folder, target[:depth], is_folder=True)
+                or path == self._cache
+                or names & kinds.MARKS_OF_PROGRAMS
+                or names >= kinds.NAMES_IN_A_CACHE
+            ):
                 return True
-        return False
+        folder = self._with_its_ignore_file(folder._replace(components=target[:-1]))
+        return self._is_excluded(folder, target, is_folder=False)
+
+    def _is_never_entered(self, components: tuple[bytes, ...]) -> bool:
+        """Whether a folder is left out by its name."""
+        name = components[-1]
+        if name in kinds.FILLED_BY_PROGRAMS:
+            return not self._chooser.is_included((*components, b"*"))
+        return name in kinds.VERSION_CONTROL or name == DEFAULT_CACHE_NAME
 
     def _is_below_sources(self, real_path: bytes) -> bool:
         return os.path.commonpath([real_path, self._real_sources]) == self._real_sources
 
     def _is_entered(self, folder: _Folder, entry: os.DirEntry[bytes], components: tuple[bytes, ...]) -> bool:
-        name = entry.name
         if self._is_the_cache(entry) or self._is_excluded(folder, components, is_folder=True):
             return False
-        if not self._rules.is_lenient:
+        if not self._rules.is_lenient or not self._is_never_entered(components):
             return True
-        if name in kinds.VERSION_CONTROL or name == DEFAULT_CACHE_NAME:
-            return False
-        if name in kinds.FILLED_BY_PROGRAMS and not self._chooser.is_included((*components, b"*")):
+        if entry.name in kinds.FILLED_BY_PROGRAMS:
             self.left_out[kinds.PROGRAM_FOLDER] += 1
-            return False
-        return True
+        return False
 
     def _is_the_cache(self, entry: os.DirEntry[bytes]) -> bool:
         """Whether a folder is the cache that is being built, or a staging folder of such a build."""

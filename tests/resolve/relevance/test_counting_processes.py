@@ -105,11 +105,18 @@ def test_a_child_that_cannot_write_fails_the_build_with_the_reason(tmp_path: Pat
         write_index(tmp_path, random_documents(1, 40), processes=2)
 
 
-def test_a_system_without_room_for_processes_builds_in_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("started", [0, 1])
+def test_a_system_without_room_for_processes_builds_in_one(
+    started: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = random_documents(1, 40)
     write_index(tmp_path / "one", files)
+    fork = os.fork
+    forks = iter(range(10))
 
     def refuse() -> int:
+        if next(forks) < started:
+            return fork()
         raise BlockingIOError
 
     monkeypatch.setattr(os, "fork", refuse)
@@ -160,6 +167,22 @@ def test_a_build_ended_by_a_signal_leaves_no_files_and_no_children(
     assert process.wait() == 128 + number
     assert not any(map(is_running, children))
     assert os.listdir(tmp_path) == ["docs"]
+
+
+@pytest.mark.parametrize("before", ["exec 0<&- 1>&- 2>&-", "trap '' CHLD"])
+def test_a_build_succeeds_without_streams_and_without_the_status_of_children(
+    before: str, documents: Path, tmp_path: Path
+) -> None:
+    argv = [sys.executable, "-c", COMMAND % "", "build", "--sources", str(documents), "--cache", str(tmp_path / "c")]
+    assert subprocess.run(["bash", "-c", f'{before}; exec "$@"', "bash", *argv], check=False).returncode == 0
+    assert contextfold.open_cache(tmp_path / "c").verify().faults == ()
+
+
+def test_one_changed_document_starts_no_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = random_documents(1, 40)
+    previous = write_index(tmp_path / "before", files).view
+    monkeypatch.setattr(os, "fork", lambda: pytest.fail("a process was started"))
+    write_index(tmp_path / "after", files | {max(files): "changed"}, previous=previous, processes=2)
 
 
 def test_a_command_that_builds_in_several_processes_makes_the_same_cache(documents: Path, tmp_path: Path) -> None:

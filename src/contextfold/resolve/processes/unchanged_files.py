@@ -56,6 +56,8 @@ class UnchangedFiles:
 
     def _check(self, share: slice) -> int:
         """Check the files of a child. Whatever goes wrong, the parent finds the reason when it reads the files."""
+        # Who reads the output of a parent that was killed must not wait for its children.
+        os.closerange(0, 3)
         # The working directory is the child's own. Short names take the system less time.
         os.chdir(self._folder)
         return SUCCEEDED if _are_as_recorded(self._files[share], self._recorded, share.start) else _CHANGED

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import marshal
 import os
+from contextlib import suppress
 
 from contextfold.errors import StorageFailed
 from contextfold.resolve.processes.child_processes import FAILED, SUCCEEDED, ChildProcesses
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 # This much text is sent at once. A message is short, because it has no text.
 BATCH_BYTES = 1 << 18
 ROWS_FILE = "relevance-rows-%d"
+# A system may allow more descriptors than can be closed one by one in reasonable time.
+DESCRIPTORS_MAX = 1 << 20
 # An empty message. A pipe that ends without it belongs to a parent that was killed.
 END: list[Task] = []
 
@@ -57,7 +60,11 @@ class CountingProcesses:
                 finally:
                     os.close(tasks)
         except OSError:
+            started = len(self._pipes)
             self.close()
+            for number in range(started):
+                with suppress(FileNotFoundError):
+                    os.unlink(ROWS_FILE % number, dir_fd=folder)
             raise
 
     def add(self, number: int, source: str, start: int, length: int) -> None:
@@ -75,12 +82,10 @@ class CountingProcesses:
         self._batch, self._batch_bytes = [], 0
 
     def _write(self, child: int, tasks: list[Task]) -> None:
-        try:
+        # If the child has ended, `rows` finds out why.
+        with suppress(BrokenPipeError):
             marshal.dump(tasks, self._pipes[child])
             self._pipes[child].flush()
-        except BrokenPipeError:
-            # The child has ended; `rows` finds out why.
-            pass
 
     def rows(self) -> Iterator[DocumentRow]:
         """The rows of all documents, in the order in which they were added."""
@@ -90,7 +95,10 @@ class CountingProcesses:
             self._write(child, END)
         for status in self._children.wait():
             if status == FAILED:
-                raise StorageFailed("a process that was counting words was ended from outside; run the build again")
+                raise StorageFailed(
+                    "a process that counts words failed or was killed; free some memory and run the build again, "
+                    "or use fewer processors: `taskset -c 0 context build`"
+                )
             if status != SUCCEEDED:
                 raise OSError(status, os.strerror(status))
         files = [
@@ -109,11 +117,9 @@ class CountingProcesses:
     def close(self) -> None:
         self._children.close()
         for pipe in self._pipes:
-            try:
+            # The child may have been killed before it had read everything.
+            with suppress(BrokenPipeError):
                 pipe.close()
-            except BrokenPipeError:
-                # The child was killed before it had read everything.
-                pass
         self._pipes = []
         if self._contents >= 0:
             os.close(self._contents)
@@ -157,4 +163,5 @@ def _close_descriptors_except(*used: int) -> None:
     for descriptor in sorted(used):
         os.closerange(start, descriptor)
         start = descriptor + 1
-    os.closerange(start, os.sysconf("SC_OPEN_MAX"))
+    most = os.sysconf("SC_OPEN_MAX")
+    os.closerange(start, most if 0 < most < DESCRIPTORS_MAX else DESCRIPTORS_MAX)

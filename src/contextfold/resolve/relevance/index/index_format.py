@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     Integers = Any
 
 # The version of the layout, the stemmer, the words and the weights in the postings.
-FORMAT = "relevance-5"
+FORMAT = "relevance-6"
 VERSION_BYTES = 32
 # Postings begin at multiples of this number of bytes.
 POSTINGS_UNIT = 4

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
     from contextfold.resolve.relevance.index.index_merge import Term
 
-# A run has at most this many entries, which bounds the memory of a build. All processes of a build share them.
+# A run has at most this many entries, which bounds the memory of a build.
 RUN_MAX_ENTRIES = 3_000_000
 RUN_PREFIX = "relevance-run-"
 BUFFER_BYTES = 1 << 20
+# All runs are read at the same time.
+READ_BUFFER_BYTES = 1 << 16
 KEY_LENGTH_BYTES = 4
 ENTRY_COUNT_BYTES = 8
 
@@ -45,7 +47,7 @@ def runs_in(folder: int) -> list[str]:
 
 
 def read_run(folder: int, name: str) -> Iterator[Term]:
-    with open(os.open(name, os.O_RDONLY, dir_fd=folder), "rb", buffering=BUFFER_BYTES) as file:
+    with open(os.open(name, os.O_RDONLY, dir_fd=folder), "rb", buffering=READ_BUFFER_BYTES) as file:
         while length := file.read(KEY_LENGTH_BYTES):
             key = file.read(int.from_bytes(length, "little"))
             entries: array[int] = array("Q")

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from contextfold.resolve.relevance.index.index_merge import Term
     from contextfold.resolve.relevance.term_keys import DocumentRow
 
-# Counting this much text takes about as long as starting a few processes is worth.
+# For less text than this, starting processes takes longer than counting alone.
 COUNTED_ALONE_BYTES = 2 << 20
 WRITTEN_TOGETHER = 1 << 20
 
@@ -109,6 +109,7 @@ class IndexWriter:
         # Documents whose rows are added in `finish`: id, version, length and number in the previous index.
         self._added_later: list[tuple[str, bytes, int, int | None]] = []
         self._run_count = 0
+        self._new_bytes = 0
         self._index: FileRecord | None = None
         self._head: IndexHead | None = None
         self._folder = -1
@@ -116,6 +117,8 @@ class IndexWriter:
             self._folder = open_folder(prefix)
             self._contents = _HashedFile(self._path(CONTENTS_FILE))
         except OSError as problem:
+            if self._folder >= 0:
+                os.close(self._folder)
             raise storage_failed("cannot write", self._path(CONTENTS_FILE), problem) from problem
 
     def _path(self, file: str) -> bytes:
@@ -136,8 +139,8 @@ class IndexWriter:
             self._new_numbers[reused] = number
         try:
             self._contents.write(document.content)
-            if reused is None and self._processes > 1 and start >= COUNTED_ALONE_BYTES and self._counting is None:
-                self._start_processes()
+            if reused is None:
+                self._start_processes_if_worthwhile(length)
             if self._counting is not None:
                 self._added_later.append((document.id, version, length, reused))
                 if reused is None:
@@ -154,7 +157,12 @@ class IndexWriter:
             raise storage_failed("cannot write", self._contents.path, problem) from problem
         self._add_row(document.id, version, length, row)
 
-    def _start_processes(self) -> None:
+    def _start_processes_if_worthwhile(self, length: int) -> None:
+        """Start processes for a new document of this length, and for all that follow."""
+        is_little = self._new_bytes < COUNTED_ALONE_BYTES
+        self._new_bytes += length
+        if is_little or self._processes == 1 or self._counting is not None:
+            return
         try:
             # A signal between starting a child and noting it would leave the child behind.
             with signals.delayed():
@@ -162,7 +170,8 @@ class IndexWriter:
                     self._contents.path,
                     self._folder,
                     self._processes,
-                    self._run_entries // self._processes,
+                    # Smaller runs take less memory in each process; many more of them would take long to merge.
+                    self._run_entries // 2,
                     self._contents.flush,
                 )
         except OSError:
@@ -220,8 +229,9 @@ class IndexWriter:
         for name, version, length, reused in self._added_later:
             row = next(counted) if reused is None else self._previous_row(reused)
             self._add_row(name, version, length, row)
-        # The files of the rows are removed at the end.
-        assert next(counted, None) is None
+        # The files of the rows are removed when there are no more rows.
+        rest = next(counted, None)
+        assert rest is None
 
     def _write_postings(self, index: _HashedFile) -> int:
         make = PostingsMaker(self._document_words)
