@@ -173,4 +173,4 @@ class ScrubFailed(FoldError):
     code = "scrub_failed"
 
     def __init__(self, reason: str) -> None:
-        super().__init__("Secrets could not be scrubbed, so nothing was kept", {"retry": False}, reason=reason)
+        super().__init__("Secrets could not be redacted, so nothing was stored", {"retry": False}, reason=reason)

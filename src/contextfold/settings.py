@@ -366,7 +366,7 @@ def _read_file(path: str) -> dict[str, str]:
         name = key.replace("_", "-")
         if name not in SETTINGS or not isinstance(value, str | int | float):
             raise SettingsError(
-                f"{key} in the configuration file {path} is no setting; `context serve --help` has them"
+                f"{key} in the configuration file {path} is no setting; `context help settings` lists them"
             )
         values[name] = ("on" if value else "off") if isinstance(value, bool) else str(value)
     return values

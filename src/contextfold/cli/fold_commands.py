@@ -39,14 +39,14 @@ COMMANDS: tuple[Command, ...] = (
             STORE,
             CONFIG,
         ),
-        argument=Option("question", "what you want to know", "QUESTION", required=True),
+        argument=Option("question", "what you want to know", "QUESTION", required=True, is_repeatable=True),
     ),
     Command(
         "fold status",
         "show the state of a project's session",
         (
             "Show a project's session: where work goes on, its tokens against the limit, what was folded and",
-            "what that saved, its health, how many secrets were scrubbed. Works on the store itself, whether or",
+            "what that saved, its health, how many secrets were redacted. Works on the store itself, whether or",
             "not the daemon runs, as every `context fold` command does.",
         ),
         (
@@ -80,8 +80,8 @@ COMMANDS: tuple[Command, ...] = (
         "fold show",
         "show what a branch did",
         (
-            "Show a branch's prompt, its operations, the branches below it and its summary, from the archive:",
-            "discarded ones too, and by their whole id those of ended sessions.",
+            "Show a branch's prompt, its operations, the branches below it and its summary, from the archive.",
+            "Discarded branches can be shown, too. For a branch of an ended session give the whole id.",
         ),
         (
             "context fold show br_4c1d",
@@ -140,8 +140,8 @@ COMMANDS: tuple[Command, ...] = (
         (
             "Write a session as Markdown or HTML on stdout: its branches as a tree, the summaries of folded",
             "work, what was sent and saved, how many secrets were redacted. It is the project's session, or the",
-            "last one that ended, or the one with the given id. The document loads nothing, and what it quotes",
-            "cannot act in it.",
+            "last one that ended, or the one with the given id. The document loads no other file, and quoted text",
+            "cannot run as script or markup.",
         ),
         (
             "context fold report > report.md",
@@ -193,7 +193,7 @@ COMMANDS: tuple[Command, ...] = (
             STORE,
             CONFIG,
         ),
-        argument=Option("query", "the words to look for", "QUERY", required=True),
+        argument=Option("query", "the words to look for", "QUERY", required=True, is_repeatable=True),
     ),
     Command(
         "fold tail",

@@ -77,8 +77,9 @@ def _page(command: Command) -> Iterator[str]:
 
 
 def _settings_page() -> Iterator[str]:
-    yield "A setting is an option of `context serve`, a variable of the environment, or a line of the TOML file that"
-    yield "--config or CONTEXT_CONFIG names; the first of these that is there counts."
+    yield "Every setting is a variable of the environment, and a line of the TOML file that --config or CONTEXT_CONFIG"
+    yield "names. Common ones are also options of `context serve`. An option counts before a variable, and a variable"
+    yield "before the file."
     yield from ("", "settings, by their name in the file and their variable:", *_settings())
 
 

@@ -129,7 +129,7 @@ class HttpApi:
         return _json(encode(await self._overview.savings(*_session(request))))
 
     async def savings_by(self, request: Request) -> Response:
-        """What folding saved or cost in the live and ended sessions, `by` session, project or day."""
+        """What folding saved or cost in the live and ended sessions, `by` session, project, day or model."""
         group = _QueryParameters(request).text("by") or "project"
         if group not in SAVINGS_GROUPS:
             raise ArgumentInvalid("by", f"must be one of {', '.join(SAVINGS_GROUPS)}")

@@ -13,7 +13,7 @@ from contextfold.common.relevance.question import line_range
 from contextfold.error_codes import EXIT_OK
 from contextfold.resolve.relevance.answer import places_of
 from contextfold.resolve.service import get_first
-from contextfold.settings_table import between
+from contextfold.settings_table import SettingsError, between
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 def run_get(values: Values) -> int:
     if "section" in values and "lines" in values:
         raise UsageError("--section and --lines exclude each other; give one of them")
-    around = between(0, AROUND_MAX)("--around", values.get("around", "0"))
+    try:
+        around = between(0, AROUND_MAX)("--around", values.get("around", "0"))
+    except SettingsError as problem:
+        raise UsageError(str(problem)) from None
     try:
         lines = line_range(values["lines"]) if "lines" in values else None
     except ValueError as problem:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def run_recall(values: Values) -> int:
     request = recall_request(
         {
-            "query": values["question"],
+            "query": " ".join(values.every("question")),
             "project_path": project_of(values).given if "project" in values else None,
             "budget": budget_for_people(values.get("budget"), ASK_BUDGET),
             "since": values.get("since"),

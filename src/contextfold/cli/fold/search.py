@@ -23,7 +23,8 @@ MEMBERS = ("project_path", "session_id", "branch_id", "description", "summary", 
 
 
 def run_search(values: Values) -> int:
-    query, limit = values["query"], int(between(1, SEARCH_MOST)("--limit", values.get("limit", LIMIT)))
+    query = " ".join(values.every("query"))
+    limit = int(between(1, SEARCH_MOST)("--limit", values.get("limit", LIMIT)))
     owner, project = owner_of(values), project_of(values) if "project" in values else None
     with open_store(values) as store:
         summaries = store.run(store.reader.search(owner, query, project, limit=limit))
