@@ -6,7 +6,9 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from shutil import rmtree
 
+import contextfold
 from contextfold.resolve.build import make_request
 from contextfold.resolve.rebuild.watch import PAUSE_MAX_S, PAUSE_MIN_S, RESTLESS_LOOKS_MAX, Watch
 from tests.support.machine import COMMAND, ids, write_files
@@ -53,8 +55,17 @@ def no_step() -> None:
 
 def test_a_change_is_reported_when_the_folder_is_quiet(tmp_path: Path) -> None:
     docs = write_files(tmp_path / "docs", {"a.md": "a"})
+    contextfold.build(docs)
     writes = [lambda n=n: write_files(docs, {f"{n}.md": "x" * n}) for n in range(3)]
     assert pauses_with_changes(watch_of(docs), Steps(no_step, *writes, no_step, no_step, no_step)) == [5]
+
+
+def test_a_cache_that_was_removed_before_the_first_look_is_a_change(tmp_path: Path) -> None:
+    docs = write_files(tmp_path / "docs", {"a.md": "a"})
+    watch = watch_of(docs)
+    contextfold.build(docs)
+    rmtree(docs / ".context-cache")
+    assert pauses_with_changes(watch, Steps(no_step, no_step, no_step)) == [1]
 
 
 def test_new_changed_and_removed_documents_are_reported_and_other_files_are_not(tmp_path: Path) -> None:

@@ -36,10 +36,11 @@ class Watch:
         self._seen = self._look()
 
     def changes(self, wait: Pause) -> Iterator[None]:
-        """Yield once for each change, without end. `wait` pauses for a number of seconds."""
+        """Yield once for each change since the cache was built, without end. `wait` pauses for a number of seconds."""
         restless = 0
         before = self._seen
-        was_there, is_removed = self._is_cache_there(), False
+        # It may have been removed since.
+        was_there, is_removed = True, False
         while True:
             wait(self._pause_s)
             now = self._look()
