@@ -23,7 +23,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.js.api import StreamConfig
 from nats.js.client import JetStreamContext
-from nats.js.errors import APIError
+from nats.js.errors import APIError, NotFoundError
 
 from bench.daemon import CallTimes, combined, precise_ms
 from bench.figures import Figure, report_progress, show
@@ -52,6 +52,9 @@ STREAMS = ("log", "events", "state", "archive")
 PLAIN_STREAM = "raw"
 # This is JetStream's error code for a failed compare-and-set.
 WRONG_LAST_SEQUENCE = 10071
+# A replicated server says this of a subject while another write of it is not finished.
+WRITE_IN_FLIGHT = 10164
+LOOKS_MAX, LOOK_EVERY_S = 200, 0.01
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 # A stream stores this many bytes for a message in addition to its subject, headers and data.
 STORED_OVERHEAD = 34
@@ -217,17 +220,21 @@ async def _publish(js: JetStreamContext, subject: str, data: bytes, headers: dic
     """Publishes a message and gives its sequence.
 
     If an acknowledgement is lost, the client library sends the message again, and the server refuses the second one.
-    Then the first was stored, and its sequence is the last one of the subject, which nobody else writes.
+    Then the first was stored or is about to be, and its sequence will be the last one of the subject, which nobody else
+    writes.
     """
     try:
         return (await js.publish(subject, data, headers=headers)).seq
     except APIError as refusal:
-        if refusal.err_code != WRONG_LAST_SEQUENCE:
+        if refusal.err_code not in (WRONG_LAST_SEQUENCE, WRITE_IN_FLIGHT):
             raise
-        last = (await js.get_last_msg(PLAIN_STREAM, subject)).seq
-        if last is None or str(last) == headers[EXPECTED]:
-            raise
-        return last
+        for _ in range(LOOKS_MAX):
+            with suppress(NotFoundError):
+                last = (await js.get_last_msg(PLAIN_STREAM, subject)).seq
+                if last is not None and str(last) != headers[EXPECTED]:
+                    return last
+            await asyncio.sleep(LOOK_EVERY_S)
+        raise
 
 
 # ---- figures
