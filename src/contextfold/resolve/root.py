@@ -7,7 +7,6 @@ import stat
 from collections import OrderedDict
 
 from contextfold.cache_errors import CacheMissing, NoCacheNamed
-from contextfold.common.canonical import encode
 from contextfold.common.record import Record
 from contextfold.common.relevance.defaults import CACHES_MAX
 from contextfold.resolve.files import SET_ASIDE_SUFFIX, STAGING_SUFFIX, storage_failed
@@ -24,18 +23,6 @@ class ListedCache(Record):
 
     path: str
     has_manifest: bool
-
-
-class CacheSummary(Record):
-    """Figures of a cache. `total_bytes` counts only the files directly in the cache's folder."""
-
-    cache_version: str
-    document_count: int
-    total_bytes: int
-    valid: bool
-
-    def to_json(self) -> str:
-        return encode(self._asdict())
 
 
 def check_name(name: object) -> str:
@@ -109,14 +96,6 @@ class CacheRoot:
             return stat.S_ISREG(os.lstat(os.path.join(self.path, name, MANIFEST_FILE.encode())).st_mode)
         except OSError:
             return False
-
-    def summary(self, name: str) -> CacheSummary:
-        """The figures of a cache, even if its manifest cannot be read."""
-        cache = self.cache(name)
-        figures = cache.root_summary()
-        if figures is None:
-            return CacheSummary(cache.claimed_version(), 0, cache.bytes_in_root(), False)
-        return CacheSummary(*figures)
 
 
 def _can_be_asked_for(name: bytes) -> bool:

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from contextfold.resolve.selection import SelectionResult
 
     Answer = TypeVar("Answer")
-    # The caches without an index, by name.
-    Missing = list[tuple[str, IndexMissing]]
 
 
 class Inspection(Record):
@@ -105,9 +103,20 @@ def ask_many(
     from contextfold.resolve.relevance.answer import LeftOutCache
     from contextfold.resolve.relevance.asking import NamedIndex, ask
 
-    def answer(indexes: list[NamedIndex], without_index: Missing, rest: Sequence[tuple[str, Cache]]) -> AskResult:
-        if rest:
-            return rest[0][1].of_one_cache(lambda: answer_with(*rest[0], indexes, without_index, rest[1:]))
+    # Equal scores are ordered by cache and document.
+    ordered = sorted(caches, key=lambda named: named[0].encode("utf-8", "surrogatepass"))
+
+    def answer() -> AskResult:
+        indexes: list[NamedIndex] = []
+        without_index: list[tuple[str, IndexMissing]] = []
+        for name, cache in ordered:
+            try:
+                indexes.append(NamedIndex(name, cache.mapped_index()))
+            except ContextError as problem:
+                problem.cache = name
+                if not isinstance(problem, IndexMissing) or name not in optional:
+                    raise
+                without_index.append((name, problem))
         if without_index and not indexes:
             raise without_index[0][1]
         result = ask(indexes, question, unit=unit, counter=counter)
@@ -116,25 +125,7 @@ def ask_many(
         left_out = tuple(LeftOutCache(name, problem.advice) for name, problem in without_index)
         return result._replace(selection=result.selection._replace(caches_left_out=left_out))
 
-    def answer_with(
-        name: str,
-        cache: Cache,
-        indexes: list[NamedIndex],
-        without_index: Missing,
-        rest: Sequence[tuple[str, Cache]],
-    ) -> AskResult:
-        try:
-            indexes = [*indexes, NamedIndex(name, cache.mapped_index())]
-        except ContextError as problem:
-            problem.cache = name
-            if not isinstance(problem, IndexMissing) or name not in optional:
-                raise
-            without_index = [*without_index, (name, problem)]
-        return answer(indexes, without_index, rest)
-
-    # Equal scores are ordered by cache and document.
-    ordered = sorted(caches, key=lambda named: named[0].encode("utf-8", "surrogatepass"))
-    return answer([], [], ordered)
+    return of_same_caches([cache for _, cache in ordered], answer)
 
 
 def get_first(places: Sequence[tuple[str, str]], get: Callable[[str, str], GetResult]) -> GetResult:
@@ -204,7 +195,7 @@ class Cache:
                 ),
             )
 
-        return self.of_one_cache(answer)
+        return of_same_caches([self], answer)
 
     def ask(self, query: str, budget: int = 4_000, *, unit: str = "section", counter: str = "estimate-1") -> AskResult:
         """The sections that answer a query best within a budget of tokens, each with the reasons for its score.
@@ -237,7 +228,7 @@ class Cache:
             index = NamedIndex(name, self.mapped_index())
             return get(index, document_id, budget, section=section, lines=lines, around=around, counter=counter)
 
-        return self.of_one_cache(answer)
+        return of_same_caches([self], answer)
 
     def document_text(self, document_id: str) -> str:
         """The whole text of a document, checked."""
@@ -249,7 +240,7 @@ class Cache:
         """The version of the cache, and the ids and titles of the first documents."""
         from contextfold.resolve.relevance.asking import table_of_contents
 
-        return self.of_one_cache(lambda: table_of_contents(self.mapped_index(), most))
+        return of_same_caches([self], lambda: table_of_contents(self.mapped_index(), most))
 
     def mapped_index(self) -> MappedIndex:
         """The relevance index, checked. Raises IndexMissing if there is none, CacheInvalid if it is damaged."""
@@ -259,11 +250,9 @@ class Cache:
         if self._relevance is None:
             from contextfold.resolve.relevance.index.index_file import RelevanceFiles
 
-            self._relevance = RelevanceFiles(self.path, self._checked_version)
+            # The folder's module is imported only in doubt.
+            self._relevance = RelevanceFiles(self.path, lambda: self._folder.checked_version())  # noqa: PLW0108
         return self._relevance
-
-    def _checked_version(self) -> str:
-        return self._folder.checked_version()
 
     def inspect(self) -> Inspection:
         """Version, size and validity of the cache. Raises CacheInvalid only if the manifest cannot be read."""
@@ -275,26 +264,19 @@ class Cache:
             total_bytes = self._folder.size_of(manifest.entries)
             return Inspection(manifest.cache_version, manifest.document_count, total_bytes, not faults)
 
-        return self.of_one_cache(answer)
+        return of_same_caches([self], answer)
 
-    def root_summary(self) -> Inspection | None:
-        """Like `inspect`, but counts only the files directly in the folder; None if the manifest cannot be read."""
+    def root_summary(self) -> Inspection:
+        """Like `inspect`, even if the manifest cannot be read. It counts only the files directly in the folder."""
 
-        def answer() -> Inspection | None:
+        def answer() -> Inspection:
             manifest, faults = self._folder.faults(trusting_pack=True)
+            total_bytes = self._folder.bytes_in_root()
             if manifest is None:
-                return None
-            return Inspection(manifest.cache_version, manifest.document_count, self._folder.bytes_in_root(), not faults)
+                return Inspection(self._folder.claimed_version(), 0, total_bytes, valid=False)
+            return Inspection(manifest.cache_version, manifest.document_count, total_bytes, not faults)
 
-        return self.of_one_cache(answer)
-
-    def bytes_in_root(self) -> int:
-        """The total size of the files directly in the cache's folder."""
-        return self._folder.bytes_in_root()
-
-    def claimed_version(self) -> str:
-        """The `cache_version` in the manifest, which may otherwise be invalid; empty if there is none."""
-        return self._folder.claimed_version()
+        return of_same_caches([self], answer)
 
     def verify(self, progress: Progress = silent) -> Verification:
         """Read every byte and list every fault."""
@@ -310,7 +292,7 @@ class Cache:
             faults += (Fault(*found) for found in self._relevance_files().faults(manifest.cache_version))
             return Verification(manifest.cache_version, manifest.document_count, tuple(faults), packed)
 
-        return self.of_one_cache(answer)
+        return of_same_caches([self], answer)
 
     def identity(self) -> tuple[int, int, int]:
         """Device, inode and ctime of the folder. They change when another folder replaces it."""
@@ -332,20 +314,20 @@ class Cache:
             f"{shown(self.path)}: {why}; make a cache with `context build --sources DIR --cache {shown(self.path)}`"
         )
 
-    def of_one_cache(self, answer: Callable[[], Answer]) -> Answer:
-        """Call `answer`; repeat the call if the folder was replaced meanwhile."""
-        for _ in range(REPLACED_ATTEMPTS):
-            before = self.identity()
-            try:
-                result = answer()
-            except MemoryError:
-                raise StorageFailed(f"{shown(self.path)}: out of memory; free some, or split the cache") from None
-            except ContextError:
-                if self.identity() == before:
-                    raise
-                continue
-            if self.identity() == before:
-                return result
-        raise StorageFailed(
-            f"{shown(self.path)} keeps being replaced while it is read; try again when builds have ended"
-        )
+
+def of_same_caches(caches: Sequence[Cache], answer: Callable[[], Answer]) -> Answer:
+    """Call `answer`; repeat the call if the folder of a cache was replaced meanwhile."""
+    paths = ", ".join(shown(cache.path) for cache in caches)
+    for _ in range(REPLACED_ATTEMPTS):
+        before = [cache.identity() for cache in caches]
+        try:
+            result = answer()
+        except MemoryError:
+            raise StorageFailed(f"{paths}: out of memory; free some, or split the cache") from None
+        except ContextError:
+            if [cache.identity() for cache in caches] == before:
+                raise
+            continue
+        if [cache.identity() for cache in caches] == before:
+            return result
+    raise StorageFailed(f"{paths} keeps being replaced while it is read; try again when builds have ended")

@@ -1,8 +1,8 @@
 """Matches paths with the patterns of .gitignore files. Pure; names are bytes; reads no file.
 
-The rules are those of git. As in git, `?` matches one byte. A pattern is compiled once. Matching a path takes time
-linear in its length: stars inside one path component are matched from left to right without backtracking, and `**` is
-matched with a set of positions.
+The rules are those of git. As in git, `?` matches one byte. A pattern is compiled once, to a regular expression that
+matches in bounded time: what is between two stars, or between two `**`, is matched at its first occurrence. That is
+always right, because whatever comes between it and the next part is matched by the star, so it never backtracks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from contextfold.common.record import Record
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 SLASH = b"/"
-STARS = b"**"
+ESCAPED_SLASH = b"\\/"
+STAR = b"*"
 # No system accepts a path that a longer pattern could match.
 PATTERN_MAX_BYTES = 4096
 SPECIAL = re.compile(rb"[*?\[\\]")
@@ -43,38 +44,27 @@ class _Unmatchable(ValueError):
     """A pattern that matches no path."""
 
 
-class _AnyFolders:
-    """A `**` between slashes: any number of path components."""
-
-
-_ANY_FOLDERS = _AnyFolders()
-_Component = re.Pattern[bytes] | _AnyFolders
-
-
 class Pattern(Record):
     """One line of a .gitignore file.
 
-    `negated` means that matching paths are not excluded. A pattern without a slash has a `name`, which is compared
-    with the last component of a path. Any other has `paths`, which are alternatives and are compared with the path
-    relative to the folder of the .gitignore file.
+    `negated` means that matching paths are not excluded. The expression of a pattern without a slash is compared with
+    the last component of a path, any other with the path relative to the folder of the .gitignore file.
     """
 
     negated: bool
     folders_only: bool
-    name: re.Pattern[bytes] | None
-    paths: tuple[tuple[_Component, ...], ...]
+    of_name: bool
+    expression: re.Pattern[bytes]
 
     @property
     def can_match(self) -> bool:
         """Whether there is a path that it matches."""
-        return bool(self.paths) if self.name is None else self.name is not NEVER
+        return self.expression is not NEVER
 
-    def matches(self, components: Sequence[bytes], *, is_folder: bool) -> bool:
+    def matches(self, components: Sequence[bytes], path: bytes, *, is_folder: bool) -> bool:
         if self.folders_only and not is_folder:
             return False
-        if self.name is not None:
-            return self.name.fullmatch(components[-1]) is not None
-        return any(_path_matches(path, components) for path in self.paths)
+        return self.expression.fullmatch(components[-1] if self.of_name else path) is not None
 
 
 class IgnoreFile:
@@ -102,10 +92,11 @@ class IgnoreFile:
     def verdict(self, components: Sequence[bytes], *, is_folder: bool) -> bool | None:
         """Whether a path, relative to this file's folder, is excluded; None if no pattern matches."""
         decided = self._names.get(components[-1], -1)
+        path = SLASH.join(components)
         for number, pattern in self._others:
             if number < decided:
                 break
-            if pattern.matches(components, is_folder=is_folder):
+            if pattern.matches(components, path, is_folder=is_folder):
                 decided = number
                 break
         return None if decided < 0 else self._excludes[decided]
@@ -126,10 +117,15 @@ def parse_pattern(line: bytes) -> Pattern | None:
     text = text.removesuffix(SLASH)
     if not text or len(text) > PATTERN_MAX_BYTES or b"\0" in text:
         return None
-    if SLASH not in text:
-        return Pattern(negated, folders_only, _compiled(text), ())
-    paths = tuple(path for text in _alternatives(text.removeprefix(SLASH)) if (path := _path(text)) is not None)
-    return Pattern(negated, folders_only, None, paths)
+    of_name = SLASH not in text
+    expressions: list[bytes] = []
+    for alternative in [text] if of_name else _alternatives(text.removeprefix(SLASH)):
+        try:
+            expressions.append(_component(list(_tokens(alternative))) if of_name else _path(alternative))
+        except _Unmatchable:
+            continue
+    expression = re.compile(b"|".join(expressions), re.DOTALL) if expressions else NEVER
+    return Pattern(negated, folders_only, of_name, expression)
 
 
 def _without_trailing_spaces(line: bytes) -> bytes:
@@ -166,122 +162,76 @@ def _alternatives(text: bytes) -> Iterator[bytes]:
         yield before + b"*/**"
 
 
-def _path(text: bytes) -> tuple[_Component, ...] | None:
-    """Compile a pattern with slashes; None if it cannot match any path."""
-    components: list[_Component] = []
-    for component in _split(text):
-        if len(component) >= len(STARS) and not component.strip(b"*"):
-            if not (components and components[-1] is _ANY_FOLDERS):
-                components.append(_ANY_FOLDERS)
-        elif component and (pattern := _compiled(component)) is not NEVER:
-            components.append(pattern)
+def _path(text: bytes) -> bytes:
+    """The regular expression of a pattern with slashes."""
+    components: list[list[bytes]] = [[]]
+    for token in _tokens(text):
+        if token not in (SLASH, ESCAPED_SLASH):
+            components[-1].append(token)
+            continue
+        # In git, a `**` before an escaped slash matches at least one component.
+        if token == ESCAPED_SLASH and _is_any_folders(components[-1]):
+            components.insert(-1, [STAR])
+        components.append([])
+    # The parts between `**`, each with a slash at its end.
+    parts = [b""]
+    for component in components:
+        if not _is_any_folders(component):
+            parts[-1] += _component(component) + SLASH
+        elif parts[-1] or len(parts) == 1:
+            parts.append(b"")
+    first, *middle = parts
+    if not middle:
+        return first.removesuffix(SLASH)
+    # A `**` at the end needs at least one component; elsewhere it may match none.
+    last = b"(?:[^/]+/)*?" + middle.pop().removesuffix(SLASH) if middle[-1] else b".+"
+    return first + b"".join(b"(?>(?:[^/]+/)*?%b)" % part for part in middle if part) + last
+
+
+def _is_any_folders(component: list[bytes]) -> bool:
+    """Whether a component is a `**`, which stands for any number of path components."""
+    return len(component) > 1 and set(component) == {STAR}
+
+
+def _component(tokens: list[bytes]) -> bytes:
+    """The regular expression of one path component. The last run between stars must match at the end of the name."""
+    if not tokens:
+        raise _Unmatchable
+    runs: list[list[bytes]] = [[]]
+    for token in tokens:
+        if token == STAR:
+            runs.append([])
         else:
-            return None
-    return tuple(components)
+            runs[-1].append(token)
+    first, *middle = runs
+    if not middle:
+        return b"".join(first)
+    run = middle.pop()
+    last = b"(?=[^/]{%d})[^/]*+(?<=%b)" % (len(run), b"".join(run)) if run else b"[^/]*+"
+    return b"".join(first) + b"".join(b"(?>[^/]*?%b)" % b"".join(run) for run in middle if run) + last
 
 
-def _split(text: bytes) -> Iterator[bytes]:
-    """Split a pattern at its slashes, except those in brackets."""
-    start = at = 0
-    while at < len(text):
-        if text[at : at + 1] == b"[":
-            try:
-                at = _bracket(text, at)[1]
-            except _Unmatchable:
-                at += 1
-        elif text[at : at + 2] == b"\\/":
-            # In git, a `**` before an escaped slash matches at least one component.
-            if at - start >= len(STARS) and not text[start:at].strip(b"*"):
-                yield b"*"
-            yield text[start:at]
-            at += 2
-            start = at
-        elif text[at : at + 1] == b"\\":
-            at += 2
-        elif text[at : at + 1] == SLASH:
-            yield text[start:at]
-            at += 1
-            start = at
-        else:
-            at += 1
-    yield text[start:]
-
-
-def _path_matches(path: Sequence[_Component], components: Sequence[bytes]) -> bool:
-    """Compare a path with a pattern. Tracks all positions in the pattern that the components so far can lead to."""
-    end = len(path)
-    positions = _with_skipped(path, {0})
-    for number, component in enumerate(components):
-        is_last = number == len(components) - 1
-        following = set()
-        for position in positions:
-            if position == end:
-                continue
-            expected = path[position]
-            if isinstance(expected, _AnyFolders):
-                following.add(position)
-                # A `**` at the end needs at least one component; elsewhere it may match none.
-                if is_last and position == end - 1:
-                    return True
-            elif expected.fullmatch(component):
-                following.add(position + 1)
-        positions = _with_skipped(path, following)
-        if not positions:
-            return False
-    return end in positions
-
-
-def _with_skipped(path: Sequence[_Component], positions: set[int]) -> set[int]:
-    """Add the positions after each `**`, which may match no component."""
-    reached = set(positions)
-    for position in positions:
-        if position < len(path) - 1 and path[position] is _ANY_FOLDERS:
-            reached.add(position + 1)
-    return reached
-
-
-def _compiled(text: bytes) -> re.Pattern[bytes]:
-    """Compile one path component to a regular expression without backtracking.
-
-    Each run between stars is matched at its first occurrence, which is always right because a star follows it. The
-    last run must match at the end of the name.
-    """
-    try:
-        first, *rest = _runs(text)
-    except _Unmatchable:
-        return NEVER
-    if not rest:
-        return re.compile(b"".join(first), re.DOTALL)
-    middle = b"".join(b"(?>[^/]*?" + b"".join(run) + b")" for run in rest[:-1] if run)
-    last = b"(?=[^/]{%d})[^/]*+(?<=%b)" % (len(rest[-1]), b"".join(rest[-1])) if rest[-1] else b"[^/]*+"
-    return re.compile(b"".join(first) + middle + last, re.DOTALL)
-
-
-def _runs(text: bytes) -> Iterator[list[bytes]]:
-    """The runs between the stars, each as a list with a regular expression for each byte."""
-    run: list[bytes] = []
+def _tokens(text: bytes) -> Iterator[bytes]:
+    """The stars and slashes of a pattern, and a regular expression for each byte between them."""
     at = 0
     while at < len(text):
-        letter = text[at : at + 1]
-        if letter == b"*":
-            yield run
-            run = []
-            at += 1
-        elif letter == b"?":
-            run.append(b"[^/]")
-            at += 1
-        elif letter == b"[":
-            expression, at = _bracket(text, at)
-            run.append(expression)
-        elif letter == b"\\":
-            if at + 1 == len(text):
+        token = text[at : at + 1]
+        at += 1
+        if token in (STAR, SLASH):
+            yield token
+        elif token == b"?":
+            yield b"[^/]"
+        elif token == b"[":
+            expression, at = _bracket(text, at - 1)
+            yield expression
+        elif token == b"\\":
+            escaped = text[at : at + 1]
+            if not escaped:
                 raise _Unmatchable
-            run.append(re.escape(text[at + 1 : at + 2]))
-            at += 2
-        else:
-            run.append(re.escape(letter))
+            yield ESCAPED_SLASH if escaped == SLASH else re.escape(escaped)
             at += 1
-    yield run
+        else:
+            yield re.escape(token)
 
 
 def _bracket(text: bytes, start: int) -> tuple[bytes, int]:

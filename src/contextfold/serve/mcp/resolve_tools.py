@@ -40,9 +40,10 @@ def _list_caches(root: CacheRoot, _arguments: Arguments) -> str:
 
 
 def _inspect_cache(root: CacheRoot, arguments: Arguments) -> str:
+    from contextfold.common.canonical import encode
     from contextfold.resolve.root import check_name
 
-    return root.summary(check_name(arguments.get("cache"))).to_json()
+    return encode(root.cache(check_name(arguments.get("cache"))).root_summary()._asdict())
 
 
 def _ask(root: CacheRoot, arguments: Arguments) -> str:
