@@ -193,10 +193,9 @@ def _built(request: BuildRequest, progress: Progress, *, uses_processes: bool) -
         work.write_documents(reading.documents(before.sources), len(before.sources), progress)
         if not work.entries and rules.is_lenient:
             raise _no_documents(sources, reading.left_out)
-        is_new = not work.is_what_was_there()
         manifest = work.write_manifest(request.created_at)
         check_unchanged(before, survey(sources, rules, cache=cache))
-        if is_new:
+        if not work.is_up_to_date:
             work.write_source_records(reading.raw_versions)
             work.put_in_place(manifest, staging)
         return BuildReport(
@@ -205,7 +204,7 @@ def _built(request: BuildRequest, progress: Progress, *, uses_processes: bool) -
             document_count=manifest.document_count,
             content_bytes=work.content_bytes,
             left_out=dict(reading.left_out),
-            is_changed=is_new,
+            is_changed=not work.is_up_to_date,
             reused=work.reused,
             remembered=tuple(rules.as_words()) if request.rules is None else (),
         )

@@ -77,7 +77,7 @@ class CacheFolder:
         if pack:
             unchanged = UnchangedFiles(self.path, pack.files, pack.fingerprints, uses_processes=self._uses_processes)
             try:
-                measures = pack.measure(terms, self._read_postings)
+                measures = pack.measure(terms, self.read_postings)
                 chosen = {number: pack.entry(number) for number in measures.chosen(budget)}
                 if not (self._frame_is_as_built(pack) and unchanged.result()):
                     self._raise_first_fault(Examination(self, pack))
@@ -235,7 +235,7 @@ class CacheFolder:
     def changed_documents(self, pack: Pack) -> list[int]:
         return pack.changed_since(fingerprints(self._prefix, pack.files))
 
-    def _read_postings(self, offset: int, length: int) -> bytes:
+    def read_postings(self, offset: int, length: int) -> bytes:
         return read_part(self._prefix + POSTINGS_FILE.encode(), offset, length)
 
 

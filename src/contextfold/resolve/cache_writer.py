@@ -8,31 +8,13 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from contextfold.common import signals
-from contextfold.common.canonical import HASH_PREFIX, Encodable, Malformed
-from contextfold.common.text import count_words
-from contextfold.common.token_counter import tokens_of
+from contextfold.common.canonical import Encodable, Malformed
 from contextfold.errors import StorageFailed
 from contextfold.resolve import pack as packs
-from contextfold.resolve.document import Document, decode_document
-from contextfold.resolve.files import (
-    CTIME_SHOWS_CHANGES,
-    FileAbsent,
-    NotRegular,
-    fingerprints,
-    make_durable,
-    read_regular,
-    shown,
-    storage_failed,
-    write_new,
-)
-from contextfold.resolve.layout import (
-    DOCUMENTS_FOLDER,
-    FINGERPRINT_FIELDS,
-    FRAME,
-    INDEX_FILE,
-    MANIFEST_FILE,
-    PACK_FOLDER,
-)
+from contextfold.resolve.cache import CacheFolder, Fault
+from contextfold.resolve.document import Document
+from contextfold.resolve.files import CTIME_SHOWS_CHANGES, fingerprints, make_durable, shown, storage_failed, write_new
+from contextfold.resolve.layout import DOCUMENTS_FOLDER, FRAME, INDEX_FILE, MANIFEST_FILE, PACK_FOLDER
 from contextfold.resolve.manifest import FileNames, Manifest, ManifestEntry, make_manifest
 from contextfold.resolve.processes.child_processes import keeps_exit_statuses, processors
 from contextfold.resolve.rebuild.previous import SOURCES_FILE, PreviousCache, SourceRecords
@@ -51,8 +33,8 @@ NEVER_NS = -(2**63)
 HIDING_FILE = ".gitignore"
 HIDING_TEXT = b"*\n"
 
-_TABLE = os.path.basename(packs.TABLE_FILE)
-_NEW_TABLE = _TABLE + ".new"
+_TABLE = os.path.basename(packs.TABLE_FILE).encode()
+_NEW_TABLE = _TABLE + b".new"
 
 Progress = Callable[[int, int], None]
 
@@ -83,11 +65,11 @@ class CacheWriter:
         self._renamed: dict[str, str] = {}
         # The entries whose files are linked from the previous cache, by file name.
         self._to_link: dict[str, ManifestEntry] = {}
-        self._postings = packs.PostingsBuilder()
-        self._tokens: array[int] = array("Q")
-        self._total_words: array[int] = array("Q")
+        self._pack = packs.PackBuilder()
         self.content_bytes = 0
         self.reused = 0
+        # Whether the previous cache has the same documents and options, and is complete and unchanged.
+        self.is_up_to_date = False
         if hidden:
             write_new(self._path(HIDING_FILE), HIDING_TEXT)
         for name in (DOCUMENTS_FOLDER, PACK_FOLDER):
@@ -124,14 +106,15 @@ class CacheWriter:
                         self._write_document(entry.file, document)
                     self.content_bytes += len(document.content)
                     if self._previous is None:
-                        postings.writelines(self._count(entry, document.content))
+                        postings.writelines(self._pack.add(entry, document.content))
                         self._relevance.add(document)
                     else:
                         self._relevance.add(document, reused=self._previous.relevance_number(entry, document.source))
-                if self._previous is not None and not self.is_what_was_there():
+                self.is_up_to_date = not self._always_new and self._is_what_was_there()
+                if self._previous is not None and not self.is_up_to_date:
                     postings.writelines(self._postings_with(self._previous))
-                postings.writelines(self._postings.finish())
-            if not self.is_what_was_there():
+                postings.writelines(self._pack.finish())
+            if not self.is_up_to_date:
                 self._relevance.finish()
         except OSError as problem:
             raise storage_failed("cannot write", postings_path, problem) from problem
@@ -143,71 +126,37 @@ class CacheWriter:
         write_new(self._path(file), document.to_json())
         self._written_files.append(file)
 
-    def is_what_was_there(self) -> bool:
-        """Whether the previous cache has the same documents and options, and is complete and unchanged."""
+    def _is_what_was_there(self) -> bool:
         previous = self._previous
         return (
             previous is not None
-            and not self._always_new
             and tuple(self.entries) == previous.manifest.entries
             and self._build_options == previous.manifest.build_options
             and previous.is_untouched()
         )
 
-    def _count(self, entry: ManifestEntry, content: bytes) -> Iterator[bytes]:
-        """Count a document's words for the packed index; yield the blocks of postings that are complete."""
-        counts = count_words(content)
-        self._tokens.append(tokens_of(len(content)))
-        self._total_words.append(sum(counts.values()))
-        return self._postings.add(_digest(entry), counts)
-
     def _postings_with(self, previous: PreviousCache) -> Iterator[bytes]:
         """The postings of all documents: unchanged segments are copied, the words of other documents are counted."""
-        ids = [entry.id.encode() for entry in self.entries]
-        versions = b"".join(map(_digest, self.entries))
-        number = 0
-        while number < len(ids):
-            segment = previous.segment_at(number, ids, versions) if self._postings.is_between_segments else None
-            taken = self._take_over(previous, segment) if segment is not None else None
-            if taken is None:
-                yield from self._count(self.entries[number], self.content_of(number))
-                number += 1
-            else:
-                yield from taken
-                number = len(self._tokens)
+        while (number := self._pack.document_count) < len(self.entries):
+            segment = previous.segment_at(number, self.entries) if self._pack.is_between_segments else None
+            if segment is not None and previous.pack is not None:
+                try:
+                    yield from self._pack.adopt(previous.pack, segment, previous.folder.read_postings)
+                    self.reused += self._pack.document_count - number
+                    continue
+                except Malformed:
+                    # A block is damaged, so the words are counted again.
+                    pass
+            entry = self.entries[number]
+            yield from self._pack.add(entry, self._read_back(entry).content)
 
-    def _take_over(self, previous: PreviousCache, segment: int) -> list[bytes] | None:
-        """The blocks of a segment of the previous cache; None if they are damaged."""
-        pack = previous.pack
-        assert pack is not None
-        try:
-            blocks = self._postings.adopt(pack, segment, previous.read_postings)
-        except Malformed:
-            return None
-        first, length = pack.segments[segment].first_document, pack.segment_length(segment)
-        self._tokens.extend(pack.tokens[first : first + length])
-        self._total_words.extend(pack.total_words[first : first + length])
-        self.reused += length
-        return blocks
-
-    def content_of(self, number: int) -> bytes:
-        """The content of a document, read back from its file and checked."""
-        entry = self.entries[number]
-        if entry.file in self._to_link:
-            return self._previous_document(entry).content
-        try:
-            document = decode_document(read_regular(self._path(entry.file)))
-        except (FileAbsent, NotRegular, Malformed):
-            raise _changed_meanwhile(self._path(entry.file)) from None
-        if document.version != entry.version:
-            raise _changed_meanwhile(self._path(entry.file))
-        return document.content
-
-    def _previous_document(self, entry: ManifestEntry) -> Document:
-        assert self._previous is not None
-        document = self._previous.document(entry)
-        if document is None:
-            raise _changed_meanwhile(self._previous.path)
+    def _read_back(self, entry: ManifestEntry) -> Document:
+        """Read a document from its new file, or from the file in the previous cache that is to be linked."""
+        is_linked = entry.file in self._to_link
+        folder = self._previous.folder if self._previous and is_linked else CacheFolder(self._prefix)
+        document = folder.document_or_fault(entry)
+        if isinstance(document, Fault):
+            raise StorageFailed(f"{shown(folder.path)} changed while the cache was built; run the build again")
         return document
 
     def write_manifest(self, created_at: str) -> Manifest:
@@ -235,37 +184,29 @@ class CacheWriter:
         write_new(self._path(packs.TABLE_FILE), table)
         self._relevance.write_head(manifest.cache_version, recorded_at_ns)
         self._make_durable()
-        pack_folder = os.open(self._path(PACK_FOLDER), os.O_RDONLY) if self._to_link else None
+        pack_folder = os.open(self._path(PACK_FOLDER), os.O_RDONLY)
         try:
             with signals.delayed():
                 staging.commit()
-                if pack_folder is not None:
+                if self._to_link:
                     self._prefix = os.path.join(staging.target, b"")
                     self._record_files_again(manifest, pack_folder)
         finally:
-            if pack_folder is not None:
-                os.close(pack_folder)
+            os.close(pack_folder)
 
     def _link_documents(self) -> None:
         """Link the files of unchanged documents; write a file that cannot be linked."""
         for file, entry in list(self._to_link.items()):
             assert self._previous is not None
             if not self._previous.link(file, self._path(file)):
-                self._write_document(file, self._previous_document(entry))
+                self._write_document(file, self._read_back(entry))
                 del self._to_link[file]
 
     def _record_files_again(self, manifest: Manifest, pack_folder: int) -> None:
         """Replace the table. The folder is given by a descriptor, because another build may have replaced the cache."""
         try:
             table, _ = self._table(manifest)
-            descriptor = os.open(_NEW_TABLE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=pack_folder)
-            try:
-                rest = memoryview(table)
-                while rest:
-                    rest = rest[os.write(descriptor, rest) :]
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            write_new(_NEW_TABLE, table, folder=pack_folder, synced=True)
             os.rename(_NEW_TABLE, _TABLE, src_dir_fd=pack_folder, dst_dir_fd=pack_folder)
         except (OSError, StorageFailed):
             # The cache is complete without a current table, only slower to read.
@@ -277,20 +218,7 @@ class CacheWriter:
         derived = [file.encode() for file in RELEVANCE_FILES]
         recorded_at_ns = self._clock_after(fingerprints(self._prefix, [*FRAME, *derived, *files]))
         settled = packs.older_than(recorded_at_ns, fingerprints(self._prefix, [*FRAME, *files]))
-        frame_length = len(FRAME) * FINGERPRINT_FIELDS
-        pack = packs.Pack(
-            frame=settled[:frame_length],
-            fingerprints=settled[frame_length:],
-            tokens=self._tokens,
-            total_words=self._total_words,
-            files=files,
-            ids=packs.StoredIds(packs.SEPARATOR.join([entry.id.encode() for entry in manifest.entries])),
-            versions=b"".join(map(_digest, manifest.entries)),
-            segments=self._postings.segments,
-            blocks=self._postings.blocks,
-            first_terms=self._postings.first_terms,
-        )
-        return pack.to_bytes(), recorded_at_ns
+        return self._pack.pack(manifest.entries, settled).to_bytes(), recorded_at_ns
 
     def _make_durable(self) -> None:
         derived = [packs.POSTINGS_FILE, packs.TABLE_FILE, *RELEVANCE_FILES, HEAD_FILE]
@@ -326,11 +254,3 @@ def _ctime_stays(probe: bytes) -> bool:
     before_ns = os.lstat(probe).st_ctime_ns
     os.utime(probe, ns=(0, 0))
     return os.lstat(probe).st_ctime_ns >= before_ns
-
-
-def _changed_meanwhile(path: bytes) -> StorageFailed:
-    return StorageFailed(f"{shown(path)} changed while the cache was built; run the build again")
-
-
-def _digest(entry: ManifestEntry) -> bytes:
-    return bytes.fromhex(entry.version.removeprefix(HASH_PREFIX))

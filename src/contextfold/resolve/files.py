@@ -202,14 +202,19 @@ def few_fingerprints(prefix: bytes, files: Iterable[bytes]) -> tuple[int, ...]:
     return seen
 
 
-def write_new(path: bytes, content: bytes) -> None:
-    """Create a file with this content. A power cut may lose it until `make_durable` has returned."""
+def write_new(path: bytes, content: bytes, *, folder: int | None = None, synced: bool = False) -> None:
+    """Create a file with this content, in a folder that may be given by its descriptor.
+
+    A power cut may lose a file that is not `synced` until `make_durable` has returned.
+    """
     try:
-        descriptor = os.open(path, _CREATE_FLAGS, 0o666)
+        descriptor = os.open(path, _CREATE_FLAGS, 0o666, dir_fd=folder)
         try:
             rest = memoryview(content)
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
+            if synced:
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
     except OSError as problem:

@@ -34,6 +34,11 @@ class ManifestEntry(Record):
         """Entries are ordered by the UTF-8 bytes of their ids."""
         return self.id.encode()
 
+    @property
+    def digest(self) -> bytes:
+        """The hash of the document's content."""
+        return bytes.fromhex(self.version.removeprefix(HASH_PREFIX))
+
 
 class Manifest(Record):
     """The manifest of a cache; its entries are ordered by id.

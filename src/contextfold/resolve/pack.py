@@ -21,11 +21,14 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import repeat
 from operator import or_
 
 from contextfold.common.canonical import HASH_PREFIX, Malformed, decode, encode
 from contextfold.common.record import Record
+from contextfold.common.text import count_words
+from contextfold.common.token_counter import tokens_of
 from contextfold.resolve.layout import FINGERPRINT_FIELDS, FRAME, UNTRUSTED
 from contextfold.resolve.manifest import ManifestEntry
 from contextfold.resolve.selection import Measures
@@ -56,51 +59,46 @@ SEPARATOR = b"\0"
 TERM_SEPARATOR = b"\n"
 
 
-class Block(Record):
-    """The position of a block of postings in its file, and its checksum."""
-
-    offset: int
-    length: int
-    digest: bytes
+# Reads some bytes of the file of postings: an offset and a length.
+ReadPart = Callable[[int, int], bytes]
 
 
 class Blocks:
-    """The blocks of a file of postings, in columns: a resolve needs few of many."""
+    """The blocks of a file of postings, in columns: a resolve needs few of many.
+
+    `first_terms` has the first term of each block.
+    """
 
     def __init__(
-        self, offsets: bytes | memoryview = b"", lengths: bytes | memoryview = b"", digests: bytes = b""
+        self,
+        offsets: bytes | memoryview = b"",
+        lengths: bytes | memoryview = b"",
+        digests: bytes | memoryview = b"",
+        first_terms: bytes = b"",
     ) -> None:
         self.offsets = _integers("Q", offsets)
         self.lengths = _integers("Q", lengths)
         self.digests = bytearray(digests)
+        self.first_terms = first_terms.split(TERM_SEPARATOR) if self.offsets else []
 
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def __getitem__(self, at: int) -> Block:
-        digest = bytes(self.digests[at * BLOCK_DIGEST_BYTES : (at + 1) * BLOCK_DIGEST_BYTES])
-        return Block(self.offsets[at], self.lengths[at], digest)
+    def append(self, first_term: bytes, length: int, digest: bytes) -> None:
+        self.offsets.append(self.offsets[-1] + self.lengths[-1] if self.offsets else 0)
+        self.lengths.append(length)
+        self.digests += digest
+        self.first_terms.append(first_term)
 
-    def append(self, block: Block) -> None:
-        self.offsets.append(block.offset)
-        self.lengths.append(block.length)
-        self.digests += block.digest
+    def digest(self, at: int) -> bytes:
+        return bytes(self.digests[at * BLOCK_DIGEST_BYTES : (at + 1) * BLOCK_DIGEST_BYTES])
 
-
-class StoredIds:
-    """Ids in one text, as they are stored. They are split when one of them is needed."""
-
-    def __init__(self, joined: bytes) -> None:
-        self.joined = joined
-        self._ids: list[bytes] | None = None
-
-    def __len__(self) -> int:
-        return self.joined.count(SEPARATOR) + 1 if self.joined else 0
-
-    def all(self) -> list[bytes]:
-        if self._ids is None:
-            self._ids = self.joined.split(SEPARATOR) if self.joined else []
-        return self._ids
+    def read(self, at: int, read_part: ReadPart) -> bytes:
+        """The bytes of a block. Raises Malformed if it is damaged."""
+        block = read_part(self.offsets[at], self.lengths[at])
+        if _block_digest(block) != self.digest(at):
+            raise Malformed("a block of the packed index is damaged")
+        return block
 
 
 class Segment(Record):
@@ -109,19 +107,15 @@ class Segment(Record):
     end_block: int
 
 
-class PostingsBuilder:
-    """Turns the word counts of documents into blocks of postings, which are to be written in the order returned.
-
-    `first_terms` has the first term of each block.
-    """
+class PackBuilder:
+    """Counts the words of documents and turns them into blocks of postings, to be written in the order returned."""
 
     def __init__(self) -> None:
-        self.blocks = Blocks()
-        self.first_terms: list[bytes] = []
-        self.segments: list[Segment] = []
-        self.byte_count = 0
+        self._tokens: array[int] = array("Q")
+        self._total_words: array[int] = array("Q")
+        self._blocks = Blocks()
+        self._segments: list[Segment] = []
         self._first_document = 0
-        self._documents = 0
         self._begin_segment()
 
     def _begin_segment(self) -> None:
@@ -129,43 +123,45 @@ class PostingsBuilder:
         self._posting_count = 0
 
     @property
-    def is_between_segments(self) -> bool:
-        return self._documents == self._first_document
+    def document_count(self) -> int:
+        return len(self._tokens)
 
-    def add(self, version: bytes, counts: Mapping[bytes, int]) -> Iterator[bytes]:
-        """Add the next document. `version` is the SHA-256 of its content, `counts` has its words."""
-        ordinal = self._documents - self._first_document
+    @property
+    def is_between_segments(self) -> bool:
+        return self.document_count == self._first_document
+
+    def add(self, entry: ManifestEntry, content: bytes) -> Iterator[bytes]:
+        """Add the next document; yield the blocks that are complete."""
+        counts: Mapping[bytes, int] = count_words(content)
+        ordinal = self.document_count - self._first_document
+        self._tokens.append(tokens_of(len(content)))
+        self._total_words.append(sum(counts.values()))
         if max(counts.values(), default=0) > POSTING_COUNT_MAX:
             counts = self._without_overflow(ordinal, counts)
         # This runs for every word of every document and takes a third of a build's processor time; `map` is faster
         # than a `for` statement.
         postings = map(or_, repeat(ordinal << COUNT_BITS), counts.values())
         deque(map(array.append, map(self._postings.__getitem__, counts), postings), maxlen=0)
-        self._documents += 1
         self._posting_count += len(counts)
         if (
-            (ordinal + 1 >= SEGMENT_MIN_DOCUMENTS and ends_a_segment(version))
+            (ordinal + 1 >= SEGMENT_MIN_DOCUMENTS and ends_a_segment(entry.digest))
             or ordinal + 1 == SEGMENT_MAX_DOCUMENTS
             or self._posting_count >= SEGMENT_MAX_POSTINGS
         ):
             yield from self.finish()
 
-    def adopt(self, pack: Pack, number: int, read_block: Callable[[int, int], bytes]) -> list[bytes]:
+    def adopt(self, pack: Pack, number: int, read_part: ReadPart) -> list[bytes]:
         """Copy a whole segment of another pack. Raises Malformed and copies nothing if one of its blocks is damaged."""
         assert self.is_between_segments
-        segment = pack.segments[number]
+        segment, documents = pack.segments[number], pack.documents_of(number)
         block_numbers = range(segment.first_block, segment.end_block)
-        blocks = [read_block(pack.blocks[at].offset, pack.blocks[at].length) for at in block_numbers]
-        if [_block_digest(block) for block in blocks] != [pack.blocks[at].digest for at in block_numbers]:
-            raise Malformed("a block of the packed index is damaged")
-        first_block = len(self.blocks)
+        blocks = [pack.blocks.read(at, read_part) for at in block_numbers]
+        first_block = len(self._blocks)
         for at, block in zip(block_numbers, blocks, strict=True):
-            self.first_terms.append(pack.first_terms[at])
-            self.blocks.append(pack.blocks[at]._replace(offset=self.byte_count))
-            self.byte_count += len(block)
-        self._documents += pack.segment_length(number)
-        self.segments.append(Segment(self._first_document, first_block, len(self.blocks)))
-        self._first_document = self._documents
+            self._blocks.append(pack.blocks.first_terms[at], len(block), pack.blocks.digest(at))
+        self._tokens.extend(pack.tokens[documents.start : documents.stop])
+        self._total_words.extend(pack.total_words[documents.start : documents.stop])
+        self._end_segment(first_block)
         return blocks
 
     def _without_overflow(self, ordinal: int, counts: Mapping[bytes, int]) -> dict[bytes, int]:
@@ -178,9 +174,9 @@ class PostingsBuilder:
 
     def finish(self) -> Iterator[bytes]:
         """End the current segment, if it has documents, and yield its blocks."""
-        if self.is_between_segments and self.segments:
+        if self.is_between_segments and self._segments:
             return
-        first_block = len(self.blocks)
+        first_block = len(self._blocks)
         terms: list[bytes] = []
         runs: list[bytes] = []
         size = 0
@@ -193,9 +189,12 @@ class PostingsBuilder:
                 terms, runs, size = [], [], 0
         if terms:
             yield self._block(terms, runs)
-        self.segments.append(Segment(self._first_document, first_block, len(self.blocks)))
-        self._first_document = self._documents
+        self._end_segment(first_block)
         self._begin_segment()
+
+    def _end_segment(self, first_block: int) -> None:
+        self._segments.append(Segment(self._first_document, first_block, len(self._blocks)))
+        self._first_document = self.document_count
 
     def _block(self, terms: list[bytes], runs: list[bytes]) -> bytes:
         ends, end = array("Q"), 0
@@ -204,10 +203,23 @@ class PostingsBuilder:
             ends.append(end)
         names = TERM_SEPARATOR.join(terms)
         block = b"".join((array("Q", (len(terms), len(names))).tobytes(), ends.tobytes(), names, *runs))
-        self.first_terms.append(terms[0])
-        self.blocks.append(Block(self.byte_count, len(block), _block_digest(block)))
-        self.byte_count += len(block)
+        self._blocks.append(terms[0], len(block), _block_digest(block))
         return block
+
+    def pack(self, entries: Sequence[ManifestEntry], seen: array[int]) -> Pack:
+        """The table of all documents. `seen` has the fingerprints of FRAME, then those of the documents' files."""
+        frame_length = len(FRAME) * FINGERPRINT_FIELDS
+        return Pack(
+            frame=seen[:frame_length],
+            fingerprints=seen[frame_length:],
+            tokens=self._tokens,
+            total_words=self._total_words,
+            files=[entry.file.encode() for entry in entries],
+            joined_ids=SEPARATOR.join([entry.id.encode() for entry in entries]),
+            versions=b"".join([entry.digest for entry in entries]),
+            segments=self._segments,
+            blocks=self._blocks,
+        )
 
 
 def ends_a_segment(version: bytes) -> bool:
@@ -249,7 +261,7 @@ class Pack(Record):
     """The table. Documents are numbered in the order of their ids.
 
     `frame` has the fingerprints of FRAME, `fingerprints` those of the documents' files. `versions` has DIGEST_BYTES
-    for each document. `first_terms` has the first term of each block.
+    for each document.
     """
 
     frame: array[int]
@@ -257,43 +269,44 @@ class Pack(Record):
     tokens: array[int]
     total_words: array[int]
     files: list[bytes]
-    ids: StoredIds
+    joined_ids: bytes
     versions: bytes
     segments: list[Segment]
     blocks: Blocks
-    first_terms: list[bytes]
     segmentation: int = SEGMENTATION
 
-    def segment_length(self, number: int) -> int:
-        """The number of documents in a segment."""
-        end = self.segments[number + 1].first_document if number + 1 < len(self.segments) else len(self.ids)
-        return end - self.segments[number].first_document
+    @cached_property
+    def ids(self) -> list[bytes]:
+        """The ids are split when one of them is needed."""
+        return self.joined_ids.split(SEPARATOR) if self.joined_ids else []
+
+    def documents_of(self, segment: int) -> range:
+        """The numbers of the documents in a segment."""
+        is_last = segment + 1 == len(self.segments)
+        end = len(self.files) if is_last else self.segments[segment + 1].first_document
+        return range(self.segments[segment].first_document, end)
 
     @property
     def is_consistent(self) -> bool:
         """Whether the lengths of all lists fit the number of documents."""
-        count = len(self.ids)
-        lengths = (
-            len(self.files),
-            len(self.tokens),
-            len(self.total_words),
-            len(self.fingerprints) // FINGERPRINT_FIELDS,
-        )
+        count = len(self.files)
         return (
-            set(lengths) == {count}
+            (self.joined_ids.count(SEPARATOR) + 1 if self.joined_ids else 0) == count
+            and len(self.tokens) == len(self.total_words) == count
+            and len(self.fingerprints) // FINGERPRINT_FIELDS == count
             and len(self.versions) == count * DIGEST_BYTES
             and len(self.frame) == len(FRAME) * FINGERPRINT_FIELDS
-            and len(self.blocks) == len(self.first_terms) == len(self.blocks.lengths)
+            and len(self.blocks) == len(self.blocks.first_terms) == len(self.blocks.lengths)
             and len(self.blocks.digests) == len(self.blocks) * BLOCK_DIGEST_BYTES
         )
 
     def entry(self, number: int) -> ManifestEntry:
         digest = self.versions[DIGEST_BYTES * number : DIGEST_BYTES * (number + 1)]
-        return ManifestEntry(self.ids.all()[number].decode(), HASH_PREFIX + digest.hex(), self.files[number].decode())
+        return ManifestEntry(self.ids[number].decode(), HASH_PREFIX + digest.hex(), self.files[number].decode())
 
     def describes(self, entries: Sequence[ManifestEntry]) -> bool:
         """Whether this pack was made of exactly these documents."""
-        return len(entries) == len(self.ids) and all(
+        return len(entries) == len(self.files) and all(
             self.entry(number) == entry for number, entry in enumerate(entries)
         )
 
@@ -304,17 +317,15 @@ class Pack(Record):
         step, recorded = FINGERPRINT_FIELDS, self.fingerprints
         return [at // step for at in range(0, len(seen), step) if seen[at : at + step] != recorded[at : at + step]]
 
-    def measure(self, terms: Sequence[bytes], read_block: Callable[[int, int], bytes]) -> Measures:
+    def measure(self, terms: Sequence[bytes], read_part: ReadPart) -> Measures:
         """Count the terms in every document. Raises Malformed if a block is damaged."""
         matches: dict[int, int] = {}
         for term in terms:
             for segment in self.segments:
-                at = bisect_right(self.first_terms, term, segment.first_block, segment.end_block) - 1
+                at = bisect_right(self.blocks.first_terms, term, segment.first_block, segment.end_block) - 1
                 if at < segment.first_block:
                     continue
-                block = read_block(self.blocks[at].offset, self.blocks[at].length)
-                if _block_digest(block) != self.blocks[at].digest:
-                    raise Malformed("a block of the packed index is damaged")
+                block = self.blocks.read(at, read_part)
                 try:
                     postings = _postings_in(block, term)
                 except (ValueError, IndexError) as problem:
@@ -331,12 +342,12 @@ class Pack(Record):
             self.tokens.tobytes(),
             self.total_words.tobytes(),
             SEPARATOR.join(self.files),
-            self.ids.joined,
+            self.joined_ids,
             self.versions,
             self.blocks.offsets.tobytes(),
             self.blocks.lengths.tobytes(),
             bytes(self.blocks.digests),
-            TERM_SEPARATOR.join(self.first_terms),
+            TERM_SEPARATOR.join(self.blocks.first_terms),
         ]
         head = encode(
             {
@@ -398,10 +409,9 @@ def _decode_body(body: memoryview) -> Pack:
         tokens=_integers("Q", tokens),
         total_words=_integers("Q", total_words),
         files=bytes(files).split(SEPARATOR) if files else [],
-        ids=StoredIds(bytes(ids) if files else b""),
+        joined_ids=bytes(ids) if files else b"",
         versions=bytes(versions),
         segments=[Segment(*segment) for segment in head["segments"]],
-        blocks=Blocks(offsets, lengths, bytes(digests)),
-        first_terms=bytes(first_terms).split(TERM_SEPARATOR) if offsets else [],
+        blocks=Blocks(offsets, lengths, digests, bytes(first_terms)),
         segmentation=head.get("segmentation", 1),
     )
