@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from contextfold.errors import ContextError as ContextError
     from contextfold.resolve.build import BuildReport as BuildReport
     from contextfold.resolve.build import build as build
+    from contextfold.resolve.bundle import pack as pack
+    from contextfold.resolve.bundle import unpack as unpack
     from contextfold.resolve.relevance.answer import AskResult as AskResult
     from contextfold.resolve.relevance.answer import GetResult as GetResult
     from contextfold.resolve.selection import SelectionResult as SelectionResult
     from contextfold.resolve.service import Cache as Cache
     from contextfold.resolve.service import ask_caches as ask_caches
     from contextfold.resolve.service import open_cache as open_cache
-    from contextfold.resolve.sharing.transfer import pack as pack
-    from contextfold.resolve.sharing.transfer import unpack as unpack
 
 __version__ = "0.1.0"
 
@@ -32,8 +32,8 @@ _HOMES = {
     "ask_caches": "contextfold.resolve.service",
     "build": "contextfold.resolve.build",
     "open_cache": "contextfold.resolve.service",
-    "pack": "contextfold.resolve.sharing.transfer",
-    "unpack": "contextfold.resolve.sharing.transfer",
+    "pack": "contextfold.resolve.bundle",
+    "unpack": "contextfold.resolve.bundle",
 }
 
 __all__ = [

@@ -16,9 +16,9 @@ import contextfold
 from contextfold.cache_errors import BundleInvalid, CacheExists, CacheInvalid
 from contextfold.common.canonical import Encodable, version_of
 from contextfold.errors import StorageFailed
+from contextfold.resolve.bundle import BUNDLE_MAGIC, BundleHead, last_line
 from contextfold.resolve.document import Document
 from contextfold.resolve.manifest import ManifestEntry, cache_version_of
-from contextfold.resolve.sharing.bundle import BUNDLE_MAGIC, BundleHead, LineHash
 from tests.support.machine import Call, context, times, write_files
 
 
@@ -88,11 +88,9 @@ def test_an_altered_bundle_is_refused(data: st.DataObject, tmp_path_factory: pyt
 def bundle_of(*documents: Document, options: Mapping[str, Encodable] | None = None) -> bytes:
     """A bundle of these documents with a correct hash, even if they are invalid."""
     entries = [ManifestEntry(document.id, document.version, "") for document in documents]
-    lines = LineHash()
-    body = lines.add(BundleHead(cache_version_of(entries), len(documents), options).to_line())
-    for document in documents:
-        body += lines.add(document.to_json() + b"\n")
-    return BUNDLE_MAGIC + body + lines.last_line()
+    body = BUNDLE_MAGIC + BundleHead(cache_version_of(entries), len(documents), options).to_line()
+    body += b"".join(document.to_json() + b"\n" for document in documents)
+    return body + last_line(hashlib.sha256(body))
 
 
 @pytest.mark.parametrize(

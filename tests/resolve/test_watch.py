@@ -9,17 +9,14 @@ from pathlib import Path
 from shutil import rmtree
 
 import contextfold
-from contextfold.resolve.build import make_request
+from contextfold.resolve.build import BuildRequest
 from contextfold.resolve.rebuild.watch import PAUSE_MAX_S, PAUSE_MIN_S, RESTLESS_LOOKS_MAX, Watch
 from tests.support.machine import COMMAND, ids, write_files
 from tests.support.waiting import until
 
 
 def watch_of(docs: Path) -> Watch:
-    request = make_request(
-        docs, None, kinds="text", include=None, exclude=None, gitignore=None, defaults=False, force=False
-    )
-    return Watch(request)
+    return Watch(BuildRequest(docs))
 
 
 class Steps:

@@ -8,31 +8,25 @@ from __future__ import annotations
 
 import gc
 import os
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from contextfold.cache_errors import NoDocuments, SourceInvalid, SourcesMissing
-from contextfold.common.canonical import Encodable, version_of
+from contextfold.common.canonical import version_of
 from contextfold.common.record import Record
 from contextfold.errors import StorageFailed
+from contextfold.resolve.cache import Progress
 from contextfold.resolve.cache_writer import CacheWriter
 from contextfold.resolve.document import Document
 from contextfold.resolve.documents import kinds
 from contextfold.resolve.documents.conversion import NotText, is_converted, text_of
 from contextfold.resolve.documents.rules import ALL_TEXT, DocumentRules, check_pattern, make_rules
-from contextfold.resolve.files import shown
-from contextfold.resolve.manifest import Manifest
+from contextfold.resolve.files import shown, silent
 from contextfold.resolve.rebuild.previous import PreviousCache, previous_cache
 from contextfold.resolve.replace import Staging
 from contextfold.resolve.sources import DEFAULT_CACHE_NAME, Source, check_unchanged, read_source, survey
 
-Progress = Callable[[int, int], None]
 Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
-
-
-def silent(_done: int, _total: int) -> None:
-    """Ignore the progress."""
 
 
 class BuildReport(Record):
@@ -54,23 +48,57 @@ class BuildReport(Record):
 
 
 class BuildRequest(Record):
-    """What to build, where, and by which rules.
+    """What to build, where, and by which options, as `build` takes them."""
 
-    If `rules` is None, the build uses the rules of the previous cache, or the default rules of `kinds`.
-    """
+    sources: Path
+    cache: Path | None = None
+    kinds: str = ALL_TEXT
+    include: Sequence[str] | None = None
+    exclude: Sequence[str] | None = None
+    gitignore: bool | None = None
+    defaults: bool = False
+    force: bool = False
+    created_at: str | None = None
 
-    sources: bytes
-    cache: bytes
-    rules: DocumentRules | None
-    kinds: str
-    force: bool
-    created_at: str
+    @property
+    def folder(self) -> bytes:
+        """The path of the sources."""
+        return os.fsencode(self.sources)
+
+    @property
+    def target(self) -> bytes:
+        """The path of the cache."""
+        return self._default_target if self.cache is None else os.fsencode(self.cache)
+
+    @property
+    def _default_target(self) -> bytes:
+        return os.path.join(self.folder, DEFAULT_CACHE_NAME)
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the cache has the default path, inside its own source folder."""
+        return self.kinds == ALL_TEXT and os.path.abspath(self.target) == os.path.abspath(self._default_target)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the options of the previous cache are used, because none is given."""
+        return (self.include, self.exclude, self.gitignore) == (None, None, None) and not self.defaults
+
+    def check(self) -> None:
+        """Raise SourceInvalid if an option is invalid."""
+        if isinstance(self.include, str) or isinstance(self.exclude, str):
+            raise SourceInvalid("include and exclude are lists of patterns; give ['*.md'] instead of '*.md'")
+        for pattern in (*(self.include or ()), *(self.exclude or ())):
+            check_pattern(pattern)
+        self._given_rules()
+
+    def _given_rules(self) -> DocumentRules:
+        return make_rules(self.kinds, include=self.include or (), exclude=self.exclude or (), gitignore=self.gitignore)
 
     def chosen_rules(self, previous: PreviousCache | None) -> DocumentRules:
-        if self.rules is not None:
-            return self.rules
-        remembered = previous.rules if previous else None
-        return remembered if remembered and remembered.kinds == self.kinds else make_rules(self.kinds)
+        """The rules of the previous cache if it is remembered, otherwise those of the options."""
+        remembered = previous.rules if previous and self.remembers else None
+        return remembered if remembered and remembered.kinds == self.kinds else self._given_rules()
 
     def may_replace(self, previous: PreviousCache | None) -> bool:
         """Whether the build may replace what is at the path: with --force, or if it is a cache of all text."""
@@ -78,15 +106,6 @@ class BuildRequest(Record):
             return self.force
         is_its_own = previous is not None and previous.rules is not None and previous.rules.kinds == ALL_TEXT
         return is_its_own or self.is_inside
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether the cache has the default path, inside its own source folder."""
-        return self.kinds == ALL_TEXT and os.path.abspath(self.cache) == os.path.abspath(default_cache(self.sources))
-
-
-def default_cache(sources: bytes) -> bytes:
-    return os.path.join(sources, DEFAULT_CACHE_NAME)
 
 
 def build(
@@ -109,47 +128,8 @@ def build(
     these three is given, a rebuild uses the options of the existing cache, unless `defaults` is true. If the build
     fails, whatever was at `cache` is unchanged and no other file is left behind.
     """
-    request = make_request(
-        sources,
-        cache,
-        kinds=kinds,
-        include=include,
-        exclude=exclude,
-        gitignore=gitignore,
-        defaults=defaults,
-        force=force,
-        created_at=created_at,
-    )
+    request = BuildRequest(sources, cache, kinds, include, exclude, gitignore, defaults, force, created_at)
     return run_build(request, progress)
-
-
-def make_request(
-    sources: Path,
-    cache: Path | None,
-    *,
-    kinds: str,
-    include: Sequence[str] | None,
-    exclude: Sequence[str] | None,
-    gitignore: bool | None,
-    defaults: bool,
-    force: bool,
-    created_at: str | None = None,
-) -> BuildRequest:
-    options = (include, exclude, gitignore)
-    if isinstance(include, str) or isinstance(exclude, str):
-        raise SourceInvalid("include and exclude are lists of patterns; give ['*.md'] instead of '*.md'")
-    for pattern in (*(include or ()), *(exclude or ())):
-        check_pattern(pattern)
-    rules = make_rules(kinds, include=include or (), exclude=exclude or (), gitignore=gitignore)
-    folder = os.fsencode(sources)
-    return BuildRequest(
-        folder,
-        default_cache(folder) if cache is None else os.fsencode(cache),
-        None if options == (None, None, None) and not defaults else rules,
-        kinds,
-        force,
-        created_at or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    )
 
 
 def run_build(request: BuildRequest, progress: Progress, *, uses_processes: bool = False) -> BuildReport:
@@ -167,7 +147,8 @@ def run_build(request: BuildRequest, progress: Progress, *, uses_processes: bool
 
 
 def _built(request: BuildRequest, progress: Progress, *, uses_processes: bool) -> BuildReport:
-    sources, cache = request.sources, request.cache
+    request.check()
+    sources, cache = request.folder, request.target
     if not os.path.isdir(sources):
         raise SourcesMissing(f"{shown(sources)} is not a folder; give the folder that holds your documents")
     if not cache:
@@ -176,7 +157,7 @@ def _built(request: BuildRequest, progress: Progress, *, uses_processes: bool) -
         raise StorageFailed(
             f"{shown(cache)} holds the sources {shown(sources)}, which replacing it would delete; choose another path"
         )
-    with Staging(cache, force=request.force or request.may_replace(previous_cache(cache))) as staging:
+    with Staging(cache, force=request.may_replace(previous_cache(cache))) as staging:
         # Only now, with the lock of the staging folder, no other build can replace the previous cache.
         previous = previous_cache(staging.target)
         rules = request.chosen_rules(previous)
@@ -196,8 +177,7 @@ def _built(request: BuildRequest, progress: Progress, *, uses_processes: bool) -
         manifest = work.write_manifest(request.created_at)
         check_unchanged(before, survey(sources, rules, cache=cache))
         if not work.is_up_to_date:
-            work.write_source_records(reading.raw_versions)
-            work.put_in_place(manifest, staging)
+            work.put_in_place(manifest, staging, reading.raw_versions)
         return BuildReport(
             cache=shown(cache),
             cache_version=manifest.cache_version,
@@ -206,32 +186,7 @@ def _built(request: BuildRequest, progress: Progress, *, uses_processes: bool) -
             left_out=dict(reading.left_out),
             is_changed=not work.is_up_to_date,
             reused=work.reused,
-            remembered=tuple(rules.as_words()) if request.rules is None else (),
-        )
-
-
-def build_from(
-    documents: Iterable[Document],
-    total: int,
-    cache: Path,
-    *,
-    build_options: Mapping[str, Encodable] | None,
-    check: Callable[[Manifest], None],
-    force: bool,
-    created_at: str,
-    progress: Progress = silent,
-    uses_processes: bool = False,
-) -> BuildReport:
-    """Make a cache of documents in the order of their ids. `check` may raise an error before the cache is in place."""
-    with Staging(os.fsencode(cache), force=force) as staging:
-        work = CacheWriter(staging.path, None, build_options, uses_processes=uses_processes)
-        work.write_documents(documents, total, progress)
-        manifest = work.write_manifest(created_at)
-        check(manifest)
-        work.write_source_records({})
-        work.put_in_place(manifest, staging)
-        return BuildReport(
-            shown(os.fsencode(cache)), manifest.cache_version, manifest.document_count, work.content_bytes
+            remembered=tuple(rules.as_words()) if request.remembers else (),
         )
 
 

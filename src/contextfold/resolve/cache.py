@@ -27,9 +27,10 @@ from contextfold.resolve.files import (
     read_regular,
     regular_size,
     shown,
+    silent,
     storage_failed,
 )
-from contextfold.resolve.layout import DOCUMENTS_FOLDER, FRAME, INDEX_FILE, MANIFEST_FILE, PACK_FOLDER
+from contextfold.resolve.layout import DEFAULT_CACHE, DOCUMENTS_FOLDER, FRAME, INDEX_FILE, MANIFEST_FILE, PACK_FOLDER
 from contextfold.resolve.manifest import Manifest, ManifestEntry, decode_index, decode_manifest
 from contextfold.resolve.pack import POSTINGS_FILE, TABLE_FILE, Pack, decode_pack
 from contextfold.resolve.processes.unchanged_files import UnchangedFiles
@@ -38,11 +39,8 @@ from contextfold.resolve.selection import Measures
 # The table of ten million documents has about this size.
 TABLE_MAX_BYTES = 1 << 31
 
+# Reports how many documents are done, and of how many.
 Progress = Callable[[int, int], None]
-
-
-def silent(_done: int, _total: int) -> None:
-    """Ignore the progress."""
 
 
 class Fault(Record):
@@ -50,13 +48,6 @@ class Fault(Record):
 
     file: str
     problem: str
-
-
-class Checked(Record):
-    """The figures of a valid cache, and the documents that were selected, by number."""
-
-    measures: Measures
-    chosen: dict[int, ManifestEntry]
 
 
 class CacheFolder:
@@ -71,38 +62,52 @@ class CacheFolder:
         self._pack: Pack | None = None
         self._pack_state: object = None
 
-    def check(self, terms: Sequence[bytes], budget: int) -> Checked:
-        """Check every file and select documents. Raises CacheInvalid at the first fault."""
+    def check(self, terms: Sequence[bytes], budget: int) -> tuple[Measures, dict[int, ManifestEntry]]:
+        """Check every file, count the terms, and select documents. Raises CacheInvalid at the first fault.
+
+        Returns the counts of all documents, and the selected ones by number.
+        """
         pack = self.pack()
         if pack:
-            unchanged = UnchangedFiles(self.path, pack.files, pack.fingerprints, uses_processes=self._uses_processes)
             try:
-                measures = pack.measure(terms, self.read_postings)
-                chosen = {number: pack.entry(number) for number in measures.chosen(budget)}
-                if not (self._frame_is_as_built(pack) and unchanged.result()):
-                    self._raise_first_fault(Examination(self, pack))
-                return Checked(measures, chosen)
+                return self._check_with(pack, terms, budget)
             except Malformed:
                 # The pack belongs to another cache, or its postings are damaged: count the terms without it.
                 pass
-            finally:
-                unchanged.close()
-        count = _Count(terms)
-        examination = Examination(self, None, on_document=count.add)
-        self._raise_first_fault(examination)
-        measures = count.measures()
-        return Checked(measures, {number: examination.entries[number] for number in measures.chosen(budget)})
+        manifest = self.manifest()
+        tokens: list[int] = []
+        total_words: list[int] = []
+        term_matches: dict[int, int] = {}
+        for number, document in enumerate(self.documents(manifest)):
+            matches, words = count_terms(document.content, terms)
+            if matches:
+                term_matches[number] = matches
+            tokens.append(tokens_of(len(document.content)))
+            total_words.append(words)
+        measures = Measures(tokens, total_words, term_matches)
+        return measures, {number: manifest.entries[number] for number in measures.chosen(budget)}
+
+    def _check_with(self, pack: Pack, terms: Sequence[bytes], budget: int) -> tuple[Measures, dict[int, ManifestEntry]]:
+        unchanged = UnchangedFiles(self.path, pack.files, pack.fingerprints, uses_processes=self._uses_processes)
+        try:
+            measures = pack.measure(terms, self.read_postings)
+            chosen = {number: pack.entry(number) for number in measures.chosen(budget)}
+            if not (self._frame_is_as_built(pack) and unchanged.result()):
+                for _ in self.documents(self.manifest(), pack):
+                    pass
+            return measures, chosen
+        finally:
+            unchanged.close()
 
     def faults(self, *, trusting_pack: bool, progress: Progress = silent) -> tuple[Manifest | None, list[Fault]]:
         """Every fault, and the manifest if it could be read."""
+        manifest = self.manifest_or_fault()
+        if isinstance(manifest, Fault):
+            return None, [manifest]
         pack = self.pack() if trusting_pack else None
-        examination = Examination(self, pack, progress=progress)
-        try:
-            faults = list(examination.faults())
-        except Malformed:
-            # The pack belongs to another cache.
-            return self.faults(trusting_pack=False, progress=progress)
-        return examination.manifest, faults
+        trusted = pack if pack and pack.describes(manifest.entries) else None
+        found = self._examine(manifest, trusted, progress)
+        return manifest, [fault for fault in found if isinstance(fault, Fault)]
 
     def checked_version(self) -> str:
         """The version of the cache, after every file was checked. Raises CacheInvalid at the first fault."""
@@ -112,13 +117,70 @@ class CacheFolder:
         assert manifest is not None
         return manifest.cache_version
 
-    def _raise_first_fault(self, examination: Examination) -> None:
-        for fault in examination.faults():
-            raise self.invalid(fault)
+    def manifest(self) -> Manifest:
+        """The manifest, whose fields may contradict each other. Raises CacheInvalid if it cannot be read."""
+        manifest = self.manifest_or_fault()
+        if isinstance(manifest, Fault):
+            raise self.invalid(manifest)
+        return manifest
+
+    def manifest_or_fault(self) -> Manifest | Fault:
+        raw = self._read_or_fault(MANIFEST_FILE)
+        if isinstance(raw, Fault):
+            return raw
+        try:
+            return decode_manifest(raw)
+        except Malformed as problem:
+            return Fault(MANIFEST_FILE, str(problem))
+
+    def documents(
+        self, manifest: Manifest, pack: Pack | None = None, *, progress: Progress = silent
+    ) -> Iterator[Document]:
+        """Check the whole cache; yield the documents that were read. Raises CacheInvalid at the first fault.
+
+        All documents are read, or those that have changed since `pack` was written. Raises Malformed if that is of
+        another cache.
+        """
+        if pack is not None and not pack.describes(manifest.entries):
+            raise Malformed("the packed index is of another cache")
+        for found in self._examine(manifest, pack, progress):
+            if isinstance(found, Fault):
+                raise self.invalid(found)
+            yield found
+
+    def _examine(self, manifest: Manifest, pack: Pack | None, progress: Progress) -> Iterator[Document | Fault]:
+        """Yield each fault and each document that was read. The faults of the manifest and the index come first."""
+        for contradiction in manifest.contradictions():
+            yield Fault(MANIFEST_FILE, contradiction)
+        yield from self._index_faults(manifest)
+        if not self.documents_are_in_a_folder():
+            yield Fault(DOCUMENTS_FOLDER, "is not a folder")
+            return
+        total = len(manifest.entries)
+        for number in range(total) if pack is None else self.changed_documents(pack):
+            progress(number, total)
+            yield self.document_or_fault(manifest.entries[number])
+        progress(total, total)
+        for file in self._strangers({os.path.normpath(entry.file).encode() for entry in manifest.entries}):
+            yield Fault(shown(file), "is named by no entry of the manifest")
+
+    def _index_faults(self, manifest: Manifest) -> Iterator[Fault]:
+        raw = self._read_or_fault(INDEX_FILE)
+        if isinstance(raw, Fault):
+            yield raw
+            return
+        try:
+            index = decode_index(raw)
+        except Malformed as problem:
+            yield Fault(INDEX_FILE, str(problem))
+            return
+        for entry in manifest.entries:
+            if index.get(entry.id) != entry.file:
+                yield Fault(INDEX_FILE, f"says something else than the manifest of {entry.id}")
+        for name in sorted(index.keys() - {entry.id for entry in manifest.entries}):
+            yield Fault(INDEX_FILE, f"lists {name}, which the manifest does not")
 
     def invalid(self, fault: Fault) -> CacheInvalid:
-        from contextfold.resolve.rebuild.command import rebuild_command
-
         return CacheInvalid(
             f"{shown(self._prefix)}{fault.file}: {fault.problem}; `context verify` lists every fault, "
             f"and {rebuild_command(self.path)} makes the cache anew"
@@ -134,7 +196,7 @@ class CacheFolder:
     def document_or_fault(self, entry: ManifestEntry) -> Document | Fault:
         if not self._stays_inside(entry.file):
             return Fault(MANIFEST_FILE, f"the file of {entry.id} leaves the cache: {entry.file}")
-        raw = self.read_or_fault(entry.file)
+        raw = self._read_or_fault(entry.file)
         if isinstance(raw, Fault):
             return raw
         try:
@@ -147,7 +209,7 @@ class CacheFolder:
             return Fault(entry.file, "has another version than the manifest says")
         return document
 
-    def read_or_fault(self, file: str) -> bytes | Fault:
+    def _read_or_fault(self, file: str) -> bytes | Fault:
         try:
             return read_regular(self._prefix + file.encode())
         except FileAbsent:
@@ -169,7 +231,7 @@ class CacheFolder:
         """Whether documents/ is a real folder or does not exist, as in a cache without documents."""
         return is_folder(self._documents) or not os.path.lexists(self._documents)
 
-    def strangers(self, files: set[bytes]) -> Iterator[bytes]:
+    def _strangers(self, files: set[bytes]) -> Iterator[bytes]:
         """The files in documents/ that are not in `files`."""
         folders = [DOCUMENTS_FOLDER.encode()] if os.path.lexists(self._documents) else []
         while folders:
@@ -188,11 +250,7 @@ class CacheFolder:
 
     def claimed_version(self) -> str:
         """The `cache_version` in the manifest, which may otherwise be invalid; empty if there is none."""
-        try:
-            members = decode(read_regular(self._prefix + MANIFEST_FILE.encode()))
-        except (FileAbsent, NotRegular, Malformed, ContextError):
-            return ""
-        version = members.get("cache_version") if isinstance(members, dict) else None
+        version = _claimed(self.path, "cache_version")
         return version if isinstance(version, str) else ""
 
     def bytes_in_root(self) -> int:
@@ -239,100 +297,28 @@ class CacheFolder:
         return read_part(self._prefix + POSTINGS_FILE.encode(), offset, length)
 
 
-class Examination:
-    """One check of a whole cache. Documents that have not changed since `pack` was written are not read."""
-
-    def __init__(
-        self,
-        folder: CacheFolder,
-        pack: Pack | None,
-        *,
-        on_document: Callable[[Document], None] = lambda _document: None,
-        progress: Progress = silent,
-    ) -> None:
-        self._folder = folder
-        self._pack = pack
-        self._on_document = on_document
-        self._progress = progress
-        self.manifest: Manifest | None = None
-
-    @property
-    def entries(self) -> tuple[ManifestEntry, ...]:
-        return self.manifest.entries if self.manifest else ()
-
-    def faults(self) -> Iterator[Fault]:
-        yield from self._manifest_faults()
-        if self.manifest is None:
-            return
-        for contradiction in self.manifest.contradictions():
-            yield Fault(MANIFEST_FILE, contradiction)
-        yield from self._index_faults(self.manifest)
-        if not self._folder.documents_are_in_a_folder():
-            yield Fault(DOCUMENTS_FOLDER, "is not a folder")
-            return
-        yield from self._document_faults(self.manifest)
-        for file in self._folder.strangers({os.path.normpath(entry.file).encode() for entry in self.manifest.entries}):
-            yield Fault(shown(file), "is named by no entry of the manifest")
-
-    def _manifest_faults(self) -> Iterator[Fault]:
-        raw = self._folder.read_or_fault(MANIFEST_FILE)
-        if isinstance(raw, Fault):
-            yield raw
-            return
-        try:
-            self.manifest = decode_manifest(raw)
-        except Malformed as problem:
-            yield Fault(MANIFEST_FILE, str(problem))
-
-    def _index_faults(self, manifest: Manifest) -> Iterator[Fault]:
-        raw = self._folder.read_or_fault(INDEX_FILE)
-        if isinstance(raw, Fault):
-            yield raw
-            return
-        try:
-            index = decode_index(raw)
-        except Malformed as problem:
-            yield Fault(INDEX_FILE, str(problem))
-            return
-        for entry in manifest.entries:
-            if index.get(entry.id) != entry.file:
-                yield Fault(INDEX_FILE, f"says something else than the manifest of {entry.id}")
-        for name in sorted(index.keys() - {entry.id for entry in manifest.entries}):
-            yield Fault(INDEX_FILE, f"lists {name}, which the manifest does not")
-
-    def _document_faults(self, manifest: Manifest) -> Iterator[Fault]:
-        for number in self._to_be_read(manifest.entries):
-            self._progress(number, len(manifest.entries))
-            document = self._folder.document_or_fault(manifest.entries[number])
-            if isinstance(document, Fault):
-                yield document
-            else:
-                self._on_document(document)
-        self._progress(len(manifest.entries), len(manifest.entries))
-
-    def _to_be_read(self, entries: Sequence[ManifestEntry]) -> Sequence[int]:
-        if self._pack is None:
-            return range(len(entries))
-        if not self._pack.describes(entries):
-            raise Malformed("the packed index is of another cache")
-        return self._folder.changed_documents(self._pack)
+def _claimed(cache: bytes, member: str) -> object:
+    """A member of the manifest, which may otherwise be invalid; None if it cannot be read."""
+    try:
+        manifest = decode(read_regular(os.path.join(cache, MANIFEST_FILE.encode())))
+    except (FileAbsent, NotRegular, Malformed, ContextError):
+        return None
+    return manifest.get(member) if isinstance(manifest, dict) else None
 
 
-class _Count:
-    """Counts the query's terms in one document after another; stores numbers only."""
+def rebuild_command(cache: bytes) -> str:
+    """The command that makes a cache anew, for messages. The documents' folder is known only of a default path."""
+    from shlex import quote
 
-    def __init__(self, terms: Sequence[bytes]) -> None:
-        self._terms = terms
-        self._tokens: list[int] = []
-        self._total_words: list[int] = []
-        self._matches: dict[int, int] = {}
+    from contextfold.resolve.documents.rules import ALL_TEXT
 
-    def add(self, document: Document) -> None:
-        matches, total_words = count_terms(document.content, self._terms)
-        if matches:
-            self._matches[len(self._tokens)] = matches
-        self._tokens.append(tokens_of(len(document.content)))
-        self._total_words.append(total_words)
-
-    def measures(self) -> Measures:
-        return Measures(self._tokens, self._total_words, self._matches)
+    folder, name = os.path.split(cache.rstrip(b"/") or b"/")
+    if name == DEFAULT_CACHE.encode():
+        return f"`context build {quote(shown(folder or b'.'))}`"
+    options = _claimed(cache, "build_options")
+    is_of_all_text = isinstance(options, dict) and options.get("kinds") == ALL_TEXT
+    sources = "DIR" if is_of_all_text else "--sources DIR"
+    if not os.path.lexists(os.path.join(cache, MANIFEST_FILE.encode())):
+        # A build replaces no folder that may hold something else.
+        return f"`context build {sources} --cache PATH` with a new path"
+    return f"`context build {sources} --cache {quote(shown(os.path.join(folder, name)))} --force`"

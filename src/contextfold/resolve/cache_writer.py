@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from contextfold.common import signals
 from contextfold.common.canonical import Encodable, Malformed
 from contextfold.errors import StorageFailed
 from contextfold.resolve import pack as packs
-from contextfold.resolve.cache import CacheFolder, Fault
+from contextfold.resolve.cache import CacheFolder, Fault, Progress
 from contextfold.resolve.document import Document
 from contextfold.resolve.files import CTIME_SHOWS_CHANGES, fingerprints, make_durable, shown, storage_failed, write_new
 from contextfold.resolve.layout import DOCUMENTS_FOLDER, FRAME, INDEX_FILE, MANIFEST_FILE, PACK_FOLDER
@@ -35,8 +35,6 @@ HIDING_TEXT = b"*\n"
 
 _TABLE = os.path.basename(packs.TABLE_FILE).encode()
 _NEW_TABLE = _TABLE + b".new"
-
-Progress = Callable[[int, int], None]
 
 
 class CacheWriter:
@@ -159,26 +157,26 @@ class CacheWriter:
             raise StorageFailed(f"{shown(folder.path)} changed while the cache was built; run the build again")
         return document
 
-    def write_manifest(self, created_at: str) -> Manifest:
+    def write_manifest(self, created_at: str | None) -> Manifest:
+        created_at = created_at or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         manifest = make_manifest(self.entries, created_at, self._build_options)
         write_new(self._path(MANIFEST_FILE), manifest.to_json())
         write_new(self._path(INDEX_FILE), manifest.index_json())
         return manifest
 
-    def write_source_records(self, raw_versions: dict[str, str]) -> None:
-        """Record the facts about source files that the next build needs and the documents do not contain."""
-        if raw_versions or self._renamed:
-            write_new(self._path(SOURCES_FILE), SourceRecords(self._renamed, raw_versions).to_bytes())
-            self._written_files.append(SOURCES_FILE)
-
-    def put_in_place(self, manifest: Manifest, staging: Staging) -> None:
+    def put_in_place(self, manifest: Manifest, staging: Staging, raw_versions: Mapping[str, str] | None = None) -> None:
         """Finish the cache and replace the previous one with it.
+
+        `raw_versions` has the hashes of the original bytes of converted files, by document id, for the next build.
 
         The files of unchanged documents are linked here, as late as possible, because a link changes a file's ctime and
         the packed index of the previous cache no longer matches. Removing the previous cache changes the ctime again,
         so the table is written a second time at the end. If the process is killed before that, the new cache is
         complete and correct, but slow to read until the next build.
         """
+        if raw_versions or self._renamed:
+            write_new(self._path(SOURCES_FILE), SourceRecords(self._renamed, raw_versions or {}).to_bytes())
+            self._written_files.append(SOURCES_FILE)
         self._link_documents()
         table, recorded_at_ns = self._table(manifest)
         write_new(self._path(packs.TABLE_FILE), table)

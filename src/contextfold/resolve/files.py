@@ -65,6 +65,10 @@ class NotRegular(Exception):
     """There is a folder, link, pipe or device instead of a regular file."""
 
 
+def silent(_done: int, _total: int) -> None:
+    """Discard the progress."""
+
+
 def shown(path: bytes) -> str:
     """A path as text for messages."""
     return os.fsdecode(path) or "''"

@@ -13,15 +13,11 @@ from contextfold.cache_errors import CacheMissing, DocumentMissing, IndexMissing
 from contextfold.common.canonical import encode
 from contextfold.common.record import Record
 from contextfold.errors import ContextError, StorageFailed
-from contextfold.resolve.files import LEADS_NOWHERE, shown, storage_failed
+from contextfold.resolve.files import LEADS_NOWHERE, shown, silent, storage_failed
 
 REPLACED_ATTEMPTS = 5
 
 Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
-
-
-def silent(_done: int, _total: int) -> None:
-    """Discards progress reports."""
 
 
 TYPE_CHECKING = False
@@ -172,10 +168,9 @@ class Cache:
         question = ask(query, budget)
 
         def answer() -> SelectionResult:
-            checked = self._folder.check(question.distinct_terms, question.budget)
-            measures = checked.measures
+            measures, chosen = self._folder.check(question.distinct_terms, question.budget)
             documents = []
-            for number, entry in checked.chosen.items():
+            for number, entry in chosen.items():
                 document = self._folder.read_document(entry)
                 why = Why(question.terms, measures.term_matches.get(number, 0), measures.total_words[number])
                 content, score = document.content.decode(), measures.score(number)

@@ -11,7 +11,7 @@ from contextfold.cli.output import ProgressLine, plain, print_error, print_note,
 from contextfold.cli.parse import UsageError, Values
 from contextfold.error_codes import EXIT_OK
 from contextfold.errors import ContextError
-from contextfold.resolve.build import BuildReport, BuildRequest, counted, make_request
+from contextfold.resolve.build import BuildReport, BuildRequest, counted
 from contextfold.resolve.build import run_build as build_cache
 from contextfold.resolve.documents.rules import ALL_TEXT, MARKDOWN_ONLY
 
@@ -43,7 +43,7 @@ def _request(values: Values) -> BuildRequest:
             raise UsageError(f"missing {', '.join(missing)}; see `context build --help`")
     elif "sources" in values:
         raise UsageError("DIR and --sources are two ways to name the folder; see `context build --help`")
-    return make_request(
+    return BuildRequest(
         values["sources"] if folder is None else folder,
         values.get("cache"),
         kinds=MARKDOWN_ONLY if folder is None else ALL_TEXT,
@@ -61,17 +61,9 @@ def _build_from_folds(values: Values) -> int:
     if "cache" not in values or any(name in values for name in ("folder", "sources", "watch")):
         raise UsageError("--from-folds needs --cache, and takes no folder and no --watch; see `context build --help`")
     with folder_of_folds(values) as (folder, newest_at):
-        request = make_request(
-            folder,
-            values["cache"],
-            kinds=MARKDOWN_ONLY,
-            include=None,
-            exclude=None,
-            gitignore=None,
-            defaults=False,
-            force="force" in values,
-            # The same store must give the same bytes.
-            created_at=newest_at,
+        # The same store must give the same bytes.
+        request = BuildRequest(
+            folder, values["cache"], kinds=MARKDOWN_ONLY, force="force" in values, created_at=newest_at
         )
         _print_report(request, _built(request))
     return EXIT_OK

@@ -20,7 +20,7 @@ def run_verify(values: Mapping[str, str]) -> int:
     with ProgressLine("verifying") as progress:
         verification = Cache(values["cache"]).verify(progress)
     if verification.faults:
-        from contextfold.resolve.rebuild.command import rebuild_command
+        from contextfold.resolve.cache import rebuild_command
 
         count = len(verification.faults)
         print_error(

@@ -11,7 +11,7 @@ from contextfold.cli.parse import UsageError
 from contextfold.error_codes import EXIT_OK
 from contextfold.errors import StorageFailed
 from contextfold.resolve.build import BuildReport
-from contextfold.resolve.sharing.transfer import BUNDLE_SUFFIX, pack, pack_to, unpack, unpack_from
+from contextfold.resolve.bundle import BUNDLE_SUFFIX, pack, pack_to, unpack, unpack_from
 
 CACHE_SUFFIX = ".cache"
 # Stdin or stdout, in the place of a file.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from contextfold.common.canonical import Malformed, decode, encode, fields
@@ -164,8 +164,8 @@ class SourceRecords(Record):
     bytes of each file that was converted to another text.
     """
 
-    renamed: dict[str, str]
-    converted: dict[str, str]
+    renamed: Mapping[str, str]
+    converted: Mapping[str, str]
 
     def to_bytes(self) -> bytes:
         body = encode({"conversion": CONVERSION_VERSION, **self._asdict()}).encode()

@@ -60,15 +60,15 @@ class Watch:
                 yield
 
     def _is_cache_there(self) -> bool:
-        return os.path.lexists(os.path.join(self._request.cache, MANIFEST_FILE.encode()))
+        return os.path.lexists(os.path.join(self._request.target, MANIFEST_FILE.encode()))
 
     def _look(self) -> list[Source] | str:
         """The documents, or the reason why they cannot be listed. Both are compared with the next poll."""
         request = self._request
         began = time.monotonic()
         try:
-            rules = request.chosen_rules(previous_cache(request.cache) if request.rules is None else None)
-            return survey(request.sources, rules, cache=request.cache).sources
+            rules = request.chosen_rules(previous_cache(request.target) if request.remembers else None)
+            return survey(request.folder, rules, cache=request.target).sources
         except ContextError as problem:
             return problem.reason
         finally:

@@ -208,7 +208,7 @@ class RelevanceFiles:
         return IndexMissing(reason, f"it has {instead}; {REBUILD_IT}")
 
     def _rebuild_command(self) -> str:
-        from contextfold.resolve.rebuild.command import rebuild_command
+        from contextfold.resolve.cache import rebuild_command
 
         return rebuild_command(self._prefix)
 

@@ -1,1 +1,0 @@
-"""A cache as one file, for sharing."""
