@@ -144,15 +144,13 @@ def read_part(path: bytes, offset: int, length: int) -> bytes:
     """Read up to `length` bytes at an offset; empty if the file cannot be read."""
     try:
         descriptor = os.open(path, READ_FLAGS)
+        try:
+            os.lseek(descriptor, offset, os.SEEK_SET)
+            return os.read(descriptor, length)
+        finally:
+            os.close(descriptor)
     except OSError:
         return b""
-    try:
-        os.lseek(descriptor, offset, os.SEEK_SET)
-        return os.read(descriptor, length)
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
 
 
 def is_folder(path: bytes) -> bool:

@@ -74,7 +74,7 @@ class Staging:
         """Create or take over the staging folder, lock it and empty it."""
         for _ in range(LOCK_ATTEMPTS):
             try:
-                self._made_parents += _make_parents(self._parent)
+                self._make_parents()
                 os.mkdir(self.path)
             except FileNotFoundError:
                 # A failed build has removed the parent folder that it had created.
@@ -93,6 +93,15 @@ class Staging:
                 pass
             self._unlock()
         raise self._busy()
+
+    def _make_parents(self) -> None:
+        """Make the missing parents of the target; remember them, the innermost first."""
+        folder = self._parent
+        while folder and not os.path.exists(folder):
+            if folder not in self._made_parents:
+                self._made_parents.append(folder)
+            folder = os.path.dirname(folder)
+        os.makedirs(self._parent, exist_ok=True)
 
     def _lock(self, folder: bytes) -> int | None:
         if fcntl is None:
@@ -184,7 +193,7 @@ class Staging:
         if self._owned:
             self._owned = False
             _remove(self.path)
-        for folder in reversed(self._made_parents):
+        for folder in self._made_parents:
             try:
                 os.rmdir(folder)
             except OSError:
@@ -206,27 +215,6 @@ def _short(name: bytes) -> bytes:
     if len(name) <= NAME_BYTES:
         return name
     return name[:NAME_BYTES] + b"-" + hashlib.sha256(name).hexdigest()[:8].encode()
-
-
-def _make_parents(folder: bytes) -> list[bytes]:
-    """Make a folder and its missing parents; return the folders that were made, the outermost first."""
-    if folder in (b".", b"/") or _exists(folder):
-        return []
-    made = _make_parents(os.path.dirname(folder) or b".")
-    try:
-        os.mkdir(folder)
-    except FileExistsError:
-        # Another build has made it at the same time.
-        return made
-    return [*made, folder]
-
-
-def _exists(path: bytes) -> bool:
-    try:
-        os.stat(path)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def _empty(folder: bytes) -> None:

@@ -54,7 +54,16 @@ class Measures(Record):
         """
         if budget == 0:
             return []
-        choice = _DocumentChoice(self.tokens, budget)
+        tokens, least, left = self.tokens, min(self.tokens, default=0), budget
+        chosen: list[int] = []
+
+        def take(ranked: Iterable[int]) -> None:
+            nonlocal left
+            for number in ranked:
+                if tokens[number] <= left:
+                    chosen.append(number)
+                    left -= tokens[number]
+
         matched = sorted(self.term_matches)
         parts = array("f", map(self.term_matches.__getitem__, matched))
         wholes = array("f", map(self.total_words.__getitem__, matched))
@@ -62,40 +71,15 @@ class Measures(Record):
         scores = array("f", map(truediv, parts, wholes)).tolist()
         # Sorting and `nlargest` are stable, so equal scores stay ordered by id.
         best = nlargest(RANKED_FIRST, range(len(matched)), key=scores.__getitem__)
-        choice.take([matched[position] for position in best])
-        seen = set(best)
-        others = [position for position in choice.fitting(matched) if position not in seen]
-        others.sort(key=scores.__getitem__, reverse=True)
-        choice.take([matched[position] for position in others])
-        if choice.goes_on:
-            choice.take(filterfalse(self.term_matches.__contains__, range(len(self.tokens))))
-        return choice.chosen
-
-
-class _DocumentChoice:
-    """Takes documents while they fit the budget."""
-
-    def __init__(self, tokens: Sequence[int], budget: int) -> None:
-        self._tokens = tokens
-        self._least = min(tokens, default=0)
-        self._left = budget
-        self.chosen: list[int] = []
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether any document could still fit."""
-        return self._left >= self._least
-
-    def fitting(self, numbers: Sequence[int]) -> list[int]:
-        """The positions of the documents that still fit."""
-        tokens, left = self._tokens, self._left
-        return [at for at, number in enumerate(numbers) if tokens[number] <= left] if self.goes_on else []
-
-    def take(self, ranked: Iterable[int]) -> None:
-        for number in ranked:
-            if self._tokens[number] <= self._left:
-                self.chosen.append(number)
-                self._left -= self._tokens[number]
+        take(matched[position] for position in best)
+        if left >= least:
+            seen = set(best)
+            others = [at for at, number in enumerate(matched) if tokens[number] <= left and at not in seen]
+            others.sort(key=scores.__getitem__, reverse=True)
+            take(matched[position] for position in others)
+        if left >= least:
+            take(filterfalse(self.term_matches.__contains__, range(len(tokens))))
+        return chosen
 
 
 class Why(Record):

@@ -21,6 +21,7 @@ from contextfold.resolve.documents.ignore import IgnoreFile, ignore_file
 from contextfold.resolve.documents.rules import PLAIN_MARKDOWN, Chooser, DocumentRules
 from contextfold.resolve.files import (
     LEADS_NOWHERE,
+    READ_FLAGS,
     SET_ASIDE_SUFFIX,
     STAGING_SUFFIX,
     FileAbsent,
@@ -36,11 +37,9 @@ DEFAULT_CACHE_NAME = DEFAULT_CACHE.encode()
 IGNORE_FILE_NAME = b".gitignore"
 IGNORE_FILE_MAX_BYTES = 4 << 20
 REPOSITORY_MARK = b".git"
-# The search for the repository's root goes up at most this many folders.
-FOLDER_LEVELS = 1000
 
-# O_NONBLOCK: a pipe that has replaced a document since the survey must not block the build.
-_READ_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+# A document may be a link. A pipe that has replaced one since the survey does not block the build.
+_READ_FLAGS = READ_FLAGS & ~getattr(os, "O_NOFOLLOW", 0)
 
 # Size, mtime, ctime, inode and device of a file.
 State = tuple[int, int, int, int, int]
@@ -59,10 +58,6 @@ class Source(Record):
     state: State
     is_included: bool = False
 
-    @property
-    def byte_count(self) -> int:
-        return self.state[0]
-
 
 class Survey(Record):
     """All sources, ordered by id, and the number of files left out for each reason."""
@@ -71,7 +66,7 @@ class Survey(Record):
     left_out: Counter[str]
 
 
-def survey(sources: bytes, rules: DocumentRules = PLAIN_MARKDOWN, *, cache: bytes | None = None) -> Survey:
+def survey(sources: bytes, rules: DocumentRules, *, cache: bytes) -> Survey:
     """List every document below the folder. Files of the cache itself are skipped."""
     walk = _SourceWalk(sources, rules, cache)
     by_id = sorted(walk.documents(), key=lambda source: (source.id.encode(), source.source.encode()))
@@ -95,71 +90,54 @@ def _first_of_each_id(by_id: Iterable[Source], left_out: Counter[str]) -> list[S
     return distinct
 
 
-class _Ignored(Record):
-    """A .gitignore file.
-
-    `depth` is the number of path components from the sources to its folder. If the file is above the sources, `above`
-    has the components from its folder to the sources.
-    """
-
-    depth: int
-    above: tuple[bytes, ...]
-    patterns: IgnoreFile
-
-    def verdict(self, components: tuple[bytes, ...], *, is_folder: bool) -> bool | None:
-        return self.patterns.verdict((*self.above, *components[self.depth :]), is_folder=is_folder)
-
-
 class _Folder(Record):
-    """A folder that is still to be listed, with the .gitignore files that apply to it, the nearest first.
+    """A folder that is still to be listed, with the patterns that apply to it, those that decide first at the front.
 
-    `components` is its path relative to the sources.
+    `components` is its path relative to the sources. With each list of patterns is the number of components from the
+    root of the repository to the folder that they are relative to.
     """
 
     components: tuple[bytes, ...]
-    ignored: tuple[_Ignored, ...]
+    patterns: tuple[tuple[int, IgnoreFile], ...]
 
 
 class _SourceWalk:
     """One walk over all folders below the sources."""
 
-    def __init__(self, sources: bytes, rules: DocumentRules, cache: bytes | None) -> None:
+    def __init__(self, sources: bytes, rules: DocumentRules, cache: bytes) -> None:
         self._sources = sources
         self._real_sources = os.path.realpath(sources)
         self._rules = rules
         self._chooser = Chooser(rules)
-        self._cache = os.path.realpath(cache) if cache else None
-        self._ignored_above = tuple(_ignore_files_above(sources)) if rules.gitignore else ()
+        self._cache = os.path.realpath(cache)
+        # The path from the root of the repository to the sources.
+        self._above, ignore_files = _ignore_files_above(self._real_sources) if rules.gitignore else ((), ())
+        # The patterns of --exclude decide first.
+        self._top = _Folder((), ((len(self._above), self._chooser.exclude), *ignore_files))
         self.left_out: Counter[str] = Counter()
 
     def documents(self) -> Iterator[Source]:
-        folders = [_Folder((), self._ignored_above)]
+        folders = [self._top]
         while folders:
             folder = folders.pop()
             entries = _entries(os.path.join(self._sources, *folder.components))
-            if folder.components and self._is_a_programs({entry.name for entry in entries}):
+            names = {entry.name for entry in entries}
+            if folder.components and self._rules.is_lenient and _is_a_programs(names):
+                self.left_out.update([kinds.PROGRAM_FOLDER] if names & kinds.MARKS_OF_PROGRAMS else [])
                 continue
-            if any(entry.name == IGNORE_FILE_NAME for entry in entries):
+            if IGNORE_FILE_NAME in names:
                 folder = self._with_its_ignore_file(folder)
             for entry in entries:
                 components = (*folder.components, entry.name)
                 try:
                     if entry.is_dir(follow_symlinks=False):
                         if self._is_entered(folder, entry, components):
-                            folders.append(_Folder(components, folder.ignored))
+                            folders.append(folder._replace(components=components))
                     elif source := self._document(folder, entry, components):
                         yield source
                 except OSError as problem:
                     if not (problem.errno in LEADS_NOWHERE and entry.is_symlink()):
                         raise storage_failed("cannot look at", entry.path, problem) from problem
-
-    def _is_a_programs(self, names: set[bytes]) -> bool:
-        """Whether files of these names show that a program filled the folder, which is then left out."""
-        if not self._rules.is_lenient:
-            return False
-        is_marked = bool(names & kinds.MARKS_OF_PROGRAMS)
-        self.left_out.update([kinds.PROGRAM_FOLDER] if is_marked else [])
-        return is_marked or names >= kinds.NAMES_IN_A_CACHE
 
     def _document(self, folder: _Folder, entry: os.DirEntry[bytes], components: tuple[bytes, ...]) -> Source | None:
         if not self._chooser.is_wanted(components):
@@ -180,7 +158,7 @@ class _SourceWalk:
         """The reason to leave a file out that is known without reading it, or None."""
         if entry.is_symlink():
             target = os.path.realpath(entry.path)
-            if not self._is_below_sources(target):
+            if os.path.commonpath([target, self._real_sources]) != self._real_sources:
                 return kinds.LINK_OUTSIDE
             if self._is_left_out(tuple(os.path.relpath(target, self._real_sources).split(b"/"))):
                 return kinds.LINK_TO_LEFT_OUT
@@ -196,21 +174,18 @@ class _SourceWalk:
 
     def _is_left_out(self, target: tuple[bytes, ...]) -> bool:
         """Whether a file is ignored, or in a folder that is not entered. A link must not bring it in."""
-        folder = _Folder((), self._ignored_above)
-        for depth in range(1, len(target)):
-            path = os.path.join(self._real_sources, *target[:depth])
-            names = set(os.listdir(path))
-            folder = self._with_its_ignore_file(folder._replace(components=target[: depth - 1]))
-            if (
-                self._is_never_entered(target[:depth])
-                or self._is_excluded(folder, target[:depth], is_folder=True)
-                or path == self._cache
-                or names & kinds.MARKS_OF_PROGRAMS
-                or names >= kinds.NAMES_IN_A_CACHE
+        folder = self._top
+        for depth in range(len(target)):
+            folder = self._with_its_ignore_file(folder._replace(components=target[:depth]))
+            components, is_folder = target[: depth + 1], depth + 1 < len(target)
+            if self._is_excluded(folder, components, is_folder=is_folder):
+                return True
+            path = os.path.join(self._real_sources, *components)
+            if is_folder and (
+                self._is_never_entered(components) or path == self._cache or _is_a_programs(set(os.listdir(path)))
             ):
                 return True
-        folder = self._with_its_ignore_file(folder._replace(components=target[:-1]))
-        return self._is_excluded(folder, target, is_folder=False)
+        return False
 
     def _is_never_entered(self, components: tuple[bytes, ...]) -> bool:
         """Whether a folder is left out by its name."""
@@ -218,9 +193,6 @@ class _SourceWalk:
         if name in kinds.FILLED_BY_PROGRAMS:
             return not self._chooser.is_included((*components, b"*"))
         return name in kinds.VERSION_CONTROL or name == DEFAULT_CACHE_NAME
-
-    def _is_below_sources(self, real_path: bytes) -> bool:
-        return os.path.commonpath([real_path, self._real_sources]) == self._real_sources
 
     def _is_entered(self, folder: _Folder, entry: os.DirEntry[bytes], components: tuple[bytes, ...]) -> bool:
         if self._is_the_cache(entry) or self._is_excluded(folder, components, is_folder=True):
@@ -233,7 +205,7 @@ class _SourceWalk:
 
     def _is_the_cache(self, entry: os.DirEntry[bytes]) -> bool:
         """Whether a folder is the cache that is being built, or a staging folder of such a build."""
-        if self._rules == PLAIN_MARKDOWN or self._cache is None:
+        if self._rules == PLAIN_MARKDOWN:
             # A cache contains no file with the suffix .md, so this walk finds nothing in it anyway.
             return False
         if entry.name.endswith((STAGING_SUFFIX, SET_ASIDE_SUFFIX)):
@@ -244,39 +216,37 @@ class _SourceWalk:
         if self._rules.gitignore:
             patterns = _read_ignore_file(os.path.join(self._sources, *folder.components, IGNORE_FILE_NAME))
             if patterns:
-                return folder._replace(ignored=(_Ignored(len(folder.components), (), patterns), *folder.ignored))
+                first, *others = folder.patterns
+                depth = len(self._above) + len(folder.components)
+                return folder._replace(patterns=(first, (depth, patterns), *others))
         return folder
 
     def _is_excluded(self, folder: _Folder, components: tuple[bytes, ...], *, is_folder: bool) -> bool:
-        verdict = self._chooser.exclude.verdict(components, is_folder=is_folder)
-        if verdict is not None:
-            return verdict
-        for ignored in folder.ignored:
-            verdict = ignored.verdict(components, is_folder=is_folder)
+        path = (*self._above, *components)
+        for depth, patterns in folder.patterns:
+            verdict = patterns.verdict(path[depth:], is_folder=is_folder)
             if verdict is not None:
                 return verdict
         return False
 
 
-def _ignore_files_above(sources: bytes) -> Iterator[_Ignored]:
-    """The .gitignore files in the folders above the sources up to the repository's root, the nearest first.
+def _is_a_programs(names: set[bytes]) -> bool:
+    """Whether files of these names show that a program filled a folder, which is then left out."""
+    return bool(names & kinds.MARKS_OF_PROGRAMS) or names >= kinds.NAMES_IN_A_CACHE
 
-    Sources outside of a repository have none.
+
+def _ignore_files_above(sources: bytes) -> tuple[tuple[bytes, ...], tuple[tuple[int, IgnoreFile], ...]]:
+    """The path from the root of the repository to the sources, and the .gitignore files on it, the nearest first.
+
+    With each file is its depth on that path. Sources outside of a repository have neither.
     """
-    folder = os.path.realpath(sources)
-    above: list[_Ignored] = []
-    down: tuple[bytes, ...] = ()
-    for _ in range(FOLDER_LEVELS):
-        if os.path.lexists(os.path.join(folder, REPOSITORY_MARK)):
-            yield from above
-            return
-        parent, name = os.path.split(folder)
-        if not name:
-            return
-        down = (name, *down)
-        folder = parent
-        if patterns := _read_ignore_file(os.path.join(folder, IGNORE_FILE_NAME)):
-            above.append(_Ignored(0, down, patterns))
+    parts = sources.split(b"/")
+    for root in range(len(parts), 0, -1):
+        if os.path.lexists(b"/".join((*parts[:root], REPOSITORY_MARK))):
+            depths = range(len(parts) - 1, root - 1, -1)
+            files = [(at - root, _read_ignore_file(b"/".join((*parts[:at], IGNORE_FILE_NAME)))) for at in depths]
+            return tuple(parts[root:]), tuple(files)
+    return (), ()
 
 
 def _read_ignore_file(path: bytes) -> IgnoreFile:
@@ -319,7 +289,7 @@ def read_source(source: Source) -> bytes:
         descriptor = os.open(source.path, _READ_FLAGS)
         try:
             before = _state(os.fstat(descriptor))
-            raw = read_all(descriptor, source.byte_count)
+            raw = read_all(descriptor, source.state[0])
             after = _state(os.fstat(descriptor))
         finally:
             os.close(descriptor)
@@ -327,7 +297,7 @@ def read_source(source: Source) -> bytes:
         raise storage_failed("cannot read", source.path, problem) from problem
     if not source.state == before == after:
         raise changed_while_read(source.path)
-    if len(raw) != source.byte_count:
+    if len(raw) != source.state[0]:
         raise StorageFailed(
             f"{shown(source.path)} has another size than the system says, as files of /proc have; "
             "move it out of the sources"

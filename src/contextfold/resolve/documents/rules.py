@@ -100,20 +100,16 @@ def rules_in(options: object) -> DocumentRules | None:
         return PLAIN_MARKDOWN
     if not isinstance(options, Mapping):
         return None
-    kinds, gitignore = options.get("kinds"), options.get("gitignore")
-    include, exclude = options.get("include"), options.get("exclude")
-    if not (isinstance(kinds, str) and isinstance(gitignore, bool)):
+    kinds, include, exclude, gitignore = map(options.get, DocumentRules._fields)
+    if not (isinstance(include, list) and isinstance(exclude, list)):
         return None
-    if not (isinstance(include, list) and isinstance(exclude, list) and _are_strings([*include, *exclude])):
+    are_texts = all(isinstance(value, str) for value in (kinds, *include, *exclude))
+    if not (are_texts and isinstance(gitignore, bool)):
         return None
     try:
-        return make_rules(kinds, include=include, exclude=exclude, gitignore=gitignore)
+        return make_rules(str(kinds), include=include, exclude=exclude, gitignore=gitignore)
     except SourceInvalid:
         return None
-
-
-def _are_strings(values: list[object]) -> bool:
-    return all(isinstance(value, str) for value in values)
 
 
 class Chooser:
