@@ -27,7 +27,7 @@ from contextfold.resolve.cache import CacheFolder, Progress
 from contextfold.resolve.cache_writer import CacheWriter
 from contextfold.resolve.document import Document, decode_document, document_id
 from contextfold.resolve.documents.rules import rules_in
-from contextfold.resolve.files import shown, silent, storage_failed, sync
+from contextfold.resolve.files import StorageErrors, shown, silent, sync
 from contextfold.resolve.replace import Staging
 from contextfold.resolve.service import Cache, Path
 
@@ -74,7 +74,7 @@ def pack(cache: Path, file: Path, *, progress: Progress = silent) -> PackReport:
     path = os.fsencode(file)
     _check_replaceable(path)
     temporary = path + TEMPORARY_SUFFIX
-    try:
+    with StorageErrors("cannot write", path):
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o666)
         try:
             with open(descriptor, "wb", buffering=WRITTEN_TOGETHER) as stream:
@@ -86,8 +86,6 @@ def pack(cache: Path, file: Path, *, progress: Progress = silent) -> PackReport:
             os.unlink(temporary)
             raise
         sync(os.path.dirname(path) or b".")
-    except OSError as problem:
-        raise storage_failed("cannot write", path, problem) from problem
     return report._replace(file=shown(path))
 
 
@@ -120,15 +118,13 @@ def pack_to(cache: Path, write: Callable[[bytes], object], *, progress: Progress
 
 
 def _check_replaceable(path: bytes) -> None:
-    try:
+    with StorageErrors("cannot look at", path):
         if not os.path.lexists(path):
             return
         if stat.S_ISREG(os.lstat(path).st_mode):
             with open(path, "rb") as stream:
                 if stream.read(len(BUNDLE_MAGIC)) == BUNDLE_MAGIC:
                     return
-    except OSError as problem:
-        raise storage_failed("cannot look at", path, problem) from problem
     raise CacheExists(f"{shown(path)} is already there and is no packed cache; choose another file with -o")
 
 
@@ -145,7 +141,7 @@ def unpack(
     path = os.fsencode(file)
     if not os.path.lexists(path):
         raise StorageFailed(f"there is no file {shown(path)}; give a file that `context pack` wrote")
-    try:
+    with StorageErrors("cannot read", path):
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise StorageFailed(f"{shown(path)} is not a regular file; give a file that `context pack` wrote")
         with open(path, "rb") as stream:
@@ -158,8 +154,6 @@ def unpack(
                 progress=progress,
                 uses_processes=uses_processes,
             )
-    except OSError as problem:
-        raise storage_failed("cannot read", path, problem) from problem
 
 
 def unpack_from(

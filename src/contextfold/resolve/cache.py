@@ -18,8 +18,7 @@ from contextfold.common.token_counter import tokens_of
 from contextfold.errors import ContextError, StorageFailed
 from contextfold.resolve.document import Document, decode_document
 from contextfold.resolve.files import (
-    FileAbsent,
-    NotRegular,
+    StorageErrors,
     fingerprints,
     is_folder,
     map_regular,
@@ -28,7 +27,6 @@ from contextfold.resolve.files import (
     regular_size,
     shown,
     silent,
-    storage_failed,
 )
 from contextfold.resolve.layout import DEFAULT_CACHE, DOCUMENTS_FOLDER, FRAME, INDEX_FILE, MANIFEST_FILE, PACK_FOLDER
 from contextfold.resolve.manifest import Manifest, ManifestEntry, decode_index, decode_manifest
@@ -125,11 +123,8 @@ class CacheFolder:
         return manifest
 
     def manifest_or_fault(self) -> Manifest | Fault:
-        raw = self._read_or_fault(MANIFEST_FILE)
-        if isinstance(raw, Fault):
-            return raw
         try:
-            return decode_manifest(raw)
+            return decode_manifest(self._read(MANIFEST_FILE))
         except Malformed as problem:
             return Fault(MANIFEST_FILE, str(problem))
 
@@ -165,12 +160,8 @@ class CacheFolder:
             yield Fault(shown(file), "is named by no entry of the manifest")
 
     def _index_faults(self, manifest: Manifest) -> Iterator[Fault]:
-        raw = self._read_or_fault(INDEX_FILE)
-        if isinstance(raw, Fault):
-            yield raw
-            return
         try:
-            index = decode_index(raw)
+            index = decode_index(self._read(INDEX_FILE))
         except Malformed as problem:
             yield Fault(INDEX_FILE, str(problem))
             return
@@ -196,11 +187,8 @@ class CacheFolder:
     def document_or_fault(self, entry: ManifestEntry) -> Document | Fault:
         if not self._stays_inside(entry.file):
             return Fault(MANIFEST_FILE, f"the file of {entry.id} leaves the cache: {entry.file}")
-        raw = self._read_or_fault(entry.file)
-        if isinstance(raw, Fault):
-            return raw
         try:
-            document = decode_document(raw)
+            document = decode_document(self._read(entry.file))
         except Malformed as problem:
             return Fault(entry.file, str(problem))
         if document.id != entry.id:
@@ -209,13 +197,8 @@ class CacheFolder:
             return Fault(entry.file, "has another version than the manifest says")
         return document
 
-    def _read_or_fault(self, file: str) -> bytes | Fault:
-        try:
-            return read_regular(self._prefix + file.encode())
-        except FileAbsent:
-            return Fault(file, "is missing")
-        except NotRegular:
-            return Fault(file, "is not a regular file")
+    def _read(self, file: str) -> bytes:
+        return read_regular(self._prefix + file.encode())
 
     def _stays_inside(self, file: str) -> bool:
         folder, _, name = file.rpartition("/")
@@ -236,11 +219,9 @@ class CacheFolder:
         folders = [DOCUMENTS_FOLDER.encode()] if os.path.lexists(self._documents) else []
         while folders:
             folder = folders.pop()
-            try:
-                with os.scandir(self._prefix + folder) as entries:
-                    listed = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
-            except OSError as problem:
-                raise storage_failed("cannot list", self._prefix + folder, problem) from problem
+            path = self._prefix + folder
+            with StorageErrors("cannot list", path), os.scandir(path) as entries:
+                listed = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
             for name, is_a_folder in listed:
                 file = folder + b"/" + name
                 if is_a_folder:
@@ -255,11 +236,8 @@ class CacheFolder:
 
     def bytes_in_root(self) -> int:
         """The total size of the regular files directly in the cache's folder."""
-        try:
-            with os.scandir(self.path) as entries:
-                return sum(regular_size(entry.path) for entry in entries)
-        except OSError as problem:
-            raise storage_failed("cannot list", self.path, problem) from problem
+        with StorageErrors("cannot list", self.path), os.scandir(self.path) as entries:
+            return sum(regular_size(entry.path) for entry in entries)
 
     def size_of(self, entries: Sequence[ManifestEntry]) -> int:
         """The total size of the document files that exist."""
@@ -278,7 +256,7 @@ class CacheFolder:
         try:
             if is_folder(self._prefix + PACK_FOLDER.encode()) and os.lstat(table).st_size <= TABLE_MAX_BYTES:
                 return decode_pack(map_regular(table))
-        except (OSError, StorageFailed, FileAbsent, NotRegular, Malformed):
+        except (OSError, StorageFailed, Malformed):
             # The pack is derived data; without it the cache is read from its documents.
             pass
         return None
@@ -301,7 +279,7 @@ def _claimed(cache: bytes, member: str) -> object:
     """A member of the manifest, which may otherwise be invalid; None if it cannot be read."""
     try:
         manifest = decode(read_regular(os.path.join(cache, MANIFEST_FILE.encode())))
-    except (FileAbsent, NotRegular, Malformed, ContextError):
+    except (Malformed, ContextError):
         return None
     return manifest.get(member) if isinstance(manifest, dict) else None
 

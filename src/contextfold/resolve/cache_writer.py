@@ -13,7 +13,7 @@ from contextfold.errors import StorageFailed
 from contextfold.resolve import pack as packs
 from contextfold.resolve.cache import CacheFolder, Fault, Progress
 from contextfold.resolve.document import Document
-from contextfold.resolve.files import CTIME_SHOWS_CHANGES, fingerprints, make_durable, shown, storage_failed, write_new
+from contextfold.resolve.files import CTIME_SHOWS_CHANGES, StorageErrors, fingerprints, make_durable, shown, write_new
 from contextfold.resolve.layout import DOCUMENTS_FOLDER, FRAME, INDEX_FILE, MANIFEST_FILE, PACK_FOLDER
 from contextfold.resolve.manifest import FileNames, Manifest, ManifestEntry, make_manifest
 from contextfold.resolve.processes.child_processes import keeps_exit_statuses, processors
@@ -71,10 +71,8 @@ class CacheWriter:
         if hidden:
             write_new(self._path(HIDING_FILE), HIDING_TEXT)
         for name in (DOCUMENTS_FOLDER, PACK_FOLDER):
-            try:
+            with StorageErrors("cannot make", self._path(name)):
                 os.mkdir(self._path(name))
-            except OSError as problem:
-                raise storage_failed("cannot make", self._path(name), problem) from problem
         self._relevance = IndexWriter(
             self._prefix,
             previous=previous.relevance if previous else None,
@@ -89,7 +87,7 @@ class CacheWriter:
         names = FileNames()
         postings_path = self._path(packs.POSTINGS_FILE)
         try:
-            with open(postings_path, "xb") as postings:
+            with StorageErrors("cannot write", postings_path), open(postings_path, "xb") as postings:
                 for number, document in enumerate(documents):
                     progress(number, total)
                     if document is None:
@@ -114,8 +112,6 @@ class CacheWriter:
                 postings.writelines(self._pack.finish())
             if not self.is_up_to_date:
                 self._relevance.finish()
-        except OSError as problem:
-            raise storage_failed("cannot write", postings_path, problem) from problem
         finally:
             self._relevance.abandon()
         progress(total, total)
@@ -231,7 +227,7 @@ class CacheWriter:
         """
         newest = max(seen[1::4] + seen[2::4], default=0)
         probe = self._path(packs.CLOCK_FILE)
-        try:
+        with StorageErrors("cannot write", probe):
             with open(probe, "xb"):
                 pass
             for _ in range(CLOCK_TICKS):
@@ -242,8 +238,6 @@ class CacheWriter:
                 time.sleep(CLOCK_TICK_S)
             is_reliable = CTIME_SHOWS_CHANGES and _ctime_stays(probe)
             os.unlink(probe)
-        except OSError as problem:
-            raise storage_failed("cannot write", probe, problem) from problem
         return now_ns if is_reliable else NEVER_NS
 
 

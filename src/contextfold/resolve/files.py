@@ -9,6 +9,7 @@ import errno
 import os
 import stat
 
+from contextfold.common.canonical import Malformed
 from contextfold.errors import StorageFailed
 from contextfold.resolve.layout import ABSENT, FINGERPRINT_FIELDS
 
@@ -16,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Iterable, Sequence
+    from types import TracebackType
 
 # O_NONBLOCK: opening a pipe must not wait for a writer.
 READ_FLAGS = (
@@ -57,11 +59,11 @@ _ADVICE = {
 }
 
 
-class FileAbsent(Exception):
+class FileAbsent(Malformed):
     """There is no file at the path."""
 
 
-class NotRegular(Exception):
+class NotRegular(Malformed):
     """There is a folder, link, pipe or device instead of a regular file."""
 
 
@@ -79,8 +81,25 @@ def storage_failed(doing: str, path: bytes, problem: OSError) -> StorageFailed:
     return StorageFailed(f"{doing} {shown(path)}: {problem.strerror or problem}; {advice}")
 
 
+class StorageErrors:
+    """Turns an OSError in a `with` block into StorageFailed, which says what was being done to a path."""
+
+    def __init__(self, doing: str, path: bytes) -> None:
+        self._doing = doing
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, problem: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if isinstance(problem, OSError):
+            raise storage_failed(self._doing, self._path, problem) from problem
+
+
 def read_regular(path: bytes) -> bytes:
-    """Read a regular file. Links are not followed."""
+    """Read a regular file. Links are not followed. Raises FileAbsent or NotRegular if there is none."""
     descriptor, size = _open_regular(path)
     try:
         if size > FILE_BYTES_MAX:
@@ -114,9 +133,9 @@ def _open_regular(path: bytes) -> tuple[int, int]:
         descriptor = os.open(path, READ_FLAGS)
     except OSError as problem:
         if problem.errno in _NOT_THERE:
-            raise FileAbsent from problem
+            raise FileAbsent("is missing") from problem
         if problem.errno in _NOT_A_FILE:
-            raise NotRegular from problem
+            raise NotRegular("is not a regular file") from problem
         raise storage_failed("cannot open", path, problem) from problem
     try:
         status = os.fstat(descriptor)
@@ -125,7 +144,7 @@ def _open_regular(path: bytes) -> tuple[int, int]:
         raise storage_failed("cannot read", path, problem) from problem
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
-        raise NotRegular
+        raise NotRegular("is not a regular file")
     return descriptor, status.st_size
 
 
@@ -209,7 +228,7 @@ def write_new(path: bytes, content: bytes, *, folder: int | None = None, synced:
 
     A power cut may lose a file that is not `synced` until `make_durable` has returned.
     """
-    try:
+    with StorageErrors("cannot write", path):
         descriptor = os.open(path, _CREATE_FLAGS, 0o666, dir_fd=folder)
         try:
             rest = memoryview(content)
@@ -219,8 +238,6 @@ def write_new(path: bytes, content: bytes, *, folder: int | None = None, synced:
                 os.fsync(descriptor)
         finally:
             os.close(descriptor)
-    except OSError as problem:
-        raise storage_failed("cannot write", path, problem) from problem
 
 
 def make_durable(folder: bytes, files: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from types import TracebackType
 from contextfold.cache_errors import CacheExists
 from contextfold.common import signals
 from contextfold.errors import StorageFailed
-from contextfold.resolve.files import SET_ASIDE_SUFFIX, STAGING_SUFFIX, is_folder, shown, storage_failed, sync
+from contextfold.resolve.files import SET_ASIDE_SUFFIX, STAGING_SUFFIX, StorageErrors, is_folder, shown, sync
 from contextfold.resolve.layout import MANIFEST_FILE
 
 # A system without advisory locks stops a second builder only at the rename.
@@ -53,13 +53,11 @@ class Staging:
 
     def __enter__(self) -> Staging:
         try:
-            with signals.delayed():
-                self._take()
-            self._recover()
-            self._check_target()
-        except OSError as problem:
-            self._leave()
-            raise storage_failed("cannot prepare", self.path, problem) from problem
+            with StorageErrors("cannot prepare", self.path):
+                with signals.delayed():
+                    self._take()
+                self._recover()
+                self._check_target()
         except BaseException:
             self._leave()
             raise
@@ -162,7 +160,7 @@ class Staging:
             self._leave()
 
     def _put_in_place(self) -> None:
-        try:
+        with StorageErrors("cannot put the new cache at", self.target):
             self._check_target()
             if os.path.lexists(self.target):
                 # The old folder becomes the staging folder by the exchange; the lock stops other builds from using it.
@@ -176,8 +174,6 @@ class Staging:
                 self._owned = False
             sync(self._parent)
             self._made_parents = []
-        except OSError as problem:
-            raise storage_failed("cannot put the new cache at", self.target, problem) from problem
 
     def _exchange_in_two_steps(self) -> None:
         """Exchange the folders with plain renames. If the process is killed in between, the next build recovers."""

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from contextfold.cache_errors import CacheMissing, NoCacheNamed
 from contextfold.common.record import Record
 from contextfold.common.relevance.defaults import CACHES_MAX
-from contextfold.resolve.files import SET_ASIDE_SUFFIX, STAGING_SUFFIX, storage_failed
+from contextfold.resolve.files import SET_ASIDE_SUFFIX, STAGING_SUFFIX, StorageErrors
 from contextfold.resolve.layout import MANIFEST_FILE
 from contextfold.resolve.service import Cache
 
@@ -50,12 +50,10 @@ class CacheRoot:
 
     def cache(self, name: str) -> Cache:
         """The cache of a checked name. Its real path must be inside the real root."""
-        try:
+        # The root may be relative, and the working folder gone.
+        with StorageErrors("cannot look at", self.path):
             path = os.path.realpath(os.path.join(self.path, name.encode()))
             root = os.path.realpath(self.path)
-        except OSError as problem:
-            # The root is relative, and the working folder is gone.
-            raise storage_failed("cannot look at", self.path, problem) from problem
         if path == root or os.path.commonpath([path, root]) != root:
             raise CacheMissing("the name leads out of the root")
         if path.endswith((STAGING_SUFFIX, SET_ASIDE_SUFFIX)):
@@ -70,11 +68,8 @@ class CacheRoot:
 
     def list(self) -> tuple[ListedCache, ...]:
         """Every folder in the root with a valid name, ordered by name."""
-        try:
-            with os.scandir(self.path) as entries:
-                names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-        except OSError as problem:
-            raise storage_failed("cannot list", self.path, problem) from problem
+        with StorageErrors("cannot list", self.path), os.scandir(self.path) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
         return tuple(ListedCache(name.decode(), self._has_manifest(name)) for name in names if _can_be_asked_for(name))
 
     def names(self) -> tuple[str, ...]:

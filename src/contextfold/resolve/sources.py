@@ -26,6 +26,7 @@ from contextfold.resolve.files import (
     STAGING_SUFFIX,
     FileAbsent,
     NotRegular,
+    StorageErrors,
     read_all,
     read_regular,
     shown,
@@ -120,7 +121,9 @@ class _SourceWalk:
         folders = [self._top]
         while folders:
             folder = folders.pop()
-            entries = _entries(os.path.join(self._sources, *folder.components))
+            path = os.path.join(self._sources, *folder.components)
+            with StorageErrors("cannot list", path), os.scandir(path) as listed:
+                entries = list(listed)
             names = {entry.name for entry in entries}
             if folder.components and self._rules.is_lenient and _is_a_programs(names):
                 self.left_out.update([kinds.PROGRAM_FOLDER] if names & kinds.MARKS_OF_PROGRAMS else [])
@@ -263,14 +266,6 @@ def _read_ignore_file(path: bytes) -> IgnoreFile:
         raise storage_failed("cannot look at", path, problem) from problem
 
 
-def _entries(folder: bytes) -> list[os.DirEntry[bytes]]:
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except OSError as problem:
-        raise storage_failed("cannot list", folder, problem) from problem
-
-
 def _source(components: tuple[bytes, ...], path: bytes, status: os.stat_result, *, is_included: bool) -> Source:
     try:
         name = b"/".join(components).decode("utf-8")
@@ -285,7 +280,7 @@ def _state(status: os.stat_result) -> State:
 
 def read_source(source: Source) -> bytes:
     """Read a document's file; raise an error if it has changed since the survey."""
-    try:
+    with StorageErrors("cannot read", source.path):
         descriptor = os.open(source.path, _READ_FLAGS)
         try:
             before = _state(os.fstat(descriptor))
@@ -293,8 +288,6 @@ def read_source(source: Source) -> bytes:
             after = _state(os.fstat(descriptor))
         finally:
             os.close(descriptor)
-    except OSError as problem:
-        raise storage_failed("cannot read", source.path, problem) from problem
     if not source.state == before == after:
         raise changed_while_read(source.path)
     if len(raw) != source.state[0]:

@@ -16,7 +16,7 @@ from contextfold.errors import ContextError
 from contextfold.resolve.cache import CacheFolder, Fault
 from contextfold.resolve.documents.conversion import CONVERSION_VERSION
 from contextfold.resolve.documents.rules import DocumentRules, rules_in
-from contextfold.resolve.files import FileAbsent, NotRegular, few_fingerprints, fingerprints, is_folder, read_regular
+from contextfold.resolve.files import FileAbsent, few_fingerprints, fingerprints, is_folder, read_regular
 from contextfold.resolve.layout import MANIFEST_FILE, PACK_FOLDER
 from contextfold.resolve.manifest import Manifest, ManifestEntry, decode_manifest
 from contextfold.resolve.pack import SEGMENTATION, Pack
@@ -30,7 +30,7 @@ SOURCES_FILE = "pack/sources"
 # been moved by then, so that needs calls that take the descriptor of a folder.
 CAN_LINK = hasattr(os, "link") and {os.open, os.rename, os.unlink} <= os.supports_dir_fd
 
-_UNREADABLE = (ContextError, OSError, FileAbsent, NotRegular, Malformed)
+_UNREADABLE = (ContextError, OSError, Malformed)
 
 
 class PreviousCache:
