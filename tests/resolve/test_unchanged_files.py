@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from contextfold.resolve import processes as child_processes
 from contextfold.resolve.files import fingerprints
-from contextfold.resolve.processes import child_processes, unchanged_files
-from contextfold.resolve.processes.unchanged_files import UnchangedFiles
+from contextfold.resolve.processes import UnchangedFiles
 from contextfold.resolve.service import Cache
 from tests.support.clauses import covers
 from tests.support.machine import Call, write_files
@@ -34,8 +34,8 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture(params=["one process", "several processes"])
 def processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     several = request.param == "several processes"
-    monkeypatch.setattr(unchanged_files, "FILES_PER_PROCESS", FEW_FILES if several else len(FILES))
-    monkeypatch.setattr(unchanged_files, "processors", lambda: PROCESSES)
+    monkeypatch.setattr(child_processes, "FILES_PER_PROCESS", FEW_FILES if several else len(FILES))
+    monkeypatch.setattr(child_processes, "processors", lambda: PROCESSES)
     children: list[int] = []
     fork = os.fork
 
@@ -90,7 +90,7 @@ def test_a_closed_check_leaves_no_process(folder: Path, processes: str) -> None:
 
 @pytest.mark.parametrize("processes", ["several processes"], indirect=True)
 def test_a_killed_process_counts_as_a_change(folder: Path, processes: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unchanged_files, "_are_as_recorded", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    monkeypatch.setattr(child_processes, "_are_as_recorded", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     assert not check(folder).result()
 
 
@@ -103,7 +103,7 @@ def test_files_count_as_changed_if_the_status_of_child_processes_is_unknown(fold
 
 
 def test_a_server_and_the_library_start_no_processes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unchanged_files, "FILES_PER_PROCESS", FEW_FILES)
+    monkeypatch.setattr(child_processes, "FILES_PER_PROCESS", FEW_FILES)
     monkeypatch.setattr(os, "fork", lambda: pytest.fail("a process was started"))
     recorded = fingerprints(os.path.join(os.fsencode(folder), b""), FILES)
     assert UnchangedFiles(os.fsencode(folder), FILES, recorded, uses_processes=False).result()

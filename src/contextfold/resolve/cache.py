@@ -21,7 +21,6 @@ from contextfold.resolve.files import (
     StorageErrors,
     fingerprints,
     is_folder,
-    map_regular,
     read_part,
     read_regular,
     regular_size,
@@ -31,11 +30,8 @@ from contextfold.resolve.files import (
 from contextfold.resolve.layout import DEFAULT_CACHE, DOCUMENTS_FOLDER, FRAME, INDEX_FILE, MANIFEST_FILE, PACK_FOLDER
 from contextfold.resolve.manifest import Manifest, ManifestEntry, decode_index, decode_manifest
 from contextfold.resolve.pack import POSTINGS_FILE, TABLE_FILE, Pack, decode_pack
-from contextfold.resolve.processes.unchanged_files import UnchangedFiles
+from contextfold.resolve.processes import UnchangedFiles
 from contextfold.resolve.selection import Measures
-
-# The table of ten million documents has about this size.
-TABLE_MAX_BYTES = 1 << 31
 
 # Reports how many documents are done, and of how many.
 Progress = Callable[[int, int], None]
@@ -252,11 +248,10 @@ class CacheFolder:
         return self._pack
 
     def _read_pack(self) -> Pack | None:
-        table = self._prefix + TABLE_FILE.encode()
         try:
-            if is_folder(self._prefix + PACK_FOLDER.encode()) and os.lstat(table).st_size <= TABLE_MAX_BYTES:
-                return decode_pack(map_regular(table))
-        except (OSError, StorageFailed, Malformed):
+            if is_folder(self._prefix + PACK_FOLDER.encode()):
+                return decode_pack(self._read(TABLE_FILE))
+        except (StorageFailed, Malformed):
             # The pack is derived data; without it the cache is read from its documents.
             pass
         return None

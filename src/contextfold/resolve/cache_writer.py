@@ -15,8 +15,8 @@ from contextfold.resolve.cache import CacheFolder, Fault, Progress
 from contextfold.resolve.document import Document
 from contextfold.resolve.files import CTIME_SHOWS_CHANGES, StorageErrors, fingerprints, make_durable, shown, write_new
 from contextfold.resolve.layout import DOCUMENTS_FOLDER, FRAME, INDEX_FILE, MANIFEST_FILE, PACK_FOLDER
-from contextfold.resolve.manifest import FileNames, Manifest, ManifestEntry, make_manifest
-from contextfold.resolve.processes.child_processes import keeps_exit_statuses, processors
+from contextfold.resolve.manifest import BUILD_CONFIG, FileNames, Manifest, ManifestEntry, cache_version_of
+from contextfold.resolve.processes import keeps_exit_statuses, processors
 from contextfold.resolve.rebuild.previous import SOURCES_FILE, PreviousCache, SourceRecords
 from contextfold.resolve.relevance.index.index_head import HEAD_FILE, RELEVANCE_FILES
 from contextfold.resolve.relevance.index.index_writer import IndexWriter
@@ -155,7 +155,8 @@ class CacheWriter:
 
     def write_manifest(self, created_at: str | None) -> Manifest:
         created_at = created_at or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        manifest = make_manifest(self.entries, created_at, self._build_options)
+        version, count = cache_version_of(self.entries), len(self.entries)
+        manifest = Manifest(version, BUILD_CONFIG, created_at, count, tuple(self.entries), self._build_options)
         write_new(self._path(MANIFEST_FILE), manifest.to_json())
         write_new(self._path(INDEX_FILE), manifest.index_json())
         return manifest
@@ -177,7 +178,9 @@ class CacheWriter:
         table, recorded_at_ns = self._table(manifest)
         write_new(self._path(packs.TABLE_FILE), table)
         self._relevance.write_head(manifest.cache_version, recorded_at_ns)
-        self._make_durable()
+        derived = [packs.POSTINGS_FILE, packs.TABLE_FILE, *RELEVANCE_FILES, HEAD_FILE]
+        files = [*self._written_files, *derived, MANIFEST_FILE, INDEX_FILE]
+        make_durable(self._prefix, [*files, PACK_FOLDER, DOCUMENTS_FOLDER])
         pack_folder = os.open(self._path(PACK_FOLDER), os.O_RDONLY)
         try:
             with signals.delayed():
@@ -213,11 +216,6 @@ class CacheWriter:
         recorded_at_ns = self._clock_after(fingerprints(self._prefix, [*FRAME, *derived, *files]))
         settled = packs.older_than(recorded_at_ns, fingerprints(self._prefix, [*FRAME, *files]))
         return self._pack.pack(manifest.entries, settled).to_bytes(), recorded_at_ns
-
-    def _make_durable(self) -> None:
-        derived = [packs.POSTINGS_FILE, packs.TABLE_FILE, *RELEVANCE_FILES, HEAD_FILE]
-        files = [*self._written_files, *derived, MANIFEST_FILE, INDEX_FILE]
-        make_durable(self._prefix, [*files, PACK_FOLDER, DOCUMENTS_FOLDER])
 
     def _clock_after(self, seen: array[int]) -> int:
         """The time of the file system's clock, after waiting until it is later than all timestamps in `seen`.

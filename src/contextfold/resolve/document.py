@@ -24,14 +24,8 @@ class Document(Record):
         return cls(document_id(source), version_of(content), source, content)
 
     def to_json(self) -> bytes:
-        members: dict[str, Encodable] = {
-            "id": self.id,
-            "version": self.version,
-            "source": self.source,
-            "content": self.content.decode(),
-            "metadata": {},
-        }
-        return encode(members).encode()
+        members: dict[str, Encodable] = self._asdict()
+        return encode(members | {"content": self.content.decode(), "metadata": {}}).encode()
 
 
 def document_id(source: str) -> str:

@@ -100,35 +100,6 @@ class StorageErrors:
 
 def read_regular(path: bytes) -> bytes:
     """Read a regular file. Links are not followed. Raises FileAbsent or NotRegular if there is none."""
-    descriptor, size = _open_regular(path)
-    try:
-        if size > FILE_BYTES_MAX:
-            raise StorageFailed(f"{shown(path)} has {size:,} bytes; files of up to {FILE_BYTES_MAX:,} are read")
-        return read_all(descriptor, size)
-    except OSError as problem:
-        raise storage_failed("cannot read", path, problem) from problem
-    finally:
-        os.close(descriptor)
-
-
-def map_regular(path: bytes) -> memoryview:
-    """Map a regular file into memory, which is faster than reading it. Links are not followed."""
-    import mmap
-
-    descriptor, size = _open_regular(path)
-    try:
-        return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if size else b"")
-    except ValueError:
-        # It was truncated just now.
-        return memoryview(b"")
-    except OSError as problem:
-        raise storage_failed("cannot map", path, problem) from problem
-    finally:
-        os.close(descriptor)
-
-
-def _open_regular(path: bytes) -> tuple[int, int]:
-    """Open a regular file; return its descriptor and its size."""
     try:
         descriptor = os.open(path, READ_FLAGS)
     except OSError as problem:
@@ -138,14 +109,16 @@ def _open_regular(path: bytes) -> tuple[int, int]:
             raise NotRegular("is not a regular file") from problem
         raise storage_failed("cannot open", path, problem) from problem
     try:
-        status = os.fstat(descriptor)
-    except OSError as problem:
+        with StorageErrors("cannot read", path):
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise NotRegular("is not a regular file")
+            size = status.st_size
+            if size > FILE_BYTES_MAX:
+                raise StorageFailed(f"{shown(path)} has {size:,} bytes; files of up to {FILE_BYTES_MAX:,} are read")
+            return read_all(descriptor, size)
+    finally:
         os.close(descriptor)
-        raise storage_failed("cannot read", path, problem) from problem
-    if not stat.S_ISREG(status.st_mode):
-        os.close(descriptor)
-        raise NotRegular("is not a regular file")
-    return descriptor, status.st_size
 
 
 def read_all(descriptor: int, expected_bytes: int) -> bytes:

@@ -30,18 +30,13 @@ class ManifestEntry(Record):
     file: str
 
     @property
-    def sort_key(self) -> bytes:
-        """Entries are ordered by the UTF-8 bytes of their ids."""
-        return self.id.encode()
-
-    @property
     def digest(self) -> bytes:
         """The hash of the document's content."""
         return bytes.fromhex(self.version.removeprefix(HASH_PREFIX))
 
 
 class Manifest(Record):
-    """The manifest of a cache; its entries are ordered by id.
+    """The manifest of a cache; its entries are ordered by the UTF-8 bytes of their ids.
 
     `build_options` has the options that chose the documents, or None for those of the first version. Readers do not
     check anything against it.
@@ -82,13 +77,6 @@ class Manifest(Record):
                 yield f"lists the id {name} {count} times"
 
 
-def make_manifest(
-    entries: Iterable[ManifestEntry], created_at: str, build_options: Mapping[str, Encodable] | None = None
-) -> Manifest:
-    by_id = tuple(entries)
-    return Manifest(cache_version_of(by_id), BUILD_CONFIG, created_at, len(by_id), by_id, build_options)
-
-
 def cache_version_of(entries: Iterable[ManifestEntry]) -> str:
     """The hash of the build configuration and every id:version, in order."""
     digest = hashlib.sha256(encode(BUILD_CONFIG).encode())
@@ -108,8 +96,9 @@ def decode_manifest(raw: bytes) -> Manifest:
     created_at = str(members["created_at"])
     if not is_rfc_3339(created_at):
         raise Malformed("the manifest has a created_at that is not an RFC 3339 time")
-    entries = [ManifestEntry(**_strings(fields(item, _ENTRY_FIELDS, "a manifest entry"))) for item in documents]
-    entries.sort(key=lambda entry: entry.sort_key)
+    checked = [fields(item, _ENTRY_FIELDS, "a manifest entry") for item in documents]
+    entries = [ManifestEntry(*(str(entry[name]) for name in _ENTRY_FIELDS)) for entry in checked]
+    entries.sort(key=lambda entry: entry.id.encode())
     known_config = {name: config[name] for name in BUILD_CONFIG}
     options = members.get("build_options")
     return Manifest(
@@ -127,10 +116,6 @@ def decode_index(raw: bytes) -> dict[str, str]:
     if not isinstance(index, dict) or not all(isinstance(file, str) for file in index.values()):
         raise Malformed("is not an object of strings")
     return index
-
-
-def _strings(members: Mapping[str, object]) -> dict[str, str]:
-    return {name: str(members[name]) for name in _ENTRY_FIELDS}
 
 
 def is_rfc_3339(text: str) -> bool:

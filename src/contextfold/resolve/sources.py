@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from collections.abc import Iterator
 
 from contextfold.cache_errors import SourceInvalid
 from contextfold.common.record import Record
@@ -70,25 +69,18 @@ class Survey(Record):
 def survey(sources: bytes, rules: DocumentRules, *, cache: bytes) -> Survey:
     """List every document below the folder. Files of the cache itself are skipped."""
     walk = _SourceWalk(sources, rules, cache)
-    by_id = sorted(walk.documents(), key=lambda source: (source.id.encode(), source.source.encode()))
-    for earlier, later in pairwise(by_id):
-        if earlier.id == later.id:
-            if rules.is_lenient:
-                return Survey(_first_of_each_id(by_id, walk.left_out), walk.left_out)
-            raise SourceInvalid(
-                f"{shown(earlier.path)} and {shown(later.path)} both become the document {later.id}; rename one of them"
-            )
-    return Survey(by_id, walk.left_out)
-
-
-def _first_of_each_id(by_id: Iterable[Source], left_out: Counter[str]) -> list[Source]:
     distinct: list[Source] = []
-    for source in by_id:
-        if distinct and distinct[-1].id == source.id:
-            left_out[kinds.SAME_ID] += 1
-        else:
+    for source in sorted(walk.documents(), key=lambda source: (source.id.encode(), source.source.encode())):
+        if not distinct or distinct[-1].id != source.id:
             distinct.append(source)
-    return distinct
+        elif rules.is_lenient:
+            walk.left_out[kinds.SAME_ID] += 1
+        else:
+            raise SourceInvalid(
+                f"{shown(distinct[-1].path)} and {shown(source.path)} both become the document {source.id}; "
+                "rename one of them"
+            )
+    return Survey(distinct, walk.left_out)
 
 
 class _Folder(Record):

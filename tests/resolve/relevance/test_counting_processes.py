@@ -14,7 +14,7 @@ import pytest
 
 import contextfold
 from contextfold.errors import StorageFailed
-from contextfold.resolve.processes.child_processes import FAILED, ChildProcesses
+from contextfold.resolve.processes import FAILED, ChildProcesses
 from contextfold.resolve.relevance.index import counting_processes, index_writer
 from contextfold.resolve.relevance.index.index_runs import RUN_PREFIX
 from tests.resolve.relevance.indexing import random_documents, write_index

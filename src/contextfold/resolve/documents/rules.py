@@ -46,7 +46,6 @@ class DocumentRules(Record):
 
 
 PLAIN_MARKDOWN = DocumentRules()
-EVERY_TEXT = DocumentRules(ALL_TEXT, gitignore=True)
 
 
 def make_rules(

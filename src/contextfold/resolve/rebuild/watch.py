@@ -47,7 +47,7 @@ class Watch:
             is_settled = now == before
             before = now
             # A cache that could not be built is no change: the next attempt would fail, too.
-            is_there = self._is_cache_there()
+            is_there = os.path.lexists(os.path.join(self._request.target, MANIFEST_FILE.encode()))
             is_removed = not is_there and (is_removed or was_there)
             was_there = is_there
             if now == self._seen and not is_removed:
@@ -58,9 +58,6 @@ class Watch:
                 restless, is_removed = 0, False
                 self._seen = now
                 yield
-
-    def _is_cache_there(self) -> bool:
-        return os.path.lexists(os.path.join(self._request.target, MANIFEST_FILE.encode()))
 
     def _look(self) -> list[Source] | str:
         """The documents, or the reason why they cannot be listed. Both are compared with the next poll."""

@@ -15,7 +15,7 @@ import os
 from contextlib import suppress
 
 from contextfold.errors import StorageFailed
-from contextfold.resolve.processes.child_processes import FAILED, SUCCEEDED, ChildProcesses
+from contextfold.resolve.processes import FAILED, SUCCEEDED, ChildProcesses
 from contextfold.resolve.relevance.document_terms import TermCollector
 from contextfold.resolve.relevance.index.index_runs import new_file, write_run
 from contextfold.resolve.relevance.term_keys import DocumentRow, SectionRow

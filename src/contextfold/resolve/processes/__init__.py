@@ -1,1 +1,0 @@
-"""Work of commands that uses all processors."""
