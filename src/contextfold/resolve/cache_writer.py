@@ -13,7 +13,15 @@ from contextfold.errors import StorageFailed
 from contextfold.resolve import pack as packs
 from contextfold.resolve.cache import CacheFolder, Fault, Progress
 from contextfold.resolve.document import Document
-from contextfold.resolve.files import CTIME_SHOWS_CHANGES, StorageErrors, fingerprints, make_durable, shown, write_new
+from contextfold.resolve.files import (
+    CTIME_SHOWS_CHANGES,
+    Opened,
+    StorageErrors,
+    fingerprints,
+    make_durable,
+    shown,
+    write_new,
+)
 from contextfold.resolve.layout import DOCUMENTS_FOLDER, FRAME, INDEX_FILE, MANIFEST_FILE, PACK_FOLDER
 from contextfold.resolve.manifest import BUILD_CONFIG, FileNames, Manifest, ManifestEntry, cache_version_of
 from contextfold.resolve.processes import keeps_exit_statuses, processors
@@ -181,15 +189,11 @@ class CacheWriter:
         derived = [packs.POSTINGS_FILE, packs.TABLE_FILE, *RELEVANCE_FILES, HEAD_FILE]
         files = [*self._written_files, *derived, MANIFEST_FILE, INDEX_FILE]
         make_durable(self._prefix, [*files, PACK_FOLDER, DOCUMENTS_FOLDER])
-        pack_folder = os.open(self._path(PACK_FOLDER), os.O_RDONLY)
-        try:
-            with signals.delayed():
-                staging.commit()
-                if self._to_link:
-                    self._prefix = os.path.join(staging.target, b"")
-                    self._record_files_again(manifest, pack_folder)
-        finally:
-            os.close(pack_folder)
+        with Opened(self._path(PACK_FOLDER), os.O_RDONLY) as pack_folder, signals.delayed():
+            staging.commit()
+            if self._to_link:
+                self._prefix = os.path.join(staging.target, b"")
+                self._record_files_again(manifest, pack_folder)
 
     def _link_documents(self) -> None:
         """Link the files of unchanged documents; write a file that cannot be linked."""

@@ -17,7 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Iterable, Sequence
-    from types import TracebackType
 
 # O_NONBLOCK: opening a pipe must not wait for a writer.
 READ_FLAGS = (
@@ -91,34 +90,42 @@ class StorageErrors:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, problem: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, problem: BaseException | None, _trace: object) -> None:
         if isinstance(problem, OSError):
             raise storage_failed(self._doing, self._path, problem) from problem
+
+
+class Opened:
+    """The descriptor of a file, which is closed at the end of the `with` block."""
+
+    def __init__(self, path: bytes, flags: int, *, folder: int | None = None) -> None:
+        self._descriptor = os.open(path, flags, 0o666, dir_fd=folder)
+
+    def __enter__(self) -> int:
+        return self._descriptor
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
 
 
 def read_regular(path: bytes) -> bytes:
     """Read a regular file. Links are not followed. Raises FileAbsent or NotRegular if there is none."""
     try:
-        descriptor = os.open(path, READ_FLAGS)
+        opened = Opened(path, READ_FLAGS)
     except OSError as problem:
         if problem.errno in _NOT_THERE:
             raise FileAbsent("is missing") from problem
         if problem.errno in _NOT_A_FILE:
             raise NotRegular("is not a regular file") from problem
         raise storage_failed("cannot open", path, problem) from problem
-    try:
-        with StorageErrors("cannot read", path):
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise NotRegular("is not a regular file")
-            size = status.st_size
-            if size > FILE_BYTES_MAX:
-                raise StorageFailed(f"{shown(path)} has {size:,} bytes; files of up to {FILE_BYTES_MAX:,} are read")
-            return read_all(descriptor, size)
-    finally:
-        os.close(descriptor)
+    with StorageErrors("cannot read", path), opened as descriptor:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise NotRegular("is not a regular file")
+        size = status.st_size
+        if size > FILE_BYTES_MAX:
+            raise StorageFailed(f"{shown(path)} has {size:,} bytes; files of up to {FILE_BYTES_MAX:,} are read")
+        return read_all(descriptor, size)
 
 
 def read_all(descriptor: int, expected_bytes: int) -> bytes:
@@ -135,12 +142,9 @@ def read_all(descriptor: int, expected_bytes: int) -> bytes:
 def read_part(path: bytes, offset: int, length: int) -> bytes:
     """Read up to `length` bytes at an offset; empty if the file cannot be read."""
     try:
-        descriptor = os.open(path, READ_FLAGS)
-        try:
+        with Opened(path, READ_FLAGS) as descriptor:
             os.lseek(descriptor, offset, os.SEEK_SET)
             return os.read(descriptor, length)
-        finally:
-            os.close(descriptor)
     except OSError:
         return b""
 
@@ -201,16 +205,12 @@ def write_new(path: bytes, content: bytes, *, folder: int | None = None, synced:
 
     A power cut may lose a file that is not `synced` until `make_durable` has returned.
     """
-    with StorageErrors("cannot write", path):
-        descriptor = os.open(path, _CREATE_FLAGS, 0o666, dir_fd=folder)
-        try:
-            rest = memoryview(content)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
-            if synced:
-                os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    with StorageErrors("cannot write", path), Opened(path, _CREATE_FLAGS, folder=folder) as descriptor:
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        if synced:
+            os.fsync(descriptor)
 
 
 def make_durable(folder: bytes, files: Sequence[str]) -> None:
@@ -227,11 +227,8 @@ def make_durable(folder: bytes, files: Sequence[str]) -> None:
 def sync(path: bytes) -> None:
     """Sync a file's content, or a folder's entries, to the disk."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
+        with Opened(path, os.O_RDONLY) as descriptor:
             os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
     except OSError as problem:
         # Some systems cannot sync folders.
         if problem.errno not in (errno.EINVAL, errno.EBADF, errno.ENOTSUP):
@@ -243,10 +240,7 @@ def _sync_file_system(folder: bytes) -> bool:
     try:
         import ctypes
 
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
+        with Opened(folder, os.O_RDONLY) as descriptor:
             return bool(ctypes.CDLL(None).syncfs(descriptor) == 0)
-        finally:
-            os.close(descriptor)
     except (ImportError, OSError, AttributeError):
         return False

@@ -63,31 +63,21 @@ TERM_SEPARATOR = b"\n"
 ReadPart = Callable[[int, int], bytes]
 
 
-class Blocks:
+class Blocks(Record):
     """The blocks of a file of postings, in columns: a resolve needs few of many.
 
     `first_terms` has the first term of each block.
     """
 
-    def __init__(
-        self,
-        offsets: bytes | memoryview = b"",
-        lengths: bytes | memoryview = b"",
-        digests: bytes | memoryview = b"",
-        first_terms: bytes = b"",
-    ) -> None:
-        self.offsets = _integers("Q", offsets)
-        self.lengths = _integers("Q", lengths)
-        self.digests = bytearray(digests)
-        self.first_terms = first_terms.split(TERM_SEPARATOR) if self.offsets else []
-
-    def __len__(self) -> int:
-        return len(self.offsets)
+    offsets: array[int]
+    lengths: array[int]
+    digests: bytearray
+    first_terms: list[bytes]
 
     def append(self, first_term: bytes, length: int, digest: bytes) -> None:
         self.offsets.append(self.offsets[-1] + self.lengths[-1] if self.offsets else 0)
         self.lengths.append(length)
-        self.digests += digest
+        self.digests.extend(digest)
         self.first_terms.append(first_term)
 
     def digest(self, at: int) -> bytes:
@@ -113,7 +103,7 @@ class PackBuilder:
     def __init__(self) -> None:
         self._tokens: array[int] = array("Q")
         self._total_words: array[int] = array("Q")
-        self._blocks = Blocks()
+        self._blocks = Blocks(array("Q"), array("Q"), bytearray(), [])
         self._segments: list[Segment] = []
         self._first_document = 0
         self._begin_segment()
@@ -156,7 +146,7 @@ class PackBuilder:
         segment, documents = pack.segments[number], pack.documents_of(number)
         block_numbers = range(segment.first_block, segment.end_block)
         blocks = [pack.blocks.read(at, read_part) for at in block_numbers]
-        first_block = len(self._blocks)
+        first_block = len(self._blocks.offsets)
         for at, block in zip(block_numbers, blocks, strict=True):
             self._blocks.append(pack.blocks.first_terms[at], len(block), pack.blocks.digest(at))
         self._tokens.extend(pack.tokens[documents.start : documents.stop])
@@ -176,7 +166,7 @@ class PackBuilder:
         """End the current segment, if it has documents, and yield its blocks."""
         if self.is_between_segments and self._segments:
             return
-        first_block = len(self._blocks)
+        first_block = len(self._blocks.offsets)
         terms: list[bytes] = []
         runs: list[bytes] = []
         size = 0
@@ -193,7 +183,7 @@ class PackBuilder:
         self._begin_segment()
 
     def _end_segment(self, first_block: int) -> None:
-        self._segments.append(Segment(self._first_document, first_block, len(self._blocks)))
+        self._segments.append(Segment(self._first_document, first_block, len(self._blocks.offsets)))
         self._first_document = self.document_count
 
     def _block(self, terms: list[bytes], runs: list[bytes]) -> bytes:
@@ -296,8 +286,8 @@ class Pack(Record):
             and len(self.fingerprints) // FINGERPRINT_FIELDS == count
             and len(self.versions) == count * DIGEST_BYTES
             and len(self.frame) == len(FRAME) * FINGERPRINT_FIELDS
-            and len(self.blocks) == len(self.blocks.first_terms) == len(self.blocks.lengths)
-            and len(self.blocks.digests) == len(self.blocks) * BLOCK_DIGEST_BYTES
+            and len(self.blocks.offsets) == len(self.blocks.first_terms) == len(self.blocks.lengths)
+            and len(self.blocks.digests) == len(self.blocks.offsets) * BLOCK_DIGEST_BYTES
         )
 
     def entry(self, number: int) -> ManifestEntry:
@@ -412,6 +402,11 @@ def _decode_body(body: memoryview) -> Pack:
         joined_ids=bytes(ids) if files else b"",
         versions=bytes(versions),
         segments=[Segment(*segment) for segment in head["segments"]],
-        blocks=Blocks(offsets, lengths, digests, bytes(first_terms)),
+        blocks=Blocks(
+            _integers("Q", offsets),
+            _integers("Q", lengths),
+            bytearray(digests),
+            bytes(first_terms).split(TERM_SEPARATOR) if offsets else [],
+        ),
         segmentation=head.get("segmentation", 1),
     )

@@ -13,7 +13,6 @@ import hashlib
 import os
 import shutil
 import sys
-from types import TracebackType
 
 from contextfold.cache_errors import CacheExists
 from contextfold.common import signals
@@ -63,9 +62,7 @@ class Staging:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._leave()
 
     def _take(self) -> None:

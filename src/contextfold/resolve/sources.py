@@ -25,6 +25,7 @@ from contextfold.resolve.files import (
     STAGING_SUFFIX,
     FileAbsent,
     NotRegular,
+    Opened,
     StorageErrors,
     read_all,
     read_regular,
@@ -272,14 +273,10 @@ def _state(status: os.stat_result) -> State:
 
 def read_source(source: Source) -> bytes:
     """Read a document's file; raise an error if it has changed since the survey."""
-    with StorageErrors("cannot read", source.path):
-        descriptor = os.open(source.path, _READ_FLAGS)
-        try:
-            before = _state(os.fstat(descriptor))
-            raw = read_all(descriptor, source.state[0])
-            after = _state(os.fstat(descriptor))
-        finally:
-            os.close(descriptor)
+    with StorageErrors("cannot read", source.path), Opened(source.path, _READ_FLAGS) as descriptor:
+        before = _state(os.fstat(descriptor))
+        raw = read_all(descriptor, source.state[0])
+        after = _state(os.fstat(descriptor))
     if not source.state == before == after:
         raise changed_while_read(source.path)
     if len(raw) != source.state[0]:
