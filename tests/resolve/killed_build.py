@@ -8,7 +8,7 @@ import signal
 import sys
 
 from contextfold.cli.main import run
-from contextfold.resolve import replace
+from contextfold.resolve.rebuild import replace
 
 STEPS = {
     "open",

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from contextfold import open_cache
-from contextfold.resolve import files, replace
+from contextfold.resolve import files
+from contextfold.resolve.rebuild import replace
 from tests.support.clauses import covers
 from tests.support.machine import ROOT, Call, as_nobody, context, file_version, ids, leftover_files, write_files
 

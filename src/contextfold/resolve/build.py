@@ -23,7 +23,7 @@ from contextfold.resolve.documents.conversion import NotText, is_converted, text
 from contextfold.resolve.documents.rules import ALL_TEXT, DocumentRules, check_pattern, make_rules
 from contextfold.resolve.files import shown, silent
 from contextfold.resolve.rebuild.previous import PreviousCache, previous_cache
-from contextfold.resolve.replace import Staging
+from contextfold.resolve.rebuild.replace import Staging
 from contextfold.resolve.sources import DEFAULT_CACHE_NAME, Source, check_unchanged, read_source, survey
 
 Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]

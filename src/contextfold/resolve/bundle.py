@@ -28,7 +28,7 @@ from contextfold.resolve.cache_writer import CacheWriter
 from contextfold.resolve.document import Document, decode_document, document_id
 from contextfold.resolve.documents.rules import rules_in
 from contextfold.resolve.files import StorageErrors, shown, silent, sync
-from contextfold.resolve.replace import Staging
+from contextfold.resolve.rebuild.replace import Staging
 from contextfold.resolve.service import Cache, Path
 
 TYPE_CHECKING = False

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 
 from contextfold.cache_errors import CacheInvalid
 from contextfold.common.canonical import Malformed, decode
-from contextfold.common.record import Record
 from contextfold.common.text import count_terms
 from contextfold.common.token_counter import tokens_of
 from contextfold.errors import ContextError, StorageFailed
@@ -37,11 +37,13 @@ from contextfold.resolve.selection import Measures
 Progress = Callable[[int, int], None]
 
 
-class Fault(Record):
+class Fault(CacheInvalid):
     """One problem that makes a cache invalid. `file` is relative to the cache."""
 
-    file: str
-    problem: str
+    def __init__(self, reason: str, file: str, problem: str) -> None:
+        super().__init__(reason)
+        self.file = file
+        self.problem = problem
 
 
 class CacheFolder:
@@ -95,9 +97,10 @@ class CacheFolder:
 
     def faults(self, *, trusting_pack: bool, progress: Progress = silent) -> tuple[Manifest | None, list[Fault]]:
         """Every fault, and the manifest if it could be read."""
-        manifest = self.manifest_or_fault()
-        if isinstance(manifest, Fault):
-            return None, [manifest]
+        try:
+            manifest = self.manifest()
+        except Fault as fault:
+            return None, [fault]
         pack = self.pack() if trusting_pack else None
         trusted = pack if pack and pack.describes(manifest.entries) else None
         found = self._examine(manifest, trusted, progress)
@@ -107,22 +110,16 @@ class CacheFolder:
         """The version of the cache, after every file was checked. Raises CacheInvalid at the first fault."""
         manifest, faults = self.faults(trusting_pack=True)
         if faults:
-            raise self.invalid(faults[0])
+            raise faults[0]
         assert manifest is not None
         return manifest.cache_version
 
     def manifest(self) -> Manifest:
         """The manifest, whose fields may contradict each other. Raises CacheInvalid if it cannot be read."""
-        manifest = self.manifest_or_fault()
-        if isinstance(manifest, Fault):
-            raise self.invalid(manifest)
-        return manifest
-
-    def manifest_or_fault(self) -> Manifest | Fault:
         try:
             return decode_manifest(self._read(MANIFEST_FILE))
         except Malformed as problem:
-            return Fault(MANIFEST_FILE, str(problem))
+            raise self.fault(MANIFEST_FILE, str(problem)) from None
 
     def documents(
         self, manifest: Manifest, pack: Pack | None = None, *, progress: Progress = silent
@@ -136,61 +133,62 @@ class CacheFolder:
             raise Malformed("the packed index is of another cache")
         for found in self._examine(manifest, pack, progress):
             if isinstance(found, Fault):
-                raise self.invalid(found)
+                raise found
             yield found
 
     def _examine(self, manifest: Manifest, pack: Pack | None, progress: Progress) -> Iterator[Document | Fault]:
         """Yield each fault and each document that was read. The faults of the manifest and the index come first."""
         for contradiction in manifest.contradictions():
-            yield Fault(MANIFEST_FILE, contradiction)
+            yield self.fault(MANIFEST_FILE, contradiction)
         yield from self._index_faults(manifest)
         if not self.documents_are_in_a_folder():
-            yield Fault(DOCUMENTS_FOLDER, "is not a folder")
+            yield self.fault(DOCUMENTS_FOLDER, "is not a folder")
             return
         total = len(manifest.entries)
         for number in range(total) if pack is None else self.changed_documents(pack):
             progress(number, total)
-            yield self.document_or_fault(manifest.entries[number])
+            try:
+                document = self.document(manifest.entries[number])
+            except Fault as fault:
+                yield fault
+            else:
+                yield document
         progress(total, total)
         for file in self._strangers({os.path.normpath(entry.file).encode() for entry in manifest.entries}):
-            yield Fault(shown(file), "is named by no entry of the manifest")
+            yield self.fault(shown(file), "is named by no entry of the manifest")
 
     def _index_faults(self, manifest: Manifest) -> Iterator[Fault]:
         try:
             index = decode_index(self._read(INDEX_FILE))
         except Malformed as problem:
-            yield Fault(INDEX_FILE, str(problem))
+            yield self.fault(INDEX_FILE, str(problem))
             return
         for entry in manifest.entries:
             if index.get(entry.id) != entry.file:
-                yield Fault(INDEX_FILE, f"says something else than the manifest of {entry.id}")
+                yield self.fault(INDEX_FILE, f"says something else than the manifest of {entry.id}")
         for name in sorted(index.keys() - {entry.id for entry in manifest.entries}):
-            yield Fault(INDEX_FILE, f"lists {name}, which the manifest does not")
+            yield self.fault(INDEX_FILE, f"lists {name}, which the manifest does not")
 
-    def invalid(self, fault: Fault) -> CacheInvalid:
-        return CacheInvalid(
-            f"{shown(self._prefix)}{fault.file}: {fault.problem}; `context verify` lists every fault, "
-            f"and {rebuild_command(self.path)} makes the cache anew"
-        )
+    def fault(self, file: str, problem: str) -> Fault:
+        advice = f"`context verify` lists every fault, and {self._rebuild_command} makes the cache anew"
+        return Fault(f"{shown(self._prefix)}{file}: {problem}; {advice}", file, problem)
 
-    def read_document(self, entry: ManifestEntry) -> Document:
-        """Read a document. It is checked again, because it may have changed since the first check."""
-        document = self.document_or_fault(entry)
-        if isinstance(document, Fault):
-            raise self.invalid(document)
-        return document
+    @cached_property
+    def _rebuild_command(self) -> str:
+        return rebuild_command(self.path)
 
-    def document_or_fault(self, entry: ManifestEntry) -> Document | Fault:
+    def document(self, entry: ManifestEntry) -> Document:
+        """Read and check a document. Raises CacheInvalid if it is not what the manifest says."""
         if not self._stays_inside(entry.file):
-            return Fault(MANIFEST_FILE, f"the file of {entry.id} leaves the cache: {entry.file}")
+            raise self.fault(MANIFEST_FILE, f"the file of {entry.id} leaves the cache: {entry.file}")
         try:
             document = decode_document(self._read(entry.file))
         except Malformed as problem:
-            return Fault(entry.file, str(problem))
+            raise self.fault(entry.file, str(problem)) from None
         if document.id != entry.id:
-            return Fault(entry.file, f"has another id than the manifest says, which is {entry.id}")
+            raise self.fault(entry.file, f"has another id than the manifest says, which is {entry.id}")
         if document.version != entry.version:
-            return Fault(entry.file, "has another version than the manifest says")
+            raise self.fault(entry.file, "has another version than the manifest says")
         return document
 
     def _read(self, file: str) -> bytes:

@@ -26,9 +26,9 @@ from contextfold.resolve.layout import DOCUMENTS_FOLDER, FRAME, INDEX_FILE, MANI
 from contextfold.resolve.manifest import BUILD_CONFIG, FileNames, Manifest, ManifestEntry, cache_version_of
 from contextfold.resolve.processes import keeps_exit_statuses, processors
 from contextfold.resolve.rebuild.previous import SOURCES_FILE, PreviousCache, SourceRecords
+from contextfold.resolve.rebuild.replace import Staging
 from contextfold.resolve.relevance.index.index_head import HEAD_FILE, RELEVANCE_FILES
 from contextfold.resolve.relevance.index.index_writer import IndexWriter
-from contextfold.resolve.replace import Staging
 
 # A build waits at most three seconds for the file system's clock: the coarsest timestamps have steps of two seconds.
 CLOCK_TICK_S = 0.002
@@ -156,10 +156,12 @@ class CacheWriter:
         """Read a document from its new file, or from the file in the previous cache that is to be linked."""
         is_linked = entry.file in self._to_link
         folder = self._previous.folder if self._previous and is_linked else CacheFolder(self._prefix)
-        document = folder.document_or_fault(entry)
-        if isinstance(document, Fault):
-            raise StorageFailed(f"{shown(folder.path)} changed while the cache was built; run the build again")
-        return document
+        try:
+            return folder.document(entry)
+        except Fault:
+            raise StorageFailed(
+                f"{shown(folder.path)} changed while the cache was built; run the build again"
+            ) from None
 
     def write_manifest(self, created_at: str | None) -> Manifest:
         created_at = created_at or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -171,7 +171,8 @@ class Cache:
             measures, chosen = self._folder.check(question.distinct_terms, question.budget)
             documents = []
             for number, entry in chosen.items():
-                document = self._folder.read_document(entry)
+                # It is checked again, because it may have changed since the first check.
+                document = self._folder.document(entry)
                 why = Why(question.terms, measures.term_matches.get(number, 0), measures.total_words[number])
                 content, score = document.content.decode(), measures.score(number)
                 documents.append(
@@ -255,7 +256,7 @@ class Cache:
         def answer() -> Inspection:
             manifest, faults = self._folder.faults(trusting_pack=True)
             if manifest is None:
-                raise self._folder.invalid(faults[0])
+                raise faults[0]
             total_bytes = self._folder.size_of(manifest.entries)
             return Inspection(manifest.cache_version, manifest.document_count, total_bytes, not faults)
 
@@ -282,9 +283,7 @@ class Cache:
             packed = pack is not None and self._folder.is_as_built(pack)
             if manifest is None:
                 return Verification("", 0, tuple(faults), packed)
-            from contextfold.resolve.cache import Fault
-
-            faults += (Fault(*found) for found in self._relevance_files().faults(manifest.cache_version))
+            faults += (self._folder.fault(*found) for found in self._relevance_files().faults(manifest.cache_version))
             return Verification(manifest.cache_version, manifest.document_count, tuple(faults), packed)
 
         return of_same_caches([self], answer)

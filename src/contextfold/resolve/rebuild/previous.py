@@ -13,7 +13,7 @@ from functools import cached_property
 from contextfold.common.canonical import Malformed, decode, encode, fields
 from contextfold.common.record import Record
 from contextfold.errors import ContextError
-from contextfold.resolve.cache import CacheFolder, Fault
+from contextfold.resolve.cache import CacheFolder
 from contextfold.resolve.documents.conversion import CONVERSION_VERSION
 from contextfold.resolve.documents.rules import DocumentRules, rules_in
 from contextfold.resolve.files import FileAbsent, few_fingerprints, fingerprints, is_folder, read_regular
@@ -77,10 +77,9 @@ class PreviousCache:
         if entry is None or self._sources is None or self._sources.converted.get(name) != raw_version:
             return None
         try:
-            document = self.folder.document_or_fault(entry)
+            return self.folder.document(entry).content
         except ContextError:
             return None
-        return None if isinstance(document, Fault) else document.content
 
     def has_file(self, entry: ManifestEntry, source: str) -> bool:
         """Whether it has the same document in an unchanged file of the same name."""
