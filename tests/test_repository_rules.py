@@ -94,6 +94,7 @@ def test_the_unicode_tables_are_what_the_tool_writes(tmp_path: Path) -> None:
         sys.executable,
         ROOT / "tools" / "unicode17.py",
         GOLDEN / "lowercase-unicode17.tsv",
+        ROOT / "tools" / "words-unicode17.tsv",
         tmp_path / "written.py",
     ]
     subprocess.run(argv, check=True)

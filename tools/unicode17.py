@@ -1,23 +1,18 @@
-"""Write a module of Unicode 17 data from its table: the lowercase mapping, or the characters of words.
+"""Write the module of Unicode 17 data from two tables: the lowercase mapping, and the characters of words.
 
-python tools/unicode17.py tests/golden/lowercase-unicode17.tsv src/contextfold/common/unicode17.py
-python tools/unicode17.py tools/words-unicode17.tsv src/contextfold/common/relevance/word_characters.py
+python tools/unicode17.py tests/golden/lowercase-unicode17.tsv tools/words-unicode17.tsv \\
+    src/contextfold/common/unicode17.py
 """
 
 import sys
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
-HEADER = '''"""Unicode 17's lowercase as data: ranges of code points, no behaviour.
+HEADER = '''"""Unicode 17's lowercase and characters of words as data, no behaviour.
 
-Written by tools/unicode17.py; edit that, not this.
-"""
-
-'''
-
-WORDS_HEADER = '''"""The characters of words beyond ASCII, by Unicode 17: ranges of code points, no behaviour.
-
-Written by tools/unicode17.py; edit that, not this.
+Written by tools/unicode17.py; edit that, not this. A set of code points is a text of its ranges, which `text.ranges`
+reads: for each, the distance from the end of the one before, and after a plus sign by how much it is longer than 1.
 """
 
 '''
@@ -47,38 +42,36 @@ def strides(deltas: dict[int, int]) -> list[tuple[int, int, int, int]]:
     return rows
 
 
-def literal(name: str, comment: str, width: int, rows: Iterable[tuple[int, ...]]) -> str:
-    lines, line = [], "   "
-    for row in rows:
-        item = f" ({', '.join(map(str, row))}),"
-        if len(line) + len(item) > 118:
-            lines.append(line)
-            line = "   "
-        line += item
-    kind = ", ".join(["int"] * width)
-    return "\n".join([f"# {comment}", f"{name}: tuple[tuple[{kind}], ...] = (", *lines, line, ")", ""])
+def rows_literal(name: str, comment: str, rows: Iterable[tuple[int, ...]]) -> str:
+    lines = textwrap.wrap(" ".join(f"({',_'.join(map(str, row))})," for row in rows), 114)
+    body = "\n".join("    " + line.replace("_", " ") for line in lines)
+    return f"# {comment}\n{name}: tuple[tuple[int, int, int, int], ...] = (\n{body}\n)\n"
 
 
-def words_module(lines: Iterable[str]) -> str:
-    rows: dict[str, list[tuple[int, ...]]] = {"W": [], "J": []}
+def ranges_literal(name: str, comment: str, found: Iterable[tuple[int, int]]) -> str:
+    written, end = [], 0
+    for first, last in found:
+        written.append(f"{first - end}+{last - first}" if last > first else str(first - end))
+        end = last
+    lines = textwrap.wrap(" ".join(written), 113)
+    body = "\n".join(f'    "{line} "' for line in lines)
+    return f"# {comment}\n{name} = (\n{body}\n)\n"
+
+
+def words_literals(lines: Iterable[str]) -> list[str]:
+    found: dict[str, list[tuple[int, int]]] = {"W": [], "J": []}
     for line in lines:
         kind, first, last = line.split("\t")
-        rows[kind].append((int(first, 16), int(last, 16)))
-    return WORDS_HEADER + "\n".join(
-        [
-            literal("WORD", "Letters, marks, numbers and connectors, without the next table", 2, rows["W"]),
-            literal("CJK", "Han, Kana, Bopomofo and Hangul, which are written without spaces", 2, rows["J"]),
-        ]
-    )
+        found[kind].append((int(first, 16), int(last, 16)))
+    return [
+        ranges_literal(
+            "WORD", "Letters, marks, numbers and connectors beyond ASCII, without the next table", found["W"]
+        ),
+        ranges_literal("CJK", "Han, Kana, Bopomofo and Hangul, which are written without spaces", found["J"]),
+    ]
 
 
-def main() -> None:
-    lines = Path(sys.argv[1]).read_text(encoding="utf-8").splitlines()
-    text = words_module(lines) if lines[0].startswith("W") else lowercase_module(lines)
-    Path(sys.argv[2]).write_text(text, encoding="utf-8")
-
-
-def lowercase_module(lines: Iterable[str]) -> str:
+def lowercase_literals(lines: Iterable[str]) -> list[str]:
     lower: dict[int, list[int]] = {}
     cased: set[int] = set()
     ignorable: set[int] = set()
@@ -92,15 +85,18 @@ def lowercase_module(lines: Iterable[str]) -> str:
             ignorable.add(int(fields[0], 16))
     single = {cp: to[0] - cp for cp, to in lower.items() if len(to) == 1}
     several = {chr(cp): "".join(map(chr, to)) for cp, to in lower.items() if len(to) > 1}
-    return HEADER + "\n".join(
-        [
-            literal("LOWER", "(first, last, step, delta): each moves by delta", 4, strides(single)),
-            "# The mappings to more than one code point.",
-            f"LOWER_SEVERAL: dict[str, str] = {several!a}\n",
-            literal("CASED", "Cased, as the final sigma rule asks", 2, ranges(cased)),
-            literal("CASE_IGNORABLE", "Case_Ignorable, likewise", 2, ranges(ignorable)),
-        ]
-    )
+    return [
+        rows_literal("LOWER", "(first, last, step, delta): each moves by delta", strides(single)),
+        f"# The mappings to more than one code point.\nLOWER_SEVERAL: dict[str, str] = {several!a}\n",
+        ranges_literal("CASED", "Cased, as the final sigma rule asks", ranges(cased)),
+        ranges_literal("CASE_IGNORABLE", "Case_Ignorable, likewise", ranges(ignorable)),
+    ]
+
+
+def main() -> None:
+    lowercase, words = (Path(name).read_text(encoding="utf-8").splitlines() for name in sys.argv[1:3])
+    literals = lowercase_literals(lowercase) + words_literals(words)
+    Path(sys.argv[3]).write_text(HEADER + "\n".join(literals), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -37,11 +37,21 @@ def _tables() -> _Tables:
     for first, last, step, delta in unicode17.LOWER:
         for code_point in range(first, last + 1, step):
             lower[chr(code_point)] = chr(code_point + delta)
-    return _Tables(lower, _expand(unicode17.CASED), _expand(unicode17.CASE_IGNORABLE))
+    return _Tables(lower, characters(unicode17.CASED), characters(unicode17.CASE_IGNORABLE))
 
 
-def _expand(ranges: tuple[tuple[int, int], ...]) -> frozenset[str]:
-    return frozenset(chr(code_point) for first, last in ranges for code_point in range(first, last + 1))
+def ranges(table: str) -> Iterator[tuple[int, int]]:
+    """The first and the last code point of each range in a table of `unicode17.py`."""
+    last = 0
+    for written in table.split():
+        distance, _, length = written.partition("+")
+        first = last + int(distance)
+        last = first + int(length or 0)
+        yield first, last
+
+
+def characters(table: str) -> frozenset[str]:
+    return frozenset(chr(code_point) for first, last in ranges(table) for code_point in range(first, last + 1))
 
 
 def lowercase(text: str) -> str:

@@ -19,94 +19,37 @@ LI_ENDINGS = frozenset("cdeghkmnrt")
 # R1 begins directly after these prefixes; otherwise the stems would be too short.
 _R1_PREFIXES = ("gener", "commun", "arsen", "past", "univers", "later", "emerg", "organ", "inter")
 
-_WHOLE_WORDS = {
-    "skis": "ski",
-    "skies": "sky",
-    "idly": "idl",
-    "gently": "gentl",
-    "ugly": "ugli",
-    "early": "earli",
-    "only": "onli",
-    "singly": "singl",
-    **{word: word for word in ("sky", "news", "howe", "atlas", "cosmos", "bias", "andes")},
-}
 _KEEP_ING = frozenset(("inn", "out", "cann", "herr", "earr", "even"))
 _KEEP_EED = frozenset(("proc", "exc", "succ"))
 
-_STEP_2 = {
-    "tional": "tion",
-    "enci": "ence",
-    "anci": "ance",
-    "abli": "able",
-    "entli": "ent",
-    "izer": "ize",
-    "ization": "ize",
-    "ational": "ate",
-    "ation": "ate",
-    "ator": "ate",
-    "alism": "al",
-    "aliti": "al",
-    "alli": "al",
-    "fulness": "ful",
-    "ousli": "ous",
-    "ousness": "ous",
-    "iveness": "ive",
-    "iviti": "ive",
-    "biliti": "ble",
-    "bli": "ble",
-    "ogist": "og",
-    "ogi": "og",
-    "fulli": "ful",
-    "lessli": "less",
-    "li": "",
-}
-_STEP_3 = {
-    "ational": "ate",
-    "tional": "tion",
-    "alize": "al",
-    "icate": "ic",
-    "iciti": "ic",
-    "ical": "ic",
-    "ful": "",
-    "ness": "",
-    "ative": "",
-}
-_STEP_4 = dict.fromkeys(
-    [
-        "al",
-        "ance",
-        "ence",
-        "er",
-        "ic",
-        "able",
-        "ible",
-        "ant",
-        "ement",
-        "ment",
-        "ent",
-        "ism",
-        "ate",
-        "iti",
-        "ous",
-        "ive",
-        "ize",
-        "ion",
-    ],
-    "",
-)
+
+def _pairs(text: str) -> dict[str, str]:
+    """Suffixes or words, each with its replacement."""
+    return dict([pair.split(":") for pair in text.split()])
 
 
-def _by_ending(suffixes: dict[str, str]) -> dict[str, list[tuple[int, str, str]]]:
+def _by_ending(text: str) -> dict[str, list[tuple[int, str, str]]]:
     """Group suffixes by their last letter, the longest first, so that a lookup compares few of them."""
     grouped: dict[str, list[tuple[int, str, str]]] = {}
+    suffixes = _pairs(text)
     for suffix in sorted(suffixes, key=len, reverse=True):
         grouped.setdefault(suffix[-1], []).append((len(suffix), suffix, suffixes[suffix]))
     return grouped
 
 
-_STEP_2_SUFFIXES = _by_ending(_STEP_2)
-_STEP_3_SUFFIXES = _by_ending(_STEP_3)
-_STEP_4_SUFFIXES = _by_ending(_STEP_4)
+_WHOLE_WORDS = _pairs(
+    "skis:ski skies:sky idly:idl gently:gentl ugly:ugli early:earli only:onli singly:singl "
+    "sky:sky news:news howe:howe atlas:atlas cosmos:cosmos bias:bias andes:andes"
+)
+_STEP_2_SUFFIXES = _by_ending(
+    "tional:tion enci:ence anci:ance abli:able entli:ent izer:ize ization:ize ational:ate ation:ate ator:ate "
+    "alism:al aliti:al alli:al fulness:ful ousli:ous ousness:ous iveness:ive iviti:ive biliti:ble bli:ble "
+    "ogist:og ogi:og fulli:ful lessli:less li:"
+)
+_STEP_3_SUFFIXES = _by_ending("ational:ate tional:tion alize:al icate:ic iciti:ic ical:ic ful: ness: ative:")
+_STEP_4_SUFFIXES = _by_ending(
+    "al: ance: ence: er: ic: able: ible: ant: ement: ment: ent: ism: ate: iti: ous: ive: ize: ion:"
+)
 
 
 def stem(word: str) -> str:
@@ -210,36 +153,28 @@ def _step_1c(word: str) -> str:
     return word
 
 
-def _step_2(word: str, r1: int) -> str:
-    for length, suffix, replacement in _STEP_2_SUFFIXES.get(word[-1:], ()):
+def _divided(word: str, suffixes: dict[str, list[tuple[int, str, str]]]) -> tuple[str, str, str]:
+    """A word without its longest suffix of a step, the suffix and its replacement; the word alone if it has none."""
+    for length, suffix, replacement in suffixes.get(word[-1:], ()):
         if word.endswith(suffix):
-            base = word[: len(word) - length]
-            if len(base) < r1:
-                return word
-            if suffix == "li" and base[-1:] not in LI_ENDINGS:
-                return word
-            if suffix == "ogi" and base[-1:] != "l":
-                return word
-            return base + replacement
-    return word
+            return word[:-length], suffix, replacement
+    return word, "", ""
+
+
+def _step_2(word: str, r1: int) -> str:
+    base, suffix, replacement = _divided(word, _STEP_2_SUFFIXES)
+    stays = (suffix == "li" and base[-1:] not in LI_ENDINGS) or (suffix == "ogi" and base[-1:] != "l")
+    return word if stays or len(base) < r1 else base + replacement
 
 
 def _step_3(word: str, r1: int, r2: int) -> str:
-    for length, suffix, replacement in _STEP_3_SUFFIXES.get(word[-1:], ()):
-        if word.endswith(suffix):
-            base = word[: len(word) - length]
-            return word if len(base) < (r2 if suffix == "ative" else r1) else base + replacement
-    return word
+    base, suffix, replacement = _divided(word, _STEP_3_SUFFIXES)
+    return word if len(base) < (r2 if suffix == "ative" else r1) else base + replacement
 
 
 def _step_4(word: str, r2: int) -> str:
-    for length, suffix, _ in _STEP_4_SUFFIXES.get(word[-1:], ()):
-        if word.endswith(suffix):
-            base = word[: len(word) - length]
-            if len(base) < r2 or (suffix == "ion" and base[-1:] not in ("s", "t")):
-                return word
-            return base
-    return word
+    base, suffix, _ = _divided(word, _STEP_4_SUFFIXES)
+    return word if len(base) < r2 or (suffix == "ion" and base[-1:] not in ("s", "t")) else base
 
 
 def _step_5(word: str, r1: int, r2: int) -> str:

@@ -19,70 +19,16 @@ LAST_CHARACTER = "\U0010ffff"
 WORD_MAX = 80
 
 STOP_WORDS = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "but",
-        "by",
-        "for",
-        "if",
-        "in",
-        "into",
-        "is",
-        "it",
-        "no",
-        "not",
-        "of",
-        "on",
-        "or",
-        "such",
-        "that",
-        "the",
-        "their",
-        "then",
-        "there",
-        "these",
-        "they",
-        "this",
-        "to",
-        "was",
-        "will",
-        "with",
-    ]
+    """
+    a an and are as at be but by for if in into is it no not of on or such that the their then there these they this
+    to was will with
+    """.split()  # noqa: SIM905 - easier to read than a list
 )
 # These words are removed only from queries: they show that it is a question, not its subject.
 QUESTION_WORDS = frozenset(
-    [
-        "how",
-        "what",
-        "why",
-        "when",
-        "where",
-        "which",
-        "who",
-        "whom",
-        "whose",
-        "do",
-        "does",
-        "did",
-        "can",
-        "could",
-        "should",
-        "would",
-        "i",
-        "my",
-        "me",
-        "we",
-        "our",
-        "you",
-        "your",
-        "am",
-    ]
+    """
+    how what why when where which who whom whose do does did can could should would i my me we our you your am
+    """.split()  # noqa: SIM905 - likewise
 )
 
 _CHUNK_CHARACTERS = {code: " " for code in range(128) if not (chr(code).isalnum() or chr(code) in "_'")}
@@ -114,34 +60,34 @@ class Token(Record):
 NOTHING = Token((), ())
 
 
-def _wide_token(highest: str) -> str:
+def _wide_token(highest: str) -> re.Pattern[str]:
     """The pattern of a token up to the character `highest`.
 
     A character in no range is compared with all ranges, so the ranges beyond the basic plane are used only if needed.
     """
-    found = _wide_tokens.get(highest)
+    found = _patterns.get(highest)
     if found is None:
-        from contextfold.common.relevance.word_characters import CJK, WORD
+        from contextfold.common.text import ranges
+        from contextfold.common.unicode17 import CJK, WORD
 
-        word, cjk = _character_class(WORD, highest), _character_class(CJK, highest)
-        found = _wide_tokens[highest] = f"[0-9A-Za-z_{word}]+(?:['\u2019][A-Za-z{word}]+)?|[{cjk}]+"
+        word, cjk = (
+            "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges(table) if last <= ord(highest))
+            for table in (WORD, CJK)
+        )
+        found = _patterns[highest] = _compiled(f"[0-9A-Za-z_{word}]+(?:['\u2019][A-Za-z{word}]+)?|[{cjk}]+")
     return found
 
 
-_wide_tokens: dict[str, str] = {}
 _cjk_characters: set[str] = set()
 
 
 def _is_cjk(character: str) -> bool:
     if not _cjk_characters:
-        from contextfold.common.relevance.word_characters import CJK
+        from contextfold.common.text import characters
+        from contextfold.common.unicode17 import CJK
 
-        _cjk_characters.update(chr(code_point) for first, last in CJK for code_point in range(first, last + 1))
+        _cjk_characters.update(characters(CJK))
     return character in _cjk_characters
-
-
-def _character_class(ranges: tuple[tuple[int, int], ...], highest: str) -> str:
-    return "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges if last <= ord(highest))
 
 
 def without_marks(text: str, replacement: str = " ") -> str:
@@ -158,7 +104,7 @@ def tokens(text: str) -> list[str]:
     if text.isascii():
         return _compiled(_ASCII_WORD).findall(text) if "'" in text else chunks(text)
     highest = BASIC_PLANE_LAST if max(text) <= BASIC_PLANE_LAST else LAST_CHARACTER
-    return _compiled(_wide_token(highest)).findall(text)
+    return _wide_token(highest).findall(text)
 
 
 def chunks(text: str) -> list[str]:
