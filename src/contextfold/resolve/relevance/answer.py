@@ -11,7 +11,7 @@ from contextfold.common.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from contextfold.common.canonical import Encodable
 
@@ -31,9 +31,6 @@ class WhyTerm(Record):
     fields: tuple[str, ...]
     score: int
 
-    def as_members(self) -> dict[str, Encodable]:
-        return {"term": self.term, "in": list(self.fields), "score": self.score}
-
 
 class AnsweredSection(Record):
     """A selected section. `tokens` includes its breadcrumb."""
@@ -46,14 +43,8 @@ class AnsweredSection(Record):
     why: tuple[WhyTerm, ...]
 
     def as_members(self) -> dict[str, Encodable]:
-        return {
-            "heading": list(self.heading),
-            "lines": list(self.lines),
-            "tokens": self.tokens,
-            "score": self.score,
-            "content": self.content,
-            "why": [term.as_members() for term in self.why],
-        }
+        why = [{"term": term, "in": fields, "score": score} for term, fields, score in self.why]
+        return {**self._asdict(), "why": why}
 
 
 class LeftOutSection(Record):
@@ -62,9 +53,6 @@ class LeftOutSection(Record):
     heading: tuple[str, ...]
     tokens: int
     reason: str
-
-    def as_members(self) -> dict[str, Encodable]:
-        return {"heading": list(self.heading), "tokens": self.tokens, "reason": self.reason}
 
 
 class AnsweredDocument(Record):
@@ -77,15 +65,14 @@ class AnsweredDocument(Record):
     sections: tuple[AnsweredSection, ...]
     left_out: tuple[LeftOutSection, ...]
 
-    def as_members(self) -> dict[str, Encodable]:
-        return {
-            "id": self.id,
-            "version": self.version,
-            "title": self.title,
-            "score": self.score,
-            "sections": [section.as_members() for section in self.sections],
-            "left_out": [section.as_members() for section in self.left_out],
-        }
+    def as_members(self, *, with_scores: bool = True) -> dict[str, Encodable]:
+        members: dict[str, Encodable] = self._asdict()
+        sections = [section.as_members() for section in self.sections]
+        if not with_scores:
+            del members["score"]
+            for section in sections:
+                del section["score"], section["why"]
+        return members | {"sections": sections, "left_out": [section._asdict() for section in self.left_out]}
 
 
 class LeftOutCache(Record):
@@ -118,17 +105,14 @@ class AskResult(Record):
     documents: tuple[AnsweredDocument, ...]
     selection: AskSelection
 
-    def as_members(self) -> Mapping[str, Encodable]:
+    def to_json(self, *, pretty: bool = False) -> str:
+        """The output of `context ask` in a pipe, with its newline."""
         selection = {"semantics": SEMANTICS, **self.selection._asdict()}
-        selection["unmatched"] = list(self.selection.unmatched)
         left_out = selection.pop("caches_left_out")
         if left_out:
             selection["caches_left_out"] = [cache._asdict() for cache in left_out]
-        return {"documents": [document.as_members() for document in self.documents], "selection": selection}
-
-    def to_json(self, *, pretty: bool = False) -> str:
-        """The output of `context ask` in a pipe, with its newline."""
-        members = self.as_members()
+        documents = [document.as_members() for document in self.documents]
+        members: Encodable = {"documents": documents, "selection": selection}
         return (encode(members, pretty=True) if pretty else encode_plain(members)) + "\n"
 
     def to_text(self) -> str:
@@ -137,7 +121,7 @@ class AskResult(Record):
         If there is no document in the answer, the text says why.
         """
         if self.documents:
-            return "\n".join(_rendered(self.documents))
+            return _rendered(self.documents)
         if self.selection.sections_matched:
             return f"{self.selection.sections_matched} sections match, but none fits the budget.\n"
         parts = ["Nothing in the cache matches.\n"]
@@ -155,31 +139,13 @@ class GetResult(Record):
     sections_left_out: int
     counter: str
 
-    def as_members(self) -> Mapping[str, Encodable]:
-        return {
-            "document": _without_scores(self.document),
-            "budget": self.budget,
-            "tokens_used": self.tokens_used,
-            "sections_left_out": self.sections_left_out,
-            "counter": self.counter,
-        }
-
     def to_json(self, *, pretty: bool = False) -> str:
         """The output of `context get` in a pipe, with its newline."""
-        return encode(self.as_members(), pretty=pretty) + "\n"
+        members = {**self._asdict(), "document": self.document.as_members(with_scores=False)}
+        return encode(members, pretty=pretty) + "\n"
 
     def to_text(self) -> str:
-        return "\n".join(_rendered((self.document,)))
-
-
-def _without_scores(document: AnsweredDocument) -> dict[str, Encodable]:
-    members = document.as_members()
-    del members["score"]
-    members["sections"] = [
-        {name: value for name, value in section.as_members().items() if name not in ("score", "why")}
-        for section in document.sections
-    ]
-    return members
+        return _rendered((self.document,))
 
 
 def places_of(document_id: str, names: Sequence[str]) -> list[tuple[str, str]]:
@@ -205,11 +171,11 @@ def left_out_line(section: LeftOutSection) -> str:
     return f"[left out for the budget: {where}, {section.tokens} tokens]\n"
 
 
-def _rendered(documents: tuple[AnsweredDocument, ...]) -> list[str]:
+def _rendered(documents: tuple[AnsweredDocument, ...]) -> str:
     parts = []
     for document in documents:
         for section in document.sections:
             ending = "" if section.content.endswith("\n") else "\n"
             parts.append(breadcrumb(document.id, section.heading, section.lines) + section.content + ending)
         parts += map(left_out_line, document.left_out)
-    return parts
+    return "\n".join(parts)

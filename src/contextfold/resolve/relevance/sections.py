@@ -72,9 +72,6 @@ _SPACES = re.compile(r"\s+")
 
 # A shorter rule must be as long as the heading above it.
 RST_RULE_LEAST = 4
-RST_EXTENSIONS = frozenset(("rst", "rest"))
-ASCIIDOC_EXTENSIONS = frozenset(("adoc", "asciidoc", "asc"))
-ORG_EXTENSIONS = frozenset(("org",))
 
 
 class Section(Record):
@@ -84,7 +81,6 @@ class Section(Record):
     start: int
     end: int
     first_line: int
-    last_line: int
 
 
 class Outline(Record):
@@ -115,8 +111,6 @@ def outline(path: str, text: str) -> Outline:
 
 def _front_matter(text: str) -> tuple[str, int]:
     """The title in the front matter, and the position of the text after it."""
-    if not text.startswith(("---", "\ufeff---")):
-        return "", 0
     found = _FRONT_MATTER.match(text)
     if not found:
         return "", 0
@@ -134,11 +128,11 @@ def _marks(extension: str, text: str, start: int) -> tuple[list[_Mark], list[tup
     code = definition_pattern(extension)
     if code is not None:
         return _code_marks(text, start, code), [], ""
-    if extension in RST_EXTENSIONS:
+    if extension in ("rst", "rest"):
         return _rst_marks(text, start), [], ""
-    if extension in ORG_EXTENSIONS:
+    if extension == "org":
         return _org_marks(text, start)
-    if extension in ASCIIDOC_EXTENSIONS:
+    if extension in ("adoc", "asciidoc", "asc"):
         return _fenced_marks(_ASCIIDOC, text, start)
     return _fenced_marks(_MARKDOWN_WITH_SETEXT if _UNDERLINE.search(text, start) else _MARKDOWN, text, start)
 
@@ -147,7 +141,7 @@ def _fenced_marks(pattern: re.Pattern[str], text: str, start: int) -> tuple[list
     marks: list[_Mark] = []
     fences: list[tuple[int, int]] = []
     fence, opened_at, underline_at, block_end = "", 0, -1, 0
-    blocks = _HtmlBlocks(text)
+    unclosed: set[str] = set()
     for found in pattern.finditer(text, start):
         if found.start() < block_end:
             continue
@@ -158,7 +152,7 @@ def _fenced_marks(pattern: re.Pattern[str], text: str, start: int) -> tuple[list
             elif fence and run.startswith(fence) and not found["info"].strip():
                 fences.append((opened_at, found.end()))
                 fence = ""
-        elif not fence and (block_end := blocks.end(found)):
+        elif not fence and (block_end := _html_block_end(text, found, unclosed)):
             fences.append((found.start(), block_end))
         elif not fence and (mark := _mark(found)):
             marks.append(mark)
@@ -170,25 +164,21 @@ def _fenced_marks(pattern: re.Pattern[str], text: str, start: int) -> tuple[list
     return marks, fences, ""
 
 
-class _HtmlBlocks:
-    """Finds where HTML comments and elements like `pre` end, whose lines are no headings."""
+def _html_block_end(text: str, found: re.Match[str], unclosed: set[str]) -> int:
+    """The end of the HTML comment or the element like `pre` that a line opens, whose lines are no headings.
 
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._unclosed: set[str] = set()
-
-    def end(self, found: re.Match[str]) -> int:
-        """The end of the block that a line opens; 0 if it opens none, or one that is never closed."""
-        block = found.groupdict().get("block")
-        if not block or block in self._unclosed:
-            return 0
-        closing = "-->" if block == "!--" else f"</{block}>"
-        at = self._text.find(closing, found.start())
-        if at < 0:
-            # Further blocks of this kind are not closed either; the text is searched once.
-            self._unclosed.add(block)
-            return 0
-        return at + len(closing)
+    It is 0 if the line opens none, or one that is never closed. `unclosed` has the kinds that are not closed any more:
+    the text is searched once for each.
+    """
+    block = found.groupdict().get("block")
+    if not block or block in unclosed:
+        return 0
+    closing = "-->" if block == "!--" else f"</{block}>"
+    at = text.find(closing, found.start())
+    if at < 0:
+        unclosed.add(block)
+        return 0
+    return at + len(closing)
 
 
 def _mark(found: re.Match[str]) -> _Mark | None:
@@ -217,9 +207,8 @@ def _rst_marks(text: str, start: int) -> list[_Mark]:
             or len(under) < min(len(name), RST_RULE_LEAST)
             or (over and over[0] != under[0])
             or set(name) <= {under[0]}
+            or (not over and found["name"][0] in " \t")
         ):
-            continue
-        if not over and found["name"][0] in " \t":
             continue
         level = levels.setdefault((bool(over), under[0]), len(levels) + 1)
         marks.append(_Mark(found.start(), level, clean_heading(name)))
@@ -296,11 +285,8 @@ def _sections(text: str, marks: list[_Mark], fences: list[tuple[int, int]]) -> I
         if end - start > LONG_SECTION:
             pieces = list(_pieces(text, start, end, fences, fence_number))
         for piece_start, piece_end in pieces:
-            breaks = text.count("\n", piece_start, piece_end)
-            ends_line = text[piece_end - 1] == "\n"
-            last_line = line + breaks - (1 if ends_line else 0)
-            yield Section(headings, piece_start, piece_end, line, last_line)
-            line += breaks
+            yield Section(headings, piece_start, piece_end, line)
+            line += text.count("\n", piece_start, piece_end)
 
 
 def _ranges(text: str, marks: list[_Mark]) -> Iterator[tuple[int, int, tuple[str, ...]]]:
@@ -337,14 +323,16 @@ def _pieces(
     A blank line in a fence is used only if the piece would be longer than twice that, and has none outside of a fence.
     """
     piece_at = outside = inside = start
-    for blank in _BLANK.finditer(text, start, end):
-        at = blank.end() + 1
-        if at >= end:
-            break
+    after_blanks = [blank.end() + 1 for blank in _BLANK.finditer(text, start, end)]
+    for at in [*(at for at in after_blanks if at < end), end]:
         while fence_number < len(fences) and fences[fence_number][1] <= at:
             fence_number += 1
-        in_fence = fence_number < len(fences) and fences[fence_number][0] < at
-        cut = _cut(piece_at, outside, inside, at, in_fence=in_fence)
+        in_fence = at < end and fence_number < len(fences) and fences[fence_number][0] < at
+        cut = piece_at
+        if at - piece_at > (2 * LONG_SECTION if in_fence else LONG_SECTION) and outside > piece_at:
+            cut = outside
+        elif in_fence and at - piece_at > 2 * LONG_SECTION:
+            cut = inside
         if cut > piece_at:
             yield from _hard_pieces(text, piece_at, cut)
             piece_at = cut
@@ -352,19 +340,7 @@ def _pieces(
             inside = at
         else:
             outside = at
-    cut = _cut(piece_at, outside, inside, end, in_fence=False)
-    if cut > piece_at:
-        yield from _hard_pieces(text, piece_at, cut)
-        piece_at = cut
     yield from _hard_pieces(text, piece_at, end)
-
-
-def _cut(piece_at: int, outside: int, inside: int, at: int, *, in_fence: bool) -> int:
-    """Where a piece that reaches to `at` is cut; its beginning if it is not cut."""
-    length = at - piece_at
-    if length > (2 * LONG_SECTION if in_fence else LONG_SECTION) and outside > piece_at:
-        return outside
-    return inside if in_fence and length > 2 * LONG_SECTION else piece_at
 
 
 def _hard_pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
