@@ -9,9 +9,7 @@ remembers the fingerprints of the files that it has hashed, if a later change of
 
 from __future__ import annotations
 
-import mmap
 import os
-import stat
 import time
 
 from contextfold.cache_errors import REBUILD_IT, CacheInvalid, IndexMissing
@@ -19,15 +17,13 @@ from contextfold.common.canonical import Malformed
 from contextfold.common.record import Record
 from contextfold.resolve.files import (
     CTIME_SHOWS_CHANGES,
-    INODE_MASK,
-    READ_FLAGS,
     FileAbsent,
     NotRegular,
     few_fingerprints,
+    map_regular,
     read_regular,
     regular_size,
     shown,
-    storage_failed,
 )
 from contextfold.resolve.layout import FINGERPRINT_FIELDS, FRAME, MANIFEST_FILE, PACK_FOLDER, UNTRUSTED
 from contextfold.resolve.relevance.index.index_format import IndexView
@@ -46,8 +42,10 @@ from contextfold.resolve.relevance.index.index_head import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeVar
 
-HASHED_TOGETHER = 1 << 22
+    Content = TypeVar("Content", bytes, memoryview)
+
 # A change of a file gets a new timestamp if the timestamps before it are at least this old. The coarsest timestamps
 # have steps of two seconds; the rest is for a file server whose clock is behind.
 SETTLED_AFTER_S = 10.0
@@ -104,7 +102,7 @@ class RelevanceFiles:
         if not os.path.lexists(self._prefix + HEAD_FILE.encode()):
             return []
         try:
-            head = decode_head(self._read(HEAD_FILE))
+            head = decode_head(self._opened(HEAD_FILE, read_regular))
         except OtherFormat:
             return []
         except Malformed as problem:
@@ -114,15 +112,16 @@ class RelevanceFiles:
         found = []
         for file, record in ((RELEVANCE_INDEX_FILE, head.index_file), (CONTENTS_FILE, head.contents)):
             try:
-                if _sha256(memoryview(self._read(file))) != record.sha256:
+                if _sha256(self._opened(file, read_regular)) != record.sha256:
                     found.append((file, "is not what was built"))
             except Malformed as problem:
                 found.append((file, str(problem)))
         return found
 
-    def _read(self, file: str) -> bytes:
+    def _opened(self, file: str, open_regular: Callable[[bytes], Content]) -> Content:
+        """The content of a file, read or mapped."""
         try:
-            return read_regular(self._prefix + file.encode())
+            return open_regular(self._prefix + file.encode())
         except FileAbsent:
             raise Malformed("is missing") from None
         except NotRegular:
@@ -150,57 +149,36 @@ class RelevanceFiles:
         return mapped, frame_trusted and index_trusted and contents_trusted, not is_unreliable
 
     def _head(self) -> RelevanceHead:
-        if regular_size(self._prefix + HEAD_FILE.encode()) > HEAD_MAX_BYTES:
+        path = self._prefix + HEAD_FILE.encode()
+        if not os.path.lexists(path):
+            if not os.path.lexists(self._prefix + MANIFEST_FILE.encode()):
+                raise self._invalid(MANIFEST_FILE, "is missing")
+            raise self._index_missing("no relevance index: an older version or another program built it")
+        if regular_size(path) > HEAD_MAX_BYTES:
             raise self._invalid(HEAD_FILE, "is longer than any head")
         try:
-            return decode_head(read_regular(self._prefix + HEAD_FILE.encode()))
-        except FileAbsent:
-            if not os.path.lexists(self._prefix + MANIFEST_FILE.encode()):
-                raise self._invalid(MANIFEST_FILE, "is missing") from None
-            raise self._index_missing("no relevance index: an older version or another program built it") from None
+            return decode_head(self._opened(HEAD_FILE, read_regular))
         except OtherFormat:
             raise self._index_missing("a relevance index of another version of contextfold") from None
-        except NotRegular:
-            raise self._invalid(HEAD_FILE, "is not a regular file") from None
         except Malformed as problem:
             raise self._invalid(HEAD_FILE, str(problem)) from problem
 
     def _map_file(self, file: str, record: FileRecord, recorded: tuple[int, ...]) -> tuple[memoryview, bool]:
         """Map and check a file; return it, and whether its fingerprint was enough for the check."""
-        path = self._prefix + file.encode()
         try:
-            descriptor = os.open(path, READ_FLAGS)
-        except OSError as problem:
-            raise self._unreadable(file, problem) from problem
-        try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise self._invalid(file, "is not a regular file")
-            if status.st_size != record.length:
-                raise self._invalid(file, "has another size than when it was built")
-            raw = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if status.st_size else b"")
-        except OSError as problem:
-            raise storage_failed("cannot map", path, problem) from problem
-        finally:
-            os.close(descriptor)
-        looks = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino & INODE_MASK)
-        trusted = looks == recorded
+            raw = self._opened(file, map_regular)
+        except Malformed as problem:
+            raise self._invalid(file, str(problem)) from problem
+        if len(raw) != record.length:
+            raise self._invalid(file, "has another size than when it was built")
+        # The fingerprint is from after the file was opened: it does not vouch for a file that was replaced since then.
+        trusted = few_fingerprints(self._prefix, [file.encode()]) == recorded
         if not trusted and _sha256(raw) != record.sha256:
             raise self._invalid(file, "is not what was built")
         return raw, trusted
 
-    def _unreadable(self, file: str, problem: OSError) -> Exception:
-        if isinstance(problem, FileNotFoundError):
-            return self._invalid(file, "is missing")
-        if os.path.islink(self._prefix + file.encode()):
-            return self._invalid(file, "is not a regular file")
-        return storage_failed("cannot open", self._prefix + file.encode(), problem)
-
     def _invalid(self, file: str, problem: str) -> CacheInvalid:
-        return self._rebuild(f"{shown(self._prefix)}{file}: {problem}")
-
-    def _rebuild(self, problem: str) -> CacheInvalid:
-        return CacheInvalid(f"{problem}; {self._rebuild_command()} makes the cache anew")
+        return CacheInvalid(f"{shown(self._prefix)}{file}: {problem}; {self._rebuild_command()} makes the cache anew")
 
     def _index_missing(self, instead: str) -> IndexMissing:
         """The error for a cache that has something else instead of an index of this version."""
@@ -213,10 +191,7 @@ class RelevanceFiles:
         return rebuild_command(self._prefix)
 
 
-def _sha256(raw: memoryview) -> str:
+def _sha256(raw: bytes | memoryview) -> str:
     import hashlib
 
-    digest = hashlib.sha256()
-    for at in range(0, len(raw), HASHED_TOGETHER):
-        digest.update(raw[at : at + HASHED_TOGETHER])
-    return digest.hexdigest()
+    return hashlib.sha256(raw).hexdigest()

@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import sys
 
-# Importing `struct` itself would take longer.
+# Importing `bisect` and `struct` themselves would take longer.
+from _bisect import bisect_left
 from _struct import Struct
 
 from contextfold.common.canonical import Malformed
@@ -87,6 +88,10 @@ COLUMNS = {
     "texts": "",
     "text_ends": "I",
 }
+# The columns of the numbers in a SectionRow, in their order.
+SECTION_NUMBERS = ("section_starts", "section_lines", "section_words", "section_tokens")
+# What a column has an item of is the first word of its name. These columns have items of bytes.
+_BYTES_OF_ITEMS = {"document_versions": VERSION_BYTES, "section_digests": SECTION_DIGEST_BYTES}
 
 
 def integers(view: memoryview, code: str, *, swap: bool = SWAP) -> Integers:
@@ -227,25 +232,12 @@ class IndexView:
         return found
 
     def _check_lengths(self) -> None:
-        documents, sections, terms = self.head.document_count, self.head.section_count, self.head.term_count
-        expected = {
-            "document_id_ends": documents * 4,
-            "title_ends": documents * 4,
-            "document_versions": documents * VERSION_BYTES,
-            "document_ends": documents * 8,
-            "document_words": documents * 4,
-            "document_section_ends": documents * 4,
-            "section_starts": sections * 4,
-            "section_lines": sections * 4,
-            "section_words": sections * 2,
-            "section_tokens": sections * 2,
-            "section_headings": sections * 4,
-            "section_digests": sections * SECTION_DIGEST_BYTES,
-            "term_key_ends": terms * 4,
-            "term_postings": terms * 4,
-        }
-        for name, length in expected.items():
-            if len(self._raw[name]) != length:
+        documents, sections, terms = self.head[:3]
+        counts = {"document": documents, "title": documents, "section": sections, "term": terms}
+        for name, code in COLUMNS.items():
+            count = counts.get(name.partition("_")[0])
+            width = ITEM_BYTES.get(code) or _BYTES_OF_ITEMS.get(name)
+            if count is not None and width and len(self._raw[name]) != count * width:
                 raise Malformed(f"the column {name} of the index has another length than the head says")
 
     def _text(self, name: str, ends: str, number: int) -> bytes:
@@ -262,7 +254,7 @@ class IndexView:
 
     def terms_of(self, stem: bytes) -> list[Postings]:
         """The postings of a stem's words, after those that several words share; or the postings of a pair."""
-        number, word = self._first_from(stem), stem + STEM_END
+        number, word = self._first_from("term_keys", "term_key_ends", stem), stem + STEM_END
         found = []
         while number < self.head.term_count:
             key = self.key(number)
@@ -272,17 +264,15 @@ class IndexView:
             number += 1
         return found
 
-    def _first_from(self, wanted: bytes) -> int:
-        ends, keys = self.column("term_key_ends"), self._raw["term_keys"]
-        low, high = 0, self.head.term_count
-        while low < high:
-            middle = (low + high) // 2
-            # A wrong end leads to another key or to none; the result is read again and checked.
-            if keys[ends[middle - 1] if middle else 0 : ends[middle]].tobytes() < wanted:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+    def _first_from(self, name: str, ends: str, wanted: bytes) -> int:
+        """The number of the first text in a sorted column that is not less than `wanted`."""
+        texts, column = self._raw[name], self.column(ends)
+
+        # A wrong end leads to another text or to none; the result is read again and checked.
+        def text(number: int) -> bytes:
+            return texts[column[number - 1] if number else 0 : column[number]].tobytes()
+
+        return bisect_left(range(len(column)), wanted, key=text)
 
     def postings(self, number: int, key: bytes) -> Postings:
         """The postings of a term by its number, with its key."""
@@ -327,16 +317,9 @@ class IndexView:
 
     def document_number(self, name: bytes) -> int | None:
         """The number of the document with this id; ids are sorted by their bytes."""
-        low, high = 0, self.head.document_count
-        while low < high:
-            middle = (low + high) // 2
-            if self._text("document_ids", "document_id_ends", middle) < name:
-                low = middle + 1
-            else:
-                high = middle
-        if low < self.head.document_count and self._text("document_ids", "document_id_ends", low) == name:
-            return low
-        return None
+        number = self._first_from("document_ids", "document_id_ends", name)
+        is_found = number < self.head.document_count and self._text("document_ids", "document_id_ends", number) == name
+        return number if is_found else None
 
     def content_range(self, document: int) -> tuple[int, int]:
         """The position of a document in the file of contents."""
@@ -376,18 +359,10 @@ class IndexView:
 
     def row(self, document: int) -> DocumentRow:
         """The row of a document: everything except its words. A rebuild copies it."""
-        words, lines = self.column("section_words"), self.column("section_lines")
-        starts, tokens = self.column("section_starts"), self.column("section_tokens")
+        columns = [self.column(name) for name in SECTION_NUMBERS]
         sections = [
-            SectionRow(
-                self.headings(number),
-                starts[number],
-                lines[number],
-                words[number],
-                tokens[number],
-                self.section_digest(number),
-            )
-            for number in self.sections_of(document)
+            SectionRow._make((self.headings(at), *[column[at] for column in columns], self.section_digest(at)))
+            for at in self.sections_of(document)
         ]
         return DocumentRow(self.title(document), self.column("document_words")[document], sections)
 
@@ -413,10 +388,8 @@ class RowColumns:
         numbers["document_words"].append(row.words)
         rows_of: dict[tuple[str, ...], int] = {(): 0}
         for section in row.sections:
-            numbers["section_starts"].append(section.start)
-            numbers["section_lines"].append(section.first_line)
-            numbers["section_words"].append(section.words)
-            numbers["section_tokens"].append(section.tokens)
+            for column, number in zip(SECTION_NUMBERS, section[1:-1], strict=True):
+                numbers[column].append(number)
             numbers["section_headings"].append(self._heading_row(section.headings, rows_of))
             self.bytes["section_digests"] += section.digest
             self.section_words += section.words
@@ -445,20 +418,7 @@ class RowColumns:
         self._add_text("term_keys", "term_key_ends", key)
         self.numbers["term_postings"].append(postings_at // POSTINGS_UNIT)
 
-    def column(self, name: str, *, swap: bool = SWAP) -> bytes:
+    def column(self, name: str) -> bytes:
         if name in self.bytes:
             return bytes(self.bytes[name])
-        return to_bytes(COLUMNS[name], self.numbers[name], swap=swap)
-
-
-__all__ = [
-    "COLUMNS",
-    "FORMAT",
-    "IndexHead",
-    "IndexView",
-    "Postings",
-    "RowColumns",
-    "encode_postings",
-    "integers",
-    "to_bytes",
-]
+        return to_bytes(COLUMNS[name], self.numbers[name])

@@ -69,8 +69,7 @@ class PostingsMaker:
     def stem(self, words: list[tuple[bytes, array[int]]]) -> Iterator[Postings]:
         """The postings of the words of one stem, after the postings that they share."""
         if len(words) == 1:
-            key, entries = words[0]
-            yield self._one_word(key, entries) if len(entries) == 1 else self._word(key, entries)[0]
+            yield self._word(*words[0])[0]
             return
         made = [self._word(key, entries) for key, entries in words]
         seen = Counter(chain.from_iterable(postings.documents for postings, _ in made))
@@ -94,15 +93,6 @@ class PostingsMaker:
                 for document, count in zip(documents, occurrences, strict=True)
             ]
         return Postings(key, len(documents), documents, values, ends, packed, None), occurrences
-
-    def _one_word(self, key: bytes, entries: array[int]) -> Postings:
-        """Make the postings of a word with one entry. Half of all words occur once."""
-        entry = entries[0]
-        document, packed = entry >> DOCUMENT_SHIFT, entry & ENTRY_MASK
-        value = FRONT_IN_DOCUMENT[packed] if packed <= COUNTS_MASK else SECTION_IN_DOCUMENT[packed & COUNTS_MASK]
-        if PAIR_MARK not in key:
-            value = self.saturations[value << CLASS_BITS | self._classes[document]]
-        return Postings._make((key, 1, (document,), (value,), (1,), (packed,), None))
 
     def _shared(
         self, stem: bytes, stem_documents: int, documents: list[int], words: list[tuple[Postings, list[int]]]

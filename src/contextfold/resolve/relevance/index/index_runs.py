@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from array import array
 
-from contextfold.resolve.layout import PACK_FOLDER
 from contextfold.resolve.relevance.index.index_merge import ENTRY_BYTES
 
 TYPE_CHECKING = False
@@ -22,11 +21,6 @@ BUFFER_BYTES = 1 << 20
 READ_BUFFER_BYTES = 1 << 16
 KEY_LENGTH_BYTES = 4
 ENTRY_COUNT_BYTES = 8
-
-
-def open_folder(cache_prefix: bytes) -> int:
-    """A descriptor of the folder of runs. It stays the same folder, also if another build replaces it."""
-    return os.open(cache_prefix + PACK_FOLDER.encode(), os.O_RDONLY)
 
 
 def write_run(folder: int, name: str, terms: Iterable[tuple[bytes, array[int]]]) -> None:

@@ -9,21 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-from array import array
+from contextlib import suppress
 
 from contextfold.common import signals
 from contextfold.common.canonical import HASH_PREFIX
 from contextfold.resolve.files import fingerprints, storage_failed, write_new
-from contextfold.resolve.layout import FRAME
+from contextfold.resolve.layout import FRAME, PACK_FOLDER
 from contextfold.resolve.pack import older_than
 from contextfold.resolve.relevance.document_terms import TermCollector
 from contextfold.resolve.relevance.index.counting_processes import CountingProcesses
-from contextfold.resolve.relevance.index.index_format import (
-    COLUMNS,
-    IndexHead,
-    RowColumns,
-    encode_postings,
-)
+from contextfold.resolve.relevance.index.index_format import COLUMNS, IndexHead, RowColumns, encode_postings
 from contextfold.resolve.relevance.index.index_head import (
     CONTENTS_FILE,
     HEAD_FILE,
@@ -33,13 +28,7 @@ from contextfold.resolve.relevance.index.index_head import (
     RelevanceHead,
 )
 from contextfold.resolve.relevance.index.index_merge import GONE, PostingsMaker, merge, taken_over
-from contextfold.resolve.relevance.index.index_runs import (
-    RUN_MAX_ENTRIES,
-    open_folder,
-    read_run,
-    runs_in,
-    write_run,
-)
+from contextfold.resolve.relevance.index.index_runs import RUN_MAX_ENTRIES, read_run, runs_in, write_run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,7 +42,6 @@ if TYPE_CHECKING:
 
 # For less text than this, starting processes takes longer than counting alone.
 COUNTED_ALONE_BYTES = 2 << 20
-WRITTEN_TOGETHER = 1 << 20
 
 
 class _HashedFile:
@@ -79,10 +67,8 @@ class _HashedFile:
 
     def abandon(self) -> None:
         """Close the file after a failed build. An error while writing its last bytes is ignored."""
-        try:
+        with suppress(OSError):
             self._file.close()
-        except OSError:
-            pass
 
 
 class IndexWriter:
@@ -104,17 +90,15 @@ class IndexWriter:
         self._terms = TermCollector()
         self._rows = RowColumns()
         self._document_count = 0
-        self._document_words: array[int] = array("Q")
         self._counting: CountingProcesses | None = None
         # Documents whose rows are added in `finish`: id, version, length and number in the previous index.
         self._added_later: list[tuple[str, bytes, int, int | None]] = []
-        self._run_count = 0
         self._new_bytes = 0
-        self._index: FileRecord | None = None
-        self._head: IndexHead | None = None
+        self._finished: tuple[IndexHead, FileRecord, FileRecord] | None = None
         self._folder = -1
         try:
-            self._folder = open_folder(prefix)
+            # It stays the same folder, also if another build replaces it.
+            self._folder = os.open(self._path(PACK_FOLDER), os.O_RDONLY)
             self._contents = _HashedFile(self._path(CONTENTS_FILE))
         except OSError as problem:
             if self._folder >= 0:
@@ -133,8 +117,6 @@ class IndexWriter:
         number, start, length = self._document_count, self._contents.length, len(document.content)
         self._document_count += 1
         version = bytes.fromhex(document.version.removeprefix(HASH_PREFIX))
-        if self._previous is None:
-            reused = None
         if reused is not None:
             self._new_numbers[reused] = number
         try:
@@ -151,11 +133,10 @@ class IndexWriter:
             else:
                 row = self._terms.add(number, document.source, document.content)
                 if self._terms.entry_count >= self._run_entries:
-                    write_run(self._folder, str(self._run_count), self._terms.take())
-                    self._run_count += 1
+                    write_run(self._folder, str(number), self._terms.take())
         except OSError as problem:
             raise storage_failed("cannot write", self._contents.path, problem) from problem
-        self._add_row(document.id, version, length, row)
+        self._rows.add(document.id, version, length, row)
 
     def _start_processes_if_worthwhile(self, length: int) -> None:
         """Start processes for a new document of this length, and for all that follow."""
@@ -182,10 +163,6 @@ class IndexWriter:
         assert self._previous is not None
         return self._previous.row(number)
 
-    def _add_row(self, name: str, version: bytes, length: int, row: DocumentRow) -> None:
-        self._rows.add(name, version, length, row)
-        self._document_words.append(row.words)
-
     def abandon(self) -> None:
         """Close all files and end all processes after a failed build. After `finish` it has no effect."""
         self._contents.abandon()
@@ -200,67 +177,57 @@ class IndexWriter:
         path = self._path(RELEVANCE_INDEX_FILE)
         try:
             self._add_later_rows()
-            self._contents_record = self._contents.close()
+            contents_record = self._contents.close()
             index = _HashedFile(path)
             try:
-                columns = {"postings": (0, self._write_postings(index))}
+                self._write_postings(index)
+                columns = {"postings": (0, index.length)}
                 for name in list(COLUMNS)[1:]:
                     raw = self._rows.column(name)
                     columns[name] = (index.length, len(raw))
                     index.write(raw)
             finally:
-                self._index = index.close()
+                index_record = index.close()
             for run in runs_in(self._folder):
                 os.unlink(run, dir_fd=self._folder)
         except OSError as problem:
             raise storage_failed("cannot write", path, problem) from problem
-        self._head = IndexHead(
+        head = IndexHead(
             self._document_count,
             len(self._rows.numbers["section_starts"]),
             len(self._rows.numbers["term_postings"]),
-            sum(self._document_words),
+            sum(self._rows.numbers["document_words"]),
             self._rows.section_words,
             columns,
         )
-        return self._head
+        self._finished = (head, index_record, contents_record)
+        return head
 
     def _add_later_rows(self) -> None:
         counted = self._counting.rows() if self._counting is not None else iter(())
         for name, version, length, reused in self._added_later:
             row = next(counted) if reused is None else self._previous_row(reused)
-            self._add_row(name, version, length, row)
+            self._rows.add(name, version, length, row)
         # The files of the rows are removed when there are no more rows.
         rest = next(counted, None)
         assert rest is None
 
-    def _write_postings(self, index: _HashedFile) -> int:
-        make = PostingsMaker(self._document_words)
+    def _write_postings(self, index: _HashedFile) -> None:
+        make = PostingsMaker(self._rows.numbers["document_words"])
         sources: list[Iterator[Term]] = [read_run(self._folder, name) for name in runs_in(self._folder)]
         sources.append(iter(self._terms.take()))
         if self._previous is not None:
             sources.append(taken_over(self._previous, self._new_numbers, make.saturations.average))
-        at, waiting, size = 0, [], 0
         for postings in merge(sources, make):
-            raw = encode_postings(postings, self._document_count)
-            self._rows.add_term(postings.key, at)
-            waiting.append(raw)
-            at += len(raw)
-            size += len(raw)
-            if size > WRITTEN_TOGETHER:
-                index.write(b"".join(waiting))
-                waiting, size = [], 0
-        index.write(b"".join(waiting))
-        return at
+            self._rows.add_term(postings.key, index.length)
+            index.write(encode_postings(postings, self._document_count))
 
     def write_head(self, cache_version: str, recorded_at_ns: int) -> None:
         """Record the fingerprints of the finished files. Nothing may be written into the cache afterwards.
 
         `recorded_at_ns` is a time of the file system's clock. A file that is not older is always read before its use.
         """
-        assert self._head is not None
-        assert self._index is not None
+        assert self._finished is not None
         seen = fingerprints(self._prefix, [*FRAME, *(name.encode() for name in RELEVANCE_FILES)])
-        head = RelevanceHead(
-            cache_version, self._head, self._index, self._contents_record, tuple(older_than(recorded_at_ns, seen))
-        )
+        head = RelevanceHead(cache_version, *self._finished, tuple(older_than(recorded_at_ns, seen)))
         write_new(self._path(HEAD_FILE), head.to_bytes())
