@@ -13,10 +13,22 @@ from contextfold.stores.nats.wire.chunks import read_chunks
 from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
 from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped, session_part
 from contextfold.stores.nats.wire.tasks import in_batches
-from contextfold.stores.sqlite.queries import TrajectoryQuery
 
 # This many messages are read at once.
 AT_ONCE: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryQuery:
+    """A part of a branch's trajectory."""
+
+    owner: str
+    project_hash: str
+    branch_id: str | None
+    session_id: str
+    after_n: int
+    limit: int
+    characters: int | None
 
 
 @dataclass(frozen=True, slots=True)

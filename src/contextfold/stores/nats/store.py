@@ -41,7 +41,7 @@ from contextfold.fold.ports.store import (
 from contextfold.fold.ports.store_export import ExportedSession, ExportRecord
 from contextfold.fold.recall.documents import DocumentTerms
 from contextfold.fold.recall.ranking import RecallScope
-from contextfold.stores.nats.archive import ArchiveReader
+from contextfold.stores.nats.archive import ArchiveReader, TrajectoryQuery
 from contextfold.stores.nats.conversations import NatsConversations
 from contextfold.stores.nats.derived_state import DerivedState
 from contextfold.stores.nats.expiry import SessionExpiry
@@ -58,7 +58,6 @@ from contextfold.stores.nats.wire.names import SubjectNames
 from contextfold.stores.nats.wire.stream_reader import StreamQuery, follow
 from contextfold.stores.nats.wire.streams import prepare
 from contextfold.stores.nats.wire.tasks import end_tasks
-from contextfold.stores.sqlite.queries import TrajectoryQuery
 
 CLOSE_TIMEOUT_S: Final = 4.0
 HELP_EVERY_S: Final = 1.0

@@ -6,7 +6,7 @@ A query uses one statement, or a transaction, where the result must be consisten
 from __future__ import annotations
 
 from contextfold.common.canonical import Malformed
-from contextfold.common.dataclass import dataclass, fields
+from contextfold.common.dataclass import fields
 from contextfold.errors import StoreInvalid
 from contextfold.fold.ports.stored_records import (
     SEARCH_MOST,
@@ -41,7 +41,7 @@ LATER_THAN_ALL: Final = "~"
 # ---- sessions
 
 
-def load(connection: sqlite3.Connection, key: SessionKey, known: KnownRevision | None) -> SessionLog | None:
+def load(connection: sqlite3.Connection, key: SessionKey, known: KnownRevision | None = None) -> SessionLog | None:
     known = known or KnownRevision("", 0)
     rows = connection.execute(
         "SELECT s.session_id, e.body FROM sessions s LEFT JOIN events e"
@@ -64,7 +64,7 @@ def event_of(body: str) -> Event:
         raise StoreInvalid(f"the state file has an event that cannot be read: {problem}") from problem
 
 
-def count(connection: sqlite3.Connection, owner: str | None) -> int:
+def count(connection: sqlite3.Connection, owner: str | None = None) -> int:
     everybodys = "SELECT count(*) FROM sessions WHERE stage = 0"
     counted = connection.execute(everybodys + " AND owner = ?" * (owner is not None), (owner,) * (owner is not None))
     live: int = counted.fetchone()[0]
@@ -72,7 +72,7 @@ def count(connection: sqlite3.Connection, owner: str | None) -> int:
 
 
 def sessions(
-    connection: sqlite3.Connection, owner: str, after: tuple[str, str] | None, limit: int
+    connection: sqlite3.Connection, owner: str, *, after: tuple[str, str] | None = None, limit: int
 ) -> list[ListedSession]:
     rows = connection.execute(
         "SELECT project_hash, name_hash, session_id, last_at FROM sessions WHERE owner = ? AND stage = 0"
@@ -85,7 +85,8 @@ def sessions(
 def ended_sessions(
     connection: sqlite3.Connection,
     owner: str,
-    after: tuple[str, str] | None,
+    *,
+    after: tuple[str, str] | None = None,
     limit: int,
     session_id: str | None = None,
 ) -> list[EndedSession]:
@@ -109,6 +110,10 @@ def find(connection: sqlite3.Connection, owner: str, session_id: str) -> Session
 def last_seq(connection: sqlite3.Connection) -> int:
     row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
     return row[0] if row else 0
+
+
+def cursor(connection: sqlite3.Connection) -> str:
+    return str(last_seq(connection))
 
 
 # ---- summaries and archive
@@ -174,24 +179,21 @@ def entry_of(row: tuple[Any, ...]) -> ArchiveEntry:
     return ArchiveEntry(branch_id, n, at, kind, text, tokens, type_, source, bool(failed), child_id, undone_from)
 
 
-@dataclass(frozen=True, slots=True)
-class TrajectoryQuery:
-    """A part of a branch's trajectory."""
-
-    owner: str
-    project_hash: str
-    branch_id: str | None
-    session_id: str
-    after_n: int
-    limit: int
-    characters: int | None
-
-
-def trajectory(connection: sqlite3.Connection, query: TrajectoryQuery) -> Trajectory | None:
+def trajectory(
+    connection: sqlite3.Connection,
+    owner: str,
+    project_hash: str,
+    branch_id: str | None,
+    *,
+    session_id: str = "",
+    after_n: int = 0,
+    limit: int,
+    characters: int | None = None,
+) -> Trajectory | None:
     from contextfold.fold.archive import up_to
 
-    archived, thread = (_OF_MAIN, query.session_id) if query.branch_id is None else (_OF_BRANCH, query.branch_id)
-    whose = (query.owner, query.project_hash, thread)
+    archived, thread = (_OF_MAIN, session_id) if branch_id is None else (_OF_BRANCH, branch_id)
+    whose = (owner, project_hash, thread)
     # In a transaction, so that all statements see the same commits.
     connection.execute("BEGIN")
     try:
@@ -202,10 +204,10 @@ def trajectory(connection: sqlite3.Connection, query: TrajectoryQuery) -> Trajec
         ).fetchall()
         rows = connection.execute(
             f"SELECT {ENTRY_COLUMNS} {archived} AND n > ? ORDER BY n LIMIT ?",
-            (*whose, query.after_n, max(query.limit, 0)),
+            (*whose, after_n, max(limit, 0)),
         )
         # Rows are fetched one by one, so that texts after the limit are not read.
-        entries = list(up_to(map(entry_of, rows), query.characters))
+        entries = list(up_to(map(entry_of, rows), characters))
         rows.close()
         return Trajectory(entries, rollbacks)
     finally:

@@ -14,29 +14,18 @@ from contextfold.stores.sqlite import queries, state_file
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Sequence
-    from typing import TypeVarTuple
+    from collections.abc import Callable, Coroutine, Sequence
+    from typing import Any, Concatenate, ParamSpec, TypeVarTuple
 
-    from contextfold.common.relevance.question import Question
     from contextfold.errors import ContextError
-    from contextfold.fold.ports.stored_records import (
-        EndedSession,
-        KnownRevision,
-        ListedSession,
-        Recalled,
-        RecallSource,
-        SessionKey,
-        SessionLog,
-        Summary,
-        Trajectory,
-    )
+    from contextfold.fold.ports.stored_records import RecallSource
     from contextfold.fold.recall.documents import DocumentTerms
-    from contextfold.fold.recall.ranking import RecallScope
     from contextfold.stores.sqlite.store import SqliteStore
     from contextfold.stores.sqlite.threads import Readers
     from contextfold.stores.sqlite.transactions import Work
 
-    Arguments = TypeVarTuple("Arguments")
+    Arguments = ParamSpec("Arguments")
+    Positional = TypeVarTuple("Positional")
 
 T = TypeVar("T")
 
@@ -69,65 +58,38 @@ class ReaderInPlace:
             self._connection.close()
 
 
+def reads(
+    query: Callable[Concatenate[sqlite3.Connection, Arguments], T],
+) -> Callable[Concatenate[SqliteReads, Arguments], Coroutine[Any, Any, T]]:
+    """The query as a method of the store."""
+
+    async def method(self: SqliteReads, /, *args: Arguments.args, **named: Arguments.kwargs) -> T:
+        return await self._readers.read(lambda connection: query(connection, *args, **named))
+
+    return method
+
+
 class SqliteReads:
     """The queries of a store, as the port has them."""
 
     def __init__(self, readers: Readers | ReaderInPlace) -> None:
         self._readers = readers
 
-    async def _read(self, query: Callable[[sqlite3.Connection, *Arguments], T], *args: *Arguments) -> T:
+    async def _read(self, query: Callable[[sqlite3.Connection, *Positional], T], *args: *Positional) -> T:
         return await self._readers.read(lambda connection: query(connection, *args))
 
-    async def load(self, key: SessionKey, known: KnownRevision | None = None) -> SessionLog | None:
-        return await self._read(queries.load, key, known)
-
-    async def sessions(
-        self, owner: str, *, after: tuple[str, str] | None = None, limit: int
-    ) -> Sequence[ListedSession]:
-        return await self._read(queries.sessions, owner, after, limit)
-
-    async def ended_sessions(
-        self, owner: str, *, after: tuple[str, str] | None = None, limit: int, session_id: str | None = None
-    ) -> Sequence[EndedSession]:
-        return await self._read(queries.ended_sessions, owner, after, limit, session_id)
-
-    async def find(self, owner: str, session_id: str) -> SessionKey | None:
-        return await self._read(queries.find, owner, session_id)
-
-    async def cursor(self) -> str:
-        return str(await self._read(queries.last_seq))
-
-    async def search(self, owner: str, query: str, project_hash: str | None, limit: int) -> Sequence[Summary]:
-        return await self._read(queries.search, owner, query, project_hash, limit)
-
-    async def summaries(self, owner: str, project_hash: str | None) -> Sequence[Summary]:
-        return await self._read(queries.summaries, owner, project_hash)
-
-    async def unindexed(self, owner: str | None, limit: int) -> Sequence[RecallSource]:
-        return await self._read(queries.unindexed, owner, limit)
-
-    async def recall(self, owner: str, question: Question, scope: RecallScope) -> Recalled:
-        return await self._read(queries.recall, owner, question, scope)
-
-    async def trajectory(
-        self,
-        owner: str,
-        project_hash: str,
-        branch_id: str | None,
-        *,
-        session_id: str = "",
-        after_n: int = 0,
-        limit: int,
-        characters: int | None = None,
-    ) -> Trajectory | None:
-        query = queries.TrajectoryQuery(owner, project_hash, branch_id, session_id, after_n, limit, characters)
-        return await self._read(queries.trajectory, query)
-
-    async def left_out_text(self, owner: str, result_id: str) -> str | None:
-        return await self._read(queries.left_out_text, owner, result_id)
-
-    async def count(self, owner: str | None = None) -> int:
-        return await self._read(queries.count, owner)
+    load = reads(queries.load)
+    sessions = reads(queries.sessions)
+    ended_sessions = reads(queries.ended_sessions)
+    find = reads(queries.find)
+    cursor = reads(queries.cursor)
+    search = reads(queries.search)
+    summaries = reads(queries.summaries)
+    unindexed = reads(queries.unindexed)
+    recall = reads(queries.recall)
+    trajectory = reads(queries.trajectory)
+    left_out_text = reads(queries.left_out_text)
+    count = reads(queries.count)
 
 
 class SqliteFileReader(SqliteReads):

@@ -222,10 +222,10 @@ def keep_left_out(
     )
 
 
-def conversation(connection: sqlite3.Connection, owner: str, name: str) -> ProxiedConversation | None:
+def find_conversation(connection: sqlite3.Connection, owner: str, conversation: str) -> ProxiedConversation | None:
     row = connection.execute(
         "SELECT last_request_at, outcomes, cache_life_s FROM conversations WHERE owner = ? AND conversation = ?",
-        (owner, name),
+        (owner, conversation),
     ).fetchone()
     return conversation_of(*row) if row else None
 
@@ -236,14 +236,16 @@ def conversation_of(last_request_at: str, outcomes: str, cache_life_s: int) -> P
     return ProxiedConversation(last_request_at, dict(json.loads(outcomes)), cache_life_s)
 
 
-def note_conversation(connection: sqlite3.Connection, owner: str, name: str, noted: ProxiedConversation) -> None:
-    known = conversation(connection, owner, name)
+def note_conversation(
+    connection: sqlite3.Connection, owner: str, conversation: str, noted: ProxiedConversation
+) -> None:
+    known = find_conversation(connection, owner, conversation)
     merged = known.merged(noted) if known else noted
     outcomes = encode([list(pair) for pair in merged.outcomes.items()])
     connection.execute(
         "INSERT OR REPLACE INTO conversations (owner, conversation, last_request_at, outcomes, cache_life_s)"
         " VALUES (?, ?, ?, ?, ?)",
-        (owner, name, merged.last_request_at, outcomes, merged.cache_life_s),
+        (owner, conversation, merged.last_request_at, outcomes, merged.cache_life_s),
     )
 
 

@@ -8,41 +8,28 @@ processes on the same file need no coordination.
 from __future__ import annotations
 
 import os
-import threading
 from functools import partial
 from itertools import islice
 
-from contextfold.common.dataclass import dataclass
 from contextfold.common.event_loop import asyncio, in_thread
 from contextfold.errors import StoreUnavailable
-from contextfold.fold.ports.store import (
-    ArchivedResult,
-    Commit,
-    CommitReceipt,
-    LeftOutDecision,
-    ProxiedConversation,
-    RecallSource,
-    SessionKey,
-    WatchedEvent,
-    cursor_number,
-    cursor_unknown,
-)
+from contextfold.fold.ports.store import Commit, CommitReceipt, WatchedEvent, cursor_number, cursor_unknown
 from contextfold.stores.sqlite import queries, schema, state_file, statements
-from contextfold.stores.sqlite.reader import ReaderInPlace, SqliteReads
+from contextfold.stores.sqlite.reader import ReaderInPlace, SqliteReads, reads
 from contextfold.stores.sqlite.transactions import Transactions, WriterInPlace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
-    from typing import Final, TypeVar, TypeVarTuple
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
+    from typing import Any, Concatenate, Final, ParamSpec, TypeVar, TypeVarTuple
 
     from contextfold.fold.ports.store_export import ExportRecord
-    from contextfold.fold.recall.documents import DocumentTerms
     from contextfold.stores.sqlite.threads import Writer
 
     T = TypeVar("T")
-    Arguments = TypeVarTuple("Arguments")
+    Arguments = ParamSpec("Arguments")
+    Positional = TypeVarTuple("Positional")
 
 # The interval after which a watcher sees commits of other processes. It sees those of this process at once.
 POLL_S: Final = 0.4
@@ -55,11 +42,15 @@ EXPORT_AT_ONCE: Final = 64
 CHECK_BYTES: Final = 64 << 10
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Watcher:
-    loop: asyncio.AbstractEventLoop
-    owner: str
-    changed: asyncio.Event
+def _writes(
+    work: Callable[Concatenate[sqlite3.Connection, Arguments], T],
+) -> Callable[Concatenate[SqliteStore, Arguments], Coroutine[Any, Any, T]]:
+    """The unit of work as a method of the store."""
+
+    async def method(self: SqliteStore, /, *args: Arguments.args, **named: Arguments.kwargs) -> T:
+        return await self._writer.write(lambda connection: work(connection, *args, **named))
+
+    return method
 
 
 class SqliteStore(SqliteReads):
@@ -78,9 +69,9 @@ class SqliteStore(SqliteReads):
         self._poll_s = poll_s
         self._file = _identity(path)
         self._closed = False
-        self._watchers: frozenset[_Watcher] = frozenset()
-        self._watchers_lock = threading.Lock()
-        self._polls: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
+        # The owner of each watcher, by the event that wakes it.
+        self._watchers: dict[asyncio.Event, str] = {}
+        self._polling: asyncio.Task[None] | None = None
         self._writer: Writer | WriterInPlace
         connect = partial(state_file.open_for_reading, path, busy_timeout_s=busy_timeout_s)
         transactions = Transactions(connection, self._guard)
@@ -118,7 +109,7 @@ class SqliteStore(SqliteReads):
             place, connection, version=len(migrations), busy_timeout_s=busy_timeout_s, poll_s=poll_s, in_place=in_place
         )
 
-    async def _write(self, work: Callable[[sqlite3.Connection, *Arguments], T], *args: *Arguments) -> T:
+    async def _write(self, work: Callable[[sqlite3.Connection, *Positional], T], *args: *Positional) -> T:
         return await self._writer.write(lambda connection: work(connection, *args))
 
     # ---- one session
@@ -128,8 +119,7 @@ class SqliteStore(SqliteReads):
         self._wake(commit.key.owner)
         return receipt
 
-    async def receipt(self, key: SessionKey, operation_id: str) -> CommitReceipt | None:
-        return await self._read(statements.receipt, key, operation_id)
+    receipt = reads(statements.receipt)
 
     # ---- watching
 
@@ -142,17 +132,14 @@ class SqliteStore(SqliteReads):
         return self._follow(owner, None if after is None else cursor_number(after))
 
     async def _follow(self, owner: str, position: int | None) -> AsyncIterator[WatchedEvent]:
-        loop = asyncio.get_running_loop()
-        watcher = _Watcher(loop, owner, asyncio.Event())
-        with self._watchers_lock:
-            self._watchers |= {watcher}
-        if loop not in self._polls:
-            self._polls[loop] = loop.create_task(self._poll(loop))
+        changed = asyncio.Event()
+        self._watchers[changed] = owner
+        self._polling = self._polling or asyncio.create_task(self._poll())
         try:
             position = await self._begin_at(position)
             while not self._closed:
                 # Cleared before reading, so that a later commit sets it again.
-                watcher.changed.clear()
+                changed.clear()
                 try:
                     page = await self._read(statements.events_after, owner, position)
                 except StoreUnavailable:
@@ -164,16 +151,15 @@ class SqliteStore(SqliteReads):
                     yield seen
                 position = page.position
                 if page.is_last:
-                    await watcher.changed.wait()
+                    await changed.wait()
         finally:
-            with self._watchers_lock:
-                self._watchers -= {watcher}
+            del self._watchers[changed]
 
-    async def _poll(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Check at intervals, once for all watchers of an event loop, whether another process has committed."""
+    async def _poll(self) -> None:
+        """Check at intervals, once for all watchers, whether another process has committed."""
         reached = -1
         try:
-            while not self._closed and any(watcher.loop is loop for watcher in self._watchers):
+            while self._watchers:
                 try:
                     last = await self._read(queries.last_seq)
                 except StoreUnavailable:
@@ -184,7 +170,7 @@ class SqliteStore(SqliteReads):
                     self._wake()
                 await asyncio.sleep(self._poll_s)
         finally:
-            del self._polls[loop]
+            self._polling = None
 
     async def _begin_at(self, position: int | None) -> int:
         reached = await self._read(queries.last_seq)
@@ -193,31 +179,18 @@ class SqliteStore(SqliteReads):
         return reached if position is None else position
 
     def _wake(self, owner: str | None = None) -> None:
-        """Wake an owner's watchers, or all."""
-        for watcher in self._watchers:
-            if owner in (None, watcher.owner):
-                try:
-                    watcher.loop.call_soon_threadsafe(watcher.changed.set)
-                # The event loop is closed, and so is its watcher.
-                except RuntimeError:
-                    pass
+        """Wake an owner's watchers, or all. They run in the event loop of the caller."""
+        for changed, watcher in self._watchers.items():
+            if owner in (None, watcher):
+                changed.set()
 
-    async def index(self, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None:
-        await self._write(statements.index, documents)
+    # ---- recall, and results that requests leave out
 
-    # ---- results that requests leave out
-
-    async def left_out(self, owner: str, conversation: str) -> Sequence[LeftOutDecision]:
-        return await self._read(statements.left_out, owner, conversation)
-
-    async def keep_left_out(self, owner: str, conversation: str, items: Sequence[ArchivedResult]) -> None:
-        await self._write(statements.keep_left_out, owner, conversation, items)
-
-    async def conversation(self, owner: str, conversation: str) -> ProxiedConversation | None:
-        return await self._read(statements.conversation, owner, conversation)
-
-    async def note_conversation(self, owner: str, conversation: str, noted: ProxiedConversation) -> None:
-        await self._write(statements.note_conversation, owner, conversation, noted)
+    index = _writes(statements.index)
+    left_out = reads(statements.left_out)
+    keep_left_out = _writes(statements.keep_left_out)
+    conversation = reads(statements.find_conversation)
+    note_conversation = _writes(statements.note_conversation)
 
     # ---- export and import
 
@@ -280,7 +253,7 @@ class SqliteStore(SqliteReads):
         await self._repeat(statements.forget_left_out, archive_since)
         await self._repeat(statements.forget_conversations, archive_since)
 
-    async def _repeat(self, step: Callable[[sqlite3.Connection, *Arguments], bool], *args: *Arguments) -> None:
+    async def _repeat(self, step: Callable[[sqlite3.Connection, *Positional], bool], *args: *Positional) -> None:
         """Repeat until nothing is left to do. The next sweep continues where this one stops."""
         for _ in range(SWEEP_STEPS):
             if not await self._write(step, *args):
@@ -303,8 +276,8 @@ class SqliteStore(SqliteReads):
             return
         self._closed = True
         self._wake()
-        for poll in list(self._polls.values()):
-            poll.cancel()
+        if self._polling is not None:
+            self._polling.cancel()
         await in_thread(self._stop)
 
     def _stop(self) -> None:
