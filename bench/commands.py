@@ -47,7 +47,7 @@ def processor_s(argv: Sequence[str], env: dict[str, str]) -> float:
 
 async def fill(path: Path) -> str:
     """A store with one session. Returns the id of its last branch."""
-    service = FoldService(SqliteStore.open(path), standard_scrubber())
+    service = FoldService(SqliteStore(path), standard_scrubber())
     caller, project = Caller(LOCAL_OWNER), {"project_path": PROJECT}
     for number in range(FOLDS):
         branch = {"description": f"Find fault {number} in the timer", "prompt": "Look into it."}

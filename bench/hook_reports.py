@@ -29,7 +29,7 @@ TEXT = '{{"command":"ls src/{}"}}\nREADME.md  src  tests'
 
 
 def _service(folder: str) -> FoldService:
-    opened = SqliteStore.open(str(Path(folder) / "state.db"))
+    opened = SqliteStore(str(Path(folder) / "state.db"))
     return FoldService(opened, standard_scrubber())
 
 

@@ -157,7 +157,7 @@ def _without_recall(path: Path) -> None:
 async def _fold_costs(folder: Path, folds: Folds, *, has_recall: bool) -> tuple[float, float]:
     """Milliseconds of processor time for a branch and its fold, and for indexing it afterwards."""
     path = folder / "state.db"
-    store = SqliteStore.open(path)
+    store = SqliteStore(path)
     if not has_recall:
         _without_recall(path)
     service = FoldService(store, standard_scrubber())
@@ -200,7 +200,7 @@ async def measured(count: int) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state" / "state.db"
         path.parent.mkdir()
-        store = SqliteStore.open(path)
+        store = SqliteStore(path)
         await store.import_all(folds.records())
         service = FoldService(store, standard_scrubber())
         _checkpoint(path)

@@ -272,7 +272,7 @@ def test_no_event_of_a_watcher_contains_a_secret(inputs: Inputs, secrets: list[K
     inputs.agents[0].call("context_record", project_path=PROJECT, type=LAST, tokens=1)
 
     async def watch_events() -> list[bytes]:
-        store = SqliteStore.open(inputs.daemon.store)
+        store = SqliteStore(inputs.daemon.store)
         seen = [b""]
         try:
             watching = store.watch("local", "0")

@@ -128,7 +128,7 @@ def open_store(
     if settings.nats is None:
         from contextfold.stores.sqlite.store import SqliteStore
 
-        return SqliteStore.open(settings.store, may_migrate=may_migrate, in_place=in_place)
+        return SqliteStore(settings.store, may_migrate=may_migrate, in_place=in_place)
     try:
         from contextfold.stores.nats.store import NatsStore
     except ImportError as problem:
@@ -148,7 +148,7 @@ def file_reader(settings: FoldSettings) -> SessionReader:
     def open_writer() -> SqliteStore:
         from contextfold.stores.sqlite.store import SqliteStore
 
-        return SqliteStore.open(settings.store, may_migrate=False, in_place=True)
+        return SqliteStore(settings.store, may_migrate=False, in_place=True)
 
     store = SqliteFileReader(settings.store, open_writer)
     scrubber = _DeferredScrubber(settings)

@@ -19,8 +19,8 @@ from tests.support.nats_servers import NatsServer, delete_streams, random_prefix
 Opener = Callable[[Path, Callable[[], NatsOptions]], Store]
 STORES: dict[str, Opener] = {
     "memory": lambda _folder, _new_options: MemoryStore(),
-    "sqlite": lambda folder, _new_options: SqliteStore.open(folder / "state.db"),
-    "sqlite in place": lambda folder, _new_options: SqliteStore.open(folder / "state.db", in_place=True),
+    "sqlite": lambda folder, _new_options: SqliteStore(folder / "state.db"),
+    "sqlite in place": lambda folder, _new_options: SqliteStore(folder / "state.db", in_place=True),
     "nats": lambda _folder, new_options: NatsStore(new_options()),
 }
 Act = Callable[[Store], Awaitable[None]]

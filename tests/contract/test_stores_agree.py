@@ -135,7 +135,7 @@ async def _outcomes(store: Store, history: Sequence[Step]) -> list[object]:
 @given(st.lists(steps, max_size=STEPS_MAX))
 def test_sqlite_and_memory_agree_on_any_history(history: list[Step]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        outcomes = asyncio.run(_outcomes(SqliteStore.open(Path(folder) / "state.db"), history))
+        outcomes = asyncio.run(_outcomes(SqliteStore(Path(folder) / "state.db"), history))
     assert outcomes == asyncio.run(_outcomes(MemoryStore(), history))
 
 

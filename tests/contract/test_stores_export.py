@@ -58,7 +58,7 @@ LONG = "0123456789 é\n" * 400_000
 async def open_store(kind: str, folder: Path, server: Callable[[], NatsServer]) -> AsyncIterator[Any]:
     options = options_on(server()) if kind == "nats" else None
     path = Path(tempfile.mkdtemp(dir=folder)) / "state.db"
-    store = MemoryStore() if kind == "memory" else NatsStore(options) if options else SqliteStore.open(path)
+    store = MemoryStore() if kind == "memory" else NatsStore(options) if options else SqliteStore(path)
     try:
         yield store
     finally:
@@ -219,7 +219,7 @@ def test_an_import_that_fails_leaves_the_store_empty(tmp_path: Path) -> None:
         raise ExportTruncated("in the middle")
 
     async def run() -> None:
-        source, target = MemoryStore(), SqliteStore.open(tmp_path / "state.db")
+        source, target = MemoryStore(), SqliteStore(tmp_path / "state.db")
         try:
             await source.commit(commit_of(key_of(), events=9))
             records = await records_of(source)
@@ -236,7 +236,7 @@ def test_an_import_that_fails_leaves_the_store_empty(tmp_path: Path) -> None:
 
 def test_an_export_of_a_store_in_use_is_a_snapshot(tmp_path: Path) -> None:
     async def run() -> None:
-        store = SqliteStore.open(tmp_path / "state.db")
+        store = SqliteStore(tmp_path / "state.db")
         try:
             for number in range(200):
                 await store.commit(commit_of(key_of(f"p{number:03}"), session_id=f"sess_{number}"))

@@ -363,7 +363,7 @@ async def _check_agreement(history: Sequence[tuple[Any, ...]], stores: Sequence[
 @given(history=st.lists(steps, min_size=6, max_size=30))
 def test_an_updated_index_answers_like_a_new_one(history: list[tuple[Any, ...]]) -> None:
     async def run_and_close(folder: Path) -> None:
-        stores: list[Store] = [MemoryStore(), SqliteStore.open(folder / "state.db")]
+        stores: list[Store] = [MemoryStore(), SqliteStore(folder / "state.db")]
         try:
             await _check_agreement(history, stores)
         finally:

@@ -140,7 +140,7 @@ class Histories(RuleBasedStateMachine):
         self.open()
 
     def open(self) -> None:
-        self.store = FaultyStore(SqliteStore.open(self.folder / "state.db") if self.is_sqlite else MemoryStore())
+        self.store = FaultyStore(SqliteStore(self.folder / "state.db") if self.is_sqlite else MemoryStore())
         self.services = [self.service(), self.service()]
 
     def service(self) -> FoldService:

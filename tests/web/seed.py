@@ -272,7 +272,7 @@ async def busy(store: SqliteStore, operations: int, steps: int = 0) -> None:
 
 async def main(path: str, scene: str, *sizes: str) -> None:
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    store = SqliteStore.open(path)
+    store = SqliteStore(path)
     try:
         if scene == "many":
             await many(store, *map(int, sizes))

@@ -85,7 +85,7 @@ class StoreAgent:
 
     def _run(self, work: Callable[[FoldService], Awaitable[Result]]) -> Result:
         async def run() -> Result:
-            opened = SqliteStore.open(self._store)
+            opened = SqliteStore(self._store)
             try:
                 return await work(FoldService(opened, standard_scrubber(), clock=self._clock))
             finally:

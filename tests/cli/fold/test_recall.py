@@ -27,7 +27,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("recall") / "state.db"
 
     async def fill() -> None:
-        service = FoldService(SqliteStore.open(path), standard_scrubber())
+        service = FoldService(SqliteStore(path), standard_scrubber())
         for owner, project, description, summary, content in (
             *FOLDS,
             ("local", "/work/app", "Undone walrus", "w", "w"),

@@ -109,7 +109,7 @@ def test_a_report_is_redacted_as_by_the_full_scrubber(call: Call, tmp_path: Path
     scrubber = standard_scrubber()
 
     async def fill() -> None:
-        service = FoldService(SqliteStore.open(path), NoScrubber())
+        service = FoldService(SqliteStore(path), NoScrubber())
         caller, project = Caller(LOCAL_OWNER), {"project_path": PROJECT}
         for text in texts:
             request = branch_request({**project, "description": " ".join(text.split()), "prompt": "Look into it."})

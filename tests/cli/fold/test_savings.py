@@ -198,7 +198,7 @@ class TestExpandLeftOutResult:
     @pytest.fixture
     def path(self, tmp_path: Path) -> Path:
         async def fill() -> None:
-            store = SqliteStore.open(tmp_path / "state.db")
+            store = SqliteStore(tmp_path / "state.db")
             for owner, text in (("local", "one\x1b[31m\ttwo\nthree"), ("ann", "hers")):
                 decision = LeftOutDecision("call_1", "hash", f"res_{owner}", "[stub]", "2026-01-01T12:00:00Z")
                 await store.keep_left_out(owner, "conversation", [ArchivedResult(decision, text)])

@@ -22,7 +22,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("search") / "state.db"
 
     async def fill() -> None:
-        opened = SqliteStore.open(path)
+        opened = SqliteStore(path)
         service = FoldService(opened, standard_scrubber())
         for owner, project, summary in (
             ("local", "/work/app", "Login fails.\nThe token's expiry is \x1b[31mone minute\x1b[0m."),

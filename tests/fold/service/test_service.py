@@ -85,7 +85,7 @@ POLICY = FoldPolicy(archive_days=2, summary_days=4)
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     def run(act: Callable[[ServiceHarness], Awaitable[None]]) -> None:
         async def run_and_close() -> None:
-            store: Store = MemoryStore() if request.param == "memory" else SqliteStore.open(tmp_path / "state.db")
+            store: Store = MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "state.db")
             try:
                 await act(ServiceHarness(store, POLICY))
             finally:

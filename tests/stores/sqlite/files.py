@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 
 def run(path: Path, act: Callable[[SqliteStore], Awaitable[None]], *, busy_timeout_s: float = 5.0) -> None:
     async def run_with_store() -> None:
-        store = SqliteStore.open(path, busy_timeout_s=busy_timeout_s, poll_s=0.02)
+        store = SqliteStore(path, busy_timeout_s=busy_timeout_s, poll_s=0.02)
         try:
             await act(store)
         finally:

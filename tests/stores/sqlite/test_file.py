@@ -40,7 +40,7 @@ def write(path: Path, content: bytes) -> None:
 def check_refused(path: Path, match: str) -> None:
     before = path.read_bytes()
     with pytest.raises(StoreInvalid, match=match) as raised:
-        SqliteStore.open(path)
+        SqliteStore(path)
     assert path.read_bytes() == before
     assert str(path) in raised.value.reason
     assert "move it away" in raised.value.reason
@@ -111,20 +111,21 @@ def test_a_page_damaged_during_use_makes_the_store_unavailable(path: Path) -> No
     run(path, act)
 
 
-def test_a_folder_a_pipe_and_an_impossible_path_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("may_migrate", [True, False])
+def test_a_folder_a_pipe_and_an_impossible_path_are_refused(tmp_path: Path, *, may_migrate: bool) -> None:
     with pytest.raises(StoreInvalid, match="is a folder"):
-        SqliteStore.open(tmp_path)
+        SqliteStore(tmp_path, may_migrate=may_migrate)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(StoreInvalid, match="not a regular file"):
-        SqliteStore.open(tmp_path / "pipe")
+        SqliteStore(tmp_path / "pipe", may_migrate=may_migrate)
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreInvalid, match="cannot be opened for writing"):
-        SqliteStore.open(tmp_path / "file" / "below.db")
+        SqliteStore(tmp_path / "file" / "below.db", may_migrate=may_migrate)
 
 
 def test_a_file_without_write_permission_is_refused(path: Path) -> None:
     fill(path)
-    code = f"from contextfold.stores.sqlite.store import SqliteStore\nSqliteStore.open({str(path)!r})"
+    code = f"from contextfold.stores.sqlite.store import SqliteStore\nSqliteStore({str(path)!r})"
     for folder in [path.parent, *path.parents]:
         if str(folder) not in ("/", "/tmp"):
             folder.chmod(0o755)
@@ -180,7 +181,7 @@ def test_an_older_file_is_migrated_step_by_step(path: Path) -> None:
     ]
 
     async def reopen() -> int:
-        store = SqliteStore.open(path, migrations=later)
+        store = SqliteStore(path, migrations=later)
         await store.commit(commit_of(key_of("new")))
         counted = await store.count()
         await store.close()
@@ -201,7 +202,7 @@ def test_a_failed_migration_leaves_the_file_unchanged(path: Path, broken: str) -
     before = path.read_bytes()
     later = [*schema.MIGRATIONS, ["CREATE TABLE colours (name TEXT NOT NULL)"], ["DROP TABLE archive", broken]]
     with pytest.raises(StoreInvalid, match=rf"could not be brought to format {len(later)} .* as it was"):
-        SqliteStore.open(path, migrations=later)
+        SqliteStore(path, migrations=later)
     assert path.read_bytes() == before
     assert count(path) == 3
 
@@ -210,7 +211,7 @@ def test_a_failed_migration_leaves_the_file_unchanged(path: Path, broken: str) -
 def test_a_store_notices_that_its_file_was_changed_by_a_newer_version(path: Path) -> None:
     async def act(store: SqliteStore) -> None:
         await begin(store, KEY)
-        newer = SqliteStore.open(path, migrations=[*schema.MIGRATIONS, ["CREATE TABLE later (x)"]])
+        newer = SqliteStore(path, migrations=[*schema.MIGRATIONS, ["CREATE TABLE later (x)"]])
         await newer.close()
         with pytest.raises(StoreUnavailable, match="another format"):
             await store.commit(commit_of(KEY, 1))

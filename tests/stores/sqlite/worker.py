@@ -36,7 +36,7 @@ async def _work(store: SqliteStore, project: str, task: int, count: int) -> None
 
 
 async def main(path: str, project: str, count: int) -> int:
-    store = SqliteStore.open(path)
+    store = SqliteStore(path)
     try:
         await asyncio.gather(*(_work(store, project, task, count) for task in range(TASKS)))
     except StoreUnavailable as error:

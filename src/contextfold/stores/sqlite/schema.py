@@ -21,6 +21,7 @@ from contextfold.stores.sqlite.state_file import (
     not_writable,
     refusal,
     refuse_newer,
+    refuse_other_format,
     version_of,
 )
 
@@ -232,15 +233,21 @@ def open_for_writing(
     *,
     migrations: Sequence[Migration] = MIGRATIONS,
     busy_timeout_s: float = BUSY_TIMEOUT_S,
-    is_checked: bool = False,
+    may_migrate: bool = True,
 ) -> sqlite3.Connection:
-    """Open the file, create or migrate it if necessary. Raises StoreInvalid if it is not ours or cannot be used.
+    """Open the file. Raises StoreInvalid if it is not ours or cannot be used.
 
-    `is_checked` says that `refuse_older` has just checked it.
+    With `may_migrate` a missing file is created and an older one migrated; otherwise both are refused.
     """
-    _create_file(path)
-    if not is_checked:
-        check_file(path, len(migrations), busy_timeout_s)
+    if may_migrate:
+        try:
+            _create_folders(os.path.dirname(os.path.abspath(path)))
+        except OSError as problem:
+            raise not_writable(path, problem.strerror or str(problem)) from problem
+    check_regular(path, creates=may_migrate)
+    version = check_file(path, len(migrations), busy_timeout_s)
+    if not may_migrate:
+        refuse_other_format(path, version, len(migrations))
     connection: sqlite3.Connection | None = None
     try:
         connection = connect(path, busy_timeout_s)
@@ -267,15 +274,6 @@ def _create_folders(folder: str) -> None:
     except FileExistsError:
         if not os.path.isdir(folder):
             raise
-
-
-def _create_file(path: str) -> None:
-    """Create an empty file if there is none. SQLite gives the -wal and -shm files the same mode."""
-    try:
-        _create_folders(os.path.dirname(os.path.abspath(path)))
-    except OSError as problem:
-        raise not_writable(path, problem.strerror or str(problem)) from problem
-    check_regular(path, creates=True)
 
 
 # ---- creation and migration

@@ -96,7 +96,10 @@ def _quoted(path: str) -> str:
 
 
 def check_regular(path: str, *, creates: bool = False) -> None:
-    """Refuse what is not a file that may be written. SQLite writes beside a file also to read it."""
+    """Refuse what is not a file that may be written. SQLite writes beside a file also to read it.
+
+    With `creates` a missing file is created, empty. SQLite gives the -wal and -shm files the same mode.
+    """
     try:
         if os.path.isdir(path):
             raise StoreInvalid(f"{path} is a folder: name a file for the state")
@@ -123,13 +126,13 @@ def check_header(path: str, newest: int) -> bool:
     return True
 
 
-def check_file(path: str, newest: int, busy_timeout_s: float) -> int | None:
+def check_file(path: str, newest: int, busy_timeout_s: float) -> int:
     """Refuse a file that is not ours, or that is damaged, before SQLite opens it for writing.
 
-    Returns its version, or None if the file has to be created or completed first.
+    Returns its version, which is 0 if the file has to be created or completed first.
     """
     if not check_header(path, newest) or is_unfinished(path):
-        return None
+        return 0
     try:
         connection = connect(path, busy_timeout_s, read_only=True)
         try:
@@ -142,21 +145,6 @@ def check_file(path: str, newest: int, busy_timeout_s: float) -> int | None:
     except sqlite3.Error as problem:
         raise refusal(path, problem) from problem
     return version
-
-
-def refuse_older(path: str, newest: int, busy_timeout_s: float) -> None:
-    """Refuse an older file for a command that writes, and check it as `check_file` does."""
-    version = check_file(path, newest, busy_timeout_s)
-    if version is None:
-        try:
-            connection = connect(path, busy_timeout_s, read_only=True)
-            try:
-                version = version_of(connection)
-            finally:
-                connection.close()
-        except sqlite3.Error as problem:
-            raise refusal(path, problem) from problem
-    refuse_other_format(path, version, newest)
 
 
 def refuse_newer(path: str, version: int, newest: int) -> None:

@@ -56,24 +56,32 @@ def _writes(
 class SqliteStore(SqliteReads):
     def __init__(
         self,
-        path: str,
-        connection: sqlite3.Connection,
+        path: str | os.PathLike[str],
         *,
-        version: int,
-        busy_timeout_s: float,
-        poll_s: float,
-        in_place: bool,
+        migrations: Sequence[schema.Migration] = schema.MIGRATIONS,
+        busy_timeout_s: float = state_file.BUSY_TIMEOUT_S,
+        poll_s: float = POLL_S,
+        may_migrate: bool = True,
+        in_place: bool = False,
     ) -> None:
-        self._path = path
-        self._version = version
+        """Open the store in this file. Raises StoreInvalid if it cannot be used.
+
+        With `may_migrate` a missing file is created, and an older one migrated. `in_place` is for a process that does
+        one thing at a time: work is done in the calling thread, without waiting.
+        """
+        self._path = os.path.realpath(os.fspath(path))
+        self._version = len(migrations)
         self._poll_s = poll_s
-        self._file = _identity(path)
         self._closed = False
         # The owner of each watcher, by the event that wakes it.
         self._watchers: dict[asyncio.Event, str] = {}
         self._polling: asyncio.Task[None] | None = None
         self._writer: Writer | WriterInPlace
-        connect = partial(state_file.open_for_reading, path, busy_timeout_s=busy_timeout_s)
+        connection = schema.open_for_writing(
+            self._path, migrations=migrations, busy_timeout_s=busy_timeout_s, may_migrate=may_migrate
+        )
+        self._file = _identity(self._path)
+        connect = partial(state_file.open_for_reading, self._path, busy_timeout_s=busy_timeout_s)
         transactions = Transactions(connection, self._guard)
         if in_place:
             super().__init__(ReaderInPlace(connect))
@@ -83,31 +91,6 @@ class SqliteStore(SqliteReads):
 
             super().__init__(Readers(connect))
             self._writer = Writer(transactions)
-
-    @classmethod
-    def open(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        migrations: Sequence[schema.Migration] = schema.MIGRATIONS,
-        busy_timeout_s: float = state_file.BUSY_TIMEOUT_S,
-        poll_s: float = POLL_S,
-        may_migrate: bool = True,
-        in_place: bool = False,
-    ) -> SqliteStore:
-        """Open the store in this file, created if it is missing. Raises StoreInvalid if it cannot be used.
-
-        `in_place` is for a process that does one thing at a time: work is done in the calling thread, without waiting.
-        """
-        place = os.path.realpath(os.fspath(path))
-        if not may_migrate:
-            state_file.refuse_older(place, len(migrations), busy_timeout_s)
-        connection = schema.open_for_writing(
-            place, migrations=migrations, busy_timeout_s=busy_timeout_s, is_checked=not may_migrate
-        )
-        return cls(
-            place, connection, version=len(migrations), busy_timeout_s=busy_timeout_s, poll_s=poll_s, in_place=in_place
-        )
 
     async def _write(self, work: Callable[[sqlite3.Connection, *Positional], T], *args: *Positional) -> T:
         return await self._writer.write(lambda connection: work(connection, *args))

@@ -13,6 +13,7 @@ from contextfold.stores.sqlite.state_file import SqliteError, unavailable
 T = TypeVar("T")
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import asyncio
     import sqlite3
     from collections.abc import Callable, Sequence
 
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Job(Generic[T]):
-    """A unit of work, and its result or its failure."""
+    """A unit of work, and its result or its failure. A caller in another thread waits for the future."""
 
     work: Work[T]
+    future: asyncio.Future[T] | None = None
     result: T | None = None
     problem: Exception | None = None
 
