@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from contextfold.export_errors import ImportDiffers, TargetNotEmpty
@@ -55,13 +55,7 @@ def _of_session(connection: sqlite3.Connection, row: int, session: ExportedSessi
         )
         for receipt in receipts:
             yield ExportedReceipt(*receipt)
-    summaries = connection.execute(
-        "SELECT project_path, branch_id, description, summary, tokens_folded, folded_at, undone FROM summaries"
-        " WHERE session = ? ORDER BY branch_id",
-        (row,),
-    )
-    for project_path, *others in summaries:
-        yield queries.summary_of((session.key.project_hash, project_path, session.session_id, *others))
+    yield from queries.summaries_of(connection, row)
     # The ids are sorted first, so that no text is part of a sort.
     entries = connection.execute(
         "SELECT id FROM archive WHERE session = ? ORDER BY n, branch_id, id", (row,)
@@ -72,12 +66,12 @@ def _of_session(connection: sqlite3.Connection, row: int, session: ExportedSessi
 
 
 def _left_out(connection: sqlite3.Connection) -> Iterator[ExportedLeftOut]:
+    # In the order of an index, so that no text is part of a sort.
     rows = connection.execute(
-        f"SELECT id, owner, conversation, {queries.DECISION_COLUMNS} FROM left_out"  # noqa: S608 - only our own names
+        f"SELECT owner, conversation, text, {queries.DECISION_COLUMNS} FROM left_out"  # noqa: S608 - only our own names
         " ORDER BY owner, conversation, call_id, text_hash"
-    ).fetchall()
-    for row, owner, conversation, *decision in rows:
-        (text,) = connection.execute("SELECT text FROM left_out WHERE id = ?", (row,)).fetchone()
+    )
+    for owner, conversation, text, *decision in rows:
         yield ExportedLeftOut(owner, conversation, ArchivedResult(LeftOutDecision(*decision), text))
 
 
@@ -114,20 +108,14 @@ def _insert(connection: sqlite3.Connection, records: Iterable[ExportRecord]) -> 
     for record in records:
         match record:
             case ExportedSession(key=key):
-                columns: Sequence[object] = (
+                columns = (
                     *(key.owner, key.project_hash, key.name_hash, record.session_id, record.revision, record.last_at),
                     *(0 if record.is_live else _ENDED, record.ended_at, record.figures),
                 )
-                row = connection.execute(
-                    "INSERT INTO sessions (owner, project_hash, name_hash, session_id, revision, last_at, stage,"
-                    " ended_at, figures) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    columns,
-                ).lastrowid
+                row = connection.execute(statements.INSERT_SESSION, columns).lastrowid
             case ExportedReceipt():
-                connection.execute(
-                    "INSERT INTO operations (session, operation, fingerprint, answer) VALUES (?, ?, ?, ?)",
-                    (row, bytes.fromhex(record.operation), record.fingerprint, record.answer),
-                )
+                receipt = (row, bytes.fromhex(record.operation), record.fingerprint, record.answer)
+                connection.execute(statements.INSERT_RECEIPT, receipt)
             case Summary():
                 connection.execute(statements.INSERT_SUMMARY, (row, *statements.summary_row(record)))
             case ArchiveEntry():
@@ -137,6 +125,4 @@ def _insert(connection: sqlite3.Connection, records: Iterable[ExportRecord]) -> 
             case ExportedLeftOut():
                 statements.keep_left_out(connection, record.owner, record.conversation, [record.result])
             case _:
-                connection.execute(
-                    "INSERT INTO events (session, n, body) VALUES (?, ?, ?)", (row, record.n, to_json(record))
-                )
+                connection.execute(statements.INSERT_EVENT, (row, record.n, to_json(record)))

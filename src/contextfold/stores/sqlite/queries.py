@@ -25,6 +25,7 @@ from contextfold.fold.ports.stored_records import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Sequence
     from typing import Any, Final
 
     from contextfold.common.relevance.question import Question
@@ -119,13 +120,17 @@ def cursor(connection: sqlite3.Connection) -> str:
 # ---- summaries and archive
 
 # The members of a Summary, of `summaries m JOIN sessions s`.
-_SUMMARY_COLUMNS = """s.project_hash, m.project_path, s.session_id, m.branch_id, m.description, m.summary,
-    m.tokens_folded, m.folded_at, m.undone"""
+_OF_SESSION = ("project_hash", "session_id")
+SUMMARY_NAMES = tuple(each.name for each in fields(Summary) if each.name not in _OF_SESSION)
+_SUMMARY_COLUMNS = ", ".join(f"{'s' if each.name in _OF_SESSION else 'm'}.{each.name}" for each in fields(Summary))
 
 
-def summary_of(row: tuple[Any, ...]) -> Summary:
-    members = (*row[:-1], bool(row[-1]))
-    return Summary(*members)
+_SUMMARIES = "FROM summaries m JOIN sessions s ON s.id = m.session"
+
+
+def _selected_summaries(connection: sqlite3.Connection, tables_and_conditions: str, *values: object) -> list[Summary]:
+    rows = connection.execute(f"SELECT {_SUMMARY_COLUMNS} {tables_and_conditions}", values)
+    return [Summary(*(*others, bool(undone))) for *others, undone in rows]
 
 
 def search(
@@ -134,24 +139,21 @@ def search(
     words = phrases(query)
     if not words or limit < 1:
         return []
-    rows = connection.execute(
-        f"SELECT {_SUMMARY_COLUMNS} FROM summary_words"  # noqa: S608 - only our own names
-        " JOIN summaries m ON m.id = summary_words.rowid JOIN sessions s ON s.id = m.session"
-        " WHERE summary_words MATCH ? AND m.undone = 0 AND s.owner = ? AND s.project_hash = coalesce(?,"
-        " s.project_hash) ORDER BY bm25(summary_words), m.folded_at DESC, m.id DESC LIMIT ?",
-        (words, owner, project_hash, min(limit, SEARCH_MOST)),
-    )
-    return list(map(summary_of, rows))
+    found = """FROM summary_words JOIN summaries m ON m.id = summary_words.rowid JOIN sessions s ON s.id = m.session
+        WHERE summary_words MATCH ? AND m.undone = 0 AND s.owner = ? AND s.project_hash = coalesce(?, s.project_hash)
+        ORDER BY bm25(summary_words), m.folded_at DESC, m.id DESC LIMIT ?"""
+    return _selected_summaries(connection, found, words, owner, project_hash, min(limit, SEARCH_MOST))
 
 
 def summaries(connection: sqlite3.Connection, owner: str, project_hash: str | None) -> list[Summary]:
-    rows = connection.execute(
-        f"SELECT {_SUMMARY_COLUMNS} FROM summaries m JOIN sessions s ON s.id = m.session"  # noqa: S608 - only our own names
-        " WHERE m.undone = 0 AND s.owner = ? AND s.project_hash = coalesce(?, s.project_hash)"
-        " ORDER BY s.session_id, m.branch_id",
-        (owner, project_hash),
-    )
-    return list(map(summary_of, rows))
+    stored = f"""{_SUMMARIES} WHERE m.undone = 0 AND s.owner = ? AND s.project_hash = coalesce(?, s.project_hash)
+        ORDER BY s.session_id, m.branch_id"""
+    return _selected_summaries(connection, stored, owner, project_hash)
+
+
+def summaries_of(connection: sqlite3.Connection, session: int) -> list[Summary]:
+    """Every summary of a session, which is given by its row; ordered by branch."""
+    return _selected_summaries(connection, f"{_SUMMARIES} WHERE s.id = ? ORDER BY m.branch_id", session)
 
 
 def phrases(query: str) -> str:
@@ -170,9 +172,10 @@ _OF_BRANCH = """FROM archive JOIN sessions ON sessions.id = archive.session
 _OF_MAIN = """FROM archive WHERE branch_id IS NULL AND session = (SELECT id FROM sessions
     WHERE owner = ? AND project_hash = ? AND session_id = ? ORDER BY id DESC LIMIT 1)"""
 ENTRY_COLUMNS = "branch_id, n, at, kind, text, tokens, type, source, failed, child_id, undone_from"
+ENTRY_NAMES = tuple(ENTRY_COLUMNS.split(", "))
 
 
-def entry_of(row: tuple[Any, ...]) -> ArchiveEntry:
+def entry_of(row: Sequence[Any]) -> ArchiveEntry:
     from contextfold.fold.archive import ArchiveEntry
 
     branch_id, n, at, kind, text, tokens, type_, source, failed, child_id, undone_from = row
@@ -266,8 +269,5 @@ def _recall_source(connection: sqlite3.Connection, kind: str, ref: int) -> Summa
     if kind == RESULT:
         row = connection.execute(f"SELECT {DECISION_COLUMNS} FROM left_out WHERE id = ?", (ref,)).fetchone()  # noqa: S608 - only our own names
         return LeftOutDecision(*row) if row else None
-    row = connection.execute(
-        f"SELECT {_SUMMARY_COLUMNS} FROM summaries m JOIN sessions s ON s.id = m.session WHERE m.id = ?",  # noqa: S608 - only our own names
-        (ref,),
-    ).fetchone()
-    return summary_of(row) if row else None
+    stored = _selected_summaries(connection, f"{_SUMMARIES} WHERE m.id = ?", ref)
+    return stored[0] if stored else None

@@ -24,7 +24,14 @@ from contextfold.fold.ports.store import (
     WatchedEvent,
 )
 from contextfold.stores.session_document import figures_of
-from contextfold.stores.sqlite.queries import DECISION_COLUMNS, DECISION_NAMES, event_of, last_seq
+from contextfold.stores.sqlite.queries import (
+    DECISION_COLUMNS,
+    DECISION_NAMES,
+    ENTRY_NAMES,
+    SUMMARY_NAMES,
+    event_of,
+    last_seq,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +48,36 @@ STEP_SESSIONS: Final = 64
 STEP_ROWS: Final = 256
 
 
+def _insert(table: str, *columns: str) -> str:
+    """A statement that adds a row."""
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608 - only our own names
+
+
+_KEY = ("owner", "project_hash", "name_hash")
+INSERT_SESSION = _insert("sessions", *_KEY, "session_id", "revision", "last_at", "stage", "ended_at", "figures")
+INSERT_EVENT = _insert("events", "session", "n", "body")
+INSERT_RECEIPT = _insert("operations", "session", "operation", "fingerprint", "answer")
+INSERT_ENTRY = _insert("archive", "session", *ENTRY_NAMES)
+INSERT_SUMMARY = (
+    _insert("summaries", "session", *SUMMARY_NAMES)
+    + " ON CONFLICT (session, branch_id) DO UPDATE SET "
+    + ", ".join(f"{name} = excluded.{name}" for name in SUMMARY_NAMES if name != "branch_id")
+)
+_INSERT_LEFT_OUT = (
+    _insert("left_out", "owner", "conversation", *DECISION_NAMES, "text")
+    + " ON CONFLICT (owner, conversation, call_id, text_hash) DO NOTHING"
+)
+
+
 # ---- one session
+
+
+def summary_row(summary: Summary) -> tuple[object, ...]:
+    return tuple(getattr(summary, name) for name in SUMMARY_NAMES)
+
+
+def entry_row(entry: ArchiveEntry) -> tuple[object, ...]:
+    return tuple(getattr(entry, name) for name in ENTRY_NAMES)
 
 
 def committing(commit: Commit) -> Callable[[sqlite3.Connection], CommitReceipt]:
@@ -61,14 +97,9 @@ def committing(commit: Commit) -> Callable[[sqlite3.Connection], CommitReceipt]:
         if live != (commit.session_id, commit.expected_revision):
             raise StaleRevision
         session = _advance(connection, found, commit, last_at)
-        connection.executemany(
-            "INSERT INTO events (session, n, body) VALUES (?, ?, ?)", [(session, *row) for row in events]
-        )
+        connection.executemany(INSERT_EVENT, [(session, *row) for row in events])
         if operation is not None:
-            connection.execute(
-                "INSERT INTO operations (session, operation, fingerprint, answer) VALUES (?, ?, ?, ?)",
-                (session, operation, receipt.fingerprint, receipt.answer),
-            )
+            connection.execute(INSERT_RECEIPT, (session, operation, receipt.fingerprint, receipt.answer))
         if entries:
             connection.executemany(INSERT_ENTRY, [(session, *row) for row in entries])
         for branch_id in commit.retracted:
@@ -112,11 +143,8 @@ def _advance(connection: sqlite3.Connection, live: _LiveSession | None, commit: 
         )
         return live.session
     key = commit.key
-    inserted = connection.execute(
-        "INSERT INTO sessions (owner, project_hash, name_hash, session_id, revision, last_at)"
-        " VALUES (?, ?, ?, ?, ?, ?)",
-        (key.owner, key.project_hash, key.name_hash, commit.session_id, commit.revision, last_at),
-    )
+    row = (key.owner, key.project_hash, key.name_hash, commit.session_id, commit.revision, last_at, 0, None, "")
+    inserted = connection.execute(INSERT_SESSION, row)
     assert inserted.lastrowid is not None
     return inserted.lastrowid
 
@@ -134,16 +162,11 @@ def _digest(operation_id: str) -> bytes:
 # ---- events of an owner
 
 
-@dataclass(frozen=True, slots=True)
-class EventPage:
-    """Events after a position, and the position to continue from, which is later if events of other owners follow."""
+def events_after(connection: sqlite3.Connection, owner: str, position: int) -> tuple[list[WatchedEvent], int]:
+    """Up to EVENTS_MOST events after a position, and the position to continue from.
 
-    events: Sequence[WatchedEvent]
-    position: int
-    is_last: bool
-
-
-def events_after(connection: sqlite3.Connection, owner: str, position: int) -> EventPage:
+    The latter is beyond the last of them if events of other owners follow.
+    """
     # This is read first: everything up to there is visible to the second statement. CROSS JOIN makes SQLite follow the
     # order of the events and not the owner's sessions.
     reached = last_seq(connection)
@@ -157,47 +180,10 @@ def events_after(connection: sqlite3.Connection, owner: str, position: int) -> E
         for seq, project_hash, name_hash, session_id, body in rows
     ]
     last = rows[-1][0] if rows else position
-    is_last = len(rows) < EVENTS_MOST
-    return EventPage(events, max(last, reached) if is_last else last, is_last)
-
-
-# ---- summaries and archive
-
-INSERT_SUMMARY = """INSERT INTO summaries
-    (session, branch_id, project_path, tokens_folded, folded_at, description, summary, undone)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-    ON CONFLICT (session, branch_id) DO UPDATE SET
-        project_path = excluded.project_path, tokens_folded = excluded.tokens_folded, undone = excluded.undone,
-        folded_at = excluded.folded_at, description = excluded.description, summary = excluded.summary"""
-
-
-def summary_row(summary: Summary) -> tuple[object, ...]:
-    return (
-        summary.branch_id,
-        summary.project_path,
-        summary.tokens_folded,
-        summary.folded_at,
-        summary.description,
-        summary.summary,
-        summary.undone,
-    )
-
-
-INSERT_ENTRY = """INSERT INTO archive
-    (session, branch_id, n, at, kind, text, tokens, type, source, failed, child_id, undone_from)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-
-
-def entry_row(entry: ArchiveEntry) -> tuple[object, ...]:
-    others = (entry.tokens, entry.type, entry.source, entry.failed, entry.child_id, entry.undone_from)
-    return (entry.branch_id, entry.n, entry.at, entry.kind, entry.text, *others)
+    return events, last if len(rows) == EVENTS_MOST else max(last, reached)
 
 
 # ---- results that requests leave out
-
-
-# The owner, the conversation, the decision, the text.
-_DECISION_MARKS = ", ".join("?" * (len(DECISION_NAMES) + 3))
 
 
 def left_out(connection: sqlite3.Connection, owner: str, conversation: str) -> list[LeftOutDecision]:
@@ -212,14 +198,9 @@ def left_out(connection: sqlite3.Connection, owner: str, conversation: str) -> l
 def keep_left_out(
     connection: sqlite3.Connection, owner: str, conversation: str, items: Sequence[ArchivedResult]
 ) -> None:
-    connection.executemany(
-        f"INSERT INTO left_out (owner, conversation, {DECISION_COLUMNS}, text)"  # noqa: S608 - only our own names
-        f" VALUES ({_DECISION_MARKS}) ON CONFLICT (owner, conversation, call_id, text_hash) DO NOTHING",
-        [
-            (owner, conversation, *(getattr(item.decision, name) for name in DECISION_NAMES), item.text)
-            for item in items
-        ],
-    )
+    for item in items:
+        decision = (getattr(item.decision, name) for name in DECISION_NAMES)
+        connection.execute(_INSERT_LEFT_OUT, (owner, conversation, *decision, item.text))
 
 
 def find_conversation(connection: sqlite3.Connection, owner: str, conversation: str) -> ProxiedConversation | None:
@@ -332,9 +313,7 @@ def end_idle(connection: sqlite3.Connection, idle: Sequence[IdleSession], idle_s
             (at, expired.n, session.figures, session.row, session.revision, idle_since),
         ).rowcount
         if changed:
-            connection.execute(
-                "INSERT INTO events (session, n, body) VALUES (?, ?, ?)", (session.row, expired.n, to_json(expired))
-            )
+            connection.execute(INSERT_EVENT, (session.row, expired.n, to_json(expired)))
             ended += 1
     return ended
 
@@ -381,34 +360,21 @@ def forget(connection: sqlite3.Connection, table: str, sessions: Sequence[int]) 
     """Delete some rows of these sessions, which never become live again. False if there are none."""
     marks = ", ".join("?" * len(sessions))
     if table == "archive":
-        _queue_folds(connection, [session for session in sessions if _has_archive(connection, session)])
+        # The documents of their folds lose words. A fold that is already queued for recall may be read at this moment,
+        # so it is queued again.
+        folds = (
+            f"SELECT 'fold', m.id, s.owner FROM summaries m JOIN sessions s ON s.id = m.session WHERE s.id IN ({marks})"  # noqa: S608 - only marks
+            " AND EXISTS (SELECT 1 FROM archive WHERE session = s.id)"
+        )
+        queued = connection.execute(folds, sessions).fetchall()
+        connection.executemany("DELETE FROM recall_queue WHERE kind = ? AND ref = ?", [row[:2] for row in queued])
+        connection.executemany(_insert("recall_queue", "kind", "ref", "owner"), queued)
     deleted = connection.execute(
         f"DELETE FROM {table} WHERE rowid IN"  # noqa: S608 - only our own names
         f" (SELECT rowid FROM {table} WHERE session IN ({marks}) LIMIT ?)",
         (*sessions, STEP_ROWS),
     ).rowcount
     return deleted > 0
-
-
-def _has_archive(connection: sqlite3.Connection, session: int) -> bool:
-    return connection.execute("SELECT 1 FROM archive WHERE session = ? LIMIT 1", (session,)).fetchone() is not None
-
-
-def _queue_folds(connection: sqlite3.Connection, sessions: Sequence[int]) -> None:
-    """Queue the folds of these sessions for recall, because their documents lose words.
-
-    A fold that is already queued may be read at this moment, so it is queued again.
-    """
-    for session in sessions:
-        connection.execute(
-            "DELETE FROM recall_queue WHERE kind = 'fold' AND ref IN (SELECT id FROM summaries WHERE session = ?)",
-            (session,),
-        )
-        connection.execute(
-            "INSERT INTO recall_queue (kind, ref, owner) SELECT 'fold', m.id, s.owner FROM summaries m"
-            " JOIN sessions s ON s.id = m.session WHERE m.session = ?",
-            (session,),
-        )
 
 
 def forget_rows(connection: sqlite3.Connection, sessions: Sequence[int], since: str) -> None:

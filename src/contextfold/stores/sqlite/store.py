@@ -119,21 +119,20 @@ class SqliteStore(SqliteReads):
         self._watchers[changed] = owner
         self._polling = self._polling or asyncio.create_task(self._poll())
         try:
-            position = await self._begin_at(position)
+            reached = await self._begin_at(position)
             while not self._closed:
                 # Cleared before reading, so that a later commit sets it again.
                 changed.clear()
                 try:
-                    page = await self._read(statements.events_after, owner, position)
+                    events, reached = await self._read(statements.events_after, owner, reached)
                 except StoreUnavailable:
                     # Closing the store ends a watch and is not a failure.
                     if self._closed:
                         return
                     raise
-                for seen in page.events:
+                for seen in events:
                     yield seen
-                position = page.position
-                if page.is_last:
+                if len(events) < statements.EVENTS_MOST:
                     await changed.wait()
         finally:
             del self._watchers[changed]
