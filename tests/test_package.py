@@ -42,7 +42,6 @@ RUNS: tuple[tuple[int, str], ...] = (
     (0, "recall cause"),
     (0, "store export all.jsonl"),
     (0, "store import all.jsonl --store other.db"),
-    (5, "store migrate"),
     (0, "install claude-code --dry-run"),
     (0, "uninstall claude-code --dry-run"),
     (0, "hook cursor --url URL"),

@@ -28,10 +28,7 @@
         ├── LimitReached          limit_reached         depth, branches per session, calls per second
         ├── StoreUnavailable      store_unavailable     the state store does not answer; retrying may help
         ├── StoreInvalid          store_invalid         the state store cannot be used as it is
-        │   ├── ExportInvalid                           a file that is not an export
-        │   │   ├── ExportTruncated                     an export that is not complete
-        │   │   ├── ExportAltered                       an export that does not match its checksum
-        │   │   └── ExportNewer                         an export of a newer version
+        │   ├── ExportInvalid                           a file that is no complete and unaltered export
         │   ├── TargetNotEmpty                          an import into a store that is not empty
         │   └── ImportDiffers                           an import that is not equal to its file
         └── ScrubFailed           scrub_failed          secrets could not be searched for, so nothing was stored

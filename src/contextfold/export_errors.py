@@ -9,18 +9,6 @@ class ExportInvalid(StoreInvalid):
     MESSAGE = "The export file cannot be used"
 
 
-class ExportTruncated(ExportInvalid):
-    pass
-
-
-class ExportAltered(ExportInvalid):
-    pass
-
-
-class ExportNewer(ExportInvalid):
-    pass
-
-
 class TargetNotEmpty(StoreInvalid):
     MESSAGE = "The store is not empty"
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contextfold.export_errors import ExportAltered, ExportInvalid, ExportNewer, ExportTruncated, TargetNotEmpty
+from contextfold.export_errors import ExportInvalid, TargetNotEmpty
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.ports.store import (
     ArchivedResult,
@@ -216,14 +216,14 @@ def test_an_import_into_a_store_with_sessions_is_refused(
 def test_an_import_that_fails_leaves_the_store_empty(tmp_path: Path) -> None:
     def failing(records: Sequence[ExportRecord]) -> Iterator[ExportRecord]:
         yield from records
-        raise ExportTruncated("in the middle")
+        raise ExportInvalid("in the middle")
 
     async def run() -> None:
         source, target = MemoryStore(), SqliteStore(tmp_path / "state.db")
         try:
             await source.commit(commit_of(key_of(), events=9))
             records = await records_of(source)
-            with pytest.raises(ExportTruncated):
+            with pytest.raises(ExportInvalid):
                 await target.import_all(failing(records[:-1]))
             assert await records_of(target) == []
             await target.import_all(records)
@@ -294,16 +294,17 @@ def test_a_truncated_file_is_detected(exported: bytes, data: st.DataObject) -> N
 def test_each_kind_of_damage_has_its_own_error(exported: bytes) -> None:
     lines = lines_of(exported)
     for damaged, error in (
-        ([], ExportTruncated),
-        (lines[:-1], ExportTruncated),
-        ([*lines[:-1], lines[-1][:-1]], ExportTruncated),
-        ([*lines, b"\n"], ExportAltered),
-        ([lines[0], *lines[2:]], ExportAltered),
-        ([lines[0], lines[2], lines[1], *lines[3:]], ExportAltered),
-        ([b"not JSON\n"], ExportInvalid),
-        ([lines[0].replace(b'"version":3', b'"version":4'), *lines[1:]], ExportNewer),
+        ([], "ends before its last line"),
+        (lines[:-1], "ends before its last line"),
+        ([*lines[:-1], lines[-1][:-1]], "ends in the middle of a line"),
+        ([*lines, b"\n"], "has lines after its end"),
+        ([lines[0], *lines[2:]], "belongs to no session"),
+        ([*lines[:-2], lines[-1]], "was altered"),
+        ([lines[0], lines[2], lines[1], *lines[3:]], "belongs to no session"),
+        ([b"not JSON\n"], "is not an export of contextfold"),
+        ([lines[0].replace(b'"version":3', b'"version":4'), *lines[1:]], "has export format 4"),
     ):
-        with pytest.raises(error):
+        with pytest.raises(ExportInvalid, match=error):
             list(read_export(damaged))
 
 
@@ -321,7 +322,7 @@ def test_a_truncated_or_altered_compressed_file_is_detected(exported: bytes, tmp
     assert read_counts(path)["session"] > 0
     assert len(compressed) < len(exported)
     path.write_bytes(compressed[:-20])
-    with pytest.raises(ExportTruncated):
+    with pytest.raises(ExportInvalid, match="is not complete"):
         verify(path)
     middle = len(compressed) // 2
     path.write_bytes(compressed[:middle] + bytes([compressed[middle] ^ 1]) + compressed[middle + 1 :])
@@ -340,5 +341,5 @@ def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_a_record_without_a_session_before_it_is_refused() -> None:
     header = encode_header(dict.fromkeys(KINDS, 0), NOON)
-    with pytest.raises(ExportAltered):
+    with pytest.raises(ExportInvalid, match="belongs to no session"):
         list(read_export([header, encode_record(event_at(2))]))

@@ -6,6 +6,7 @@ It defines what each call means, as simply as possible. A call runs without yiel
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import unicodedata
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
 from hashlib import sha256
@@ -38,13 +39,14 @@ from contextfold.fold.ports.store import (
     WatchedEvent,
 )
 from contextfold.fold.ports.store_export import (
-    ExportDigest,
     ExportedConversation,
     ExportedLeftOut,
     ExportedReceipt,
     ExportedSession,
     ExportRecord,
+    encode_record,
     entry_order,
+    hashed,
 )
 from contextfold.fold.recall.documents import DocumentTerms, leveled_stems
 from contextfold.fold.recall.packed_terms import FOLD, LEVELS, RESULT, first_number
@@ -393,12 +395,12 @@ class MemoryStore:
         self._check_open()
         if self._sessions or self._left_out or self._conversations:
             raise TargetNotEmpty("the store has sessions already")
-        given, stored = ExportDigest(), ExportDigest()
-        for record in given.through(records):
+        given, stored = hashlib.sha256(), hashlib.sha256()
+        for record in hashed(records, given):
             await self._import(record)
         async for record in self.export():
-            stored.add(record)
-        if stored != given:
+            stored.update(encode_record(record))
+        if stored.digest() != given.digest():
             raise ImportDiffers("what was imported is not equal to the export")
 
     async def _import(self, record: ExportRecord) -> None:

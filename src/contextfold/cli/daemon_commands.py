@@ -132,20 +132,4 @@ COMMANDS: tuple[Command, ...] = (
         (STORE, JSON, CONFIG, *OF_NATS),
         Option("file", "the exported file", "FILE", required=True),
     ),
-    Command(
-        "store migrate",
-        "replaced by store export and store import",
-        (
-            "Removed. Export the one store with `context store export FILE` and import the file into the other",
-            "with `context store import FILE --store STORE`.",
-        ),
-        ("context store export backup.jsonl.gz",),
-        (
-            Option("--from", "ignored", "STORE"),
-            Option("--to", "ignored", "STORE"),
-            JSON,
-            CONFIG,
-            *OF_NATS,
-        ),
-    ),
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
-import shutil
 import tempfile
 import zlib
 from collections import Counter
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import IO, Final, cast
 
 from contextfold.errors import StorageFailed
-from contextfold.export_errors import ExportAltered, ExportInvalid, ExportTruncated
+from contextfold.export_errors import ExportInvalid
 from contextfold.fold.ports.store_export import (
     ExportRecord,
     encode_header,
@@ -29,6 +28,7 @@ from contextfold.fold.ports.store_export import (
 # One line, which is a record with one text, has at most this many bytes.
 LINE_MOST: Final = 1 << 28
 COMPRESSION_LEVEL: Final = 6
+COPIED_BYTES: Final = 1 << 20
 SUFFIX: Final = ".gz"
 
 OnRecords = Callable[[Mapping[str, int]], None]
@@ -62,10 +62,12 @@ def _write_file(path: Path, header: bytes, body: IO[bytes]) -> None:
     try:
         with os.fdopen(descriptor, "wb") as raw:
             file = _compressor(raw) if path.suffix == SUFFIX else raw
-            hashing = _HashingWriter(file)
-            hashing.write(header)
-            shutil.copyfileobj(body, hashing)
-            file.write(encode_trailer(hashing.digest()))
+            file.write(header)
+            digest = hashlib.sha256(header)
+            while part := body.read(COPIED_BYTES):
+                digest.update(part)
+                file.write(part)
+            file.write(encode_trailer(digest.hexdigest()))
             if file is not raw:
                 file.close()
             raw.flush()
@@ -75,21 +77,6 @@ def _write_file(path: Path, header: bytes, body: IO[bytes]) -> None:
         with suppress(OSError):
             os.unlink(temporary)
         raise
-
-
-class _HashingWriter:
-    """Passes bytes on to a file and hashes them."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._sha256 = hashlib.sha256()
-
-    def write(self, data: bytes) -> int:
-        self._sha256.update(data)
-        return self._file.write(data)
-
-    def digest(self) -> str:
-        return self._sha256.hexdigest()
 
 
 def _compressor(raw: IO[bytes]) -> IO[bytes]:
@@ -118,8 +105,8 @@ def _lines(path: Path) -> Iterator[bytes]:
             while line := file.readline(LINE_MOST):
                 yield line
     except EOFError as problem:
-        raise ExportTruncated("the export file is not complete") from problem
+        raise ExportInvalid("the export file is not complete") from problem
     except (gzip.BadGzipFile, zlib.error) as problem:
-        raise ExportAltered(f"the export file cannot be decompressed: {problem}") from problem
+        raise ExportInvalid(f"the export file cannot be decompressed: {problem}") from problem
     except OSError as problem:
         raise StorageFailed(f"cannot read {path}: {problem.strerror}") from problem

@@ -92,10 +92,3 @@ def test_a_missing_store_is_not_exported(call: Call, tmp_path: Path) -> None:
     missing = sqlite_store(tmp_path / "none.db")
     assert call("store", "export", *arguments(tmp_path / "all.jsonl", missing)).code == REFUSED
     assert list(tmp_path.iterdir()) == []
-
-
-def test_migrate_names_the_commands_that_replace_it(call: Call) -> None:
-    refused = call("store", "migrate", "--from", "a.db", "--to", "b.db")
-    assert refused.code == REFUSED
-    assert "store export" in refused.err
-    assert "store import" in refused.err

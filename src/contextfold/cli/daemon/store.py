@@ -43,14 +43,6 @@ def run_import(values: Values) -> int:
     return EXIT_OK
 
 
-def run_migrate(_values: Values) -> int:
-    """Name the commands that replace this one."""
-    raise StoreInvalid(
-        "`context store migrate` was removed: use `context store export FILE` and then"
-        " `context store import FILE --store STORE`"
-    )
-
-
 async def _export(settings: FoldSettings, path: Path, line: ProgressLine) -> Mapping[str, int]:
     store = open_store(settings, may_migrate=False)
     try:

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, cast
 
 from contextfold.common.canonical import Encodable, Malformed, decode, encode
 from contextfold.common.dataclass import dataclass, fields
-from contextfold.export_errors import ExportAltered, ExportInvalid, ExportNewer, ExportTruncated
+from contextfold.export_errors import ExportInvalid
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event, EventUnknown, from_members, members
 from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision, ProxiedConversation, SessionKey, Summary
@@ -24,9 +24,9 @@ VERSIONS_READ: Final = (1, 2, VERSION)
 KINDS: Final = ("session", "event", "receipt", "summary", "entry", "left_out", "conversation")
 
 _KEY: Final = tuple(field.name for field in fields(SessionKey))
-_ENTRY: Final = tuple(field.name for field in fields(ArchiveEntry) if field.name != "undone")
-# A summary belongs to the session before it, so these two members are not repeated.
-_SUMMARY: Final = tuple(name for name in Summary.__slots__ if name not in ("project_hash", "session_id"))
+_NESTED: Final = (SessionKey, ArchivedResult, LeftOutDecision, ProxiedConversation)
+# A summary belongs to the session before it. Which entries are undone follows from the rollbacks among them.
+_NOT_WRITTEN: Final = {"summary": ("project_hash", "session_id"), "entry": ("undone",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,32 +106,25 @@ def kind_of(record: ExportRecord) -> str:
     return _KINDS_BY_CLASS.get(type(record), "event")
 
 
-def _named(record: SessionKey | ExportedReceipt | LeftOutDecision) -> dict[str, Encodable]:
-    return {each.name: getattr(record, each.name) for each in fields(record)}
+def _members(record: Any) -> dict[str, Encodable]:  # noqa: ANN401 - any dataclass
+    """The members of a record, and in the place of a record in it the members of that."""
+    found: dict[str, Encodable] = {}
+    for field in fields(record):
+        value = getattr(record, field.name)
+        found |= _members(value) if type(value) in _NESTED else {field.name: value}
+    return found
 
 
 def encode_record(record: ExportRecord) -> bytes:
-    value: Mapping[str, Encodable]
-    match record:
-        case ExportedSession():
-            others = {name: getattr(record, name) for name in ExportedSession.__slots__ if name != "key"}
-            value = {**_named(record.key), **others}
-        case ExportedReceipt():
-            value = _named(record)
-        case Summary():
-            value = {name: getattr(record, name) for name in _SUMMARY}
-        case ArchiveEntry():
-            value = {name: getattr(record, name) for name in _ENTRY}
-        case ExportedLeftOut():
-            value = {"owner": record.owner, "conversation": record.conversation}
-            value |= {**_named(record.result.decision), "text": record.result.text}
-        case ExportedConversation(noted=noted):
-            value = {"owner": record.owner, "conversation": record.conversation}
-            value |= {"last_request_at": noted.last_request_at, "outcomes": list(map(list, noted.outcomes.items()))}
-            value |= {"cache_life_s": noted.cache_life_s} if noted.cache_life_s else {}
-        case _:
-            value = members(record)
-    return _line({kind_of(record): value})
+    kind = kind_of(record)
+    value = dict(members(cast("Event", record))) if kind == "event" else _members(record)
+    for name in _NOT_WRITTEN.get(kind, ()):
+        del value[name]
+    if isinstance(record, ExportedConversation):
+        value["outcomes"] = list(map(list, record.noted.outcomes.items()))
+        if not record.noted.cache_life_s:
+            del value["cache_life_s"]
+    return _line({kind: value})
 
 
 def encode_header(counts: Mapping[str, int], made_at: str) -> bytes:
@@ -144,25 +137,11 @@ def encode_trailer(digest: str) -> bytes:
     return _line({"sha256": digest})
 
 
-class ExportDigest:
-    """The SHA-256 of records as lines, to compare two stores."""
-
-    def __init__(self) -> None:
-        self._sha256 = hashlib.sha256()
-
-    def add(self, record: ExportRecord) -> None:
-        self._sha256.update(encode_record(record))
-
-    def through(self, records: Iterable[ExportRecord]) -> Iterator[ExportRecord]:
-        """Yield the records and add each to the digest."""
-        for record in records:
-            self.add(record)
-            yield record
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ExportDigest) and self._sha256.digest() == other._sha256.digest()
-
-    __hash__ = None  # type: ignore[assignment]  # It changes.
+def hashed(records: Iterable[ExportRecord], digest: hashlib._Hash) -> Iterator[ExportRecord]:
+    """Yield the records and add each as a line to the digest, to compare two stores."""
+    for record in records:
+        digest.update(encode_record(record))
+        yield record
 
 
 def read_header(line: bytes) -> Mapping[str, int]:
@@ -175,10 +154,10 @@ def read_header(line: bytes) -> Mapping[str, int]:
         raise ExportInvalid("the file is not an export of contextfold")
     version, counts = header.get("version"), header.get("counts")
     if type(version) is int and version > VERSION:
-        raise ExportNewer(f"the file has export format {version}; this version of contextfold reads {VERSION}")
+        raise ExportInvalid(f"the file has export format {version}; this version of contextfold reads {VERSION}")
     kinds = {kind for kind in KINDS if kind != "conversation" or version != 1}
     if version not in VERSIONS_READ or not isinstance(counts, dict) or set(counts) != kinds:
-        raise ExportAltered("the header of the export file is damaged")
+        raise ExportInvalid("the header of the export file is damaged")
     return cast("Mapping[str, int]", counts)
 
 
@@ -191,9 +170,9 @@ def read_export(lines: Iterable[bytes]) -> Iterator[ExportRecord]:
     trailer: str | None = None
     for number, line in enumerate(lines, 1):
         if trailer is not None:
-            raise ExportAltered("the export file has lines after its end")
+            raise ExportInvalid("the export file has lines after its end")
         if not line.endswith(b"\n"):
-            raise ExportTruncated("the export file ends in the middle of a line")
+            raise ExportInvalid("the export file ends in the middle of a line")
         if expected is None:
             expected = read_header(line)
             digest.update(line)
@@ -209,18 +188,18 @@ def read_export(lines: Iterable[bytes]) -> Iterator[ExportRecord]:
             session = record
         yield record
     if trailer is None or expected is None:
-        raise ExportTruncated("the export file ends before its last line")
+        raise ExportInvalid("the export file ends before its last line")
     if trailer != digest.hexdigest() or any(counts[kind] != expected.get(kind, 0) for kind in KINDS):
-        raise ExportAltered("the export file was altered: its content does not match its checksum")
+        raise ExportInvalid("the export file was altered: its content does not match its checksum")
 
 
 def _decode_line(number: int, line: bytes) -> tuple[str, Any]:
     try:
         value = decode(line)
     except Malformed as problem:
-        raise ExportAltered(f"line {number} of the export file is not JSON: {problem}") from problem
+        raise ExportInvalid(f"line {number} of the export file is not JSON: {problem}") from problem
     if not isinstance(value, dict) or len(value) != 1 or not set(value) <= {*KINDS, "sha256"}:
-        raise ExportAltered(f"line {number} of the export file is of no known kind")
+        raise ExportInvalid(f"line {number} of the export file is of no known kind")
     return next(iter(value.items()))
 
 
@@ -235,7 +214,7 @@ def _record(number: int, kind: str, value: dict[str, Any], session: ExportedSess
             noted = ProxiedConversation(value["last_request_at"], dict(value["outcomes"]), value.get("cache_life_s", 0))
             return ExportedConversation(value["owner"], value["conversation"], noted)
         if session is None:
-            raise ExportAltered(f"line {number} of the export file belongs to no session")
+            raise ExportInvalid(f"line {number} of the export file belongs to no session")
         if kind == "receipt":
             return ExportedReceipt(**value)
         if kind == "summary":
@@ -244,7 +223,7 @@ def _record(number: int, kind: str, value: dict[str, Any], session: ExportedSess
             return ArchiveEntry(**value)
         return from_members(value)
     except (KeyError, TypeError, ValueError, AttributeError, EventUnknown) as problem:
-        raise ExportAltered(f"line {number} of the export file cannot be read: {problem}") from problem
+        raise ExportInvalid(f"line {number} of the export file cannot be read: {problem}") from problem
 
 
 def _line(value: Encodable) -> bytes:

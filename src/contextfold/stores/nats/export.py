@@ -8,6 +8,7 @@ derived as usual. It cannot be one transaction, so it compares at the end and sa
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
@@ -20,13 +21,14 @@ from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event
 from contextfold.fold.ports.store import CommitReceipt, SessionKey, Summary
 from contextfold.fold.ports.store_export import (
-    ExportDigest,
     ExportedConversation,
     ExportedLeftOut,
     ExportedReceipt,
     ExportedSession,
     ExportRecord,
+    encode_record,
     entry_order,
+    hashed,
 )
 from contextfold.stores.nats.archive import ArchiveReader, BranchSummary
 from contextfold.stores.nats.conversations import NatsConversations
@@ -156,15 +158,15 @@ class NatsExport:
         for stream in (self._names.log, self._names.archive):
             if await self._js.last(stream, f"{stream}.>") is not None:
                 raise TargetNotEmpty(f"the store has sessions already, or an import was interrupted: {self._advice}")
-        given, stored = ExportDigest(), ExportDigest()
+        given, stored = hashlib.sha256(), hashlib.sha256()
         try:
-            await self._import(given.through(items))
+            await self._import(hashed(items, given))
             async with aclosing(self.export()) as exported:
                 async for record in exported:
-                    stored.add(record)
+                    stored.update(encode_record(record))
         except StoreUnavailable as problem:
             raise StoreUnavailable(f"{problem.reason}. The import is not complete: {self._advice}") from problem
-        if stored != given:
+        if stored.digest() != given.digest():
             raise ImportDiffers(f"what was imported is not equal to the file: {self._advice}")
 
     @property

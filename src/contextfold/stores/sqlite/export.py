@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -11,12 +12,13 @@ from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import to_json
 from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision, SessionKey, Summary
 from contextfold.fold.ports.store_export import (
-    ExportDigest,
     ExportedConversation,
     ExportedLeftOut,
     ExportedReceipt,
     ExportedSession,
     ExportRecord,
+    encode_record,
+    hashed,
 )
 from contextfold.stores.sqlite import queries, statements
 
@@ -91,11 +93,11 @@ def import_records(connection: sqlite3.Connection, records: Iterable[ExportRecor
         for table in ("sessions", "left_out", "conversations"):
             if connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone():  # noqa: S608 - only our own names
                 raise TargetNotEmpty("the store has sessions already: import into a new file")
-        given, stored = ExportDigest(), ExportDigest()
-        _insert(connection, given.through(records))
+        given, stored = hashlib.sha256(), hashlib.sha256()
+        _insert(connection, hashed(records, given))
         for record in _all_records(connection):
-            stored.add(record)
-        if stored != given:
+            stored.update(encode_record(record))
+        if stored.digest() != given.digest():
             raise ImportDiffers("what was imported is not equal to the file; nothing was stored")
         connection.execute("COMMIT")
     finally:
