@@ -11,7 +11,7 @@ from contextfold.scrub.quick_check import lowercased
 from contextfold.scrub.rules import rules_from
 from contextfold.scrub.standard import read_rules_file
 
-HEADER = '''"""The keywords of the standard rules by their first two bytes: those with one spelling, and the others.
+HEADER = '''"""The keywords of the standard rules: those with one spelling, and the others, separated by `|`.
 
 Each character stands for a byte. A keyword that contains another one is left out: a text that has it has both.
 
@@ -20,8 +20,9 @@ Written by tools/scrub_keywords.py; edit rules.toml, not this.
 
 # fmt: off
 '''
-START = 2
-LINE_MAX = 120
+SEPARATOR = b"|"
+# Without the indentation and the quotation marks.
+LINE_MAX = 114
 
 
 def has_any(text: bytes, keywords: Iterable[bytes]) -> bool:
@@ -34,33 +35,18 @@ def shortest(keywords: Iterable[bytes]) -> list[bytes]:
     return [keyword for keyword in every if not has_any(keyword, (other for other in every if other != keyword))]
 
 
-def quoted(keyword: str) -> str:
-    text = ascii(keyword)
-    return text if '"' in text else f'"{text[1:-1]}"'
-
-
 def table(name: str, keywords: Iterable[bytes]) -> str:
-    by_start: dict[str, list[str]] = {}
-    for keyword in keywords:
-        text = keyword.decode("latin-1")
-        by_start.setdefault(text[:START], []).append(text)
-    parts: list[str] = []
-    for start, some in by_start.items():
-        row = [f"{quoted(keyword)}," for keyword in some]
-        parts += [f"{quoted(start)}: ({row[0]}", *row[1:]]
-        parts[-1] += "),"
-    return f"{name} = {{\n{wrapped(parts)}}}\n"
-
-
-def wrapped(parts: Iterable[str]) -> str:
-    """As many parts on a line as fit: nobody reads the keywords one by one."""
-    lines: list[str] = []
-    for part in parts:
-        if lines and len(lines[-1]) + len(" ") + len(part) <= LINE_MAX:
-            lines[-1] += f" {part}"
-        else:
-            lines.append(f"    {part}")
-    return "".join(f"{line}\n" for line in lines)
+    """As many keywords on a line as fit: nobody reads them one by one."""
+    lines = [""]
+    for number, keyword in enumerate(keywords):
+        assert SEPARATOR not in keyword
+        part = ascii((SEPARATOR * (number > 0) + keyword).decode("latin-1"))[1:-1]
+        assert '"' not in part
+        if len(lines[-1]) + len(part) > LINE_MAX:
+            lines.append("")
+        lines[-1] += part
+    text = "".join(f'    "{line}"\n' for line in lines)
+    return f"{name} = (\n{text})\n"
 
 
 def module() -> str:

@@ -15,14 +15,11 @@ added or changed that could: a rule needs a sign, a digit or a long word, or it 
 
 from __future__ import annotations
 
-# Importing `operator` itself would take longer.
-from _operator import add
-
 from contextfold.common.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 # A question of words: its length, the least number of its words, and the length of each.
 WORDS_LENGTH_MAX = 400
@@ -77,14 +74,10 @@ def has_keyword(text: str) -> bool:
     from contextfold.scrub.keywords import AS_WRITTEN, IN_ANY_CASE
 
     raw = text.encode("utf-8", "surrogatepass")
-    return _has_one_of(AS_WRITTEN, raw) or _has_one_of(IN_ANY_CASE, lowercased(raw))
-
-
-def _has_one_of(keywords: Mapping[str, tuple[str, ...]], raw: bytes) -> bool:
-    """Whether bytes have one of some keywords, which are given by their first two bytes."""
-    text = raw.decode("latin-1")
-    starts = keywords.keys() & set(map(add, text, text[1:]))
-    return any(keyword in text for start in starts for keyword in keywords[start])
+    written, lower = raw.decode("latin-1"), lowercased(raw).decode("latin-1")
+    return any(keyword in written for keyword in AS_WRITTEN.split("|")) or any(
+        keyword in lower for keyword in IN_ANY_CASE.split("|")
+    )
 
 
 def is_of_words(text: str) -> bool:
