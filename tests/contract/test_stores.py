@@ -9,7 +9,7 @@ import pytest
 
 from contextfold.errors import ArgumentInvalid, StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.ports.store import Commit, CommitReceipt, KnownRevision, StaleRevision, Store
+from contextfold.fold.ports.store import ArchivedThread, Commit, CommitReceipt, KnownRevision, StaleRevision, Store
 from tests.contract.sessions import (
     NOON,
     begin,
@@ -128,7 +128,7 @@ def test_a_commit_with_a_stale_revision_is_refused_and_stores_nothing(run: Run) 
         log = await store.load(KEY)
         assert log is not None
         assert len(log.events) == 2
-        assert await store.trajectory("local", "p1", "br_x", limit=10) is None
+        assert await store.trajectory(ArchivedThread("local", "p1", "br_x"), limit=10) is None
         assert await store.search("local", "never", None, 10) == []
         assert await store.cursor() == start
 
@@ -296,14 +296,14 @@ def test_owners_never_see_data_of_each_other(run: Run) -> None:
             assert (len(log.events), receipt.answer) == (revision, owner)
             summaries = await store.search(owner, "deployment", None, 10)
             assert [summary.summary for summary in summaries] == [f"deployment by {owner}"]
-            trajectory = await store.trajectory(owner, "p1", "br_1", limit=10)
+            trajectory = await store.trajectory(ArchivedThread(owner, "p1", "br_1"), limit=10)
             assert trajectory is not None
             assert [entry.text for entry in trajectory.entries] == [f"text of {owner}"]
             async with watching(store, owner, start) as watch:
                 assert {watched.key.owner for watched in await take(watch, revision)} == {owner}
         assert await store.load(key_of(owner="eve")) is None
         assert await store.search("eve", "deployment", None, 10) == []
-        assert await store.trajectory("eve", "p1", "br_1", limit=10) is None
+        assert await store.trajectory(ArchivedThread("eve", "p1", "br_1"), limit=10) is None
         assert await store.receipt(key_of(owner="eve"), "op") is None
 
     run(act)
@@ -362,7 +362,7 @@ def test_a_closed_store_is_unavailable(run: Run) -> None:
             store.cursor,
             lambda: store.check_cursor("0"),
             lambda: store.search("local", "x", None, 1),
-            lambda: store.trajectory("local", "p1", "br_1", limit=1),
+            lambda: store.trajectory(ArchivedThread("local", "p1", "br_1"), limit=1),
             lambda: store.expire(NOON, NOON),
             lambda: store.retain(NOON, NOON),
             store.count,

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.ports.store import KnownRevision, StaleRevision, Store
+from contextfold.fold.ports.store import ArchivedThread, KnownRevision, StaleRevision, Store
 from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.contract.sessions import commit_of, key_of, summary_of, take, watching
@@ -100,7 +100,9 @@ async def _do(store: Store, number: int, step: Step) -> object:
             # The ranking is left to each store.
             outcome = sorted(map(repr, summaries))
         case ("trajectory", key, branch_id, after_n, limit):
-            part = await store.trajectory(key.owner, key.project_hash, branch_id, after_n=after_n, limit=limit)
+            part = await store.trajectory(
+                ArchivedThread(key.owner, key.project_hash, branch_id), after_n=after_n, limit=limit
+            )
             outcome = part and ([entry.n for entry in part.entries], sorted(part.rollbacks))
         case ("expire", idle_since, at):
             outcome = await store.expire(idle_since, at), await store.count()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.ports.store import SEARCH_MOST, Commit, KnownRevision, StaleRevision, Store
+from contextfold.fold.ports.store import SEARCH_MOST, ArchivedThread, Commit, KnownRevision, StaleRevision, Store
 from tests.contract.sessions import (
     NOON,
     begin,
@@ -156,22 +156,24 @@ def test_a_trajectory_is_read_page_by_page(run: Run) -> None:
         ]
         await store.commit(commit_of(KEY, 0, entries=[*entries[:3], others[0]]))
         await store.commit(commit_of(KEY, 1, entries=[*others[1:], *entries[3:]]))
-        trajectory = await store.trajectory("local", "p1", "br_1", limit=100)
+        trajectory = await store.trajectory(ArchivedThread("local", "p1", "br_1"), limit=100)
         assert trajectory is not None
         assert list(trajectory.entries) == entries
         assert list(trajectory.rollbacks) == [(2, 6)]
         paged: list[ArchiveEntry] = []
         for _ in range(3):
-            page = await store.trajectory("local", "p1", "br_1", after_n=paged[-1].n if paged else 0, limit=2)
+            page = await store.trajectory(
+                ArchivedThread("local", "p1", "br_1"), after_n=paged[-1].n if paged else 0, limit=2
+            )
             assert page is not None
             assert list(page.rollbacks) == [(2, 6)]
             paged += page.entries
         assert paged == entries
-        beyond = await store.trajectory("local", "p1", "br_1", after_n=9, limit=2)
+        beyond = await store.trajectory(ArchivedThread("local", "p1", "br_1"), after_n=9, limit=2)
         assert beyond is not None
         assert list(beyond.entries) == []
         for project, branch_id in (("p2", "br_1"), ("p1", "br_3"), ("p1", "")):
-            assert await store.trajectory("local", project, branch_id, limit=2) is None
+            assert await store.trajectory(ArchivedThread("local", project, branch_id), limit=2) is None
 
     run(act)
 
@@ -185,7 +187,7 @@ def test_a_trajectory_may_have_megabytes(run: Run) -> None:
             await store.commit(
                 commit_of(KEY, revision, entries=[ArchiveEntry("br_1", revision + 1, NOON, "operation", text)])
             )
-        trajectory = await store.trajectory("local", "p1", "br_1", limit=10)
+        trajectory = await store.trajectory(ArchivedThread("local", "p1", "br_1"), limit=10)
         assert trajectory is not None
         assert [entry.text == text for entry in trajectory.entries] == [True, True]
 
@@ -285,7 +287,7 @@ def test_archive_and_summaries_outlive_the_session_until_they_expire(run: Run) -
         )
 
         async def is_stored() -> tuple[bool, bool]:
-            trajectory = await store.trajectory("local", "p1", "br_1", limit=10)
+            trajectory = await store.trajectory(ArchivedThread("local", "p1", "br_1"), limit=10)
             return trajectory is not None, bool(await store.search("local", "outcome", None, 10))
 
         await store.retain(NEXT_DAY, NEXT_DAY)
@@ -331,7 +333,7 @@ def test_one_sweep_ends_any_number_of_sessions(run: Run) -> None:
             assert set(kinds(await take(watch, sessions + 1))) == {"session.expired"}
         await store.retain(NEXT_DAY, NEXT_DAY)
         assert await store.search("local", "outcome", None, 10) == []
-        assert await store.trajectory("local", "p7", "br_7", limit=1) is None
+        assert await store.trajectory(ArchivedThread("local", "p7", "br_7"), limit=1) is None
 
     run(act)
 

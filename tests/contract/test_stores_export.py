@@ -18,6 +18,7 @@ from contextfold.export_errors import ExportInvalid, TargetNotEmpty
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.ports.store import (
     ArchivedResult,
+    ArchivedThread,
     Commit,
     LeftOutDecision,
     Operation,
@@ -138,7 +139,7 @@ async def read_everything(store: Store) -> list[object]:
             values += [await store.receipt(session.key, f"op {step} é") for step in range(6)]
             values += [
                 await store.trajectory(
-                    owner, session.key.project_hash, branch, session_id=session.session_id, limit=100
+                    ArchivedThread(owner, session.key.project_hash, branch, session.session_id), limit=100
                 )
                 for branch in (None, *_branches_of(session.session_id))
             ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.ports.store import Store
+from contextfold.fold.ports.store import ArchivedThread, Store
 from tests.contract.sessions import begin, commit_of, key_of
 from tests.contract.stores import Run, run
 
@@ -100,14 +100,14 @@ def test_the_trajectory_of_a_main_thread_belongs_to_one_session(run: Run) -> Non
             await store.commit(commit_of(key, 1, session_id=session_id, entries=entries))
             rollback = ArchiveEntry(None, 3, time_at(2), "rollback", "", undone_from=1)
             await store.commit(commit_of(key, 2, session_id=session_id, entries=[rollback]))
-        trajectory = await store.trajectory("local", "p1", None, session_id="sess_1", limit=10)
+        trajectory = await store.trajectory(ArchivedThread("local", "p1", None, "sess_1"), limit=10)
         assert trajectory
         assert [(entry.text, entry.kind) for entry in trajectory.entries] == [
             ("of sess_1", "operation"),
             ("", "rollback"),
         ]
         assert list(map(tuple, trajectory.rollbacks)) == [(1, 3)]
-        later = await store.trajectory("local", "p1", None, session_id="sess_1", after_n=2, limit=10)
+        later = await store.trajectory(ArchivedThread("local", "p1", None, "sess_1"), after_n=2, limit=10)
         assert later
         assert [entry.n for entry in later.entries] == [3]
         for owner, project, session_id in (
@@ -115,7 +115,7 @@ def test_the_trajectory_of_a_main_thread_belongs_to_one_session(run: Run) -> Non
             ("local", "p2", "sess_1"),
             ("local", "p1", "sess_9"),
         ):
-            assert await store.trajectory(owner, project, None, session_id=session_id, limit=10) is None
+            assert await store.trajectory(ArchivedThread(owner, project, None, session_id), limit=10) is None
 
     run(act)
 

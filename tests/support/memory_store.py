@@ -21,6 +21,7 @@ from contextfold.fold.events import Event, SessionExpired
 from contextfold.fold.ports.store import (
     SEARCH_MOST,
     ArchivedResult,
+    ArchivedThread,
     Commit,
     CommitReceipt,
     EndedSession,
@@ -275,24 +276,17 @@ class MemoryStore:
                 yield RecallSource("\0".join(parts), owner, result=item)
 
     async def trajectory(
-        self,
-        owner: str,
-        project_hash: str,
-        branch_id: str | None,
-        *,
-        session_id: str = "",
-        after_n: int = 0,
-        limit: int,
-        characters: int | None = None,
+        self, thread: ArchivedThread, *, after_n: int = 0, limit: int, characters: int | None = None
     ) -> Trajectory | None:
         self._check_open()
         entries = sorted(
             (
                 entry
                 for session in self._sessions
-                if (session.key.owner, session.key.project_hash) == (owner, project_hash)
+                if (session.key.owner, session.key.project_hash) == (thread.owner, thread.project_hash)
                 for entry in session.entries
-                if entry.branch_id == branch_id and (branch_id is not None or session.session_id == session_id)
+                if entry.branch_id == thread.branch_id
+                and (thread.branch_id is not None or session.session_id == thread.session_id)
             ),
             key=attrgetter("n"),
         )

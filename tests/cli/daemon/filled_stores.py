@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from contextfold.app import open_store
-from contextfold.fold.ports.store import SessionKey, Store
+from contextfold.fold.ports.store import ArchivedThread, SessionKey, Store
 from contextfold.fold.project import project_at
 from contextfold.fold.service.callers import Caller, target_of
 from contextfold.fold.service.fold_service import FoldService
@@ -194,7 +194,7 @@ async def _contents(store: Store) -> Any:
 
 
 async def _trajectory(store: Store, owner: str, project: str, branch_id: str | None, session_id: str) -> Any:
-    trajectory = await store.trajectory(owner, project, branch_id, session_id=session_id, limit=PAGE_LIMIT)
+    trajectory = await store.trajectory(ArchivedThread(owner, project, branch_id, session_id), limit=PAGE_LIMIT)
     return trajectory and (list(trajectory.entries), sorted(map(tuple, trajectory.rollbacks)))
 
 

@@ -6,6 +6,7 @@ import json
 
 from contextfold.fold.ledger.provider_counts import EVENT_FOLDS_MAX
 from contextfold.fold.ledger.sent_request import FoldSeen, Share, Usage
+from contextfold.fold.ports.store import ArchivedThread
 from contextfold.fold.service.reports import HookReport
 from contextfold.fold.tool_arguments import rollback_request
 from tests.contract.stores import run
@@ -87,9 +88,9 @@ class TestArchive:
         async def act(harness: LedgerHarness) -> None:
             harness.service.reports.receive(TARGET, sent_request(1, main_share(10, "long", "last", messages=4)))
             await harness.service.reports.settled(KEY)
-            trajectory = await harness.store.trajectory(
-                "local", KEY.project_hash, None, session_id=(await harness.service.look(KEY)).session_id or "", limit=9
-            )
+            session_id = (await harness.service.look(KEY)).session_id or ""
+            thread = ArchivedThread("local", KEY.project_hash, None, session_id)
+            trajectory = await harness.store.trajectory(thread, limit=9)
             assert trajectory is not None
             (entry,) = trajectory.entries
             assert entry.text == "[2 earlier messages were not handed over]\nlong\nlast"

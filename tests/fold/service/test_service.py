@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from contextfold.errors import BranchNotFound, ScrubFailed, StoreInvalid
-from contextfold.fold.ports.store import Store
+from contextfold.fold.ports.store import ArchivedThread, Store
 from contextfold.fold.project import project_at
 from contextfold.fold.service.activity import Activity
 from contextfold.fold.service.callers import Caller
@@ -296,8 +296,8 @@ class TestExpanding:
             for _ in range(5):
                 content = record_request({"type": "t", "content": "x" * 100_000, **PROJECT})
                 await harness.service.record(ME, content, "reported")
-            thread = ("local", project_at("/work/app").hash, branch_id)
-            read = await harness.store.trajectory(*thread, limit=64, characters=1_000)
+            thread = ArchivedThread("local", project_at("/work/app").hash, branch_id)
+            read = await harness.store.trajectory(thread, limit=64, characters=1_000)
             assert read
             assert [entry.kind for entry in read.entries] == ["prompt", "operation"]
 

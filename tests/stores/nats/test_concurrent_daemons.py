@@ -11,7 +11,7 @@ import pytest
 from contextfold.common.network_address import NatsOptions
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.ports.store import StaleRevision
+from contextfold.fold.ports.store import ArchivedThread, StaleRevision
 from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
 from contextfold.stores.nats.wire.names import SubjectNames
@@ -169,7 +169,7 @@ def test_a_refused_commit_deletes_only_its_own_texts(run_on_nats: RunOnNats) -> 
             )
             with pytest.raises(StaleRevision):
                 await other.commit(late)
-        trajectory = await other.trajectory("local", "p1", "br_1", limit=10)
+        trajectory = await other.trajectory(ArchivedThread("local", "p1", "br_1"), limit=10)
         assert trajectory is not None
         assert [entry.text for entry in trajectory.entries] == [long]
         await close_all(one, other)

@@ -19,7 +19,7 @@ from contextfold.fold.events import (
     SessionExpired,
     SessionStarted,
 )
-from contextfold.fold.ports.store import Commit, Operation, StaleRevision
+from contextfold.fold.ports.store import ArchivedThread, Commit, Operation, StaleRevision
 from contextfold.stores.nats import log as nats_log
 from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.nats.wire.connection import NatsConnection, OutcomeUnknown, check_server
@@ -107,7 +107,7 @@ def test_an_archive_read_includes_what_another_store_committed(run_on_nats: RunO
         writer, reader = NatsStore(options), NatsStore(options)
         for commit in branch_commits(KEY):
             await writer._logs.commit(commit)
-        trajectory = await reader.trajectory("local", "p1", "br_1", limit=10)
+        trajectory = await reader.trajectory(ArchivedThread("local", "p1", "br_1"), limit=10)
         assert trajectory is not None
         assert [entry.text for entry in trajectory.entries] == ["Look into it.", "ls"]
         assert [summary.summary for summary in await reader.search("local", "found", None, 10)] == ["Found it"]
@@ -197,7 +197,7 @@ def test_a_commit_larger_than_a_message_is_stored_completely(run_on_nats: RunOnN
         await other.close()
         assert log is not None
         assert list(log.events) == [started, created]
-        trajectory = await store.trajectory("local", "p1", "br_1", limit=1)
+        trajectory = await store.trajectory(ArchivedThread("local", "p1", "br_1"), limit=1)
         assert trajectory is not None
         assert trajectory.entries[0].text == prompt
         await store.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
-from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision
+from contextfold.fold.ports.store import ArchivedResult, ArchivedThread, LeftOutDecision
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.tool_arguments import RecallRequest
 from contextfold.scrub.standard import standard_scrubber
@@ -152,7 +152,7 @@ def test_a_file_of_format_1_opens_with_all_its_data(path: Path) -> None:
         assert log is not None
         assert len(log.events) == 2
         assert [summary.branch_id for summary in await store.search("local", "outcome", None, 10)] == ["br_1"]
-        trajectory = await store.trajectory("local", "p1", "br_1", limit=10)
+        trajectory = await store.trajectory(ArchivedThread("local", "p1", "br_1"), limit=10)
         assert trajectory is not None
         assert [entry.text for entry in trajectory.entries] == ["Look into it."]
         service = FoldService(store, standard_scrubber())

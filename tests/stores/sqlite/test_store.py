@@ -14,6 +14,7 @@ import pytest
 
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
+from contextfold.fold.ports.store import ArchivedThread
 from contextfold.stores.sqlite import schema
 from contextfold.stores.sqlite import statements as sqlite_rows
 from contextfold.stores.sqlite.store import SqliteStore
@@ -147,7 +148,7 @@ def test_a_full_disk_fails_the_commit_and_nothing_else(path: Path) -> None:
         assert log is not None
         assert len(log.events) == committed + 1
         await store.commit(commit_of(KEY, committed + 1))
-        trajectory = await store.trajectory("local", "p1", "br_1", limit=100)
+        trajectory = await store.trajectory(ArchivedThread("local", "p1", "br_1"), limit=100)
         assert trajectory is not None
         assert len(trajectory.entries) == committed
 

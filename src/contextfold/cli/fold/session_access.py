@@ -142,7 +142,8 @@ class OpenStore:
 
     def pages(self, address: SessionAddress, state: State, branch_id: str | None) -> Iterator[Sequence[ArchiveEntry]]:
         """The archived entries of a thread, some at a time."""
-        from contextfold.fold.service.archive_reader import ArchivedThread, thread_entries
+        from contextfold.fold.ports.stored_records import ArchivedThread
+        from contextfold.fold.service.archive_reader import thread_entries
 
         thread = ArchivedThread(address.owner, address.project.hash, branch_id, state.session_id or "")
         pages = thread_entries(self.reader.store, thread, characters=PAGE_CHARACTERS)

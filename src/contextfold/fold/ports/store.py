@@ -17,6 +17,7 @@ from contextfold.fold.ports.call_outcomes import merged_by_call
 from contextfold.fold.ports.stored_records import (
     SEARCH_MOST,
     ArchivedResult,
+    ArchivedThread,
     EndedSession,
     KnownRevision,
     LeftOutDecision,
@@ -186,20 +187,12 @@ class StoreReader(Protocol):
         """Rank the indexed documents (`fold.recall.ranking`). Every store returns the same for the same content."""
 
     async def trajectory(
-        self,
-        owner: str,
-        project_hash: str,
-        branch_id: str | None,
-        *,
-        session_id: str = "",
-        after_n: int = 0,
-        limit: int,
-        characters: int | None = None,
+        self, thread: ArchivedThread, *, after_n: int = 0, limit: int, characters: int | None = None
     ) -> Trajectory | None:
-        """Return entries of a branch in order, or None if the archive has nothing of it.
+        """Return entries of a thread in order, or None if the archive has nothing of it.
 
-        Without a branch, return those of the main thread of `session_id`. The page ends with the entry that brings
-        the texts to `characters`. Entries are returned as committed; `archive.readable` applies rollbacks.
+        The page ends with the entry that brings the texts to `characters`. Entries are returned as committed;
+        `archive.readable` applies rollbacks.
         """
 
     async def left_out_text(self, owner: str, result_id: str) -> str | None:
@@ -277,6 +270,7 @@ __all__ = [
     "AMBIGUOUS_OUTCOME",
     "SEARCH_MOST",
     "ArchivedResult",
+    "ArchivedThread",
     "Commit",
     "CommitReceipt",
     "EndedSession",

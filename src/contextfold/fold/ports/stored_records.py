@@ -93,6 +93,16 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
+class ArchivedThread:
+    """A branch, or the main thread of a session if `branch_id` is None."""
+
+    owner: str
+    project_hash: str
+    branch_id: str | None
+    session_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Trajectory:
     """Entries of a branch, and the rollbacks of the whole branch as (undone from, at)."""
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contextfold.common.dataclass import dataclass
 from contextfold.fold.archive import ArchiveEntry, moved_work, readable
+from contextfold.fold.ports.stored_records import ArchivedThread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,16 +12,6 @@ if TYPE_CHECKING:
     from contextfold.fold.ports.store import StoreReader, Trajectory
 
 PAGE_ENTRIES = 64
-
-
-@dataclass(frozen=True, slots=True)
-class ArchivedThread:
-    """A branch, or the main thread of a session if `branch_id` is None."""
-
-    owner: str
-    project_hash: str
-    branch_id: str | None
-    session_id: str = ""
 
 
 async def thread_entries(
@@ -60,12 +50,4 @@ async def _between(
 
 
 async def _page(store: StoreReader, thread: ArchivedThread, after_n: int, characters: int | None) -> Trajectory | None:
-    return await store.trajectory(
-        thread.owner,
-        thread.project_hash,
-        thread.branch_id,
-        session_id=thread.session_id,
-        after_n=after_n,
-        limit=PAGE_ENTRIES,
-        characters=characters,
-    )
+    return await store.trajectory(thread, after_n=after_n, limit=PAGE_ENTRIES, characters=characters)

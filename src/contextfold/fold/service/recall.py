@@ -106,8 +106,9 @@ class Recall:
     async def _fields(self, source: RecallSource) -> Sequence[str] | None:
         """The texts of a document; None if it was deleted."""
         # Most questions find everything indexed.
+        from contextfold.fold.ports.stored_records import ArchivedThread
         from contextfold.fold.recall.documents import OPERATION_CHARACTERS, fold_fields, result_fields
-        from contextfold.fold.service.archive_reader import ArchivedThread, thread_entries
+        from contextfold.fold.service.archive_reader import thread_entries
 
         if source.result is not None:
             return result_fields(source.result.decision.stub, source.result.text)

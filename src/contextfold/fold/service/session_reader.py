@@ -107,7 +107,8 @@ class SessionReader:
     ) -> Shape:
         """A page of a thread's trajectory from a position on. A branch id of None means the main thread."""
         from contextfold.fold.paging import TrajectoryPage
-        from contextfold.fold.service.archive_reader import ArchivedThread, is_archived, thread_entries
+        from contextfold.fold.ports.stored_records import ArchivedThread
+        from contextfold.fold.service.archive_reader import is_archived, thread_entries
         from contextfold.fold.tool_arguments import cursor_of
 
         page = TrajectoryPage(branch_id or "", budget_tokens, self.count)
@@ -126,7 +127,8 @@ class SessionReader:
 
     async def summary_of(self, key: SessionKey, branch_id: str) -> str:
         """The last summary of a folded branch; empty if the archive no longer has it."""
-        from contextfold.fold.service.archive_reader import ArchivedThread, thread_entries
+        from contextfold.fold.ports.stored_records import ArchivedThread
+        from contextfold.fold.service.archive_reader import thread_entries
 
         summary = ""
         thread = ArchivedThread(key.owner, key.project_hash, branch_id, "")

@@ -7,7 +7,7 @@ from typing import Final
 
 from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.fold.archive import ArchiveEntry, up_to
-from contextfold.fold.ports.store import Summary, Trajectory
+from contextfold.fold.ports.store import ArchivedThread, Summary, Trajectory
 from contextfold.stores.nats.wire import records
 from contextfold.stores.nats.wire.chunks import read_chunks
 from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
@@ -16,19 +16,6 @@ from contextfold.stores.nats.wire.tasks import in_batches
 
 # This many messages are read at once.
 AT_ONCE: Final = 32
-
-
-@dataclass(frozen=True, slots=True)
-class TrajectoryQuery:
-    """A part of a branch's trajectory."""
-
-    owner: str
-    project_hash: str
-    branch_id: str | None
-    session_id: str
-    after_n: int
-    limit: int
-    characters: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +58,15 @@ class ArchiveReader:
         self._js = js
         self._names = names
 
-    async def trajectory(self, query: TrajectoryQuery) -> Trajectory | None:
+    async def trajectory(
+        self, thread: ArchivedThread, *, after_n: int, limit: int, characters: int | None
+    ) -> Trajectory | None:
         names = self._names
-        if query.branch_id is None:
-            session = (
-                f"{names.archive}.{escaped(query.owner)}.{escaped(query.project_hash)}.{escaped(query.session_id)}"
-            )
-            subjects = f"{session}.entries.{NOTHING}.>"
+        if thread.branch_id is None:
+            session = ".".join(map(escaped, (thread.owner, thread.project_hash, thread.session_id)))
+            subjects = f"{names.archive}.{session}.entries.{NOTHING}.>"
         else:
-            subjects = names.archived_of(query.owner, query.project_hash, f"entries.b{escaped(query.branch_id)}.>")
+            subjects = names.archived_of(thread.owner, thread.project_hash, f"entries.b{escaped(thread.branch_id)}.>")
         items = sorted(map(_archive_subject, await self._js.counts(names.archive, subjects)), key=_order)
         if not items:
             return None
@@ -89,21 +76,23 @@ class ArchiveReader:
             for entry in entries
             if entry.kind == "rollback"
         ]
-        return Trajectory(list(up_to(await self._page(items, query), query.characters)), sorted(rollbacks))
+        page = await self._page(items, after_n, max(limit, 0), characters)
+        return Trajectory(list(up_to(page, characters)), sorted(rollbacks))
 
-    async def _page(self, items: Sequence[_ArchiveSubject], query: TrajectoryQuery) -> list[ArchiveEntry]:
+    async def _page(
+        self, items: Sequence[_ArchiveSubject], after_n: int, limit: int, characters: int | None
+    ) -> list[ArchiveEntry]:
         """The entries after `after_n`. Messages are read until the rest cannot have an earlier entry."""
-        left = _from(items, query.after_n)
+        left = _from(items, after_n)
         page: list[ArchiveEntry] = []
-        limit = max(query.limit, 0)
         step = max(1, min(AT_ONCE, limit))
         for start in range(0, len(left), step):
             for entries in await self._read(left[start : start + step]):
-                page += [entry for entry in entries if entry.n > query.after_n]
+                page += [entry for entry in entries if entry.n > after_n]
             page.sort(key=lambda entry: entry.n)
             rest = left[start + step :]
             sure = [entry for entry in page if entry.n < rest[0].first] if rest else page
-            is_full = query.characters is not None and sum(len(entry.text) for entry in sure) >= query.characters
+            is_full = characters is not None and sum(len(entry.text) for entry in sure) >= characters
             if len(sure) >= limit or is_full:
                 return sure[:limit]
         return page[:limit]

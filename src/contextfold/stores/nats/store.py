@@ -21,6 +21,7 @@ from contextfold.errors import FoldError, StoreInvalid, StoreUnavailable
 from contextfold.fold.events import Event
 from contextfold.fold.ports.store import (
     ArchivedResult,
+    ArchivedThread,
     Commit,
     CommitReceipt,
     EndedSession,
@@ -41,7 +42,7 @@ from contextfold.fold.ports.store import (
 from contextfold.fold.ports.store_export import ExportedSession, ExportRecord
 from contextfold.fold.recall.documents import DocumentTerms
 from contextfold.fold.recall.ranking import RecallScope
-from contextfold.stores.nats.archive import ArchiveReader, TrajectoryQuery
+from contextfold.stores.nats.archive import ArchiveReader
 from contextfold.stores.nats.conversations import NatsConversations
 from contextfold.stores.nats.derived_state import DerivedState
 from contextfold.stores.nats.expiry import SessionExpiry
@@ -246,20 +247,10 @@ class NatsStore:
         return await self._recall.recall(owner, question, scope)
 
     async def trajectory(
-        self,
-        owner: str,
-        project_hash: str,
-        branch_id: str | None,
-        *,
-        session_id: str = "",
-        after_n: int = 0,
-        limit: int,
-        characters: int | None = None,
+        self, thread: ArchivedThread, *, after_n: int = 0, limit: int, characters: int | None = None
     ) -> Trajectory | None:
-        await self._settle(owner, project_hash)
-        return await self._archive.trajectory(
-            TrajectoryQuery(owner, project_hash, branch_id, session_id, after_n, limit, characters)
-        )
+        await self._settle(thread.owner, thread.project_hash)
+        return await self._archive.trajectory(thread, after_n=after_n, limit=limit, characters=characters)
 
     async def _settle(self, owner: str, project_hash: str | None) -> None:
         """Wait until the commits of an owner are in the archive, and publish what is not published in time."""

@@ -11,6 +11,7 @@ from contextfold.errors import StoreInvalid
 from contextfold.fold.ports.stored_records import (
     SEARCH_MOST,
     ArchivedResult,
+    ArchivedThread,
     EndedSession,
     KnownRevision,
     LeftOutDecision,
@@ -184,19 +185,16 @@ def entry_of(row: Sequence[Any]) -> ArchiveEntry:
 
 def trajectory(
     connection: sqlite3.Connection,
-    owner: str,
-    project_hash: str,
-    branch_id: str | None,
+    thread: ArchivedThread,
     *,
-    session_id: str = "",
     after_n: int = 0,
     limit: int,
     characters: int | None = None,
 ) -> Trajectory | None:
     from contextfold.fold.archive import up_to
 
-    archived, thread = (_OF_MAIN, session_id) if branch_id is None else (_OF_BRANCH, branch_id)
-    whose = (owner, project_hash, thread)
+    archived, name = (_OF_MAIN, thread.session_id) if thread.branch_id is None else (_OF_BRANCH, thread.branch_id)
+    whose = (thread.owner, thread.project_hash, name)
     # In a transaction, so that all statements see the same commits.
     connection.execute("BEGIN")
     try:
