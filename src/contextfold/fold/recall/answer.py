@@ -158,24 +158,10 @@ def _frame_tokens(unmatched: tuple[str, ...], budget: int, found: Recalled) -> i
 
 def _forms(hit: RecallHit) -> Sequence[RecalledFold]:
     """The possible forms of a document, the longest first."""
-    source, score, why = hit.source, hit.ranked.score, hit.ranked.why
+    source, why = hit.source, (hit.ranked.score, hit.ranked.why)
     if isinstance(source, Summary):
-        whole, *short = (
-            RecalledFold(
-                FOLD,
-                source.branch_id,
-                source.folded_at,
-                source.project_path,
-                source.session_id,
-                source.description,
-                summary,
-                source.tokens_folded,
-                source.undone,
-                score,
-                why,
-            )
-            for summary in (source.summary, None)
-        )
-        return (whole, *short)
-    origin = (source.decided_at, source.project_path, source.session_id)
-    return (RecalledFold(RESULT, source.result_id, *origin, source.stub, None, source.tokens, False, score, why),)
+        origin = (source.branch_id, source.folded_at, source.project_path, source.session_id, source.description)
+        figures = (source.tokens_folded, source.undone, *why)
+        return [RecalledFold(FOLD, *origin, summary, *figures) for summary in (source.summary, None)]
+    origin = (source.result_id, source.decided_at, source.project_path, source.session_id, source.stub)
+    return [RecalledFold(RESULT, *origin, None, source.tokens, False, *why)]

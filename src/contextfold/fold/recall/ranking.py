@@ -77,15 +77,13 @@ class PostingLists(Protocol):
     def documents(self, numbers: Sequence[int]) -> Mapping[int, IndexedDocument]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class RecallReason:
+class RecallReason(Record):
     term: str
     fields: tuple[str, ...]
     score: int
 
 
-@dataclass(frozen=True, slots=True)
-class RankedFold:
+class RankedFold(Record):
     number: int
     score: int
     why: tuple[RecallReason, ...]
@@ -133,14 +131,11 @@ def rank(question: Question, lists: PostingLists) -> RecallRanking:
         if pair[0] in weights and pair[1] in weights
     }
     documents = lists.documents(nominees)
-    scored = [(-_score(document, terms, pairs), document.id, number) for number, document in documents.items()]
-    scored.sort()
-    hits = [
-        RankedFold(number, -negative, _reasons(documents[number], terms, pairs))
-        for negative, _, number in scored[:HITS_MAX]
-    ]
+    found = {number: _reasons(document, terms, pairs) for number, document in documents.items()}
+    ranked = [RankedFold(number, sum(reason.score for reason in why), why) for number, why in found.items()]
+    ranked.sort(key=lambda each: (-each.score, documents[each.number].id, each.number))
     score_most = (STEM_WEIGHT + WORD_WEIGHT) * sum(weights.values())
-    return RecallRanking(tuple(hits), tuple(unmatched), count, len(nominated), score_most)
+    return RecallRanking(tuple(ranked[:HITS_MAX]), tuple(unmatched), count, len(nominated), score_most)
 
 
 def _nominated(terms: Sequence[_WeightedTerm], lists: PostingLists) -> dict[int, int]:
@@ -168,19 +163,6 @@ def _best(scores: Mapping[int, int], count: int) -> list[int]:
     return [number for _, number in chosen[:count]]
 
 
-def _score(document: IndexedDocument, terms: Sequence[_WeightedTerm], pairs: Mapping[tuple[str, str], int]) -> int:
-    """The score of a document, which is the sum of the scores in `_reasons`."""
-    packed, words = document.packed, document.words
-    score = 0
-    for term, weight, _ in terms:
-        found = term_counts(packed, term.stem, term.words)
-        if found is not None:
-            score += _term_score(found, weight, words)
-    for (first, second), weight in pairs.items():
-        score += PAIR_WEIGHT * pair_score(weight, pair_count(packed, first, second))
-    return score
-
-
 def _reasons(
     document: IndexedDocument, terms: Sequence[_WeightedTerm], pairs: Mapping[tuple[str, str], int]
 ) -> tuple[RecallReason, ...]:
@@ -189,7 +171,7 @@ def _reasons(
     for term, weight, _ in terms:
         found = term_counts(document.packed, term.stem, term.words)
         if found is not None:
-            fields = tuple(name for bit, name in enumerate(names) if found.fields >> bit & 1)
+            fields = tuple([name for bit, name in enumerate(names) if found.fields >> bit & 1])
             reasons.append(RecallReason(term.words[0], fields, _term_score(found, weight, document.words)))
     for (first, second), weight in pairs.items():
         if times := pair_count(document.packed, first, second):
