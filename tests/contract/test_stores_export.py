@@ -29,7 +29,6 @@ from contextfold.fold.ports.store import (
 from contextfold.fold.ports.store_export import (
     KINDS,
     ExportRecord,
-    PortableStore,
     encode_header,
     encode_record,
     read_export,
@@ -68,7 +67,7 @@ async def open_store(kind: str, folder: Path, server: Callable[[], NatsServer]) 
             await delete_streams(options)
 
 
-async def records_of(store: PortableStore) -> list[ExportRecord]:
+async def records_of(store: MemoryStore | NatsStore | SqliteStore) -> list[ExportRecord]:
     return [record async for record in store.export()]
 
 

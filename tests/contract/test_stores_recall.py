@@ -18,7 +18,6 @@ from contextfold.common.canonical import encode
 from contextfold.errors import ArgumentInvalid, FoldError
 from contextfold.fold.events import BranchCreated
 from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision, Store
-from contextfold.fold.ports.store_export import PortableStore
 from contextfold.fold.project import project_at
 from contextfold.fold.recall.answer import RecallAnswer
 from contextfold.fold.service.callers import Caller
@@ -353,9 +352,9 @@ async def _check_agreement(history: Sequence[tuple[Any, ...]], stores: Sequence[
             except FoldError:
                 continue
         answers.append(await _answers(store))
-        model: PortableStore = MemoryStore()
+        model = MemoryStore()
         await model.import_all([record async for record in store.export()])
-        assert await _answers(model) == answers[-1]  # type: ignore[arg-type]
+        assert await _answers(model) == answers[-1]
     assert all(answer == answers[0] for answer in answers)
 
 

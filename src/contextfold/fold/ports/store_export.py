@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
-from typing import Any, Final, Protocol, cast
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, cast
 
 from contextfold.common.canonical import Encodable, Malformed, decode, encode
 from contextfold.common.dataclass import dataclass, fields
@@ -23,8 +23,13 @@ VERSION: Final = 3
 VERSIONS_READ: Final = (1, 2, VERSION)
 KINDS: Final = ("session", "event", "receipt", "summary", "entry", "left_out", "conversation")
 
-_KEY: Final = tuple(field.name for field in fields(SessionKey))
-_NESTED: Final = (SessionKey, ArchivedResult, LeftOutDecision, ProxiedConversation)
+# The records in other records, by the names of their fields. Their members are written in their place.
+_INNER: Final = {
+    "key": SessionKey,
+    "result": ArchivedResult,
+    "decision": LeftOutDecision,
+    "noted": ProxiedConversation,
+}
 # A summary belongs to the session before it. Which entries are undone follows from the rollbacks among them.
 _NOT_WRITTEN: Final = {"summary": ("project_hash", "session_id"), "entry": ("undone",)}
 
@@ -77,29 +82,20 @@ ExportRecord = (
 )
 
 
-class PortableStore(Protocol):
-    """A store that can be exported, and imported into while it is empty."""
-
-    def export(self) -> AsyncGenerator[ExportRecord]:
-        """Iterate over everything, in the order of the format. Each session is consistent in itself."""
-
-    async def import_all(self, records: Iterable[ExportRecord]) -> None:
-        """Store these records and compare. Raises TargetNotEmpty, or ImportDiffers if the comparison fails."""
-
-
 def entry_order(entry: ArchiveEntry) -> tuple[int, bool, str]:
     """The order of a session's entries: by event, the main thread first, then by branch."""
     return entry.n, entry.branch_id is not None, entry.branch_id or ""
 
 
-_KINDS_BY_CLASS: Final = {
-    ExportedSession: "session",
-    ExportedReceipt: "receipt",
-    Summary: "summary",
-    ArchiveEntry: "entry",
-    ExportedLeftOut: "left_out",
-    ExportedConversation: "conversation",
+_CLASSES: Final = {
+    "session": ExportedSession,
+    "receipt": ExportedReceipt,
+    "summary": Summary,
+    "entry": ArchiveEntry,
+    "left_out": ExportedLeftOut,
+    "conversation": ExportedConversation,
 }
+_KINDS_BY_CLASS: Final = {record: kind for kind, record in _CLASSES.items()}
 
 
 def kind_of(record: ExportRecord) -> str:
@@ -111,8 +107,15 @@ def _members(record: Any) -> dict[str, Encodable]:  # noqa: ANN401 - any datacla
     found: dict[str, Encodable] = {}
     for field in fields(record):
         value = getattr(record, field.name)
-        found |= _members(value) if type(value) in _NESTED else {field.name: value}
+        found |= _members(value) if field.name in _INNER else {field.name: value}
     return found
+
+
+def _from_members(record: type[Any], value: dict[str, Any]) -> Any:  # noqa: ANN401 - any dataclass
+    """The reverse of `_members`. Takes the members out of the value."""
+    names = [field.name for field in fields(record)]
+    nested = {name: _from_members(_INNER[name], value) for name in names if name in _INNER}
+    return record(**nested, **{name: value.pop(name) for name in names if name in value})
 
 
 def encode_record(record: ExportRecord) -> bytes:
@@ -175,18 +178,16 @@ def read_export(lines: Iterable[bytes]) -> Iterator[ExportRecord]:
             raise ExportInvalid("the export file ends in the middle of a line")
         if expected is None:
             expected = read_header(line)
-            digest.update(line)
-            continue
-        kind, value = _decode_line(number, line)
-        if kind == "sha256":
-            trailer = str(value)
-            continue
+        else:
+            kind, value = _decode_line(number, line)
+            if kind == "sha256":
+                trailer = str(value)
+                continue
+            counts[kind] += 1
+            record = _record(number, kind, value, session)
+            session = record if isinstance(record, ExportedSession) else session
+            yield record
         digest.update(line)
-        counts[kind] += 1
-        record = _record(number, kind, value, session)
-        if isinstance(record, ExportedSession):
-            session = record
-        yield record
     if trailer is None or expected is None:
         raise ExportInvalid("the export file ends before its last line")
     if trailer != digest.hexdigest() or any(counts[kind] != expected.get(kind, 0) for kind in KINDS):
@@ -203,27 +204,22 @@ def _decode_line(number: int, line: bytes) -> tuple[str, Any]:
     return next(iter(value.items()))
 
 
-def _record(number: int, kind: str, value: dict[str, Any], session: ExportedSession | None) -> ExportRecord:  # noqa: PLR0911 - one for each kind
+def _record(number: int, kind: str, value: dict[str, Any], session: ExportedSession | None) -> ExportRecord:
+    if session is None and kind not in ("session", "left_out", "conversation"):
+        raise ExportInvalid(f"line {number} of the export file belongs to no session")
     try:
-        if kind == "session":
-            return ExportedSession(SessionKey(*(value.pop(name) for name in _KEY)), **value)
-        if kind == "left_out":
-            owner, conversation, text = (value.pop(name) for name in ("owner", "conversation", "text"))
-            return ExportedLeftOut(owner, conversation, ArchivedResult(LeftOutDecision(**value), text))
+        if kind == "event":
+            return from_members(value)
+        if kind == "summary" and session is not None:
+            value |= {"project_hash": session.key.project_hash, "session_id": session.session_id}
         if kind == "conversation":
-            noted = ProxiedConversation(value["last_request_at"], dict(value["outcomes"]), value.get("cache_life_s", 0))
-            return ExportedConversation(value["owner"], value["conversation"], noted)
-        if session is None:
-            raise ExportInvalid(f"line {number} of the export file belongs to no session")
-        if kind == "receipt":
-            return ExportedReceipt(**value)
-        if kind == "summary":
-            return Summary(project_hash=session.key.project_hash, session_id=session.session_id, **value)
-        if kind == "entry":
-            return ArchiveEntry(**value)
-        return from_members(value)
+            value["outcomes"] = dict(value["outcomes"])
+        record: ExportRecord = _from_members(_CLASSES[kind], value)
     except (KeyError, TypeError, ValueError, AttributeError, EventUnknown) as problem:
         raise ExportInvalid(f"line {number} of the export file cannot be read: {problem}") from problem
+    if value:
+        raise ExportInvalid(f"line {number} of the export file has the unknown member {min(value)!r}")
+    return record
 
 
 def _line(value: Encodable) -> bytes:
