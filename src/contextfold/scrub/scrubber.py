@@ -149,7 +149,8 @@ class Scrubber:
             findings = self._findings(folded, ranks, copied)
             if not findings:
                 return self._restored(text, folded, markers)
-            folded, markers = self._replaced(folded, markers, findings)
+            new = [(start, end, _Marker(self._redactions[rank], rank)) for start, end, rank in findings]
+            folded, markers = _replaced(folded, markers, new)
             ranks = self._candidates(folded)
         # Only a hostile text uncovers a new secret in every pass. It is redacted as a whole.
         first = min(finding.rank for finding in findings)
@@ -162,18 +163,10 @@ class Scrubber:
 
     def _without_redactions(self, raw: bytes) -> tuple[bytes, list[_Marker]]:
         """The text with one byte for each redaction by one of our rules, and the redactions."""
-        pieces: list[bytes] = []
-        markers: list[_Marker] = []
-        done = 0
         if b"[REDACTED:" not in raw:
-            return raw, markers
-        for match in _MARKER.finditer(raw):
-            if match.group(1) in self._known:
-                pieces.append(raw[done : match.start()])
-                markers.append(_Marker(match.group(), None))
-                done = match.end()
-        pieces.append(raw[done:])
-        return REDACTION_BYTE.join(pieces), markers
+            return raw, []
+        known = [match for match in _MARKER.finditer(raw) if match.group(1) in self._known]
+        return _replaced(raw, [], [(*match.span(), _Marker(match.group(), None)) for match in known])
 
     def _findings(self, folded: bytes, ranks: Sequence[int], copied: dict[bytes, int]) -> list[_SecretMatch]:
         """The secrets that one pass finds, merged where they overlap or touch; `copied` gets the new values."""
@@ -272,24 +265,6 @@ class Scrubber:
             for form in _forms(value):
                 copied.setdefault(form, rank)
 
-    def _replaced(
-        self, folded: bytes, markers: list[_Marker], findings: list[_SecretMatch]
-    ) -> tuple[bytes, list[_Marker]]:
-        """The text with one byte for each finding, and the redactions of all such bytes in their order."""
-        pieces: list[bytes] = []
-        all_markers: list[_Marker] = []
-        done = passed = 0
-        for finding in findings:
-            between = folded[done : finding.start]
-            pieces.append(between)
-            standing = between.count(REDACTION_BYTE)
-            all_markers += markers[passed : passed + standing]
-            all_markers.append(_Marker(self._redactions[finding.rank], finding.rank))
-            passed += standing + folded.count(REDACTION_BYTE, finding.start, finding.end)
-            done = finding.end
-        pieces.append(folded[done:])
-        return REDACTION_BYTE.join(pieces), all_markers + markers[passed:]
-
     def _restored(self, text: str, folded: bytes, markers: list[_Marker]) -> Scrubbed:
         ranks = [marker.rank for marker in markers if marker.rank is not None]
         if not ranks:
@@ -299,6 +274,23 @@ class Scrubber:
         whole = b"".join(part for piece, marker in zip(pieces, markers, strict=False) for part in (piece, marker.text))
         ids = tuple(self._rules[rank].id for rank in ranks)
         return Scrubbed((whole + pieces[-1]).decode("utf-8", "surrogatepass"), len(ranks), ids)
+
+
+def _replaced(
+    folded: bytes, markers: list[_Marker], new: Iterable[tuple[int, int, _Marker]]
+) -> tuple[bytes, list[_Marker]]:
+    """The text with one byte for each span, and the redactions of all such bytes in their order."""
+    pieces: list[bytes] = []
+    all_markers: list[_Marker] = []
+    done = passed = 0
+    for start, end, marker in new:
+        pieces.append(folded[done:start])
+        standing = pieces[-1].count(REDACTION_BYTE)
+        all_markers += [*markers[passed : passed + standing], marker]
+        passed += standing + folded.count(REDACTION_BYTE, start, end)
+        done = end
+    pieces.append(folded[done:])
+    return REDACTION_BYTE.join(pieces), all_markers + markers[passed:]
 
 
 class _Parts(Record):
