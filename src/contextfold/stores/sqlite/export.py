@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from contextfold.export_errors import ImportDiffers, TargetNotEmpty
@@ -20,17 +21,31 @@ from contextfold.fold.ports.store_export import (
     encode_record,
     hashed,
 )
-from contextfold.stores.sqlite import queries, statements
+from contextfold.stores.sqlite import queries, state_file, statements
 
 # The stage of an imported session that has ended: its log is gone, and so is its last event.
 _ENDED: Final = 3
 
 
-def export_records(connection: sqlite3.Connection) -> Iterator[ExportRecord]:
+@contextmanager
+def _transaction(path: str, begin: str) -> Iterator[sqlite3.Connection]:
+    """A transaction on a connection of its own, because the writer's work has a timeout."""
+    connection = state_file.connect(path, state_file.BUSY_TIMEOUT_S)
+    try:
+        connection.execute(begin)
+        yield connection
+        connection.execute("COMMIT")
+    except sqlite3.Error as problem:
+        raise state_file.unavailable(problem) from problem
+    finally:
+        # What was not committed is rolled back.
+        connection.close()
+
+
+def export_records(path: str) -> Iterator[ExportRecord]:
     """All records, from one consistent snapshot."""
-    connection.execute("BEGIN")
-    yield from _all_records(connection)
-    connection.execute("COMMIT")
+    with _transaction(path, "BEGIN") as connection:
+        yield from _all_records(connection)
 
 
 def _all_records(connection: sqlite3.Connection) -> Iterator[ExportRecord]:
@@ -43,8 +58,19 @@ def _all_records(connection: sqlite3.Connection) -> Iterator[ExportRecord]:
         session = ExportedSession(SessionKey(owner, project_hash, name_hash), *others)
         yield session
         yield from _of_session(connection, row, session)
-    yield from _left_out(connection)
-    yield from _conversations(connection)
+    # In the order of an index, so that no text is part of a sort.
+    left_out = connection.execute(
+        f"SELECT owner, conversation, text, {queries.DECISION_COLUMNS} FROM left_out"  # noqa: S608 - only our own names
+        " ORDER BY owner, conversation, call_id, text_hash"
+    )
+    for owner, conversation, text, *decision in left_out:
+        yield ExportedLeftOut(owner, conversation, ArchivedResult(LeftOutDecision(*decision), text))
+    conversations = connection.execute(
+        "SELECT owner, conversation, last_request_at, outcomes, cache_life_s FROM conversations"
+        " ORDER BY owner, conversation"
+    )
+    for owner, conversation, *noted in conversations:
+        yield ExportedConversation(owner, conversation, statements.conversation_of(*noted))
 
 
 def _of_session(connection: sqlite3.Connection, row: int, session: ExportedSession) -> Iterator[ExportRecord]:
@@ -67,29 +93,9 @@ def _of_session(connection: sqlite3.Connection, row: int, session: ExportedSessi
         yield queries.entry_of(columns.fetchone())
 
 
-def _left_out(connection: sqlite3.Connection) -> Iterator[ExportedLeftOut]:
-    # In the order of an index, so that no text is part of a sort.
-    rows = connection.execute(
-        f"SELECT owner, conversation, text, {queries.DECISION_COLUMNS} FROM left_out"  # noqa: S608 - only our own names
-        " ORDER BY owner, conversation, call_id, text_hash"
-    )
-    for owner, conversation, text, *decision in rows:
-        yield ExportedLeftOut(owner, conversation, ArchivedResult(LeftOutDecision(*decision), text))
-
-
-def _conversations(connection: sqlite3.Connection) -> Iterator[ExportedConversation]:
-    rows = connection.execute(
-        "SELECT owner, conversation, last_request_at, outcomes, cache_life_s FROM conversations"
-        " ORDER BY owner, conversation"
-    )
-    for owner, conversation, *noted in rows:
-        yield ExportedConversation(owner, conversation, statements.conversation_of(*noted))
-
-
-def import_records(connection: sqlite3.Connection, records: Iterable[ExportRecord]) -> None:
+def import_records(path: str, records: Iterable[ExportRecord]) -> None:
     """Import into an empty store and compare. A failure leaves the store empty."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with _transaction(path, "BEGIN IMMEDIATE") as connection:
         for table in ("sessions", "left_out", "conversations"):
             if connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone():  # noqa: S608 - only our own names
                 raise TargetNotEmpty("the store has sessions already: import into a new file")
@@ -99,10 +105,6 @@ def import_records(connection: sqlite3.Connection, records: Iterable[ExportRecor
             stored.update(encode_record(record))
         if stored.digest() != given.digest():
             raise ImportDiffers("what was imported is not equal to the file; nothing was stored")
-        connection.execute("COMMIT")
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
 
 
 def _insert(connection: sqlite3.Connection, records: Iterable[ExportRecord]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from itertools import islice
 
 from contextfold.common.event_loop import asyncio, in_thread
 from contextfold.errors import StoreUnavailable
@@ -37,7 +36,6 @@ POLL_S: Final = 0.4
 CLOSE_TIMEOUT_S: Final = 4.0
 # Steps of each kind in one sweep: enough for more than half a million sessions.
 SWEEP_STEPS: Final = 10_000
-EXPORT_AT_ONCE: Final = 64
 # The readiness check writes as many bytes as a commit with a long tool result.
 CHECK_BYTES: Final = 64 << 10
 
@@ -178,33 +176,16 @@ class SqliteStore(SqliteReads):
 
     async def export(self) -> AsyncGenerator[ExportRecord]:
         """Export a snapshot: commits during the export are not in it, and do not wait for it."""
-        from contextfold.stores.sqlite import export as sqlite_export
+        from contextfold.stores.sqlite.export import export_records
 
-        connection = state_file.open_for_reading(self._path)
-        try:
-            records = sqlite_export.export_records(connection)
-            while some := await in_thread(lambda: list(islice(records, EXPORT_AT_ONCE))):
-                for record in some:
-                    yield record
-        except state_file.SqliteError as problem:
-            raise state_file.unavailable(problem) from problem
-        finally:
-            connection.close()
+        for record in export_records(self._path):
+            yield record
 
     async def import_all(self, records: Iterable[ExportRecord]) -> None:
-        """One transaction, the comparison included. It has its own connection, since the writer's has a timeout."""
-        from contextfold.stores.sqlite import export as sqlite_export
+        """One transaction, the comparison included. A process that imports does nothing else."""
+        from contextfold.stores.sqlite.export import import_records
 
-        def run() -> None:
-            connection = state_file.connect(self._path, state_file.BUSY_TIMEOUT_S)
-            try:
-                sqlite_export.import_records(connection, records)
-            except state_file.SqliteError as problem:
-                raise state_file.unavailable(problem) from problem
-            finally:
-                connection.close()
-
-        await in_thread(run)
+        import_records(self._path, records)
 
     # ---- sweeps: many short transactions, so that commits can go between them
 
@@ -244,7 +225,7 @@ class SqliteStore(SqliteReads):
     # ---- the store itself
 
     async def reach(self) -> None:
-        """The file was opened by `open`."""
+        """The file was opened by the constructor."""
 
     async def settle(self) -> None:
         """A commit leaves no background work."""
