@@ -15,7 +15,7 @@ from contextfold.errors import StoreUnavailable
 from contextfold.fold.ports.store import Commit, CommitReceipt, WatchedEvent, cursor_number, cursor_unknown
 from contextfold.stores.sqlite import queries, schema, state_file, statements
 from contextfold.stores.sqlite.reader import ReaderInPlace, SqliteReads, reads
-from contextfold.stores.sqlite.transactions import Transactions, WriterInPlace
+from contextfold.stores.sqlite.transactions import Transactions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,16 +74,15 @@ class SqliteStore(SqliteReads):
         # The owner of each watcher, by the event that wakes it.
         self._watchers: dict[asyncio.Event, str] = {}
         self._polling: asyncio.Task[None] | None = None
-        self._writer: Writer | WriterInPlace
         connection = schema.open_for_writing(
             self._path, migrations=migrations, busy_timeout_s=busy_timeout_s, may_migrate=may_migrate
         )
         self._file = _identity(self._path)
         connect = partial(state_file.open_for_reading, self._path, busy_timeout_s=busy_timeout_s)
         transactions = Transactions(connection, self._guard)
+        self._writer: Transactions | Writer = transactions
         if in_place:
             super().__init__(ReaderInPlace(connect))
-            self._writer = WriterInPlace(transactions)
         else:
             from contextfold.stores.sqlite.threads import Readers, Writer
 

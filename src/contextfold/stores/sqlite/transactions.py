@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import asyncio
     import sqlite3
     from collections.abc import Callable, Sequence
+    from typing import Any
 
     Work = Callable[[sqlite3.Connection], T]
 
@@ -31,7 +32,7 @@ class Job(Generic[T]):
 
 
 class Transactions:
-    """Runs jobs in transactions on one connection."""
+    """Runs jobs in transactions on one connection: those of the writer's thread, or one at a time in place."""
 
     def __init__(self, connection: sqlite3.Connection, guard: Callable[[sqlite3.Connection], None]) -> None:
         """`guard` raises an exception if the transaction must not be made."""
@@ -60,6 +61,18 @@ class Transactions:
                 for job in jobs:
                     self.perform([job])
 
+    async def write(self, work: Work[T]) -> T:
+        """Do the work in the calling thread, in a transaction of its own."""
+        job: Job[Any] = Job(work)
+        self.perform([job])
+        if job.problem is not None:
+            raise job.problem
+        return job.result  # type: ignore[return-value]  # It is None only where T is None.
+
+    def stop(self, _timeout_s: float) -> None:
+        # The last connection to a file writes the write-ahead log back when it is closed.
+        self.connection.close()
+
     def _try(self, job: Job[object]) -> None:
         """A refusal before the first change does not affect the other jobs of the transaction."""
         before = self.connection.total_changes
@@ -84,21 +97,3 @@ class Transactions:
 def _fail(jobs: Sequence[Job[object]], problem: Exception) -> None:
     for job in jobs:
         job.problem = unavailable(problem) if isinstance(problem, SqliteError) else problem
-
-
-class WriterInPlace:
-    """Writes in the calling thread, for a process that does one thing at a time."""
-
-    def __init__(self, transactions: Transactions) -> None:
-        self._transactions = transactions
-
-    async def write(self, work: Work[T]) -> T:
-        job: Job[T] = Job(work)
-        self._transactions.perform([job])  # type: ignore[list-item]  # A transaction has jobs of any type.
-        if job.problem is not None:
-            raise job.problem
-        return job.result  # type: ignore[return-value]  # It is None only where T is None.
-
-    def stop(self, _timeout_s: float) -> None:
-        # The last connection to a file writes the write-ahead log back when it is closed.
-        self._transactions.connection.close()
