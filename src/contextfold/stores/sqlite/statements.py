@@ -53,6 +53,14 @@ def _insert(table: str, *columns: str) -> str:
     return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608 - only our own names
 
 
+def _delete_some(
+    connection: sqlite3.Connection, table: str, condition: str, *values: object, most: int = STEP_ROWS
+) -> int:
+    """Delete rows, but not so many that commits would have to wait long. Returns the number of deleted rows."""
+    some = f"SELECT rowid FROM {table} WHERE {condition} LIMIT ?"  # noqa: S608 - only our own names
+    return connection.execute(f"DELETE FROM {table} WHERE rowid IN ({some})", (*values, most)).rowcount  # noqa: S608 - only our own names
+
+
 _KEY = ("owner", "project_hash", "name_hash")
 INSERT_SESSION = _insert("sessions", *_KEY, "session_id", "revision", "last_at", "stage", "ended_at", "figures")
 INSERT_EVENT = _insert("events", "session", "n", "body")
@@ -232,14 +240,11 @@ def note_conversation(
 
 def forget_left_out(connection: sqlite3.Connection, since: str) -> bool:
     """Delete some rows of conversations without a decision or request since; False if there are none left."""
-    deleted = connection.execute(
-        "DELETE FROM left_out WHERE id IN (SELECT id FROM left_out WHERE (owner, conversation) IN (SELECT owner,"
-        " conversation FROM left_out GROUP BY owner, conversation HAVING max(decided_at) < ?) AND NOT EXISTS"
-        " (SELECT 1 FROM conversations AS noted WHERE noted.owner = left_out.owner"
-        " AND noted.conversation = left_out.conversation AND noted.last_request_at >= ?) LIMIT ?)",
-        (since, since, STEP_ROWS),
-    ).rowcount
-    return deleted > 0
+    idle = """(owner, conversation) IN (SELECT owner, conversation FROM left_out GROUP BY owner, conversation
+            HAVING max(decided_at) < ?)
+        AND NOT EXISTS (SELECT 1 FROM conversations AS noted WHERE noted.owner = left_out.owner
+            AND noted.conversation = left_out.conversation AND noted.last_request_at >= ?)"""
+    return _delete_some(connection, "left_out", idle, since, since) > 0
 
 
 def forget_conversations(connection: sqlite3.Connection, since: str) -> bool:
@@ -323,14 +328,8 @@ def clear_ended(connection: sqlite3.Connection) -> bool:
     ended = connection.execute("SELECT id, revision FROM sessions WHERE stage = 1 LIMIT ?", (STEP_SESSIONS,)).fetchall()
     left = STEP_ROWS
     for session, revision in ended:
-        left -= connection.execute(
-            "DELETE FROM events WHERE seq IN (SELECT seq FROM events WHERE session = ? AND n < ? LIMIT ?)",
-            (session, revision, left),
-        ).rowcount
-        left -= connection.execute(
-            "DELETE FROM operations WHERE rowid IN (SELECT rowid FROM operations WHERE session = ? LIMIT ?)",
-            (session, left),
-        ).rowcount
+        left -= _delete_some(connection, "events", "session = ? AND n < ?", session, revision, most=left)
+        left -= _delete_some(connection, "operations", "session = ?", session, most=left)
         if left == 0:
             break
         connection.execute("UPDATE sessions SET stage = 2 WHERE id = ?", (session,))
@@ -369,12 +368,7 @@ def forget(connection: sqlite3.Connection, table: str, sessions: Sequence[int]) 
         queued = connection.execute(folds, sessions).fetchall()
         connection.executemany("DELETE FROM recall_queue WHERE kind = ? AND ref = ?", [row[:2] for row in queued])
         connection.executemany(_insert("recall_queue", "kind", "ref", "owner"), queued)
-    deleted = connection.execute(
-        f"DELETE FROM {table} WHERE rowid IN"  # noqa: S608 - only our own names
-        f" (SELECT rowid FROM {table} WHERE session IN ({marks}) LIMIT ?)",
-        (*sessions, STEP_ROWS),
-    ).rowcount
-    return deleted > 0
+    return _delete_some(connection, table, f"session IN ({marks})", *sessions) > 0
 
 
 def forget_rows(connection: sqlite3.Connection, sessions: Sequence[int], since: str) -> None:
