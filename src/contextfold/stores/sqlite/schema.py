@@ -64,6 +64,12 @@ RECALL_TABLES: Final = (
     "CREATE VIRTUAL TABLE recall_sizes USING fts5vocab (recall_lists, row)",
 )
 
+# The index of words has the texts of `summaries`.
+_ADD_WORDS: Final = """INSERT INTO summary_words (rowid, description, summary)
+    VALUES (new.id, new.description, new.summary);"""
+_REMOVE_WORDS: Final = """INSERT INTO summary_words (summary_words, rowid, description, summary)
+    VALUES ('delete', old.id, old.description, old.summary);"""
+
 # A session's row outlives the session: its archive, its summaries and its last event refer to it. Stages: 0 live; 1
 # ended; 2 log and receipts deleted, except session.expired; 3 that deleted too. The owner is stored only here, so every
 # query for a session's data has to name the owner.
@@ -130,18 +136,9 @@ MIGRATIONS: Final[Sequence[Migration]] = (
         """CREATE VIRTUAL TABLE summary_words USING fts5 (
             description, summary, content='summaries', content_rowid='id', tokenize='unicode61 remove_diacritics 2'
         )""",
-        """CREATE TRIGGER summary_added AFTER INSERT ON summaries BEGIN
-            INSERT INTO summary_words (rowid, description, summary) VALUES (new.id, new.description, new.summary);
-        END""",
-        """CREATE TRIGGER summary_removed AFTER DELETE ON summaries BEGIN
-            INSERT INTO summary_words (summary_words, rowid, description, summary)
-            VALUES ('delete', old.id, old.description, old.summary);
-        END""",
-        """CREATE TRIGGER summary_replaced AFTER UPDATE ON summaries BEGIN
-            INSERT INTO summary_words (summary_words, rowid, description, summary)
-            VALUES ('delete', old.id, old.description, old.summary);
-            INSERT INTO summary_words (rowid, description, summary) VALUES (new.id, new.description, new.summary);
-        END""",
+        f"CREATE TRIGGER summary_added AFTER INSERT ON summaries BEGIN {_ADD_WORDS} END",
+        f"CREATE TRIGGER summary_removed AFTER DELETE ON summaries BEGIN {_REMOVE_WORDS} END",
+        f"CREATE TRIGGER summary_replaced AFTER UPDATE ON summaries BEGIN {_REMOVE_WORDS} {_ADD_WORDS} END",
     ),
     (
         # For lists of an owner's sessions, for a session by its id, and for the trajectory of a main thread.
@@ -189,11 +186,8 @@ MIGRATIONS: Final[Sequence[Migration]] = (
             for name in ("project_hash", "project_path", "session_id")
         ),
         "DROP TRIGGER summary_replaced",
-        """CREATE TRIGGER summary_replaced AFTER UPDATE OF description, summary ON summaries BEGIN
-            INSERT INTO summary_words (summary_words, rowid, description, summary)
-            VALUES ('delete', old.id, old.description, old.summary);
-            INSERT INTO summary_words (rowid, description, summary) VALUES (new.id, new.description, new.summary);
-        END""",
+        "CREATE TRIGGER summary_replaced AFTER UPDATE OF description, summary ON summaries"
+        f" BEGIN {_REMOVE_WORDS} {_ADD_WORDS} END",
         *RECALL_TABLES,
         # What recall's index has to read again. It may be queued several times.
         """CREATE TABLE recall_queue (
@@ -206,9 +200,9 @@ MIGRATIONS: Final[Sequence[Migration]] = (
         "CREATE INDEX recall_queue_of_owner ON recall_queue (owner, id)",
         *(
             f"""CREATE TRIGGER recall_{table}_{name} AFTER {event} ON {table} BEGIN
-                INSERT INTO recall_queue (kind, ref, owner) VALUES ('{kind}', {row}.id, {owner});
+                INSERT INTO recall_queue (kind, ref, owner) VALUES ('{kind}', {row}.id, {owner.format(row=row)});
             END"""  # noqa: S608 - only our own names
-            for table, kind, owner_of in (
+            for table, kind, owner in (
                 ("summaries", "fold", "(SELECT owner FROM sessions WHERE id = {row}.session)"),
                 ("left_out", "result", "{row}.owner"),
             )
@@ -217,7 +211,6 @@ MIGRATIONS: Final[Sequence[Migration]] = (
                 ("changed", "UPDATE", "new"),
                 ("gone", "DELETE", "old"),
             )
-            for owner in (owner_of.format(row=row),)
         ),
         "INSERT INTO recall_queue (kind, ref, owner) SELECT 'fold', m.id, s.owner FROM summaries m"
         " JOIN sessions s ON s.id = m.session",
