@@ -31,31 +31,28 @@ T = TypeVar("T")
 
 
 class ReaderInPlace:
-    """Reads in the calling thread. The connection is made for the first read."""
+    """Reads in the calling thread."""
 
     def __init__(
         self,
-        connect: Callable[[], sqlite3.Connection],
+        connection: sqlite3.Connection,
         error_of: Callable[[sqlite3.Error], ContextError] = state_file.unavailable,
     ) -> None:
-        self._connect = connect
+        self._connection = connection
         self._error_of = error_of
-        self._connection: sqlite3.Connection | None = None
         self._is_stopped = False
 
     async def read(self, work: Work[T]) -> T:
         if self._is_stopped:
             raise StoreUnavailable("the store is closed")
         try:
-            self._connection = self._connection or self._connect()
             return work(self._connection)
         except state_file.SqliteError as problem:
             raise self._error_of(problem) from problem
 
     def stop(self, _timeout_s: float) -> None:
         self._is_stopped = True
-        if self._connection is not None:
-            self._connection.close()
+        self._connection.close()
 
 
 def reads(
@@ -99,8 +96,7 @@ class SqliteFileReader(SqliteReads):
         """Open the file. Raises StoreInvalid if it cannot be used, or has an older format."""
         place = os.path.realpath(os.fspath(path))
         connection = state_file.open_existing(place)
-        super().__init__(ReaderInPlace(lambda: connection, lambda problem: state_file.reading_failed(place, problem)))
-        self._connection = connection
+        super().__init__(ReaderInPlace(connection, lambda problem: state_file.reading_failed(place, problem)))
         self._open_writer = open_writer
 
     async def index(self, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None:
@@ -112,4 +108,3 @@ class SqliteFileReader(SqliteReads):
 
     async def close(self) -> None:
         self._readers.stop(0)
-        self._connection.close()

@@ -52,14 +52,14 @@ def connect(path: str, busy_timeout_s: float, *, read_only: bool = False) -> sql
     )
 
 
-def open_for_reading(path: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
+def open_for_reading(path: str, busy_timeout_s: float) -> sqlite3.Connection:
     """A second connection for reading. In WAL mode it neither waits for a commit nor delays one."""
     connection = connect(path, busy_timeout_s)
     connection.execute("PRAGMA query_only = ON")
     return connection
 
 
-def open_existing(path: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
+def open_existing(path: str) -> sqlite3.Connection:
     """Open a file of this version for a command that reads. Raises StoreInvalid if it cannot be used.
 
     Its pages are not checked, because a command reads few of them: `reading_failed` is the error of a damaged one.
@@ -70,7 +70,7 @@ def open_existing(path: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlit
     # nothing was left there is nothing to move, and a connection that may write removes what SQLite creates.
     read_only = _has_content(f"{path}-wal") or is_unfinished(path)
     try:
-        connection = connect(path, busy_timeout_s, read_only=read_only)
+        connection = connect(path, BUSY_TIMEOUT_S, read_only=read_only)
         try:
             connection.execute("PRAGMA query_only = ON")
             refuse_other_format(path, version_of(connection), FORMAT)

@@ -8,7 +8,6 @@ processes on the same file need no coordination.
 from __future__ import annotations
 
 import os
-from functools import partial
 
 from contextfold.common.event_loop import asyncio, in_thread
 from contextfold.errors import StoreUnavailable
@@ -78,15 +77,14 @@ class SqliteStore(SqliteReads):
             self._path, migrations=migrations, busy_timeout_s=busy_timeout_s, may_migrate=may_migrate
         )
         self._file = _identity(self._path)
-        connect = partial(state_file.open_for_reading, self._path, busy_timeout_s=busy_timeout_s)
         transactions = Transactions(connection, self._guard)
         self._writer: Transactions | Writer = transactions
         if in_place:
-            super().__init__(ReaderInPlace(connect))
+            super().__init__(ReaderInPlace(connection))
         else:
             from contextfold.stores.sqlite.threads import Readers, Writer
 
-            super().__init__(Readers(connect))
+            super().__init__(Readers(lambda: state_file.open_for_reading(self._path, busy_timeout_s)))
             self._writer = Writer(transactions)
 
     async def _write(self, work: Callable[[sqlite3.Connection, *Positional], T], *args: *Positional) -> T:
