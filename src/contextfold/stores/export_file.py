@@ -16,13 +16,13 @@ from typing import IO, Final, cast
 from contextfold.errors import StorageFailed
 from contextfold.export_errors import ExportInvalid
 from contextfold.fold.ports.store_export import (
+    KINDS,
     ExportRecord,
     encode_header,
     encode_record,
     encode_trailer,
     kind_of,
     read_export,
-    read_header,
 )
 
 # One line, which is a record with one text, has at most this many bytes.
@@ -88,15 +88,10 @@ def read_records(path: Path) -> Iterator[ExportRecord]:
     return read_export(_lines(path))
 
 
-def read_counts(path: Path) -> Mapping[str, int]:
-    return read_header(next(_lines(path), b""))
-
-
 def verify(path: Path) -> Mapping[str, int]:
-    """Read the whole file, raise if it is not complete and unaltered, and return its counts."""
-    for _ in read_records(path):
-        pass
-    return read_counts(path)
+    """Read the whole file, raise if it is not complete and unaltered, and return the number of records of each kind."""
+    counts = Counter(map(kind_of, read_records(path)))
+    return {kind: counts[kind] for kind in KINDS}
 
 
 def _lines(path: Path) -> Iterator[bytes]:

@@ -147,7 +147,7 @@ def hashed(records: Iterable[ExportRecord], digest: hashlib._Hash) -> Iterator[E
         yield record
 
 
-def read_header(line: bytes) -> Mapping[str, int]:
+def _expected_counts(line: bytes) -> Mapping[str, int]:
     """The counts in the header."""
     try:
         header = decode(line)
@@ -177,7 +177,7 @@ def read_export(lines: Iterable[bytes]) -> Iterator[ExportRecord]:
         if not line.endswith(b"\n"):
             raise ExportInvalid("the export file ends in the middle of a line")
         if expected is None:
-            expected = read_header(line)
+            expected = _expected_counts(line)
         else:
             kind, value = _decode_line(number, line)
             if kind == "sha256":
