@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextfold.common.canonical import Hundredths
 from contextfold.common.dataclass import dataclass
-from contextfold.fold.session import open_tokens
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,7 +56,8 @@ def context_limit(state: State, limits: SessionLimits, models: ModelCatalog | No
 
 
 def total_tokens(state: State) -> int:
-    return open_tokens(state)
+    """The tokens in the working context: those of the main thread and of every open branch."""
+    return state.main.tokens + sum(state.branches[open_id].tokens for open_id in state.path)
 
 
 def folded_tokens(state: State) -> int:

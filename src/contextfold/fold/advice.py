@@ -13,9 +13,9 @@ stay. So it should accompany a call with a short result, such as an edit.
 from __future__ import annotations
 
 from contextfold.common.dataclass import dataclass
-from contextfold.fold.accounting import AdviceSettings, Thresholds, percent, warning
+from contextfold.fold.accounting import AdviceSettings, Thresholds, percent, total_tokens, warning
 from contextfold.fold.model_catalog import RELATIVE_PRICES, TokenPrices
-from contextfold.fold.session import Branch, State, open_tokens
+from contextfold.fold.session import Branch, State
 
 # Folding fewer tokens never pays.
 TOKENS_WORTH_FOLDING = 5_000
@@ -115,7 +115,7 @@ def _for_branch(
         suggestion = "Call context_return now with what you have found."
         line = f"{named} is at its limit: {tokens} of {limit} tokens. {suggestion}"
         advice.append(Advice(f"{branch.id} limit", suggestion, line))
-    if pays(open_tokens(state) - branch.tokens, tokens, prices, requests=len(state.requests)):
+    if pays(total_tokens(state) - branch.tokens, tokens, prices, requests=len(state.requests)):
         suggestion = "When it is done, call context_return with all that is needed later."
         line = f"{named} is open: {tokens} of {limit} tokens. {suggestion}"
         advice.append(Advice(f"{branch.id} pays", suggestion, line))

@@ -19,8 +19,10 @@ discarded, and no branch is reopened.
 
 from __future__ import annotations
 
+# Importing `operator` itself would take longer.
+from _operator import attrgetter
+
 from contextfold.common.dataclass import dataclass, field, fields, replace
-from contextfold.common.record import TypeVar
 from contextfold.fold.events import (
     BranchCreated,
     BranchDiscarded,
@@ -36,12 +38,12 @@ from contextfold.fold.events import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from typing import Any, Literal
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any, Literal, TypeVar
 
     Status = Literal["active", "folded", "discarded"]
+    Figures = TypeVar("Figures", bound="Thread | Branch | RecentWork")
 
-Value = TypeVar("Value")
 STATUSES = ("active", "folded", "discarded")
 # A longer log is processed in steps of this many events, so that other calls get a turn.
 REPLAY_STEP_EVENTS = 200
@@ -144,8 +146,7 @@ class State:
 
 
 EMPTY = State()
-_STATE_FIELDS = tuple(each.name for each in fields(State))
-_STATE_MAPPINGS = ("branches", "checkpoints", "folds_seen")
+_values_of = attrgetter(*(each.name for each in fields(State)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,93 +162,83 @@ class LogBroken(ValueError):
     """The events of a log do not follow from one another, because of an error of the store or a bug."""
 
 
-class _DraftMapping(dict[str, Value]):
-    """A mapping that `apply` may change in place. Copying it for every event would make a replay quadratic."""
-
-
-class _DraftState(State):
-    """A state that `apply` changes in place. Its mappings are drafts, too."""
+class Draft(State):
+    """A state that `advance` changes in place. Copying the mappings for every event would make a replay quadratic."""
 
     __slots__ = ()
+    branches: dict[str, Branch]
+    checkpoints: dict[str, Checkpoint]
+    folds_seen: dict[str, int]
+
+
+def drafted(state: State) -> Draft:
+    draft = Draft(*_values_of(state))
+    _change(draft, branches={**state.branches}, checkpoints={**state.checkpoints}, folds_seen={**state.folds_seen})
+    return draft
 
 
 def replay(events: Iterable[Event], state: State = EMPTY) -> State:
-    state = replayed_draft(events, drafted(state))
-    values = {name: getattr(state, name) for name in _STATE_FIELDS}
-    return State(**(values | {name: dict(values[name]) for name in _STATE_MAPPINGS}))
-
-
-def states(events: Iterable[Event], state: State = EMPTY) -> Iterator[State]:
-    """Yield the state after each event. The next event changes it in place."""
-    state = drafted(state)
-    for event in events:
-        state = apply(state, event)
-        yield state
-
-
-def replayed_draft(events: Iterable[Event], state: State) -> State:
-    """The state after events, as a draft. Successive operations are applied together, because they are most events."""
-    run: list[OperationCompleted] = []
-    for event in events:
-        if isinstance(event, OperationCompleted) and not event.compacts:
-            if run and run[-1].branch_id != event.branch_id:
-                state, run = _operated(state, run), []
-            run.append(event)
-        else:
-            state, run = apply(_operated(state, run), event), []
-    return _operated(state, run)
-
-
-def drafted(state: State) -> State:
-    """A copy that `apply` changes in place."""
-    values = {name: getattr(state, name) for name in _STATE_FIELDS}
-    return _DraftState(**(values | {name: _DraftMapping(values[name]) for name in _STATE_MAPPINGS}))
-
-
-def _changed(state: State, **changes: Any) -> State:  # noqa: ANN401 - as `replace`
-    """The state with some fields changed: a draft itself, otherwise a copy, because a published state never changes."""
-    if not isinstance(state, _DraftState):
-        return replace(state, **changes)
-    for name, value in changes.items():
-        object.__setattr__(state, name, value)
-    return state
+    """The state after events. Only the order of the log is checked, because the verbs have checked the rest."""
+    draft = drafted(state)
+    advance(draft, events)
+    return State(*_values_of(draft))
 
 
 def apply(state: State, event: Event) -> State:
-    """The state after an event. Only the order of the log is checked, because the verb has checked the rest."""
-    if isinstance(event, OperationCompleted):
-        return _operated(state, [event])
-    _check_follows(event, state.revision, state)
-    last_at = max(state.last_at, event.at)
+    return replay((event,), state)
+
+
+def advance(draft: Draft, events: Iterable[Event]) -> None:
+    """Change a draft by events. Successive operations are applied together, because they are most events."""
+    run: list[OperationCompleted] = []
+    for event in events:
+        _check_follows(event, draft.revision + len(run), draft)
+        operation = event if isinstance(event, OperationCompleted) and not event.compacts else None
+        if run and (operation is None or operation.branch_id != run[-1].branch_id):
+            _operate(draft, run)
+            run = []
+        if operation is None:
+            _apply(draft, event)
+        else:
+            run.append(operation)
+    if run:
+        _operate(draft, run)
+
+
+def _change(draft: Draft, **changes: Any) -> None:  # noqa: ANN401 - as `replace`
+    for name, value in changes.items():
+        object.__setattr__(draft, name, value)
+
+
+def _check_follows(event: Event, revision: int, state: State) -> None:
+    if event.n != revision + 1 or (event.n == 1) != isinstance(event, SessionStarted) or state.expired:
+        raise LogBroken(f"event {event.n} ({event.kind}) cannot follow revision {revision}")
+
+
+def _apply(draft: Draft, event: Event) -> None:
     match event:
         case SessionStarted(session_id=session_id, project_path=path, name=name):
-            state = _changed(state, session_id=session_id, project_path=path, name=name, started_at=event.at)
+            _change(draft, session_id=session_id, project_path=path, name=name, started_at=event.at)
         case BranchCreated():
-            state = _created(state, event)
+            _create(draft, event)
+        case OperationCompleted():
+            _compact(draft, event)
         case RequestSent():
-            state = _requested(state, event)
+            _request(draft, event)
         case BranchFolded():
-            state = _folded(state, event)
+            _fold(draft, event)
         case WorkFolded():
-            state = _work_folded(state, event)
+            _fold_work(draft, event)
         case BranchDiscarded():
-            state = _discarded(state, event)
+            _discard(draft, _branch(draft, event), event.at)
         case SessionRolledBack():
-            state = _rolled_back(state, event)
+            _roll_back(draft, event)
         case SessionExpired():
-            state = _changed(state, expired=True)
-    return _changed(state, revision=event.n, last_at=last_at)
+            _change(draft, expired=True)
+    _change(draft, revision=event.n, last_at=max(draft.last_at, event.at))
 
 
-def _discarded(state: State, event: BranchDiscarded) -> State:
-    branch = replace(_branch(state, event), status="discarded", closed_at=event.at)
-    path = tuple(open_id for open_id in state.path if open_id != event.branch_id)
-    checkpoints = _draft_of(state.checkpoints)
-    checkpoints.pop(branch.id, None)
-    return _changed(_with(state, branch), path=path, checkpoints=checkpoints)
-
-
-def _created(state: State, event: BranchCreated) -> State:
+def _create(draft: Draft, event: BranchCreated) -> None:
     branch = Branch(
         event.branch_id,
         event.parent_id,
@@ -257,87 +248,75 @@ def _created(state: State, event: BranchCreated) -> State:
         event.redactions,
         recent=RecentWork(event.n),
     )
-    state = _changed(_with(state, branch), path=(*state.path, branch.id))
-    return _with_checkpoint(state, branch.id, event.n)
+    _put(draft, branch)
+    _change(draft, path=(*draft.path, branch.id))
+    draft.checkpoints[branch.id] = _checkpoint(draft, event.n)
 
 
-def _check_follows(event: Event, revision: int, state: State) -> None:
-    if event.n != revision + 1 or (event.n == 1) != isinstance(event, SessionStarted) or state.expired:
-        raise LogBroken(f"event {event.n} ({event.kind}) cannot follow revision {revision}")
-
-
-def _operated(state: State, run: Sequence[OperationCompleted]) -> State:
-    """The state after successive operations of one thread. A compaction is always applied alone."""
-    if not run:
-        return state
-    for revision, event in enumerate(run, state.revision):
-        _check_follows(event, revision, state)
-    first, last = run[0], run[-1]
-    if first.compacts:
-        state = _compacted(state, first.n)
-    thread = state.main if first.branch_id is None else _branch(state, first)
-    changed = _with_operations(thread, run)
+def _operate(draft: Draft, run: Sequence[OperationCompleted]) -> None:
+    """Apply successive operations of one thread. A compaction is always applied alone."""
+    thread = draft.main if run[0].branch_id is None else _branch(draft, run[0])
+    # Recent work begins after the user's last prompt, or after a compaction.
+    start = next((at for at in reversed(range(len(run))) if run[at].by_user or run[at].compacts), None)
+    recent = thread.recent if start is None else RecentWork(run[start].n, messages=thread.messages)
+    work = _work_of(run)
+    recent = _with_work(recent, work if start is None else _work_of(run[start + 1 :]))
+    _put(draft, _with_work(thread, work, recent=recent))
     call_ids = [event.call_id for event in run if event.call_id]
-    # Only one copy of the state is made, because busy agents report thousands of operations a second.
-    return _changed(
-        state,
-        revision=last.n,
-        last_at=max(state.last_at, *(event.at for event in run)),
-        calls=(*state.calls, *call_ids)[-CALL_IDS_REMEMBERED:] if call_ids else state.calls,
-        model=next((event.model for event in reversed(run) if event.model), state.model),
-        host=next((event.host for event in reversed(run) if event.host), state.host),
-        main=changed if isinstance(changed, Thread) else state.main,
-        branches=state.branches if isinstance(changed, Thread) else _with(state, changed).branches,
+    _change(
+        draft,
+        revision=run[-1].n,
+        last_at=max(draft.last_at, *(event.at for event in run)),
+        calls=(*draft.calls, *call_ids)[-CALL_IDS_REMEMBERED:] if call_ids else draft.calls,
+        model=next((event.model for event in reversed(run) if event.model), draft.model),
+        host=next((event.host for event in reversed(run) if event.host), draft.host),
     )
 
 
-def _with_operations(thread: Thread | Branch, run: Sequence[OperationCompleted]) -> Thread | Branch:
-    tokens, operations = thread.tokens, thread.operations + len(run)
-    failed, redactions, recent = thread.failed, thread.redactions, thread.recent
-    since, since_tokens, since_operations = recent.since, recent.tokens, recent.operations
-    since_failed, since_redactions, messages = recent.failed, recent.redactions, recent.messages
-    for event in run:
-        tokens += event.tokens
-        failed += event.failed
-        redactions += event.redactions
-        if event.by_user or event.compacts:
-            # Recent work begins after the user's last prompt, or after a compaction.
-            since, messages = event.n, thread.messages
-            since_tokens = since_operations = since_failed = since_redactions = 0
-        else:
-            since_tokens += event.tokens
-            since_operations += 1
-            since_failed += event.failed
-            since_redactions += event.redactions
-    recent = RecentWork(since, since_tokens, since_operations, since_failed, since_redactions, messages)
-    if isinstance(thread, Thread):
-        return Thread(tokens, operations, failed, redactions, thread.messages, recent)
-    return replace(thread, tokens=tokens, operations=operations, failed=failed, redactions=redactions, recent=recent)
+def _work_of(run: Sequence[OperationCompleted]) -> RecentWork:
+    """The sums over operations."""
+    return RecentWork(
+        tokens=sum(event.tokens for event in run),
+        operations=len(run),
+        failed=sum(event.failed for event in run),
+        redactions=sum(event.redactions for event in run),
+    )
 
 
-def _compacted(state: State, n: int) -> State:
-    """The state after the host has emptied the open threads. The summary of the compaction is counted separately."""
-    opened = (replace(state.branches[open_id], tokens=0, messages=0, recent=RecentWork(n)) for open_id in state.path)
-    main = replace(state.main, tokens=0, messages=0, recent=RecentWork(n))
-    return _changed(_with(state, *opened), main=main, compactions=state.compactions + 1)
+def _with_work(figures: Figures, work: RecentWork, sign: int = 1, **changes: Any) -> Figures:  # noqa: ANN401
+    """Add the sums over some operations, or subtract them. `changes` are of other fields, as for `replace`."""
+    return replace(
+        figures,
+        tokens=figures.tokens + sign * work.tokens,
+        operations=figures.operations + sign * work.operations,
+        failed=figures.failed + sign * work.failed,
+        redactions=figures.redactions + sign * work.redactions,
+        **changes,
+    )
 
 
-def _requested(state: State, event: RequestSent) -> State:
-    folds = _draft_of(state.folds_seen)
-    folds.update((fold.branch_id, fold.tokens) for fold in event.folds)
-    requests = (*state.requests[1 - CALL_IDS_REMEMBERED :], event.call_id)
-    state = _changed(state, requests=requests, folds_seen=folds, model=event.model or state.model)
+def _compact(draft: Draft, event: OperationCompleted) -> None:
+    """The host has emptied the open threads. The operation has the tokens of its summary."""
+    for open_id in (None, *draft.path):
+        _put(draft, replace(_thread(draft, open_id), tokens=0, messages=0, recent=RecentWork(event.n)))
+    _change(draft, compactions=draft.compactions + 1)
+    _operate(draft, [event])
+
+
+def _request(draft: Draft, event: RequestSent) -> None:
+    draft.folds_seen.update((fold.branch_id, fold.tokens) for fold in event.folds)
+    requests = (*draft.requests[1 - CALL_IDS_REMEMBERED :], event.call_id)
+    _change(draft, requests=requests, model=event.model or draft.model)
     for seen in event.threads:
-        thread = state.main if seen.branch_id is None else state.branches.get(seen.branch_id)
+        thread = draft.main if seen.branch_id is None else draft.branches.get(seen.branch_id)
         if thread is not None:
             is_begun = thread.recent.operations > 0
             recent = thread.recent if is_begun else replace(thread.recent, messages=seen.messages)
-            state = _with_thread(state, replace(thread, messages=seen.messages, recent=recent))
-    return state
+            _put(draft, replace(thread, messages=seen.messages, recent=recent))
 
 
-def _folded(state: State, event: BranchFolded) -> State:
-    branch = _branch(state, event)
+def _fold(draft: Draft, event: BranchFolded) -> None:
+    branch = _branch(draft, event)
     folded = replace(
         branch,
         status="folded",
@@ -345,16 +324,17 @@ def _folded(state: State, event: BranchFolded) -> State:
         redactions=branch.redactions + event.redactions,
         summary_tokens=event.summary_tokens,
     )
-    state = _changed(_with(state, folded), path=tuple(open_id for open_id in state.path if open_id != branch.id))
-    parent = _thread(state, branch.parent_id)
+    _put(draft, folded)
+    _change(draft, path=tuple(open_id for open_id in draft.path if open_id != branch.id))
+    parent = _thread(draft, branch.parent_id)
     grown = parent.tokens + event.summary_tokens
-    return _with_thread(state, replace(parent, tokens=grown, recent=RecentWork(event.n, messages=parent.messages)))
+    _put(draft, replace(parent, tokens=grown, recent=RecentWork(event.n, messages=parent.messages)))
 
 
-def _work_folded(state: State, event: WorkFolded) -> State:
+def _fold_work(draft: Draft, event: WorkFolded) -> None:
     """Move the recent operations of the active thread to a new branch that is already folded."""
-    state = _with_checkpoint(state, event.branch_id, event.n - 1)
-    parent = _thread(state, event.parent_id)
+    draft.checkpoints[event.branch_id] = _checkpoint(draft, event.n - 1)
+    parent = _thread(draft, event.parent_id)
     work = parent.recent
     branch = Branch(
         event.branch_id,
@@ -372,73 +352,59 @@ def _work_folded(state: State, event: WorkFolded) -> State:
         folded_afterwards_n=event.n,
     )
     shrunk = replace(
-        parent,
+        _with_work(parent, work, sign=-1),
         tokens=parent.tokens - event.tokens_folded + event.summary_tokens,
-        operations=parent.operations - work.operations,
-        failed=parent.failed - work.failed,
-        redactions=parent.redactions - work.redactions,
         messages=work.messages,
         recent=RecentWork(event.n, messages=work.messages),
     )
-    return _with_thread(_with(state, branch), shrunk)
+    _put(draft, branch)
+    _put(draft, shrunk)
 
 
-def _rolled_back(state: State, event: SessionRolledBack) -> State:
+def _discard(draft: Draft, branch: Branch, at: str) -> None:
+    _put(draft, replace(branch, status="discarded", closed_at=at))
+    _change(draft, path=tuple(open_id for open_id in draft.path if open_id != branch.id))
+    draft.checkpoints.pop(branch.id, None)
+
+
+def _roll_back(draft: Draft, event: SessionRolledBack) -> None:
     """Restore the checkpoint. The events just before have discarded the later branches."""
-    target = _branch(state, event)
-    checkpoint = state.checkpoints[target.id]
-    path = tuple(branch.id for branch in checkpoint.path)
+    target = _branch(draft, event)
+    checkpoint = draft.checkpoints[target.id]
+    for branch in checkpoint.path:
+        reopened = replace(draft.branches[branch.id], status="active", closed_at=None, summary_tokens=0)
+        _put(draft, branch if event.restore_state else reopened)
     if event.restore_state:
-        state = _changed(_with(state, *checkpoint.path), main=checkpoint.main, path=path)
-    else:
-        opened = (
-            replace(state.branches[open_id], status="active", closed_at=None, summary_tokens=0) for open_id in path
-        )
-        state = _changed(_with(state, *opened), path=path)
-    if not target.folded_afterwards_n:
-        return state
-    if not event.restore_state:
-        state = _with_thread(state, _work_given_back(_thread(state, target.parent_id), target))
-    checkpoints = _draft_of(state.checkpoints)
-    del checkpoints[target.id]
-    discarded = replace(target, status="discarded", closed_at=event.at)
-    return _changed(_with(state, discarded), checkpoints=checkpoints)
+        _put(draft, checkpoint.main)
+    _change(draft, path=tuple(branch.id for branch in checkpoint.path))
+    if target.folded_afterwards_n:
+        if not event.restore_state:
+            _put(draft, _work_given_back(_thread(draft, target.parent_id), target))
+        _discard(draft, target, event.at)
 
 
 def _work_given_back(parent: Thread | Branch, fold: Branch) -> Thread | Branch:
     """Add the operations of an undone fold to its thread."""
     work, recent = fold.recent, parent.recent
     if recent.since == fold.folded_afterwards_n:
-        recent = RecentWork(
-            work.since,
-            work.tokens + recent.tokens,
-            work.operations + recent.operations,
-            work.failed + recent.failed,
-            work.redactions + recent.redactions,
-            work.messages,
-        )
-    return replace(
-        parent,
-        tokens=parent.tokens + fold.tokens - fold.summary_tokens,
-        operations=parent.operations + work.operations,
-        failed=parent.failed + work.failed,
-        redactions=parent.redactions + work.redactions,
-        recent=recent,
-    )
+        recent = _with_work(work, recent)
+    tokens = parent.tokens + fold.tokens - fold.summary_tokens
+    return replace(_with_work(parent, work), tokens=tokens, recent=recent)
 
 
 def _thread(state: State, branch_id: str | None) -> Thread | Branch:
     return state.main if branch_id is None else state.branches[branch_id]
 
 
-def _with_thread(state: State, thread: Thread | Branch) -> State:
-    return _changed(state, main=thread) if isinstance(thread, Thread) else _with(state, thread)
+def _put(draft: Draft, thread: Thread | Branch) -> None:
+    if isinstance(thread, Branch):
+        draft.branches[thread.id] = thread
+    else:
+        _change(draft, main=thread)
 
 
-def _with_checkpoint(state: State, branch_id: str, revision: int) -> State:
-    checkpoints = _draft_of(state.checkpoints)
-    checkpoints[branch_id] = Checkpoint(revision, state.main, tuple(state.branches[open_id] for open_id in state.path))
-    return _changed(state, checkpoints=checkpoints)
+def _checkpoint(state: State, revision: int) -> Checkpoint:
+    return Checkpoint(revision, state.main, tuple(state.branches[open_id] for open_id in state.path))
 
 
 def _branch(state: State, event: OperationCompleted | BranchFolded | BranchDiscarded | SessionRolledBack) -> Branch:
@@ -446,20 +412,3 @@ def _branch(state: State, event: OperationCompleted | BranchFolded | BranchDisca
     if branch is None:
         raise LogBroken(f"event {event.n} ({event.kind}) names a branch that was never created")
     return branch
-
-
-def _with(state: State, *branches: Branch) -> State:
-    changed = _draft_of(state.branches)
-    for branch in branches:
-        changed[branch.id] = branch
-    return _changed(state, branches=changed)
-
-
-def _draft_of(items: Mapping[str, Value]) -> dict[str, Value]:
-    """The mapping itself during a replay, otherwise a copy, because a published state is never changed."""
-    return items if isinstance(items, _DraftMapping) else dict(items)
-
-
-def open_tokens(state: State) -> int:
-    """The tokens in the working context: those of the main thread and of every open branch."""
-    return state.main.tokens + sum(state.branches[open_id].tokens for open_id in state.path)

@@ -15,7 +15,7 @@ from contextfold.common.dataclass import dataclass
 from contextfold.common.record import Protocol
 from contextfold.errors import BranchNotFound, BranchStateInvalid, ContextLimitExceeded, LimitReached
 from contextfold.fold import tool_results
-from contextfold.fold.accounting import Health, context_limit
+from contextfold.fold.accounting import Health, context_limit, total_tokens
 from contextfold.fold.events import (
     BranchCreated,
     BranchDiscarded,
@@ -27,7 +27,7 @@ from contextfold.fold.events import (
     WorkFolded,
 )
 from contextfold.fold.model_catalog import MODELS, ModelCatalog
-from contextfold.fold.session import Branch, SessionLimits, State, open_tokens
+from contextfold.fold.session import Branch, SessionLimits, State
 from contextfold.fold.tool_arguments import DESCRIPTION_LENGTH_MAX
 from contextfold.fold.tool_results import Shape
 
@@ -85,7 +85,7 @@ class OpenBranch(Verb):
         if state.depth >= limits.depth:
             raise LimitReached("branch_depth", limits.depth, "return from a branch first")
         _check_branch_count(state, limits)
-        total, limit = open_tokens(state) + self.tokens, context_limit(state, limits, self.models)
+        total, limit = total_tokens(state) + self.tokens, context_limit(state, limits, self.models)
         if limits.is_hard and total > limit:
             raise ContextLimitExceeded(total, limit, _way_out(state))
         parent_id = state.path[-1] if state.path else None

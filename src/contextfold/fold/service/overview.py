@@ -29,7 +29,7 @@ from contextfold.fold.service.session_views import (
     row_of,
     tree,
 )
-from contextfold.fold.session import EMPTY, REPLAY_STEP_EVENTS, State, replay, states
+from contextfold.fold.session import EMPTY, REPLAY_STEP_EVENTS, State, advance, drafted, replay
 from contextfold.fold.timeline_points import POINTS_MAX, thinned
 from contextfold.fold.verbs import RollBack
 
@@ -98,16 +98,16 @@ class Overview(SessionLists):
         cached = self._timelines.get(session_id) or _Timeline()
         known = KnownRevision(session_id, cached.state.revision) if cached.state.revision else None
         log = await self._store.load(key, known)
-        state, points = cached.state, list(cached.points)
+        draft, points = drafted(cached.state), list(cached.points)
         events = log.events if log and log.session_id == session_id else ()
         for begin_at in range(0, len(events), REPLAY_STEP_EVENTS):
-            for after in states(events[begin_at : begin_at + REPLAY_STEP_EVENTS], state):
-                state = after
-                points.append(point_after(state))
+            for event in events[begin_at : begin_at + REPLAY_STEP_EVENTS]:
+                advance(draft, (event,))
+                points.append(point_after(draft))
             await pause(0)
         if len(points) > POINTS_CACHED:
             points = thinned(points, POINTS_CACHED // 2, height=height_of)
-        self._keep(session_id, _Timeline(replay((), state), points))
+        self._keep(session_id, _Timeline(draft, points))
         return points
 
     async def savings(self, owner: str, session_id: str) -> Shape:

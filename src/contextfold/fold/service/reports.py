@@ -114,7 +114,7 @@ class RecordReports:
         events: list[Event] = []
         calls = set(state.calls)
         run: list[RecordedOperation] = []
-        state = session.drafted(state)
+        draft = session.drafted(state)
         for index, (one, scrubbed) in enumerate(zip(self._received, self._scrubbed, strict=True)):
             if isinstance(one, HookReport):
                 done = one.operation(scrubbed)
@@ -123,17 +123,17 @@ class RecordReports:
                     run.append(done)
                     self.new.add(index)
                 continue
-            recorded = _recorded(run, state, at)
-            state = session.replayed_draft(recorded.events, state)
-            request = requested(state, at, one, scrubbed)
-            state = session.replayed_draft(request.events, state)
+            recorded = _recorded(run, draft, at)
+            session.advance(draft, recorded.events)
+            request = requested(draft, at, one, scrubbed)
+            session.advance(draft, request.events)
             if request.events:
                 self.new.add(index)
             for part in (recorded, request):
                 events += part.events
                 self._texts.update(part.texts)
             run = []
-        last = _recorded(run, state, at)
+        last = _recorded(run, draft, at)
         self._texts.update(last.texts)
         return [*events, *last.events]
 
