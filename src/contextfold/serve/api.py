@@ -20,7 +20,7 @@ from contextfold.errors import ArgumentInvalid, FoldError
 from contextfold.fold.ports.store import SEARCH_MOST
 from contextfold.fold.service.demo_session import demo_session
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.service.overview import SAVINGS_GROUPS, ServiceOverview
+from contextfold.fold.service.overview import SAVINGS_GROUPS, Overview
 from contextfold.fold.tool_arguments import (
     BRANCH_ID_LENGTH_MAX,
     EXPAND_BUDGET,
@@ -63,7 +63,7 @@ class HttpApi:
     def __init__(self, fold: FoldService, resolvers: Resolvers | None = None) -> None:
         self._fold = fold
         self._resolvers = resolvers
-        self._overview = ServiceOverview(fold)
+        self._overview = Overview(fold)
 
     def routes(self) -> list[Route]:
         session = "/v1/sessions/{session_id}"
@@ -159,7 +159,7 @@ class HttpApi:
         """Roll back to the beginning of a branch; the body is `{"branch_id": …, "restore_state": true}`."""
         branch_id, restore_state = rollback_choice(object_in(await request.body()))
         operation_id = caller_of(request.scope).operation_id
-        answer = await self._overview.roll_back(
+        answer = await self._fold.roll_back_session(
             *_session(request), branch_id, restore_state=restore_state, operation_id=operation_id
         )
         return _json(answer)
@@ -216,7 +216,7 @@ class HttpApi:
         if after:
             await self._fold.store.check_cursor(after)
         cursor = after or await self._fold.store.cursor()
-        events = self._overview.follow(_owner(request), cursor, parameters.text("session"))
+        events = self._fold.follow(_owner(request), cursor, parameters.text("session"))
         return StreamingResponse(_stream(cursor, events), media_type=EVENT_STREAM)
 
 

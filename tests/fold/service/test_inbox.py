@@ -46,18 +46,32 @@ class RecordingWriter:
             raise error
         self.batches.append((batch.key, list(batch.items)))
 
-    def note_lost(self, _key: SessionKey, items: Sequence[int], error: Exception | None) -> None:
-        self.lost.append((list(items), error))
-
     def items_of(self, key: SessionKey) -> list[int]:
         return [item for writer, items in self.batches if writer == key for item in items]
+
+
+class WritingInbox(Inbox[int]):
+    """An inbox that writes to a writer, and pauses as a test wants."""
+
+    def __init__(self, writer: RecordingWriter, pause: ManualPause | None = None) -> None:
+        super().__init__()
+        self._writer, self._manual_pause = writer, pause
+
+    async def write(self, batch: Batch[int]) -> None:
+        await self._writer(batch)
+
+    def lose(self, _key: SessionKey, items: Sequence[int], problem: Exception | None) -> None:
+        self._writer.lost.append((list(items), problem))
+
+    async def pause(self, event: asyncio.Event, pause_s: float) -> None:
+        await (self._manual_pause or super().pause)(event, pause_s)
 
 
 def run(act: Callable[[RecordingWriter, Inbox[int]], Coroutine[None, None, None]]) -> None:
     async def run_with_timeout() -> None:
         writer = RecordingWriter()
         async with asyncio.timeout(60):
-            await act(writer, Inbox(writer, lost=writer.note_lost))
+            await act(writer, WritingInbox(writer))
 
     asyncio.run(run_with_timeout())
 
@@ -299,7 +313,7 @@ class TestPauseBeforeABatch:
         async def run_with_timeout() -> None:
             writer, pause = RecordingWriter(), ManualPause()
             async with asyncio.timeout(60):
-                await act(writer, Inbox(writer, lost=writer.note_lost, pause=pause), pause)
+                await act(writer, WritingInbox(writer, pause), pause)
 
         asyncio.run(run_with_timeout())
 

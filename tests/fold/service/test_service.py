@@ -112,6 +112,19 @@ class TestExpiry:
 
         run(act)
 
+    def test_a_session_that_is_idle_is_no_longer_a_target(self, run: Run) -> None:
+        async def act(harness: ServiceHarness) -> None:
+            session_id = (await harness.branch())["session_id"]
+            other = harness.another_service()
+            found = await other.find_target("local", session_id)
+            assert found is not None
+            assert found.given_path == "/work/app"
+            harness.clock.now += DAY
+            # A report for such a target would begin a session without a project.
+            assert await harness.another_service().find_target("local", session_id) is None
+
+        run(act)
+
     def test_a_change_extends_a_session(self, run: Run) -> None:
         async def act(harness: ServiceHarness) -> None:
             first = await harness.branch()
@@ -166,10 +179,10 @@ class TestExpiry:
             await harness.service.forget()
             with pytest.raises(BranchNotFound):
                 await harness.expand(branch_id)
-            assert len(await harness.service.search("local", "comma", None)) == 1
+            assert len(await harness.service.store.search("local", "comma", None, 20)) == 1
             harness.clock.now += 2 * DAY
             await harness.service.forget()
-            assert await harness.service.search("local", "comma", None) == []
+            assert await harness.service.store.search("local", "comma", None, 20) == []
 
         run(act)
 
@@ -263,12 +276,12 @@ class TestSearch:
         async def act(harness: ServiceHarness) -> None:
             branch_id = (await harness.branch())["branch_id"]
             await harness.fold("the cause was a comma")
-            assert len(await harness.service.search("local", "comma", None)) == 1
+            assert len(await harness.service.store.search("local", "comma", None, 20)) == 1
             request = rollback_request({"branch_id": branch_id, **PROJECT})
             await harness.service.rollback(ME, request)
-            assert await harness.service.search("local", "comma", None) == []
+            assert await harness.service.store.search("local", "comma", None, 20) == []
             await harness.fold("a comma after all")
-            assert [summary.summary for summary in await harness.service.search("local", "comma", None)] == [
+            assert [summary.summary for summary in await harness.service.store.search("local", "comma", None, 20)] == [
                 "a comma after all"
             ]
 
@@ -282,7 +295,10 @@ class TestSearch:
                 ME, record_request({"type": "t", "content": "ECONNRESET", **PROJECT}), "reported"
             )
             await harness.service.fold(ME, return_request({"message": "done", "branch_id": outer, **PROJECT}))
-            assert {summary.branch_id for summary in await harness.service.search("local", "d", None)} == {outer, inner}
+            assert {summary.branch_id for summary in await harness.service.store.search("local", "d", None, 20)} == {
+                outer,
+                inner,
+            }
             recalled = await harness.service.recalls.answer("local", RecallRequest("ECONNRESET"))
             assert [fold.id for fold in recalled.folds] == [inner]
 

@@ -24,7 +24,6 @@ from contextfold.common.dataclass import dataclass
 from contextfold.error_codes import EXIT_CODES, EXIT_OK, EXIT_USAGE
 from contextfold.errors import ArgumentInvalid, BranchNotFound, BranchStateInvalid
 from contextfold.fold.accounting import total_tokens
-from contextfold.fold.service.overview import ServiceOverview
 from contextfold.fold.session import Branch, State
 
 TYPE_CHECKING = False
@@ -76,7 +75,7 @@ def run_rollback(values: Values) -> int:
                 return EXIT_CODES[BranchStateInvalid.code]
         assert preview.state.session_id
         answer = store.fold.run(
-            ServiceOverview(store.fold.service).roll_back(
+            store.fold.service.roll_back_session(
                 address.owner, preview.state.session_id, preview.target.id, restore_state=not preview.keeps
             )
         )

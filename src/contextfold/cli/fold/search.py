@@ -27,7 +27,8 @@ def run_search(values: Values) -> int:
     limit = int(between(1, SEARCH_MOST)("--limit", values.get("limit", LIMIT)))
     owner, project = owner_of(values), project_of(values) if "project" in values else None
     with open_store(values) as store:
-        summaries = store.run(store.reader.search(owner, query, project, limit=limit))
+        search = store.reader.store.search(owner, query, project.hash if project else None, limit)
+        summaries = store.run(search)
     if "json" in values:
         write_json({"summaries": [{name: getattr(summary, name) for name in MEMBERS} for summary in summaries]})
         return EXIT_OK

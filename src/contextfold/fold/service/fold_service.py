@@ -8,17 +8,25 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from contextfold.common.canonical import encode
 from contextfold.common.event_loop import asyncio, is_running
-from contextfold.errors import ArgumentInvalid, ContextError, FoldError, InternalError, StoreInvalid, StoreUnavailable
+from contextfold.errors import (
+    ArgumentInvalid,
+    ContextError,
+    FoldError,
+    InternalError,
+    SessionNotFound,
+    StoreInvalid,
+    StoreUnavailable,
+)
 from contextfold.fold import tool_results
 from contextfold.fold.accounting import Health
 from contextfold.fold.advice import Advice
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.events import Event, timestamp
+from contextfold.fold.events import Event, members, timestamp
 from contextfold.fold.paging import TrajectoryPage
 from contextfold.fold.ports.store import Operation, SessionKey, Store
 from contextfold.fold.project import Project, displayed, hashed
@@ -103,7 +111,7 @@ class FoldService(SessionReader):
         self._addresses: OrderedDict[str, Target] = OrderedDict()
         self._paths: OrderedDict[tuple[str, str], tuple[str, str | None]] = OrderedDict()
         self._advised = _AdviceGiven()
-        self.reports = Reports(self.commit, self.scrub, note)
+        self.reports = Reports(self, note)
         # Made for the first text that needs them: those for long texts, and those for even longer ones.
         self._scrub_threads: dict[bool, ThreadPoolExecutor] = {}
 
@@ -146,7 +154,22 @@ class FoldService(SessionReader):
         verb = RollBack(request.branch_id, request.restore_state)
         return await self.change(target_of(caller, request.project), verb, caller.operation_id)
 
+    async def roll_back_session(
+        self, owner: str, session_id: str, branch_id: str, *, restore_state: bool, operation_id: str | None = None
+    ) -> str:
+        """The result of a rollback by a person, in a session that was found in a list."""
+        found = await self.find(owner, session_id)
+        return (await self.change(found.target, RollBack(branch_id, restore_state), operation_id)).answer
+
     # ---- reading
+
+    async def follow(
+        self, owner: str, after: str, session_id: str | None = None
+    ) -> AsyncGenerator[tuple[str, str, str]]:
+        """Yield events after a cursor as (cursor, kind, JSON), without end."""
+        async for seen in self.store.watch(owner, after):
+            if session_id in (None, seen.session_id):
+                yield seen.cursor, seen.event.kind, encode({"session_id": seen.session_id, **members(seen.event)})
 
     async def status(self, caller: Caller, request: LookRequest) -> VerbOutcome:
         target = target_of(caller, request.project)
@@ -337,12 +360,10 @@ class FoldService(SessionReader):
 
     async def find_target(self, owner: str, session_id: str) -> Target | None:
         """The target of a session of this owner, from the store if necessary; None if there is none."""
-        known = self.address(owner, session_id)
-        if known is not None:
-            return known
-        key = await self.store.find(owner, session_id)
-        state = await self.sessions.look(key) if key else None
-        return Target(key, state.project_path, state.name) if key is not None and state is not None else None
+        try:
+            return self.address(owner, session_id) or (await self.find(owner, session_id)).target
+        except SessionNotFound:
+            return None
 
     def _remember(self, target: Target) -> None:
         session_id = self.sessions.last_known(target.key).session_id

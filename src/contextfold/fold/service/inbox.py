@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.common.event_loop import asyncio
@@ -33,6 +33,8 @@ RETRY_FIRST_S, RETRY_MAX_S = 0.1, 2.0
 # The timeouts of a verb that waits for earlier reports, and of a view of all sessions.
 SETTLED_TIMEOUT_S = 5.0
 ALL_SETTLED_TIMEOUT_S = 1.0
+# Closing waits at most this long for received items.
+CLOSE_TIMEOUT_S = 5.0
 
 Item = TypeVar("Item")
 
@@ -73,27 +75,25 @@ class _Lane(Generic[Item]):
 
 
 class Inbox(Generic[Item]):
-    def __init__(
-        self,
-        write: Callable[[Batch[Item]], Awaitable[None]],
-        *,
-        lost: Callable[[SessionKey, Sequence[Item], Exception | None], None],
-        unavailable: Callable[[bool], None] = lambda _is_unavailable: None,
-        pause: Callable[[asyncio.Event, float], Awaitable[None]] | None = None,
-    ) -> None:
-        """`lost` is called with items that could not be written and the error; `unavailable` when the store becomes
-        unavailable and when it is back. `pause` waits for an event or a number of seconds.
-        """
-        self._pause_until = pause or _wait
-        self._write = write
-        self._lost = lost
-        self._unavailable = unavailable
+    """The queues; a subclass writes the items."""
+
+    def __init__(self) -> None:
+        # The number of sessions whose next attempt to write waits for the store.
         self._retrying = 0
         self._lanes: dict[SessionKey, _Lane[Item]] = {}
-        # The number of waiting items of each owner.
+        # The number of waiting items of each owner, and of their bytes.
         self._items: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
         self._closed = False
+
+    async def write(self, batch: Batch[Item]) -> None:
+        raise NotImplementedError
+
+    def lose(self, key: SessionKey, items: Sequence[Item], problem: Exception | None) -> None:
+        """Called with items that could not be written, and the error; None after the timeout of closing."""
+
+    def note_unavailable(self, is_unavailable: bool) -> None:
+        """Called when the store becomes unavailable, and when it is back."""
 
     @property
     def waiting(self) -> int:
@@ -109,7 +109,6 @@ class Inbox(Generic[Item]):
         if not items:
             return
         self._check_room(key.owner, len(items), sum(sizes_bytes))
-        loop = asyncio.get_running_loop()
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = _Lane(asyncio.Event(), asyncio.Event())
@@ -118,7 +117,7 @@ class Inbox(Generic[Item]):
         lane.bytes += sum(sizes_bytes)
         self._count(key.owner, len(items), sum(sizes_bytes))
         if lane.task is None:
-            lane.task = loop.create_task(self._work(key, lane))
+            lane.task = asyncio.get_running_loop().create_task(self._work(key, lane))
         elif lane.is_full:
             lane.hurry.set()
 
@@ -146,7 +145,7 @@ class Inbox(Generic[Item]):
         if keys:
             await asyncio.gather(*(self.settled(key, ALL_SETTLED_TIMEOUT_S) for key in keys), return_exceptions=True)
 
-    async def close(self, timeout_s: float) -> None:
+    async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Accept no more items and write those that wait. The rest after the timeout is reported as lost."""
         self._closed = True
         lanes = list(self._lanes.values())
@@ -160,7 +159,7 @@ class Inbox(Generic[Item]):
             await asyncio.gather(*late, return_exceptions=True)
         for key, lane in self._lanes.items():
             if lane.items:
-                self._lost(key, [item for item, _ in lane.items], None)
+                self.lose(key, [item for item, _ in lane.items], None)
 
     def _check_room(self, owner: str, items: int, size_bytes: int) -> None:
         if (
@@ -183,7 +182,7 @@ class Inbox(Generic[Item]):
             if not lane.is_full:
                 import random
 
-                await self._pause_until(lane.hurry, random.uniform(*PAUSE_S))  # noqa: S311 - no secret
+                await self.pause(lane.hurry, random.uniform(*PAUSE_S))  # noqa: S311 - no secret
             batch = _first(lane.items)
             await self._deliver(Batch(key, _new_id(), [item for item, _ in batch]), lane)
             for _ in batch:
@@ -206,37 +205,42 @@ class Inbox(Generic[Item]):
         while True:
             lane.awaited.clear()
             try:
-                await self._write(batch)
+                await self.write(batch)
             except StoreUnavailable as problem:
                 # After two failures a waiting caller gets the error. The next caller causes the next attempt.
                 for _, written in lane.waiters if batch.is_retry else ():
                     if not written.done():
                         written.set_exception(problem)
-                await self._pause(lane, pause_s)
+                self._retry(1)
+                try:
+                    await self.pause(lane.awaited, pause_s)
+                finally:
+                    self._retry(-1)
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
                 batch = replace(batch, is_retry=True)
                 continue
             except Exception as problem:
                 # A retry would not help, for example if a text cannot be scrubbed.
                 if len(batch.items) == 1:
-                    self._lost(batch.key, batch.items, problem)
+                    self.lose(batch.key, batch.items, problem)
                 else:
                     for item in batch.items:
                         await self._deliver(Batch(batch.key, _new_id(), [item]), lane)
             return
 
-    async def _pause(self, lane: _Lane[Item], pause_s: float) -> None:
-        self._retry(1)
+    async def pause(self, event: asyncio.Event, pause_s: float) -> None:
+        """Wait for an event, at most this long."""
         try:
-            await _wait(lane.awaited, pause_s)
-        finally:
-            self._retry(-1)
+            async with asyncio.timeout(pause_s):
+                await event.wait()
+        except TimeoutError:
+            pass
 
     def _retry(self, more: int) -> None:
         was_unavailable = self.is_unavailable
         self._retrying += more
         if self.is_unavailable != was_unavailable:
-            self._unavailable(self.is_unavailable)
+            self.note_unavailable(self.is_unavailable)
 
 
 def _new_id() -> str:
@@ -253,11 +257,3 @@ def _first(items: deque[tuple[Item, int]]) -> list[tuple[Item, int]]:
             break
         chosen.append((item, item_bytes))
     return chosen
-
-
-async def _wait(event: asyncio.Event, timeout_s: float) -> None:
-    try:
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
-    except TimeoutError:
-        pass

@@ -1,50 +1,39 @@
-"""Reads for the dashboard and the terminal: sessions, trees, timelines, trajectories, the ledger; also rolls back.
+"""Reads for the dashboard and the terminal: sessions, trees, timelines, trajectories, the ledger.
 
 Knows no protocol and no screen.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from contextfold.common.canonical import Encodable, encode
-from contextfold.common.dataclass import dataclass
-from contextfold.common.event_loop import pause
+from contextfold.common.canonical import Encodable
+from contextfold.common.dataclass import dataclass, fields
 from contextfold.errors import BranchNotFound
 from contextfold.fold.accounting import total_tokens
-from contextfold.fold.events import BranchDiscarded, members
+from contextfold.fold.events import BranchDiscarded, Event
 from contextfold.fold.ledger.ended_ledger import ledger_parts, plain_figures
 from contextfold.fold.ledger.savings import LedgerSums, sums_result, verdict
-from contextfold.fold.ports.stored_records import KnownRevision, SessionKey
-from contextfold.fold.service.callers import Target
-from contextfold.fold.service.session_reader import SessionLists, SessionReader
+from contextfold.fold.service.session_reader import FollowedLogs, FoundSession, SessionLists, SessionReader
 from contextfold.fold.service.session_views import (
-    TimelinePoint,
     branch_view,
-    height_of,
     open_rows,
-    point_after,
-    point_view,
     row_of,
     tree,
 )
-from contextfold.fold.session import EMPTY, REPLAY_STEP_EVENTS, State, advance, drafted, replay
+from contextfold.fold.session import EMPTY, advance, drafted, replay
 from contextfold.fold.timeline_points import POINTS_MAX, thinned
 from contextfold.fold.verbs import RollBack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from contextfold.fold.service.fold_service import FoldService
+    pass
 
 # The groups of savings, and the number of sessions that are read at a time for them.
 SAVINGS_GROUPS = ("session", "project", "day", "model")
 SESSIONS_READ = 100
-# The number of cached timelines.
-TIMELINES_MAX = 64
 # A search reads the names and branches of this many sessions, the latest first.
 SEARCHED_SESSIONS_MAX = 300
-# A cached timeline has more points than are shown, so that repeated thinning loses no peak.
 POINTS_CACHED = 4 * POINTS_MAX
 SUMMARY_FIELDS = ("project_path", "session_id", "branch_id", "description", "summary", "tokens_folded", "folded_at")
 
@@ -52,15 +41,43 @@ Shape = Mapping[str, Encodable]
 
 
 @dataclass(frozen=True, slots=True)
+class TimelinePoint:
+    """The figures after an event."""
+
+    n: int
+    at: str
+    total_tokens: int
+    main_thread_tokens: int
+
+
 class _Timeline:
-    state: State = EMPTY
-    points: Sequence[TimelinePoint] = ()
+    """The state of a session, and its figures after each event."""
+
+    def __init__(self) -> None:
+        self._state = drafted(EMPTY)
+        self._points: list[TimelinePoint] = []
+
+    def take(self, event: Event) -> None:
+        advance(self._state, (event,))
+        state = self._state
+        self._points.append(TimelinePoint(state.revision, state.last_at, total_tokens(state), state.main.tokens))
+
+    def points(self) -> list[TimelinePoint]:
+        """As many points as a screen can show. More are cached, so that repeated thinning loses no peak."""
+        shown = _thinned(self._points, POINTS_MAX)
+        if len(self._points) > POINTS_CACHED:
+            self._points = _thinned(self._points, POINTS_CACHED // 2)
+        return shown
+
+
+def _thinned(points: Sequence[TimelinePoint], most: int) -> list[TimelinePoint]:
+    return thinned(points, most, height=lambda point: point.total_tokens)
 
 
 class Overview(SessionLists):
     def __init__(self, service: SessionReader) -> None:
         super().__init__(service)
-        self._timelines: OrderedDict[str, _Timeline] = OrderedDict()
+        self._timelines = FollowedLogs(service.store, _Timeline)
 
     async def session(self, owner: str, session_id: str, *, before: int | None = None, limit: int) -> Shape:
         """A session and a part of its tree: the last rows, or the last rows before a given one."""
@@ -81,37 +98,16 @@ class Overview(SessionLists):
         }
 
     async def timeline(self, owner: str, session_id: str) -> Shape:
-        """The figures of a session over time; empty for an ended session.
-
-        The points are cached, so only newer events are read.
-        """
+        """The figures of a session over time; empty for an ended session."""
         found = await self.find_any(owner, session_id)
-        # With the lock, concurrent callers read a long log only once.
-        async with self._reading:
-            points = [] if found.ended else await self._points(found.key, session_id)
+        points = [] if found.ended else (await self._timelines.read(found.key, session_id)).points()
         return {
             "context_limit": self._service.policy.context_limit(found.state),
-            "points": [point_view(point) for point in thinned(points, height=height_of)],
+            "points": [{each.name: getattr(point, each.name) for each in fields(point)} for point in points],
         }
 
-    async def _points(self, key: SessionKey, session_id: str) -> Sequence[TimelinePoint]:
-        cached = self._timelines.get(session_id) or _Timeline()
-        known = KnownRevision(session_id, cached.state.revision) if cached.state.revision else None
-        log = await self._store.load(key, known)
-        draft, points = drafted(cached.state), list(cached.points)
-        events = log.events if log and log.session_id == session_id else ()
-        for begin_at in range(0, len(events), REPLAY_STEP_EVENTS):
-            for event in events[begin_at : begin_at + REPLAY_STEP_EVENTS]:
-                advance(draft, (event,))
-                points.append(point_after(draft))
-            await pause(0)
-        if len(points) > POINTS_CACHED:
-            points = thinned(points, POINTS_CACHED // 2, height=height_of)
-        self._keep(session_id, _Timeline(draft, points))
-        return points
-
     async def savings(self, owner: str, session_id: str) -> Shape:
-        """The savings or costs of folding in the session's requests. The ledger is cached."""
+        """The savings or costs of folding in the session's requests."""
         return await self.savings_of(await self.find_any(owner, session_id))
 
     async def savings_by(self, owner: str, group: str) -> Shape:
@@ -133,8 +129,7 @@ class Overview(SessionLists):
                 state = await self._readable(listed.key)
                 if not state.session_id:
                     continue
-                async with self._reading:
-                    ledger = await self._ledger(listed.key, state.session_id)
+                ledger = await self._ledger(FoundSession(listed.key, state))
                 parts = ledger.model_sums if group == "model" else ledger.days
                 # A session without requests is a group, too, unless the groups are days or models.
                 add(state.session_id, state.project_path, parts or ({} if is_divided else {"": LedgerSums()}))
@@ -152,12 +147,6 @@ class Overview(SessionLists):
             for name, part in sorted(sums.items())
         ]
         return {"by": group, "groups": rows, "total": {**sums_result(total), "verdict": verdict(total)}}
-
-    def _keep(self, session_id: str, timeline: _Timeline) -> None:
-        self._timelines[session_id] = timeline
-        self._timelines.move_to_end(session_id)
-        if len(self._timelines) > TIMELINES_MAX:
-            self._timelines.popitem(last=False)
 
     async def trajectory(
         self, owner: str, session_id: str, branch_id: str | None, *, budget_tokens: int, position: tuple[int, int]
@@ -181,7 +170,7 @@ class Overview(SessionLists):
         self, owner: str, session_id: str, branch_id: str, *, restore_state: bool, most: int | None = None
     ) -> Shape:
         """The effects of a rollback, with a limited number of the branches that it would discard."""
-        state = (await self.find(owner, session_id)).state
+        state = (await self._service.find(owner, session_id)).state
         events = RollBack(branch_id, restore_state).decide(state, state.last_at)
         after = replay(events, state)
         discarded = [event.branch_id for event in events if isinstance(event, BranchDiscarded)]
@@ -196,7 +185,7 @@ class Overview(SessionLists):
 
     async def search(self, owner: str, query: str, *, limit: int) -> Shape:
         """Summaries of folded branches, and whether their sessions are live."""
-        summaries = await self._service.search(owner, query, None, limit=limit)
+        summaries = await self._store.search(owner, query, None, limit)
         sessions = {one.session_id for one in summaries}
         live = {session_id: await self._store.find(owner, session_id) is not None for session_id in sessions}
         return {
@@ -231,30 +220,6 @@ class Overview(SessionLists):
             "branches": branches[:limit],
             **await self.search(owner, query, limit=limit),
         }
-
-
-class ServiceOverview(Overview):
-    """The overview of a folding service: it also follows events and rolls back."""
-
-    def __init__(self, service: FoldService) -> None:
-        super().__init__(service)
-        self._changes = service
-
-    async def follow(
-        self, owner: str, after: str, session_id: str | None = None
-    ) -> AsyncGenerator[tuple[str, str, str]]:
-        """Yield events after a cursor as (cursor, kind, JSON), without end."""
-        async for seen in self._changes.store.watch(owner, after):
-            if session_id in (None, seen.session_id):
-                yield seen.cursor, seen.event.kind, encode({"session_id": seen.session_id, **members(seen.event)})
-
-    async def roll_back(
-        self, owner: str, session_id: str, branch_id: str, *, restore_state: bool, operation_id: str | None = None
-    ) -> str:
-        found = await self.find(owner, session_id)
-        target = Target(found.key, found.state.project_path, found.state.name)
-        outcome = await self._changes.change(target, RollBack(branch_id, restore_state), operation_id)
-        return outcome.answer
 
 
 def _has_words(text: str, words: Sequence[str]) -> bool:

@@ -22,33 +22,24 @@ from contextfold.fold.ports.store import Operation, SessionKey
 from contextfold.fold.service.activity import Activity
 from contextfold.fold.service.callers import Target
 from contextfold.fold.service.inbox import Batch, Inbox
-from contextfold.fold.service.sessions import VerbOutcome
 from contextfold.fold.session import State
 from contextfold.fold.tool_results import Shape
-from contextfold.fold.verbs import RecordedOperation, RecordOperations, Verb
+from contextfold.fold.verbs import RecordedOperation, RecordOperations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from contextfold.fold.service.fold_service import FoldService
 
 # The source of the figures of a hook report.
 HOOK = "hook"
 # The outcomes of a report.
 RECORDED, REPEATED, LOST = "recorded", "repeated", "lost"
 CHARACTER_BYTES_MAX = 4
-# Closing waits at most this long for received reports.
-CLOSE_TIMEOUT_S = 5.0
 
 
 class ScrubbedText(MessageText, Protocol):
     @property
     def rules(self) -> tuple[str, ...]: ...
-
-
-class ScrubTexts(Protocol):
-    async def __call__(self, *texts: str) -> list[ScrubbedText]: ...
-
-
-class CommitVerb(Protocol):
-    async def __call__(
-        self, target: Target, verb: Verb, operation: Operation | None, *, is_retry: bool = True
-    ) -> VerbOutcome: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,76 +146,47 @@ class WaitingSums:
     prompts: int = 0
     requests: list[RequestReport] = field(default_factory=list)
 
-    def add(self, one: Received) -> None:
-        self._change(one, 1)
-        if isinstance(one, RequestReport):
-            self.requests.append(one)
-
-    def remove(self, one: Received) -> None:
-        self._change(one, -1)
-        if isinstance(one, RequestReport):
-            self.requests.remove(one)
-
-    def _change(self, one: Received, sign: int) -> None:
+    def add(self, one: Received, sign: int = 1) -> None:
+        """Add a report, or subtract it again."""
         self.count += sign
         self.tokens += sign * one.tokens
         if isinstance(one, HookReport):
             self.compactions += sign * (one.left_tokens is not None)
             self.prompts += sign * one.by_user
+        elif sign > 0:
+            self.requests.append(one)
+        else:
+            self.requests.remove(one)
 
 
-class Reports:
-    def __init__(self, commit: CommitVerb, scrub: ScrubTexts, note: Callable[[Activity], None]) -> None:
-        self._commit, self._scrub, self._note = commit, scrub, note
-        self._inbox: Inbox[Received] = Inbox(
-            self._write, lost=self._lost, unavailable=lambda waits: note(Activity(reports_wait=waits))
-        )
+class Reports(Inbox[Received]):
+    def __init__(self, service: FoldService, note: Callable[[Activity], None]) -> None:
+        super().__init__()
+        self._service, self._note = service, note
         # The waiting reports by session.
         self._sessions: dict[SessionKey, WaitingSums] = {}
-
-    @property
-    def waiting(self) -> int:
-        return self._inbox.waiting
-
-    @property
-    def is_unavailable(self) -> bool:
-        """Whether the store is unavailable for some of what waits."""
-        return self._inbox.is_unavailable
 
     def receive(self, target: Target, *received: Received) -> None:
         """Accept reports of a session; they are recorded later. Raises InboxFull and accepts none if it is full."""
         key = target.key
-        self._inbox.put(key, received, [CHARACTER_BYTES_MAX * sum(map(len, one.texts)) for one in received])
+        self.put(key, received, [CHARACTER_BYTES_MAX * sum(map(len, one.texts)) for one in received])
         for one in received:
-            sums = self._sessions.get(key)
-            if sums is None:
-                sums = self._sessions[key] = WaitingSums(target)
-            sums.add(one)
+            self._sessions.setdefault(key, WaitingSums(target)).add(one)
 
     def waiting_for(self, key: SessionKey) -> WaitingSums | None:
         """The sums over what is not yet in a session's figures; None if nothing waits."""
         return self._sessions.get(key)
 
-    async def settled(self, key: SessionKey) -> None:
-        """Wait until everything that was received for this session before is recorded."""
-        await self._inbox.settled(key)
-
-    async def all_settled(self, owner: str) -> None:
-        await self._inbox.all_settled(owner)
-
-    async def close(self) -> None:
-        await self._inbox.close(CLOSE_TIMEOUT_S)
-
-    async def _write(self, batch: Batch[Received]) -> None:
+    async def write(self, batch: Batch[Received]) -> None:
         started_s = time.monotonic()
         received = batch.items
         # Many reports have texts in common, such as the names of tools.
         distinct = dict.fromkeys(text for one in received for text in one.texts)
-        clean = dict(zip(distinct, await self._scrub(*distinct), strict=True))
+        clean = dict(zip(distinct, await self._service.scrub(*distinct), strict=True))
         verb = RecordReports(batch.id, received, [[clean[text] for text in one.texts] for one in received])
         # With an operation id, a retry after a lost response does not record the batch twice.
         target = self._sessions[batch.key].target
-        await self._commit(target, verb, Operation(batch.id, batch.id), is_retry=batch.is_retry)
+        await self._service.commit(target, verb, Operation(batch.id, batch.id), is_retry=batch.is_retry)
         written = [RECORDED if index in verb.new else REPEATED for index in range(len(received))]
         outcomes = Counter((one.reporter, outcome) for one, outcome in zip(received, written, strict=True))
         self._settle(batch.key, received)
@@ -233,14 +195,17 @@ class Reports:
     def _settle(self, key: SessionKey, received: Sequence[Received]) -> None:
         sums = self._sessions[key]
         for one in received:
-            sums.remove(one)
+            sums.add(one, -1)
         if not sums.count:
             del self._sessions[key]
 
-    def _lost(self, key: SessionKey, received: Sequence[Received], problem: Exception | None) -> None:
-        self._settle(key, received)
-        outcomes = Counter((one.reporter, LOST) for one in received)
+    def lose(self, key: SessionKey, items: Sequence[Received], problem: Exception | None) -> None:
+        self._settle(key, items)
+        outcomes = Counter((one.reporter, LOST) for one in items)
         self._note(Activity(reports=outcomes, reports_failed=problem))
+
+    def note_unavailable(self, is_unavailable: bool) -> None:
+        self._note(Activity(reports_wait=is_unavailable))
 
 
 def _recorded(operations: Sequence[RecordedOperation], state: State, at: str) -> RecordedRequest:

@@ -10,18 +10,19 @@ import time
 
 from contextfold.common.dataclass import dataclass
 from contextfold.common.event_loop import CallLock, pause
+from contextfold.common.record import Generic, Protocol, TypeVar
 from contextfold.errors import ArgumentInvalid, BranchNotFound, ScrubFailed, SessionNotFound, StoreInvalid
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from datetime import datetime
-    from typing import Protocol
 
     from contextfold.common.canonical import Encodable
+    from contextfold.fold.events import Event
     from contextfold.fold.ledger.savings import LedgerBook, SavingsLedger
-    from contextfold.fold.ports.store import EndedSession, ListedSession, SessionKey, StoreReader, Summary
-    from contextfold.fold.project import Project
+    from contextfold.fold.ports.store import EndedSession, ListedSession, SessionKey, StoreReader
+    from contextfold.fold.service.callers import Target
     from contextfold.fold.service.policy import FoldPolicy
     from contextfold.fold.service.recall import Recall
     from contextfold.fold.service.reports import ScrubbedText
@@ -32,9 +33,8 @@ if TYPE_CHECKING:
         def scrub(self, text: str) -> ScrubbedText: ...
 
 
-SEARCH_LIMIT = 20
-# The number of cached ledgers. The ledgers of one page of the list must fit.
-LEDGERS_MAX = 128
+# The number of sessions whose figures are cached. Those of one page of the list must fit.
+FOLLOWED_MAX = 128
 # To find a summary, this many characters of the archive are read at a time.
 SUMMARY_READ_CHARACTERS = 1 << 18
 
@@ -82,20 +82,19 @@ class SessionReader:
     async def look(self, key: SessionKey) -> State:
         """The current state of a session; an empty state if there is none, or if it is idle."""
         log = await self.store.load(key)
-        # A store without sessions needs nothing of this.
-        from contextfold.fold.events import EventUnknown
-        from contextfold.fold.session import EMPTY, LogBroken, replay
+        from contextfold.fold.session import EMPTY
 
-        if log is None:
-            return EMPTY
-        try:
-            state = replay(log.events)
-        except (LogBroken, EventUnknown) as problem:
-            raise unreadable(problem) from problem
-        return EMPTY if state.last_at <= self._idle_since() else state
+        state = replay_stored(log.events, EMPTY) if log else EMPTY
+        idle_since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - self._idle_s))
+        return EMPTY if state.last_at <= idle_since else state
 
-    def _idle_since(self) -> str:
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - self._idle_s))
+    async def find(self, owner: str, session_id: str) -> FoundSession:
+        """A live session of an owner."""
+        key = await self.store.find(owner, session_id)
+        state = await self.look(key) if key else None
+        if key is None or state is None or state.session_id != session_id:
+            raise SessionNotFound(session_id)
+        return FoundSession(key, state)
 
     async def page(
         self,
@@ -143,9 +142,6 @@ class SessionReader:
         stored = await self.store.summaries(key.owner, key.project_hash)
         return {summary.branch_id: summary.summary for summary in stored if summary.session_id == session_id}
 
-    async def search(self, owner: str, query: str, project: Project | None, limit: int = SEARCH_LIMIT) -> list[Summary]:
-        return list(await self.store.search(owner, query, project.hash if project else None, limit))
-
     @property
     def recalls(self) -> Recall:
         """Recall, made when it is first needed: most commands need nothing of it."""
@@ -166,8 +162,14 @@ class SessionReader:
             raise ScrubFailed(type(problem).__name__) from None
 
 
-def unreadable(problem: Exception) -> StoreInvalid:
-    return StoreInvalid(f"{problem}; was it written by a newer version?")
+def replay_stored(events: Iterable[Event], state: State) -> State:
+    """The state after events of a store."""
+    from contextfold.fold.session import LogBroken, replay
+
+    try:
+        return replay(events, state)
+    except LogBroken as problem:
+        raise StoreInvalid(f"{problem}; was it written by a newer version?") from problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,24 +179,61 @@ class FoundSession:
     # Set if the session has ended; its state is then the last one.
     ended: EndedSession | None = None
 
+    @property
+    def target(self) -> Target:
+        from contextfold.fold.service.callers import Target
 
-@dataclass(slots=True)
-class _CachedLedger:
-    """A ledger, and the number of its last event."""
+        return Target(self.key, self.state.project_path, self.state.name)
 
-    book: LedgerBook
-    revision: int = 0
+
+class LogFigures(Protocol):
+    """Figures that are computed from the events of a session, one after the other."""
+
+    def take(self, event: Event) -> None: ...
+
+
+Figures = TypeVar("Figures", bound=LogFigures)
+
+
+class FollowedLogs(Generic[Figures]):
+    """The figures of the latest sessions. They are cached, so that only newer events are read."""
+
+    def __init__(self, store: StoreReader, make: Callable[[], Figures]) -> None:
+        self._store, self._make = store, make
+        # The figures and the number of the last event, by session. The one that was used last is the last one.
+        self._followed: dict[str, tuple[Figures, int]] = {}
+        self._reading = CallLock()
+
+    async def read(self, key: SessionKey, session_id: str) -> Figures:
+        from contextfold.fold.ports.stored_records import KnownRevision
+        from contextfold.fold.session import REPLAY_STEP_EVENTS
+
+        # With the lock, concurrent callers read a long log only once.
+        async with self._reading:
+            figures, revision = self._followed.pop(session_id, (self._make(), 0))
+            log = await self._store.load(key, KnownRevision(session_id, revision) if revision else None)
+            events = log.events if log and log.session_id == session_id else ()
+            for count, event in enumerate(events, 1):
+                figures.take(event)
+                if count % REPLAY_STEP_EVENTS == 0:
+                    await pause(0)
+            self._followed[session_id] = (figures, events[-1].n if events else revision)
+            if len(self._followed) > FOLLOWED_MAX:
+                del self._followed[next(iter(self._followed))]
+            return figures
 
 
 class SessionLists:
     """Lists of sessions with their figures, for the dashboard and the terminal."""
 
     def __init__(self, service: SessionReader) -> None:
-        self._service = service
-        self._store = service.store
-        # The one that was used last is the last one.
-        self._books: dict[str, _CachedLedger] = {}
-        self._reading = CallLock()
+        self._service, self._store = service, service.store
+        self._books: FollowedLogs[LedgerBook] = FollowedLogs(service.store, self._new_book)
+
+    def _new_book(self) -> LedgerBook:
+        from contextfold.fold.ledger.savings import LedgerBook
+
+        return LedgerBook(self._service.policy.ledger_prices)
 
     async def sessions(self, owner: str, *, cursor: str | None = None, limit: int) -> Shape:
         """Live sessions, the latest activity first."""
@@ -205,7 +244,7 @@ class SessionLists:
         return {
             "owner": owner,
             "sessions": [
-                await self._row_with_savings(listed.key, state)
+                await self.row_of(FoundSession(listed.key, state))
                 for listed, state in zip(page, states, strict=False)
                 if state.revision
             ],
@@ -226,17 +265,10 @@ class SessionLists:
             "next_cursor": _cursor(page[limit - 1]) if len(page) > limit else None,
         }
 
-    async def find(self, owner: str, session_id: str) -> FoundSession:
-        key = await self._store.find(owner, session_id)
-        state = await self._service.look(key) if key else None
-        if key is None or state is None or state.session_id != session_id:
-            raise SessionNotFound(session_id)
-        return FoundSession(key, state)
-
     async def find_any(self, owner: str, session_id: str) -> FoundSession:
         """A live session, or the last state of an ended one."""
         try:
-            return await self.find(owner, session_id)
+            return await self._service.find(owner, session_id)
         except SessionNotFound:
             for ended in await self._store.ended_sessions(owner, limit=1, session_id=session_id):
                 from contextfold.fold.ended_session import ended_state
@@ -261,56 +293,32 @@ class SessionLists:
         return session_view(state, self._service.policy)
 
     async def row_of(self, found: FoundSession) -> Shape:
-        if found.ended is None:
-            return await self._row_with_savings(found.key, found.state)
-        from contextfold.fold.ledger.ended_ledger import ended_savings
-
-        savings = ended_savings(found.ended)
-        return {**self.row(found.state), "ended_at": found.ended.ended_at, "savings": savings}
-
-    async def _row_with_savings(self, key: SessionKey, state: State) -> Shape:
         """The row with the session's savings, which are None if no request went through the proxy."""
-        if not state.requests:
-            return {**self.row(state), "savings": None}
+        row = self.row(found.state)
+        if found.ended:
+            from contextfold.fold.ledger.ended_ledger import ended_savings
+
+            return {**row, "ended_at": found.ended.ended_at, "savings": ended_savings(found.ended)}
+        if not found.state.requests:
+            return {**row, "savings": None}
         from contextfold.fold.ledger.savings import sums_result
 
-        async with self._reading:
-            ledger = await self._ledger(key, state.session_id or "")
-        return {**self.row(state), "savings": sums_result(ledger.sums)}
+        return {**row, "savings": sums_result((await self._ledger(found)).sums)}
 
     async def savings_of(self, found: FoundSession) -> Shape:
-        """The savings or costs of folding in the session's requests. The ledger is cached."""
-        from contextfold.fold.ledger.savings import LedgerBook, ledger_result
+        """The savings or costs of folding in the session's requests."""
+        from contextfold.fold.ledger.savings import ledger_result
 
-        session_id, prices = found.state.session_id or "", self._service.policy.ledger_prices
+        return {"session_id": found.state.session_id or "", **ledger_result(await self._ledger(found))}
+
+    async def _ledger(self, found: FoundSession) -> SavingsLedger:
         if found.ended:
             from contextfold.fold.ledger.ended_ledger import ended_ledger
 
-            ledger = ended_ledger(found.ended, prices)
-        elif not found.state.requests:
-            ledger = LedgerBook(prices).ledger()
-        else:
-            async with self._reading:
-                ledger = await self._ledger(found.key, session_id)
-        return {"session_id": session_id, **ledger_result(ledger)}
-
-    async def _ledger(self, key: SessionKey, session_id: str) -> SavingsLedger:
-        from contextfold.fold.ledger.savings import LedgerBook
-        from contextfold.fold.ports.stored_records import KnownRevision
-        from contextfold.fold.session import REPLAY_STEP_EVENTS
-
-        cached = self._books.pop(session_id, None) or _CachedLedger(LedgerBook(self._service.policy.ledger_prices))
-        log = await self._store.load(key, KnownRevision(session_id, cached.revision) if cached.revision else None)
-        events = log.events if log and log.session_id == session_id else ()
-        for count, event in enumerate(events, 1):
-            cached.book.take(event)
-            cached.revision = event.n
-            if count % REPLAY_STEP_EVENTS == 0:
-                await pause(0)
-        self._books[session_id] = cached
-        if len(self._books) > LEDGERS_MAX:
-            del self._books[next(iter(self._books))]
-        return cached.book.ledger()
+            return ended_ledger(found.ended, self._service.policy.ledger_prices)
+        if not found.state.requests:
+            return self._new_book().ledger()
+        return (await self._books.read(found.key, found.state.session_id or "")).ledger()
 
 
 def _cursor(listed: ListedSession | EndedSession) -> str:

@@ -1,4 +1,4 @@
-"""Views of a session for the dashboard and the terminal: figures, tree of branches, timeline. Pure.
+"""Views of a session for the dashboard and the terminal: figures, tree of branches. Pure.
 
 The results of the tools are in `fold.tool_results`.
 """
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from contextfold.common.canonical import Encodable
     from contextfold.fold.service.policy import FoldPolicy
     from contextfold.fold.session import Branch, State
-    from contextfold.fold.tool_results import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +23,6 @@ class BranchRow:
 
     branch: Branch
     depth: int
-
-
-@dataclass(frozen=True, slots=True)
-class TimelinePoint:
-    """The figures after an event."""
-
-    n: int
-    at: str
-    total_tokens: int
-    main_thread_tokens: int
 
 
 def session_view(state: State, policy: FoldPolicy) -> dict[str, Encodable]:
@@ -92,15 +81,6 @@ def branch_view(row: BranchRow) -> dict[str, Encodable]:
     }
 
 
-def point_view(point: TimelinePoint) -> Shape:
-    return {
-        "n": point.n,
-        "at": point.at,
-        "total_tokens": point.total_tokens,
-        "main_thread_tokens": point.main_thread_tokens,
-    }
-
-
 def tokens_saved(branch: Branch) -> int:
     """The tokens saved by folding a branch; negative if its summary is longer than the folded work."""
     return branch.tokens - branch.summary_tokens if branch.status == "folded" else 0
@@ -131,11 +111,3 @@ def row_of(state: State, branch_id: str) -> BranchRow:
     while parent_id is not None:
         depth, parent_id = depth + 1, state.branches[parent_id].parent_id
     return BranchRow(state.branches[branch_id], depth)
-
-
-def height_of(point: TimelinePoint) -> int:
-    return point.total_tokens
-
-
-def point_after(state: State) -> TimelinePoint:
-    return TimelinePoint(state.revision, state.last_at, total_tokens(state), state.main.tokens)

@@ -7,7 +7,6 @@ outdated.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -15,14 +14,13 @@ from datetime import datetime, timedelta
 from contextfold.common.canonical import encode
 from contextfold.common.dataclass import dataclass, field
 from contextfold.common.event_loop import CallLock, pause, timeout
-from contextfold.errors import ArgumentInvalid, FoldError, StoreInvalid, StoreUnavailable
+from contextfold.errors import ArgumentInvalid, FoldError, StoreUnavailable
 from contextfold.fold.accounting import Health
 from contextfold.fold.archive import entries_of
 from contextfold.fold.events import (
     BranchDiscarded,
     BranchFolded,
     Event,
-    EventUnknown,
     SessionRolledBack,
     WorkFolded,
     timestamp,
@@ -38,7 +36,8 @@ from contextfold.fold.ports.store import (
     Summary,
 )
 from contextfold.fold.service.policy import FoldPolicy
-from contextfold.fold.session import EMPTY, REPLAY_STEP_EVENTS, LogBroken, State, apply, replay
+from contextfold.fold.service.session_reader import replay_stored
+from contextfold.fold.session import EMPTY, REPLAY_STEP_EVENTS, State, apply, replay
 from contextfold.fold.tool_results import state_summary
 from contextfold.fold.verbs import NewSession, Verb
 
@@ -77,16 +76,11 @@ class VerbOutcome:
 
 
 @dataclass(slots=True)
-class _CachedSession:
-    lock: CallLock = field(default_factory=CallLock)
-    state: State = EMPTY
-    users: int = 0
+class _Turns:
+    """The lock of a session, and the number of calls that hold it or wait for it."""
 
-    @property
-    def weight(self) -> int:
-        state = self.state
-        ids = len(state.calls) + len(state.requests) + len(state.folds_seen)
-        return 1 + len(state.branches) + ids // IDS_PER_WEIGHT
+    lock: CallLock = field(default_factory=CallLock)
+    calls: int = 0
 
 
 class Sessions:
@@ -102,27 +96,29 @@ class Sessions:
         self._store, self._policy, self._clock = store, policy, clock
         self._health_of, self._on_conflict = health_of, on_conflict
         self._idle = timedelta(seconds=policy.idle_s)
-        self._cached: OrderedDict[SessionKey, _CachedSession] = OrderedDict()
+        # The state that was used last is the last one.
+        self._states: dict[SessionKey, State] = {}
         self._weight = 0
+        self._turns: dict[SessionKey, _Turns] = {}
 
     async def look(self, key: SessionKey) -> State:
         """The current state of a session; an empty state if there is none. Readers do not wait for writers."""
-        async with self._in_use(key) as cached:
-            state = await self._refresh(key, cached)
-            return EMPTY if self._is_idle(state) else state
+        state = await self._refreshed(key)
+        return EMPTY if self._is_idle(state) else state
 
     async def change(self, change: SessionChange) -> VerbOutcome:
-        async with self._session(change.key) as cached:
+        async with self._turn(change.key):
             if change.operation is not None and change.is_retry:
-                done = await self._earlier(change.operation, change.key, cached)
+                done = await self._earlier(change.operation, change.key)
                 if done is not None:
                     return done
             # The cached state is tried first. After a refusal or a lost race, the store is read.
-            if cached.state.revision and (outcome := await self._attempt(change, cached, is_fresh=False)):
+            cached = self._states.get(change.key)
+            if cached and (outcome := await self._attempt(change, cached, is_fresh=False)):
                 return outcome
             for lost in range(TRIES_MAX):
-                await self._refresh(change.key, cached)
-                if outcome := await self._attempt(change, cached, is_fresh=True):
+                state = await self._refreshed(change.key)
+                if outcome := await self._attempt(change, state, is_fresh=True):
                     return outcome
                 import random
 
@@ -131,24 +127,22 @@ class Sessions:
 
     def last_known(self, key: SessionKey) -> State:
         """The cached state of a session. Does not read the store."""
-        cached = self._cached.get(key)
-        return EMPTY if cached is None or self._is_idle(cached.state) else cached.state
+        state = self._states.get(key, EMPTY)
+        return EMPTY if self._is_idle(state) else state
 
-    async def _earlier(self, operation: Operation, key: SessionKey, cached: _CachedSession) -> VerbOutcome | None:
+    async def _earlier(self, operation: Operation, key: SessionKey) -> VerbOutcome | None:
         """The outcome of this operation if it was committed before and its session has not ended."""
-        if self._is_idle(await self._refresh(key, cached)):
-            return None
-        done = await self._store.receipt(key, operation.id)
-        return self._again(done, operation, cached.state) if done else None
+        state = await self._refreshed(key)
+        done = None if self._is_idle(state) else await self._store.receipt(key, operation.id)
+        return self._again(done, operation, state) if done else None
 
-    async def _attempt(self, change: SessionChange, cached: _CachedSession, *, is_fresh: bool) -> VerbOutcome | None:
-        """Decide on the cached state and commit; None if that state was too old."""
-        if self._is_idle(cached.state):
+    async def _attempt(self, change: SessionChange, before: State, *, is_fresh: bool) -> VerbOutcome | None:
+        """Decide on a state and commit; None if that state was too old."""
+        if self._is_idle(before):
             if not is_fresh:
                 return None
             await self._store.expire(self._idle_since(), timestamp(self._clock()))
-            cached.state = EMPTY
-        before = cached.state
+            before = EMPTY
         # A clock that jumps back must not reorder the log.
         at = max(timestamp(self._clock()), before.last_at)
         try:
@@ -167,8 +161,8 @@ class Sessions:
             self._on_conflict()
             return None
         if receipt.repeated and change.operation is not None:
-            return self._again(receipt, change.operation, await self._refresh(change.key, cached))
-        cached.state = after
+            return self._again(receipt, change.operation, await self._refreshed(change.key))
+        self._put(change.key, after)
         return VerbOutcome(receipt.answer, self.summary(after), events, after)
 
     def summary(self, state: State) -> str:
@@ -195,19 +189,27 @@ class Sessions:
             _unfolded(before, after) if isinstance(events[-1], SessionRolledBack) else (),
         )
 
-    async def _refresh(self, key: SessionKey, cached: _CachedSession) -> State:
-        """Update the cached state from the store."""
-        state = cached.state
-        known = KnownRevision(state.session_id, state.revision) if state.session_id else None
-        try:
-            log = await self._store.load(key, known)
-            before = state if log and log.session_id == state.session_id else EMPTY
-            state = await _replayed(log.events if log else (), before)
-        except (LogBroken, EventUnknown) as problem:
-            raise StoreInvalid(f"{problem}; was it written by a newer version?") from problem
-        if state.session_id != cached.state.session_id or state.revision > cached.state.revision:
-            cached.state = state
+    async def _refreshed(self, key: SessionKey) -> State:
+        """The state in the store. Only events after the cached state are read."""
+        cached = self._states.get(key, EMPTY)
+        known = KnownRevision(cached.session_id, cached.revision) if cached.session_id else None
+        log = await self._store.load(key, known)
+        before = cached if log and log.session_id == cached.session_id else EMPTY
+        state = await _replayed(log.events if log else (), before)
+        # Another call may have cached a later state meanwhile.
+        cached = self._states.get(key, EMPTY)
+        if state.session_id != cached.session_id or state.revision >= cached.revision:
+            self._put(key, state)
         return state
+
+    def _put(self, key: SessionKey, state: State) -> None:
+        """Cache a state as the latest one. The oldest states are dropped."""
+        self._weight -= _weight(self._states.pop(key, EMPTY))
+        if state.revision:
+            self._states[key] = state
+            self._weight += _weight(state)
+        while self._weight > WEIGHT_CACHED_MAX and len(self._states) > 1:
+            self._weight -= _weight(self._states.pop(next(iter(self._states))))
 
     def _is_idle(self, state: State) -> bool:
         return bool(state.revision) and state.last_at <= self._idle_since()
@@ -216,37 +218,26 @@ class Sessions:
         return timestamp(self._clock() - self._idle)
 
     @asynccontextmanager
-    async def _session(self, key: SessionKey) -> AsyncIterator[_CachedSession]:
+    async def _turn(self, key: SessionKey) -> AsyncIterator[None]:
         """Lock a session for one writer at a time, because concurrent writers would only conflict."""
-        async with self._in_use(key) as cached:
-            await _acquire(cached.lock)
-            try:
-                yield cached
-            finally:
-                cached.lock.release()
-
-    @asynccontextmanager
-    async def _in_use(self, key: SessionKey) -> AsyncIterator[_CachedSession]:
-        """The cache entry of a session, which is not evicted while it is in use."""
-        cached = self._cached.setdefault(key, _CachedSession())
-        self._cached.move_to_end(key)
-        cached.users += 1
-        self._weight -= cached.weight if cached.users == 1 and cached.state.revision else 0
+        turns = self._turns.setdefault(key, _Turns())
+        turns.calls += 1
         try:
-            yield cached
+            await _acquire(turns.lock)
+            try:
+                yield
+            finally:
+                turns.lock.release()
         finally:
-            cached.users -= 1
-            self._weight += cached.weight if cached.users == 0 and cached.state.revision else 0
-            self._evict(key, cached)
+            turns.calls -= 1
+            if not turns.calls:
+                del self._turns[key]
 
-    def _evict(self, key: SessionKey, cached: _CachedSession) -> None:
-        if not cached.users and not cached.state.revision:
-            del self._cached[key]
-        while self._weight > WEIGHT_CACHED_MAX:
-            oldest = next((key for key, cached in self._cached.items() if not cached.users), None)
-            if oldest is None:
-                return
-            self._weight -= self._cached.pop(oldest).weight
+
+def _weight(state: State) -> int:
+    """The memory that a state needs, in branches."""
+    ids = len(state.calls) + len(state.requests) + len(state.folds_seen)
+    return 1 + len(state.branches) + ids // IDS_PER_WEIGHT if state.revision else 0
 
 
 async def _acquire(lock: CallLock) -> None:
@@ -263,7 +254,7 @@ async def _replayed(events: Sequence[Event], state: State) -> State:
     for begin_at in range(0, len(events), REPLAY_STEP_EVENTS):
         if begin_at:
             await pause(0)
-        state = replay(events[begin_at : begin_at + REPLAY_STEP_EVENTS], state)
+        state = replay_stored(events[begin_at : begin_at + REPLAY_STEP_EVENTS], state)
     return state
 
 
@@ -290,33 +281,16 @@ def _summaries(key: SessionKey, before: State, events: Sequence[Event], after: S
     A branch that was folded with the one around it, or discarded while open, has a summary without text: it is found by
     its description, its prompt and what was done.
     """
+    session = (key.project_hash, after.project_path, after.session_id or "")
     made = []
     for event in events:
         if isinstance(event, WorkFolded | BranchFolded):
-            made.append(_summary(key, after, event, event.summary, event.tokens_folded))
+            figures = (event.summary, event.tokens_folded, event.at)
         elif isinstance(event, BranchDiscarded) and before.branches[event.branch_id].status == "active":
-            made.append(_summary(key, after, event, "", before.branches[event.branch_id].tokens, undone=True))
+            figures = ("", before.branches[event.branch_id].tokens, event.at)
+        else:
+            continue
+        description = after.branches[event.branch_id].description
+        undone = isinstance(event, BranchDiscarded)
+        made.append(Summary(*session, event.branch_id, description, *figures, undone))
     return made
-
-
-def _summary(
-    key: SessionKey,
-    after: State,
-    event: BranchFolded | WorkFolded | BranchDiscarded,
-    text: str,
-    tokens: int,
-    *,
-    undone: bool = False,
-) -> Summary:
-    assert after.session_id is not None
-    return Summary(
-        key.project_hash,
-        after.project_path,
-        after.session_id,
-        event.branch_id,
-        after.branches[event.branch_id].description,
-        text,
-        tokens,
-        event.at,
-        undone,
-    )
