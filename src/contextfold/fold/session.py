@@ -23,6 +23,7 @@ from __future__ import annotations
 from _operator import attrgetter
 
 from contextfold.common.dataclass import dataclass, field, fields, replace
+from contextfold.errors import StoreInvalid
 from contextfold.fold.events import (
     BranchCreated,
     BranchDiscarded,
@@ -158,8 +159,11 @@ class SessionLimits:
     branches: int = 1_000
 
 
-class LogBroken(ValueError):
+class LogBroken(StoreInvalid):
     """The events of a log do not follow from one another, because of an error of the store or a bug."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"{problem}; was it written by a newer version?")
 
 
 class Draft(State):

@@ -15,7 +15,7 @@ from contextfold.errors import ArgumentInvalid, BranchNotFound, ScrubFailed, Ses
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from datetime import datetime
 
     from contextfold.common.canonical import Encodable
@@ -82,9 +82,9 @@ class SessionReader:
     async def look(self, key: SessionKey) -> State:
         """The current state of a session; an empty state if there is none, or if it is idle."""
         log = await self.store.load(key)
-        from contextfold.fold.session import EMPTY
+        from contextfold.fold.session import EMPTY, replay
 
-        state = replay_stored(log.events, EMPTY) if log else EMPTY
+        state = replay(log.events) if log else EMPTY
         idle_since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - self._idle_s))
         return EMPTY if state.last_at <= idle_since else state
 
@@ -160,16 +160,6 @@ class SessionReader:
         except Exception as problem:
             # After any error, no unscrubbed text is used.
             raise ScrubFailed(type(problem).__name__) from None
-
-
-def replay_stored(events: Iterable[Event], state: State) -> State:
-    """The state after events of a store."""
-    from contextfold.fold.session import LogBroken, replay
-
-    try:
-        return replay(events, state)
-    except LogBroken as problem:
-        raise StoreInvalid(f"{problem}; was it written by a newer version?") from problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,6 @@ from contextfold.fold.ports.store import (
     Summary,
 )
 from contextfold.fold.service.policy import FoldPolicy
-from contextfold.fold.service.session_reader import replay_stored
 from contextfold.fold.session import EMPTY, REPLAY_STEP_EVENTS, State, apply, replay
 from contextfold.fold.tool_results import state_summary
 from contextfold.fold.verbs import NewSession, Verb
@@ -254,7 +253,7 @@ async def _replayed(events: Sequence[Event], state: State) -> State:
     for begin_at in range(0, len(events), REPLAY_STEP_EVENTS):
         if begin_at:
             await pause(0)
-        state = replay_stored(events[begin_at : begin_at + REPLAY_STEP_EVENTS], state)
+        state = replay(events[begin_at : begin_at + REPLAY_STEP_EVENTS], state)
     return state
 
 

@@ -109,7 +109,7 @@ class Publisher:
                 if is_lost or not await self._published_next(key, waiting):
                     await self._publish_missing(key)
         except LogBroken as problem:
-            work.problem = StoreInvalid(f"NATS has a log that cannot be replayed: {problem}")
+            work.problem = StoreInvalid(f"NATS has a log that cannot be replayed: {problem.reason}")
         except FoldError as problem:
             work.problem = problem
         # Nobody waits for this task, and the session must not stay partly published.
