@@ -30,7 +30,7 @@ from bench.cache_simulation import LIFE_S, LOOKBACK_BLOCKS, TURN_S
 from bench.figures import Figure, print_table, report_progress, show
 from contextfold.common.token_counter import BYTES_PER_TOKEN, tokens_of
 from contextfold.fold.advice import pays
-from contextfold.fold.events import RequestSent
+from contextfold.fold.events import RequestSent, SessionStarted
 from contextfold.fold.ledger.provider_counts import requested
 from contextfold.fold.ledger.savings import ledger_of
 from contextfold.fold.ledger.sent_request import RequestReport
@@ -46,7 +46,6 @@ from contextfold.fold.messages import (
 )
 from contextfold.fold.model_catalog import RELATIVE_PRICES
 from contextfold.fold.session import EMPTY, replay
-from contextfold.fold.verbs import NewSession
 from contextfold.scrub.quick_check import Scrubbed
 from contextfold.serve.mcp.fold_tools import AFTERWARDS_TOOLS, FOLD_TOOLS
 from contextfold.serve.mcp.tools import FoldTool
@@ -265,7 +264,7 @@ class ConversationReplay:
         self._folds = 0
         self._read_path = ""
         self._blocks = 0
-        started = NewSession("sess_1", "/home/me/project", None).started(_moment(0))
+        started = SessionStarted(1, _moment(0), "sess_1", "/home/me/project", None)
         self._state = replay([started], EMPTY)
         self._reset_messages()
         self.run = ReplayedRun()

@@ -6,7 +6,6 @@ from contextfold.fold.events import Event, SessionStarted
 from contextfold.fold.session import SessionLimits, State
 from contextfold.fold.verbs import (
     FoldRecentWork,
-    NewSession,
     OpenBranch,
     RecordedOperation,
     RecordOperations,
@@ -16,7 +15,7 @@ from contextfold.fold.verbs import (
 
 
 def begin(at: str, *, session_id: str = "sess_1", project_path: str = "/p", name: str | None = None) -> SessionStarted:
-    return NewSession(session_id, project_path, name).started(at)
+    return SessionStarted(1, at, session_id, project_path, name)
 
 
 def branch(

@@ -23,7 +23,6 @@ from contextfold.fold.events import (
     Event,
     OperationCompleted,
     SessionRolledBack,
-    SessionStarted,
     WorkFolded,
 )
 from contextfold.fold.model_catalog import MODELS, ModelCatalog
@@ -49,18 +48,6 @@ class Verb(Protocol):
     def texts(self, events: Sequence[Event]) -> Mapping[int, str]:
         """The texts of the operations among these events, for the archive. Most verbs record none."""
         return {}
-
-
-@dataclass(frozen=True, slots=True)
-class NewSession:
-    """The attributes of a session that does not exist yet."""
-
-    session_id: str
-    project_path: str
-    name: str | None
-
-    def started(self, at: str) -> SessionStarted:
-        return SessionStarted(1, at, self.session_id, self.project_path, self.name)
 
 
 @dataclass(frozen=True, slots=True)

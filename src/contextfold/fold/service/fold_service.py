@@ -26,7 +26,7 @@ from contextfold.fold import tool_results
 from contextfold.fold.accounting import Health
 from contextfold.fold.advice import Advice
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.events import Event, members, timestamp
+from contextfold.fold.events import Event, SessionStarted, members, timestamp
 from contextfold.fold.paging import TrajectoryPage
 from contextfold.fold.ports.store import Operation, SessionKey, Store
 from contextfold.fold.project import Project, displayed, hashed
@@ -54,7 +54,6 @@ from contextfold.fold.tool_arguments import (
 from contextfold.fold.tool_results import Shape
 from contextfold.fold.verbs import (
     FoldRecentWork,
-    NewSession,
     OpenBranch,
     RecordedOperation,
     RecordOperations,
@@ -75,9 +74,8 @@ SCRUB_INLINE_LENGTH = 16_384
 SCRUB_LONG_LENGTH = 1_000_000
 # How many threads scrub such texts, and their name.
 SCRUB_THREADS = {False: (4, "contextfold-scrub"), True: (2, "contextfold-scrub-long")}
-# At most this many addresses of sessions, scrubbed paths and given advice are remembered.
+# At most this many addresses of sessions and given advice are remembered.
 ADDRESSES_MAX = 10_000
-PATHS_MAX = 1_000
 SESSIONS_ADVISED_MAX = 10_000
 
 
@@ -109,7 +107,6 @@ class FoldService(SessionReader):
         self._new_id = new_id
         self._note = note
         self._addresses: OrderedDict[str, Target] = OrderedDict()
-        self._paths: OrderedDict[tuple[str, str], tuple[str, str | None]] = OrderedDict()
         self._advised = _AdviceGiven()
         self.reports = Reports(self, note)
         # Made for the first text that needs them: those for long texts, and those for even longer ones.
@@ -311,12 +308,10 @@ class FoldService(SessionReader):
             self._advised.mark(outcome.now, given)
         return outcome
 
-    async def commit(
-        self, target: Target, verb: Verb, operation: Operation | None, *, is_retry: bool = True
-    ) -> VerbOutcome:
-        new_session = await self._new_session(target) if verb.begins_session else None
+    async def commit(self, target: Target, verb: Verb, operation: Operation | None) -> VerbOutcome:
+        begin = (lambda: self._started(target)) if verb.begins_session else None
         try:
-            outcome = await self.sessions.change(SessionChange(target.key, verb, new_session, operation, is_retry))
+            outcome = await self.sessions.change(SessionChange(target.key, verb, begin, operation))
         except (StoreUnavailable, StoreInvalid):
             self._note(Activity(store_failed=True))
             raise
@@ -336,22 +331,16 @@ class FoldService(SessionReader):
 
     async def shown_path(self, target: Target) -> str:
         """The scrubbed path of a session's project."""
-        return (await self._new_session(target)).project_path
+        return (await self._started(target)).project_path
 
-    async def _new_session(self, target: Target) -> NewSession:
-        """The attributes for a new session.
+    async def _started(self, target: Target) -> SessionStarted:
+        """The first event of a new session, without its time.
 
         Its path is scrubbed in the original and in the displayed form, because either may hide a secret from the rules.
-        Scrubbed paths are cached, because most calls are for a session that exists.
         """
-        given = (target.given_path, target.given_name or "")
-        if given not in self._paths:
-            path, name = await self.scrub(*given)
-            (shown,) = await self.scrub(displayed(path.text))
-            self._paths[given] = (shown.text, name.text or None)
-            if len(self._paths) > PATHS_MAX:
-                self._paths.popitem(last=False)
-        return NewSession(self._new_id("sess"), *self._paths[given])
+        path, name = await self.scrub(target.given_path, target.given_name or "")
+        (shown,) = await self.scrub(displayed(path.text))
+        return SessionStarted(1, "", self._new_id("sess"), shown.text, name.text or None)
 
     def address(self, owner: str, session_id: str) -> Target | None:
         """The target of one of the latest sessions. Does not read the store."""

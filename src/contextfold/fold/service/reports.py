@@ -186,7 +186,7 @@ class Reports(Inbox[Received]):
         verb = RecordReports(batch.id, received, [[clean[text] for text in one.texts] for one in received])
         # With an operation id, a retry after a lost response does not record the batch twice.
         target = self._sessions[batch.key].target
-        await self._service.commit(target, verb, Operation(batch.id, batch.id), is_retry=batch.is_retry)
+        await self._service.commit(target, verb, Operation(batch.id, batch.id))
         written = [RECORDED if index in verb.new else REPEATED for index in range(len(received))]
         outcomes = Counter((one.reporter, outcome) for one, outcome in zip(received, written, strict=True))
         self._settle(batch.key, received)

@@ -7,12 +7,12 @@ outdated.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 
 from contextfold.common.canonical import encode
-from contextfold.common.dataclass import dataclass, field
+from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.common.event_loop import CallLock, pause, timeout
 from contextfold.errors import ArgumentInvalid, FoldError, StoreUnavailable
 from contextfold.fold.accounting import Health
@@ -22,6 +22,7 @@ from contextfold.fold.events import (
     BranchFolded,
     Event,
     SessionRolledBack,
+    SessionStarted,
     WorkFolded,
     timestamp,
 )
@@ -38,7 +39,7 @@ from contextfold.fold.ports.store import (
 from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.session import EMPTY, REPLAY_STEP_EVENTS, State, apply, replay
 from contextfold.fold.tool_results import state_summary
-from contextfold.fold.verbs import NewSession, Verb
+from contextfold.fold.verbs import Verb
 
 # A call is tried at most this many times. Each lost race means that another call has succeeded.
 TRIES_MAX = 200
@@ -56,12 +57,10 @@ WEIGHT_CACHED_MAX = 200_000
 class SessionChange:
     key: SessionKey
     verb: Verb
-    # None if the change may not begin a session.
-    new_session: NewSession | None
+    # Makes the first event of a new session, without its time; None if the change may not begin a session.
+    begin: Callable[[], Awaitable[SessionStarted]] | None
     # Set if the sender may repeat the call.
     operation: Operation | None
-    # Whether the operation may have been committed before.
-    is_retry: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +106,9 @@ class Sessions:
 
     async def change(self, change: SessionChange) -> VerbOutcome:
         async with self._turn(change.key):
-            if change.operation is not None and change.is_retry:
-                done = await self._earlier(change.operation, change.key)
-                if done is not None:
-                    return done
             # The cached state is tried first. After a refusal or a lost race, the store is read.
-            cached = self._states.get(change.key)
-            if cached and (outcome := await self._attempt(change, cached, is_fresh=False)):
+            cached = self.last_known(change.key)
+            if cached.revision and (outcome := await self._attempt(change, cached, is_fresh=False)):
                 return outcome
             for lost in range(TRIES_MAX):
                 state = await self._refreshed(change.key)
@@ -129,27 +124,23 @@ class Sessions:
         state = self._states.get(key, EMPTY)
         return EMPTY if self._is_idle(state) else state
 
-    async def _earlier(self, operation: Operation, key: SessionKey) -> VerbOutcome | None:
-        """The outcome of this operation if it was committed before and its session has not ended."""
-        state = await self._refreshed(key)
-        done = None if self._is_idle(state) else await self._store.receipt(key, operation.id)
-        return self._again(done, operation, state) if done else None
-
     async def _attempt(self, change: SessionChange, before: State, *, is_fresh: bool) -> VerbOutcome | None:
         """Decide on a state and commit; None if that state was too old."""
         if self._is_idle(before):
-            if not is_fresh:
-                return None
             await self._store.expire(self._idle_since(), timestamp(self._clock()))
             before = EMPTY
         # A clock that jumps back must not reorder the log.
         at = max(timestamp(self._clock()), before.last_at)
         try:
-            events = _decided(change, before, at)
+            events = await _decided(change, before, at)
         except FoldError:
-            if is_fresh:
-                raise
-            return None
+            if not is_fresh:
+                return None
+            operation = change.operation
+            # A call that was committed before may be refused when it is repeated.
+            if operation and (done := await self._store.receipt(change.key, operation.id)):
+                return self._again(done, operation, before)
+            raise
         if not events:
             return VerbOutcome("", self.summary(before), now=before) if is_fresh else None
         after = replay(events, before)
@@ -257,10 +248,10 @@ async def _replayed(events: Sequence[Event], state: State) -> State:
     return state
 
 
-def _decided(change: SessionChange, before: State, at: str) -> list[Event]:
-    if before.revision or change.new_session is None:
+async def _decided(change: SessionChange, before: State, at: str) -> list[Event]:
+    if before.revision or change.begin is None:
         return change.verb.decide(before, at)
-    started = change.new_session.started(at)
+    started = replace(await change.begin(), at=at)
     events = change.verb.decide(apply(before, started), at)
     return [started, *events] if events else []
 
