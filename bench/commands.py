@@ -18,7 +18,6 @@ from bench.figures import Figure, report_progress, show
 from contextfold.common.canonical import parse_json
 from contextfold.fold.service.callers import LOCAL_OWNER, Caller
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.tool_arguments import branch_request, record_request, return_request
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
 
@@ -51,11 +50,11 @@ async def fill(path: Path) -> str:
     caller, project = Caller(LOCAL_OWNER), {"project_path": PROJECT}
     for number in range(FOLDS):
         branch = {"description": f"Find fault {number} in the timer", "prompt": "Look into it."}
-        opened = await service.branch(caller, branch_request({**project, **branch}))
+        opened = await service.branch(caller, {**project, **branch})
         done = {"type": "test", "content": "three tests fail\n" * 40}
-        await service.record(caller, record_request({**project, **done}), "hook")
+        await service.record(caller, {**project, **done}, "hook")
         message = {"message": f"The clock was wrong in case {number}; the timer of module {number} was broken."}
-        await service.fold(caller, return_request({**project, **message}))
+        await service.fold(caller, {**project, **message})
     await service.close()
     branch_id: str = parse_json(opened.answer)["branch_id"]
     return branch_id

@@ -21,7 +21,6 @@ from contextfold.common.relevance.token_estimate import estimate
 from contextfold.fold.project import project_at
 from contextfold.fold.service.callers import Caller, target_of
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.tool_arguments import BranchRequest, ReturnRequest
 from contextfold.scrub.standard import standard_scrubber
 from tests.support.memory_store import MemoryStore
 
@@ -61,10 +60,9 @@ async def _line(recorded: list[RecordedSession], current: int) -> tuple[str, str
     kinds: dict[str, str] = {}
     for number, each in enumerate(recorded):
         if number != current:
-            opened = await service.branch(
-                caller, BranchRequest(project, each.prompt[:200] or "-", each.prompt[:10_000])
-            )
-            await service.fold(caller, ReturnRequest(project, each.answer, None))
+            branch = {"description": each.prompt[:200].strip() or "-", "prompt": each.prompt[:10_000].strip() or "-"}
+            opened = await service.branch(caller, {**branch, "project_path": project.path})
+            await service.fold(caller, {"message": each.answer[:50_000], "project_path": project.path})
             kinds[json.loads(opened.answer)["branch_id"]] = each.kind
     line = await service.recalls.memory_line(target_of(caller, project).key, recorded[current].prompt)
     first = (

@@ -29,7 +29,7 @@ from contextfold.fold.ports.store_export import ExportedSession, ExportRecord
 from contextfold.fold.project import project_at
 from contextfold.fold.service.callers import Caller
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.tool_arguments import BranchRequest, RecallRequest, ReturnRequest
+from contextfold.fold.tool_arguments import RecallRequest
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.stores.sqlite.queries import phrases
 from contextfold.stores.sqlite.store import SqliteStore
@@ -161,16 +161,14 @@ async def _fold_costs(folder: Path, folds: Folds, *, has_recall: bool) -> tuple[
     if not has_recall:
         _without_recall(path)
     service = FoldService(store, standard_scrubber())
-    project = project_at("/work/app")
+    project = {"project_path": "/work/app"}
     times_s = []
     for _ in range(COMMITS):
-        branch_request, return_request = (
-            BranchRequest(project, folds.text(8)[:200], folds.text(30)),
-            ReturnRequest(project, folds.text(60), None),
-        )
+        branch = {"description": folds.text(8)[:200], "prompt": folds.text(30), **project}
+        message = {"message": folds.text(60), **project}
         begin = time.process_time()
-        await service.branch(Caller("local"), branch_request)
-        await service.fold(Caller("local"), return_request)
+        await service.branch(Caller("local"), branch)
+        await service.fold(Caller("local"), message)
         times_s.append(time.process_time() - begin)
     begin = time.process_time()
     while await store.unindexed(None, 1):

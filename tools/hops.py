@@ -63,10 +63,10 @@ WALKS: dict[str, dict[str, tuple[str, ...]]] = {
     "branch": {
         "the caller is known": ("serve.http.guard:Guard._owner", "serve.guard:Guard._owner"),
         "the message is parsed": ("serve.mcp.jsonrpc:parse", "serve.mcp:McpEndpoint._call"),
-        "arguments are checked": ("fold.tool_arguments:branch_request", "fold.requests:branch_request"),
+        "arguments are checked": ("fold.tool_arguments:ArgumentFields.text", "fold.requests:branch_request"),
         "texts are redacted": ("scrub.scrubber:Scrubber.scrub",),
         "events are decided": ("fold.verbs:OpenBranch.decide", "fold.session:branch"),
-        "the state is computed": ("fold.session:apply",),
+        "the state is computed": ("fold.session:_apply", "fold.session:apply"),
         "the result is made": ("fold.tool_results:branched", "fold.answers:branched"),
         "the commit is handed over": ("stores.sqlite.threads:_result_of", "stores.sqlite_threads:_answer"),
         "the commit is written": (SQL,),
@@ -94,7 +94,7 @@ WALKS: dict[str, dict[str, tuple[str, ...]]] = {
     "nats": {
         "the session's log is known": ("stores.nats.log:SessionLogs._append", "stores.nats_log:Logs._append"),
         "the record is encoded": ("stores.nats.wire.records:encode_core", "stores.nats_records:core_of"),
-        "the state is computed": ("fold.session:apply",),
+        "the state is computed": ("fold.session:_apply", "fold.session:apply"),
         "log, archive and states are written": (PUBLISHED,),
     },
 }

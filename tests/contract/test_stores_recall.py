@@ -22,14 +22,7 @@ from contextfold.fold.project import project_at
 from contextfold.fold.recall.answer import RecallAnswer
 from contextfold.fold.service.callers import Caller
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.tool_arguments import (
-    BranchRequest,
-    FoldRequest,
-    RecallRequest,
-    RecordRequest,
-    ReturnRequest,
-    RollbackRequest,
-)
+from contextfold.fold.tool_arguments import RecallRequest
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.sqlite.store import SqliteStore
@@ -69,12 +62,12 @@ class RecallHarness:
         owner: str = "local",
     ) -> str:
         """Opens a branch, records operations in it, folds it, and returns its id."""
-        caller, project_key = Caller(owner), project_at(project)
+        caller, there = Caller(owner), {"project_path": project}
         self.seconds += 1
-        opened = await self.service.branch(caller, BranchRequest(project_key, description, "Look into it."))
+        opened = await self.service.branch(caller, {"description": description, "prompt": "Look into it.", **there})
         for text in operations:
-            await self.service.record(caller, RecordRequest(project_key, "Bash", text, None, False), "reported")
-        await self.service.fold(caller, ReturnRequest(project_key, summary, None))
+            await self.service.record(caller, {"type": "Bash", "content": text, **there}, "reported")
+        await self.service.fold(caller, {"message": summary, **there})
         (created,) = (event for event in opened.events if isinstance(event, BranchCreated))
         return created.branch_id
 
@@ -124,11 +117,10 @@ def test_operations_rank_below_summaries(run: Run) -> None:
 def test_recent_work_that_was_folded_is_found_by_its_operations(run: Run) -> None:
     async def act(store: Store) -> None:
         harness = RecallHarness(store)
-        project_key = project_at("/p")
-        await harness.service.record(
-            Caller("local"), RecordRequest(project_key, "Bash", "make zebra", None, False), "reported"
-        )
-        await harness.service.fold_recent_work(Caller("local"), FoldRequest(project_key, "Built it."))
+        there = {"project_path": "/p"}
+        operation = {"type": "Bash", "content": "make zebra", **there}
+        await harness.service.record(Caller("local"), operation, "reported")
+        await harness.service.fold_recent_work(Caller("local"), {"message": "Built it.", **there})
         (fold,) = (await harness.recall("zebra")).folds
         assert fold.description == "Built it."
         assert fold.why[0].fields == ("operations",)
@@ -141,10 +133,10 @@ def test_undone_folds_are_found_only_on_request(run: Run) -> None:
         harness = RecallHarness(store)
         first = await harness.fold("Try walrus", "It works.")
         second = await harness.fold("Try walrus again", "It works too.")
-        project_key, caller = project_at("/p"), Caller("local")
-        await harness.service.branch(caller, BranchRequest(project_key, "Third walrus", "Never folded."))
+        there, caller = {"project_path": "/p"}, Caller("local")
+        await harness.service.branch(caller, {"description": "Third walrus", "prompt": "Never folded.", **there})
         assert await harness.recalled_ids("walrus") == [first, second]
-        await harness.service.rollback(caller, RollbackRequest(project_key, second, True))
+        await harness.service.rollback(caller, {"branch_id": second, **there})
         assert await harness.recalled_ids("walrus") == [first]
         undone = (await harness.recall("walrus", undone=True)).folds
         assert {fold.description: fold.undone for fold in undone} == {
@@ -153,7 +145,7 @@ def test_undone_folds_are_found_only_on_request(run: Run) -> None:
             "Third walrus": True,
         }
         assert [summary.branch_id for summary in await store.search("local", "walrus", None, 9)] == [first]
-        await harness.service.fold(caller, ReturnRequest(project_key, "Folded at last.", None))
+        await harness.service.fold(caller, {"message": "Folded at last.", **there})
         assert await harness.recalled_ids("last") == [second]
 
     run(act)
@@ -300,16 +292,18 @@ async def _do_step(harness: RecallHarness, number: int, step: tuple[Any, ...]) -
     service = harness.service
     match step:
         case "branch", owner, project, text:
-            await service.branch(Caller(owner), BranchRequest(project_at(project), text, f"prompt {text}"))
+            await service.branch(
+                Caller(owner), {"project_path": project, "description": text, "prompt": f"prompt {text}"}
+            )
         case "record", owner, project, text:
-            operation = RecordRequest(project_at(project), "Bash", text, None, False)
+            operation = {"project_path": project, "type": "Bash", "content": text}
             await service.record(Caller(owner), operation, "reported")
         case "return", owner, project, text:
-            await service.fold(Caller(owner), ReturnRequest(project_at(project), text, None))
+            await service.fold(Caller(owner), {"project_path": project, "message": text})
         case "fold", owner, project, text:
-            await service.fold_recent_work(Caller(owner), FoldRequest(project_at(project), text))
+            await service.fold_recent_work(Caller(owner), {"project_path": project, "message": text})
         case "rollback", owner, project, branch, restore:
-            request = RollbackRequest(project_at(project), f"br_{branch:03}", restore)
+            request = {"project_path": project, "branch_id": f"br_{branch:03}", "restore_state": restore}
             await service.rollback(Caller(owner), request)
         case "left_out", owner, text:
             result = left_out(f"res_{number}", text, text)

@@ -29,7 +29,6 @@ from contextfold.fold.service.callers import Caller, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.session import EMPTY, SessionLimits, State, replay
-from contextfold.fold.tool_arguments import branch_request, record_request
 from contextfold.fold.verbs import RecordedOperation
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, call
@@ -208,8 +207,8 @@ class TestRepetition:
             service = FoldService(MemoryStore(), standard_scrubber(), clock=lambda: now)
             key = target_of(Caller("local"), project_at("/p")).key
             begun = {"description": "d", "prompt": "p", "project_path": "/p"}
-            await service.branch(Caller("local"), branch_request(begun))
-            work = record_request({"type": "t", "tokens": 9_000, "project_path": "/p"})
+            await service.branch(Caller("local"), begun)
+            work = {"type": "t", "tokens": 9_000, "project_path": "/p"}
             await service.record(Caller("local"), work, "hook")
             before = service.line(key)
             service._advised = type(service._advised)()

@@ -30,13 +30,6 @@ from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.service.sessions import VerbOutcome
 from contextfold.fold.session import SessionLimits, replay
-from contextfold.fold.tool_arguments import (
-    branch_request,
-    look_request,
-    record_request,
-    return_request,
-    rollback_request,
-)
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.support.machine import times
@@ -180,7 +173,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1), fault=faults, repeat=st.booleans(), size=st.integers(1, 400))
     def branch(self, which: int, fault: str, repeat: bool, size: int) -> None:
-        request = branch_request({"description": "d", "prompt": "p" * size, "project_path": PROJECT})
+        request = {"description": "d", "prompt": "p" * size, "project_path": PROJECT}
         outcome = self.call_tool("branch", request, which, fault, repeat)
         is_possible = len(self.model.path) < LIMITS.depth and len(self.model.branches) < LIMITS.branches
         assert (outcome is not None) == is_possible
@@ -189,7 +182,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1), fault=faults, repeat=st.booleans(), tokens=tokens)
     def record(self, which: int, fault: str, repeat: bool, tokens: int) -> None:
-        request = record_request({"type": "t", "tokens": tokens, "project_path": PROJECT})
+        request = {"type": "t", "tokens": tokens, "project_path": PROJECT}
         assert self.call_tool("record", request, which, fault, repeat)
         self.model.record(tokens)
 
@@ -213,7 +206,7 @@ class Histories(RuleBasedStateMachine):
     def fold(self, which: int, fault: str, repeat: bool, size: int, pick: int) -> None:
         known = list(self.model.branches)
         target = known[pick] if pick < len(known) else None
-        request = return_request({"message": "m" * size, "project_path": PROJECT, "branch_id": target})
+        request = {"message": "m" * size, "project_path": PROJECT, "branch_id": target}
         outcome = self.call_tool("fold", request, which, fault, repeat)
         expected = target or (self.model.path[-1] if self.model.path else None)
         assert (outcome is not None) == (expected in self.model.path)
@@ -225,7 +218,7 @@ class Histories(RuleBasedStateMachine):
     def rollback(self, which: int, fault: str, repeat: bool, pick: int, restore: bool) -> None:
         known = list(self.model.branches)
         target = known[pick % len(known)]
-        request = rollback_request({"project_path": PROJECT, "branch_id": target, "restore_state": restore})
+        request = {"project_path": PROJECT, "branch_id": target, "restore_state": restore}
         outcome = self.call_tool("rollback", request, which, fault, repeat)
         assert (outcome is not None) == (self.model.branches[target]["status"] != "discarded")
         if outcome:
@@ -245,7 +238,7 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def both_daemons_agree_with_the_model(self) -> None:
         for service in self.services:
-            caller, request = Caller("local"), look_request({"project_path": PROJECT})
+            caller, request = Caller("local"), {"project_path": PROJECT}
             status = json.loads(self.runner.run(service.status(caller, request)).answer)
             assert status["branch_path"] == ["main", *self.model.path]
             assert status["token_breakdown"]["main_thread"] == self.model.main

@@ -19,7 +19,6 @@ from contextfold.fold.messages import Fold, Receipt
 from contextfold.fold.project import project_at
 from contextfold.fold.service.callers import Caller, target_of
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.tool_arguments import branch_request, record_request, return_request, rollback_request
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
 
@@ -109,7 +108,7 @@ class SeedAgent:
     async def branch(self, description: str, prompt: str) -> str:
         self._clock.wait(7)
         arguments = {"description": description, "prompt": prompt, "project_path": self._project}
-        outcome = await self._service.branch(self._caller, branch_request(arguments))
+        outcome = await self._service.branch(self._caller, arguments)
         branch_id: str = json.loads(outcome.answer)["branch_id"]
         if self.model:
             self.model.open_branch(branch_id)
@@ -118,14 +117,14 @@ class SeedAgent:
     async def record(self, kind: str, text: str, *, failed: bool = False, times: int = 1) -> None:
         self._clock.wait(23)
         arguments: dict[str, Any] = {"type": kind, "content": text * times, "project_path": self._project}
-        await self._service.record(self._caller, record_request(arguments | {"failed": failed}), "hook")
+        await self._service.record(self._caller, arguments | {"failed": failed}, "hook")
         if self.model:
             self.model.add_text(text * times)
             await self.model.send_request()
 
     async def fold(self, summary: str, *, after_a_pause: bool = False) -> None:
         self._clock.wait(11)
-        await self._service.fold(self._caller, return_request({"message": summary, "project_path": self._project}))
+        await self._service.fold(self._caller, {"message": summary, "project_path": self._project})
         if self.model:
             self.model.folds(summary)
             if after_a_pause:
@@ -135,7 +134,7 @@ class SeedAgent:
     async def rollback(self, branch_id: str) -> None:
         self._clock.wait(15)
         arguments = {"branch_id": branch_id, "project_path": self._project, "restore_state": True}
-        await self._service.rollback(self._caller, rollback_request(arguments))
+        await self._service.rollback(self._caller, arguments)
         if self.model:
             self.model.roll_back(branch_id)
 

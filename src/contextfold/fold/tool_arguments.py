@@ -1,4 +1,4 @@
-"""Checks the arguments of the folding tools and converts them to requests.
+"""Checks the arguments of the folding tools. The service says which ones a tool takes.
 
 Each error names the field and its rule. An unknown argument is an error, too: with a misspelt `branch_id` the wrong
 branch would be folded.
@@ -26,52 +26,18 @@ RESULT_PREFIX = "res_"
 RESULT_UNKNOWN = "is not known: it is older than the archive keeps, or another owner's; run the tool again instead"
 TYPE_LENGTH_MAX = 64
 TOKENS_MAX = 1_000_000_000
-EXPAND_BUDGET = 2_000
-EXPAND_BUDGET_MIN = 200
-EXPAND_BUDGET_MAX = 100_000
+# The budget of an answer in tokens. Even an empty answer does not fit into a smaller one than the least.
+BUDGET = 2_000
+BUDGET_MIN = 200
+BUDGET_MAX = 100_000
 OPERATION_ID_LENGTH_MAX = 200
 QUERY_LENGTH_MAX = 10_000
 SINCE_LENGTH_MAX = 40
-RECALL_BUDGET = 2_000
-# Even an empty answer does not fit into a smaller budget.
-RECALL_BUDGET_MIN = 200
-RECALL_BUDGET_MAX = 100_000
+CURSOR_LENGTH_MAX = 64
 _UNIT_SECONDS = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 # Patterns are compiled when they are first needed.
 _DURATION = r"(?a)(\d{1,5})([mhdw])"
 _MOMENT = r"(?a)(\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01]))(?:[T ](([01]\d|2[0-3]):[0-5]\d)(:[0-5]\d)?Z?)?"
-
-
-@dataclass(frozen=True, slots=True)
-class BranchRequest:
-    project: Project
-    description: str
-    prompt: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReturnRequest:
-    project: Project
-    message: str
-    branch_id: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class FoldRequest:
-    project: Project
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class LookRequest:
-    project: Project
-
-
-@dataclass(frozen=True, slots=True)
-class RollbackRequest:
-    project: Project
-    branch_id: str
-    restore_state: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,109 +46,18 @@ class RecallRequest:
 
     query: str
     project: Project | None = None
-    budget_tokens: int = RECALL_BUDGET
+    budget_tokens: int = BUDGET
     # A time, or a number of seconds ago.
     since: str | int = ""
     undone: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RecordRequest:
-    project: Project
-    type: str
-    content: str
-    # None if they are to be counted from the content.
-    tokens: int | None
-    failed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ExpandRequest:
-    project: Project
-    branch_id: str
-    budget_tokens: int
-    # The cursor: the entries after this event, and an offset in characters in the next entry.
-    after_n: int
-    offset: int
-
-
-def branch_request(arguments: Arguments) -> BranchRequest:
-    fields = _ArgumentFields(arguments, "description", "prompt", "project_path")
-    return BranchRequest(
-        description=fields.text("description", length_max=DESCRIPTION_LENGTH_MAX, may_be_blank=False),
-        prompt=fields.text("prompt", length_max=PROMPT_LENGTH_MAX, may_be_blank=False),
-        project=fields.project(),
-    )
-
-
-def return_request(arguments: Arguments) -> ReturnRequest:
-    fields = _ArgumentFields(arguments, "message", "project_path", "branch_id")
-    return ReturnRequest(
-        message=fields.text("message", length_max=MESSAGE_LENGTH_MAX),
-        project=fields.project(),
-        branch_id=fields.text("branch_id", length_max=BRANCH_ID_LENGTH_MAX) if fields.has("branch_id") else None,
-    )
-
-
-def fold_request(arguments: Arguments) -> FoldRequest:
-    fields = _ArgumentFields(arguments, "message", "project_path")
-    return FoldRequest(
-        message=fields.text("message", length_max=MESSAGE_LENGTH_MAX, may_be_blank=False), project=fields.project()
-    )
-
-
-def look_request(arguments: Arguments) -> LookRequest:
-    return LookRequest(_ArgumentFields(arguments, "project_path").project())
-
-
-def rollback_request(arguments: Arguments) -> RollbackRequest:
-    fields = _ArgumentFields(arguments, "project_path", "branch_id", "restore_state")
-    return RollbackRequest(fields.project(), *_rollback_choice(fields))
-
-
-def rollback_choice(arguments: Arguments) -> tuple[str, bool]:
-    """The branch, and whether the state is restored, for a rollback in a known session."""
-    return _rollback_choice(_ArgumentFields(arguments, "branch_id", "restore_state"))
-
-
-def _rollback_choice(fields: _ArgumentFields) -> tuple[str, bool]:
-    branch_id = fields.text("branch_id", length_max=BRANCH_ID_LENGTH_MAX)
-    return branch_id, fields.flag("restore_state", default=True)
-
-
-def record_request(arguments: Arguments) -> RecordRequest:
-    fields = _ArgumentFields(arguments, "project_path", "type", "content", "tokens", "failed")
-    if not fields.has("content") and not fields.has("tokens"):
-        raise ArgumentInvalid("content", "or tokens must be given")
-    return RecordRequest(
-        project=fields.project(),
-        type=fields.word("type", length_max=TYPE_LENGTH_MAX),
-        content=fields.text("content") if fields.has("content") else "",
-        tokens=fields.number("tokens", 0, TOKENS_MAX) if fields.has("tokens") else None,
-        failed=fields.flag("failed", default=False),
-    )
-
-
-def expand_request(arguments: Arguments) -> ExpandRequest:
-    fields = _ArgumentFields(arguments, "project_path", "branch_id", "budget", "cursor")
-    after_n, offset = position_of(fields.text("cursor", length_max=64)) if fields.has("cursor") else (0, 0)
-    has_budget = fields.has("budget")
-    return ExpandRequest(
-        project=fields.project(),
-        branch_id=fields.text("branch_id", length_max=BRANCH_ID_LENGTH_MAX),
-        budget_tokens=fields.number("budget", EXPAND_BUDGET_MIN, EXPAND_BUDGET_MAX) if has_budget else EXPAND_BUDGET,
-        after_n=after_n,
-        offset=offset,
-    )
-
-
 def recall_request(arguments: Arguments) -> RecallRequest:
-    fields = _ArgumentFields(arguments, "query", "project_path", "budget", "since", "undone")
-    has_budget = fields.has("budget")
+    fields = ArgumentFields(arguments, "query", "project_path", "budget", "since", "undone")
     return RecallRequest(
         query=fields.text("query", length_max=QUERY_LENGTH_MAX, may_be_blank=False),
         project=fields.project() if fields.has("project_path") else None,
-        budget_tokens=fields.number("budget", RECALL_BUDGET_MIN, RECALL_BUDGET_MAX) if has_budget else RECALL_BUDGET,
+        budget_tokens=fields.budget(),
         since=since_of(fields.text("since", length_max=SINCE_LENGTH_MAX)) if fields.has("since") else "",
         undone=fields.flag("undone", default=False),
     )
@@ -226,7 +101,9 @@ def _unicode(field: str, text: str) -> str:
     return text
 
 
-class _ArgumentFields:
+class ArgumentFields:
+    """The arguments of a call, of which only the known ones may be given."""
+
     def __init__(self, arguments: Arguments, *known: str) -> None:
         if unknown := sorted(arguments.keys() - set(known)):
             import re
@@ -270,6 +147,16 @@ class _ArgumentFields:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise ArgumentInvalid(field, f"must be a whole number from {least} to {most}")
         return value
+
+    def budget(self) -> int:
+        return self.number("budget", BUDGET_MIN, BUDGET_MAX) if self.has("budget") else BUDGET
+
+    def branch_id(self) -> str:
+        return self.text("branch_id", length_max=BRANCH_ID_LENGTH_MAX)
+
+    def position(self) -> tuple[int, int]:
+        """The number of an event and an offset in characters: where a trajectory is read on."""
+        return position_of(self.text("cursor", length_max=CURSOR_LENGTH_MAX)) if self.has("cursor") else (0, 0)
 
     def project(self) -> Project:
         from contextfold.fold.project import project_at

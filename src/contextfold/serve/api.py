@@ -23,13 +23,11 @@ from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.overview import SAVINGS_GROUPS, Overview
 from contextfold.fold.tool_arguments import (
     BRANCH_ID_LENGTH_MAX,
-    EXPAND_BUDGET,
-    EXPAND_BUDGET_MAX,
-    EXPAND_BUDGET_MIN,
+    BUDGET,
+    BUDGET_MAX,
+    BUDGET_MIN,
     position_of,
     recall_request,
-    record_request,
-    rollback_choice,
 )
 from contextfold.serve.http.exchange import OWNER
 from contextfold.serve.http.json_responses import JSON, error_response, failure_response, object_in
@@ -103,8 +101,8 @@ class HttpApi:
 
     async def operations(self, request: Request) -> Response:
         """Record an operation of your own agent loop; the body is what `context_record` takes."""
-        record = record_request(object_in(await request.body()))
-        return _json((await self._fold.record(caller_of(request.scope), record, REPORTED)).answer)
+        body = object_in(await request.body())
+        return _json((await self._fold.record(caller_of(request.scope), body, REPORTED)).answer)
 
     async def sessions(self, request: Request) -> Response:
         """Live sessions, the latest activity first, or with `ended=true` the ended ones: `limit`, `cursor`."""
@@ -138,7 +136,7 @@ class HttpApi:
     async def trajectory(self, request: Request) -> Response:
         """The trajectory of a branch or of the main thread, page by page: `branch_id`, `budget`, `cursor`."""
         parameters = _QueryParameters(request)
-        budget = parameters.integer("budget", EXPAND_BUDGET, EXPAND_BUDGET_MIN, EXPAND_BUDGET_MAX)
+        budget = parameters.integer("budget", BUDGET, BUDGET_MIN, BUDGET_MAX)
         position = position_of(parameters.text("cursor") or "0.0")
         branch_id = parameters.text("branch_id")
         owner, session_id = _session(request)
@@ -157,12 +155,9 @@ class HttpApi:
 
     async def rollback(self, request: Request) -> Response:
         """Roll back to the beginning of a branch; the body is `{"branch_id": …, "restore_state": true}`."""
-        branch_id, restore_state = rollback_choice(object_in(await request.body()))
+        body = object_in(await request.body())
         operation_id = caller_of(request.scope).operation_id
-        answer = await self._fold.roll_back_session(
-            *_session(request), branch_id, restore_state=restore_state, operation_id=operation_id
-        )
-        return _json(answer)
+        return _json(await self._fold.roll_back_session(*_session(request), body, operation_id))
 
     async def summaries(self, request: Request) -> Response:
         """Folded branches whose summary or description has every word of `query`; `limit`."""

@@ -16,7 +16,6 @@ from contextfold.fold.project import project_at
 from contextfold.fold.service.callers import Caller, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.session import replay
-from contextfold.fold.tool_arguments import branch_request, record_request, return_request, rollback_request
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.settings import FoldSettings, fold_settings_from
 
@@ -85,21 +84,21 @@ class SessionWorker:
         return {"project_path": self._project, **arguments}
 
     async def branch(self, description: str, *, as_operation: str | None = None) -> str:
-        request = branch_request(self._with(description=description, prompt=f"Begin {description}"))
+        request = self._with(description=description, prompt=f"Begin {description}")
         outcome = await self.service.branch(self._caller(as_operation), request)
         return outcome.answer
 
     async def record(self, content: str, *, as_operation: str | None = None) -> str:
-        request = record_request(self._with(type="Read", content=content))
+        request = self._with(type="Read", content=content)
         outcome = await self.service.record(self._caller(as_operation), request, "hook")
         return outcome.answer
 
     async def fold(self, message: str, *, as_operation: str | None = None) -> str:
-        outcome = await self.service.fold(self._caller(as_operation), return_request(self._with(message=message)))
+        outcome = await self.service.fold(self._caller(as_operation), self._with(message=message))
         return outcome.answer
 
     async def rollback(self, branch_id: str) -> None:
-        await self.service.rollback(self._caller(None), rollback_request(self._with(branch_id=branch_id)))
+        await self.service.rollback(self._caller(None), self._with(branch_id=branch_id))
 
 
 async def fill(store: Store) -> None:

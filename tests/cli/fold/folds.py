@@ -19,7 +19,6 @@ from contextfold.fold.ledger.sent_request import RequestReport
 from contextfold.fold.project import project_at
 from contextfold.fold.service.callers import Caller, target_of
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.tool_arguments import branch_request, record_request, return_request, rollback_request
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.support.forked import forker
@@ -49,19 +48,19 @@ class StoreAgent:
         self._clock = clock
 
     def branch(self, description: str, prompt: str = "Look into it.") -> str:
-        request = branch_request(self._with(description=description, prompt=prompt))
+        request = self._with(description=description, prompt=prompt)
         return str(self._answer(lambda service: service.branch(self._caller, request))["branch_id"])
 
     def record(self, kind: str, content: str = "", *, failed: bool = False, tokens: int | None = None) -> None:
-        request = record_request(self._with(type=kind, content=content, failed=failed, tokens=tokens))
+        request = self._with(type=kind, content=content, failed=failed, tokens=tokens)
         self._answer(lambda service: service.record(self._caller, request, "hook"))
 
     def fold(self, message: str) -> None:
-        request = return_request(self._with(message=message))
+        request = self._with(message=message)
         self._answer(lambda service: service.fold(self._caller, request))
 
     def rollback(self, branch_id: str) -> None:
-        request = rollback_request(self._with(branch_id=branch_id))
+        request = self._with(branch_id=branch_id)
         self._answer(lambda service: service.rollback(self._caller, request))
 
     def sent(self, sent: RequestReport) -> None:

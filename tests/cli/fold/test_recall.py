@@ -10,7 +10,6 @@ import pytest
 
 from contextfold.fold.service.callers import Caller
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.tool_arguments import branch_request, record_request, return_request, rollback_request
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.support.machine import Call
@@ -33,13 +32,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
             ("local", "/work/app", "Undone walrus", "w", "w"),
         ):
             caller, in_project = Caller(owner), {"project_path": project}
-            opened = await service.branch(
-                caller, branch_request({"description": description, "prompt": "Do.", **in_project})
-            )
-            await service.record(caller, record_request({"type": "Bash", "content": content, **in_project}), "reported")
-            await service.fold(caller, return_request({"message": summary, **in_project}))
+            opened = await service.branch(caller, {"description": description, "prompt": "Do.", **in_project})
+            await service.record(caller, {"type": "Bash", "content": content, **in_project}, "reported")
+            await service.fold(caller, {"message": summary, **in_project})
         branch_id = json.loads(opened.answer)["branch_id"]
-        await service.rollback(caller, rollback_request({"branch_id": branch_id, **in_project}))
+        await service.rollback(caller, {"branch_id": branch_id, **in_project})
         await service.close()
 
     asyncio.run(fill())

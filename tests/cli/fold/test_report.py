@@ -13,7 +13,6 @@ import pytest
 
 from contextfold.fold.service.callers import LOCAL_OWNER, Caller
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.tool_arguments import branch_request, return_request
 from contextfold.scrub.quick_check import Scrubbed
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
@@ -112,9 +111,9 @@ def test_a_report_is_redacted_as_by_the_full_scrubber(call: Call, tmp_path: Path
         service = FoldService(SqliteStore(path), NoScrubber())
         caller, project = Caller(LOCAL_OWNER), {"project_path": PROJECT}
         for text in texts:
-            request = branch_request({**project, "description": " ".join(text.split()), "prompt": "Look into it."})
+            request = {**project, "description": " ".join(text.split()), "prompt": "Look into it."}
             await service.branch(caller, request)
-            await service.fold(caller, return_request({**project, "message": text}))
+            await service.fold(caller, {**project, "message": text})
         await service.close()
 
     asyncio.run(fill())

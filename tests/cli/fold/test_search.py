@@ -11,7 +11,6 @@ import pytest
 
 from contextfold.fold.service.callers import Caller
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.tool_arguments import branch_request, return_request
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.support.machine import Call
@@ -30,8 +29,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
             ("alice", "/work/app", "alice's token"),
         ):
             in_project = {"project_path": project}
-            await service.branch(Caller(owner), branch_request({"description": "Look", "prompt": "p", **in_project}))
-            await service.fold(Caller(owner), return_request({"message": summary, **in_project}))
+            await service.branch(Caller(owner), {"description": "Look", "prompt": "p", **in_project})
+            await service.fold(Caller(owner), {"message": summary, **in_project})
         await opened.close()
 
     asyncio.run(fill())

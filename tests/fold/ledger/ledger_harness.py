@@ -15,7 +15,6 @@ from contextfold.fold.project import project_at
 from contextfold.fold.service.activity import Activity
 from contextfold.fold.service.callers import Caller, Target, target_of
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.tool_arguments import branch_request, expand_request, look_request, record_request, return_request
 from contextfold.scrub.standard import standard_scrubber
 from tests.contract.stores import Run
 from tests.support.receipts import receipt_of
@@ -54,17 +53,17 @@ class LedgerHarness:
         return FoldService(self.store, SCRUBBER, note=self.activities.append)
 
     async def branch(self) -> str:
-        request = branch_request({"description": "d", "prompt": "p" * 40, **PROJECT})
+        request = {"description": "d", "prompt": "p" * 40, **PROJECT}
         return str(json.loads((await self.service.branch(ME, request)).answer)["branch_id"])
 
     async def fold(self) -> None:
-        await self.service.fold(ME, return_request({"message": "m" * 40, **PROJECT}))
+        await self.service.fold(ME, {"message": "m" * 40, **PROJECT})
 
     async def record(self, tokens: int) -> None:
-        await self.service.record(ME, record_request({"type": "t", "tokens": tokens, **PROJECT}), "reported")
+        await self.service.record(ME, {"type": "t", "tokens": tokens, **PROJECT}, "reported")
 
     async def figures(self) -> dict[str, Any]:
-        status: dict[str, Any] = json.loads((await self.service.status(ME, look_request(PROJECT))).answer)
+        status: dict[str, Any] = json.loads((await self.service.status(ME, PROJECT)).answer)
         return dict(status["token_breakdown"])
 
     async def main_texts(self) -> list[str]:
@@ -73,7 +72,7 @@ class LedgerHarness:
         return [entry["text"] for entry in page["entries"]]
 
     async def expanded(self, branch_id: str) -> list[dict[str, Any]]:
-        request = expand_request({"branch_id": branch_id, "budget": 100_000, **PROJECT})
+        request = {"branch_id": branch_id, "budget": 100_000, **PROJECT}
         return list(json.loads((await self.service.expand(ME, request)).answer)["entries"])
 
     async def log(self) -> list[Event]:

@@ -8,7 +8,6 @@ from contextfold.fold.ledger.provider_counts import EVENT_FOLDS_MAX
 from contextfold.fold.ledger.sent_request import FoldSeen, Share, Usage
 from contextfold.fold.ports.store import ArchivedThread
 from contextfold.fold.service.reports import HookReport
-from contextfold.fold.tool_arguments import rollback_request
 from tests.contract.stores import run
 from tests.fold.ledger.ledger_harness import (
     KEY,
@@ -107,7 +106,7 @@ class TestArchive:
                 TARGET, sent_request(2, main_share(100, "m1"), Share(branch_id, 50, 2, ("b1", "b2")))
             )
             await harness.fold()
-            request = rollback_request({"branch_id": branch_id, **PROJECT})
+            request = {"branch_id": branch_id, **PROJECT}
             await harness.service.rollback(ME, request)
             assert harness.service.messages_known(KEY) == {None: 1, branch_id: 0}
             harness.service.reports.receive(

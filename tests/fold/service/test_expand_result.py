@@ -12,7 +12,6 @@ from contextfold.errors import ArgumentInvalid, StoreUnavailable
 from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision
 from contextfold.fold.service.callers import Caller
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.tool_arguments import expand_request
 from contextfold.scrub.standard import standard_scrubber
 from tests.support.memory_store import MemoryStore
 
@@ -27,7 +26,7 @@ async def service_with_result() -> FoldService:
 
 
 async def expand(service: FoldService, owner: str, result_id: str, **more: object) -> Any:
-    request = expand_request({"project_path": "/work/app", "branch_id": result_id, **more})
+    request = {"project_path": "/work/app", "branch_id": result_id, **more}
     return json.loads((await service.expand(Caller(owner), request)).answer)
 
 

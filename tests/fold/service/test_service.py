@@ -21,12 +21,6 @@ from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.session import SessionLimits
 from contextfold.fold.tool_arguments import (
     RecallRequest,
-    branch_request,
-    expand_request,
-    look_request,
-    record_request,
-    return_request,
-    rollback_request,
 )
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
@@ -62,18 +56,18 @@ class ServiceHarness:
         return FoldService(self.store, SCRUBBER, self.policy, clock=self.clock, note=self.activities.append)
 
     async def branch(self, caller: Caller = ME) -> Any:
-        request = branch_request({"description": "d", "prompt": "p", **PROJECT})
+        request = {"description": "d", "prompt": "p", **PROJECT}
         return json.loads((await self.service.branch(caller, request)).answer)
 
     async def fold(self, message: str = "done", caller: Caller = ME) -> Any:
-        request = return_request({"message": message, **PROJECT})
+        request = {"message": message, **PROJECT}
         return json.loads((await self.service.fold(caller, request)).answer)
 
     async def status(self) -> Any:
-        return json.loads((await self.service.status(ME, look_request(PROJECT))).answer)
+        return json.loads((await self.service.status(ME, PROJECT)).answer)
 
     async def expand(self, branch_id: str) -> Any:
-        request = expand_request({"branch_id": branch_id, **PROJECT})
+        request = {"branch_id": branch_id, **PROJECT}
         return json.loads((await self.service.expand(ME, request)).answer)
 
 
@@ -202,21 +196,19 @@ class TestTwoDaemons:
         async def act(harness: ServiceHarness) -> None:
             await harness.branch()
             other = harness.another_service()
-            await other.record(ME, record_request({"type": "t", "tokens": 5, **PROJECT}), "reported")
+            await other.record(ME, {"type": "t", "tokens": 5, **PROJECT}, "reported")
             # This branch is decided on a state that is one event old.
             await harness.branch()
-            await other.rollback(
-                ME, rollback_request({"branch_id": (await harness.status())["branch_path"][1], **PROJECT})
-            )
+            await other.rollback(ME, {"branch_id": (await harness.status())["branch_path"][1], **PROJECT})
             assert (await harness.fold())["summary"]["tokens_folded"] == 1
 
         run(act)
 
     def test_an_outdated_cached_state_refuses_no_call(self, run: Run) -> None:
         async def act(harness: ServiceHarness) -> None:
-            await harness.service.record(ME, record_request({"type": "t", "tokens": 5, **PROJECT}), "reported")
+            await harness.service.record(ME, {"type": "t", "tokens": 5, **PROJECT}, "reported")
             other = harness.another_service()
-            await other.branch(ME, branch_request({"description": "d", "prompt": "p", **PROJECT}))
+            await other.branch(ME, {"description": "d", "prompt": "p", **PROJECT})
             # The cached state of this service has no branch yet.
             assert (await harness.fold())["context_state"]["active_branch_id"] is None
 
@@ -225,7 +217,7 @@ class TestTwoDaemons:
     def test_a_lost_race_is_counted_as_a_conflict(self, run: Run) -> None:
         async def act(harness: ServiceHarness) -> None:
             other = harness.another_service()
-            request = record_request({"type": "t", "tokens": 1, **PROJECT})
+            request = {"type": "t", "tokens": 1, **PROJECT}
             for service in (harness.service, other, harness.service, other):
                 await service.record(ME, request, "reported")
             # The other daemon committed first both times.
@@ -237,14 +229,14 @@ class TestTwoDaemons:
         async def act(harness: ServiceHarness) -> None:
             other = harness.another_service()
             caller = Caller("local", operation_id="once")
-            request = record_request({"type": "t", "tokens": 5, **PROJECT})
+            request = {"type": "t", "tokens": 5, **PROJECT}
             outcomes = await asyncio.gather(
                 *(service.record(caller, request, "reported") for service in (harness.service, other) for _ in range(5))
             )
             assert len({outcome.answer for outcome in outcomes}) == 1
             assert (await harness.status())["token_breakdown"]["main_thread"] == 5
             await harness.branch()
-            status = json.loads((await other.status(ME, look_request(PROJECT))).answer)
+            status = json.loads((await other.status(ME, PROJECT)).answer)
             assert status == await harness.status()
 
         run(act)
@@ -252,7 +244,7 @@ class TestTwoDaemons:
     def test_many_calls_on_one_session_all_count(self, run: Run) -> None:
         async def act(harness: ServiceHarness) -> None:
             services = [harness.service, harness.another_service(), harness.another_service()]
-            request = record_request({"type": "t", "tokens": 1, **PROJECT})
+            request = {"type": "t", "tokens": 1, **PROJECT}
             await asyncio.gather(*(services[number % 3].record(ME, request, "reported") for number in range(30)))
             assert (await harness.status())["token_breakdown"]["main_thread"] == 30
 
@@ -277,7 +269,7 @@ class TestSearch:
             branch_id = (await harness.branch())["branch_id"]
             await harness.fold("the cause was a comma")
             assert len(await harness.service.store.search("local", "comma", None, 20)) == 1
-            request = rollback_request({"branch_id": branch_id, **PROJECT})
+            request = {"branch_id": branch_id, **PROJECT}
             await harness.service.rollback(ME, request)
             assert await harness.service.store.search("local", "comma", None, 20) == []
             await harness.fold("a comma after all")
@@ -291,10 +283,8 @@ class TestSearch:
         async def act(harness: ServiceHarness) -> None:
             outer = (await harness.branch())["branch_id"]
             inner = (await harness.branch())["branch_id"]
-            await harness.service.record(
-                ME, record_request({"type": "t", "content": "ECONNRESET", **PROJECT}), "reported"
-            )
-            await harness.service.fold(ME, return_request({"message": "done", "branch_id": outer, **PROJECT}))
+            await harness.service.record(ME, {"type": "t", "content": "ECONNRESET", **PROJECT}, "reported")
+            await harness.service.fold(ME, {"message": "done", "branch_id": outer, **PROJECT})
             assert {summary.branch_id for summary in await harness.service.store.search("local", "d", None, 20)} == {
                 outer,
                 inner,
@@ -310,7 +300,7 @@ class TestExpanding:
         async def act(harness: ServiceHarness) -> None:
             branch_id = (await harness.branch())["branch_id"]
             for _ in range(5):
-                content = record_request({"type": "t", "content": "x" * 100_000, **PROJECT})
+                content = {"type": "t", "content": "x" * 100_000, **PROJECT}
                 await harness.service.record(ME, content, "reported")
             thread = ArchivedThread("local", project_at("/work/app").hash, branch_id)
             read = await harness.store.trajectory(thread, limit=64, characters=1_000)
@@ -330,7 +320,7 @@ class TestFailingClosed:
             store = MemoryStore()
             service = FoldService(store, BrokenScrubber())
             with pytest.raises(ScrubFailed) as raised:
-                await service.branch(ME, branch_request({"description": "d", "prompt": "secret", **PROJECT}))
+                await service.branch(ME, {"description": "d", "prompt": "secret", **PROJECT})
             assert "secret" not in f"{raised.value.reason} {raised.value.message} {raised.value.data}"
             assert await store.count() == 0
             assert service.safe_error(BranchNotFound("secret", None)) == ("Internal error", {})
@@ -345,11 +335,9 @@ class TestFailingClosed:
 
         async def act() -> None:
             store = StoreWithGap()
-            await FoldService(store, SCRUBBER).branch(
-                ME, branch_request({"description": "d", "prompt": "p", **PROJECT})
-            )
+            await FoldService(store, SCRUBBER).branch(ME, {"description": "d", "prompt": "p", **PROJECT})
             with pytest.raises(StoreInvalid):
-                await FoldService(store, SCRUBBER).status(ME, look_request(PROJECT))
+                await FoldService(store, SCRUBBER).status(ME, PROJECT)
 
         asyncio.run(act())
 

@@ -76,7 +76,9 @@ def run_rollback(values: Values) -> int:
         assert preview.state.session_id
         answer = store.fold.run(
             store.fold.service.roll_back_session(
-                address.owner, preview.state.session_id, preview.target.id, restore_state=not preview.keeps
+                address.owner,
+                preview.state.session_id,
+                {"branch_id": preview.target.id, "restore_state": not preview.keeps},
             )
         )
     write(answer + "\n" if "json" in values else _done(screen(), preview, answer))

@@ -11,11 +11,11 @@ import json
 from contextfold.fold.project import project_at
 from contextfold.fold.service.callers import Caller, target_of
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.tool_arguments import branch_request, fold_request, record_request, return_request
 
 DEMO_PROJECT = "/demo/contextfold-demo"
 DEMO_SESSION = "demo"
 SOURCE = "reported"
+_PROJECT = {"project_path": DEMO_PROJECT}
 
 _CODE = """def total(prices, discount):
     subtotal = sum(prices)
@@ -36,20 +36,17 @@ class DemoAgent:
         self._service, self._caller = service, Caller(owner, DEMO_SESSION)
 
     async def branch(self, description: str, prompt: str) -> None:
-        arguments = {"description": description, "prompt": prompt, "project_path": DEMO_PROJECT}
-        await self._service.branch(self._caller, branch_request(arguments))
+        await self._service.branch(self._caller, {"description": description, "prompt": prompt, **_PROJECT})
 
     async def record(self, kind: str, text: str, *, times: int = 1, failed: bool = False) -> None:
-        arguments = {"type": kind, "content": text * times, "project_path": DEMO_PROJECT, "failed": failed}
-        await self._service.record(self._caller, record_request(arguments), SOURCE)
+        arguments = {"type": kind, "content": text * times, "failed": failed, **_PROJECT}
+        await self._service.record(self._caller, arguments, SOURCE)
 
     async def return_summary(self, summary: str) -> None:
-        arguments = {"message": summary, "project_path": DEMO_PROJECT}
-        await self._service.fold(self._caller, return_request(arguments))
+        await self._service.fold(self._caller, {"message": summary, **_PROJECT})
 
     async def fold_recent_work(self, summary: str) -> None:
-        arguments = {"message": summary, "project_path": DEMO_PROJECT}
-        await self._service.fold_recent_work(self._caller, fold_request(arguments))
+        await self._service.fold_recent_work(self._caller, {"message": summary, **_PROJECT})
 
 
 async def demo_session(service: FoldService, owner: str) -> str:

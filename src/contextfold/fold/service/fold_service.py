@@ -29,7 +29,7 @@ from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event, SessionStarted, members, timestamp
 from contextfold.fold.paging import TrajectoryPage
 from contextfold.fold.ports.store import Operation, SessionKey, Store
-from contextfold.fold.project import Project, displayed, hashed
+from contextfold.fold.project import displayed, hashed
 from contextfold.fold.service.activity import Activity
 from contextfold.fold.service.callers import Caller, Target, target_of
 from contextfold.fold.service.policy import FoldPolicy
@@ -38,18 +38,17 @@ from contextfold.fold.service.session_reader import SessionReader
 from contextfold.fold.service.sessions import SessionChange, Sessions, VerbOutcome
 from contextfold.fold.session import EMPTY, State
 from contextfold.fold.tool_arguments import (
+    DESCRIPTION_LENGTH_MAX,
+    MESSAGE_LENGTH_MAX,
+    PROMPT_LENGTH_MAX,
     RESULT_PREFIX,
     RESULT_UNKNOWN,
-    BranchRequest,
-    ExpandRequest,
-    FoldRequest,
-    LookRequest,
-    RecallRequest,
-    RecordRequest,
-    ReturnRequest,
-    RollbackRequest,
+    TOKENS_MAX,
+    TYPE_LENGTH_MAX,
+    ArgumentFields,
     check_operation_id,
     cursor_of,
+    recall_request,
 )
 from contextfold.fold.tool_results import Shape
 from contextfold.fold.verbs import (
@@ -67,6 +66,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
     from contextfold.fold.service.session_reader import TextScrubber
+    from contextfold.fold.tool_arguments import Arguments
 
 # A longer text is scrubbed in a thread, so that other calls are answered meanwhile.
 SCRUB_INLINE_LENGTH = 16_384
@@ -114,49 +114,68 @@ class FoldService(SessionReader):
 
     # ---- verbs
 
-    async def branch(self, caller: Caller, request: BranchRequest) -> VerbOutcome:
-        description, prompt = await self.scrub(request.description, request.prompt)
+    async def branch(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
+        fields = ArgumentFields(arguments, "description", "prompt", "project_path")
+        given_description = fields.text("description", length_max=DESCRIPTION_LENGTH_MAX, may_be_blank=False)
+        given_prompt = fields.text("prompt", length_max=PROMPT_LENGTH_MAX, may_be_blank=False)
+        target = target_of(caller, fields.project())
+        description, prompt = await self.scrub(given_description, given_prompt)
         verb = OpenBranch(
             self._new_id("br"),
             description.text,
             prompt.text,
-            self.count(request.prompt),
+            self.count(given_prompt),
             description.redactions + prompt.redactions,
             self.policy.limits,
             self.policy.models,
         )
-        return await self.change(target_of(caller, request.project), verb, caller.operation_id)
+        return await self.change(target, verb, caller.operation_id)
 
-    async def fold(self, caller: Caller, request: ReturnRequest) -> VerbOutcome:
-        (summary,) = await self.scrub(request.message)
-        tokens = self.count(request.message)
-        verb = ReturnFromBranch(request.branch_id, summary.text, tokens, summary.redactions)
-        return await self.change(target_of(caller, request.project), verb, caller.operation_id)
+    async def fold(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
+        fields = ArgumentFields(arguments, "message", "project_path", "branch_id")
+        message = fields.text("message", length_max=MESSAGE_LENGTH_MAX)
+        target = target_of(caller, fields.project())
+        branch_id = fields.branch_id() if fields.has("branch_id") else None
+        (summary,) = await self.scrub(message)
+        verb = ReturnFromBranch(branch_id, summary.text, self.count(message), summary.redactions)
+        return await self.change(target, verb, caller.operation_id)
 
-    async def fold_recent_work(self, caller: Caller, request: FoldRequest) -> VerbOutcome:
-        (summary,) = await self.scrub(request.message)
-        tokens = self.count(request.message)
-        verb = FoldRecentWork(self._new_id("br"), summary.text, tokens, summary.redactions, self.policy.limits)
-        return await self.change(target_of(caller, request.project), verb, caller.operation_id)
+    async def fold_recent_work(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
+        fields = ArgumentFields(arguments, "message", "project_path")
+        message = fields.text("message", length_max=MESSAGE_LENGTH_MAX, may_be_blank=False)
+        target = target_of(caller, fields.project())
+        (summary,) = await self.scrub(message)
+        figures = (summary.text, self.count(message), summary.redactions)
+        verb = FoldRecentWork(self._new_id("br"), *figures, self.policy.limits)
+        return await self.change(target, verb, caller.operation_id)
 
-    async def record(self, caller: Caller, request: RecordRequest, source: str) -> VerbOutcome:
-        kind, content = await self.scrub(request.type, request.content)
-        tokens = self.count(request.content) if request.tokens is None else request.tokens
+    async def record(self, caller: Caller, arguments: Arguments, source: str) -> VerbOutcome:
+        fields = ArgumentFields(arguments, "project_path", "type", "content", "tokens", "failed")
+        if not fields.has("content") and not fields.has("tokens"):
+            raise ArgumentInvalid("content", "or tokens must be given")
+        target = target_of(caller, fields.project())
+        given_type = fields.word("type", length_max=TYPE_LENGTH_MAX)
+        given_content = fields.text("content") if fields.has("content") else ""
+        is_counted = not fields.has("tokens")
+        tokens = self.count(given_content) if is_counted else fields.number("tokens", 0, TOKENS_MAX)
+        failed = fields.flag("failed", default=False)
+        kind, content = await self.scrub(given_type, given_content)
         redactions = kind.redactions + content.redactions
-        done = RecordedOperation(kind.text, tokens, source, request.failed, redactions, content.text)
-        verb = RecordOperations((done,), self.policy.counter if request.tokens is None else None)
-        return await self.change(target_of(caller, request.project), verb, caller.operation_id)
+        done = RecordedOperation(kind.text, tokens, source, failed, redactions, content.text)
+        verb = RecordOperations((done,), self.policy.counter if is_counted else None)
+        return await self.change(target, verb, caller.operation_id)
 
-    async def rollback(self, caller: Caller, request: RollbackRequest) -> VerbOutcome:
-        verb = RollBack(request.branch_id, request.restore_state)
-        return await self.change(target_of(caller, request.project), verb, caller.operation_id)
+    async def rollback(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
+        fields = ArgumentFields(arguments, "project_path", "branch_id", "restore_state")
+        return await self.change(target_of(caller, fields.project()), _rollback(fields), caller.operation_id)
 
     async def roll_back_session(
-        self, owner: str, session_id: str, branch_id: str, *, restore_state: bool, operation_id: str | None = None
+        self, owner: str, session_id: str, arguments: Arguments, operation_id: str | None = None
     ) -> str:
         """The result of a rollback by a person, in a session that was found in a list."""
+        verb = _rollback(ArgumentFields(arguments, "branch_id", "restore_state"))
         found = await self.find(owner, session_id)
-        return (await self.change(found.target, RollBack(branch_id, restore_state), operation_id)).answer
+        return (await self.change(found.target, verb, operation_id)).answer
 
     # ---- reading
 
@@ -168,41 +187,42 @@ class FoldService(SessionReader):
             if session_id in (None, seen.session_id):
                 yield seen.cursor, seen.event.kind, encode({"session_id": seen.session_id, **members(seen.event)})
 
-    async def status(self, caller: Caller, request: LookRequest) -> VerbOutcome:
-        target = target_of(caller, request.project)
+    async def status(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
+        target = target_of(caller, ArgumentFields(arguments, "project_path").project())
         state = await self.look(target.key)
         self._remember(target)
         return self._read(tool_results.status(state, self.policy.context_limit(state)), state)
 
-    async def list_branches(self, caller: Caller, request: LookRequest) -> VerbOutcome:
-        state = await self.look(target_of(caller, request.project).key)
+    async def list_branches(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
+        state = await self.look(target_of(caller, ArgumentFields(arguments, "project_path").project()).key)
         return self._read(tool_results.listed(state), state)
 
-    async def expand(self, caller: Caller, request: ExpandRequest) -> VerbOutcome:
+    async def expand(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
         """A page of a branch's trajectory, or of a left-out result, within the budget."""
-        key = target_of(caller, request.project).key
+        fields = ArgumentFields(arguments, "project_path", "branch_id", "budget", "cursor")
+        position = fields.position()
+        key = target_of(caller, fields.project()).key
+        thread_id, budget_tokens = fields.branch_id(), fields.budget()
         state = await self.look(key)
-        if request.branch_id.startswith(RESULT_PREFIX):
-            return self._read(await self._result_page(key.owner, request), state)
-        position = (request.after_n, request.offset)
-        shape = await self.page(key, request.branch_id, state.session_id, request.budget_tokens, position)
-        return self._read(shape, state)
+        if thread_id.startswith(RESULT_PREFIX):
+            return self._read(await self._result_page(key.owner, thread_id, budget_tokens, *position), state)
+        return self._read(await self.page(key, thread_id, state.session_id, budget_tokens, position), state)
 
-    async def _result_page(self, owner: str, request: ExpandRequest) -> Shape:
+    async def _result_page(self, owner: str, result_id: str, budget_tokens: int, after_n: int, offset: int) -> Shape:
         """A tool result that the proxy left out, as one entry. An id of another owner is not found."""
-        result_id = request.branch_id
         text = await self.store.left_out_text(owner, result_id)
         if text is None:
             raise ArgumentInvalid("branch_id", f"{result_id} {RESULT_UNKNOWN}")
-        page = TrajectoryPage(result_id, request.budget_tokens, self.count)
+        page = TrajectoryPage(result_id, budget_tokens, self.count)
         entry = ArchiveEntry(None, 1, "", "result", text, self.count(text))
-        if request.offset > len(text) or request.after_n >= entry.n:
+        if offset > len(text) or after_n >= entry.n:
             raise ArgumentInvalid("cursor", "is behind the end of this result")
-        stopped_at = page.take(entry, request.offset)
+        stopped_at = page.take(entry, offset)
         return page.result(None if stopped_at is None else cursor_of(0, stopped_at))
 
-    async def recall(self, caller: Caller, request: RecallRequest) -> VerbOutcome:
+    async def recall(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
         """Folded work and left-out results of all sessions that answer a question."""
+        request = recall_request(arguments)
         state = await self.look(target_of(caller, request.project).key) if request.project else EMPTY
         return self._read((await self.recalls.answer(caller.owner, request)).as_members(), state)
 
@@ -248,13 +268,14 @@ class FoldService(SessionReader):
         """The state without a session, as JSON."""
         return self.sessions.summary(EMPTY)
 
-    async def state_after_failure(self, caller: Caller, project: Project, problem: Exception) -> str:
+    async def state_after_failure(self, caller: Caller, arguments: Arguments, problem: Exception) -> str:
         """The session's state, or an empty state if it cannot be read. A store that failed is not read again."""
         try:
-            key = target_of(caller, project).key
+            project_path = {"project_path": arguments.get("project_path")}
+            key = target_of(caller, ArgumentFields(project_path, "project_path").project()).key
             is_store = isinstance(problem, StoreUnavailable | StoreInvalid)
             state = self.sessions.last_known(key) if is_store else await self.sessions.look(key)
-        except ContextError:
+        except (ContextError, OSError):
             return self.no_state
         return self.sessions.summary(state)
 
@@ -383,6 +404,10 @@ class FoldService(SessionReader):
 
             self._scrub_threads[is_long] = ThreadPoolExecutor(*SCRUB_THREADS[is_long])
         return self._scrub_threads[is_long]
+
+
+def _rollback(fields: ArgumentFields) -> RollBack:
+    return RollBack(fields.branch_id(), fields.flag("restore_state", default=True))
 
 
 class _AdviceGiven:

@@ -8,7 +8,7 @@ cheap; a call imports what it needs.
 from __future__ import annotations
 
 from contextfold.common.exception_location import place_of
-from contextfold.errors import ArgumentInvalid, ContextError, FoldError
+from contextfold.errors import ArgumentInvalid, FoldError
 from contextfold.serve.mcp.tools import FoldTool, ToolResult, hints
 from contextfold.serve.request_error import RequestError, internal_error, known_error
 
@@ -173,27 +173,25 @@ def _string(meta: Mapping[str, object], key: str) -> str | None:
 
 
 async def _run(tool: FoldTool, service: FoldService, caller: Caller, arguments: Arguments) -> VerbOutcome:
-    from contextfold.fold import tool_arguments
-
     match tool.name:
         case "context_branch":
-            work = service.branch(caller, tool_arguments.branch_request(arguments))
+            work = service.branch(caller, arguments)
         case "context_return":
-            work = service.fold(caller, tool_arguments.return_request(arguments))
+            work = service.fold(caller, arguments)
         case "context_fold":
-            work = service.fold_recent_work(caller, tool_arguments.fold_request(arguments))
+            work = service.fold_recent_work(caller, arguments)
         case "context_branch_status":
-            work = service.status(caller, tool_arguments.look_request(arguments))
+            work = service.status(caller, arguments)
         case "context_list_branches":
-            work = service.list_branches(caller, tool_arguments.look_request(arguments))
+            work = service.list_branches(caller, arguments)
         case "context_rollback":
-            work = service.rollback(caller, tool_arguments.rollback_request(arguments))
+            work = service.rollback(caller, arguments)
         case "context_record":
-            work = service.record(caller, tool_arguments.record_request(arguments), REPORTED)
+            work = service.record(caller, arguments, REPORTED)
         case "context_expand":
-            work = service.expand(caller, tool_arguments.expand_request(arguments))
+            work = service.expand(caller, arguments)
         case "context_recall":
-            work = service.recall(caller, tool_arguments.recall_request(arguments))
+            work = service.recall(caller, arguments)
         case _:
             raise AssertionError(f"{tool.name} is not in FOLD_TOOLS")
     return await work
@@ -206,7 +204,7 @@ async def call(tool: FoldTool, service: FoldService, caller: Caller, arguments: 
     except FoldError as problem:
         raise await request_error(problem, service, caller, arguments) from problem
     except Exception as problem:
-        state = await _state(service, caller, arguments, problem)
+        state = await service.state_after_failure(caller, arguments, problem)
         raise internal_error(f"{type(problem).__name__} at {place_of(problem)}", state=state, data={}) from problem
     # On the main thread, the result itself has the advice as its suggestion.
     reminder = service.advise(outcome.now) if outcome.now.path else ""
@@ -225,15 +223,5 @@ async def request_error(problem: FoldError, service: FoldService, caller: Caller
     """The error for the caller after an expected failure: without secrets, with the session's state."""
     message, data = service.safe_error(problem)
     reason = f"{problem.code}: {problem.reason}" if problem.reason != problem.message else problem.code
-    state = await _state(service, caller, arguments, problem)
+    state = await service.state_after_failure(caller, arguments, problem)
     return known_error(problem.code, message, data, reason=reason, state=state)
-
-
-async def _state(service: FoldService, caller: Caller, arguments: Arguments, problem: Exception) -> str:
-    from contextfold.fold.tool_arguments import look_request
-
-    try:
-        project = look_request({"project_path": arguments.get("project_path")}).project
-        return await service.state_after_failure(caller, project, problem)
-    except (ContextError, OSError):
-        return service.no_state
