@@ -63,7 +63,7 @@ def state_with(*descriptions: str, main_tokens: int = 0, tokens: Sequence[int] =
 
 def lines(state: State, waiting: int = 0, settings: AdviceSettings = DEFAULT_SETTINGS) -> list[str]:
     advice = advice_for(state, LIMIT, Thresholds(), settings, RELATIVE_PRICES, waiting_tokens=waiting)
-    return [advice_line.line for advice_line in advice]
+    return [advice.line] if advice else []
 
 
 def test_nothing_is_advised_below_the_tokens_worth_folding() -> None:
@@ -110,8 +110,10 @@ def test_the_main_thread_is_advised_to_fold_the_work_since_the_last_prompt() -> 
     assert "new session" not in line
 
 
-def test_each_threshold_of_the_main_thread_adds_one_line_of_advice() -> None:
-    assert [len(lines(state_with(main_tokens=tokens))) for tokens in (8_000, 20_001, 28_001)] == [1, 2, 3]
+def test_each_threshold_of_the_main_thread_has_advice_of_its_own() -> None:
+    levels = [state_with(main_tokens=tokens) for tokens in (8_000, 20_001, 28_001)]
+    advice = [advice_for(state, LIMIT, Thresholds(), DEFAULT_SETTINGS, RELATIVE_PRICES) for state in levels]
+    assert [each.key for each in advice if each] == ["main pays", "main medium", "main high"]
 
 
 def test_a_full_main_thread_without_work_to_fold_gets_no_advice() -> None:

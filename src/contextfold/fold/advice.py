@@ -78,10 +78,6 @@ def pays(
     return requests_until_paid(before_tokens, folded_tokens, prices or RELATIVE_PRICES, is_shared=is_shared) <= within
 
 
-def branch_limit(context_tokens: int, settings: AdviceSettings) -> int:
-    return settings.branch_tokens or max(1, context_tokens // 2)
-
-
 def advice_for(
     state: State,
     context_tokens: int,
@@ -90,50 +86,44 @@ def advice_for(
     prices: TokenPrices | None,
     *,
     waiting_tokens: int = 0,
-) -> list[Advice]:
-    """The current advice, the most urgent first. `waiting_tokens` are reported but not yet recorded."""
+) -> Advice | None:
+    """The most urgent advice now. `waiting_tokens` are reported but not yet recorded."""
     if not settings.is_on:
-        return []
-    if state.active is not None:
-        return _for_branch(state, state.active, context_tokens, settings, prices, waiting_tokens=waiting_tokens)
-    return _for_main_thread(state, context_tokens, thresholds, prices, waiting_tokens)
+        return None
+    if state.active is None:
+        return _for_main_thread(state, context_tokens, thresholds, prices, waiting_tokens)
+    limit = settings.branch_tokens or max(1, context_tokens // 2)
+    return _for_branch(state, state.active, limit, prices, waiting_tokens)
 
 
 def _for_branch(
-    state: State,
-    branch: Branch,
-    context_tokens: int,
-    settings: AdviceSettings,
-    prices: TokenPrices | None,
-    *,
-    waiting_tokens: int,
-) -> list[Advice]:
-    tokens, limit = branch.tokens + waiting_tokens, branch_limit(context_tokens, settings)
-    named = f"contextfold: branch {branch.id} ({_described(branch)})"
-    advice = []
+    state: State, branch: Branch, limit: int, prices: TokenPrices | None, waiting_tokens: int
+) -> Advice | None:
+    tokens = branch.tokens + waiting_tokens
     if tokens >= limit:
+        threshold, situation = "limit", "is at its limit"
         suggestion = "Call context_return now with what you have found."
-        line = f"{named} is at its limit: {tokens} of {limit} tokens. {suggestion}"
-        advice.append(Advice(f"{branch.id} limit", suggestion, line))
-    if pays(total_tokens(state) - branch.tokens, tokens, prices, requests=len(state.requests)):
+    elif pays(total_tokens(state) - branch.tokens, tokens, prices, requests=len(state.requests)):
+        threshold, situation = "pays", "is open"
         suggestion = "When it is done, call context_return with all that is needed later."
-        line = f"{named} is open: {tokens} of {limit} tokens. {suggestion}"
-        advice.append(Advice(f"{branch.id} pays", suggestion, line))
-    return advice
+    else:
+        return None
+    figures = f"{tokens} of {limit} tokens"
+    line = f"contextfold: branch {branch.id} ({_described(branch)}) {situation}: {figures}. {suggestion}"
+    return Advice(f"{branch.id} {threshold}", suggestion, line)
 
 
 def _for_main_thread(
     state: State, context_tokens: int, thresholds: Thresholds, prices: TokenPrices | None, waiting_tokens: int
-) -> list[Advice]:
+) -> Advice | None:
     main, work = state.main.tokens + waiting_tokens, state.main.recent.tokens + waiting_tokens
     if not pays(main - work, work, prices, requests=len(state.requests)):
-        return []
+        return None
     level = warning(main, context_tokens, thresholds)
     suggestion = f"Call context_fold with what is still needed of the last {work} tokens of work, if that work is done."
     used = f"{main} of {context_tokens} tokens ({percent(main, context_tokens)} %)"
     line = f"contextfold: the main thread holds {used}. {suggestion}"
-    passed = {"high": ("high", "medium", "pays"), "medium": ("medium", "pays"), "none": ("pays",)}[level]
-    return [Advice(f"main {threshold}", suggestion, line) for threshold in passed]
+    return Advice(f"main {'pays' if level == 'none' else level}", suggestion, line)
 
 
 def _described(branch: Branch) -> str:

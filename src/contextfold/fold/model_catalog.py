@@ -129,64 +129,41 @@ def _parse_model(name: str, members: object) -> ModelFacts:
     for kind, price in rest.items():
         if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price <= _PRICE_MAX:
             raise ModelsInvalid(f"{name}: {kind} must be a price in dollars from 0 to {_PRICE_MAX}")
-    return ModelFacts(
-        name.lower(), window, _prices(**{str(kind): price for kind, price in rest.items()}), read_on, source
-    )
+    prices = _prices(rest["input"], rest["output"], *(rest.get(kind) for kind in _PRICE_NAMES[2:]))
+    return ModelFacts(name.lower(), window, prices, read_on, source)
 
 
 _PRICE_NAMES = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
 _PRICE_MAX = 100_000
 
 
-def _prices(
-    *,
-    input: float,
-    output: float,
-    cache_read: float | None = None,
-    cache_write_5m: float | None = None,
-    cache_write_1h: float | None = None,
-) -> TokenPrices:
+def _prices(input: float, output: float, *cached: float | None) -> TokenPrices:
     """Prices in dollars for a million tokens. By default, cached tokens have the price of input tokens."""
-    given = (
-        input,
-        output,
-        input if cache_read is None else cache_read,
-        input if cache_write_5m is None else cache_write_5m,
-        input if cache_write_1h is None else cache_write_1h,
-    )
-    return TokenPrices(*(round(price * 1_000) for price in given))
+    others = (input if price is None else price for price in (*cached, None, None, None)[:3])
+    return TokenPrices(*(round(price * 1_000) for price in (input, output, *others)))
 
 
 def _claude(name: str, window: int, input: float, *, read: float = 0.1) -> ModelFacts:
     """Claude models: an output token costs five input tokens, a cache write 1.25 or 2 of them."""
-    prices = _prices(
-        input=input,
-        output=5 * input,
-        cache_read=read * input,
-        cache_write_5m=1.25 * input,
-        cache_write_1h=2 * input,
-    )
+    prices = _prices(input, 5 * input, read * input, 1.25 * input, 2 * input)
     return ModelFacts(name, window, prices, "2026-10-10", "platform.claude.com/docs/en/about-claude/pricing")
 
 
 def _openai(name: str, window: int, input: float, cached: float, output: float) -> ModelFacts:
     """OpenAI models: writing to the cache costs nothing beyond the input price."""
-    prices = _prices(input=input, output=output, cache_read=cached)
+    prices = _prices(input, output, cached)
     return ModelFacts(name, window, prices, "2026-06-30", "developers.openai.com/api/docs/pricing")
 
 
 def _newer_openai(name: str, input: float, output: float, *, read: float = 0.1) -> ModelFacts:
     """OpenAI's models since GPT-5.6, prompts up to 272,000 tokens: a cache write costs 1.25. Read second-hand."""
-    written = 1.25 * input
-    prices = _prices(
-        input=input, output=output, cache_read=read * input, cache_write_5m=written, cache_write_1h=written
-    )
+    prices = _prices(input, output, read * input, 1.25 * input, 1.25 * input)
     return ModelFacts(name, 922_000, prices, "2026-10-13", "developers.openai.com/api/docs/pricing, by others' notes")
 
 
 def _gemini(name: str, input: float, cached: float, output: float) -> ModelFacts:
     """Gemini models, prompts up to 200,000 tokens. Read second-hand."""
-    prices = _prices(input=input, output=output, cache_read=cached)
+    prices = _prices(input, output, cached)
     source = "ai.google.dev/gemini-api/docs/pricing, by others' notes"
     return ModelFacts(name, 1_048_576, prices, "2026-11-16", source)
 

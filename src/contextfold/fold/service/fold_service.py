@@ -107,7 +107,8 @@ class FoldService(SessionReader):
         self._new_id = new_id
         self._note = note
         self._addresses: OrderedDict[str, Target] = OrderedDict()
-        self._advised = _AdviceGiven()
+        # The keys of the advice that was given in the latest sessions.
+        self._advised: OrderedDict[str | None, set[str]] = OrderedDict()
         self.reports = Reports(self, note)
         # Made for the first text that needs them: those for long texts, and those for even longer ones.
         self._scrub_threads: dict[bool, ThreadPoolExecutor] = {}
@@ -289,11 +290,22 @@ class FoldService(SessionReader):
 
     def advise(self, state: State, waiting_tokens: int = 0) -> str:
         """The advice for a session's state, in a line; empty if there is none, or it was given before."""
-        advice = self._advised.next(state, self.policy.advice_for(state, waiting_tokens))
+        advice = self._new_advice(state, waiting_tokens)
         if advice is None:
             return ""
-        self._advised.mark(state, advice)
+        self._mark(state, advice)
         return advice.line
+
+    def _new_advice(self, state: State, waiting_tokens: int = 0) -> Advice | None:
+        advice = self.policy.advice_for(state, waiting_tokens) if state.session_id else None
+        return None if advice is None or advice.key in self._advised.get(state.session_id, ()) else advice
+
+    def _mark(self, state: State, advice: Advice) -> None:
+        """Remember that advice was given in a session."""
+        self._advised.setdefault(state.session_id, set()).add(advice.key)
+        self._advised.move_to_end(state.session_id)
+        if len(self._advised) > SESSIONS_ADVISED_MAX:
+            self._advised.popitem(last=False)
 
     def safe_error(self, problem: FoldError) -> tuple[str, Shape]:
         """An error's message and data, scrubbed, because they repeat the caller's input."""
@@ -326,7 +338,7 @@ class FoldService(SessionReader):
         await self.reports.settled(target.key)
         outcome = await self.commit(target, verb, operation)
         if outcome.events and "suggestion" in outcome.answer and (given := self._suggestion(outcome.now)):
-            self._advised.mark(outcome.now, given)
+            self._mark(outcome.now, given)
         return outcome
 
     async def commit(self, target: Target, verb: Verb, operation: Operation | None) -> VerbOutcome:
@@ -348,7 +360,7 @@ class FoldService(SessionReader):
 
     def _suggestion(self, state: State) -> Advice | None:
         """New advice for the main thread; None while a branch is open, whose advice is a reminder."""
-        return None if state.path else self._advised.next(state, self.policy.advice_for(state))
+        return None if state.path else self._new_advice(state)
 
     async def shown_path(self, target: Target) -> str:
         """The scrubbed path of a session's project."""
@@ -408,23 +420,3 @@ class FoldService(SessionReader):
 
 def _rollback(fields: ArgumentFields) -> RollBack:
     return RollBack(fields.branch_id(), fields.flag("restore_state", default=True))
-
-
-class _AdviceGiven:
-    """The advice that was given in the latest sessions, so that each is given once."""
-
-    def __init__(self) -> None:
-        self._keys: OrderedDict[str, set[str]] = OrderedDict()
-
-    def next(self, state: State, advice: Sequence[Advice]) -> Advice | None:
-        """The most urgent new advice. After a threshold is exceeded, advice for lower thresholds is not given."""
-        if state.session_id is None or not advice:
-            return None
-        return advice[0] if advice[0].key not in self._keys.get(state.session_id, ()) else None
-
-    def mark(self, state: State, advice: Advice) -> None:
-        session_id = state.session_id or ""
-        self._keys.setdefault(session_id, set()).add(advice.key)
-        self._keys.move_to_end(session_id)
-        if len(self._keys) > SESSIONS_ADVISED_MAX:
-            self._keys.popitem(last=False)

@@ -38,7 +38,7 @@ class FoldPolicy:
     def health(self, state: State, branch: Branch | None = None, suggestion: str | None = None) -> Health:
         return replace(health(state, self.context_limit(state), self.thresholds, branch), suggestion=suggestion)
 
-    def advice_for(self, state: State, waiting_tokens: int = 0) -> list[Advice]:
+    def advice_for(self, state: State, waiting_tokens: int = 0) -> Advice | None:
         from contextfold.fold.advice import advice_for
 
         prices = self.models.prices(state.model) or self.relative_prices

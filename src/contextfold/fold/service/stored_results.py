@@ -21,12 +21,12 @@ from typing import NamedTuple
 from contextfold.common.canonical import encode
 from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.errors import ContextError
+from contextfold.fold.events import timestamp
 from contextfold.fold.messages import CallOutcome, LeftOutResult, merged_outcomes
 from contextfold.fold.ports.store import AMBIGUOUS_OUTCOME, ArchivedResult, LeftOutDecision, ProxiedConversation, Store
 
 FRESH_S = 30.0
 CACHED_MAX = 2_000
-_TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class StoredResult(NamedTuple):
@@ -58,26 +58,23 @@ class ConversationRecord:
     last_request_at: float | None = None
     # The longest pause after which its prompt was still cached, if that was longer than expected.
     cache_life_s: float = 0.0
+    # The time at which a request was last recorded in the store; None if that failed, so that the store is read again.
+    noted_at: float | None = field(default=None, compare=False)
 
-    def with_request(
-        self, at: float, outcomes: Mapping[str, CallOutcome], cache_life_s: float = 0.0
-    ) -> ConversationRecord:
+    def merged(self, known: ConversationRecord) -> ConversationRecord:
+        """Both records of a conversation. The results of this one take precedence."""
+        results = {(each.call_id, each.text_hash): each for each in (*known.results, *self.results)}
+        times = [at for at in (self.last_request_at, known.last_request_at) if at is not None]
         return ConversationRecord(
-            self.results,
-            merged_outcomes(self.outcomes, outcomes),
-            at if self.last_request_at is None else max(at, self.last_request_at),
-            max(self.cache_life_s, cache_life_s),
+            tuple(results.values()),
+            merged_outcomes(self.outcomes, known.outcomes),
+            max(times, default=None),
+            max(self.cache_life_s, known.cache_life_s),
+            known.noted_at,
         )
 
 
 NEW_CONVERSATION = ConversationRecord()
-
-
-@dataclass(frozen=True, slots=True)
-class _CachedConversation:
-    record: ConversationRecord
-    # The time at which a request was last recorded in the store; None if that failed, so that the store is read again.
-    noted_at: float | None = None
 
 
 class LeftOutResultsInStore:
@@ -85,32 +82,25 @@ class LeftOutResultsInStore:
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.time, fresh_s: float = FRESH_S) -> None:
         self._store, self._clock, self._fresh_s = store, clock, fresh_s
-        self._cached: dict[tuple[str, str], _CachedConversation] = {}
+        self._cached: dict[tuple[str, str], ConversationRecord] = {}
 
     async def remembered(self, owner: str, conversation: str) -> ConversationRecord:
         """The record of a conversation; if the store is unavailable, the one that this daemon has cached."""
         cached = self._cached.get((owner, conversation))
         if cached and cached.noted_at is not None and 0 <= self._clock() - cached.noted_at < self._fresh_s:
-            return cached.record
+            return cached
         try:
             decisions = await self._store.left_out(owner, conversation)
             noted = await self._store.conversation(owner, conversation)
         except ContextError:
             if cached is None:
                 raise
-            return cached.record
+            return cached
         # The cache is read again, because another request of the conversation may have been recorded meanwhile.
-        cached = self._cached.get((owner, conversation))
-        known = cached.record if cached else NEW_CONVERSATION
-        times = [at for at in (known.last_request_at, _seconds(noted)) if at is not None]
-        record = ConversationRecord(
-            _merged_results(map(_result_of, decisions), known.results),
-            merged_outcomes(_outcomes_of(noted), known.outcomes),
-            max(times, default=None),
-            max(known.cache_life_s, noted.cache_life_s if noted else 0),
-        )
+        known = self._cached.get((owner, conversation), NEW_CONVERSATION)
+        record = _stored_record(decisions, noted).merged(known)
         if record != NEW_CONVERSATION:
-            self._put(owner, conversation, _CachedConversation(record, cached.noted_at if cached else None))
+            self._put(owner, conversation, record)
         return record
 
     async def keep(
@@ -125,8 +115,8 @@ class LeftOutResultsInStore:
         items = [ArchivedResult(_decision_of(each.result, at, origin), each.text) for each in results]
         await self._store.keep_left_out(owner, conversation, items)
         stored = tuple(map(_result_of, await self._store.left_out(owner, conversation)))
-        cached = self._cached.get((owner, conversation), _CachedConversation(NEW_CONVERSATION))
-        self._put(owner, conversation, replace(cached, record=replace(cached.record, results=stored)))
+        known = self._cached.get((owner, conversation), NEW_CONVERSATION)
+        self._put(owner, conversation, replace(known, results=stored))
         return stored
 
     async def note_request(
@@ -142,11 +132,11 @@ class LeftOutResultsInStore:
 
         `cache_life_s`: after such a pause the prompt was still cached; the longest is stored.
         """
-        cached = self._cached.get((owner, conversation), _CachedConversation(NEW_CONVERSATION))
-        known = cached.record
-        self._put(owner, conversation, replace(cached, record=known.with_request(at, outcomes, cache_life_s)))
+        known = self._cached.get((owner, conversation), NEW_CONVERSATION)
+        request = ConversationRecord((), outcomes, at, cache_life_s, known.noted_at)
+        self._put(owner, conversation, known.merged(request))
         new = {call_id: each for call_id, each in outcomes.items() if known.outcomes.get(call_id) != each}
-        if not new and not cache_life_s and cached.noted_at is not None and _second(at) == _second(cached.noted_at):
+        if not new and not cache_life_s and known.noted_at is not None and _second(at) == _second(known.noted_at):
             # The store has this second already.
             return
         texts = {call_id: _encoded(each) for call_id, each in new.items()}
@@ -160,18 +150,20 @@ class LeftOutResultsInStore:
             if latest is not None:
                 self._put(owner, conversation, replace(latest, noted_at=noted_at))
 
-    def _put(self, owner: str, conversation: str, cached: _CachedConversation) -> None:
+    def _put(self, owner: str, conversation: str, record: ConversationRecord) -> None:
         self._cached.pop((owner, conversation), None)
-        self._cached[owner, conversation] = cached
+        self._cached[owner, conversation] = record
         while len(self._cached) > CACHED_MAX:
             del self._cached[next(iter(self._cached))]
 
 
-def _merged_results(stored: Iterable[LeftOutResult], known: Iterable[LeftOutResult]) -> tuple[LeftOutResult, ...]:
-    """Merge results; those of the store take precedence."""
-    results = {(each.call_id, each.text_hash): each for each in known}
-    results |= {(each.call_id, each.text_hash): each for each in stored}
-    return tuple(results.values())
+def _stored_record(decisions: Iterable[LeftOutDecision], noted: ProxiedConversation | None) -> ConversationRecord:
+    results = tuple(map(_result_of, decisions))
+    if noted is None:
+        return ConversationRecord(results)
+    outcomes = {call_id: _decoded(text) for call_id, text in noted.outcomes.items()}
+    last_request_at = datetime.fromisoformat(noted.last_request_at).timestamp() if noted.last_request_at else None
+    return ConversationRecord(results, outcomes, last_request_at, noted.cache_life_s)
 
 
 def _result_of(decision: LeftOutDecision) -> LeftOutResult:
@@ -195,10 +187,6 @@ def _decision_of(result: LeftOutResult, at: str, origin: ResultOrigin) -> LeftOu
     )
 
 
-def _outcomes_of(noted: ProxiedConversation | None) -> dict[str, CallOutcome]:
-    return {call_id: _decoded(text) for call_id, text in noted.outcomes.items()} if noted else {}
-
-
 def _encoded(outcome: CallOutcome) -> str:
     """Encode an outcome; an ambiguous one as an empty text, so that the store merges it in the same way."""
     if not outcome.verb:
@@ -215,14 +203,8 @@ def _decoded(text: str) -> CallOutcome:
 
 def _timestamp(at: float) -> str:
     """A time, rounded up, so that a warm prompt cache never seems to be expired."""
-    return datetime.fromtimestamp(_second(at), UTC).strftime(_TIME_FORMAT)
+    return timestamp(datetime.fromtimestamp(_second(at), UTC))
 
 
 def _second(at: float) -> int:
     return math.ceil(at)
-
-
-def _seconds(noted: ProxiedConversation | None) -> float | None:
-    if noted is None or not noted.last_request_at:
-        return None
-    return datetime.strptime(noted.last_request_at, _TIME_FORMAT).replace(tzinfo=UTC).timestamp()
