@@ -27,6 +27,7 @@ from contextfold.fold.events import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import Any
 
     from contextfold.fold.session import State
 
@@ -54,16 +55,6 @@ class ArchiveEntry:
     undone: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MovedWork:
-    """The position of the operations of a branch that was folded afterwards: in a thread, between two events."""
-
-    session_id: str
-    branch_id: str | None
-    after_n: int
-    before_n: int
-
-
 def entries_of(before: State, events: Iterable[Event], texts: Mapping[int, str]) -> list[ArchiveEntry]:
     """The archive entries of events after state `before`. `texts` has the texts of operations by their `n`."""
     entries: list[ArchiveEntry] = []
@@ -71,21 +62,10 @@ def entries_of(before: State, events: Iterable[Event], texts: Mapping[int, str])
     for event in events:
         match event:
             case BranchCreated():
-                entries.append(ArchiveEntry(event.branch_id, event.n, event.at, "prompt", event.prompt, event.tokens))
+                entries.append(_entry(event, event.branch_id, "prompt", event.prompt, event.tokens))
             case OperationCompleted():
-                entries.append(
-                    ArchiveEntry(
-                        event.branch_id,
-                        event.n,
-                        event.at,
-                        "operation",
-                        texts.get(event.n, ""),
-                        event.tokens,
-                        event.type,
-                        event.source,
-                        event.failed,
-                    )
-                )
+                text, more = texts.get(event.n, ""), (event.type, event.source, event.failed)
+                entries.append(_entry(event, event.branch_id, "operation", text, event.tokens, *more))
             case BranchFolded():
                 entries.extend(_of_fold(before, event))
             case WorkFolded():
@@ -97,38 +77,25 @@ def entries_of(before: State, events: Iterable[Event], texts: Mapping[int, str])
     return entries
 
 
+def _entry(event: Event, thread_id: str | None, kind: str, *more: Any, **named: Any) -> ArchiveEntry:  # noqa: ANN401
+    return ArchiveEntry(thread_id, event.n, event.at, kind, *more, **named)
+
+
 def _of_fold(before: State, event: BranchFolded) -> list[ArchiveEntry]:
-    parent_id = before.branches[event.branch_id].parent_id
-    summary = (event.summary, event.summary_tokens)
+    parent_id, summary = before.branches[event.branch_id].parent_id, (event.summary, event.summary_tokens)
     return [
-        ArchiveEntry(event.branch_id, event.n, event.at, "summary", *summary),
-        ArchiveEntry(parent_id, event.n, event.at, "child", *summary, child_id=event.branch_id),
+        _entry(event, event.branch_id, "summary", *summary),
+        _entry(event, parent_id, "child", *summary, child_id=event.branch_id),
     ]
 
 
 def _of_work_folded(before: State, event: WorkFolded) -> list[ArchiveEntry]:
-    summary = (event.summary, event.summary_tokens)
+    summary, moved = (event.summary, event.summary_tokens), (FOLDED_AFTERWARDS, before.session_id or "")
+    above = {"child_id": event.parent_id, "undone_from": event.since}
+    below = {"child_id": event.branch_id, "undone_from": -event.since - 1}
     return [
-        ArchiveEntry(
-            event.branch_id,
-            event.n,
-            event.at,
-            "summary",
-            *summary,
-            type=FOLDED_AFTERWARDS,
-            source=before.session_id or "",
-            child_id=event.parent_id,
-            undone_from=event.since,
-        ),
-        ArchiveEntry(
-            event.parent_id,
-            event.n,
-            event.at,
-            "rollback",
-            *summary,
-            child_id=event.branch_id,
-            undone_from=-event.since - 1,
-        ),
+        _entry(event, event.branch_id, "summary", *summary, *moved, **above),
+        _entry(event, event.parent_id, "rollback", *summary, **below),
     ]
 
 
@@ -139,9 +106,7 @@ def _of_rollback(before: State, event: SessionRolledBack, discarded: Sequence[st
         threads.append(event.branch_id)
     if event.restore_state:
         threads += [None, *(branch.id for branch in checkpoint.path)]
-    return [
-        ArchiveEntry(thread, event.n, event.at, "rollback", "", undone_from=checkpoint.revision) for thread in threads
-    ]
+    return [_entry(event, thread, "rollback", "", undone_from=checkpoint.revision) for thread in threads]
 
 
 def up_to(entries: Iterable[ArchiveEntry], characters: int | None) -> Iterator[ArchiveEntry]:
@@ -166,11 +131,12 @@ def readable(entries: Sequence[ArchiveEntry], ranges: Sequence[tuple[int, int]])
     ]
 
 
-def moved_work(entry: ArchiveEntry) -> MovedWork | None:
-    """The position of the operations if this is the summary of a branch that was folded afterwards; else None."""
-    if entry.kind != "summary" or entry.type != FOLDED_AFTERWARDS:
-        return None
-    return MovedWork(entry.source, entry.child_id, entry.undone_from or 0, entry.n)
+def has_moved_work(entry: ArchiveEntry) -> bool:
+    """Whether this is the summary of a branch that was folded afterwards.
+
+    Its operations are in the thread `child_id` of the session `source`, between `undone_from` and the entry.
+    """
+    return entry.kind == "summary" and entry.type == FOLDED_AFTERWARDS
 
 
 def _read(entry: ArchiveEntry, *, is_undone: bool) -> ArchiveEntry:
@@ -178,7 +144,7 @@ def _read(entry: ArchiveEntry, *, is_undone: bool) -> ArchiveEntry:
         return entry
     if entry.kind == "rollback":
         return replace(entry, kind="child", undone_from=None, undone=is_undone)
-    if moved_work(entry):
+    if has_moved_work(entry):
         return replace(entry, type="", source="", child_id=None, undone_from=None, undone=is_undone)
     return replace(entry, undone=True) if is_undone else entry
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 from contextfold.common.canonical import encode
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.tool_results import Shape, entry_result, expanded
@@ -49,20 +51,15 @@ class TrajectoryPage:
 
     def _fitting(self, entry: ArchiveEntry, rest: str, offset: int) -> int | None:
         """The number of characters of the rest that fit; None if none do."""
-        too_long = min(len(rest), max(0, self._left) * CHARACTERS_PER_TOKEN_MAX) + 1
-        fits = 0 if self._has_room(_entry(entry, rest[:1], offset)) else None
-        if fits is None or self._has_room(_entry(entry, rest[: too_long - 1], offset)):
-            return fits if fits is None else too_long - 1
-        while too_long - fits > 1:
-            middle = (fits + too_long) // 2
-            if self._has_room(_entry(entry, rest[:middle], offset)):
-                fits = middle
-            else:
-                too_long = middle
-        return fits
 
-    def _has_room(self, entry: Shape) -> bool:
-        return self._cost(entry) <= self._left
+        def cost_of(length: int) -> int:
+            return self._cost(_entry(entry, rest[:length], offset))
+
+        most = min(len(rest), max(0, self._left) * CHARACTERS_PER_TOKEN_MAX)
+        if cost_of(1) > self._left:
+            return None
+        # A complete entry may take less than one without its last character, which is marked as a part.
+        return most if cost_of(most) <= self._left else bisect_right(range(1, most + 1), self._left, key=cost_of)
 
     def _cost(self, entry: Shape) -> int:
         return self._count(encode(entry) + ",")

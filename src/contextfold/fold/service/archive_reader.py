@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextfold.fold.archive import ArchiveEntry, moved_work, readable
+from contextfold.fold.archive import ArchiveEntry, has_moved_work, readable
 from contextfold.fold.ports.stored_records import ArchivedThread
 
 TYPE_CHECKING = False
@@ -24,9 +24,10 @@ async def thread_entries(
     while found := await _page(store, thread, after_n, characters):
         if not found.entries:
             return
-        if work := moved_work(found.entries[0]):
-            above = ArchivedThread(thread.owner, thread.project_hash, work.branch_id, work.session_id)
-            async for entries in _between(store, above, max(after_n, work.after_n), work.before_n, characters):
+        first = found.entries[0]
+        if has_moved_work(first):
+            above = ArchivedThread(thread.owner, thread.project_hash, first.child_id, first.source)
+            async for entries in _between(store, above, max(after_n, first.undone_from or 0), first.n, characters):
                 yield entries
         yield readable(found.entries, found.rollbacks)
         after_n = found.entries[-1].n
