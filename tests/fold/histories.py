@@ -11,7 +11,6 @@ from contextfold.fold.events import Event
 from contextfold.fold.ledger.provider_counts import requested
 from contextfold.fold.ledger.sent_request import FoldSeen, RequestReport, Share
 from contextfold.fold.session import EMPTY, SessionLimits, State, apply, replay
-from contextfold.fold.verbs import RecordedOperation
 from tests.fold import verb_functions
 from tests.support.receipts import receipt_of
 
@@ -80,19 +79,23 @@ def decide(state: State, step: Step, number: int) -> list[Event]:  # noqa: PLR09
                 redactions=step.flag,
             )
         case "record":
-            operation = RecordedOperation(
+            operation = verb_functions.operation(
                 "t", step.tokens, "hook", failed=step.flag, redactions=step.pick, call_id=f"c{number}"
             )
             return verb_functions.record(state, at, operation)
         case "speak":
-            prompt = RecordedOperation("prompt", step.tokens, "hook", failed=False, redactions=step.pick, by_user=True)
+            prompt = verb_functions.operation(
+                "prompt", step.tokens, "hook", failed=False, redactions=step.pick, by_user=True
+            )
             return verb_functions.record(state, at, prompt)
         case "fold_recent":
             return verb_functions.fold_recent(
                 state, at, branch_id=f"br_{number}", summary_tokens=step.tokens, redactions=step.pick, limits=LIMITS
             )
         case "compact":
-            compaction = RecordedOperation("c", step.tokens, "hook", failed=False, redactions=step.pick, compacts=True)
+            compaction = verb_functions.operation(
+                "c", step.tokens, "hook", failed=False, redactions=step.pick, compacts=True
+            )
             return verb_functions.record(state, at, compaction)
         case "sent":
             return _sent(state, step, number, branch_id)

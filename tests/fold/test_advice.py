@@ -29,7 +29,6 @@ from contextfold.fold.service.callers import Caller, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.session import EMPTY, SessionLimits, State, replay
-from contextfold.fold.verbs import RecordedOperation
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, call
 from contextfold.serve.mcp.tools import ToolResult
@@ -44,7 +43,7 @@ DEFAULT_SETTINGS = AdviceSettings()
 def state_with(*descriptions: str, main_tokens: int = 0, tokens: Sequence[int] = ()) -> State:
     """A session with nested open branches, each with some tokens."""
     state = replay([verb_functions.begin(AT)], EMPTY)
-    done = RecordedOperation("t", main_tokens, "hook", failed=False, redactions=0)
+    done = verb_functions.operation("t", main_tokens, "hook", failed=False, redactions=0)
     state = replay(verb_functions.record(state, AT, done), state)
     for number, description in enumerate(descriptions):
         events = verb_functions.branch(
@@ -118,7 +117,7 @@ def test_each_threshold_of_the_main_thread_has_advice_of_its_own() -> None:
 
 def test_a_full_main_thread_without_work_to_fold_gets_no_advice() -> None:
     state = state_with(main_tokens=30_000)
-    prompt = RecordedOperation("prompt", 100, "hook", failed=False, redactions=0, by_user=True)
+    prompt = verb_functions.operation("prompt", 100, "hook", failed=False, redactions=0, by_user=True)
     assert lines(replay(verb_functions.record(state, AT, prompt), state)) == []
 
 

@@ -24,7 +24,6 @@ from contextfold.fold.events import (
     to_json,
 )
 from contextfold.fold.session import EMPTY, LogBroken, SessionLimits, State, apply, replay
-from contextfold.fold.verbs import RecordedOperation, RecordOperations
 from tests.fold import verb_functions
 from tests.fold.histories import HISTORIES, Step, decide, log_of, new_log, states_after, timestamp
 from tests.support.clauses import covers
@@ -47,7 +46,7 @@ def after_verbs(state: State, *verbs: tuple[str, dict[str, object]]) -> State:
                 events = verb_functions.branch(state, SessionLimits(), AT, **(branch_defaults | arguments))  # type: ignore[arg-type]
             case "record":
                 operation_defaults = {"type": "t", "tokens": 0, "source": "hook", "failed": False, "redactions": 0}
-                events = verb_functions.record(state, AT, RecordedOperation(**(operation_defaults | arguments)))  # type: ignore[arg-type]
+                events = verb_functions.record(state, AT, verb_functions.operation(**(operation_defaults | arguments)))  # type: ignore[arg-type]
             case "fold":
                 fold_defaults = {"branch_id": None, "summary": "s", "summary_tokens": 0, "redactions": 0}
                 events = verb_functions.fold(state, AT, **(fold_defaults | arguments))  # type: ignore[arg-type]
@@ -348,7 +347,7 @@ class TestLimits:
                 without_branch, hard, AT, branch_id="b", description="d", prompt="p", tokens=100, redactions=0
             )
         assert "context_fold" in str(raised.value.data["suggestion"])
-        assert verb_functions.record(full, AT, RecordedOperation("t", 1, "hook", failed=False, redactions=0))
+        assert verb_functions.record(full, AT, verb_functions.operation("t", 1, "hook", failed=False, redactions=0))
         assert verb_functions.branch(
             full, SessionLimits(), AT, branch_id="b", description="d", prompt="p", tokens=1, redactions=0
         )
@@ -563,7 +562,7 @@ class TestLog:
 
 OPERATIONS = st.lists(
     st.builds(
-        RecordedOperation,
+        verb_functions.operation,
         st.just("Bash"),
         st.integers(0, 50),
         st.just("hook"),
@@ -582,15 +581,15 @@ OPERATIONS = st.lists(
 @settings(max_examples=times(30, 5_000))
 @given(HISTORIES, OPERATIONS, OPERATIONS)
 def test_recording_operations_together_equals_recording_them_one_by_one(
-    steps: list[Step], first: list[RecordedOperation], second: list[RecordedOperation]
+    steps: list[Step], first: list[OperationCompleted], second: list[OperationCompleted]
 ) -> None:
     log = log_of(steps)
     state = replay(log)
     for operations in (first, second):
-        together = RecordOperations(tuple(operations)).decide(state, timestamp(900))
+        together = verb_functions.record(state, timestamp(900), *operations)
         one_by_one: list[Event] = []
         for operation in operations:
-            (event,) = RecordOperations((operation,)).decide(state, timestamp(900))
+            (event,) = verb_functions.record(state, timestamp(900), operation)
             state = apply(state, event)
             one_by_one.append(event)
         assert together == one_by_one

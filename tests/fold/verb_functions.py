@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from contextfold.fold.events import Event, SessionStarted
+from typing import Any
+
+from contextfold.fold.events import Event, OperationCompleted, SessionStarted
 from contextfold.fold.session import SessionLimits, State
 from contextfold.fold.verbs import (
     FoldRecentWork,
     OpenBranch,
-    RecordedOperation,
     RecordOperations,
     ReturnFromBranch,
     RollBack,
@@ -32,8 +33,13 @@ def branch(
     return OpenBranch(branch_id, description, prompt, tokens, redactions, limits).decide(state, at)
 
 
-def record(state: State, at: str, *operations: RecordedOperation) -> list[Event]:
-    return RecordOperations(operations).decide(state, at)
+def operation(type: str, tokens: int, source: str, *, failed: bool, redactions: int, **more: Any) -> OperationCompleted:
+    """An operation that is not recorded yet."""
+    return OperationCompleted(0, "", None, type, tokens, source, failed, redactions, **more)
+
+
+def record(state: State, at: str, *operations: OperationCompleted) -> list[Event]:
+    return RecordOperations(operations, [""] * len(operations)).decide(state, at)
 
 
 def fold(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from contextfold.common.dataclass import dataclass
+from contextfold.common.dataclass import dataclass, replace
 from contextfold.common.record import Protocol
 from contextfold.errors import BranchNotFound, BranchStateInvalid, ContextLimitExceeded, LimitReached
 from contextfold.fold import tool_results
@@ -168,44 +168,27 @@ class RecordOperations(Verb):
     """Record operations of the active thread. They are never refused because of a limit."""
 
     begins_session: ClassVar[bool] = True
-    operations: Sequence[RecordedOperation]
+    # Operations without number, time and thread, which the log determines; and the text of each.
+    operations: Sequence[OperationCompleted]
+    contents: Sequence[str]
     # The name of the counter, if it counted the tokens.
     counter: str | None = None
 
     @property
     def identity(self) -> Sequence[str]:
-        return (
-            "record",
-            *(
-                part
-                for done in self.operations
-                for part in (done.type, done.text, str(done.tokens), str(done.failed), done.source)
-            ),
-        )
+        operations = zip(self.operations, self.contents, strict=True)
+        parts = ((done.type, text, str(done.tokens), str(done.failed), done.source) for done, text in operations)
+        return ("record", *(part for operation in parts for part in operation))
 
     def decide(self, state: State, at: str) -> list[Event]:
         branch_id = state.path[-1] if state.path else None
         model, host = state.model, state.host
         events: list[Event] = []
         for n, done in enumerate(self.operations, state.revision + 1):
-            events.append(
-                OperationCompleted(
-                    n,
-                    at,
-                    # The summary of a compaction belongs to all threads, so it stays when a branch is folded.
-                    None if done.compacts else branch_id,
-                    done.type,
-                    done.tokens,
-                    done.source,
-                    done.failed,
-                    done.redactions,
-                    done.call_id,
-                    done.compacts,
-                    done.by_user,
-                    done.model if done.model != model else "",
-                    done.host if done.host != host else "",
-                )
-            )
+            # The summary of a compaction belongs to all threads, so it stays when a branch is folded.
+            thread_id = None if done.compacts else branch_id
+            new_model, new_host = done.model if done.model != model else "", done.host if done.host != host else ""
+            events.append(replace(done, n=n, at=at, branch_id=thread_id, model=new_model, host=new_host))
             model, host = done.model or model, done.host or host
         return events
 
@@ -216,24 +199,7 @@ class RecordOperations(Verb):
 
     def texts(self, events: Sequence[Event]) -> Mapping[int, str]:
         recorded = (event for event in events if isinstance(event, OperationCompleted))
-        return {event.n: done.text for event, done in zip(recorded, self.operations, strict=True)}
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedOperation:
-    """An operation that is not yet in the log."""
-
-    type: str
-    tokens: int
-    source: str
-    failed: bool
-    redactions: int
-    text: str = ""
-    call_id: str = ""
-    compacts: bool = False
-    by_user: bool = False
-    model: str = ""
-    host: str = ""
+        return {event.n: text for event, text in zip(recorded, self.contents, strict=True)}
 
 
 @dataclass(frozen=True, slots=True)

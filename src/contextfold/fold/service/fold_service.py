@@ -26,7 +26,7 @@ from contextfold.fold import tool_results
 from contextfold.fold.accounting import Health
 from contextfold.fold.advice import Advice
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.events import Event, SessionStarted, members, timestamp
+from contextfold.fold.events import Event, OperationCompleted, SessionStarted, members, timestamp
 from contextfold.fold.paging import TrajectoryPage
 from contextfold.fold.ports.store import Operation, SessionKey, Store
 from contextfold.fold.project import displayed, hashed
@@ -54,7 +54,6 @@ from contextfold.fold.tool_results import Shape
 from contextfold.fold.verbs import (
     FoldRecentWork,
     OpenBranch,
-    RecordedOperation,
     RecordOperations,
     ReturnFromBranch,
     RollBack,
@@ -162,8 +161,8 @@ class FoldService(SessionReader):
         failed = fields.flag("failed", default=False)
         kind, content = await self.scrub(given_type, given_content)
         redactions = kind.redactions + content.redactions
-        done = RecordedOperation(kind.text, tokens, source, failed, redactions, content.text)
-        verb = RecordOperations((done,), self.policy.counter if is_counted else None)
+        done = OperationCompleted(0, "", None, kind.text, tokens, source, failed, redactions)
+        verb = RecordOperations((done,), (content.text,), self.policy.counter if is_counted else None)
         return await self.change(target, verb, caller.operation_id)
 
     async def rollback(self, caller: Caller, arguments: Arguments) -> VerbOutcome:

@@ -15,7 +15,7 @@ from contextfold.common.dataclass import dataclass, field
 from contextfold.common.record import Protocol
 from contextfold.fold import session
 from contextfold.fold.accounting import Health
-from contextfold.fold.events import Event
+from contextfold.fold.events import Event, OperationCompleted
 from contextfold.fold.ledger.provider_counts import MessageText, RecordedRequest, call_id_of, requested
 from contextfold.fold.ledger.sent_request import RequestReport
 from contextfold.fold.ports.store import Operation, SessionKey
@@ -24,7 +24,7 @@ from contextfold.fold.service.callers import Target
 from contextfold.fold.service.inbox import Batch, Inbox
 from contextfold.fold.session import State
 from contextfold.fold.tool_results import Shape
-from contextfold.fold.verbs import RecordedOperation, RecordOperations
+from contextfold.fold.verbs import RecordOperations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,16 +65,19 @@ class HookReport:
         """All texts that may contain secrets."""
         return (self.type, self.content, self.model) if self.model else (self.type, self.content)
 
-    def operation(self, scrubbed: Sequence[ScrubbedText]) -> RecordedOperation:
+    def operation(self, scrubbed: Sequence[ScrubbedText]) -> OperationCompleted:
+        """The operation without number, time and thread."""
         kind, content = scrubbed[:2]
-        return RecordedOperation(
+        return OperationCompleted(
+            0,
+            "",
+            None,
             kind.text,
             self.tokens if self.left_tokens is None else self.left_tokens,
             HOOK,
-            failed=self.failed,
-            redactions=kind.redactions + content.redactions,
-            text=content.text,
-            call_id=call_id_of(self.call_id),
+            self.failed,
+            kind.redactions + content.redactions,
+            call_id_of(self.call_id),
             compacts=self.left_tokens is not None,
             by_user=self.by_user,
             model=scrubbed[2].text if self.model else "",
@@ -104,29 +107,31 @@ class RecordReports:
         self.new.clear()
         events: list[Event] = []
         calls = set(state.calls)
-        run: list[RecordedOperation] = []
+        run: list[tuple[OperationCompleted, str]] = []
         draft = session.drafted(state)
+
+        def take(recorded: RecordedRequest) -> None:
+            events.extend(recorded.events)
+            self._texts.update(recorded.texts)
+
         for index, (one, scrubbed) in enumerate(zip(self._received, self._scrubbed, strict=True)):
             if isinstance(one, HookReport):
                 done = one.operation(scrubbed)
                 if not done.call_id or done.call_id not in calls:
                     calls.add(done.call_id)
-                    run.append(done)
+                    run.append((done, scrubbed[1].text))
                     self.new.add(index)
                 continue
-            recorded = _recorded(run, draft, at)
+            recorded, run = _recorded(run, draft, at), []
             session.advance(draft, recorded.events)
+            take(recorded)
             request = requested(draft, at, one, scrubbed)
             session.advance(draft, request.events)
+            take(request)
             if request.events:
                 self.new.add(index)
-            for part in (recorded, request):
-                events += part.events
-                self._texts.update(part.texts)
-            run = []
-        last = _recorded(run, draft, at)
-        self._texts.update(last.texts)
-        return [*events, *last.events]
+        take(_recorded(run, draft, at))
+        return events
 
     def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Health]) -> Shape:
         return {}
@@ -208,7 +213,7 @@ class Reports(Inbox[Received]):
         self._note(Activity(reports_wait=is_unavailable))
 
 
-def _recorded(operations: Sequence[RecordedOperation], state: State, at: str) -> RecordedRequest:
-    verb = RecordOperations(tuple(operations))
+def _recorded(run: Sequence[tuple[OperationCompleted, str]], state: State, at: str) -> RecordedRequest:
+    verb = RecordOperations([done for done, _ in run], [text for _, text in run])
     events = verb.decide(state, at)
     return RecordedRequest(events, list(verb.texts(events).items()))
