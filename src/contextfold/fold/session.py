@@ -142,6 +142,10 @@ class State:
         return self.branches[self.path[-1]] if self.path else None
 
     @property
+    def active_id(self) -> str | None:
+        return self.path[-1] if self.path else None
+
+    @property
     def depth(self) -> int:
         return len(self.path)
 

@@ -26,7 +26,7 @@ def state_summary(state: State, limit: int) -> Shape:
     total = total_tokens(state)
     return {
         "session_id": state.session_id,
-        "active_branch_id": _active_id(state),
+        "active_branch_id": state.active_id,
         "branch_depth": state.depth,
         "total_tokens": total,
         "folded_tokens": folded_tokens(state),
@@ -67,7 +67,7 @@ def status(state: State, limit: int) -> Shape:
     total = total_tokens(state)
     return {
         "session_id": state.session_id,
-        "active_branch_id": _active_id(state),
+        "active_branch_id": state.active_id,
         "branch_depth": state.depth,
         "branch_path": ["main", *state.path],
         "token_breakdown": {
@@ -98,7 +98,7 @@ def rolled_back(branch_id: str, before: State, events: Sequence[Event], after: S
         "branches_discarded": [known for known in after.branches if known in discarded],
         "tokens_recovered": max(0, total_tokens(before) - total_tokens(after)),
         "context_state": {
-            "active_branch_id": _active_id(after),
+            "active_branch_id": after.active_id,
             "branch_depth": after.depth,
             "total_tokens": total_tokens(after),
         },
@@ -147,14 +147,10 @@ def health_result(health: Health) -> Shape:
     return result
 
 
-def _active_id(state: State) -> str | None:
-    return state.path[-1] if state.path else None
-
-
 def _context_state(state: State) -> Shape:
     active = state.active
     return {
-        "active_branch_id": _active_id(state),
+        "active_branch_id": state.active_id,
         "branch_depth": state.depth,
         "total_tokens": total_tokens(state),
         "main_thread_tokens": state.main.tokens,

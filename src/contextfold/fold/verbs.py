@@ -75,11 +75,8 @@ class OpenBranch(Verb):
         total, limit = total_tokens(state) + self.tokens, context_limit(state, limits, self.models)
         if limits.is_hard and total > limit:
             raise ContextLimitExceeded(total, limit, _way_out(state))
-        parent_id = state.path[-1] if state.path else None
-        n = state.revision + 1
-        return [
-            BranchCreated(n, at, self.branch_id, parent_id, self.description, self.prompt, self.tokens, self.redactions)
-        ]
+        given = (self.description, self.prompt, self.tokens, self.redactions)
+        return [BranchCreated(state.revision + 1, at, self.branch_id, state.active_id, *given)]
 
     def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Health]) -> Shape:
         return tool_results.branched(after.branches[self.branch_id], after)
@@ -151,11 +148,8 @@ class FoldRecentWork(Verb):
         if not work.operations:
             raise BranchStateInvalid("Cannot fold: nothing was done since the last fold", {})
         _check_branch_count(state, self.limits)
-        parent_id = state.path[-1] if state.path else None
-        description = first_line(self.summary)
-        summary = (self.summary, self.summary_tokens, work.tokens, self.redactions)
-        n = state.revision + 1
-        return [WorkFolded(n, at, self.branch_id, parent_id, description, *summary, work.since)]
+        summary = (first_line(self.summary), self.summary, self.summary_tokens, work.tokens, self.redactions)
+        return [WorkFolded(state.revision + 1, at, self.branch_id, state.active_id, *summary, work.since)]
 
     def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Health]) -> Shape:
         (event,) = events
@@ -181,12 +175,11 @@ class RecordOperations(Verb):
         return ("record", *(part for operation in parts for part in operation))
 
     def decide(self, state: State, at: str) -> list[Event]:
-        branch_id = state.path[-1] if state.path else None
         model, host = state.model, state.host
         events: list[Event] = []
         for n, done in enumerate(self.operations, state.revision + 1):
             # The summary of a compaction belongs to all threads, so it stays when a branch is folded.
-            thread_id = None if done.compacts else branch_id
+            thread_id = None if done.compacts else state.active_id
             new_model, new_host = done.model if done.model != model else "", done.host if done.host != host else ""
             events.append(replace(done, n=n, at=at, branch_id=thread_id, model=new_model, host=new_host))
             model, host = done.model or model, done.host or host

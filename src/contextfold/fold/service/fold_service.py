@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from contextfold.common.canonical import encode
 from contextfold.common.event_loop import asyncio, is_running
@@ -34,7 +34,7 @@ from contextfold.fold.service.activity import Activity
 from contextfold.fold.service.callers import Caller, Target, target_of
 from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.service.reports import Reports, ScrubbedText
-from contextfold.fold.service.session_reader import SessionReader
+from contextfold.fold.service.session_reader import SessionReader, now
 from contextfold.fold.service.sessions import SessionChange, Sessions, VerbOutcome
 from contextfold.fold.session import EMPTY, State
 from contextfold.fold.tool_arguments import (
@@ -78,10 +78,6 @@ ADDRESSES_MAX = 10_000
 SESSIONS_ADVISED_MAX = 10_000
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 def _new_id(prefix: str) -> str:
     return f"{prefix}_{os.urandom(8).hex()}"
 
@@ -93,7 +89,7 @@ class FoldService(SessionReader):
         scrubber: TextScrubber,
         policy: FoldPolicy | None = None,
         *,
-        clock: Callable[[], datetime] = _now,
+        clock: Callable[[], datetime] = now,
         new_id: Callable[[str], str] = _new_id,
         note: Callable[[Activity], None] = lambda _activity: None,
     ) -> None:

@@ -17,7 +17,6 @@ from contextfold.fold.ledger.savings import LedgerSums, sums_result, verdict
 from contextfold.fold.service.session_reader import FollowedLogs, FoundSession, SessionLists, SessionReader
 from contextfold.fold.service.session_views import (
     branch_view,
-    open_rows,
     row_of,
     tree,
 )
@@ -89,7 +88,7 @@ class Overview(SessionLists):
         first = max(0, end - limit)
         return {
             "session": await self.row_of(found),
-            "open_branches": [branch_view(row) for row in open_rows(state)],
+            "open_branches": [branch_view(row_of(state, open_id)) for open_id in state.path],
             "branches": [branch_view(row) for row in rows[first:end]],
             "first_row": first,
             "total_rows": len(rows),

@@ -39,7 +39,7 @@ FOLLOWED_MAX = 128
 SUMMARY_READ_CHARACTERS = 1 << 18
 
 
-def _now() -> datetime:
+def now() -> datetime:
     from datetime import UTC, datetime
 
     return datetime.now(UTC)
@@ -52,7 +52,7 @@ class SessionReader:
         scrubber: TextScrubber,
         make_policy: Callable[[], FoldPolicy],
         idle_s: int,
-        clock: Callable[[], datetime] = _now,
+        clock: Callable[[], datetime] = now,
     ) -> None:
         """`make_policy` is called when the settings of folding are first needed: most questions need none."""
         self.store = store

@@ -40,7 +40,7 @@ def session_view(state: State, policy: FoldPolicy) -> dict[str, Encodable]:
         "revision": state.revision,
         "host": state.host or None,
         "model": state.model or None,
-        "active_branch_id": state.path[-1] if state.path else None,
+        "active_branch_id": state.active_id,
         "branch_depth": state.depth,
         "branch_path": ["main", *state.path],
         "total_tokens": total,
@@ -99,11 +99,6 @@ def _rows(children: dict[str | None, list[Branch]], parent_id: str | None, depth
     for branch in children.get(parent_id, ()):
         yield BranchRow(branch, depth)
         yield from _rows(children, branch.id, depth + 1)
-
-
-def open_rows(state: State) -> list[BranchRow]:
-    """The branches on the active path, the outermost first."""
-    return [BranchRow(state.branches[open_id], depth) for depth, open_id in enumerate(state.path)]
 
 
 def row_of(state: State, branch_id: str) -> BranchRow:
