@@ -18,7 +18,6 @@ from contextfold.fold.service.inbox import (
     OWNER_BYTES_MAX,
     OWNER_ITEMS_MAX,
     PAUSE_S,
-    Batch,
     Inbox,
     InboxFull,
 )
@@ -32,19 +31,19 @@ class RecordingWriter:
 
     def __init__(self) -> None:
         self.batches: list[tuple[SessionKey, list[int]]] = []
-        self.ids: list[tuple[str, bool]] = []
+        self.ids: list[str] = []
         self.lost: list[tuple[list[int], Exception | None]] = []
         self.failure_for: Callable[[Sequence[int]], Exception | None] = lambda _items: None
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def __call__(self, batch: Batch[int]) -> None:
+    async def __call__(self, key: SessionKey, batch_id: str, items: Sequence[int]) -> None:
         await self.gate.wait()
-        self.ids.append((batch.id, batch.is_retry))
-        error = self.failure_for(batch.items)
+        self.ids.append(batch_id)
+        error = self.failure_for(items)
         if error:
             raise error
-        self.batches.append((batch.key, list(batch.items)))
+        self.batches.append((key, list(items)))
 
     def items_of(self, key: SessionKey) -> list[int]:
         return [item for writer, items in self.batches if writer == key for item in items]
@@ -57,8 +56,8 @@ class WritingInbox(Inbox[int]):
         super().__init__()
         self._writer, self._manual_pause = writer, pause
 
-    async def write(self, batch: Batch[int]) -> None:
-        await self._writer(batch)
+    async def write(self, key: SessionKey, batch_id: str, items: Sequence[int]) -> None:
+        await self._writer(key, batch_id, items)
 
     def lose(self, _key: SessionKey, items: Sequence[int], problem: Exception | None) -> None:
         self._writer.lost.append((list(items), problem))
@@ -153,8 +152,7 @@ def test_a_batch_is_retried_until_the_store_is_available(monkeypatch: pytest.Mon
                 await inbox_.settled(SESSION_1)
         assert writer.items_of(SESSION_1) == [0, 1, 2]
         assert writer.lost == []
-        assert [is_retry for _, is_retry in writer.ids] == [False, True, True, True, True]
-        assert len({batch_id for batch_id, _ in writer.ids}) == 1
+        assert writer.ids == [writer.ids[0]] * 5
 
     run(act)
 

@@ -12,7 +12,7 @@ import os
 from collections import Counter, deque
 from collections.abc import Sequence
 
-from contextfold.common.dataclass import dataclass, field, replace
+from contextfold.common.dataclass import dataclass, field
 from contextfold.common.event_loop import asyncio
 from contextfold.common.record import Generic, TypeVar
 from contextfold.errors import StoreUnavailable
@@ -41,16 +41,6 @@ Item = TypeVar("Item")
 
 class InboxFull(Exception):
     """The queue is full until some of the waiting items are written."""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch(Generic[Item]):
-    """Items of one session, to be written together. A retry has the same id."""
-
-    key: SessionKey
-    id: str
-    items: Sequence[Item]
-    is_retry: bool = False
 
 
 @dataclass(slots=True)
@@ -86,7 +76,8 @@ class Inbox(Generic[Item]):
         self._bytes: Counter[str] = Counter()
         self._closed = False
 
-    async def write(self, batch: Batch[Item]) -> None:
+    async def write(self, key: SessionKey, batch_id: str, items: Sequence[Item]) -> None:
+        """Write items of one session together. A retry has the same id."""
         raise NotImplementedError
 
     def lose(self, key: SessionKey, items: Sequence[Item], problem: Exception | None) -> None:
@@ -184,7 +175,7 @@ class Inbox(Generic[Item]):
 
                 await self.pause(lane.hurry, random.uniform(*PAUSE_S))  # noqa: S311 - no secret
             batch = _first(lane.items)
-            await self._deliver(Batch(key, _new_id(), [item for item, _ in batch]), lane)
+            await self._deliver(key, [item for item, _ in batch], lane)
             for _ in batch:
                 lane.items.popleft()
             size_bytes = sum(item_bytes for _, item_bytes in batch)
@@ -199,16 +190,16 @@ class Inbox(Generic[Item]):
         # There was no `await` since the last check, so no item can have been added meanwhile.
         del self._lanes[key]
 
-    async def _deliver(self, batch: Batch[Item], lane: _Lane[Item]) -> None:
+    async def _deliver(self, key: SessionKey, items: Sequence[Item], lane: _Lane[Item]) -> None:
         """Write a batch. If it is refused, write its items one by one, so that only a bad item is lost."""
-        pause_s = RETRY_FIRST_S
+        batch_id, is_retry, pause_s = os.urandom(16).hex(), False, RETRY_FIRST_S
         while True:
             lane.awaited.clear()
             try:
-                await self.write(batch)
+                await self.write(key, batch_id, items)
             except StoreUnavailable as problem:
                 # After two failures a waiting caller gets the error. The next caller causes the next attempt.
-                for _, written in lane.waiters if batch.is_retry else ():
+                for _, written in lane.waiters if is_retry else ():
                     if not written.done():
                         written.set_exception(problem)
                 self._retry(1)
@@ -216,16 +207,15 @@ class Inbox(Generic[Item]):
                     await self.pause(lane.awaited, pause_s)
                 finally:
                     self._retry(-1)
-                pause_s = min(2 * pause_s, RETRY_MAX_S)
-                batch = replace(batch, is_retry=True)
+                is_retry, pause_s = True, min(2 * pause_s, RETRY_MAX_S)
                 continue
             except Exception as problem:
                 # A retry would not help, for example if a text cannot be scrubbed.
-                if len(batch.items) == 1:
-                    self.lose(batch.key, batch.items, problem)
+                if len(items) == 1:
+                    self.lose(key, items, problem)
                 else:
-                    for item in batch.items:
-                        await self._deliver(Batch(batch.key, _new_id(), [item]), lane)
+                    for item in items:
+                        await self._deliver(key, [item], lane)
             return
 
     async def pause(self, event: asyncio.Event, pause_s: float) -> None:
@@ -243,12 +233,8 @@ class Inbox(Generic[Item]):
             self.note_unavailable(self.is_unavailable)
 
 
-def _new_id() -> str:
-    return os.urandom(16).hex()
-
-
 def _first(items: deque[tuple[Item, int]]) -> list[tuple[Item, int]]:
-    """Remove and return the items of the next batch."""
+    """The items of the next batch."""
     chosen: list[tuple[Item, int]] = []
     size_bytes = 0
     for item, item_bytes in items:

@@ -21,7 +21,7 @@ from contextfold.fold.ledger.sent_request import RequestReport
 from contextfold.fold.ports.store import Operation, SessionKey
 from contextfold.fold.service.activity import Activity
 from contextfold.fold.service.callers import Target
-from contextfold.fold.service.inbox import Batch, Inbox
+from contextfold.fold.service.inbox import Inbox
 from contextfold.fold.session import State
 from contextfold.fold.tool_results import Shape
 from contextfold.fold.verbs import RecordOperations
@@ -182,19 +182,18 @@ class Reports(Inbox[Received]):
         """The sums over what is not yet in a session's figures; None if nothing waits."""
         return self._sessions.get(key)
 
-    async def write(self, batch: Batch[Received]) -> None:
+    async def write(self, key: SessionKey, batch_id: str, items: Sequence[Received]) -> None:
         started_s = time.monotonic()
-        received = batch.items
         # Many reports have texts in common, such as the names of tools.
-        distinct = dict.fromkeys(text for one in received for text in one.texts)
+        distinct = dict.fromkeys(text for one in items for text in one.texts)
         clean = dict(zip(distinct, await self._service.scrub(*distinct), strict=True))
-        verb = RecordReports(batch.id, received, [[clean[text] for text in one.texts] for one in received])
+        verb = RecordReports(batch_id, items, [[clean[text] for text in one.texts] for one in items])
         # With an operation id, a retry after a lost response does not record the batch twice.
-        target = self._sessions[batch.key].target
-        await self._service.commit(target, verb, Operation(batch.id, batch.id))
-        written = [RECORDED if index in verb.new else REPEATED for index in range(len(received))]
-        outcomes = Counter((one.reporter, outcome) for one, outcome in zip(received, written, strict=True))
-        self._settle(batch.key, received)
+        await self._service.commit(self._sessions[key].target, verb, Operation(batch_id, batch_id))
+        outcomes = Counter(
+            (one.reporter, RECORDED if index in verb.new else REPEATED) for index, one in enumerate(items)
+        )
+        self._settle(key, items)
         self._note(Activity(reports=outcomes, reports_took_s=time.monotonic() - started_s))
 
     def _settle(self, key: SessionKey, received: Sequence[Received]) -> None:
