@@ -39,8 +39,8 @@ class Verb(Protocol):
     __slots__ = ()
 
     # Whether the verb may begin a session; otherwise there must be one.
-    @property
-    def begins_session(self) -> bool: ...
+    begins_session: ClassVar[bool] = False
+
     @property
     def identity(self) -> Sequence[str]: ...
     def decide(self, state: State, at: str) -> list[Event]: ...
@@ -89,7 +89,6 @@ class ReturnFromBranch(Verb):
     Open branches below it are folded first, without a summary, beginning with the deepest.
     """
 
-    begins_session: ClassVar[bool] = False
     branch_id: str | None
     summary: str
     summary_tokens: int
@@ -132,7 +131,6 @@ class FoldRecentWork(Verb):
     They are the operations since the user's last prompt, or since a later fold, return or branch point.
     """
 
-    begins_session: ClassVar[bool] = False
     branch_id: str
     summary: str
     summary_tokens: int
@@ -199,7 +197,6 @@ class RecordOperations(Verb):
 class RollBack(Verb):
     """`context_rollback`: go back to the beginning of a branch and discard every later branch."""
 
-    begins_session: ClassVar[bool] = False
     branch_id: str
     restore_state: bool
 

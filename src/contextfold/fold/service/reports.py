@@ -28,6 +28,8 @@ from contextfold.fold.verbs import RecordOperations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import ClassVar
+
     from contextfold.fold.service.fold_service import FoldService
 
 # The source of the figures of a hook report.
@@ -92,7 +94,7 @@ Received = HookReport | RequestReport
 class RecordReports:
     """The verb that records a batch of reports. `scrubbed` has the texts of each."""
 
-    begins_session = True
+    begins_session: ClassVar[bool] = True
 
     def __init__(self, batch_id: str, received: Sequence[Received], scrubbed: Sequence[Sequence[ScrubbedText]]) -> None:
         self.identity = (batch_id,)
