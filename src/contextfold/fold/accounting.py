@@ -40,14 +40,14 @@ class Health:
     suggestion: str | None = None
 
 
-def context_limit(state: State, limits: SessionLimits, models: ModelCatalog | None = None) -> int:
+def context_limit(state: State, limits: SessionLimits, models: ModelCatalog) -> int:
     """The limit in the settings, else the model's context window less the host's prompt, else a default."""
     if limits.context_tokens is not None:
         return limits.context_tokens
     # Most views of a session need no limit.
-    from contextfold.fold.model_catalog import CONTEXT_TOKENS_UNKNOWN, HOST_TOKENS, MODELS
+    from contextfold.fold.model_catalog import CONTEXT_TOKENS_UNKNOWN, HOST_TOKENS
 
-    window = (models or MODELS).context_tokens(state.model) if state.model else None
+    window = models.context_tokens(state.model) if state.model else None
     if window is None:
         return CONTEXT_TOKENS_UNKNOWN
     # The provider's counts include the host's prompt; hook reports do not.

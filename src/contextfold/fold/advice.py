@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from contextfold.common.dataclass import dataclass
 from contextfold.fold.accounting import AdviceSettings, Thresholds, percent, total_tokens, warning
-from contextfold.fold.model_catalog import RELATIVE_PRICES, TokenPrices
+from contextfold.fold.model_catalog import TokenPrices
 from contextfold.fold.session import Branch, State
 
 # Folding fewer tokens never pays.
@@ -60,7 +60,7 @@ def requests_until_paid(
 def pays(
     before_tokens: int,
     folded_tokens: int,
-    prices: TokenPrices | None,
+    prices: TokenPrices,
     *,
     requests: int = 0,
     is_shared: bool = False,
@@ -75,7 +75,7 @@ def pays(
     if requests and before_tokens + folded_tokens < CONTEXT_WORTH_FOLDING:
         return False
     within = min(PAID_WITHIN_REQUESTS, requests or PAID_WITHIN_REQUESTS)
-    return requests_until_paid(before_tokens, folded_tokens, prices or RELATIVE_PRICES, is_shared=is_shared) <= within
+    return requests_until_paid(before_tokens, folded_tokens, prices, is_shared=is_shared) <= within
 
 
 def advice_for(
@@ -83,7 +83,7 @@ def advice_for(
     context_tokens: int,
     thresholds: Thresholds,
     settings: AdviceSettings,
-    prices: TokenPrices | None,
+    prices: TokenPrices,
     *,
     waiting_tokens: int = 0,
 ) -> Advice | None:
@@ -96,9 +96,7 @@ def advice_for(
     return _for_branch(state, state.active, limit, prices, waiting_tokens)
 
 
-def _for_branch(
-    state: State, branch: Branch, limit: int, prices: TokenPrices | None, waiting_tokens: int
-) -> Advice | None:
+def _for_branch(state: State, branch: Branch, limit: int, prices: TokenPrices, waiting_tokens: int) -> Advice | None:
     tokens = branch.tokens + waiting_tokens
     if tokens >= limit:
         threshold, situation = "limit", "is at its limit"
@@ -114,7 +112,7 @@ def _for_branch(
 
 
 def _for_main_thread(
-    state: State, context_tokens: int, thresholds: Thresholds, prices: TokenPrices | None, waiting_tokens: int
+    state: State, context_tokens: int, thresholds: Thresholds, prices: TokenPrices, waiting_tokens: int
 ) -> Advice | None:
     main, work = state.main.tokens + waiting_tokens, state.main.recent.tokens + waiting_tokens
     if not pays(main - work, work, prices, requests=len(state.requests)):

@@ -5,13 +5,9 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Protocol, TypeVar
+    from typing import TypeVar
 
-    class NumberedPoint(Protocol):
-        @property
-        def n(self) -> int: ...
-
-    AnyPoint = TypeVar("AnyPoint", bound=NumberedPoint)
+    AnyPoint = TypeVar("AnyPoint")
 
 # A timeline has at most this many points; a screen cannot show many more.
 POINTS_MAX = 240
@@ -25,6 +21,6 @@ def thinned(points: Sequence[AnyPoint], most: int = POINTS_MAX, *, height: Calla
     chosen: list[AnyPoint] = []
     for stretch in range(stretches):
         part = points[len(points) * stretch // stretches : len(points) * (stretch + 1) // stretches]
-        peak = max(part, key=lambda point: (height(point), -point.n))
+        peak = max(part, key=height)
         chosen += [peak] if peak is part[-1] else [peak, part[-1]]
     return chosen
