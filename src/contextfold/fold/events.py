@@ -229,12 +229,9 @@ def from_members(stored: object) -> Event:
         raise EventUnknown(f"an event of a kind this version does not know: {str(stored)[:60]}")
     kind = stored["event"]
     try:
-        given = [stored[name] if name in stored else _OPTIONAL[name] for name in _MEMBERS[kind]]
         if kind == RequestSent.kind:
-            for at, name in enumerate(_MEMBERS[kind]):
-                if name in _LISTS and name in stored:
-                    given[at] = _listed(name, stored[name])
-        return _KINDS[kind](*given)
+            stored = {**stored, **{name: _listed(name, stored[name]) for name in _LISTS if name in stored}}
+        return _KINDS[kind](*[stored[name] if name in stored else _OPTIONAL[name] for name in _MEMBERS[kind]])
     except KeyError as problem:
         raise EventUnknown(f"an event {kind} without {problem}") from problem
 

@@ -63,14 +63,14 @@ class _Timeline:
 
     def points(self) -> list[TimelinePoint]:
         """As many points as a screen can show. More are cached, so that repeated thinning loses no peak."""
-        shown = _thinned(self._points, POINTS_MAX)
+        shown = thinned(self._points, height=_height)
         if len(self._points) > POINTS_CACHED:
-            self._points = _thinned(self._points, POINTS_CACHED // 2)
+            self._points = thinned(self._points, POINTS_CACHED // 2, height=_height)
         return shown
 
 
-def _thinned(points: Sequence[TimelinePoint], most: int) -> list[TimelinePoint]:
-    return thinned(points, most, height=lambda point: point.total_tokens)
+def _height(point: TimelinePoint) -> int:
+    return point.total_tokens
 
 
 class Overview(SessionLists):
