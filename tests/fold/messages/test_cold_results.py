@@ -181,6 +181,24 @@ def test_results_inside_a_fold_are_not_left_out_separately(format: Format) -> No
     assert sent_with(messages, format, remembered) == [*say("go", format), *head, *tail, *last]
 
 
+def test_results_of_custom_tools_are_left_out() -> None:
+    asked = {"type": "custom_tool_call", "call_id": "a", "name": "apply_patch", "input": "*** Begin Patch"}
+    result = {"type": "custom_tool_call_output", "call_id": "a", "output": LONG}
+    last = [*read("openai-responses", "y"), *read("openai-responses", "z")]
+    messages = [*say("go", "openai-responses"), asked, result, *last]
+    remembered = remembered_after_pause(messages, "openai-responses")
+    (left_out,) = remembered.results["a"].values()
+    assert "result of apply_patch," in left_out.stub
+    sent = sent_with(messages, "openai-responses", remembered)
+    assert sent == [*say("go", "openai-responses"), asked, {**result, "output": left_out.stub}, *last]
+
+
+@every_format
+def test_messages_that_are_not_objects_have_no_results(format: Format) -> None:
+    messages: list[Any] = [1, "x", None, *read(format, "a"), *read(format, "y"), *read(format, "z")]
+    assert ids(remembered_after_pause(messages, format)) == ["a"]
+
+
 def without_ids(messages: list[Message]) -> list[Message]:
     """The messages as some clients of Gemini send them: calls and responses have only names."""
     bare: list[Message] = json.loads(json.dumps(messages))

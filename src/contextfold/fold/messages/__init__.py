@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from contextfold.common.dataclass import dataclass
-from contextfold.fold.messages.apis.facts import UNKNOWN, members_of
+from contextfold.fold.messages.apis.facts import members_of
 from contextfold.fold.messages.body import BODY_REASONS, NO_MESSAGES, BodyProjection, project_body
 from contextfold.fold.messages.cold_results import ColdResult, ColdSettings, cache_life_s, remembered_stubs
-from contextfold.fold.messages.formats import FORMATS, Api, Format, api_of
+from contextfold.fold.messages.formats import FORMATS, Api, Format, api_of, facts_of
 from contextfold.fold.messages.formats import binds_thinking as model_binds_thinking
 from contextfold.fold.messages.own_tools import CallOutcome, confirmed_names, names_in
 from contextfold.fold.messages.receipt import (
@@ -102,15 +102,11 @@ def project(
         return Projection(messages, outcome.receipt, outcome.threads, None, {})
     walk = Walk(remembered.outcomes, confirmed_names(names_in(tools)) if tools else frozenset())
     stubs: dict[int, dict[int, LeftOutResult]] = {}
-    read = api.reader()
-    for place, message in enumerate(messages):
-        members = members_of(message)
-        fact = UNKNOWN if members is None else read(members)
+    for place, fact in enumerate(facts_of(messages, api)):
         walk.take(fact)
-        if remembered.results:
-            those = remembered_stubs(fact.results, remembered)
-            if those:
-                stubs[place] = those
+        those = remembered_stubs(fact.results, remembered) if remembered.results else {}
+        if those:
+            stubs[place] = those
     weights = array("q", map(weight_of, messages))
     is_bound = model_binds_thinking(api, model) if binds_thinking is None else binds_thinking
     plan = plan_of(walk, binds_thinking=is_bound, merges_words=api.parts is not None, stubs=stubs)

@@ -16,26 +16,24 @@ from typing import Any
 
 from contextfold.common.json_depth import DEPTH_MAX
 from contextfold.common.token_counter import tokens_of
-from contextfold.fold.messages.apis.facts import UNKNOWN, Fact, Result
+from contextfold.fold.messages.apis.facts import UNKNOWN, CallNumbers, Result
 from contextfold.fold.messages.cold_results import (
     ColdResult,
     ColdSettings,
-    LocatedResults,
     cache_life_s,
     cold_results,
-    encoded_object_stub,
     encoded_stub,
     hash_of,
     result_hashes,
     seen_results,
 )
-from contextfold.fold.messages.formats import Format, api_of, binds_thinking
+from contextfold.fold.messages.formats import Format, api_of, binds_thinking, facts_of
 from contextfold.fold.messages.own_tool_weights import OwnCallWeights, definition_weights, our_tool_names
 from contextfold.fold.messages.own_tools import CallOutcome, confirmed_names
 from contextfold.fold.messages.receipt import Plan, outcome_of, plan_of, untouched
 from contextfold.fold.messages.remembered import NOTHING_REMEMBERED, LeftOutResult, Remembered
-from contextfold.fold.messages.repeated import KnownMessage, MessageKey, RepeatedMessages
-from contextfold.fold.messages.rewriting import Rewrite, splices_of
+from contextfold.fold.messages.repeated import KnownMessage, LocatedResults, RepeatedMessages
+from contextfold.fold.messages.rewriting import content_spans, splices_of
 from contextfold.fold.messages.walk import MIXED, UNCONFIRMED_TOOL, WORDS, FoldRange, Walk, first_movable, is_inside
 from contextfold.fold.messages.weight import excess_of
 
@@ -61,16 +59,8 @@ BODY_REASONS = (NOT_JSON, REPEATED_MEMBERS, TOO_DEEP, TOO_MANY_VALUES, NO_MESSAG
 _NESTING = frozenset({dict, list})
 _LOOKED_AT = frozenset({"model", "thinking", "prompt_cache_retention"})
 _CLOSING = {"{": "}", "[": "]"}
-# A cache of the positions of left-out results in messages. The requests of a conversation repeat its messages exactly.
-# The key has a hash of the message's bytes that cannot be predicted outside of this process.
-LOCATED_MAX = 20_000
-_located: dict[MessageKey, LocatedResults] = {}
 _SIGN = re.compile(r"[ \t\n\r]*+(.)[ \t\n\r]*+")
 _VALUE = re.compile(rb'"[^"\\]*+(?:\\[\s\S][^"\\]*+)*+"?|[\[{]|[^\s"\[\]{},:]++')
-
-
-# Stands for a result where only its position matters.
-_ANY_RESULT = LeftOutResult("", "", "", "", 0, 0)
 
 
 class _UnreadableBody(ValueError):
@@ -85,8 +75,8 @@ class BodyProjection:
         self.body = self._original = original
         self._format = format
         self._api = api_of(format)
+        self._list_of_parts = "parts" if format == "gemini" else "content"
         self._model, self._remembered = model, remembered
-        self._encoded_stub = encoded_object_stub if self._api.results.is_object else encoded_stub
         # The members of the top level that are used.
         self._members: dict[str, object] = {}
         # The names and weights of the definitions of tools that may be ours.
@@ -96,6 +86,8 @@ class BodyProjection:
 
     def _begin(self, confirmed: frozenset[str]) -> None:
         self._walk = Walk(self._remembered.outcomes, confirmed)
+        self._numbers = CallNumbers() if self._api.numbers_calls else None
+        self._repeated = RepeatedMessages(self._format, len(self._original))
         self._starts, self._ends, self._weights = array("q"), array("q"), array("q")
         self._stubs: dict[int, dict[int, LeftOutResult]] = {}
         self._own_calls = OwnCallWeights()
@@ -180,8 +172,8 @@ class BodyProjection:
 
     def cold_results(self, *, salt: str, settings: ColdSettings) -> list[ColdResult]:
         """The results to leave out after the prompt cache has expired, without those that are already left out."""
-        messages = [json.loads(self._original[start:end]) for start, end in zip(self._starts, self._ends, strict=True)]
-        seen = seen_results(messages, self._format)
+        messages = (json.loads(self._original[start:end]) for start, end in zip(self._starts, self._ends, strict=True))
+        seen = seen_results(facts_of(messages, self._api))
         known = {(each.call_id, each.text_hash) for those in self._stubs.values() for each in those.values()}
         cold = cold_results(
             seen,
@@ -205,59 +197,67 @@ class BodyProjection:
     def _is_bound(self) -> bool:
         return binds_thinking(self._api, self.model, self._members.get("thinking"))
 
-    def _note_stubs(self, text: str, start: int, end: int, *, message: object, results: Sequence[Result]) -> int:
-        """Record which results of the message become stubs, and their positions.
-
-        Return the excess of the bytes of its files over their weight.
-        """
-        remembered = self._left_out_before(results)
-        if not any(remembered):
-            return _checked_excess(text, start, end, message) if end - start > SHORT_BYTES else 0
-        text = text[start:end]
-        key = self._format, end - start, hash(text)
-        located = _located.get(key)
-        if located is None:
-            if len(_located) >= LOCATED_MAX:
-                _located.clear()
-            located = _located[key] = self._locate(text, message, results)
-        self._note_located(start, located, remembered)
-        return located.excess
-
     def _left_out_before(self, results: Sequence[Result]) -> list[Mapping[str, LeftOutResult] | None]:
         """For each result, those that earlier requests left out and that have its call's id."""
         left_out = self._remembered.results
-        if len(results) == 1 and results[0].id.isascii():
-            # This is nearly always so.
-            return [left_out.get(results[0].id)]
         return [left_out.get(each.id if each.id.isascii() else _as_sent(each.id)) for each in results]
 
-    def _note_located(
-        self, start: int, located: LocatedResults, remembered: Sequence[Mapping[str, LeftOutResult] | None]
-    ) -> None:
+    def _take(self, message: object, text: str, start: int, end: int) -> KnownMessage:
+        """Read a message."""
+        fact = self._api.read(message) if type(message) is dict else UNKNOWN
+        # The text of a number may be the beginning of a longer one, and numbers of calls depend on earlier messages.
+        is_repeated = type(message) is dict
+        if self._numbers:
+            is_repeated = is_repeated and not fact.lacks_ids
+            fact = self._numbers.numbered(fact)
+        self._walk.take(fact)
+        blocks, located = 1, None
+        if type(message) is dict:
+            parts = message.get(self._list_of_parts)
+            blocks = len(parts) if type(parts) is list else 1
+            if self._walk.has_own:
+                self._own_calls.take(message, fact, end - start)
+        if self._remembered.results and any(self._left_out_before(fact.results)):
+            located = self._locate(text[start:end], fact.results)
+        excess = _checked_excess(text, start, end, message) if end - start > SHORT_BYTES else 0
+        known = KnownMessage(fact, excess, blocks, located)
+        if is_repeated and not self._walk.has_own:
+            self._repeated.remember(known)
+        return known
+
+    def _must_be_parsed(self, known: KnownMessage) -> bool:
+        """Whether the content of a known message is needed: that of our result, or of one that is left out."""
+        results = known.fact.results
+        for result in results:
+            if self._walk.awaits_own(result.id):
+                return True
+        if not results or not self._remembered.results or known.located is not None:
+            return False
+        return any(self._left_out_before(results))
+
+    def _note_stubs(self, start: int, results: Sequence[Result], located: LocatedResults) -> None:
+        """Record which results of the message at `start` become stubs, and where they are."""
         stubs: dict[int, LeftOutResult] = {}
         splices: list[tuple[int, int, bytes]] = []
-        for number, known in enumerate(remembered):
+        for number, known in enumerate(self._left_out_before(results)):
             found = known.get(located.hashes[number]) if known else None
             if found:
                 stubs[number] = found
                 first, last = located.spans[number]
-                splices.append((start + first, start + last, self._encoded_stub(found.stub)))
+                stub = encoded_stub(found.stub, is_object=self._api.results.is_object)
+                splices.append((start + first, start + last, stub))
         if stubs:
             place = len(self._starts)
             self._stubs[place], self._stub_splices[place] = stubs, splices
 
-    def _locate(self, text: str, message: object, results: Sequence[Result]) -> LocatedResults:
+    def _locate(self, text: str, results: Sequence[Result]) -> LocatedResults:
         if "\\u" in text:
             # Some characters are escaped, so not every character is a byte of the client's UTF-8.
-            sent = self._api.reader()(json.loads(text.encode("latin-1"))).results
-            hashes = result_hashes(sent)
+            hashes = result_hashes(self._api.read(json.loads(text.encode("latin-1"))).results)
         else:
             hashes = result_hashes(results, encoding="latin-1")
         numbers = [number for number, text_hash in enumerate(hashes) if text_hash]
-        splices = splices_of(text, Rewrite(stubs=dict.fromkeys(numbers, _ANY_RESULT)), (), self._api)
-        spans = {number: (splice.start, splice.end) for number, splice in zip(numbers, splices, strict=True)}
-        excess = _checked_excess(text, 0, len(text), message) if len(text) > SHORT_BYTES else 0
-        return LocatedResults(hashes, spans, excess)
+        return LocatedResults(hashes, content_spans(text, numbers, self._api))
 
     def _applied(self, plan: Plan) -> tuple[bytes, array[int]]:
         """The body after the plan was applied, and the weight of each of its messages."""
@@ -269,15 +269,15 @@ class BodyProjection:
         for first, end in plan.cuts:
             weights[first:end] = array("q", bytes((end - first) * weights.itemsize))
         for place, rewrite in plan.rewrites.items():
-            known = self._stub_splices.get(place)
-            if known and not rewrite.words_of:
-                splices += known
-                for start, end, stub in known:
-                    weights[place] += len(stub) - (end - start)
+            stubs = self._stub_splices[place] if rewrite.stubs else []
+            splices += stubs
+            for start, end, stub in stubs:
+                weights[place] += len(stub) - (end - start)
+            if self._api.parts is None or not (rewrite.without_thinking or rewrite.words_of):
                 continue
             begin = self._starts[place]
             sources = [self._text(source) for source in rewrite.words_of]
-            for start, end, text, excess in splices_of(self._text(place), rewrite, sources, self._api):
+            for start, end, text, excess in splices_of(self._text(place), rewrite, sources, self._api.parts):
                 splices.append((begin + start, begin + end, text.encode("latin-1")))
                 weights[place] += len(text) - (end - start) - excess
         splices.sort()
@@ -333,21 +333,6 @@ class BodyProjection:
         if at != len(text):
             raise _UnreadableBody(NOT_JSON)
 
-    def _noted_excess(self, known: KnownMessage, key: MessageKey, start: int) -> int | None:
-        """The excess of a known message, after its stubs are noted; None if the message must be parsed."""
-        results = known.fact.results
-        for result in results:
-            if self._walk.awaits_own(result.id):
-                return None
-        remembered = self._left_out_before(results) if results and self._remembered.results else ()
-        if not any(remembered):
-            return known.excess
-        located = _located.get(key)
-        if located is None:
-            return None
-        self._note_located(start, located, remembered)
-        return located.excess
-
     def _tools(self, text: str, at: int) -> int:
         self._definitions = []
         at, sign = _opened(text, at, "[")
@@ -358,41 +343,25 @@ class BodyProjection:
         return at
 
     def _list(self, text: str, at: int) -> int:
-        walk = self._walk
-        decode, read, take = _decode, self._api.reader(), walk.take
+        take, repeated, numbers, blocks = self._walk.take, self._repeated, self._numbers, 0
         starts, ends, weights = self._starts.append, self._ends.append, self._weights.append
-        stubs, own, blocks = self._remembered.results, self._own_calls.take, 0
-        list_of_parts = "parts" if self._format == "gemini" else "content"
-        repeated = RepeatedMessages(self._format, len(text)) if self._api.reads_alone else None
         at, sign = _opened(text, at, "[")
         while sign != "]":
             if len(self._starts) == MESSAGES_MAX:
                 raise _UnreadableBody(TOO_MANY_VALUES)
             start = at
-            known = repeated.find(text, start) if repeated else None
-            noted = self._noted_excess(known, repeated.key, start) if repeated and known else None
-            if repeated and known and noted is not None:
-                excess, end = noted, start + repeated.length
-                take(known.fact)
-                blocks += known.blocks
+            known = repeated.find(text, start)
+            if known is None or self._must_be_parsed(known):
+                message, end = _decode(text, start)
+                if known is None:
+                    repeated.add(text, start, end)
+                known = self._take(message, text, start, end)
             else:
-                message, end = decode(text, start)
-                fact = read(message) if type(message) is dict else UNKNOWN
-                take(fact)
-                if walk.has_own:
-                    own(message, fact, end - start)
-                parts = message.get(list_of_parts) if type(message) is dict else None
-                count = len(parts) if type(parts) is list else 1
-                blocks += count
-                if stubs and fact.results:
-                    excess = self._note_stubs(text, start, end, message=message, results=fact.results)
-                else:
-                    excess = _checked_excess(text, start, end, message) if end - start > SHORT_BYTES else 0
-                if repeated and known is None:
-                    # The text of a number may be the beginning of a longer one; that of an object is not.
-                    is_known = type(message) is dict and not walk.has_own
-                    known = KnownMessage(_without_contents(fact), excess, count) if is_known else None
-                    repeated.add(text, start, end, known)
+                end = start + repeated.length
+                take(numbers.numbered(known.fact) if numbers else known.fact)
+            blocks += known.blocks
+            if known.located is not None:
+                self._note_stubs(start, known.fact.results, known.located)
             # The most frequent separators are tested first, which is faster.
             if text.startswith(",{", end):
                 at, sign = end + 1, ","
@@ -403,7 +372,7 @@ class BodyProjection:
             starts(start)
             ends(end)
             # A cut includes the comma.
-            weights((at if sign == "," else end) - start - excess)
+            weights((at if sign == "," else end) - start - known.excess)
         self.blocks = blocks
         return at
 
@@ -418,12 +387,6 @@ def project_body(
     projection = BodyProjection(body, format, model, remembered)
     projection._project()
     return projection
-
-
-def _without_contents(fact: Fact) -> Fact:
-    if not fact.results:
-        return fact
-    return fact._replace(results=tuple([result._replace(content=None) for result in fact.results]))
 
 
 def _as_sent(text: str) -> str:

@@ -10,15 +10,22 @@ import hashlib
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from contextfold.common.dataclass import dataclass
 from contextfold.common.token_counter import tokens_of
-from contextfold.fold.messages.apis import gemini
-from contextfold.fold.messages.apis.facts import CallNumbers, Members, Result, block_members, has_quoted_user, items_of
+from contextfold.fold.messages.apis.facts import (
+    HOSTED,
+    Call,
+    Fact,
+    Members,
+    Result,
+    block_members,
+    has_quoted_user,
+    items_of,
+)
 from contextfold.fold.messages.own_tools import verb_of
 from contextfold.fold.messages.remembered import LeftOutResult, Remembered
 
@@ -92,17 +99,6 @@ def _has_long_cache(members: Mapping[str, Any]) -> bool:
     return False
 
 
-class LocatedResults(NamedTuple):
-    """The results of a message."""
-
-    # The hashes of their texts; empty for a result that is not only text.
-    hashes: tuple[str, ...]
-    # The positions of the contents that are only text, by the number of the result.
-    spans: Mapping[int, tuple[int, int]] = MappingProxyType({})
-    # The excess of the bytes of the message's files over their weight.
-    excess: int = 0
-
-
 def result_hashes(results: Sequence[Result], *, encoding: str = "utf-8") -> tuple[str, ...]:
     """The hashes of results. `encoding` is that which gives UTF-8 bytes: latin-1 for text decoded as latin-1."""
     texts = [plain_text(result.content) for result in results]
@@ -126,15 +122,9 @@ def hash_of(text: str, encoding: str = "utf-8") -> str:
 
 
 @lru_cache(maxsize=STUBS_ENCODED_MAX)
-def encoded_stub(stub: str) -> bytes:
-    """The stub as a JSON string. It is cached, because every request of a conversation has the same stubs."""
-    return json.dumps(stub).encode("ascii")
-
-
-@lru_cache(maxsize=STUBS_ENCODED_MAX)
-def encoded_object_stub(stub: str) -> bytes:
-    """The stub as a JSON object, for APIs whose results are objects."""
-    return json.dumps({"output": stub}).encode("ascii")
+def encoded_stub(stub: str, *, is_object: bool) -> bytes:
+    """The content of a left-out result. It is cached, because every request of a conversation has the same stubs."""
+    return json.dumps({"output": stub} if is_object else stub).encode("ascii")
 
 
 def cold_results(
@@ -222,24 +212,17 @@ def _reads_before_edits(seen: Sequence[SeenResult]) -> set[int]:
     return set(protected.values())
 
 
-# ---- Readers of results for each API
-
-
-def seen_results(messages: Sequence[Members], format: str) -> list[SeenResult]:
+def seen_results(facts: Iterable[Fact]) -> list[SeenResult]:
     """All results of a request's messages with their calls."""
-    calls: dict[str, tuple[str, Members]] = {}
+    calls: dict[str, Call] = {}
     seen: list[SeenResult] = []
-    read, numbers = _READERS[format], CallNumbers()
-    for place, message in enumerate(messages):
-        for call_id, tool, arguments in read.calls(message):
-            calls[numbers.of_call(call_id)] = (tool, arguments)
-        if message.get("role") != "model":
-            numbers.end_turn()
-        for call_id, content, failed in read.results(message):
-            numbered = numbers.of_result(call_id)
-            tool, arguments = calls.get(numbered, ("", {}))
+    for place, fact in enumerate(facts):
+        calls.update((call.id, call) for call in fact.calls)
+        for call_id, content, failed, _ in fact.results:
+            call = calls.get(call_id, HOSTED)
             text = None if has_quoted_user(content) else plain_text(content)
-            seen.append(SeenResult(place, numbered, text, failed, tool, arguments))
+            has_error = failed or (isinstance(content, Mapping) and "error" in content)
+            seen.append(SeenResult(place, call_id, text, has_error, call.name, _arguments(call.arguments)))
     return seen
 
 
@@ -257,11 +240,6 @@ def plain_text(content: object) -> str | None:
     return "\n".join(str(text) for text in texts)
 
 
-class _ResultReader(NamedTuple):
-    calls: Callable[[Members], list[tuple[str, str, Members]]]
-    results: Callable[[Members], list[tuple[str, object, bool]]]
-
-
 def _arguments(value: object) -> Members:
     if isinstance(value, str):
         try:
@@ -269,66 +247,3 @@ def _arguments(value: object) -> Members:
         except ValueError:
             return {}
     return block_members(value)
-
-
-def _anthropic_calls(message: Members) -> list[tuple[str, str, Members]]:
-    blocks = [block_members(block) for block in items_of(message.get("content")) or ()]
-    return [
-        (str(block.get("id")), str(block.get("name")), _arguments(block.get("input")))
-        for block in blocks
-        if block.get("type") == "tool_use"
-    ]
-
-
-def _anthropic_results(message: Members) -> list[tuple[str, object, bool]]:
-    blocks = [block_members(block) for block in items_of(message.get("content")) or ()]
-    return [
-        (str(block.get("tool_use_id")), block.get("content"), block.get("is_error") not in (None, False))
-        for block in blocks
-        if block.get("type") == "tool_result"
-    ]
-
-
-def _chat_calls(message: Members) -> list[tuple[str, str, Members]]:
-    calls = [block_members(call) for call in items_of(message.get("tool_calls")) or ()]
-    functions = [(call, block_members(call.get("function"))) for call in calls]
-    return [(str(call.get("id")), str(made.get("name")), _arguments(made.get("arguments"))) for call, made in functions]
-
-
-def _chat_results(message: Members) -> list[tuple[str, object, bool]]:
-    is_result = message.get("role") == "tool"
-    return [(str(message.get("tool_call_id")), message.get("content"), False)] if is_result else []
-
-
-def _responses_calls(item: Members) -> list[tuple[str, str, Members]]:
-    is_call = item.get("type") == "function_call"
-    return [(str(item.get("call_id")), str(item.get("name")), _arguments(item.get("arguments")))] if is_call else []
-
-
-def _responses_results(item: Members) -> list[tuple[str, object, bool]]:
-    is_result = item.get("type") == "function_call_output"
-    return [(str(item.get("call_id")), item.get("output"), False)] if is_result else []
-
-
-def _gemini_parts(content: Members, member_of: Callable[[Members], object]) -> list[Members]:
-    parts = [member_of(block_members(part)) for part in items_of(content.get("parts")) or ()]
-    return [members for part in parts if gemini.id_of(members := block_members(part))]
-
-
-def _gemini_calls(content: Members) -> list[tuple[str, str, Members]]:
-    calls = _gemini_parts(content, gemini.call_of_part)
-    return [(gemini.id_of(call), str(call.get("name")), _arguments(call.get("args"))) for call in calls]
-
-
-def _gemini_results(content: Members) -> list[tuple[str, object, bool]]:
-    found = _gemini_parts(content, gemini.response_of)
-    results = [(gemini.id_of(each), each.get("response")) for each in found]
-    return [(call_id, response, "error" in block_members(response)) for call_id, response in results]
-
-
-_READERS = {
-    "anthropic": _ResultReader(_anthropic_calls, _anthropic_results),
-    "openai-chat": _ResultReader(_chat_calls, _chat_results),
-    "openai-responses": _ResultReader(_responses_calls, _responses_results),
-    "gemini": _ResultReader(_gemini_calls, _gemini_results),
-}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal, Protocol
 
 from contextfold.common.dataclass import dataclass
 from contextfold.fold.messages.apis import anthropic, gemini, openai_chat, openai_responses
-from contextfold.fold.messages.apis.facts import Fact, Members
+from contextfold.fold.messages.apis.facts import UNKNOWN, CallNumbers, Fact, Members, members_of
 
 Format = Literal["anthropic", "openai-chat", "openai-responses", "gemini"]
 FORMATS: tuple[Format, ...] = ("anthropic", "openai-chat", "openai-responses", "gemini")
@@ -45,8 +45,8 @@ class ResultMembers:
 @dataclass(frozen=True, slots=True)
 class Api:
     list_name: str
-    # Makes the reader for the messages of one request; it reads each once and in order.
-    reader: Callable[[], Callable[[Members], Fact]]
+    # Reads one message.
+    read: Callable[[Members], Fact]
     results: ResultMembers
     # The members of a request which mean that the provider stores the history.
     elsewhere: frozenset[str] = frozenset()
@@ -56,8 +56,8 @@ class Api:
     parts: MessageParts | None = None
     # Whether models of this API may bind thinking to the messages before it.
     may_bind_thinking: bool = False
-    # Whether the facts about a message depend on it alone.
-    reads_alone: bool = True
+    # Whether calls may lack ids, so that they are numbered.
+    numbers_calls: bool = False
 
 
 def _no_thinking(part: Members) -> bool:
@@ -67,25 +67,25 @@ def _no_thinking(part: Members) -> bool:
 _APIS: Mapping[str, Api] = {
     "anthropic": Api(
         "messages",
-        lambda: anthropic.read,
+        anthropic.read,
         ResultMembers(lambda block: ("content",), anthropic.is_result),
         parts=MessageParts("content", anthropic.is_words, anthropic.is_thinking),
         may_bind_thinking=True,
     ),
-    "openai-chat": Api("messages", lambda: openai_chat.read, ResultMembers(lambda message: ("content",))),
+    "openai-chat": Api("messages", openai_chat.read, ResultMembers(lambda message: ("content",))),
     "openai-responses": Api(
         "input",
-        lambda: openai_responses.read,
+        openai_responses.read,
         ResultMembers(lambda item: ("output",)),
         frozenset({"previous_response_id", "conversation"}),
         takes_text=True,
     ),
     "gemini": Api(
         "contents",
-        gemini.reader,
+        gemini.read,
         ResultMembers(gemini.response_path, gemini.is_result, is_object=True),
         parts=MessageParts("parts", gemini.is_words, _no_thinking),
-        reads_alone=False,
+        numbers_calls=True,
     ),
 }
 
@@ -100,6 +100,15 @@ def api_of(format: str) -> Api:
     if api is None:
         raise ValueError(f"unknown format {format!r}; known are {', '.join(FORMATS)}")
     return api
+
+
+def facts_of(messages: Iterable[object], api: Api) -> Iterator[Fact]:
+    """The facts about the messages of one request, in order."""
+    numbers = CallNumbers()
+    for message in messages:
+        members = members_of(message)
+        fact = UNKNOWN if members is None else api.read(members)
+        yield numbers.numbered(fact) if api.numbers_calls else fact
 
 
 def binds_thinking(api: Api, model: str, thinking: object = None) -> bool:

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from contextfold.fold.messages.apis.facts import Fact, Members, block_members, items_of
+from contextfold.fold.messages.apis.facts import Fact, Members, block_members
 from contextfold.fold.messages.own_tools import confirmed_names, definitions_in, name_in, verb_of
 from contextfold.fold.messages.weight import encoded
 
-# The members with a message's parts, and the members of a part with the name of its tool or the id of its call.
+# The members with a message's parts.
 _PARTS = ("content", "tool_calls", "parts")
-_WRAPPERS = ("function", "custom", "functionCall", "function_call", "functionResponse", "function_response")
-_CALL_IDS = ("tool_use_id", "tool_call_id", "call_id")
 
 
 def our_tool_names(names: Collection[str]) -> frozenset[str]:
@@ -55,54 +53,23 @@ class OwnCallWeights:
 
     def take(self, message: Members, fact: Fact, size: int) -> None:
         """Add a message of `size` bytes with such a call or with its result."""
-        for call in fact.calls:
-            if call.name:
-                self._names[call.id] = call.name
-        parts = _parts_of(message)
-        if len(parts) == 1:
-            # Without the call the whole message would not be there.
-            self._parts.append((self._name_of(parts[0]), size))
-            return
-        for part in parts:
-            name = self._name_of(part)
-            if name:
-                self._parts.append((name, _weight(part)))
+        self._names.update((call.id, call.name) for call in fact.calls if call.may_be_ours)
+        own = [(call.name, call.part) for call in fact.calls if call.may_be_ours]
+        own += [(name, each.part) for each in fact.results if (name := self._names.get(each.id))]
+        # Without its only part the whole message would not be there.
+        is_only = len(own) == 1 and (own[0][1] is message or _part_count(message) == 1)
+        self._parts += [(name, size if is_only else _weight(part)) for name, part in own]
 
     def total(self, ours: frozenset[str]) -> tuple[int, int]:
         """The weight of the calls and results of our tools, and their number."""
         weights = [weight for name, weight in self._parts if name in ours or is_marked(name)]
         return sum(weights), len(weights)
 
-    def _name_of(self, part: Members) -> str:
-        holder = part
-        for key in _WRAPPERS:
-            if key in part:
-                holder = block_members(part[key])
-                break
-        name = holder.get("name")
-        if isinstance(name, str) and "context_" in name:
-            return name
-        for key in _CALL_IDS:
-            if key in part:
-                call_id = part[key]
-                return self._names.get(call_id, "") if isinstance(call_id, str) else ""
-        return ""
 
-
-def _parts_of(message: Members) -> list[Members]:
-    """The parts that may be calls or results; the message itself if the API has one message for each."""
-    for key in _CALL_IDS:
-        if key in message:
-            return [message]
-    parts: list[Members] = []
-    for key in _PARTS:
-        value = message.get(key)
-        if type(value) is str:
-            # A text beside the calls is a part, too.
-            parts += ({},) if value else ()
-        elif value is not None:
-            parts += [part if type(part) is dict else block_members(part) for part in items_of(value) or ()]
-    return parts
+def _part_count(message: Members) -> int:
+    """The number of a message's parts. A text beside calls is a part, too."""
+    values = [message.get(name) for name in _PARTS]
+    return sum(len(value) if isinstance(value, list) else 1 for value in values if value)
 
 
 def _weight(value: object) -> int:

@@ -126,20 +126,21 @@ def _verb_in(tool_name: str) -> tuple[str, bool]:
     return (bare[2], True) if bare else ("", False)
 
 
-def call_of(call_id: object, name: object) -> Call | None:
+def call_of(part: Members, call_id: object, name: object, arguments: object = None) -> Call | None:
     """A call; None if it has no id or no name."""
     if isinstance(call_id, str) and call_id and isinstance(name, str):
         if "context_" not in name:
-            return made(Call, (call_id, "", False, ""))
+            return made(Call, (call_id, name, False, "", False, arguments, part))
         verb, needs_proof = verb_of(name)
-        return made(Call, (call_id, verb, needs_proof, name))
+        return made(Call, (call_id, name, True, verb, needs_proof, arguments, part))
     return None
 
 
-def hosted_call(name: object) -> Call:
+def hosted_call(part: Members) -> Call:
     """A call that the provider runs in the same turn."""
+    name = part.get("name")
     verb, needs_proof = verb_of(name) if isinstance(name, str) else ("", False)
-    return Call("", verb, needs_proof, str(name)) if verb else HOSTED
+    return Call("", str(name), True, verb, needs_proof, part=part) if verb else HOSTED
 
 
 def confirmed_names(tools: Iterable[str]) -> frozenset[str]:

@@ -7,9 +7,10 @@ determines is cached, and no text of it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from contextfold.fold.messages.apis.facts import Fact
+from contextfold.fold.messages.apis.facts import NO_MEMBERS, Fact
 
 # At most this many messages are cached, each in less than a kilobyte.
 MESSAGES_CACHED_MAX = 20_000
@@ -18,13 +19,24 @@ MESSAGES_CACHED_MAX = 20_000
 MessageKey = tuple[str, int, int]
 
 
+class LocatedResults(NamedTuple):
+    """The results of a message, with the positions in it."""
+
+    # The hashes of their texts; empty for a result that is not only text.
+    hashes: tuple[str, ...]
+    # The positions of the contents that are only text, by the number of the result.
+    spans: Mapping[int, tuple[int, int]]
+
+
 class KnownMessage(NamedTuple):
-    # Without the contents of its results.
+    # In the cache, without arguments and contents.
     fact: Fact
     # The excess of the bytes of its files over their weight.
     excess: int
     # The number of its content blocks.
     blocks: int
+    # The positions of its results; None if none of them has been left out yet.
+    located: LocatedResults | None = None
 
 
 # The messages; and the length of the message that came last after each of them.
@@ -68,12 +80,20 @@ class RepeatedMessages:
         self.key = key
         return known
 
-    def add(self, text: str, start: int, end: int, known: KnownMessage | None) -> None:
-        """Add the message after the last one that was found or added. None is one that must always be parsed."""
-        key = (self._format, end - start, hash(text[start:end]))
-        if len(_messages) >= MESSAGES_CACHED_MAX or len(_lengths) >= MESSAGES_CACHED_MAX:
+    def add(self, text: str, start: int, end: int) -> None:
+        """Add the message after the last one that was found or added."""
+        if len(_lengths) >= MESSAGES_CACHED_MAX:
             forget_messages()
-        if known is not None:
-            _messages[key] = known
         _lengths[self.key] = end - start
-        self.key = key
+        self.key = (self._format, end - start, hash(text[start:end]))
+
+    def remember(self, known: KnownMessage) -> None:
+        """Remember what was read from that message. A message for which this is not called is always parsed."""
+        if len(_messages) >= MESSAGES_CACHED_MAX:
+            forget_messages()
+        fact = known.fact
+        if fact.calls or fact.results:
+            calls = tuple([call._replace(arguments=None, part=NO_MEMBERS) for call in fact.calls])
+            results = tuple([result._replace(content=None, part=NO_MEMBERS) for result in fact.results])
+            known = known._replace(fact=fact._replace(calls=calls, results=results))
+        _messages[self.key] = known

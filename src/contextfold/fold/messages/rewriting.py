@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -92,24 +92,15 @@ def _word_numbers(content: Sequence[object], parts: MessageParts) -> list[int]:
 # ---- Changes of bytes. A message's text is its bytes decoded as latin-1, so positions in both are the same.
 
 
-def splices_of(text: str, rewrite: Rewrite, sources: Sequence[str], api: Api) -> Iterator[Splice]:
-    """The changes of one message, in order. `sources` are the messages whose words are added."""
-    if api.parts is None:
-        for result in rewrite.stubs.values():
-            yield _stub_splice(text, 0, api.results.path({}), result.stub, api.results)
-        return
-    elements = list(_elements(text, _member_start(text, 0, api.parts.list_name)))
-    if rewrite.stubs and api.results.is_result:
-        results = [each for each in elements if api.results.is_result(block_members(each.value))]
-        for number in sorted(rewrite.stubs):
-            path = api.results.path(block_members(results[number].value))
-            yield _stub_splice(text, results[number].start, path, rewrite.stubs[number].stub, api.results)
+def splices_of(text: str, rewrite: Rewrite, sources: Sequence[str], parts: MessageParts) -> Iterator[Splice]:
+    """The changes of one message except for stubs, in order. `sources` are the messages whose words are added."""
+    elements = list(_elements(text, _member_start(text, 0, parts.list_name)))
     if rewrite.without_thinking:
-        yield from _removed(elements, [api.parts.is_thinking(block_members(each.value)) for each in elements])
+        yield from _removed(elements, [parts.is_thinking(block_members(each.value)) for each in elements])
     added: list[str] = []
     excess = 0
     for source in sources:
-        for raw, value in _words_in(source, api.parts):
+        for raw, value in _words_in(source, parts):
             added.append(raw)
             excess += excess_in(value)
     if added:
@@ -117,10 +108,20 @@ def splices_of(text: str, rewrite: Rewrite, sources: Sequence[str], api: Api) ->
         yield Splice(end, end, "".join("," + raw for raw in added), excess)
 
 
-def _stub_splice(text: str, at: int, path: Sequence[str], stub: str, results: ResultMembers) -> Splice:
-    for name in path:
-        at = _member_start(text, at, name)
-    return Splice(at, _decode(text, at)[1], json.dumps({"output": stub} if results.is_object else stub))
+def content_spans(text: str, numbers: Iterable[int], api: Api) -> dict[int, tuple[int, int]]:
+    """The positions of the contents of a message's results, by the number of the result in the message."""
+    holders: list[tuple[int, Members]] = [(0, {})]
+    if api.parts and api.results.is_result:
+        elements = _elements(text, _member_start(text, 0, api.parts.list_name))
+        parts = [(each.start, block_members(each.value)) for each in elements]
+        holders = [(start, part) for start, part in parts if api.results.is_result(part)]
+    spans: dict[int, tuple[int, int]] = {}
+    for number in numbers:
+        at, holder = holders[number]
+        for name in api.results.path(holder):
+            at = _member_start(text, at, name)
+        spans[number] = at, _decode(text, at)[1]
+    return spans
 
 
 def _removed(elements: Sequence[_Element], gone: Sequence[bool]) -> Iterator[Splice]:

@@ -158,7 +158,7 @@ class Walk:
     def awaits_own(self, call_id: str) -> bool:
         """Whether the result of a call of a tool that may be ours is missing."""
         call = self._pending.get(call_id)
-        return call is not None and bool(call.name)
+        return call is not None and call.may_be_ours
 
     def goes(self, start: int, end: int) -> bool:
         """Whether any message of a range is left out."""
@@ -179,7 +179,7 @@ class Walk:
         pending = self._pending
         for call in calls:
             call_id = call.id
-            if call.name:
+            if call.may_be_ours:
                 self.has_own = True
             if call_id in pending:
                 self._flawed(place, UNBALANCED)
@@ -195,7 +195,7 @@ class Walk:
             call = pending.pop(result.id, None)
             if call is None:
                 self._flawed(place, UNBALANCED)
-            elif call.name:
+            elif call.may_be_ours:
                 self.has_own = True
                 if call.verb:
                     self._ours.append((call, result))

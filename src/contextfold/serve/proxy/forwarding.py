@@ -246,10 +246,10 @@ class ResultFolding:
     ) -> tuple[LeftOutResult, ...]:
         """All results that are left out from now on. New ones are stored first; if that fails, they stay."""
         owner = request.owner
-        cold = projection.cold_results(salt=f"{owner}\0{conversation.id}", settings=self._settings)
-        if not cold:
-            return record.results
         try:
+            cold = projection.cold_results(salt=f"{owner}\0{conversation.id}", settings=self._settings)
+            if not cold:
+                return record.results
             scrubbed = await self._scrub(*(each.text for each in cold), *(each.result.stub for each in cold))
             texts, stubs = scrubbed[: len(cold)], scrubbed[len(cold) :]
             stored = [

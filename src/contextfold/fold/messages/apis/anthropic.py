@@ -86,7 +86,7 @@ def _user(blocks: Sequence[object]) -> Fact:
             result, mark = members.get("content"), members.get("is_error")
             # The call succeeded only if the member is missing, null or false; 0 means a failure.
             failed = mark is not None and mark is not False
-            results.append(made(Result, (members["tool_use_id"], result, failed)))
+            results.append(made(Result, (members["tool_use_id"], result, failed, members)))
             quotes = quotes or has_quoted_user(result)
         elif kind not in _SHOWN:
             flaw = "unknown_content"
@@ -111,10 +111,12 @@ def _assistant(blocks: Sequence[object]) -> Fact:
             continue
         if kind in _THINKING:
             thoughts += 1
-        elif kind == "tool_use" and (call := call_of(members.get("id"), members.get("name"))):
+        elif kind == "tool_use" and (
+            call := call_of(members, members.get("id"), members.get("name"), members.get("input"))
+        ):
             calls.append(call)
         elif kind in _HOSTED:
-            calls.append(hosted_call(members.get("name")))
+            calls.append(hosted_call(members))
             asked.append(members.get("id"))
         elif isinstance(kind, str) and kind.endswith("_tool_result"):
             answered.append(members.get("tool_use_id"))

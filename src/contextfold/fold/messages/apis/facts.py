@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 # "model" is a message of the model, "input" is input for it, "standing" is an instruction that is never left out.
 Kind = Literal["model", "input", "standing"]
 Members = Mapping[str, Any]
+NO_MEMBERS: Members = MappingProxyType({})
 
 # A union of types would be made anew in each test, which takes longer than the test.
 _SEQUENCES = (list, tuple)
@@ -35,12 +37,16 @@ _QUOTES_USER = re.compile(
 class Call(NamedTuple):
     # Empty if the provider runs the call in the same turn.
     id: str
+    # The name of its tool, and whether it may be one of ours.
+    name: str = ""
+    may_be_ours: bool = False
     # "branch", "return", … for our own tools; else empty.
     verb: str = ""
     # Whether the name alone does not show that the tool is ours.
     needs_proof: bool = False
-    # The name of one of our own tools; else empty.
-    name: str = ""
+    # The arguments as they are in the request, and the part of the message that is the call.
+    arguments: object = None
+    part: Members = NO_MEMBERS
 
 
 class Result(NamedTuple):
@@ -48,6 +54,8 @@ class Result(NamedTuple):
     id: str
     content: object
     failed: bool = False
+    # The part of the message that is the result.
+    part: Members = NO_MEMBERS
 
 
 class Fact(NamedTuple):
@@ -69,6 +77,12 @@ class Fact(NamedTuple):
     # Whether the user wrote it while the model worked, so that the tool loop continues after it.
     is_meanwhile: bool = False
 
+    @property
+    def lacks_ids(self) -> bool:
+        """Whether it has calls or results without ids."""
+        ids = [*(call.id for call in self.calls), *(result.id for result in self.results)]
+        return any(each.startswith(BY_NAME) for each in ids)
+
 
 class CallNumbers:
     """Makes ids for calls without ids and for their results: the tool's name and the number of its call.
@@ -76,21 +90,27 @@ class CallNumbers:
     A history only grows, so the numbers do not change. The calls of one tool in one turn are answered in their order.
     """
 
-    __slots__ = ("_counts", "_is_over", "_unanswered")
-
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
         self._unanswered: dict[str, list[str]] = {}
         self._is_over = False
 
-    def end_turn(self) -> None:
-        """End the model's turn. A call without a result before the next turn never gets one."""
-        self._is_over = True
-
-    def of_call(self, call_id: str) -> str:
-        if self._is_over:
+    def numbered(self, fact: Fact) -> Fact:
+        """The fact about the next message, with such ids."""
+        if fact.kind != "model":
+            self._is_over = True
+        elif fact.calls and self._is_over:
+            # A call without a result before the model's next turn never gets one.
             self._unanswered.clear()
             self._is_over = False
+        if not fact.lacks_ids:
+            return fact
+        calls = tuple([call._replace(id=self._of_call(call.id)) for call in fact.calls])
+        return fact._replace(
+            calls=calls, results=tuple([each._replace(id=self._of_result(each.id)) for each in fact.results])
+        )
+
+    def _of_call(self, call_id: str) -> str:
         if not call_id.startswith(BY_NAME):
             return call_id
         self._counts[call_id] = number = self._counts.get(call_id, 0) + 1
@@ -98,7 +118,7 @@ class CallNumbers:
         self._unanswered.setdefault(call_id, []).append(numbered)
         return numbered
 
-    def of_result(self, call_id: str) -> str:
+    def _of_result(self, call_id: str) -> str:
         waiting = self._unanswered.get(call_id)
         return waiting.pop(0) if waiting else call_id
 
@@ -181,10 +201,10 @@ def own_length(text: str) -> int:
         end = begin
 
 
-def answer(call_id: object, content: object) -> Fact:
+def answer(message: Members, call_id: object, content: object) -> Fact:
     """The fact for a message that is a single result."""
     if isinstance(call_id, str) and call_id:
-        result = made(Result, (call_id, content, False))
+        result = made(Result, (call_id, content, False, message))
         quotes = has_quoted_user(content)
         return made(Fact, ("input", (), (result,), "", False, False, False, False, quotes, False))
     return UNKNOWN

@@ -5,7 +5,7 @@ The API accepts the names of members in camel case and with underscores, and so 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from contextfold.fold.messages.apis.facts import (
     BY_NAME,
@@ -13,7 +13,6 @@ from contextfold.fold.messages.apis.facts import (
     SAID,
     UNKNOWN,
     Call,
-    CallNumbers,
     Fact,
     Members,
     Result,
@@ -35,32 +34,17 @@ _SHOWN_OR_HOSTED = _SHOWN | _HOSTED
 _ABOUT = frozenset({"thought", "thoughtSignature", "thought_signature", "videoMetadata", "video_metadata"})
 
 
-def reader() -> Callable[[Members], Fact]:
-    """Make a reader for the contents of one request, in order."""
-    numbers = CallNumbers()
-
-    def read(content: Members) -> Fact:
-        role = content.get("role", "user")
-        parts = items_of(content.get("parts"))
-        if parts and role == "model":
-            return _model(parts, numbers)
-        numbers.end_turn()
-        return _user(parts, numbers) if parts and role == "user" else UNKNOWN
-
-    return read
+def read(content: Members) -> Fact:
+    role = content.get("role", "user")
+    parts = items_of(content.get("parts"))
+    if not parts or role not in ("model", "user"):
+        return UNKNOWN
+    return _model(parts) if role == "model" else _user(parts)
 
 
 def is_result(part: Members) -> bool:
-    about = block_members(response_of(part))
-    return bool(id_of(about)) and isinstance(about.get("name"), str)
-
-
-def call_of_part(part: Members) -> object:
-    return _member(part, _CALL)
-
-
-def response_of(part: Members) -> object:
-    return _member(part, _RESPONSE)
+    about = block_members(_member(part, _RESPONSE))
+    return bool(_id_of(about)) and isinstance(about.get("name"), str)
 
 
 def response_path(part: Members) -> tuple[str, ...]:
@@ -69,22 +53,22 @@ def response_path(part: Members) -> tuple[str, ...]:
 
 def is_words(part: Members, *, beside_result: bool) -> bool:
     """Whether the user wrote or attached a part of a user's content."""
-    if response_of(part) is not None:
+    if _member(part, _RESPONSE) is not None:
         return False
     return not (beside_result and "text" in part and is_host_text(part["text"]))
 
 
-def _user(parts: Sequence[object], numbers: CallNumbers) -> Fact:
+def _user(parts: Sequence[object]) -> Fact:
     results: list[Result] = []
     flaw, has_words, quotes = "", False, False
     for part in parts:
         members: Members = part if type(part) is dict else block_members(part)
-        response = response_of(members)
+        response = _member(members, _RESPONSE)
         if response is not None:
             about: Members = response if type(response) is dict else block_members(response)
-            result_id, content = id_of(about), about.get("response")
+            result_id, content = _id_of(about), about.get("response")
             if result_id and isinstance(about.get("name"), str):
-                results.append(made(Result, (numbers.of_result(result_id), content, False)))
+                results.append(made(Result, (result_id, content, False, members)))
                 quotes = quotes or has_quoted_user(content)
             else:
                 flaw = "unknown_content"
@@ -97,16 +81,15 @@ def _user(parts: Sequence[object], numbers: CallNumbers) -> Fact:
     return made(Fact, ("input", (), tuple(results), flaw, False, False, False, has_words, quotes, False))
 
 
-def _model(parts: Sequence[object], numbers: CallNumbers) -> Fact:
+def _model(parts: Sequence[object]) -> Fact:
     calls: list[Call] = []
     flaw = ""
     for part in parts:
         members: Members = part if type(part) is dict else block_members(part)
-        asked = call_of_part(members)
+        asked = _member(members, _CALL)
         if asked is not None:
             about: Members = asked if type(asked) is dict else block_members(asked)
-            call_id, name = id_of(about), about.get("name")
-            call = call_of(numbers.of_call(call_id), name) if call_id and isinstance(name, str) else None
+            call = call_of(members, _id_of(about), about.get("name"), about.get("args"))
             if call:
                 calls.append(call)
             else:
@@ -122,7 +105,7 @@ def _member(part: Members, names: tuple[str, str]) -> object:
     return part.get(names[0], part.get(names[1]))
 
 
-def id_of(about: Members) -> str:
+def _id_of(about: Members) -> str:
     """The call's id, or a substitute: calls without ids are paired by name and order."""
     given, name = about.get("id"), about.get("name")
     if isinstance(given, str) and given:

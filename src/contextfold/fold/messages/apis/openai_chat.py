@@ -23,7 +23,7 @@ def read(message: Members) -> Fact:
     if role == "assistant":
         return _assistant(message)
     if role == "tool":
-        return answer(message.get("tool_call_id"), message.get("content"))
+        return answer(message, message.get("tool_call_id"), message.get("content"))
     if role == "user":
         return PROMPT
     return STANDING if role in ("system", "developer") else UNKNOWN
@@ -50,4 +50,4 @@ def _assistant(message: Members) -> Fact:
 def _call(asked: Members) -> Call | None:
     kind = asked.get("type", "function")
     about = block_members(asked.get(kind)) if kind in ("function", "custom") else {}
-    return call_of(asked.get("id"), about.get("name"))
+    return call_of(asked, asked.get("id"), about.get("name"), about.get("arguments"))

@@ -23,7 +23,6 @@ _CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 # Tools that the API defines and the client runs: call and output are two items, paired by `call_id`.
 _CLIENT_RUN = ("local_shell_call", "shell_call", "apply_patch_call", "computer_call")
-_CLIENT_RUN_OUTPUTS = {f"{kind}_output": kind for kind in _CLIENT_RUN}
 # Tools that the provider runs: one item has both call and result.
 _HOSTED = ("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call")
 # The other members of a fact about a call.
@@ -36,26 +35,24 @@ _OTHERS = {
 
 def read(item: Members) -> Fact:
     kind = item.get("type", "message")
-    if not isinstance(kind, str):
-        return UNKNOWN
     if kind == "message":
         role = item.get("role")
         return _ROLES.get(role, UNKNOWN) if isinstance(role, str) else UNKNOWN
+    return _read_other(item, kind) if isinstance(kind, str) else UNKNOWN
+
+
+def _read_other(item: Members, kind: str) -> Fact:
     call_id = item.get("call_id")
     if kind in _CALLS:
-        call = call_of(call_id, item.get("name"))
+        call = call_of(item, call_id, item.get("name"), item.get("arguments"))
         return made(Fact, ("model", (call,), *_NOTHING_ELSE)) if call else UNKNOWN
     if kind in _OUTPUTS:
-        return answer(call_id, item.get("output"))
+        return answer(item, call_id, item.get("output"))
     if kind in _HOSTED:
-        return Fact("model", (hosted_call(item.get("name")),))
-    return _OTHERS.get(kind) or _client_run(kind, call_id)
-
-
-def _client_run(kind: str, call_id: object) -> Fact:
-    """The fact for a call that the client runs. Ids are unique only within a kind of calls."""
-    is_known = kind in _CLIENT_RUN or kind in _CLIENT_RUN_OUTPUTS
-    if not is_known or not isinstance(call_id, str) or not call_id:
-        return UNKNOWN
-    called = _CLIENT_RUN_OUTPUTS.get(kind)
-    return answer(f"{called} {call_id}", None) if called else Fact("model", (Call(f"{kind} {call_id}"),))
+        return Fact("model", (hosted_call(item),))
+    called = kind.removesuffix("_output")
+    if called not in _CLIENT_RUN or not isinstance(call_id, str) or not call_id:
+        return _OTHERS.get(kind, UNKNOWN)
+    # Ids are unique only within a kind of calls.
+    unique_id = f"{called} {call_id}"
+    return Fact("model", (Call(unique_id),)) if called == kind else answer(item, unique_id, None)
