@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from contextfold.fold.ledger.sent_request import Usage
+from contextfold.fold.messages import FORMATS, Format
 from contextfold.serve.proxy.response_reader import (
     EXCERPT_BYTES,
     INFLATED_CHUNK_MAX,
@@ -26,7 +27,7 @@ MIB = 1 << 20
 PIECE_BYTES = 64 * 1024
 
 
-def read(api: str, pieces: bytes | Sequence[bytes], content_type: str = JSON, encoding: str = "") -> Usage | None:
+def read(api: Format, pieces: bytes | Sequence[bytes], content_type: str = JSON, encoding: str = "") -> Usage | None:
     reader = ResponseReader(api, content_type, encoding)
     for piece in [pieces] if isinstance(pieces, bytes) else pieces:
         reader.feed(piece)
@@ -138,25 +139,19 @@ ANSWERS = [
 ]
 
 
-def raw_deflate(data: bytes) -> bytes:
-    compressor = zlib.compressobj(wbits=-zlib.MAX_WBITS)
-    return compressor.compress(data) + compressor.flush()
-
-
 ENCODINGS: list[tuple[str, Callable[[bytes], bytes]]] = [
     ("", bytes),
     ("identity", bytes),
     ("gzip", gzip.compress),
     (" X-GZIP ", gzip.compress),
     ("deflate", zlib.compress),
-    ("deflate", raw_deflate),
 ]
 
 
 @pytest.mark.parametrize(("api", "content_type", "answer", "usage"), ANSWERS)
 @pytest.mark.parametrize(("encoding", "compress"), ENCODINGS)
 def test_usage_is_read_from_every_kind_of_response(  # noqa: PLR0917
-    api: str, content_type: str, answer: bytes, usage: Usage, encoding: str, compress: Callable[[bytes], bytes]
+    api: Format, content_type: str, answer: bytes, usage: Usage, encoding: str, compress: Callable[[bytes], bytes]
 ) -> None:
     compressed = compress(answer)
     assert read(api, compressed, content_type, encoding) == usage
@@ -164,7 +159,7 @@ def test_usage_is_read_from_every_kind_of_response(  # noqa: PLR0917
 
 
 @pytest.mark.parametrize(("api", "content_type", "answer", "usage"), ANSWERS)
-def test_a_response_may_be_split_anywhere(api: str, content_type: str, answer: bytes, usage: Usage) -> None:
+def test_a_response_may_be_split_anywhere(api: Format, content_type: str, answer: bytes, usage: Usage) -> None:
     assert all(read(api, [answer[:at], b"", answer[at:]], content_type) == usage for at in range(len(answer)))
 
 
@@ -173,7 +168,7 @@ def test_a_response_may_be_split_anywhere(api: str, content_type: str, answer: b
     ("api", "content_type", "answer", "usage"), [case for case in ANSWERS if case.values[1] == SSE]
 )
 def test_lines_of_a_stream_may_end_in_any_way(
-    api: str, content_type: str, answer: bytes, usage: Usage, end: bytes
+    api: Format, content_type: str, answer: bytes, usage: Usage, end: bytes
 ) -> None:
     stream = answer.replace(b"\n", end)
     assert read(api, stream, content_type) == usage
@@ -242,7 +237,7 @@ def test_cached_tokens_beyond_the_prompts_count_as_the_whole_prompt() -> None:
     ],
 )
 @pytest.mark.parametrize("api", ["anthropic", "openai-responses"])
-def test_a_response_without_valid_figures_has_no_usage(api: str, answer: bytes) -> None:
+def test_a_response_without_valid_figures_has_no_usage(api: Format, answer: bytes) -> None:
     assert read(api, answer) is None
     assert read(api, b"data: " + answer + b"\n\n", SSE) is None
 
@@ -256,7 +251,6 @@ def test_an_unknown_encoding_or_damaged_data_has_no_usage() -> None:
     assert read("openai-chat", damaged, JSON, "gzip") is None
     assert read("openai-chat", [damaged[at : at + 1] for at in range(len(damaged))], JSON, "gzip") is None
     assert read("openai-chat", CHAT_BODY, JSON, "deflate") is None
-    assert read("no-such-api", CHAT_BODY) is None
 
 
 def huge(around: tuple[bytes, bytes], inside: bytes) -> Iterator[bytes]:
@@ -296,7 +290,7 @@ TAIL = b'"usage":' + json.dumps(CHAT_USAGE).encode() + b"}"
     ],
 )
 def test_a_long_response_is_read_in_little_memory(around: tuple[bytes, bytes], inside: bytes) -> None:
-    limit = 2 * PIECE_BYTES + 4_096
+    limit = 4 * PIECE_BYTES
     assert usage_within_memory(limit, huge(around, inside), JSON) == CHAT
     assert usage_within_memory(limit, huge((b"data: " + around[0], around[1] + b"\n\n"), inside), SSE) == CHAT
 
@@ -309,13 +303,6 @@ def test_a_long_event_needs_little_memory_and_does_not_affect_others(inside: byt
     assert usage_within_memory(limit, iter(stream), SSE) == CHAT
 
 
-def test_usage_before_a_long_text_is_read() -> None:
-    head = b'{"usage":' + json.dumps(CHAT_USAGE).encode()
-    nested = b'{"x":{"usage":' + json.dumps(CHAT_USAGE).encode() + b"}"
-    for beginning, usage in ((head, CHAT), (nested, None)):
-        assert read("openai-chat", beginning + b',"choices":["' + b"x" * 4 * EXCERPT_BYTES + b'"]}') == usage
-
-
 def test_usage_inside_the_text_of_a_long_response_is_ignored() -> None:
     inside = json.dumps({"usage": CHAT_USAGE})
     body = {"choices": ["x" * 4 * EXCERPT_BYTES, {"message": {"usage": CHAT_USAGE, "content": inside}}]}
@@ -323,10 +310,10 @@ def test_usage_inside_the_text_of_a_long_response_is_ignored() -> None:
     assert read("openai-chat", json.dumps({**body, "usage": CHAT_USAGE}).encode()) == CHAT
 
 
-@pytest.mark.parametrize("noise", [b":\n", b'data:{"usage":1}\n\n'])
-def test_a_stream_that_needs_too_many_steps_is_read_no_further(noise: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_of_too_many_events_is_read_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
     # A smaller bound is reached sooner.
-    monkeypatch.setattr("contextfold.serve.proxy.response_reader.STEPS_MAX", 50_000)
+    monkeypatch.setattr("contextfold.serve.proxy.response_reader.EVENTS_MAX", 5_000)
+    noise = b'data:{"usage":1}\n\n'
     pieces = [CHAT_STREAM, *[noise * (PIECE_BYTES // len(noise))] * 8]
     following = event({"usage": {**CHAT_USAGE, "completion_tokens": 60}})
     assert read("openai-chat", [CHAT_STREAM, b"\n\n", following], SSE) == Usage(232, 768, 0, 60)
@@ -338,7 +325,7 @@ def test_long_lines_without_data_are_skipped() -> None:
     assert usage_within_memory(MIB // 2, iter([b"event: ", *noise, b"\n\n", CHAT_STREAM]), SSE) == CHAT
 
 
-@pytest.mark.parametrize(("encoding", "wbits"), [("gzip", 31), ("deflate", 15), ("deflate", -15)])
+@pytest.mark.parametrize(("encoding", "wbits"), [("gzip", 31), ("deflate", 15)])
 def test_a_decompression_bomb_needs_little_memory_and_has_no_usage(encoding: str, wbits: int) -> None:
     compressor = zlib.compressobj(9, wbits=wbits)
     bomb = b"".join(compressor.compress(b" " * MIB) for _ in range(2 * INFLATED_CHUNK_MAX // MIB))
@@ -396,7 +383,7 @@ def test_random_responses_raise_nothing_however_they_are_split() -> None:
     readable = 0
     for _ in range(times(600, 200_000)):
         api, content_type, answer, _ = draw.choice(ANSWERS).values
-        assert isinstance(api, str)
+        assert api in FORMATS
         assert isinstance(content_type, str)
         assert isinstance(answer, bytes)
         if draw.random() < 0.3:
@@ -416,7 +403,7 @@ FOLD, BASH = "mcp__contextfold__context_fold", "Bash"
 SUMMARY = "done " * 80
 
 
-def responses_with(api: str, *calls: str | None) -> tuple[bytes, bytes]:
+def responses_with(api: Format, *calls: str | None) -> tuple[bytes, bytes]:
     """A whole and a streamed response with these calls; None stands for a text."""
     arguments = json.dumps({"message": SUMMARY})
     halves = arguments[:9], arguments[9:]
@@ -462,7 +449,7 @@ def responses_with(api: str, *calls: str | None) -> tuple[bytes, bytes]:
     return json.dumps({"candidates": [{"content": {"parts": parts}}]}).encode(), b"".join(map(event, chunks))
 
 
-@pytest.mark.parametrize("api", ["anthropic", "openai-chat", "openai-responses", "gemini"])
+@pytest.mark.parametrize("api", FORMATS)
 @pytest.mark.parametrize(
     ("calls", "has_ours", "only_ours"),
     [
@@ -474,7 +461,7 @@ def responses_with(api: str, *calls: str | None) -> tuple[bytes, bytes]:
     ],
 )
 def test_calls_of_our_tools_are_recognised_in_every_kind_of_response(
-    api: str, calls: list[str | None], has_ours: bool, only_ours: bool
+    api: Format, calls: list[str | None], has_ours: bool, only_ours: bool
 ) -> None:
     for body, content_type in zip(responses_with(api, *calls), (JSON, SSE), strict=True):
         reader = ResponseReader(api, content_type, "", {FOLD})

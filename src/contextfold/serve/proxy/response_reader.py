@@ -1,10 +1,10 @@
 """Reads a model's response while it is forwarded: the provider's usage, and the calls of our tools in it.
 
-A response is one JSON object or a stream of server-sent events. Of the object, and of each event, only the first and
-the last bytes are stored, so a response of any length needs little memory. Usage is a member of the object or of the
-object that an event wraps, so it can be read from either end. Calls are read only from events that are stored
-completely. Nothing here raises an error or delays the response: what cannot be read is left out. Knows the four APIs'
-responses and content encodings; no socket and no session.
+A response is one JSON object or a stream of server-sent events. Of a long object or event only the last bytes are
+stored, so a response of any length needs little memory. There usage can still be read, because it is one of the last
+members of the object, or of the object that an event wraps; calls cannot. Nothing here raises an error or delays the
+response: what cannot be read is left out. Knows the four APIs' responses and content encodings; no socket and no
+session.
 """
 
 from __future__ import annotations
@@ -12,33 +12,34 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from contextfold.common.canonical import Malformed, decode
 from contextfold.common.dataclass import dataclass
 from contextfold.common.token_counter import tokens_of
 from contextfold.fold.ledger.sent_request import Usage
-from contextfold.fold.messages.apis.facts import block_members, items_of
+from contextfold.fold.messages import Format
+from contextfold.fold.messages.apis.facts import Members, block_members, items_of
 from contextfold.fold.messages.own_tool_weights import is_marked
 
-# This many bytes of the beginning and of the end of a body or an event are stored.
-EXCERPT_BYTES = 48 * 1024
+# This many bytes of the end of a body or an event are stored.
+EXCERPT_BYTES = 96 * 1024
 # At most this many positions in an excerpt are tried.
 USAGES_TRIED_MAX = 8
 # A chunk that is larger after decompression is treated as an attack.
 INFLATED_CHUNK_MAX = 4 << 20
-INFLATED_PIECE_BYTES = 64 * 1024
-# The largest number of lines and parsed events of one response.
-STEPS_MAX = 2_000_000
-PARSE_STEPS = 10
+PIECE_BYTES = 64 * 1024
+# At most this many events of one response are read.
+EVENTS_MAX = 1_000_000
 TOKENS_MAX = 1_000_000_000
 
 _EVENT_STREAM = "text/event-stream"
 _LINE_END = re.compile(rb"\r\n|\r|\n")
+_EVENT_END = re.compile(rb"(?>\r\n|\r|\n){2}")
+# The longest end of an event.
+_EVENT_END_BYTES = 4
 _DATA = b"data:"
-# The first bytes of a deflated body, which show its format.
-_HEAD_BYTES = 2
-_ZLIB_OR_GZIP, _RAW_DEFLATE = zlib.MAX_WBITS | 32, -zlib.MAX_WBITS
+_ZLIB_OR_GZIP = zlib.MAX_WBITS | 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,7 @@ class ResponseFacts:
     only_ours: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _UsageNames:
+class _UsageNames(NamedTuple):
     """An API's names of the figures. `details` is the member with the cache's figures, if they are nested."""
 
     wrapper: str
@@ -65,7 +65,7 @@ class _UsageNames:
     includes_cache: bool = True
 
 
-_USAGE_NAMES = {
+_USAGE_NAMES: Mapping[Format, _UsageNames] = {
     "anthropic": _UsageNames(
         *("message", "input_tokens", "", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens"),
         includes_cache=False,
@@ -82,7 +82,7 @@ _USAGE_NAMES = {
     ),
 }
 # An event that contains none of these has no information about calls.
-_CALL_MARKS: Mapping[str, tuple[bytes, ...]] = {
+_CALL_MARKS: Mapping[Format, tuple[bytes, ...]] = {
     "anthropic": (b'"content_block_start"', b'"input_json_delta"'),
     "openai-chat": (b'"delta"',),
     "openai-responses": (b'"response.output_item.done"',),
@@ -94,98 +94,77 @@ class ResponseReader:
     """Reads the chunks of a response's body. `facts` has the result after its end, complete or not."""
 
     def __init__(
-        self, api: str, content_type: str, content_encoding: str, our_tools: Collection[str] = frozenset()
+        self, api: Format, content_type: str, content_encoding: str, our_tools: Collection[str] = frozenset()
     ) -> None:
-        self._names = _USAGE_NAMES.get(api)
+        self._api, self._our_tools = api, our_tools
+        self._names = _USAGE_NAMES[api]
+        self._container = b'"%s"' % self._names.container.encode()
         self._figures: dict[str, int] = {}
-        self._calls = _CallReader(api, our_tools)
-        self._call_marks = _CALL_MARKS.get(api, ()) if our_tools else ()
         self._is_stream = content_type.partition(";")[0].strip().lower() == _EVENT_STREAM
         self._decompressor = _Decompressor(content_encoding)
-        self._excerpt = _Excerpt()
-        self._line = b""
-        # Whether the current line has data; None while it is too short to decide.
-        self._is_data: bool | None = None
-        self._after_cr = False
-        self._steps_left = STEPS_MAX
+        # The end of the body or of the current event, and whether it is complete.
+        self._text = bytearray()
+        self._is_whole = True
+        self._events_left = EVENTS_MAX
+        self._our_bytes = 0
+        self._has_ours = False
+        # Whether there is a call of another tool, or text.
+        self._has_others = False
+        # Whether the call with an index, which is being streamed, is ours.
+        self._streamed: dict[object, bool] = {}
 
     def feed(self, chunk: bytes) -> None:
         for piece in self._decompressor.pieces(chunk):
+            if self._events_left <= 0:
+                return
+            # The end of an event may be divided between two pieces.
+            searched = max(0, len(self._text) - _EVENT_END_BYTES + 1)
+            self._text += piece
             if self._is_stream:
-                self._feed_lines(piece)
-            else:
-                self._excerpt.add(piece)
+                self._take_events(searched)
+            if len(self._text) > EXCERPT_BYTES:
+                del self._text[:-EXCERPT_BYTES]
+                self._is_whole = False
 
     def facts(self) -> ResponseFacts:
-        if self._is_stream:
-            # The last event may lack its empty line.
-            self._end_line()
-        self._end_text()
+        # The last event may lack its empty line.
+        self._take_text(self._text)
+        self._text.clear()
         if self._decompressor.is_broken:
             return ResponseFacts()
-        return ResponseFacts(self._usage(), self._calls.our_tokens, self._calls.only_ours)
+        return ResponseFacts(self._usage(), tokens_of(self._our_bytes), self._has_ours and not self._has_others)
 
-    # ---- server-sent events
+    def _take_events(self, searched: int) -> None:
+        begin = 0
+        for match in _EVENT_END.finditer(self._text, searched):
+            self._take_text(self._text[begin : match.start()])
+            self._is_whole = True
+            self._events_left -= 1
+            begin = match.end()
+        del self._text[:begin]
 
-    def _feed_lines(self, piece: bytes) -> None:
-        if self._after_cr and piece.startswith(b"\n"):
-            piece = piece[1:]
-        if not piece:
+    def _take_text(self, text: bytes | bytearray) -> None:
+        """Read a body or an event."""
+        has_calls = bool(self._our_tools) and (not self._is_stream or any(m in text for m in _CALL_MARKS[self._api]))
+        if self._container not in text and not has_calls:
             return
-        self._after_cr = piece.endswith(b"\r")
-        *lines, rest = _LINE_END.split(piece)
-        for line in lines:
-            self._steps_left -= 1
-            if self._steps_left <= 0:
-                return
-            self._add_to_line(line)
-            self._end_line()
-        self._add_to_line(rest)
+        if self._is_stream:
+            lines = _LINE_END.split(text)
+            # The first line of an incomplete event is the end of a line.
+            first = [] if self._is_whole else lines[:1]
+            text = b"\n".join([*first, *(line[len(_DATA) :] for line in lines if line.startswith(_DATA))])
+        if not self._is_whole:
+            for end in _around_usage(bytes(text), self._container, self._names.wrapper):
+                self._take_usage(end)
+        elif isinstance(value := _parsed(bytes(text)), dict):
+            self._take_usage(value)
+            if has_calls:
+                self._take_calls(value)
 
-    def _add_to_line(self, part: bytes) -> None:
-        if self._is_data is None:
-            self._line += part
-            if len(self._line) < len(_DATA):
-                return
-            self._is_data = self._line.startswith(_DATA)
-            part, self._line = self._line[len(_DATA) :], b""
-        if self._is_data:
-            self._excerpt.add(part)
+    # ---- usage
 
-    def _end_line(self) -> None:
-        if self._is_data:
-            self._excerpt.add(b"\n")
-        elif self._is_data is None and not self._line:
-            self._end_text()
-        self._is_data, self._line = None, b""
-
-    # ---- one body, or the data of one event
-
-    def _end_text(self) -> None:
-        excerpt = self._excerpt
-        if self._names is None or self._steps_left <= 0 or not excerpt.size:
-            excerpt.clear()
-            return
-        container = b'"%s"' % self._names.container.encode()
-        has_usage = excerpt.contains(container)
-        has_calls = not self._is_stream or any(map(excerpt.contains, self._call_marks))
-        if has_usage or has_calls:
-            self._steps_left -= PARSE_STEPS
-            whole = excerpt.whole
-            if whole is None:
-                for text in _around_usage(excerpt.head, bytes(excerpt.tail), container, self._names.wrapper):
-                    self._take_usage(text)
-            elif isinstance(value := _parsed(whole), dict):
-                self._take_usage(value)
-                if self._call_marks:
-                    self._calls.take(value, is_event=self._is_stream)
-        elif excerpt.whole is None and not self._is_stream:
-            self._calls.has_others = True
-        excerpt.clear()
-
-    def _take_usage(self, value: Mapping[str, Any]) -> None:
+    def _take_usage(self, value: Members) -> None:
         names = self._names
-        assert names is not None
         for holder in (value, value.get(names.wrapper)):
             usage = block_members(holder).get(names.container)
             if not isinstance(usage, dict):
@@ -196,7 +175,7 @@ class ResponseReader:
             self._count(cache, names.read, names.written)
             self._count(lives, "ephemeral_1h_input_tokens")
 
-    def _count(self, figures: Mapping[str, Any], *names: str) -> None:
+    def _count(self, figures: Members, *names: str) -> None:
         """Take the largest figure of each name, because figures grow during a response."""
         for name in names:
             value = figures.get(name)
@@ -205,7 +184,7 @@ class ResponseReader:
 
     def _usage(self) -> Usage | None:
         names, figures = self._names, self._figures
-        if names is None or names.prompt not in figures:
+        if names.prompt not in figures:
             return None
         prompt, output = figures[names.prompt], figures.get(names.output, 0)
         read, written = figures.get(names.read, 0), figures.get(names.written, 0)
@@ -215,78 +194,35 @@ class ResponseReader:
             prompt -= read + written
         return Usage(prompt, read, written, output, min(written, figures.get("ephemeral_1h_input_tokens", 0)))
 
+    # ---- calls
 
-class _Excerpt:
-    """The first and the last bytes of a text."""
-
-    __slots__ = ("head", "size", "tail")
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        self.head, self.tail, self.size = b"", bytearray(), 0
-
-    def add(self, piece: bytes) -> None:
-        self.size += len(piece)
-        view = memoryview(piece)
-        room = EXCERPT_BYTES - len(self.head)
-        if room > 0:
-            self.head += view[:room]
-            view = view[room:]
-        if view:
-            last = view[-EXCERPT_BYTES:]
-            del self.tail[: max(0, len(self.tail) + len(last) - EXCERPT_BYTES)]
-            self.tail += last
-
-    @property
-    def whole(self) -> bytes | None:
-        """The complete text; None if a part of it was not stored."""
-        return self.head + self.tail if self.size == len(self.head) + len(self.tail) else None
-
-    def contains(self, mark: bytes) -> bool:
-        if mark in self.head or mark in self.tail:
-            return True
-        return mark in self.head[-len(mark) :] + self.tail[: len(mark)]
+    def _take_calls(self, value: Members) -> None:
+        for index, name, arguments in _OUTPUTS[self._api](value, self._is_stream):
+            key = index if isinstance(index, int) else None
+            if name is not None:
+                self._streamed[key] = is_ours = name in self._our_tools or is_marked(name)
+                self._has_ours |= is_ours
+                self._has_others |= not is_ours
+            if self._streamed.get(key):
+                self._our_bytes += len(name or "") + _size(arguments)
 
 
-def _around_usage(head: bytes, tail: bytes, container: bytes, wrapper: str) -> Iterator[Mapping[str, Any]]:
-    """Objects that are parsed from either end, without what is missing between.
+def _around_usage(text: bytes, container: bytes, wrapper: str) -> Iterator[Mapping[str, Any]]:
+    """Objects that are parsed from the end of a text whose beginning is missing.
 
-    A text that begins with a member and ends with the end of the object is an object once it gets its opening bracket;
-    one that begins with the object and ends with a member is one with a closing bracket. In both cases it parses only
-    if the member belongs to the outermost object, or to the one that an event wraps.
+    From a member on, the text is an object once it gets an opening bracket. It parses only if the member belongs to
+    the outermost object, or to the one that an event wraps.
     """
-    frames = [(b"{", b"}"), *([(b'{"%s":{' % wrapper.encode(), b"}}")] if wrapper else [])]
-    at = len(tail)
+    openings = [b"{", *([b'{"%s":{' % wrapper.encode()] if wrapper else [])]
+    at = len(text)
     for _ in range(USAGES_TRIED_MAX):
-        at = tail.rfind(container, 0, at)
+        at = text.rfind(container, 0, at)
         if at < 0:
             break
-        for opening, _closing in frames:
-            value = _parsed(opening + tail[at:])
+        for opening in openings:
+            value = _parsed(opening + text[at:])
             if isinstance(value, dict):
                 yield value
-    at = -1
-    for _ in range(USAGES_TRIED_MAX):
-        at = head.find(container, at + 1)
-        end = _usage_end(head, at) if at >= 0 else -1
-        if end < 0:
-            break
-        for _opening, closing in frames:
-            value = _parsed(head[:end] + closing)
-            if isinstance(value, dict):
-                yield value
-
-
-def _usage_end(text: bytes, at: int) -> int:
-    """The position after the next object. It contains no text with brackets, and little nesting."""
-    depth = 0
-    for match in re.compile(rb"[{}]").finditer(text, at):
-        depth += 1 if match[0] == b"{" else -1
-        if depth <= 0:
-            return match.end() if depth == 0 else -1
-    return -1
 
 
 def _parsed(text: bytes) -> object:
@@ -296,140 +232,89 @@ def _parsed(text: bytes) -> object:
         return None
 
 
-class _CallReader:
-    """Finds the calls in a response."""
-
-    def __init__(self, api: str, our_tools: Collection[str]) -> None:
-        self._api, self._our_tools = api, our_tools
-        self._our_bytes = 0
-        self._has_ours = False
-        # Whether there is a call of another tool, or text.
-        self.has_others = False
-        # Whether the block or call that is being streamed is ours, by its index.
-        self._streamed: dict[object, bool] = {}
-
-    @property
-    def our_tokens(self) -> int:
-        return tokens_of(self._our_bytes)
-
-    @property
-    def only_ours(self) -> bool:
-        return self._has_ours and not self.has_others
-
-    def take(self, value: Mapping[str, Any], *, is_event: bool) -> None:
-        match self._api:
-            case "anthropic":
-                self._anthropic(value, is_event=is_event)
-            case "openai-chat":
-                for choice in items_of(value.get("choices")) or ():
-                    self._chat(block_members(block_members(choice).get("delta" if is_event else "message")))
-            case "openai-responses":
-                is_item = value.get("type") == "response.output_item.done"
-                for item in (value.get("item"),) if is_item else items_of(value.get("output")) or ():
-                    self._responses(block_members(item))
-            case "gemini":
-                for candidate in items_of(value.get("candidates")) or ():
-                    content = block_members(block_members(candidate).get("content"))
-                    for part in items_of(content.get("parts")) or ():
-                        self._gemini(block_members(part))
-
-    def _anthropic(self, value: Mapping[str, Any], *, is_event: bool) -> None:
-        if not is_event:
-            for block in items_of(value.get("content")) or ():
-                self._anthropic_block(block_members(block))
-        elif "content_block" in value:
-            self._streamed = {value.get("index"): self._anthropic_block(block_members(value["content_block"]))}
-        elif self._streamed.get(value.get("index")):
-            self._our_bytes += _size(block_members(value.get("delta")).get("partial_json"))
-
-    def _anthropic_block(self, block: Mapping[str, Any]) -> bool:
-        kind = block.get("type")
-        if kind == "tool_use":
-            return self._call(block.get("name"), block.get("input") or "")
-        if kind not in ("thinking", "redacted_thinking"):
-            self.has_others = True
-        return False
-
-    def _chat(self, message: Mapping[str, Any]) -> None:
-        if message.get("content"):
-            self.has_others = True
-        for call in map(block_members, items_of(message.get("tool_calls")) or ()):
-            function, index = block_members(call.get("function") or call.get("custom")), call.get("index")
-            arguments = function.get("arguments") or function.get("input")
-            if function.get("name"):
-                is_ours = self._call(function["name"], arguments)
-                if isinstance(index, int):
-                    self._streamed[index] = is_ours
-            elif self._streamed.get(index):
-                self._our_bytes += _size(arguments)
-
-    def _responses(self, item: Mapping[str, Any]) -> None:
-        if item.get("type") == "function_call":
-            self._call(item.get("name"), item.get("arguments"))
-        elif item.get("type") != "reasoning":
-            self.has_others = True
-
-    def _gemini(self, part: Mapping[str, Any]) -> None:
-        call = block_members(part.get("functionCall"))
-        if call:
-            self._call(call.get("name"), call.get("args"))
-        elif not part.get("thought") and (part.get("text") or "text" not in part):
-            self.has_others = True
-
-    def _call(self, name: object, arguments: object) -> bool:
-        if not isinstance(name, str) or not (name in self._our_tools or is_marked(name)):
-            self.has_others = True
-            return False
-        self._has_ours = True
-        self._our_bytes += len(name) + _size(arguments)
-        return True
-
-
 def _size(value: object) -> int:
     return len(value if isinstance(value, str) else str(value)) if value else 0
 
 
+# ---- The outputs of the model in a response or in an event, for each API: the index of a call, the name of its tool,
+# and its arguments. The name of a text is empty. An event without a name has more of the arguments of an earlier call.
+
+_Outputs = Iterator[tuple[object, str | None, object]]
+
+
+def _anthropic_outputs(value: Members, is_event: bool) -> _Outputs:
+    index = value.get("index")
+    if is_event and "content_block" not in value:
+        yield index, None, block_members(value.get("delta")).get("partial_json")
+        return
+    for block in map(block_members, (value["content_block"],) if is_event else items_of(value.get("content")) or ()):
+        kind = block.get("type")
+        if kind not in ("thinking", "redacted_thinking"):
+            yield index, str(block.get("name")) if kind == "tool_use" else "", block.get("input")
+
+
+def _chat_outputs(value: Members, is_event: bool) -> _Outputs:
+    for choice in items_of(value.get("choices")) or ():
+        message = block_members(block_members(choice).get("delta" if is_event else "message"))
+        if message.get("content"):
+            yield None, "", None
+        for call in map(block_members, items_of(message.get("tool_calls")) or ()):
+            function = block_members(call.get("function") or call.get("custom"))
+            name, arguments = function.get("name"), function.get("arguments") or function.get("input")
+            yield call.get("index"), str(name) if name else None, arguments
+
+
+def _responses_outputs(value: Members, is_event: bool) -> _Outputs:
+    for item in map(block_members, (value.get("item"),) if is_event else items_of(value.get("output")) or ()):
+        kind = item.get("type")
+        if kind not in (None, "reasoning"):
+            yield None, str(item.get("name")) if kind == "function_call" else "", item.get("arguments")
+
+
+def _gemini_outputs(value: Members, is_event: bool) -> _Outputs:
+    for candidate in items_of(value.get("candidates")) or ():
+        content = block_members(block_members(candidate).get("content"))
+        for part in map(block_members, items_of(content.get("parts")) or ()):
+            call = block_members(part.get("functionCall"))
+            if call:
+                yield None, str(call.get("name")), call.get("args")
+            elif not part.get("thought") and (part.get("text") or "text" not in part):
+                yield None, "", None
+
+
+_OUTPUTS = {
+    "anthropic": _anthropic_outputs,
+    "openai-chat": _chat_outputs,
+    "openai-responses": _responses_outputs,
+    "gemini": _gemini_outputs,
+}
+
+
 class _Decompressor:
-    """Decompresses gzip, and deflate with or without its two bytes of header."""
+    """Decompresses gzip and deflate, and divides what is not compressed."""
 
     def __init__(self, content_encoding: str) -> None:
         name = content_encoding.strip().lower()
-        self._is_plain = name in ("", "identity")
-        self._is_readable = self._is_plain or name in ("gzip", "x-gzip", "deflate")
-        self._head = b""
-        self._inflater: zlib._Decompress | None = None
-        # If the data is broken, nothing that was read before counts.
-        self.is_broken = False
+        is_compressed = name in ("gzip", "x-gzip", "deflate")
+        self._inflater = zlib.decompressobj(_ZLIB_OR_GZIP) if is_compressed else None
+        # If the data cannot be decompressed, nothing that was read before counts.
+        self.is_broken = not is_compressed and name not in ("", "identity")
 
     def pieces(self, chunk: bytes) -> Iterator[bytes]:
-        if self._is_plain:
-            yield chunk
-        elif self._is_readable:
-            yield from self._inflated(chunk)
-
-    def _inflated(self, chunk: bytes) -> Iterator[bytes]:
         if self._inflater is None:
-            self._head += chunk
-            if len(self._head) < _HEAD_BYTES:
-                return
-            self._inflater = zlib.decompressobj(_window_bits(self._head))
-            chunk, self._head = self._head, b""
+            for start in range(0, len(chunk), PIECE_BYTES):
+                yield chunk[start : start + PIECE_BYTES]
+            return
         room = INFLATED_CHUNK_MAX
-        limit = piece_bytes = 0
-        while (chunk or piece_bytes == limit) and not self._inflater.eof and not self.is_broken:
-            limit = min(room, INFLATED_PIECE_BYTES)
+        while not self._inflater.eof and not self.is_broken:
             try:
-                piece = self._inflater.decompress(chunk, limit)
+                piece = self._inflater.decompress(chunk, PIECE_BYTES)
             except zlib.error:
                 self.is_broken = True
                 return
-            chunk, piece_bytes = self._inflater.unconsumed_tail, len(piece)
-            room -= piece_bytes
-            self.is_broken = not room
+            if not piece:
+                return
+            chunk = self._inflater.unconsumed_tail
+            room -= len(piece)
+            self.is_broken = room <= 0
             yield piece
-
-
-def _window_bits(head: bytes) -> int:
-    is_gzip = head.startswith(b"\x1f\x8b")
-    is_zlib = head[0] & 0x0F == zlib.DEFLATED and (head[0] << 8 | head[1]) % 31 == 0
-    return _ZLIB_OR_GZIP if is_gzip or is_zlib else _RAW_DEFLATE
