@@ -13,7 +13,7 @@ from bench.cache_simulation import random_shape, read_shapes
 from bench.ledger import OFF_MAX, SHAPES, WAYS, compared
 from contextfold.common.canonical import encode
 from contextfold.fold.events import BranchCreated, Event, RequestSent, from_json, to_json
-from contextfold.fold.ledger.savings import LedgerBook, SavingsLedger, ledger_of, ledger_result
+from contextfold.fold.ledger.savings import SavingsLedger, ledger_of, ledger_result
 from contextfold.fold.ledger.sent_request import FoldSeen, Usage, was_warm
 from contextfold.fold.model_catalog import MODELS, LedgerPrices, ModelsInvalid, TokenPrices, parse_models, plain_name
 from tests.support.clauses import covers
@@ -202,7 +202,7 @@ def test_the_calls_that_made_a_fold_are_charged_to_that_fold() -> None:
     tool_request = replace(request(2, 5_100, None, cached(5_000, 100, 400)), only_ours=True, our_output_tokens=400)
     folded = request(3, 5_200, 3_200, cached(3_000, 200), FoldSeen("br_a", 2_000, 3_000))
     ledger = ledger_of([FOLDED[0], tool_request, folded])
-    assert [fold.branch_id for fold in ledger.costly] == ["br_a"]
+    assert [fold.branch_id for fold in ledger.folds if fold.saved < 0] == ["br_a"]
     assert ledger.folds[0].saved == ledger.sums.cost_saved
 
 
@@ -214,10 +214,10 @@ def test_the_sums_of_days_add_up_to_the_total() -> None:
 
 
 def test_a_ledger_that_grows_event_by_event_equals_one_of_the_whole_log() -> None:
-    book = LedgerBook(LedgerPrices())
+    ledger = SavingsLedger(LedgerPrices())
     for event in FOLDED:
-        book.take(event)
-        assert encode(ledger_result(book.ledger())) == encode(ledger_result(ledger_of(FOLDED[: event.n])))
+        ledger.take(event)
+        assert encode(ledger_result(ledger)) == encode(ledger_result(ledger_of(FOLDED[: event.n])))
 
 
 def test_conversations_are_accounted_separately() -> None:

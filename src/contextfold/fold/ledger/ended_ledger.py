@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextfold.common.canonical import Malformed, decode
-from contextfold.fold.ledger.savings import LedgerSums, SavingsLedger, sums_from, sums_result
+from contextfold.fold.ledger.savings import LedgerSums, SavingsLedger, sums_from, sums_result, total_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from contextfold.common.canonical import Encodable
     from contextfold.fold.model_catalog import LedgerPrices
@@ -42,16 +42,14 @@ def ended_row(session: EndedSession) -> Mapping[str, Encodable]:
 
 def ended_savings(session: EndedSession) -> Mapping[str, Encodable] | None:
     """The savings of an ended session; None if no request went through the proxy."""
-    total = _total(ledger_parts(session).values())
+    total = total_of(ledger_parts(session).values())
     return sums_result(total) if total.requests else None
 
 
 def ended_ledger(session: EndedSession, prices: LedgerPrices) -> SavingsLedger:
     """The stored part of an ended session's ledger."""
-    days, models = ledger_parts(session), ledger_parts(session, "model")
-    return SavingsLedger(
-        _total(days.values()), days, models, {model: prices.of(model) for model in models}, {}, 0, (), ()
-    )
+    models = ledger_parts(session, "model")
+    return SavingsLedger(prices, ledger_parts(session), models, {model: prices.of(model) for model in models})
 
 
 def ledger_parts(session: EndedSession, group: str = "day") -> dict[str, LedgerSums]:
@@ -62,7 +60,7 @@ def ledger_parts(session: EndedSession, group: str = "day") -> dict[str, LedgerS
     if parts is None and group == "model":
         parts = stored.get("ledger_days")
         sums = [sums_from(members) for members in (parts.values() if isinstance(parts, dict) else ())]
-        return {str(stored.get("model") or ""): _total(sums)} if sums else {}
+        return {str(stored.get("model") or ""): total_of(sums)} if sums else {}
     return {name: sums_from(members) for name, members in parts.items()} if isinstance(parts, dict) else {}
 
 
@@ -77,10 +75,3 @@ def stored_figures(session: EndedSession) -> dict[str, object]:
     except Malformed:
         return {}
     return figures if isinstance(figures, dict) else {}
-
-
-def _total(parts: Iterable[LedgerSums]) -> LedgerSums:
-    total = LedgerSums()
-    for part in parts:
-        total = total.plus(part)
-    return total

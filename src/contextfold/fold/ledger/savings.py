@@ -23,14 +23,14 @@ of the same model.
 from __future__ import annotations
 
 from contextfold.common.canonical import Hundredths
-from contextfold.common.dataclass import dataclass, field, replace
+from contextfold.common.dataclass import dataclass, field
 from contextfold.fold.events import BranchCreated, Event, RequestSent, WorkFolded
 from contextfold.fold.model_catalog import LedgerPrices
 from contextfold.fold.timeline_points import POINTS_MAX, thinned
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from contextfold.common.canonical import Encodable
     from contextfold.fold.model_catalog import TokenPrices
@@ -128,28 +128,11 @@ def sums_from(members: object) -> LedgerSums:
     return LedgerSums(*(value if type(value) is int else 0 for value in values))
 
 
-@dataclass(frozen=True, slots=True)
-class SavingsLedger:
-    sums: LedgerSums
-    days: Mapping[str, LedgerSums]
-    model_sums: Mapping[str, LedgerSums]
-    models: Mapping[str, tuple[TokenPrices, bool]]
-    not_folded: Mapping[str, int]
-    results_dropped: int
-    folds: Sequence[FoldSavings]
-    points: Sequence[LedgerPoint]
-
-    @property
-    def costly(self) -> list[FoldSavings]:
-        """The folds that cost more than they saved."""
-        return [fold for fold in self.folds if fold.saved < 0]
-
-
-def ledger_of(events: Iterable[Event], prices: LedgerPrices | None = None) -> SavingsLedger:
-    book = LedgerBook(prices or LedgerPrices())
-    for event in events:
-        book.take(event)
-    return book.ledger()
+def total_of(parts: Iterable[LedgerSums]) -> LedgerSums:
+    total = LedgerSums()
+    for part in parts:
+        total = total.plus(part)
+    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +171,6 @@ class _Chain:
     """The requests of one conversation to one model so far."""
 
     last: RequestSent | None = None
-    last_s: int | None = None
     last_sent: int = 0
     # The tokens of the last request in a run without our tools, and of the last real request.
     last_without: int = 0
@@ -214,51 +196,48 @@ class _Chain:
 
 
 @dataclass(slots=True)
-class LedgerBook:
-    """Computes a ledger from events, which must be added in order and once."""
+class SavingsLedger:
+    """The ledger of a session. Its events must be taken in order and once."""
 
-    prices: LedgerPrices
+    prices: LedgerPrices = field(default_factory=LedgerPrices)
+    days: dict[str, LedgerSums] = field(default_factory=dict)
+    model_sums: dict[str, LedgerSums] = field(default_factory=dict)
+    # The prices of each model, and whether they are in money.
+    models: dict[str, tuple[TokenPrices, bool]] = field(default_factory=dict)
+    # The number of requests by the reason why something was not folded.
+    not_folded: dict[str, int] = field(default_factory=dict)
+    results_dropped: int = 0
+    points: list[LedgerPoint] = field(default_factory=list)
+    # The number of the last event.
+    revision: int = 0
     _descriptions: dict[str, str] = field(default_factory=dict)
     _chains: dict[tuple[str, str, str], _Chain] = field(default_factory=dict)
     _folds: dict[str, FoldSavings] = field(default_factory=dict)
-    _days: dict[str, LedgerSums] = field(default_factory=dict)
-    _model_sums: dict[str, LedgerSums] = field(default_factory=dict)
-    _models: dict[str, tuple[TokenPrices, bool]] = field(default_factory=dict)
-    _reasons: dict[str, int] = field(default_factory=dict)
-    _results_dropped: int = 0
-    _points: list[LedgerPoint] = field(default_factory=list)
+
+    @property
+    def sums(self) -> LedgerSums:
+        return total_of(self.days.values())
+
+    @property
+    def folds(self) -> list[FoldSavings]:
+        return list(self._folds.values())
 
     def take(self, event: Event) -> None:
+        self.revision = event.n
         if isinstance(event, BranchCreated | WorkFolded):
             self._descriptions[event.branch_id] = event.description
         elif isinstance(event, RequestSent):
             self._take_request(event)
 
-    def ledger(self) -> SavingsLedger:
-        sums = LedgerSums()
-        for day in self._days.values():
-            sums = sums.plus(day)
-        return SavingsLedger(
-            sums,
-            dict(self._days),
-            dict(self._model_sums),
-            dict(self._models),
-            dict(self._reasons),
-            self._results_dropped,
-            [replace(fold) for fold in self._folds.values()],
-            thinned(self._points, height=_height),
-        )
-
     def _take_request(self, event: RequestSent) -> None:
         chain = self._chain(event)
-        prices, is_money = self._models.setdefault(event.model, self.prices.of(event.model))
+        prices, is_money = self.models.setdefault(event.model, self.prices.of(event.model))
         new = self._new_folds(chain, event)
         cut = min((fold.kept_tokens for fold in new), default=None)
         if event.kept_tokens is not None:
             cut = event.kept_tokens if cut is None else min(cut, event.kept_tokens)
-        seconds = _seconds(event.at)
         chain.life_s = max(chain.life_s, event.warm_after_s)
-        prompt, was_warm = _sent_prompt(event, chain, cut, seconds)
+        prompt, was_warm = _sent_prompt(event, chain, cut)
         chain.new_blocks += event.new_blocks
         if prompt.read and _has_usage(event):
             chain.least_read = min(chain.least_read or prompt.read, prompt.read)
@@ -277,7 +256,7 @@ class LedgerBook:
         cost_sent = prompt.cost(prices) + output * prices.output
         cost_without = counterfactual.cost(prices) + output_without * prices.output
         self._put_down(chain, new, event, WORTH * (cost_without - cost_sent) // prices.input)
-        chain.last, chain.last_sent, chain.last_s, chain.level = event, prompt.tokens, seconds, without.tokens
+        chain.last, chain.last_sent, chain.level = event, prompt.tokens, without.tokens
         if _has_usage(event):
             chain.has_cache = chain.has_cache or bool(event.cache_read_tokens or event.cache_write_tokens)
             chain.writes_1h = bool(event.cache_write_1h_tokens) or (chain.writes_1h and not prompt.written_5m)
@@ -304,14 +283,14 @@ class LedgerBook:
             cost_without if is_money else 0,
         )
         day = event.at[:10]
-        self._days[day] = self._days.get(day, LedgerSums()).plus(sums)
-        self._model_sums[event.model] = self._model_sums.get(event.model, LedgerSums()).plus(sums)
-        self._results_dropped = max(self._results_dropped, event.results_dropped)
+        self.days[day] = self.days.get(day, LedgerSums()).plus(sums)
+        self.model_sums[event.model] = self.model_sums.get(event.model, LedgerSums()).plus(sums)
+        self.results_dropped = max(self.results_dropped, event.results_dropped)
         if event.reason:
-            self._reasons[event.reason] = self._reasons.get(event.reason, 0) + 1
-        self._points.append(LedgerPoint(event.n, event.at, prompt.tokens, without.tokens))
-        if len(self._points) > POINTS_CACHED:
-            self._points = thinned(self._points, POINTS_CACHED // 2, height=_height)
+            self.not_folded[event.reason] = self.not_folded.get(event.reason, 0) + 1
+        self.points.append(LedgerPoint(event.n, event.at, prompt.tokens, without.tokens))
+        if len(self.points) > POINTS_CACHED:
+            self.points = thinned(self.points, POINTS_CACHED // 2, height=_height)
 
     def _chain(self, event: RequestSent) -> _Chain:
         key = (event.conversation, event.api, event.model)
@@ -346,18 +325,25 @@ class LedgerBook:
         chain.pending = 0
 
 
+def ledger_of(events: Iterable[Event], prices: LedgerPrices | None = None) -> SavingsLedger:
+    ledger = SavingsLedger(prices or LedgerPrices())
+    for event in events:
+        ledger.take(event)
+    return ledger
+
+
 def _has_usage(event: RequestSent) -> bool:
     return bool(event.input_tokens or event.cache_read_tokens or event.cache_write_tokens)
 
 
-def _sent_prompt(event: RequestSent, chain: _Chain, cut: int | None, seconds: int) -> tuple[_Prompt, bool]:
+def _sent_prompt(event: RequestSent, chain: _Chain, cut: int | None) -> tuple[_Prompt, bool]:
     """The real prompt, from the provider's usage or else from the estimate; and whether the cache was warm."""
     # Only a session with requests needs their types.
     from contextfold.fold.ledger.sent_request import CACHEABLE_TOKENS
 
     usual_s = CACHE_LIFE_S if event.api == "anthropic" and not chain.writes_1h else CACHE_LIFE_1H_S
     life_s = max(usual_s, chain.life_s)
-    is_in_time = chain.last_s is not None and seconds - chain.last_s <= life_s
+    is_in_time = chain.last is not None and _seconds(event.at) - _seconds(chain.last.at) <= life_s
     expected = chain.last_sent if cut is None else min(chain.last_sent, _scaled(event, cut))
     if not _has_usage(event):
         is_warm = is_in_time and chain.has_cache
@@ -422,7 +408,10 @@ def _is_out_of_reach(event: RequestSent, chain: _Chain, prompt: _Prompt, *, has_
 
 
 def _seconds(at: str) -> int:
-    """A timestamp like `2025-01-17T10:30:00Z` in seconds. Years begin in March, so that a leap day ends one."""
+    """A timestamp like `2025-01-17T10:30:00Z` in seconds. Years begin in March, so that a leap day ends one.
+
+    Commands must not import `datetime`, because that takes long.
+    """
     year, month, day = int(at[:4]), int(at[5:7]), int(at[8:10])
     year, month = (year, month - 3) if month > 2 else (year - 1, month + 9)  # noqa: PLR2004 - February
     days = 365 * year + year // 4 - year // 100 + year // 400 + (153 * month + 2) // 5 + day
@@ -457,9 +446,11 @@ def _height(point: LedgerPoint) -> int:
 
 def ledger_result(ledger: SavingsLedger) -> dict[str, Encodable]:
     """The ledger as JSON. Costs are in input tokens' worth, money is in millionths of a dollar."""
+    sums, folds = ledger.sums, ledger.folds
+    costly = [fold.branch_id for fold in folds if fold.saved < 0]
     return {
         "prices": [_prices_result(model, *known) for model, known in ledger.models.items()],
-        **sums_result(ledger.sums),
+        **sums_result(sums),
         "results_dropped": ledger.results_dropped,
         "failed_open": dict(ledger.not_folded),
         "folds": [
@@ -470,14 +461,15 @@ def ledger_result(ledger: SavingsLedger) -> dict[str, Encodable]:
                 "requests": fold.requests,
                 "cost_saved": _worth(fold.saved),
             }
-            for fold in ledger.folds[-FOLDS_LISTED_MAX:]
+            for fold in folds[-FOLDS_LISTED_MAX:]
         ],
-        "costly_folds": [fold.branch_id for fold in ledger.costly[-FOLDS_LISTED_MAX:]],
-        "days": [{"day": day, **sums_result(sums)} for day, sums in sorted(ledger.days.items())],
+        "costly_folds": costly[-FOLDS_LISTED_MAX:],
+        "days": [{"day": day, **sums_result(each)} for day, each in sorted(ledger.days.items())],
         "points": [
-            {"n": point.n, "at": point.at, "sent": point.sent, "without": point.without} for point in ledger.points
+            {"n": point.n, "at": point.at, "sent": point.sent, "without": point.without}
+            for point in thinned(ledger.points, height=_height)
         ],
-        "verdict": verdict(ledger.sums, folds=len(ledger.folds), costly=len(ledger.costly)),
+        "verdict": verdict(sums, folds=len(folds), costly=len(costly)),
     }
 
 

@@ -13,7 +13,7 @@ from contextfold.errors import BranchNotFound
 from contextfold.fold.accounting import total_tokens
 from contextfold.fold.events import BranchDiscarded, Event
 from contextfold.fold.ledger.ended_ledger import ledger_parts, plain_figures
-from contextfold.fold.ledger.savings import LedgerSums, sums_result, verdict
+from contextfold.fold.ledger.savings import LedgerSums, sums_result, total_of, verdict
 from contextfold.fold.service.session_reader import FollowedLogs, FoundSession, SessionLists, SessionReader
 from contextfold.fold.service.session_views import (
     branch_view,
@@ -138,9 +138,7 @@ class Overview(SessionLists):
             for session in ended:
                 figures = plain_figures(session)
                 add(session.session_id, str(figures.get("project_path", "")), ledger_parts(session, group))
-        total = LedgerSums()
-        for part in sums.values():
-            total = total.plus(part)
+        total = total_of(sums.values())
         rows = [
             {group: name, **({"project_path": paths[name]} if group == "session" else {}), **sums_result(part)}
             for name, part in sorted(sums.items())

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from contextfold.common.canonical import Encodable
     from contextfold.fold.events import Event
-    from contextfold.fold.ledger.savings import LedgerBook, SavingsLedger
+    from contextfold.fold.ledger.savings import SavingsLedger
     from contextfold.fold.ports.store import EndedSession, ListedSession, SessionKey, StoreReader
     from contextfold.fold.service.callers import Target
     from contextfold.fold.service.policy import FoldPolicy
@@ -218,12 +218,12 @@ class SessionLists:
 
     def __init__(self, service: SessionReader) -> None:
         self._service, self._store = service, service.store
-        self._books: FollowedLogs[LedgerBook] = FollowedLogs(service.store, self._new_book)
+        self._ledgers: FollowedLogs[SavingsLedger] = FollowedLogs(service.store, self._new_ledger)
 
-    def _new_book(self) -> LedgerBook:
-        from contextfold.fold.ledger.savings import LedgerBook
+    def _new_ledger(self) -> SavingsLedger:
+        from contextfold.fold.ledger.savings import SavingsLedger
 
-        return LedgerBook(self._service.policy.ledger_prices)
+        return SavingsLedger(self._service.policy.ledger_prices)
 
     async def sessions(self, owner: str, *, cursor: str | None = None, limit: int) -> Shape:
         """Live sessions, the latest activity first."""
@@ -307,8 +307,8 @@ class SessionLists:
 
             return ended_ledger(found.ended, self._service.policy.ledger_prices)
         if not found.state.requests:
-            return self._new_book().ledger()
-        return (await self._books.read(found.key, found.state.session_id or "")).ledger()
+            return self._new_ledger()
+        return await self._ledgers.read(found.key, found.state.session_id or "")
 
 
 def _cursor(listed: ListedSession | EndedSession) -> str:
