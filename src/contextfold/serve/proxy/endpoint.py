@@ -31,7 +31,7 @@ from contextfold.fold.service.stored_results import FRESH_S, LeftOutResultsInSto
 from contextfold.serve.http.exchange import AS_IT_CAME, ClientGone, Headers, Receive, Scope, Send
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import Metrics
-from contextfold.serve.proxy.forwarding import REASONS, ProxiedRequest, RequestFolding, ResultFolding
+from contextfold.serve.proxy.forwarding import REASONS, ProxiedRequest, RequestFolding
 from contextfold.serve.proxy.response_reader import ResponseReader
 from contextfold.serve.proxy.session_reports import HostSessions, SessionReports
 from contextfold.serve.proxy.upstream import TIMEOUT, Provider, UpstreamFailed, UpstreamResponse
@@ -99,15 +99,8 @@ class Proxy:
         metrics.may_fail_open((*messages.REASONS, *REASONS))
         self._reports = SessionReports(fold, host_sessions)
         fresh_s = min(FRESH_S, settings.prompt_cache_s or FRESH_S)
-        results = ResultFolding(
-            left_out or LeftOutResultsInStore(fold.store, clock=clock, fresh_s=fresh_s),
-            fold.scrub,
-            origin=self._reports.origin,
-            is_on=settings.folds_results,
-            prompt_cache_s=float(settings.prompt_cache_s) or None,
-            clock=clock,
-        )
-        self._folding = RequestFolding(metrics, results)
+        store = left_out or LeftOutResultsInStore(fold.store, clock=clock, fresh_s=fresh_s)
+        self._folding = RequestFolding(metrics, settings, store, fold.scrub, origin=self._reports.origin, clock=clock)
         upstreams = {"anthropic": settings.anthropic, "openai": settings.openai, "gemini": settings.gemini}
         self._endpoints = [
             ProviderEndpoint(name, Provider(upstream), self._folding, self._reports, metrics)

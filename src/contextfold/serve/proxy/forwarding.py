@@ -45,6 +45,7 @@ from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.proxy.conversations import Conversation, conversation_of
 from contextfold.serve.proxy.upstream import sent_on, with_body, with_readable_encoding
+from contextfold.settings import ProxySettings
 
 # A larger request is not folded.
 FOLDED_MAX_BYTES = 32 << 20
@@ -61,7 +62,6 @@ NOTES_MAX = 1000
 # The timeout for reading or writing the record of a conversation; the model's response waits for it.
 STORE_S = 2.0
 RESULTS_HEADER = b"x-context-fold-results"
-RequestHeaders = Mapping[bytes, list[bytes]]
 
 # The reasons why a request was not parsed, in addition to those of `fold.messages`.
 TOO_LARGE, BUSY, ENCODED, FAILED = "too_large", "busy", "encoded", "failed"
@@ -172,127 +172,43 @@ class ProxiedRequest(httpx2.AsyncByteStream):
 
 
 class ByteBudget:
-    """The number of bytes of requests in memory, in total and for each owner."""
+    """The number of bytes of requests in memory, by owner."""
 
     def __init__(self) -> None:
-        self.size_bytes = 0
         self.by_owner: Counter[str] = Counter()
 
     def reserve(self, owner: str, size: int) -> bool:
-        if self.by_owner[owner] + size > FOLDED_OWNER_MAX_BYTES or self.size_bytes + size > FOLDED_ALL_MAX_BYTES:
+        size_of_owner, size_of_all = self.by_owner[owner] + size, self.by_owner.total() + size
+        if size_of_owner > FOLDED_OWNER_MAX_BYTES or size_of_all > FOLDED_ALL_MAX_BYTES:
             return False
-        self._add(owner, size)
+        self.by_owner[owner] = size_of_owner
         return True
 
     def release(self, owner: str, size: int) -> None:
-        self._add(owner, -size)
-
-    def _add(self, owner: str, size: int) -> None:
-        self.size_bytes += size
-        self.by_owner[owner] += size
+        self.by_owner[owner] -= size
         if not self.by_owner[owner]:
             del self.by_owner[owner]
 
 
-class ResultFolding:
-    """Leaves old tool results out of a request after the provider's prompt cache has expired."""
+class RequestFolding:
+    """Leaves folded work out of requests, and old tool results after the provider's prompt cache has expired.
+
+    `store` has the records of conversations. Results are redacted by `scrub` before they are stored; `origin` finds the
+    project and session of a request.
+    """
 
     def __init__(
         self,
+        metrics: Metrics,
+        settings: ProxySettings,
         store: LeftOutResultsInStore,
         scrub: Callable[..., Awaitable[Sequence[ScrubbedText]]],
         *,
         origin: Callable[[ProxiedRequest, str | None], Awaitable[ResultOrigin]],
-        is_on: bool,
-        prompt_cache_s: float | None,
         clock: Callable[[], float],
     ) -> None:
-        self._store, self._scrub, self._origin, self._clock = store, scrub, origin, clock
-        self._is_on, self._prompt_cache_s = is_on, prompt_cache_s
-        self._settings = ColdSettings()
-
-    async def record(self, owner: str, conversation: Conversation | None) -> ConversationRecord:
-        """The record of a conversation; an empty one if the store is unavailable."""
-        if conversation is None:
-            return NEW_CONVERSATION
-        try:
-            async with asyncio.timeout(STORE_S):
-                return await self._store.remembered(owner, conversation.id)
-        except Exception as problem:
-            log_failure("proxy.conversation_unknown", problem)
-            return NEW_CONVERSATION
-
-    def is_wanted(self, headers: RequestHeaders) -> bool:
-        chosen = headers.get(RESULTS_HEADER, [b"cold" if self._is_on else b"off"])[-1].strip().lower()
-        return chosen == b"cold"
-
-    def lapsed_s(self, record: ConversationRecord, projection: BodyProjection) -> float:
-        """The seconds since the last request, if its prompt is no longer cached by now; else 0."""
-        if record.last_request_at is None:
-            return 0.0
-        pause_s = self._clock() - record.last_request_at
-        if pause_s <= min(ANTHROPIC_CACHE_S, self._prompt_cache_s or ANTHROPIC_CACHE_S):
-            # No request has a shorter lifetime. To find its own, the whole body is searched.
-            return 0.0
-        life_s = max(projection.cache_life_s(self._prompt_cache_s), record.cache_life_s)
-        return pause_s if pause_s > life_s else 0.0
-
-    async def left_out(
-        self,
-        request: ProxiedRequest,
-        conversation: Conversation,
-        record: ConversationRecord,
-        projection: BodyProjection,
-    ) -> tuple[LeftOutResult, ...]:
-        """All results that are left out from now on. New ones are stored first; if that fails, they stay."""
-        owner = request.owner
-        try:
-            cold = projection.cold_results(salt=f"{owner}\0{conversation.id}", settings=self._settings)
-            if not cold:
-                return record.results
-            scrubbed = await self._scrub(*(each.text for each in cold), *(each.result.stub for each in cold))
-            texts, stubs = scrubbed[: len(cold)], scrubbed[len(cold) :]
-            stored = [
-                StoredResult(_without_description(each.result) if stub.redactions else each.result, text.text)
-                for each, text, stub in zip(cold, texts, stubs, strict=True)
-            ]
-            async with asyncio.timeout(STORE_S):
-                origin = await self._origin(request, projection.session_id)
-                return tuple(await self._store.keep(owner, conversation.id, stored, origin))
-        except Exception as problem:
-            log_failure("proxy.results_not_stored", problem)
-            return record.results
-
-    async def note(
-        self, owner: str, conversation: Conversation, outcomes: Mapping[str, CallOutcome], cache_life_s: float
-    ) -> None:
-        try:
-            async with asyncio.timeout(STORE_S):
-                await self._store.note_request(
-                    owner, conversation.id, self._clock(), outcomes, cache_life_s=cache_life_s
-                )
-        except Exception as problem:
-            log_failure("proxy.conversation_unknown", problem)
-
-
-def log_failure(event: str, problem: Exception) -> None:
-    """Log a failure that affects no request: an expected one with its code, a bug with the place in the source."""
-    if isinstance(problem, ContextError):
-        log(event, "warning", code=problem.code)
-    else:
-        log(event, "error", code="internal", exception=type(problem).__name__, raised_at=place_of(problem))
-
-
-def _without_description(result: LeftOutResult) -> LeftOutResult:
-    """Remove the call's arguments from the stub, because they contain a secret."""
-    return replace(result, stub=stub_of(result.id, "", {}, result.tokens))
-
-
-class RequestFolding:
-    """Parses requests and leaves folded work out of them, with a limit on the bytes in memory."""
-
-    def __init__(self, metrics: Metrics, results: ResultFolding) -> None:
-        self._metrics, self._results = metrics, results
+        self._metrics, self._store, self._scrub, self._origin, self._clock = metrics, store, scrub, origin, clock
+        self._folds_results, self._prompt_cache_s = settings.folds_results, float(settings.prompt_cache_s) or None
         self._notes: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(THREADS, "contextfold-project")
         self.budget = ByteBudget()
@@ -300,16 +216,6 @@ class RequestFolding:
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
         await asyncio.gather(*self._notes, return_exceptions=True)
-
-    def note(self, request: ProxiedRequest) -> None:
-        """Record that a request of the conversation was answered. The response does not wait for it."""
-        if request.conversation is None or request.outcomes is None or len(self._notes) >= NOTES_MAX:
-            return
-        cache_life_s = request.lapsed_s if request.was_warm else 0.0
-        work = self._results.note(request.owner, request.conversation, request.outcomes, cache_life_s)
-        noting = asyncio.get_running_loop().create_task(work)
-        self._notes.add(noting)
-        noting.add_done_callback(self._notes.discard)
 
     async def fold(self, request: ProxiedRequest, format: Format) -> None:
         """Leave folded work out of the request; forward it unchanged if it cannot be parsed."""
@@ -346,28 +252,32 @@ class RequestFolding:
         del parts
         request.send_body(body)
         request.conversation = conversation_of(request.given_headers, format, body)
-        record = await self._results.record(request.owner, request.conversation)
-        projection = await self._projected(request, format, body, Remembered(record.outcomes, by_call(record.results)))
+        record = await self._record(request)
+        projection = await self._projected(request, format, body, record.outcomes, record.results)
         if projection is None:
             return FAILED
         if request.conversation and not request.is_count:
             request.outcomes = projection.outcomes
-            request.lapsed_s = self._results.lapsed_s(record, projection)
-            if request.lapsed_s and self._results.is_wanted(request.given_headers):
-                results = await self._results.left_out(request, request.conversation, record, projection)
-                new = results[len(record.results) :]
-                remembered = Remembered(record.outcomes, by_call(results))
-                again = await self._projected(request, format, body, remembered) if new else None
-                if again is not None:
-                    projection, request.newly_left_out = again, frozenset(result.id for result in new)
+            request.lapsed_s = self._lapsed_s(record, projection)
+            results = await self._left_out(request, request.conversation.id, record, projection)
+            new = results[len(record.results) :]
+            again = await self._projected(request, format, body, record.outcomes, results) if new else None
+            if again is not None:
+                projection, request.newly_left_out = again, frozenset(result.id for result in new)
         request.projection, request.receipt = projection, projection.receipt
         request.send_body(projection.body)
         return ""
 
     async def _projected(
-        self, request: ProxiedRequest, format: Format, body: bytes, remembered: Remembered
+        self,
+        request: ProxiedRequest,
+        format: Format,
+        body: bytes,
+        outcomes: Mapping[str, CallOutcome],
+        results: tuple[LeftOutResult, ...],
     ) -> BodyProjection | None:
         began_s = time.perf_counter()
+        remembered = Remembered(outcomes, by_call(results))
         work = partial(project_body, body, format, model=request.model, remembered=remembered)
         try:
             if len(body) <= INLINE_BYTES:
@@ -379,3 +289,83 @@ class RequestFolding:
             return None
         finally:
             self._metrics.projection_took(format, time.perf_counter() - began_s)
+
+    # ---- the record of a conversation, and results that are left out after a pause
+
+    async def _record(self, request: ProxiedRequest) -> ConversationRecord:
+        """The record of a conversation; an empty one if the store is unavailable."""
+        if request.conversation is None:
+            return NEW_CONVERSATION
+        try:
+            async with asyncio.timeout(STORE_S):
+                return await self._store.remembered(request.owner, request.conversation.id)
+        except Exception as problem:
+            log_failure("proxy.conversation_unknown", problem)
+            return NEW_CONVERSATION
+
+    def _lapsed_s(self, record: ConversationRecord, projection: BodyProjection) -> float:
+        """The seconds since the last request, if its prompt is no longer cached by now; else 0."""
+        if record.last_request_at is None:
+            return 0.0
+        pause_s = self._clock() - record.last_request_at
+        if pause_s <= min(ANTHROPIC_CACHE_S, self._prompt_cache_s or ANTHROPIC_CACHE_S):
+            # No request has a shorter lifetime. To find its own, the whole body is searched.
+            return 0.0
+        life_s = max(projection.cache_life_s(self._prompt_cache_s), record.cache_life_s)
+        return pause_s if pause_s > life_s else 0.0
+
+    async def _left_out(
+        self, request: ProxiedRequest, conversation: str, record: ConversationRecord, projection: BodyProjection
+    ) -> tuple[LeftOutResult, ...]:
+        """All results that are left out from now on. New ones are stored first; if that fails, they stay."""
+        owner, default = request.owner, b"cold" if self._folds_results else b"off"
+        is_wanted = request.given_headers.get(RESULTS_HEADER, [default])[-1].strip().lower() == b"cold"
+        if not is_wanted or not request.lapsed_s:
+            return record.results
+        try:
+            cold = projection.cold_results(salt=f"{owner}\0{conversation}", settings=ColdSettings())
+            if not cold:
+                return record.results
+            scrubbed = await self._scrub(*(each.text for each in cold), *(each.result.stub for each in cold))
+            texts, stubs = scrubbed[: len(cold)], scrubbed[len(cold) :]
+            stored = [
+                StoredResult(_without_description(each.result) if stub.redactions else each.result, text.text)
+                for each, text, stub in zip(cold, texts, stubs, strict=True)
+            ]
+            async with asyncio.timeout(STORE_S):
+                origin = await self._origin(request, projection.session_id)
+                return tuple(await self._store.keep(owner, conversation, stored, origin))
+        except Exception as problem:
+            log_failure("proxy.results_not_stored", problem)
+            return record.results
+
+    def note(self, request: ProxiedRequest) -> None:
+        """Record that a request of the conversation was answered. The response does not wait for it."""
+        if request.conversation is None or request.outcomes is None or len(self._notes) >= NOTES_MAX:
+            return
+        work = self._note(request, request.conversation.id, request.outcomes)
+        noting = asyncio.get_running_loop().create_task(work)
+        self._notes.add(noting)
+        noting.add_done_callback(self._notes.discard)
+
+    async def _note(self, request: ProxiedRequest, conversation: str, outcomes: Mapping[str, CallOutcome]) -> None:
+        life_s = request.lapsed_s if request.was_warm else 0.0
+        try:
+            async with asyncio.timeout(STORE_S):
+                at = self._clock()
+                await self._store.note_request(request.owner, conversation, at, outcomes, cache_life_s=life_s)
+        except Exception as problem:
+            log_failure("proxy.conversation_unknown", problem)
+
+
+def log_failure(event: str, problem: Exception) -> None:
+    """Log a failure that affects no request: an expected one with its code, a bug with the place in the source."""
+    if isinstance(problem, ContextError):
+        log(event, "warning", code=problem.code)
+    else:
+        log(event, "error", code="internal", exception=type(problem).__name__, raised_at=place_of(problem))
+
+
+def _without_description(result: LeftOutResult) -> LeftOutResult:
+    """Remove the call's arguments from the stub, because they contain a secret."""
+    return replace(result, stub=stub_of(result.id, "", {}, result.tokens))

@@ -55,7 +55,7 @@ class SessionReports:
     def __init__(self, fold: FoldService, host_sessions: HostSessions) -> None:
         self._fold, self._host_sessions = fold, host_sessions
         # The waiting reports, each with the number of bytes of its request in memory.
-        self._waiting: dict[asyncio.Task[None], int] = {}
+        self._waiting: dict[asyncio.Task[RequestReport | None], int] = {}
         self._unassigned: OrderedDict[tuple[str, str], list[RequestReport]] = OrderedDict()
         # The number of content blocks in the last request of each conversation.
         self._blocks: OrderedDict[tuple[str, str], int] = OrderedDict()
@@ -89,26 +89,24 @@ class SessionReports:
     ) -> None:
         """Record a request, now or when its report is prepared. Until then its bytes stay in memory."""
         if preparing.done():
-            self._hand_over(request, preparing.result(), response)
+            self._hand_over(request, preparing, response)
         elif len(self._waiting) < WAITING_MAX and sum(self._waiting.values()) + request.size_bytes <= WAITING_MAX_BYTES:
-            waiting = asyncio.get_running_loop().create_task(self._hand_over_later(request, preparing, response))
-            self._waiting[waiting] = request.size_bytes
-            waiting.add_done_callback(self._waiting.pop)
+            self._waiting[preparing] = request.size_bytes
+            preparing.add_done_callback(lambda _: self._hand_over(request, preparing, response))
         else:
             preparing.cancel()
             log(LOST, "warning", code="busy")
 
     async def close(self) -> None:
-        for waiting in self._waiting:
-            waiting.cancel()
+        for preparing in self._waiting:
+            preparing.cancel()
         await asyncio.gather(*self._waiting, return_exceptions=True)
 
-    async def _hand_over_later(
+    def _hand_over(
         self, request: ProxiedRequest, preparing: asyncio.Task[RequestReport | None], response: ResponseFacts
     ) -> None:
-        self._hand_over(request, await preparing, response)
-
-    def _hand_over(self, request: ProxiedRequest, report: RequestReport | None, response: ResponseFacts) -> None:
+        self._waiting.pop(preparing, None)
+        report = None if preparing.cancelled() else preparing.result()
         if report is None:
             return
         report = replace(

@@ -41,17 +41,8 @@ UNREACHABLE, TIMEOUT, BROKEN, BUSY = "unreachable", "timeout", "broken", "busy"
 FAILURES = (UNREACHABLE, TIMEOUT, BROKEN, BUSY)
 
 _HOP_BY_HOP = frozenset(
-    {
-        b"connection",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    }
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
+    b"upgrade".split()
 )
 # `Host` is set to the upstream's name; the server has already answered `Expect: 100-continue`.
 _NOT_FORWARDED = frozenset({b"host", b"expect"})
