@@ -12,7 +12,6 @@ from contextfold.fold.messages import (
     Format,
     Remembered,
     by_call,
-    cache_life_s,
     project,
     project_body,
 )
@@ -262,16 +261,18 @@ def test_results_stay_while_the_running_loop_has_bound_thinking() -> None:
 
 
 def test_the_lifetime_of_the_prompt_cache_is_read_from_the_request() -> None:
-    hour = {"system": [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "ttl": "1h"}}]}
-    assert cache_life_s("anthropic", {}) == 300
-    assert cache_life_s("anthropic", {}, 60) == 60
-    assert cache_life_s("anthropic", hour, 60) == 3600
-    assert cache_life_s("openai-chat", {}) == cache_life_s("openai-responses", {}) == cache_life_s("gemini", {}) == 3600
-    assert cache_life_s("openai-chat", {"prompt_cache_retention": "24h"}, 60) == 86_400
-    assert project_body(body_of(say("x"), "anthropic", **hour), "anthropic").cache_life_s() == 3600
-    assert project_body(body_of(say('{"ttl": "1h"}'), "anthropic"), "anthropic").cache_life_s() == 300
-    day = body_of(say("x"), "openai-chat", prompt_cache_retention="24h")
-    assert project_body(day, "openai-chat").cache_life_s() == 86_400
+    def life_s(format: Format, default_s: float | None = None, text: str = "x", **members: Any) -> float:
+        return project_body(body_of(say(text, format), format, **members), format).cache_life_s(default_s)
+
+    hour: dict[str, Any] = {
+        "system": [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "ttl": "1h"}}]
+    }
+    assert life_s("anthropic") == 300
+    assert life_s("anthropic", 60) == 60
+    assert life_s("anthropic", 60, **hour) == 3600
+    assert life_s("anthropic", text=json.dumps(hour)) == life_s("anthropic", text='{"ttl": "1h"}') == 300
+    assert life_s("openai-chat") == life_s("openai-responses") == life_s("gemini") == 3600
+    assert life_s("openai-chat", 60, prompt_cache_retention="24h") == 86_400
 
 
 @pytest.mark.parametrize(

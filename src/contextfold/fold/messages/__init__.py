@@ -17,7 +17,7 @@ from typing import Any
 from contextfold.common.dataclass import dataclass
 from contextfold.fold.messages.apis.facts import members_of
 from contextfold.fold.messages.body import BODY_REASONS, NO_MESSAGES, BodyProjection, project_body
-from contextfold.fold.messages.cold_results import ColdResult, ColdSettings, cache_life_s, remembered_stubs
+from contextfold.fold.messages.cold_results import ColdResult, ColdSettings, remembered_stubs
 from contextfold.fold.messages.formats import FORMATS, Api, Format, api_of, facts_of
 from contextfold.fold.messages.formats import binds_thinking as model_binds_thinking
 from contextfold.fold.messages.own_tools import CallOutcome, confirmed_names, names_in
@@ -55,7 +55,6 @@ __all__ = [
     "Skipped",
     "Span",
     "by_call",
-    "cache_life_s",
     "merged_outcomes",
     "project",
     "project_body",
@@ -98,8 +97,8 @@ def project(
     """
     api = api_of(format)
     if isinstance(messages, str) or not isinstance(messages, Sequence):
-        outcome = untouched(weight_of(messages), "" if isinstance(messages, str) and api.takes_text else NO_MESSAGES)
-        return Projection(messages, outcome.receipt, outcome.threads, None, {})
+        is_text = isinstance(messages, str) and api.takes_text
+        return Projection(messages, *untouched(weight_of(messages), "" if is_text else NO_MESSAGES), None, {})
     walk = Walk(remembered.outcomes, confirmed_names(names_in(tools)) if tools else frozenset())
     stubs: dict[int, dict[int, LeftOutResult]] = {}
     for place, fact in enumerate(facts_of(messages, api)):
@@ -111,8 +110,8 @@ def project(
     is_bound = model_binds_thinking(api, model) if binds_thinking is None else binds_thinking
     plan = plan_of(walk, binds_thinking=is_bound, merges_words=api.parts is not None, stubs=stubs)
     sent, sent_weights = _applied(messages, plan, api, weights)
-    outcome = outcome_of(walk, plan, weights, sent_weights, 0)
-    return Projection(sent, outcome.receipt, outcome.threads, walk.session_id, walk.outcomes)
+    receipt, threads = outcome_of(walk, plan, weights, sent_weights, 0)
+    return Projection(sent, receipt, threads, walk.session_id, walk.outcomes)
 
 
 def _applied(messages: Sequence[Any], plan: Plan, api: Api, weights: array[int]) -> tuple[list[Any], array[int]]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from contextfold.common.json_depth import DEPTH_MAX
 from contextfold.common.token_counter import tokens_of
-from contextfold.fold.messages.apis.facts import UNKNOWN, CallNumbers, Result
+from contextfold.fold.messages.apis.facts import UNKNOWN, CallNumbers, Result, made
 from contextfold.fold.messages.cold_results import (
     ColdResult,
     ColdSettings,
@@ -28,14 +28,13 @@ from contextfold.fold.messages.cold_results import (
     seen_results,
 )
 from contextfold.fold.messages.formats import Format, api_of, binds_thinking, facts_of
-from contextfold.fold.messages.own_tool_weights import OwnCallWeights, definition_weights, our_tool_names
-from contextfold.fold.messages.own_tools import CallOutcome, confirmed_names
+from contextfold.fold.messages.own_tools import CallOutcome, confirmed_names, our_tool_names
 from contextfold.fold.messages.receipt import Plan, outcome_of, plan_of, untouched
 from contextfold.fold.messages.remembered import NOTHING_REMEMBERED, LeftOutResult, Remembered
 from contextfold.fold.messages.repeated import KnownMessage, LocatedResults, RepeatedMessages
 from contextfold.fold.messages.rewriting import content_spans, splices_of
 from contextfold.fold.messages.walk import MIXED, UNCONFIRMED_TOOL, WORDS, FoldRange, Walk, first_movable, is_inside
-from contextfold.fold.messages.weight import excess_of
+from contextfold.fold.messages.weight import OwnCallWeights, definition_weights, excess_of
 
 # A list has at most this many messages, because the positions of all messages are stored.
 MESSAGES_MAX = 100_000
@@ -108,7 +107,7 @@ class BodyProjection:
                 reason = self._reason_to_pass()
         if reason is not None:
             self._begin(frozenset())
-            outcome = untouched(len(self._original), reason)
+            self.receipt, threads = untouched(len(self._original), reason)
         else:
             self._rest = len(self._original) - (self._ends[-1] - self._starts[0] if self._starts else 0)
             plan = plan_of(
@@ -116,10 +115,9 @@ class BodyProjection:
             )
             self._folded = plan.decision.folded
             self.body, self._sent_weights = self._applied(plan)
-            outcome = outcome_of(self._walk, plan, self._weights, self._sent_weights, self._rest)
-        self.receipt = outcome.receipt
+            self.receipt, threads = outcome_of(self._walk, plan, self._weights, self._sent_weights, self._rest)
         # The main thread, then the open branches, the outermost first.
-        self.threads = outcome.threads
+        self.threads = threads
         # The names of our tools in the request's list of tools.
         self.our_tools = our_tool_names([name for name, _ in self._definitions])
         own_weight, own_blocks = self._own_calls.total(self.our_tools)
@@ -188,10 +186,8 @@ class BodyProjection:
 
     def cache_life_s(self, default_s: float | None = None) -> float:
         """The lifetime of this request's prefix in the provider's cache; `default_s` if the request does not say it."""
-        if self._format == "anthropic" and b'"1h"' in self._original and b'"ttl"' in self._original:
-            return cache_life_s(self._format, json.loads(self._original), default_s)
-        retention = {"prompt_cache_retention": self._members.get("prompt_cache_retention")}
-        return cache_life_s(self._format, retention, default_s)
+        retention = self._members.get("prompt_cache_retention")
+        return cache_life_s(self._format, self._original, retention, default_s)
 
     @property
     def _is_bound(self) -> bool:
@@ -204,24 +200,22 @@ class BodyProjection:
 
     def _take(self, message: object, text: str, start: int, end: int) -> KnownMessage:
         """Read a message."""
-        fact = self._api.read(message) if type(message) is dict else UNKNOWN
         # The text of a number may be the beginning of a longer one, and numbers of calls depend on earlier messages.
-        is_repeated = type(message) is dict
-        if self._numbers:
+        is_repeated, fact, blocks, located = False, UNKNOWN, 1, None
+        if type(message) is dict:
+            is_repeated, fact, parts = True, self._api.read(message), message.get(self._list_of_parts)
+            blocks = len(parts) if type(parts) is list else 1
+        if self._numbers is not None:
             is_repeated = is_repeated and not fact.lacks_ids
             fact = self._numbers.numbered(fact)
         self._walk.take(fact)
-        blocks, located = 1, None
-        if type(message) is dict:
-            parts = message.get(self._list_of_parts)
-            blocks = len(parts) if type(parts) is list else 1
-            if self._walk.has_own:
-                self._own_calls.take(message, fact, end - start)
         if self._remembered.results and any(self._left_out_before(fact.results)):
             located = self._locate(text[start:end], fact.results)
         excess = _checked_excess(text, start, end, message) if end - start > SHORT_BYTES else 0
-        known = KnownMessage(fact, excess, blocks, located)
-        if is_repeated and not self._walk.has_own:
+        known = made(KnownMessage, (fact, excess, blocks, located))
+        if self._walk.has_own and type(message) is dict:
+            self._own_calls.take(message, fact, end - start)
+        elif is_repeated:
             self._repeated.remember(known)
         return known
 

@@ -12,7 +12,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from contextfold.common.dataclass import dataclass
 from contextfold.common.token_counter import tokens_of
@@ -37,6 +37,8 @@ STUBS_ENCODED_MAX = 10_000
 ANTHROPIC_CACHE_S = 300.0
 LONG_CACHE_S = 3600.0
 DAY_CACHE_S = 86_400.0
+# A `cache_control` with a lifetime of an hour. It is never inside a string, because there quotes are escaped.
+_LONG_CACHE = re.compile(rb'"cache_control"\s*+:\s*+\{[^{}]*"ttl"\s*+:\s*+"1h"')
 
 _OUR_TOOL = re.compile(r"context_(branch|return|fold|rollback|record|branch_status|list_branches|expand|recall)")
 _PATHS = ("file_path", "path", "filePath", "filename", "notebook_path", "absolute_path", "target_file", "file")
@@ -73,30 +75,17 @@ class ColdResult(NamedTuple):
     text: str
 
 
-def cache_life_s(format: str, members: Mapping[str, Any], default_s: float | None = None) -> float:
-    """The longest lifetime of this request's prefix in the provider's cache, according to its documentation."""
-    if format == "anthropic":
-        if _has_long_cache(members):
-            return LONG_CACHE_S
-        return ANTHROPIC_CACHE_S if default_s is None else default_s
-    if format != "gemini" and members.get("prompt_cache_retention") == "24h":
+def cache_life_s(format: str, body: bytes, retention: object, default_s: float | None = None) -> float:
+    """The longest lifetime of a request's prefix in the provider's cache, according to its documentation.
+
+    `retention` is its member `prompt_cache_retention`.
+    """
+    if format == "anthropic" and _LONG_CACHE.search(body):
+        return LONG_CACHE_S
+    if format.startswith("openai") and retention == "24h":
         return DAY_CACHE_S
-    return LONG_CACHE_S if default_s is None else default_s
-
-
-def _has_long_cache(members: Mapping[str, Any]) -> bool:
-    """Whether any `cache_control` of the request has a lifetime of an hour. It does not recurse."""
-    waiting: list[object] = [members]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, Mapping):
-            mark = value.get("cache_control")
-            if isinstance(mark, Mapping) and mark.get("ttl") == "1h":
-                return True
-            waiting.extend(value.values())
-        elif isinstance(value, list | tuple):
-            waiting.extend(value)
-    return False
+    usual_s = ANTHROPIC_CACHE_S if format == "anthropic" else LONG_CACHE_S
+    return usual_s if default_s is None else default_s
 
 
 def result_hashes(results: Sequence[Result], *, encoding: str = "utf-8") -> tuple[str, ...]:

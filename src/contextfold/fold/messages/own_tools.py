@@ -49,48 +49,33 @@ _ANY_OF_OURS = re.compile(rf"(.*)context_({_VERBS}|{_OTHERS})", re.DOTALL)
 
 # A client may put a result into a string of its own JSON (with backslashes) or print it as Python does (with single
 # quotes). The patterns begin with the name, which is found quickly; then the quote before it is checked.
-_QUOTES = ('"', "'")
 _QUOTE = r"\\*+[\"']"
 _COLON = rf"{_QUOTE}\s*+:\s*+"
 
 
-class _ResultMember(NamedTuple):
-    name: str
-    pattern: re.Pattern[str]
-
-    def value_in(self, text: str) -> str | None:
-        """The value of the first member of that name."""
-        match = self.pattern.search(text)
-        while match:
-            if text.endswith(_QUOTES, 0, match.start()):
-                return match[1]
-            match = self.pattern.search(text, match.end())
-        return None
-
-
-def _member(name: str, value: str) -> _ResultMember:
-    return _ResultMember(name, re.compile(f"{name}{_COLON}{value}"))
+def _member(name: str, value: str) -> re.Pattern[str]:
+    return re.compile(f"{name}(?<=[\"']{name}){_COLON}{value}")
 
 
 _BRANCH_ID = _member("branch_id", rf"{_QUOTE}(br_[0-9A-Za-z_-]{{1,64}})")
 _SESSION_ID = _member("session_id", rf"{_QUOTE}(sess_[0-9A-Za-z_-]{{1,64}})")
-_ROLLED_BACK = _member("rolled_back_to", rf"{_QUOTE}(br_)")
+_ROLLED_BACK = _member("rolled_back_to", rf"{_QUOTE}br_")
 # The match ends at the next list if this one has no end.
 _DISCARDED = _member("branches_discarded", r"\[([^\[\]]*+)\]")
 _ID = re.compile(r"br_[0-9A-Za-z_-]{1,64}")
-_FAILED = (
-    _member("error", "(?!null|None)()"),
-    _member("current_status", "(?!null|None)()"),
-    _member("isError", "[tT]rue()"),
-)
+_FAILED = {
+    "error": _member("error", "(?!null|None)"),
+    "current_status": _member("current_status", "(?!null|None)"),
+    "isError": _member("isError", "[tT]rue"),
+}
 # A member that every result of this tool has and results of other tools hardly ever have.
 _CONFIRMING = {
-    "branch": _member("parent_branch_id", "()"),
-    "return": _member("folded_at", "()"),
-    "fold": _member("folded_at", "()"),
-    "rollback": _member("branches_discarded", "()"),
-    "record": _member("context_state", "()"),
-    "branch_status": _member("branch_path", "()"),
+    "branch": _member("parent_branch_id", ""),
+    "return": _member("folded_at", ""),
+    "fold": _member("folded_at", ""),
+    "rollback": _member("branches_discarded", ""),
+    "record": _member("context_state", ""),
+    "branch_status": _member("branch_path", ""),
 }
 
 
@@ -153,6 +138,17 @@ def confirmed_names(tools: Iterable[str]) -> frozenset[str]:
     return frozenset(name for names in by_prefix.values() if len(set(names)) > 1 for name in names)
 
 
+def our_tool_names(names: Collection[str]) -> frozenset[str]:
+    """Those names of a request's tools that are ours."""
+    return confirmed_names(names) | {name for name in names if is_marked(name)}
+
+
+def is_marked(name: str) -> bool:
+    """Whether the name alone shows that a tool is ours."""
+    verb, needs_proof = verb_of(name)
+    return bool(verb) and not needs_proof
+
+
 def names_in(tools: object) -> list[str]:
     """The names in a request's member `tools`, in the formats of the four APIs."""
     names = (
@@ -179,11 +175,11 @@ def read_result(call: Call, result: Result, confirmed: Collection[str]) -> ReadR
     text = _text_of(result.content)
     if len(text) > RESULT_LENGTH_MAX:
         text = text[:RESULT_LENGTH_MAX]
-    is_ours = not call.needs_proof or call.name in confirmed or _CONFIRMING[verb].value_in(text) is not None
+    is_ours = not call.needs_proof or call.name in confirmed or _CONFIRMING[verb].search(text) is not None
     failed = result.failed
-    for mark in _FAILED:
+    for name, pattern in _FAILED.items():
         # Most texts have none of the names, and this is the fastest test.
-        if mark.name in text and mark.value_in(text) is not None:
+        if name in text and pattern.search(text):
             failed = True
     if failed or not is_ours:
         return ReadResult("failed" if is_ours else "foreign", CallOutcome(verb))
@@ -192,15 +188,17 @@ def read_result(call: Call, result: Result, confirmed: Collection[str]) -> ReadR
 
 
 def _outcome_in(text: str, verb: str) -> CallOutcome | None:
-    session_id = _SESSION_ID.value_in(text) or ""
+    named = _SESSION_ID.search(text)
+    session_id = named[1] if named else ""
     if verb in ("branch", "return", "fold"):
-        branch_id = _BRANCH_ID.value_in(text)
-        return CallOutcome(verb, branch_id, session_id) if branch_id else None
+        branch = _BRANCH_ID.search(text)
+        return CallOutcome(verb, branch[1], session_id) if branch else None
     if verb != "rollback":
         return CallOutcome(verb, "", session_id)
-    if _ROLLED_BACK.value_in(text) is None:
+    if _ROLLED_BACK.search(text) is None:
         return None
-    return CallOutcome(verb, "", session_id, tuple(_ID.findall(_DISCARDED.value_in(text) or "")))
+    discarded = _DISCARDED.search(text)
+    return CallOutcome(verb, "", session_id, tuple(_ID.findall(discarded[1])) if discarded else ())
 
 
 def _text_of(content: object) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from contextfold.common.dataclass import dataclass, field, replace
+from contextfold.common.dataclass import dataclass, replace
 from contextfold.common.token_counter import tokens_of
 from contextfold.fold.messages.remembered import LeftOutResult
 from contextfold.fold.messages.rewriting import UNCHANGED, Rewrite
@@ -97,12 +97,14 @@ class Plan:
     """The changes of a list of messages."""
 
     decision: Decision
-    # The ranges of indexes that are left out, in order; the end is exclusive.
-    cuts: tuple[tuple[int, int], ...]
+    # The ranges of indexes that are left out for each folded range, in order; the end is exclusive.
+    cuts_of_folds: Sequence[Sequence[tuple[int, int]]]
     # The changes inside messages that stay, by index.
     rewrites: Mapping[int, Rewrite]
-    # The range of each fold's cuts in `cuts`.
-    _cuts_of: tuple[tuple[int, int], ...] = field(repr=False)
+
+    @property
+    def cuts(self) -> list[tuple[int, int]]:
+        return [cut for cuts in self.cuts_of_folds for cut in cuts]
 
 
 # The stubs by the index of the message, then by the number of the result in it.
@@ -116,12 +118,8 @@ def plan_of(walk: Walk, *, binds_thinking: bool, merges_words: bool, stubs: Stub
         changes = [(place, each.decided_at) for place, those in stubs.items() for each in those.values()]
     decision = decide(walk, binds_thinking=binds_thinking, stubs=changes)
     rewrites = {place: Rewrite(without_thinking=True) for place in decision.without_thinking}
-    cuts: list[tuple[int, int]] = []
-    cuts_of: list[tuple[int, int]] = []
+    cuts_of_folds = [list(_cuts(pair, walk.fates, merges_words=merges_words)) for pair in decision.folded]
     for pair in decision.folded:
-        before = len(cuts)
-        cuts += _cuts(pair, walk.fates, merges_words=merges_words)
-        cuts_of.append((before, len(cuts)))
         if merges_words:
             words = tuple(match.start() for match in _HAS_WORDS.finditer(walk.fates, pair.start, pair.end))
             if words:
@@ -130,7 +128,7 @@ def plan_of(walk: Walk, *, binds_thinking: bool, merges_words: bool, stubs: Stub
         if not decision.folded or not is_inside(place, decision.folded):
             earlier = rewrites.get(place, UNCHANGED)
             rewrites[place] = Rewrite(earlier.without_thinking, earlier.words_of, those)
-    return Plan(decision, tuple(cuts), rewrites, tuple(cuts_of))
+    return Plan(decision, cuts_of_folds, rewrites)
 
 
 def _cuts(pair: FoldRange, fates: bytearray, *, merges_words: bool) -> Iterator[tuple[int, int]]:
@@ -144,33 +142,28 @@ def _cuts(pair: FoldRange, fates: bytearray, *, merges_words: bool) -> Iterator[
         yield start, pair.end
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    receipt: Receipt
-    # The main thread, then the open branches, the outermost first.
-    threads: tuple[Span, ...]
-
-
-def untouched(weight: int, reason: str, *, messages: int = 0) -> Outcome:
-    """The outcome for a list that was not walked."""
+def untouched(weight: int, reason: str) -> tuple[Receipt, tuple[Span, ...]]:
+    """The receipt and the threads of a list that was not walked."""
     tokens = tokens_of(weight)
-    receipt = Receipt(tokens, tokens, messages, messages, reason=reason)
-    return Outcome(receipt, (Span(None, tokens, tuple(range(messages))),))
+    return Receipt(tokens, tokens, reason=reason), (Span(None, tokens, ()),)
 
 
-def outcome_of(walk: Walk, plan: Plan, weights: array[int], sent: array[int], rest: int) -> Outcome:
-    """The outcome of a plan. `weights` are those of the original messages, `sent` those that are sent.
+def outcome_of(
+    walk: Walk, plan: Plan, weights: array[int], sent: array[int], rest: int
+) -> tuple[Receipt, tuple[Span, ...]]:
+    """The receipt and the threads of a plan. `weights` are those of the original messages, `sent` those that are sent.
 
     `rest` is the weight of everything else in the request.
     """
     folds: list[Fold] = []
     in_front, seen, dropped = rest, 0, 0
-    for pair, (first_cut, last_cut) in zip(plan.decision.folded, plan._cuts_of, strict=True):
-        cuts = plan.cuts[first_cut:last_cut]
+    for pair, cuts in zip(plan.decision.folded, plan.cuts_of_folds, strict=True):
         first = cuts[0][0]
         in_front += sum(sent[seen:first])
         # Words that were moved to the message before the range are not dropped.
-        moved = max(0, sent[pair.start - 1] - weights[pair.start - 1]) if _gets_words(plan, pair.start - 1) else 0
+        before = pair.start - 1
+        gets_words = before in plan.rewrites and plan.rewrites[before].words_of
+        moved = max(0, sent[before] - weights[before]) if gets_words else 0
         weight = sum(sum(weights[start:end]) for start, end in cuts) - moved
         turns = bisect_left(walk.turns, pair.end) - bisect_left(walk.turns, pair.start)
         number = sum(end - start for start, end in cuts)
@@ -203,11 +196,7 @@ def outcome_of(walk: Walk, plan: Plan, weights: array[int], sent: array[int], re
         skipped=tuple(skipped),
         reason=skipped[0].reason if skipped else OPEN_BRANCH if walk.open else "",
     )
-    return Outcome(receipt, tuple(_spans(walk, sent, rest)))
-
-
-def _gets_words(plan: Plan, place: int) -> bool:
-    return place in plan.rewrites and bool(plan.rewrites[place].words_of)
+    return receipt, tuple(_spans(walk, sent, rest))
 
 
 def _spans(walk: Walk, sent: array[int], rest: int) -> Iterator[Span]:
@@ -220,12 +209,7 @@ def _spans(walk: Walk, sent: array[int], rest: int) -> Iterator[Span]:
         start, end = starts[depth], starts[depth + 1]
         tokens = tokens_of(sum(sent[start:end]) + (0 if depth else rest))
         places: list[int] = []
-        for first, last in _within(closed, start, end):
+        for first, last in closed[bisect_left(closed, (start, 0)) : bisect_left(closed, (end, 0))]:
             places += range(start, first)
             start = last
         yield Span(branch_id, tokens, (*places, *range(start, end)))
-
-
-def _within(ranges: list[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
-    """The ranges, which are in order, that begin at or after `start` and before `end`."""
-    return ranges[bisect_left(ranges, (start, 0)) : bisect_left(ranges, (end, 0))]

@@ -20,7 +20,7 @@ from contextfold.common.token_counter import tokens_of
 from contextfold.fold.ledger.sent_request import Usage
 from contextfold.fold.messages import Format
 from contextfold.fold.messages.apis.facts import Members, block_members, items_of
-from contextfold.fold.messages.own_tool_weights import is_marked
+from contextfold.fold.messages.own_tools import is_marked
 
 # This many bytes of the end of a body or an event are stored.
 EXCERPT_BYTES = 96 * 1024
