@@ -108,7 +108,7 @@ def project(
             stubs[place] = those
     weights = array("q", map(weight_of, messages))
     is_bound = model_binds_thinking(api, model) if binds_thinking is None else binds_thinking
-    plan = plan_of(walk, binds_thinking=is_bound, merges_words=api.parts is not None, stubs=stubs)
+    plan = plan_of(walk, binds_thinking=is_bound, merges_words=bool(api.parts_name), stubs=stubs)
     sent, sent_weights = _applied(messages, plan, api, weights)
     receipt, threads = outcome_of(walk, plan, weights, sent_weights, 0)
     return Projection(sent, receipt, threads, walk.session_id, walk.outcomes)

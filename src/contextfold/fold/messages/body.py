@@ -111,7 +111,7 @@ class BodyProjection:
         else:
             self._rest = len(self._original) - (self._ends[-1] - self._starts[0] if self._starts else 0)
             plan = plan_of(
-                self._walk, binds_thinking=self._is_bound, merges_words=self._api.parts is not None, stubs=self._stubs
+                self._walk, binds_thinking=self._is_bound, merges_words=bool(self._api.parts_name), stubs=self._stubs
             )
             self._folded = plan.decision.folded
             self.body, self._sent_weights = self._applied(plan)
@@ -238,7 +238,7 @@ class BodyProjection:
             if found:
                 stubs[number] = found
                 first, last = located.spans[number]
-                stub = encoded_stub(found.stub, is_object=self._api.results.is_object)
+                stub = encoded_stub(found.stub, is_object=self._api.has_object_results)
                 splices.append((start + first, start + last, stub))
         if stubs:
             place = len(self._starts)
@@ -267,11 +267,11 @@ class BodyProjection:
             splices += stubs
             for start, end, stub in stubs:
                 weights[place] += len(stub) - (end - start)
-            if self._api.parts is None or not (rewrite.without_thinking or rewrite.words_of):
+            if not (rewrite.without_thinking or rewrite.words_of):
                 continue
             begin = self._starts[place]
             sources = [self._text(source) for source in rewrite.words_of]
-            for start, end, text, excess in splices_of(self._text(place), rewrite, sources, self._api.parts):
+            for start, end, text, excess in splices_of(self._text(place), rewrite, sources, self._api):
                 splices.append((begin + start, begin + end, text.encode("latin-1")))
                 weights[place] += len(text) - (end - start) - excess
         splices.sort()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Literal, Protocol
+from typing import Literal
 
 from contextfold.common.dataclass import dataclass
 from contextfold.fold.messages.apis import anthropic, gemini, openai_chat, openai_responses
@@ -14,77 +14,60 @@ Format = Literal["anthropic", "openai-chat", "openai-responses", "gemini"]
 FORMATS: tuple[Format, ...] = ("anthropic", "openai-chat", "openai-responses", "gemini")
 
 
-class WordsTest(Protocol):
-    def __call__(self, part: Members, /, *, beside_result: bool) -> bool: ...
-
-
-@dataclass(frozen=True, slots=True)
-class MessageParts:
-    """The structure of messages with parts, for an API in which roles must alternate.
-
-    In such an API a user's words inside a range that is left out are moved to the user's message before it.
-    """
-
-    list_name: str
-    is_words: WordsTest
-    is_thinking: Callable[[Members], bool]
-
-
-@dataclass(frozen=True, slots=True)
-class ResultMembers:
-    """The position of the content of results in a message."""
-
-    # The names of the members that lead to the content, from the message or from the part that is a result.
-    path: Callable[[Members], tuple[str, ...]]
-    # None if the message itself is the result.
-    is_result: Callable[[Members], bool] | None = None
-    # Whether the content must be an object, which then has the stub as a member.
-    is_object: bool = False
-
-
 @dataclass(frozen=True, slots=True)
 class Api:
     list_name: str
     # Reads one message.
     read: Callable[[Members], Fact]
-    results: ResultMembers
+    # The names of the members that lead to the content of a result, from the message or from the part that is a result.
+    content_path: Callable[[Members], tuple[str, ...]]
+    # Whether a part of a message is a result; None if the message itself is the result.
+    is_result: Callable[[Members], bool] | None = None
+    # Whether the content of a result must be an object, which then has the stub as a member.
+    has_object_results: bool = False
+    # The member with the parts of a message, for an API in which roles must alternate. There a user's words inside a
+    # range that is left out are moved to the user's message before it. In the other APIs words do not move.
+    parts_name: str = ""
+    # Whether the user wrote or attached a part; the second argument says whether the message has a result, too.
+    is_words: Callable[[Members, bool], bool] = lambda part, beside_result: True
+    is_thinking: Callable[[Members], bool] = lambda part: False
+    # Whether models of this API may bind thinking to the messages before it.
+    may_bind_thinking: bool = False
     # The members of a request which mean that the provider stores the history.
     elsewhere: frozenset[str] = frozenset()
     # Whether a text is allowed instead of the list.
     takes_text: bool = False
-    # None if messages of the same role may be adjacent, so that words do not move.
-    parts: MessageParts | None = None
-    # Whether models of this API may bind thinking to the messages before it.
-    may_bind_thinking: bool = False
     # Whether calls may lack ids, so that they are numbered.
     numbers_calls: bool = False
-
-
-def _no_thinking(part: Members) -> bool:
-    return False
 
 
 _APIS: Mapping[str, Api] = {
     "anthropic": Api(
         "messages",
         anthropic.read,
-        ResultMembers(lambda block: ("content",), anthropic.is_result),
-        parts=MessageParts("content", anthropic.is_words, anthropic.is_thinking),
+        lambda block: ("content",),
+        anthropic.is_result,
+        parts_name="content",
+        is_words=anthropic.is_words,
+        is_thinking=anthropic.is_thinking,
         may_bind_thinking=True,
     ),
-    "openai-chat": Api("messages", openai_chat.read, ResultMembers(lambda message: ("content",))),
+    "openai-chat": Api("messages", openai_chat.read, lambda message: ("content",)),
     "openai-responses": Api(
         "input",
         openai_responses.read,
-        ResultMembers(lambda item: ("output",)),
-        frozenset({"previous_response_id", "conversation"}),
+        lambda item: ("output",),
+        elsewhere=frozenset({"previous_response_id", "conversation"}),
         takes_text=True,
     ),
     "gemini": Api(
         "contents",
         gemini.read,
-        ResultMembers(gemini.response_path, gemini.is_result, is_object=True),
-        parts=MessageParts("parts", gemini.is_words, _no_thinking),
+        gemini.response_path,
+        gemini.is_result,
+        has_object_results=True,
+        parts_name="parts",
+        is_words=gemini.is_words,
         numbers_calls=True,
     ),
 }

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from contextfold.fold.messages.apis.facts import Members, block_members, items_of
-from contextfold.fold.messages.formats import Api, MessageParts, ResultMembers
+from contextfold.fold.messages.formats import Api
 from contextfold.fold.messages.remembered import LeftOutResult
 from contextfold.fold.messages.weight import excess_in
 
@@ -49,58 +49,58 @@ class Splice(NamedTuple):
 
 
 def rewritten(message: Members, rewrite: Rewrite, sources: Sequence[Members], api: Api) -> dict[str, Any]:
-    if api.parts is None:
-        return _with_content(message, rewrite.stubs[0].stub, api.results) if rewrite.stubs else dict(message)
-    content: list[object] = list(_parts_of(message, api.parts))
-    if rewrite.stubs and api.results.is_result:
-        numbers = [n for n, part in enumerate(content) if api.results.is_result(block_members(part))]
+    if not api.parts_name:
+        return _with_content(message, rewrite.stubs[0].stub, api) if rewrite.stubs else dict(message)
+    content: list[object] = list(_parts_of(message, api))
+    if rewrite.stubs and api.is_result:
+        numbers = [n for n, part in enumerate(content) if api.is_result(block_members(part))]
         for number, result in rewrite.stubs.items():
             part = block_members(content[numbers[number]])
-            content[numbers[number]] = _with_content(part, result.stub, api.results)
+            content[numbers[number]] = _with_content(part, result.stub, api)
     if rewrite.without_thinking:
-        content = [part for part in content if not api.parts.is_thinking(block_members(part))]
+        content = [part for part in content if not api.is_thinking(block_members(part))]
     for source in sources:
-        content += _words_of(source, api.parts)
-    return {**message, api.parts.list_name: content}
+        content += _words_of(source, api)
+    return {**message, api.parts_name: content}
 
 
-def _with_content(holder: Members, stub: str, results: ResultMembers) -> dict[str, Any]:
-    *outer, name = results.path(holder)
-    content: dict[str, Any] = {name: {"output": stub} if results.is_object else stub}
+def _with_content(holder: Members, stub: str, api: Api) -> dict[str, Any]:
+    *outer, name = api.content_path(holder)
+    content: dict[str, Any] = {name: {"output": stub} if api.has_object_results else stub}
     for each in reversed(outer):
         content = {each: {**holder[each], **content}}
     return {**holder, **content}
 
 
-def _parts_of(message: Members, parts: MessageParts) -> Sequence[object]:
-    content = message.get(parts.list_name)
+def _parts_of(message: Members, api: Api) -> Sequence[object]:
+    content = message.get(api.parts_name)
     return ({"type": "text", "text": content},) if isinstance(content, str) else items_of(content) or ()
 
 
-def _words_of(message: Members, parts: MessageParts) -> list[object]:
-    content = _parts_of(message, parts)
-    return [content[number] for number in _word_numbers(content, parts)]
+def _words_of(message: Members, api: Api) -> list[object]:
+    content = _parts_of(message, api)
+    return [content[number] for number in _word_numbers(content, api)]
 
 
-def _word_numbers(content: Sequence[object], parts: MessageParts) -> list[int]:
+def _word_numbers(content: Sequence[object], api: Api) -> list[int]:
     """The numbers of the parts with the user's words. A host's text counts as the user's unless there is a result."""
     members = [block_members(part) for part in content]
-    has_results = any(not parts.is_words(part, beside_result=False) for part in members)
-    return [number for number, part in enumerate(members) if parts.is_words(part, beside_result=has_results)]
+    has_results = any(not api.is_words(part, False) for part in members)
+    return [number for number, part in enumerate(members) if api.is_words(part, has_results)]
 
 
 # ---- Changes of bytes. A message's text is its bytes decoded as latin-1, so positions in both are the same.
 
 
-def splices_of(text: str, rewrite: Rewrite, sources: Sequence[str], parts: MessageParts) -> Iterator[Splice]:
+def splices_of(text: str, rewrite: Rewrite, sources: Sequence[str], api: Api) -> Iterator[Splice]:
     """The changes of one message except for stubs, in order. `sources` are the messages whose words are added."""
-    elements = list(_elements(text, _member_start(text, 0, parts.list_name)))
+    elements = list(_elements(text, _member_start(text, 0, api.parts_name)))
     if rewrite.without_thinking:
-        yield from _removed(elements, [parts.is_thinking(block_members(each.value)) for each in elements])
+        yield from _removed(elements, [api.is_thinking(block_members(each.value)) for each in elements])
     added: list[str] = []
     excess = 0
     for source in sources:
-        for raw, value in _words_in(source, parts):
+        for raw, value in _words_in(source, api):
             added.append(raw)
             excess += excess_in(value)
     if added:
@@ -111,14 +111,14 @@ def splices_of(text: str, rewrite: Rewrite, sources: Sequence[str], parts: Messa
 def content_spans(text: str, numbers: Iterable[int], api: Api) -> dict[int, tuple[int, int]]:
     """The positions of the contents of a message's results, by the number of the result in the message."""
     holders: list[tuple[int, Members]] = [(0, {})]
-    if api.parts and api.results.is_result:
-        elements = _elements(text, _member_start(text, 0, api.parts.list_name))
+    if api.is_result:
+        elements = _elements(text, _member_start(text, 0, api.parts_name))
         parts = [(each.start, block_members(each.value)) for each in elements]
-        holders = [(start, part) for start, part in parts if api.results.is_result(part)]
+        holders = [(start, part) for start, part in parts if api.is_result(part)]
     spans: dict[int, tuple[int, int]] = {}
     for number in numbers:
         at, holder = holders[number]
-        for name in api.results.path(holder):
+        for name in api.content_path(holder):
             at = _member_start(text, at, name)
         spans[number] = at, _decode(text, at)[1]
     return spans
@@ -136,12 +136,12 @@ def _removed(elements: Sequence[_Element], gone: Sequence[bool]) -> Iterator[Spl
             yield Splice(element.start, elements[later].start, "")
 
 
-def _words_in(text: str, parts: MessageParts) -> list[tuple[str, Members]]:
-    at = _member_start(text, 0, parts.list_name)
+def _words_in(text: str, api: Api) -> list[tuple[str, Members]]:
+    at = _member_start(text, 0, api.parts_name)
     if text.startswith('"', at):
         return [(_TEXT_PART % text[at : _decode(text, at)[1]], {})]
     elements = list(_elements(text, at))
-    chosen = [elements[number] for number in _word_numbers([each.value for each in elements], parts)]
+    chosen = [elements[number] for number in _word_numbers([each.value for each in elements], api)]
     return [(text[each.start : each.end], block_members(each.value)) for each in chosen]
 
 

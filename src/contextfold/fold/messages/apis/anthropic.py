@@ -52,7 +52,7 @@ def is_result(block: Members) -> bool:
     return block.get("type") == "tool_result" and isinstance(block.get("tool_use_id"), str)
 
 
-def is_words(block: Members, *, beside_result: bool) -> bool:
+def is_words(block: Members, beside_result: bool) -> bool:
     """Whether the user wrote or attached a block of a user's message."""
     kind = block.get("type")
     if kind == "tool_result":

@@ -51,7 +51,7 @@ def response_path(part: Members) -> tuple[str, ...]:
     return (_RESPONSE[0] if _RESPONSE[0] in part else _RESPONSE[1], "response")
 
 
-def is_words(part: Members, *, beside_result: bool) -> bool:
+def is_words(part: Members, beside_result: bool) -> bool:
     """Whether the user wrote or attached a part of a user's content."""
     if _member(part, _RESPONSE) is not None:
         return False
