@@ -221,8 +221,7 @@ def test_the_cache_of_messages_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(repeated, "MESSAGES_CACHED_MAX", 10)
     body = body_of([{"role": "user", "content": f"words {number}"} for number in range(50)], "anthropic")
     first = all_fields(project_body(body, "anthropic"))
-    assert len(repeated._messages) <= 10
-    assert len(repeated._lengths) <= 10
+    assert len(repeated._following) <= 10
     assert all_fields(project_body(body, "anthropic")) == first
 
 

@@ -289,8 +289,5 @@ def test_a_conversation_is_identified_by_the_hosts_headers_or_its_first_message(
     assert of({"messages": []}) is None
     main = of(first, x_claude_code_session_id="s")
     assert main == of({"messages": say("else")}, x_claude_code_session_id="s")
-    assert main.parent_id is None
     child = of(first, x_claude_code_session_id="s", x_claude_code_agent_id="a")
-    assert (child.id != main.id, child.parent_id) == (True, main.id)
-    grandchild = of(first, x_claude_code_session_id="s", x_claude_code_agent_id="b", x_claude_code_parent_agent_id="a")
-    assert grandchild.parent_id == child.id
+    assert (child.id != main.id, child.host_session, child.agent) == (True, "s", "a")

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextfold.common.dataclass import dataclass
 from contextfold.common.record import Protocol
 from contextfold.fold.events import Event, OperationCompleted, RequestSent
-from contextfold.fold.ledger.sent_request import ESTIMATE_OFF_MAX, FoldSeen, RequestReport, Share, ThreadSeen, was_warm
+from contextfold.fold.ledger.sent_request import ESTIMATE_OFF_MAX, FoldSeen, RequestReport, Share, ThreadSeen
 from contextfold.fold.project import hashed
 from contextfold.fold.session import Branch, State, Thread
 
@@ -150,7 +150,7 @@ def requested(state: State, at: str, report: RequestReport, scrubbed: Sequence[M
         kept_tokens=None if report.kept_tokens is None else _bounded(report.kept_tokens),
         new_blocks=_bounded(report.new_blocks),
         conversation=report.conversation[:WORD_LENGTH_MAX],
-        warm_after_s=_bounded(report.lapsed_s) if was_warm(usage, receipt.tokens_after, report.opening_tokens) else 0,
+        warm_after_s=_bounded(report.warm_after_s),
     )
     return RecordedRequest([*events, event], operation_texts)
 

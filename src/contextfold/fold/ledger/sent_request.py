@@ -109,10 +109,8 @@ class RequestReport:
     new_blocks: int = 0
     # Identifies the conversation within the session; empty if only one is known.
     conversation: str = ""
-    # The seconds since the conversation's last request if its cached prompt was assumed to have expired; else 0.
-    lapsed_s: int = 0
-    # The estimated tokens before the model's first message. Other conversations may begin with the same tokens.
-    opening_tokens: int = 0
+    # The pause in seconds after which the prompt was still cached, although its cache was taken to have expired; or 0.
+    warm_after_s: int = 0
 
     @property
     def texts(self) -> tuple[str, ...]:

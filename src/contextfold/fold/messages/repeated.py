@@ -39,61 +39,57 @@ class KnownMessage(NamedTuple):
     located: LocatedResults | None = None
 
 
-# The messages; and the length of the message that came last after each of them.
-_messages: dict[MessageKey, KnownMessage] = {}
-_lengths: dict[MessageKey, int] = {}
+# The key of the message that came last after each message, and what is known of it; None if it must always be parsed.
+_following: dict[MessageKey, tuple[MessageKey, KnownMessage | None]] = {}
 
 
 def forget_messages() -> None:
-    _messages.clear()
-    _lengths.clear()
+    _following.clear()
 
 
 class RepeatedMessages:
     """Finds and adds the messages of one request, in order."""
 
-    __slots__ = ("_chars_left", "_format", "key")
+    __slots__ = ("_before", "_chars_left", "key")
 
     def __init__(self, format: str, chars: int) -> None:
-        self._format = format
         # The characters that may still be hashed in vain. Else many short messages, each of which was once followed by
         # a long one, would take time that grows with the square of a request's length.
         self._chars_left = chars
-        # The key of the last message that was found or added.
+        # The key of the last message that was found or added, and of the one before it.
         self.key: MessageKey = (format, 0, 0)
+        self._before = self.key
 
     @property
     def length(self) -> int:
-        """The length of that message."""
+        """The length of the last message."""
         return self.key[1]
 
     def find(self, text: str, start: int) -> KnownMessage | None:
         """The message at `start`; None if it must be parsed."""
-        length = _lengths.get(self.key)
-        if length is None or length > self._chars_left:
+        key, known = _following.get(self.key, (self.key, None))
+        _, length, text_hash = key
+        if known is None or length > self._chars_left:
             return None
-        key = (self._format, length, hash(text[start : start + length]))
-        known = _messages.get(key)
-        if known is None:
+        if hash(text[start : start + length]) != text_hash:
             self._chars_left -= length
             return None
-        self.key = key
+        self._before, self.key = self.key, key
         return known
 
     def add(self, text: str, start: int, end: int) -> None:
-        """Add the message after the last one that was found or added."""
-        if len(_lengths) >= MESSAGES_CACHED_MAX:
+        """Add the message after the last one."""
+        if len(_following) >= MESSAGES_CACHED_MAX:
             forget_messages()
-        _lengths[self.key] = end - start
-        self.key = (self._format, end - start, hash(text[start:end]))
+        key = (self.key[0], end - start, hash(text[start:end]))
+        _following[self.key] = (key, None)
+        self._before, self.key = self.key, key
 
     def remember(self, known: KnownMessage) -> None:
-        """Remember what was read from that message. A message for which this is not called is always parsed."""
-        if len(_messages) >= MESSAGES_CACHED_MAX:
-            forget_messages()
+        """Remember what was read from the last message. A message for which this is not called is always parsed."""
         fact = known.fact
         if fact.calls or fact.results:
             calls = tuple([call._replace(arguments=None, part=NO_MEMBERS) for call in fact.calls])
             results = tuple([result._replace(content=None, part=NO_MEMBERS) for result in fact.results])
             known = known._replace(fact=fact._replace(calls=calls, results=results))
-        _messages[self.key] = known
+        _following[self._before] = (self.key, known)

@@ -1,9 +1,9 @@
 """Identifies the conversation of a proxied request, before any call of our tools. Pure.
 
-    by ids of the host       Claude Code sends the ids of its session, of the agent, and of the agent that started it
+    by ids of the host       Claude Code sends the ids of its session and of a subagent
     otherwise by content     the texts of the first message, which are the same in every later request
 
-A subagent has a conversation of its own below its parent. Two conversations without ids that begin with the same words
+A subagent has a conversation of its own. Two conversations without ids that begin with the same words
 share one record; their left-out results are still distinguished by call id and text.
 """
 
@@ -16,21 +16,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from contextfold.common.dataclass import dataclass
-from contextfold.fold.messages import Format
+from contextfold.fold.messages import FORMATS, Format
+from contextfold.fold.messages.formats import api_of
 
 SESSION_ID_HEADER = b"x-claude-code-session-id"
 AGENT_ID_HEADER = b"x-claude-code-agent-id"
-PARENT_AGENT_ID_HEADER = b"x-claude-code-parent-agent-id"
 # A longer value is not accepted as an id.
 ID_MAX_BYTES = 256
 # Only this many bytes of the body are searched for the first message.
 FIRST_MESSAGE_MAX_BYTES = 256 << 10
 
+# The beginning of the list of messages.
 _LISTS: Mapping[Format, re.Pattern[bytes]] = {
-    "anthropic": re.compile(rb'"messages"\s*+:\s*+\[\s*+(?=\{)'),
-    "openai-chat": re.compile(rb'"messages"\s*+:\s*+\[\s*+(?=\{)'),
-    "openai-responses": re.compile(rb'"input"\s*+:\s*+\[\s*+(?=\{)'),
-    "gemini": re.compile(rb'"contents"\s*+:\s*+\[\s*+(?=\{)'),
+    format: re.compile(rb'"%s"\s*+:\s*+\[\s*+(?=\{)' % api_of(format).list_name.encode()) for format in FORMATS
 }
 _decoder = json.JSONDecoder()
 
@@ -38,8 +36,6 @@ _decoder = json.JSONDecoder()
 @dataclass(frozen=True, slots=True)
 class Conversation:
     id: str
-    # The id of the conversation whose agent started this one.
-    parent_id: str | None = None
     # The host's ids of its session and of a subagent; empty if the host does not send them.
     host_session: str = ""
     agent: str = ""
@@ -49,10 +45,8 @@ def conversation_of(headers: Mapping[bytes, list[bytes]], format: Format, body: 
     """The conversation of a request; None if neither the host nor the content identifies it."""
     session = _id_in(headers, SESSION_ID_HEADER)
     if session:
-        agent, parent = _id_in(headers, AGENT_ID_HEADER), _id_in(headers, PARENT_AGENT_ID_HEADER)
-        own = _hashed((b"host", session, agent))
-        above = _hashed((b"host", session, parent)) if agent else None
-        return Conversation(own, above, session.decode("latin-1"), agent.decode("latin-1"))
+        agent = _id_in(headers, AGENT_ID_HEADER)
+        return Conversation(_hashed((b"host", session, agent)), session.decode("latin-1"), agent.decode("latin-1"))
     texts = list(_first_texts(format, body))
     return Conversation(_hashed((b"content", *texts))) if texts else None
 

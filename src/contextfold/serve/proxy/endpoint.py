@@ -34,7 +34,15 @@ from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.proxy.forwarding import REASONS, ProxiedRequest, RequestFolding
 from contextfold.serve.proxy.response_reader import ResponseReader
 from contextfold.serve.proxy.session_reports import HostSessions, SessionReports
-from contextfold.serve.proxy.upstream import TIMEOUT, Provider, UpstreamFailed, UpstreamResponse
+from contextfold.serve.proxy.upstream import (
+    BROKEN,
+    BUSY,
+    TIMEOUT,
+    UNREACHABLE,
+    Provider,
+    UpstreamFailed,
+    UpstreamResponse,
+)
 from contextfold.serve.request_error import RequestError, busy
 from contextfold.settings import ProxySettings
 
@@ -77,6 +85,17 @@ _PATHS = {
         },
         "Forwards to the Gemini upstream; leaves folded work out of `POST` to a model's `generateContent`.",
     ),
+}
+
+
+# The status and the message of the error for each failure.
+_FAILURES = {
+    TIMEOUT: (504, "The {0} upstream did not answer in time; try again."),
+    UNREACHABLE: (
+        502,
+        "The {0} upstream cannot be reached from the daemon; check the network, or its setting {0}_upstream.",
+    ),
+    BROKEN: (502, "The {0} upstream gave no answer that can be passed on, or hung up before it; try again."),
 }
 
 
@@ -187,25 +206,10 @@ class ProviderEndpoint:
         kind = "cut" if has_begun else failure.kind
         self._metrics.upstream_error(self._name, kind)
         log("proxy.upstream_failed", "warning", upstream=self._name, kind=kind, exception=failure.exception)
-        match failure.kind:
-            case "busy":
-                return busy(f"All connections to the {self._name} upstream are in use; try again in a second.")
-            case "timeout":
-                return RequestError(
-                    504, "upstream_timeout", f"The {self._name} upstream did not answer in time; try again."
-                )
-            case "unreachable":
-                return RequestError(
-                    502,
-                    "upstream_unreachable",
-                    f"The {self._name} upstream cannot be reached from the daemon; check the network, or its setting "
-                    f"{self._name}_upstream.",
-                )
-        return RequestError(
-            502,
-            "upstream_broken",
-            f"The {self._name} upstream gave no answer that can be passed on, or hung up before it; try again.",
-        )
+        if failure.kind == BUSY:
+            return busy(f"All connections to the {self._name} upstream are in use; try again in a second.")
+        status, text = _FAILURES[failure.kind]
+        return RequestError(status, f"upstream_{failure.kind}", text.format(self._name))
 
 
 class ResponseObserver:
@@ -252,8 +256,8 @@ class ResponseObserver:
         """The response is complete."""
         if self._reader is not None and self._preparing is not None:
             response = self._reader.facts()
-            tokens = self._request.receipt.tokens_after
-            self._request.was_warm = was_warm(response.usage, tokens, self._opening_tokens)
+            if was_warm(response.usage, self._request.receipt.tokens_after, self._opening_tokens):
+                self._request.warm_after_s = self._request.lapsed_s
             self._reports.report(self._request, self._preparing, response)
             self._reader = self._preparing = None
 

@@ -103,10 +103,10 @@ class ProxiedRequest(httpx2.AsyncByteStream):
         self.outcomes: Mapping[str, CallOutcome] | None = None
         # The ids of results that this request is the first to leave out.
         self.newly_left_out: frozenset[str] = frozenset()
-        # The seconds since the conversation's last request, where its prompt's cache is taken to have lapsed; or 0. And
-        # whether the provider's usage shows that it had not.
+        # The seconds since the conversation's last request, if its prompt's cache is taken to have expired; or 0. The
+        # same, if the provider's usage shows that it had not.
         self.lapsed_s = 0.0
-        self.was_warm = False
+        self.warm_after_s = 0.0
         self.size_bytes = 0
         self._budget = budget
         # Whether no part of the body is in memory any more.
@@ -349,10 +349,9 @@ class RequestFolding:
         noting.add_done_callback(self._notes.discard)
 
     async def _note(self, request: ProxiedRequest, conversation: str, outcomes: Mapping[str, CallOutcome]) -> None:
-        life_s = request.lapsed_s if request.was_warm else 0.0
+        at, life_s = self._clock(), request.warm_after_s
         try:
             async with asyncio.timeout(STORE_S):
-                at = self._clock()
                 await self._store.note_request(request.owner, conversation, at, outcomes, cache_life_s=life_s)
         except Exception as problem:
             log_failure("proxy.conversation_unknown", problem)

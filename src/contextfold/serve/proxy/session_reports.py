@@ -110,7 +110,11 @@ class SessionReports:
         if report is None:
             return
         report = replace(
-            report, usage=response.usage, our_output_tokens=response.our_output_tokens, only_ours=response.only_ours
+            report,
+            usage=response.usage,
+            our_output_tokens=response.our_output_tokens,
+            only_ours=response.only_ours,
+            warm_after_s=int(request.warm_after_s),
         )
         try:
             # A hook may have reported the host's session while the model worked.
@@ -229,7 +233,5 @@ def _report(request: ProxiedRequest, projection: BodyProjection, new_blocks: int
         our_tokens=projection.our_tokens,
         kept_tokens=projection.tokens_before_stubs(newly_left_out) if newly_left_out else None,
         new_blocks=new_blocks,
-        opening_tokens=projection.opening_tokens,
         conversation=request.conversation.id if request.conversation else "",
-        lapsed_s=int(request.lapsed_s),
     )

@@ -37,8 +37,8 @@ IDLE_CONNECTIONS_MAX = 64
 IDLE_S = 60.0
 STATUS_LEAST, STATUS_MOST = 200, 599
 
+# The kinds of failures.
 UNREACHABLE, TIMEOUT, BROKEN, BUSY = "unreachable", "timeout", "broken", "busy"
-FAILURES = (UNREACHABLE, TIMEOUT, BROKEN, BUSY)
 
 _HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
@@ -51,7 +51,7 @@ _READABLE = frozenset({b"gzip", b"x-gzip", b"deflate", b"identity"})
 
 
 class UpstreamFailed(Exception):
-    """The response is missing or incomplete. `kind` is one of FAILURES, `exception` the name of httpx2's exception."""
+    """The response is missing or incomplete. `exception` is the name of httpx2's exception."""
 
     def __init__(self, kind: str, exception: str) -> None:
         super().__init__(kind)
