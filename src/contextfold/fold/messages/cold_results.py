@@ -26,7 +26,7 @@ from contextfold.fold.messages.apis.facts import (
     has_quoted_user,
     items_of,
 )
-from contextfold.fold.messages.own_tools import verb_of
+from contextfold.fold.messages.own_tools import may_be_own
 from contextfold.fold.messages.remembered import LeftOutResult, Remembered
 
 MIN_TOKENS = 400
@@ -40,7 +40,6 @@ DAY_CACHE_S = 86_400.0
 # A `cache_control` with a lifetime of an hour. It is never inside a string, because there quotes are escaped.
 _LONG_CACHE = re.compile(rb'"cache_control"\s*+:\s*+\{[^{}]*"ttl"\s*+:\s*+"1h"')
 
-_OUR_TOOL = re.compile(r"context_(branch|return|fold|rollback|record|branch_status|list_branches|expand|recall)")
 _PATHS = ("file_path", "path", "filePath", "filename", "notebook_path", "absolute_path", "target_file", "file")
 _READS = re.compile(r"(?i)read|view|cat|open|get_?file|show")
 _EDITS = re.compile(r"(?i)edit|write|patch|replace|insert|update|create|delete|move|rename|apply")
@@ -137,7 +136,7 @@ def cold_results(
     protected = _reads_before_edits(seen)
     chosen: list[ColdResult] = []
     for number, each in enumerate(seen):
-        if each.text is None or each.failed or number in protected or _is_ours(each.tool):
+        if each.text is None or each.failed or number in protected or may_be_own(each.tool):
             continue
         if _turn_of(each.place, turns) >= spared or each.place < first_movable:
             continue
@@ -171,10 +170,6 @@ def _turn_of(place: int, turns: Sequence[int]) -> int:
     """The index of the first message of a result's turn."""
     number = bisect_right(turns, place)
     return turns[number - 1] if number else 0
-
-
-def _is_ours(tool: str) -> bool:
-    return _OUR_TOOL.search(tool) is not None or bool(verb_of(tool)[0])
 
 
 def _path_of(arguments: Members) -> str:

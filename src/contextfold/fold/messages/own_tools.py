@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from contextfold.common.dataclass import dataclass
 from contextfold.fold.messages.apis.facts import (
@@ -35,7 +35,8 @@ TOOLS_MAX = 10_000
 # At most this many names with their verbs are cached.
 NAMES_MAX = 1_000
 
-ResultState = Literal["read", "failed", "unreadable", "foreign"]
+# Why there is no outcome: the call failed, its result has no outcome, or the tool is not ours.
+NoOutcome = Literal["failed", "unreadable", "foreign"]
 
 _VERBS = "branch|return|fold|rollback|record|branch_status"
 _OTHERS = "list_branches|expand|recall"
@@ -45,6 +46,7 @@ _MARKED = re.compile(rf"(?:.*(?:__|[.:/-])|(?i:mcp)(?:_.+|\d+)_)?context_({_VERB
 _MARKED_BEHIND = re.compile(rf"context_({_VERBS})_mcp_.+", re.DOTALL)
 # `SERVER_TOOL`
 _BARE = re.compile(rf"(.+_)context_({_VERBS})", re.DOTALL)
+_OWN_NAME = re.compile(rf"context_({_VERBS}|{_OTHERS})")
 _ANY_OF_OURS = re.compile(rf"(.*)context_({_VERBS}|{_OTHERS})", re.DOTALL)
 
 # A client may put a result into a string of its own JSON (with backslashes) or print it as Python does (with single
@@ -87,11 +89,6 @@ class CallOutcome:
     branch_id: str = ""
     session_id: str = ""
     discarded: tuple[str, ...] = ()
-
-
-class ReadResult(NamedTuple):
-    state: ResultState
-    outcome: CallOutcome
 
 
 def verb_of(tool_name: str) -> tuple[str, bool]:
@@ -149,6 +146,11 @@ def is_marked(name: str) -> bool:
     return bool(verb) and not needs_proof
 
 
+def may_be_own(name: str) -> bool:
+    """Whether a name contains that of one of our tools."""
+    return _OWN_NAME.search(name) is not None
+
+
 def names_in(tools: object) -> list[str]:
     """The names in a request's member `tools`, in the formats of the four APIs."""
     names = (
@@ -169,22 +171,18 @@ def name_in(definition: Members) -> object:
     return definition["name"] if "name" in definition else block_members(definition.get("function")).get("name")
 
 
-def read_result(call: Call, result: Result, confirmed: Collection[str]) -> ReadResult:
+def read_result(call: Call, result: Result, confirmed: Collection[str]) -> CallOutcome | NoOutcome:
     """The outcome in the result of one of our calls, or the reason why there is none."""
-    verb = call.verb
-    text = _text_of(result.content)
-    if len(text) > RESULT_LENGTH_MAX:
-        text = text[:RESULT_LENGTH_MAX]
-    is_ours = not call.needs_proof or call.name in confirmed or _CONFIRMING[verb].search(text) is not None
+    text = _text_of(result.content)[:RESULT_LENGTH_MAX]
+    is_ours = not call.needs_proof or call.name in confirmed or _CONFIRMING[call.verb].search(text) is not None
     failed = result.failed
     for name, pattern in _FAILED.items():
         # Most texts have none of the names, and this is the fastest test.
         if name in text and pattern.search(text):
             failed = True
     if failed or not is_ours:
-        return ReadResult("failed" if is_ours else "foreign", CallOutcome(verb))
-    outcome = _outcome_in(text, verb)
-    return ReadResult("read", outcome) if outcome else ReadResult("unreadable", CallOutcome(verb))
+        return "failed" if is_ours else "foreign"
+    return _outcome_in(text, call.verb) or "unreadable"
 
 
 def _outcome_in(text: str, verb: str) -> CallOutcome | None:

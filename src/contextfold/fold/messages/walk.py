@@ -242,20 +242,19 @@ class Walk:
                 self._since, work_start = end, turn
 
     def _outcome(self, call: Call, result: Result, turn: int) -> CallOutcome | None:
-        state, outcome = read_result(call, result, self.confirmed)
-        if state in ("unreadable", "foreign"):
-            known = self.remembered.get(call.id)
-            if known is not None and known.verb == call.verb:
-                return known
-        if state == "read":
+        outcome = read_result(call, result, self.confirmed)
+        if isinstance(outcome, CallOutcome):
             earlier = self.outcomes.get(call.id)
             self.outcomes[call.id] = outcome if earlier is None or earlier == outcome else CallOutcome("")
             return outcome
-        if state == "unreadable":
+        known = self.remembered.get(call.id)
+        if known is not None and known.verb == call.verb and outcome != "failed":
+            return known
+        if outcome == "unreadable":
             self.unfolded.append(Unfolded("", turn, UNREADABLE_RESULT))
-        elif state == "foreign" and call.verb in ("branch", "return", "fold"):
+        elif outcome == "foreign" and call.verb in ("branch", "return", "fold"):
             self.unfolded.append(Unfolded("", turn, UNCONFIRMED_TOOL))
-        elif state == "failed" and call.verb in ("return", "fold"):
+        elif outcome == "failed" and call.verb in ("return", "fold"):
             self.unfolded.append(Unfolded("", turn, CALL_FAILED))
         return None
 

@@ -113,11 +113,6 @@ class ProxiedRequest(httpx2.AsyncByteStream):
         self._is_sent = False
         self._session_bytes: int | None = None
 
-    def claimed_bytes(self) -> int:
-        """The length in the headers; 0 if there is none."""
-        claimed = self.given_headers.get(b"content-length", [b"0"])[0]
-        return int(claimed) if claimed.isdigit() else 0
-
     async def next_part(self) -> bytes:
         """The next part of the body from the client."""
         message = await self._receive()
@@ -237,8 +232,6 @@ class RequestFolding:
         encodings = request.given_headers.get(b"content-encoding", ())
         if any(value.strip().lower() != b"identity" for value in encodings):
             return ENCODED
-        if request.claimed_bytes() > FOLDED_MAX_BYTES:
-            return TOO_LARGE
         parts: list[bytes] = []
         size = 0
         while not request.is_read.is_set():
