@@ -208,8 +208,6 @@ class SavingsLedger:
     not_folded: dict[str, int] = field(default_factory=dict)
     results_dropped: int = 0
     points: list[LedgerPoint] = field(default_factory=list)
-    # The number of the last event.
-    revision: int = 0
     _descriptions: dict[str, str] = field(default_factory=dict)
     _chains: dict[tuple[str, str, str], _Chain] = field(default_factory=dict)
     _folds: dict[str, FoldSavings] = field(default_factory=dict)
@@ -223,7 +221,6 @@ class SavingsLedger:
         return list(self._folds.values())
 
     def take(self, event: Event) -> None:
-        self.revision = event.n
         if isinstance(event, BranchCreated | WorkFolded):
             self._descriptions[event.branch_id] = event.description
         elif isinstance(event, RequestSent):

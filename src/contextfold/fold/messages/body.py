@@ -173,16 +173,9 @@ class BodyProjection:
         messages = (json.loads(self._original[start:end]) for start, end in zip(self._starts, self._ends, strict=True))
         seen = seen_results(facts_of(messages, self._api))
         known = {(each.call_id, each.text_hash) for those in self._stubs.values() for each in those.values()}
-        cold = cold_results(
-            seen,
-            turns=self._walk.turns,
-            messages=self._walk.count,
-            first_movable=first_movable(self._walk) if self._is_bound else 0,
-            salt=salt,
-            settings=settings,
-        )
         gone = {(each.call_id, hash_of(each.text or "")) for each in seen if is_inside(each.place, self._folded)}
-        return [each for each in cold if (each.result.call_id, each.result.text_hash) not in known | gone]
+        movable = first_movable(self._walk) if self._is_bound else 0
+        return cold_results(seen, self._walk, known | gone, first_movable=movable, salt=salt, settings=settings)
 
     def cache_life_s(self, default_s: float | None = None) -> float:
         """The lifetime of this request's prefix in the provider's cache; `default_s` if the request does not say it."""

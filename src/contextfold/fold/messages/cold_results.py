@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from contextfold.fold.messages.apis.facts import (
 )
 from contextfold.fold.messages.own_tools import may_be_own
 from contextfold.fold.messages.remembered import LeftOutResult, Remembered
+from contextfold.fold.messages.walk import Walk
 
 MIN_TOKENS = 400
 SPARED_TURNS = 2
@@ -117,20 +118,20 @@ def encoded_stub(stub: str, *, is_object: bool) -> bytes:
 
 def cold_results(
     seen: Sequence[SeenResult],
+    walk: Walk,
+    gone: Collection[tuple[str, str]],
     *,
-    turns: Sequence[int],
-    messages: int,
     first_movable: int,
     salt: str,
     settings: ColdSettings,
 ) -> list[ColdResult]:
-    """The results to leave out.
+    """The results to leave out, except those that are `gone` already, by call id and hash.
 
-    `turns` has the index of the first message of each turn. A change before `first_movable` would invalidate bound
-    thinking. `salt` makes the ids unique to one owner's conversation.
+    A change before `first_movable` would invalidate bound thinking. `salt` makes the ids unique to one owner's
+    conversation.
     """
-    tool_turns = sorted({_turn_of(each.place, turns) for each in seen})
-    spared = messages
+    tool_turns = sorted({_turn_of(each.place, walk.turns) for each in seen})
+    spared = walk.count
     if settings.spared_turns:
         spared = tool_turns[-settings.spared_turns] if len(tool_turns) >= settings.spared_turns else 0
     protected = _reads_before_edits(seen)
@@ -138,15 +139,14 @@ def cold_results(
     for number, each in enumerate(seen):
         if each.text is None or each.failed or number in protected or may_be_own(each.tool):
             continue
-        if _turn_of(each.place, turns) >= spared or each.place < first_movable:
+        if _turn_of(each.place, walk.turns) >= spared or each.place < first_movable:
             continue
-        tokens = tokens_of(len(each.text.encode("utf-8", "surrogatepass")))
-        if tokens < settings.min_tokens:
+        tokens, text_hash = tokens_of(len(each.text.encode("utf-8", "surrogatepass"))), hash_of(each.text)
+        if tokens < settings.min_tokens or (each.call_id, text_hash) in gone:
             continue
-        text_hash = hash_of(each.text)
         res_id = "res_" + hashlib.sha256(f"{salt}\0{each.call_id}\0{text_hash}".encode()).hexdigest()[:20]
         stub = stub_of(res_id, each.tool, each.arguments, tokens)
-        chosen.append(ColdResult(LeftOutResult(res_id, each.call_id, text_hash, stub, tokens, messages), each.text))
+        chosen.append(ColdResult(LeftOutResult(res_id, each.call_id, text_hash, stub, tokens, walk.count), each.text))
     return chosen
 
 
