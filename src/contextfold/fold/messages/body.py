@@ -170,7 +170,7 @@ class BodyProjection:
 
     def cold_results(self, *, salt: str, settings: ColdSettings) -> list[ColdResult]:
         """The results to leave out after the prompt cache has expired, without those that are already left out."""
-        messages = (json.loads(self._original[start:end]) for start, end in zip(self._starts, self._ends, strict=True))
+        messages = map(_whole_decoder.decode, map(self.original, range(self._walk.count)))
         seen = seen_results(facts_of(messages, self._api))
         known = {(each.call_id, each.text_hash) for those in self._stubs.values() for each in those.values()}
         gone = {(each.call_id, hash_of(each.text or "")) for each in seen if is_inside(each.place, self._folded)}
@@ -240,7 +240,8 @@ class BodyProjection:
     def _locate(self, text: str, results: Sequence[Result]) -> LocatedResults:
         if "\\u" in text:
             # Some characters are escaped, so not every character is a byte of the client's UTF-8.
-            hashes = result_hashes(self._api.read(json.loads(text.encode("latin-1"))).results)
+            message = _whole_decoder.decode(text.encode("latin-1").decode("utf-8"))
+            hashes = result_hashes(self._api.read(message).results)
         else:
             hashes = result_hashes(results, encoding="latin-1")
         numbers = [number for number, text_hash in enumerate(hashes) if text_hash]
@@ -457,5 +458,7 @@ def _no_json(name: str) -> object:
 
 # Numbers are not used, and converting a long number is slow. So each is replaced by its length.
 _decoder: Any = json.JSONDecoder(object_pairs_hook=_object, parse_int=len, parse_float=len, parse_constant=_no_json)
+# For a message that was decoded before.
+_whole_decoder = json.JSONDecoder(parse_int=len, parse_float=len)
 # `raw_decode` would add a function call to each value.
 _decode: Callable[[str, int], tuple[Any, int]] = _decoder.scan_once

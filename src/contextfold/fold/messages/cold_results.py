@@ -106,7 +106,7 @@ def remembered_stubs(results: Sequence[Result], remembered: Remembered) -> dict[
 
 
 def hash_of(text: str, encoding: str = "utf-8") -> str:
-    """The hash of a result's text. It does not depend on the escapes in the request."""
+    """The hash of a text. It does not depend on the escapes in the request."""
     return hashlib.sha256(text.encode(encoding, "surrogatepass")).hexdigest()
 
 
@@ -144,7 +144,7 @@ def cold_results(
         tokens, text_hash = tokens_of(len(each.text.encode("utf-8", "surrogatepass"))), hash_of(each.text)
         if tokens < settings.min_tokens or (each.call_id, text_hash) in gone:
             continue
-        res_id = "res_" + hashlib.sha256(f"{salt}\0{each.call_id}\0{text_hash}".encode()).hexdigest()[:20]
+        res_id = "res_" + hash_of(f"{salt}\0{each.call_id}\0{text_hash}")[:20]
         stub = stub_of(res_id, each.tool, each.arguments, tokens)
         chosen.append(ColdResult(LeftOutResult(res_id, each.call_id, text_hash, stub, tokens, walk.count), each.text))
     return chosen
