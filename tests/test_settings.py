@@ -16,13 +16,8 @@ import pytest
 from contextfold.cli.help import COMMANDS
 from contextfold.cli.parse import parse
 from contextfold.common.network_address import NatsOptions
-from contextfold.settings import (
-    SETTINGS,
-    SettingsError,
-    daemon_settings_from,
-    fold_settings_from,
-    settings_from,
-)
+from contextfold.settings import daemon_settings_from, fold_settings_from, settings_from
+from contextfold.settings_table import SETTINGS, SettingsError
 from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Http, HttpAgent
 from tests.support.machine import COMMAND, context

@@ -28,7 +28,8 @@ from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS
 from contextfold.serve.mcp.tools import listing
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.resolvers import Resolvers
-from contextfold.settings import SETTINGS, TOOL_TIMEOUT_S, Settings, daemon_settings_from
+from contextfold.settings import daemon_settings_from
+from contextfold.settings_table import SETTINGS, TOOL_TIMEOUT_S, Settings
 from contextfold.stores.no_store import NoStore
 
 COMMAND = "make reference"
@@ -119,7 +120,7 @@ def routes() -> list[tuple[str, str, str]]:
     """Method, path and purpose of every route of a daemon with all tools."""
     services = DaemonServices(
         FoldService(cast(Store, NoStore()), standard_scrubber()),
-        Resolvers(Settings(b"", TOOL_TIMEOUT_S)),
+        Resolvers(Settings({"cache_root": "", "tool_timeout_secs": TOOL_TIMEOUT_S})),
         Buckets(RateLimit(1, 1)),
         Metrics(tool.name for tool in TOOLS),
         str,

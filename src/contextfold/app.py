@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from contextfold.serve.http.guard import Guard
     from contextfold.serve.ops.tracing import Tracer
     from contextfold.serve.serial_fold import SerialFold
-    from contextfold.settings import DaemonSettings, FoldSettings
+    from contextfold.settings_table import DaemonSettings, FoldSettings
     from contextfold.stores.nats.store import NatsStore
     from contextfold.stores.sqlite.store import SqliteStore
 
@@ -178,7 +178,7 @@ def serve_daemon(settings: DaemonSettings, on_listening: Callable[[str], None]) 
     tokens = TokenFile(path, lambda text: log("tokens", "warning", text=text)) if path else None
     take_over()
     if "resolve" in settings.server.tools and not os.path.isdir(settings.server.cache_root):
-        log("cache_root.missing", "warning", path=os.fsdecode(settings.server.cache_root))
+        log("cache_root.missing", "warning", path=settings.server.cache_root)
     tracer = _tracer_of(settings)
     try:
         run(

@@ -1,7 +1,7 @@
 """Reads and checks the settings: from an option, else a variable, else the configuration file, else the default.
 
 No other module reads the environment or the configuration file. Names, rules and defaults are in
-`contextfold.settings_table`; a field of a record here is the setting of the same name.
+`contextfold.settings_table`.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ import os
 
 from contextfold.common.record import Record
 from contextfold.settings_table import (
-    CACHE_ROOT,
     COMMON_OTLP_ENDPOINT,
     COMMON_OTLP_PROTOCOL,
     CONFIG,
     NATS,
     SETTINGS,
-    TOOL_TIMEOUT,
-    TOOL_TIMEOUT_S,
     TOOLSETS,
+    DaemonSettings,
+    FoldSettings,
+    Settings,
     SettingsError,
+    SettingsGroup,
     is_http_url,
     offers_folding,
 )
@@ -31,49 +32,12 @@ if TYPE_CHECKING:
 
     from contextfold.common.network_address import NatsOptions
 
-    Fields = dict[str, Any]
-
 STORE_SCHEME = "sqlite:"
 # The first variable that is not empty counts, as in most programs.
 HTTPS_PROXY = ("https_proxy", "HTTPS_PROXY")
 NO_PROXY = ("no_proxy", "NO_PROXY")
 # At most this many bytes of a file with a password are read.
 SECRET_MAX_BYTES = 4096
-
-
-class Settings(Record):
-    """The settings of a server on stdin and stdout."""
-
-    cache_root: bytes
-    tool_timeout_s: int
-    tools: tuple[str, ...] = ("resolve",)
-    fold: FoldSettings | None = None
-
-
-class FoldSettings(Record):
-    """The settings of folding, on any transport. With a store on NATS, `store` is empty."""
-
-    store: str
-    nats: NatsOptions | None
-    context_limit: int
-    hard_limit: bool
-    branch_depth: int
-    branches_per_session: int
-    branch_limit_tokens: int
-    branch_reminder: bool
-    recall_at_start: bool
-    warn_medium_percent: int
-    warn_high_percent: int
-    price_cache_read_percent: int
-    price_cache_write_percent: int
-    price_cache_write_1h_percent: int
-    price_output_percent: int
-    models_file: str
-    token_counter: str
-    session_idle_secs: int
-    archive_days: int
-    summary_days: int
-    scrub_allowlist: str
 
 
 class Upstream(Record):
@@ -100,49 +64,27 @@ class ProxySettings(Record):
     prompt_cache_s: int = 0
 
 
-class DaemonSettings(Record):
-    """The settings of the daemon.
-
-    `otlp_is_asked_for` means that the endpoint is a setting of this program and not the common variable.
-    """
-
-    server: Settings
-    fold: FoldSettings
-    proxy: ProxySettings
-    otlp_endpoint: str
-    otlp_is_asked_for: bool
-    host: str
-    port: int
-    token_file: str
-    allow_host: tuple[str, ...]
-    rate_per_second: int
-    rate_burst: int
-    requests_max: int
-    body_max_bytes: int
-
-
 def settings_from(environment: Mapping[str, str], options: Mapping[str, str]) -> Settings:
     """The settings of a server on stdin and stdout."""
     values = _SettingValues(environment, options)
     tools = values.get("tools") or ("resolve",)
-    root = values.get("cache-root")
-    if not root and "resolve" in tools:
+    if not values.get("cache-root") and "resolve" in tools:
         raise SettingsError(
-            f"no cache root: give --cache-root DIR, or set {CACHE_ROOT} to the folder that holds the caches"
+            "no cache root: give --cache-root DIR, or set CONTEXT_CACHE_ROOT to the folder that holds the caches"
         )
     fold = _fold_settings(values) if offers_folding(tools) else None
-    return Settings(os.fsencode(root), values.get("tool-timeout-secs"), tools, fold)
+    return Settings(values.of(Settings, tools=tools, fold=fold))
 
 
 def daemon_settings_from(environment: Mapping[str, str], options: Mapping[str, str]) -> DaemonSettings:
     values = _SettingValues(environment, options)
     root = values.get("cache-root") or _in_home(environment, "XDG_DATA_HOME", ".local/share", "caches")
     fold = _fold_settings(values)
-    server = Settings(os.fsencode(root), values.get("tool-timeout-secs"), values.get("tools") or TOOLSETS, fold)
+    server = Settings(values.of(Settings, cache_root=root, tools=values.get("tools") or TOOLSETS, fold=fold))
     endpoint, is_asked_for = _otlp_endpoint(values)
-    special: Fields = {"server": server, "fold": fold, "proxy": _proxy_settings(values)}
-    special |= {"otlp_endpoint": endpoint, "otlp_is_asked_for": is_asked_for}
-    return DaemonSettings(**values.fields(DaemonSettings, special))
+    proxy = _proxy_settings(values)
+    special = {"server": server, "fold": fold, "proxy": proxy, "otlp_is_asked_for": is_asked_for}
+    return DaemonSettings(values.of(DaemonSettings, otlp_endpoint=endpoint, **special))
 
 
 def fold_settings_from(environment: Mapping[str, str], options: Mapping[str, str]) -> FoldSettings:
@@ -152,7 +94,7 @@ def fold_settings_from(environment: Mapping[str, str], options: Mapping[str, str
 def _fold_settings(values: _SettingValues) -> FoldSettings:
     nats = _nats_settings(values)
     store = "" if nats else _store_path(values)
-    settings = FoldSettings(**values.fields(FoldSettings, {"store": store, "nats": nats}))
+    settings = FoldSettings(values.of(FoldSettings, store=store, nats=nats))
     if settings.warn_high_percent < settings.warn_medium_percent:
         raise SettingsError("warn-high-percent must not be below warn-medium-percent")
     return settings
@@ -264,12 +206,13 @@ def _nats_settings(values: _SettingValues) -> NatsOptions | None:
         servers = nats_servers_from(store)
     except BadAddress as problem:
         raise SettingsError(f"{values.called('store')} cannot be used: {problem}") from None
-    special: Fields = {
+    special: dict[str, Any] = {
         "servers": servers.urls,
         "user": servers.user or values.get("nats-user"),
         "password": servers.password or _first_line(values, "nats-password-file"),
     }
-    settings = NatsOptions(**values.fields(NatsOptions, special, prefix="nats-"))
+    others = [name for name in NatsOptions._fields if name not in special]
+    settings = NatsOptions(**special, **{name: values.get(f"nats-{name.replace('_', '-')}") for name in others})
     _check_nats(values, settings, bool(servers.user))
     return settings
 
@@ -332,10 +275,10 @@ class _SettingValues:
             return setting.rule(self.called(name), setting.default) if setting.default else setting.empty
         return setting.rule(self.called(name), text)
 
-    def fields(self, record: type, special: Fields, *, prefix: str = "") -> Fields:
-        """The fields of a record: those in `special`, and the settings of the same names for all others."""
-        names: tuple[str, ...] = record._fields  # type: ignore[attr-defined]
-        return special | {name: self.get(prefix + name.replace("_", "-")) for name in names if name not in special}
+    def of(self, group: type[SettingsGroup], **special: object) -> dict[str, object]:
+        """The values of a group: those in `special`, and the checked settings for all others."""
+        names = [name for name, setting in SETTINGS.items() if hasattr(group, setting.field)]
+        return {SETTINGS[name].field: self.get(name) for name in names if SETTINGS[name].field not in special} | special
 
     def called(self, name: str) -> str:
         """The name of a setting in the source that has it, for messages."""
@@ -370,21 +313,3 @@ def _read_file(path: str) -> dict[str, str]:
             )
         values[name] = ("on" if value else "off") if isinstance(value, bool) else str(value)
     return values
-
-
-__all__ = [
-    "CACHE_ROOT",
-    "CONFIG",
-    "SETTINGS",
-    "TOOL_TIMEOUT",
-    "TOOL_TIMEOUT_S",
-    "DaemonSettings",
-    "FoldSettings",
-    "ProxySettings",
-    "Settings",
-    "SettingsError",
-    "Upstream",
-    "daemon_settings_from",
-    "fold_settings_from",
-    "settings_from",
-]

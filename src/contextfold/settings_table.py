@@ -1,20 +1,22 @@
-"""The table of all settings: name, variable, default, rule, metavar and help of each.
+"""The table of all settings: name, default, rule, metavar and help of each, in groups.
 
-Command-line options, environment variables, the configuration file, the help text, the reference and the records of
-`contextfold.settings` derive from this table. It knows neither where a value comes from nor who uses it.
+Command-line options, environment variables, the configuration file, the help text, the reference and the settings that
+`contextfold.settings` reads derive from this table. It knows neither where a value comes from nor who uses it.
 """
 
 from __future__ import annotations
 
-from contextfold.common.record import Record
+from contextfold.common.record import Generic, TypeVar
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
+    from contextfold.common.network_address import NatsOptions
+    from contextfold.settings import ProxySettings
+
 CACHE_ROOT = "CONTEXT_CACHE_ROOT"
-TOOL_TIMEOUT = "CONTEXT_TOOL_TIMEOUT_SECS"
 CONFIG = "CONTEXT_CONFIG"
 COMMON_OTLP_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 COMMON_OTLP_PROTOCOL = "OTEL_EXPORTER_OTLP_PROTOCOL"
@@ -37,34 +39,46 @@ class SettingsError(Exception):
     """A setting is invalid; the message is one line that says how to correct it."""
 
 
-class Setting(Record):
-    """One setting.
+Value = TypeVar("Value")
 
-    The option is `--name`; in the configuration file and in records its dashes are underscores. `rule` checks and
-    converts a text; its first argument is the name of the setting for error messages. `other_variable` is empty if the
-    name of the variable follows from the name of the setting.
+
+class Setting(Generic[Value]):
+    """One setting: an attribute of a group.
+
+    The option is `--name`; in the configuration file its dashes are underscores, as in the attribute. `rule` checks and
+    converts a text; its first argument is the name of the setting for error messages. `variable` is empty if the name
+    of the variable follows from the name of the setting.
     """
 
-    name: str
-    default: str
-    rule: Callable[[str, str], Any]
-    metavar: str
-    help: str
-    other_variable: str = ""
+    def __init__(
+        self, default: str, rule: Callable[[str, str], Value], metavar: str, help: str, variable: str = ""
+    ) -> None:
+        self.default, self.rule, self.metavar, self.help, self.variable = default, rule, metavar, help, variable
 
-    @property
-    def variable(self) -> str:
-        return self.other_variable or f"CONTEXT_{self.field.upper()}"
+    def __set_name__(self, _group: type, field: str) -> None:
+        self.field, self.name = field, field.replace("_", "-")
+        self.variable = self.variable or f"CONTEXT_{field.upper()}"
+        SETTINGS[self.name] = self
+
+    if TYPE_CHECKING:
+
+        def __get__(self, group: object, kind: type) -> Value: ...
 
     @property
     def empty(self) -> Any:  # noqa: ANN401 - as `rule`
         """The value of a setting that is not given and has no default."""
         return () if self.rule in (_names, toolsets) else ""
 
-    @property
-    def field(self) -> str:
-        """The name in the configuration file and in records."""
-        return self.name.replace("-", "_")
+
+# Every setting by its name, in the order of the reference.
+SETTINGS: dict[str, Setting[Any]] = {}
+
+
+class SettingsGroup:
+    """Checked values of settings, each under its name."""
+
+    def __init__(self, values: Mapping[str, object]) -> None:
+        self.__dict__.update(values)
 
 
 def _any(_called: str, text: str) -> str:
@@ -197,205 +211,168 @@ def _seconds(called: str, text: str) -> int:
     return int(digits) if len(digits) < len(str(TIMEOUT_MAX_S)) else TIMEOUT_MAX_S
 
 
-SETTINGS = {
-    setting.name: setting
-    for setting in (
-        Setting("cache-root", "", _any, "DIR", "the folder that contains the caches"),
-        Setting("tool-timeout-secs", str(TOOL_TIMEOUT_S), _seconds, "N", "the timeout of a resolve call"),
-        Setting(
-            "tools",
-            "",
-            toolsets,
-            "LIST",
-            "the tools: resolve, fold or resolve,fold; fold-afterwards has context_fold and context_expand only",
-        ),
-        Setting("host", "127.0.0.1", _any, "ADDRESS", "the address to listen on"),
-        Setting("port", "9090", between(0, 65_535), "N", "the port to listen on; 0 takes a free one"),
-        Setting(
-            "token-file",
-            "",
-            _named,
-            "FILE",
-            "the file of owners and token hashes; required for any address but loopback",
-        ),
-        Setting(
-            "allow-host", "", _names, "NAMES", "further names of this machine that clients may use, separated by commas"
-        ),
-        Setting("store", "", _named, "STORE", "the store of the folding state: a file, or nats://HOST:PORT,…"),
-        Setting(
-            "context-limit",
-            "0",
-            between(0, WHOLE_NUMBER_MAX),
-            "N",
-            "the size of a context in tokens; 0: the model's window, or 32768 where it is not known",
-            "CONTEXT_LIMIT_TOKENS",
-        ),
-        Setting("hard-limit", "off", _switch, "on|off", "whether a branch beyond the context limit is refused"),
-        Setting("branch-depth", "8", between(1, 64), "N", "how deep branches may nest"),
-        Setting("branches-per-session", "1000", between(1, 10_000), "N", "the maximum number of branches in a session"),
-        Setting(
-            "branch-limit-tokens",
-            "0",
-            between(0, WHOLE_NUMBER_MAX),
-            "N",
-            "the size in tokens from which a branch is asked to return; 0: half of the context",
-        ),
-        Setting(
-            "branch-reminder",
-            "on",
-            _switch,
-            "on|off",
-            "whether tool results and hook answers advise when to return or fold, each advice once",
-        ),
-        Setting(
-            "recall-at-start",
-            "off",
-            _switch,
-            "on|off",
-            "whether the hook for a session's first prompt names up to three earlier folds of the project that fit it",
-        ),
-        Setting(
-            "warn-medium-percent",
-            "50",
-            between(0, 100),
-            "N",
-            "the warning is medium above this percentage of the limit on the main thread",
-        ),
-        Setting(
-            "warn-high-percent",
-            "70",
-            between(0, 100),
-            "N",
-            "the warning is high above this percentage of the limit on the main thread",
-        ),
-        Setting(
-            "price-cache-read-percent",
-            "10",
-            between(0, 1_000),
-            "N",
-            "the price of a token read from a provider's cache, as a percentage of an input token's; this one and "
-            "the following ones are for models without known prices",
-        ),
-        Setting(
-            "price-cache-write-percent",
-            "125",
-            between(0, 1_000),
-            "N",
-            "the price of a token written to a provider's cache for 5 minutes, in percent of an input token's",
-        ),
-        Setting(
-            "price-cache-write-1h-percent",
-            "200",
-            between(0, 1_000),
-            "N",
-            "the price of a token written to a provider's cache for one hour, as a percentage of an input token's",
-        ),
-        Setting(
-            "price-output-percent",
-            "500",
-            between(0, 10_000),
-            "N",
-            "the price of a token of a response, as a percentage of an input token's",
-        ),
-        Setting(
-            "models-file",
-            "",
-            _named,
-            "FILE",
-            "a TOML file of models' windows and prices, which adds to the built-in list or overrides it",
-        ),
-        Setting("token-counter", COUNTER_DEFAULT, _counter, "NAME", "the token counter: v0 or dense"),
-        Setting(
-            "session-idle-secs",
-            str(24 * 3600),
-            between(1, WHOLE_NUMBER_MAX),
-            "N",
-            "seconds without activity after which a session ends",
-        ),
-        Setting("archive-days", "30", between(1, 36_500), "N", "days after which trajectories are deleted"),
-        Setting("summary-days", "365", between(1, 36_500), "N", "days after which summaries are deleted"),
-        Setting("scrub-allowlist", "", _named, "FILE", "a file of values that are not secrets"),
-        Setting(
-            "rate-per-second",
-            "2000",
-            between(1, WHOLE_NUMBER_MAX),
-            "N",
-            "calls that an owner may make per second in the long run",
-        ),
-        Setting("rate-burst", "4000", between(1, WHOLE_NUMBER_MAX), "N", "calls that an owner may make at once"),
-        Setting("requests-max", "256", between(1, 100_000), "N", "requests that are answered at a time"),
-        Setting("body-max-bytes", str(4 << 20), between(1024, 1 << 30), "N", "the largest body of a request"),
-        Setting(
-            "anthropic-upstream",
-            "https://api.anthropic.com",
-            _upstream,
-            "URL",
-            "where requests to /proxy/anthropic go, as in ANTHROPIC_BASE_URL",
-        ),
-        Setting(
-            "openai-upstream",
-            "https://api.openai.com/v1",
-            _upstream,
-            "URL",
-            "where requests to /proxy/openai/v1 go, as in OPENAI_BASE_URL",
-        ),
-        Setting(
-            "gemini-upstream",
-            "https://generativelanguage.googleapis.com",
-            _upstream,
-            "URL",
-            "where requests to /proxy/gemini go, as in GOOGLE_GEMINI_BASE_URL",
-        ),
-        Setting(
-            "fold-results",
-            "cold",
-            _fold_results,
-            "off|cold",
-            "whether the proxy leaves old tool results out once the provider's prompt cache has lapsed",
-        ),
-        Setting(
-            "prompt-cache-s",
-            "0",
-            between(0, 604_800),
-            "N",
-            "seconds that a provider keeps a prompt cached where the request does not say it; 0: as it documents",
-        ),
-        Setting(
-            "proxy-body-max-bytes", str(512 << 20), between(1024, 1 << 40), "N", "the largest body of a proxied request"
-        ),
-        Setting(
-            "otlp-endpoint",
-            "",
-            _url_or_off,
-            "URL",
-            f"where traces are sent (OTLP over HTTP); off: nowhere (default: {COMMON_OTLP_ENDPOINT})",
-        ),
-        Setting(
-            "nats-prefix",
-            "contextfold",
-            _nats_prefix,
-            "NAME",
-            "the first part of streams and subjects on NATS, which separates installations; may be empty",
-        ),
-        Setting(
-            "nats-domain", "", _words(_PLAIN, "letters, digits, - and _", DOMAIN_MAX), "NAME", "the JetStream domain"
-        ),
-        Setting(
-            "nats-replicas",
-            "0",
-            between(0, 5),
-            "N",
-            "replicas of each stream; 0: one for a new stream, and an existing one is not changed",
-        ),
-        Setting("nats-creds", "", _readable, "FILE", "a file of credentials for NATS"),
-        Setting("nats-nkey", "", _readable, "FILE", "a file with the seed of an nkey for NATS"),
-        Setting("nats-user", "", _filled, "NAME", "the user on NATS"),
-        Setting(
-            "nats-password-file", "", _readable, "FILE", "a file whose first line is the password of the user on NATS"
-        ),
-        Setting("nats-tls-ca", "", _readable, "FILE", "a file of the certificate authorities of NATS servers"),
-        Setting("nats-tls-cert", "", _readable, "FILE", "a file with our certificate for NATS servers"),
-        Setting("nats-tls-key", "", _readable, "FILE", "a file with the key of our certificate for NATS servers"),
+def _number(default: int, least: int, most: int, help: str, variable: str = "") -> Setting[int]:
+    return Setting(str(default), between(least, most), "N", help, variable)
+
+
+class Settings(SettingsGroup):
+    """The settings of a server on stdin and stdout."""
+
+    # None if the tools for folding are not offered.
+    fold: FoldSettings | None = None
+
+    cache_root = Setting("", _any, "DIR", "the folder that contains the caches")
+    tool_timeout_secs = Setting(str(TOOL_TIMEOUT_S), _seconds, "N", "the timeout of a resolve call")
+    tools = Setting(
+        "",
+        toolsets,
+        "LIST",
+        "the tools: resolve, fold or resolve,fold; fold-afterwards has context_fold and context_expand only",
     )
-}
+
+
+class ListenSettings(SettingsGroup):
+    """Where the daemon listens, and for whom."""
+
+    host = Setting("127.0.0.1", _any, "ADDRESS", "the address to listen on")
+    port = _number(9090, 0, 65_535, "the port to listen on; 0 takes a free one")
+    token_file = Setting(
+        "", _named, "FILE", "the file of owners and token hashes; required for any address but loopback"
+    )
+    allow_host = Setting("", _names, "NAMES", "further names of this machine that clients may use, separated by commas")
+
+
+class FoldSettings(SettingsGroup):
+    """The settings of folding, on any transport. With a store on NATS, `store` is empty."""
+
+    nats: NatsOptions | None
+
+    store = Setting("", _named, "STORE", "the store of the folding state: a file, or nats://HOST:PORT,…")
+    context_limit = _number(
+        0,
+        0,
+        WHOLE_NUMBER_MAX,
+        "the size of a context in tokens; 0: the model's window, or 32768 where it is not known",
+        "CONTEXT_LIMIT_TOKENS",
+    )
+    hard_limit = Setting("off", _switch, "on|off", "whether a branch beyond the context limit is refused")
+    branch_depth = _number(8, 1, 64, "how deep branches may nest")
+    branches_per_session = _number(1000, 1, 10_000, "the maximum number of branches in a session")
+    branch_limit_tokens = _number(
+        0, 0, WHOLE_NUMBER_MAX, "the size in tokens from which a branch is asked to return; 0: half of the context"
+    )
+    branch_reminder = Setting(
+        "on", _switch, "on|off", "whether tool results and hook answers advise when to return or fold, each advice once"
+    )
+    recall_at_start = Setting(
+        "off",
+        _switch,
+        "on|off",
+        "whether the hook for a session's first prompt names up to three earlier folds of the project that fit it",
+    )
+    warn_medium_percent = _number(
+        50, 0, 100, "the warning is medium above this percentage of the limit on the main thread"
+    )
+    warn_high_percent = _number(70, 0, 100, "the warning is high above this percentage of the limit on the main thread")
+    price_cache_read_percent = _number(
+        10,
+        0,
+        1_000,
+        "the price of a token read from a prompt cache, in percent of an input token's; this one and the "
+        "following ones are for models without known prices",
+    )
+    price_cache_write_percent = _number(
+        125, 0, 1_000, "the price of a token written to a prompt cache for 5 minutes, in percent of an input token's"
+    )
+    price_cache_write_1h_percent = _number(
+        200, 0, 1_000, "the price of a token written to a prompt cache for one hour, in percent of an input token's"
+    )
+    price_output_percent = _number(500, 0, 10_000, "the price of a token of a response, in percent of an input token's")
+    models_file = Setting(
+        "", _named, "FILE", "a TOML file of models' windows and prices, which adds to the built-in list or overrides it"
+    )
+    token_counter = Setting(COUNTER_DEFAULT, _counter, "NAME", "the token counter: v0 or dense")
+    session_idle_secs = _number(24 * 3600, 1, WHOLE_NUMBER_MAX, "seconds without activity after which a session ends")
+    archive_days = _number(30, 1, 36_500, "days after which trajectories are deleted")
+    summary_days = _number(365, 1, 36_500, "days after which summaries are deleted")
+    scrub_allowlist = Setting("", _named, "FILE", "a file of values that are not secrets")
+
+
+class LimitSettings(SettingsGroup):
+    """The limits on requests to the daemon."""
+
+    rate_per_second = _number(2000, 1, WHOLE_NUMBER_MAX, "calls that an owner may make per second in the long run")
+    rate_burst = _number(4000, 1, WHOLE_NUMBER_MAX, "calls that an owner may make at once")
+    requests_max = _number(256, 1, 100_000, "requests that are answered at a time")
+    body_max_bytes = _number(4 << 20, 1024, 1 << 30, "the largest body of a request")
+
+
+class ModelProxySettings(SettingsGroup):
+    """The settings of the proxy to models."""
+
+    anthropic_upstream = Setting(
+        "https://api.anthropic.com", _upstream, "URL", "where requests to /proxy/anthropic go, as in ANTHROPIC_BASE_URL"
+    )
+    openai_upstream = Setting(
+        "https://api.openai.com/v1", _upstream, "URL", "where requests to /proxy/openai/v1 go, as in OPENAI_BASE_URL"
+    )
+    gemini_upstream = Setting(
+        "https://generativelanguage.googleapis.com",
+        _upstream,
+        "URL",
+        "where requests to /proxy/gemini go, as in GOOGLE_GEMINI_BASE_URL",
+    )
+    fold_results = Setting(
+        "cold",
+        _fold_results,
+        "off|cold",
+        "whether the proxy leaves old tool results out once the provider's prompt cache has lapsed",
+    )
+    prompt_cache_s = _number(
+        0, 0, 604_800, "seconds for which a provider caches a prompt if the request does not say it; 0: as documented"
+    )
+    proxy_body_max_bytes = _number(512 << 20, 1024, 1 << 40, "the largest body of a proxied request")
+
+
+class DaemonSettings(ListenSettings, LimitSettings):
+    """The settings of the daemon.
+
+    `otlp_is_asked_for` means that the endpoint is a setting of this program and not the common variable.
+    """
+
+    server: Settings
+    fold: FoldSettings
+    proxy: ProxySettings
+    otlp_is_asked_for: bool
+
+    otlp_endpoint = Setting(
+        "",
+        _url_or_off,
+        "URL",
+        f"where traces are sent (OTLP over HTTP); off: nowhere (default: {COMMON_OTLP_ENDPOINT})",
+    )
+
+
+class NatsSettings(SettingsGroup):
+    """The settings of a store on NATS."""
+
+    nats_prefix = Setting(
+        "contextfold",
+        _nats_prefix,
+        "NAME",
+        "the first part of streams and subjects on NATS, which separates installations; may be empty",
+    )
+    nats_domain = Setting("", _words(_PLAIN, "letters, digits, - and _", DOMAIN_MAX), "NAME", "the JetStream domain")
+    nats_replicas = _number(
+        0, 0, 5, "replicas of each stream; 0: one for a new stream, and an existing one is not changed"
+    )
+    nats_creds = Setting("", _readable, "FILE", "a file of credentials for NATS")
+    nats_nkey = Setting("", _readable, "FILE", "a file with the seed of an nkey for NATS")
+    nats_user = Setting("", _filled, "NAME", "the user on NATS")
+    nats_password_file = Setting("", _readable, "FILE", "a file whose first line is the password of the user on NATS")
+    nats_tls_ca = Setting("", _readable, "FILE", "a file of the certificate authorities of NATS servers")
+    nats_tls_cert = Setting("", _readable, "FILE", "a file with our certificate for NATS servers")
+    nats_tls_key = Setting("", _readable, "FILE", "a file with the key of our certificate for NATS servers")
+
+
 NATS = tuple(name for name in SETTINGS if name.startswith("nats-"))

@@ -13,7 +13,7 @@ import pytest
 
 from contextfold import __version__
 from contextfold.cli.help import COMMANDS
-from contextfold.settings import SETTINGS
+from contextfold.settings_table import SETTINGS
 from tests.support.clauses import covers
 from tests.support.machine import COMMAND, Call, context, read_terminal, write_files
 

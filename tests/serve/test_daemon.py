@@ -17,7 +17,7 @@ import pytest
 
 from contextfold.serve.http.bearer_tokens import add
 from contextfold.serve.http.server import check_may_listen, listen
-from contextfold.settings import SettingsError
+from contextfold.settings_table import SettingsError
 from tests.serve.http.edge import WAIT_S, EdgeDaemon, begin, read_answer, start_daemon
 from tests.support.clauses import covers
 

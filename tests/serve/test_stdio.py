@@ -361,9 +361,9 @@ class TestStartAndEnd:
         assert b"--cache-root" in result.stderr
 
     def test_the_timeout_of_a_call_is_30_seconds_by_default(self) -> None:
-        assert settings_from({"CONTEXT_CACHE_ROOT": "x"}, {}).tool_timeout_s == 30
+        assert settings_from({"CONTEXT_CACHE_ROOT": "x"}, {}).tool_timeout_secs == 30
         variables = {"CONTEXT_CACHE_ROOT": "x", "CONTEXT_TOOL_TIMEOUT_SECS": "1"}
-        assert settings_from(variables, {}).tool_timeout_s == 1
+        assert settings_from(variables, {}).tool_timeout_secs == 1
 
     @pytest.mark.parametrize("stdout", ["> /dev/full", ">&-"])
     def test_a_stdout_that_cannot_be_written_is_an_io_error(self, stdout: str, root: Path) -> None:

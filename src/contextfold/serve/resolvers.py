@@ -27,7 +27,7 @@ from contextfold.serve.mcp.resolve_tools import failed, failure
 from contextfold.serve.mcp.resources import RESOURCE_READERS
 from contextfold.serve.mcp.tools import ToolResult
 from contextfold.serve.request_error import BAD_REQUEST_STATUS, RequestError, busy
-from contextfold.settings import CACHE_ROOT, CONFIG, SETTINGS, TOOL_TIMEOUT, Settings
+from contextfold.settings_table import CACHE_ROOT, CONFIG, SETTINGS, Settings
 
 PROCESSES = 2
 # Half of the requests that the daemon answers at a time, so that folding has the other half.
@@ -47,7 +47,7 @@ class Resolvers:
         self._processes = [ResolverProcess(settings) for _ in range(PROCESSES)]
         for process in reversed(self._processes):
             self._idle.put_nowait(process)
-        self._timeout_s = settings.tool_timeout_s
+        self._timeout_s = settings.tool_timeout_secs
         self._waiting = 0
 
     async def call(self, tool: str, arguments: Mapping[str, object]) -> ToolResult:
@@ -79,10 +79,10 @@ class ResolverProcess:
         # The daemon has already read the variables and the file; the child must not read them again.
         inherited = {name: value for name, value in os.environ.items() if name not in _SETTLED_VARIABLES}
         self._environment = inherited | {
-            CACHE_ROOT: os.fsdecode(settings.cache_root),
-            TOOL_TIMEOUT: str(settings.tool_timeout_s),
+            CACHE_ROOT: settings.cache_root,
+            SETTINGS["tool-timeout-secs"].variable: str(settings.tool_timeout_secs),
         }
-        self._timeout_s = settings.tool_timeout_s + OVERTIME_S
+        self._timeout_s = settings.tool_timeout_secs + OVERTIME_S
         self._process: asyncio.subprocess.Process | None = None
         self._calls = 0
 

@@ -36,8 +36,7 @@ from contextfold.serve.request_error import (
     known_error,
 )
 from contextfold.serve.worker import Worker
-from contextfold.settings import SettingsError
-from contextfold.settings_table import offers_folding
+from contextfold.settings_table import SettingsError, offers_folding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from contextfold.resolve.root import CacheRoot
     from contextfold.serve.mcp.tools import Tool
     from contextfold.serve.serial_fold import SerialFold
-    from contextfold.settings import Settings
+    from contextfold.settings_table import Settings
 
 CHUNK_BYTES = 1 << 16
 # A pipe accepts this many bytes at once.
@@ -66,9 +65,9 @@ def serve(settings: Settings) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     sys.set_int_max_str_digits(INTEGER_DIGITS)
     if "resolve" in settings.tools and not os.path.isdir(settings.cache_root):
-        log(f"the cache root {os.fsdecode(settings.cache_root)} does not exist; `context build` makes caches in it")
+        log(f"the cache root {settings.cache_root} does not exist; `context build` makes caches in it")
     worker = Worker(ToolRunner(settings).respond, close_in_worker=(STDIN, responses))
-    session = StdioSession(_tools(settings), lambda call: _run(call, worker, settings.tool_timeout_s))
+    session = StdioSession(_tools(settings), lambda call: _run(call, worker, settings.tool_timeout_secs))
     try:
         for line in lines(STDIN):
             if isinstance(line, TooLong):
@@ -180,7 +179,7 @@ class ToolRunner:
         if self._root is None:
             from contextfold.resolve.root import CacheRoot
 
-            self._root = CacheRoot(self._settings.cache_root)
+            self._root = CacheRoot(os.fsencode(self._settings.cache_root))
         return self._root
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from contextfold.serve.http import bearer_tokens
 from contextfold.serve.http.bearer_tokens import FILE_MAX_BYTES, TokenFile, add, check_owner, hashed, mint, parse
-from contextfold.settings import SettingsError
+from contextfold.settings_table import SettingsError
 from tests.support.clauses import covers
 
 ONE = hashed("one")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contextfold.serve.http.limits import Buckets, HostRule, RateLimit, is_loopback
-from contextfold.settings import SettingsError
+from contextfold.settings_table import SettingsError
 
 
 def test_a_burst_passes_and_then_calls_pass_at_the_rate() -> None:

@@ -21,7 +21,7 @@ from contextfold.errors import StorageFailed
 from contextfold.hosts.config_files import Unfit
 from contextfold.hosts.programs import COMMAND, HOSTS, SKILL, Host
 from contextfold.resolve.files import FileAbsent, NotRegular, read_regular, shown, storage_failed, sync
-from contextfold.settings import CACHE_ROOT
+from contextfold.settings_table import CACHE_ROOT
 
 EMPTY = "{}\n"
 CONFIG_BYTES_MAX = 8 << 20

@@ -18,7 +18,8 @@ from contextfold.cli.terminal import several
 from contextfold.error_codes import EXIT_OK
 from contextfold.errors import StoreInvalid
 from contextfold.fold.ports.store_export import ExportRecord, kind_of
-from contextfold.settings import FoldSettings, fold_settings_from
+from contextfold.settings import fold_settings_from
+from contextfold.settings_table import FoldSettings
 from contextfold.stores.export_file import read_records, verify, write_export
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from contextfold.fold.service.session_reader import SessionReader
     from contextfold.fold.session import State
     from contextfold.serve.serial_fold import SerialFold
-    from contextfold.settings import FoldSettings
+    from contextfold.settings_table import FoldSettings
 
     Result = TypeVar("Result")
     # A session's row in the format of the `/v1` API.

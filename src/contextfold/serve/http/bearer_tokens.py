@@ -20,7 +20,7 @@ from contextfold.common import signals
 from contextfold.common.descriptors import write_all
 from contextfold.errors import StorageFailed
 from contextfold.resolve.files import read_all, storage_failed, sync
-from contextfold.settings import SettingsError
+from contextfold.settings_table import SettingsError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from contextfold.common.network_address import authority_from
 from contextfold.common.record import Record
-from contextfold.settings import SettingsError
+from contextfold.settings_table import SettingsError
 
 # At most this many owners are remembered. The one that has not called for the longest time is dropped first.
 OWNERS_MAX = 10_000

@@ -18,7 +18,7 @@ from contextfold.serve.http.limits import is_loopback
 from contextfold.serve.http.uvicorn_adapter import BACKLOG, DaemonServer
 from contextfold.serve.mcp.jsonrpc import INTEGER_DIGITS
 from contextfold.serve.ops.logs import log
-from contextfold.settings import SettingsError
+from contextfold.settings_table import SettingsError
 
 PORT_MAX = 65535
 IPV4_LOOPBACK = "127.0.0.1"

@@ -27,7 +27,7 @@ from contextfold import __version__
 from contextfold.errors import InternalError
 from contextfold.fold.ports.store import StaleRevision
 from contextfold.serve.ops.logs import log
-from contextfold.settings import SettingsError
+from contextfold.settings_table import SettingsError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
