@@ -127,7 +127,7 @@ class Guard:
     async def _answer_other(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Start and end the application, or refuse a WebSocket."""
         if scope["type"] != "lifespan":
-            self.metrics.refusal("websocket")
+            self.metrics.refusals("websocket").inc()
             await receive()
             await send({"type": "websocket.close", "code": POLICY_VIOLATION})
             return
@@ -234,7 +234,7 @@ class Guard:
         self.metrics.request(route, method, exchange.status)
         exchange.span.answered(method, route, exchange.status, exchange.refused)
         if exchange.refused:
-            self.metrics.refusal(exchange.refused)
+            self.metrics.refusals(exchange.refused).inc()
         if not exchange.is_stream:
             self.metrics.request_took(route, seconds)
         if exchange.status == OK and exchange.scope["path"].startswith(HOOKS_PATH):

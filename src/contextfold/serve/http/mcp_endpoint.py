@@ -187,7 +187,7 @@ class McpEndpoint:
     async def _rate_limited(self, exchange: HttpExchange, request: RpcRequest | None) -> RequestError:
         """The error of a call beyond the rate limit, with the state of its session."""
         services = self._services
-        services.metrics.refusal(LimitReached.code)
+        services.metrics.refusals(LimitReached.code).inc()
         per_second = int(services.buckets.limit.per_second)
         problem = LimitReached(CALLS_PER_SECOND, per_second, "wait, then call again")
         params = request.params if request else None

@@ -167,8 +167,8 @@ class StatusPages:
     async def metrics(self, _request: Request) -> Response:
         """Figures for Prometheus."""
         with suppress(FoldError):
-            self._services.metrics.sessions_open(await self._services.fold.store.count())
-        self._services.metrics.hook_waiting(self._services.fold.reports.waiting)
+            self._services.metrics.sessions_open.set(await self._services.fold.store.count())
+        self._services.metrics.hook_waiting.set(self._services.fold.reports.waiting)
         page, content_type = self._services.metrics.render()
         return Response(page, headers={"content-type": content_type})
 
@@ -206,7 +206,7 @@ async def _maintain(services: DaemonServices) -> None:
             ended = await services.fold.end_idle()
             if ended:
                 log("sessions.ended", count=ended)
-                services.metrics.session("ended", ended)
+                services.metrics.sessions("ended").inc(ended)
             if services.clock() - deleted_s >= DELETE_EXPIRED_EVERY_S:
                 await services.fold.forget()
                 deleted_s = services.clock()

@@ -34,11 +34,11 @@ class ActivityRecorder:
         for rule in activity.rules:
             self._metrics.redacted(rule)
         if activity.conflicts:
-            self._metrics.store("conflict", activity.conflicts)
+            self._metrics.store("conflict").inc(activity.conflicts)
         if activity.store_failed:
-            self._metrics.store("error")
+            self._metrics.store("error").inc()
         if activity.events:
-            self._metrics.store("commit")
+            self._metrics.store("commit").inc()
         for event in activity.events:
             self._count_event(event)
         if activity.reports or activity.reports_wait is not None or activity.reports_took_s is not None:
@@ -47,22 +47,20 @@ class ActivityRecorder:
     def _count_event(self, event: Event) -> None:
         metrics = self._metrics
         match event:
-            case BranchFolded():
+            case BranchFolded() | WorkFolded():
                 metrics.folded(event.tokens_folded, event.tokens_folded - event.summary_tokens)
-                metrics.branch("folded_unfinished" if event.forced else "folded")
-            case WorkFolded():
-                metrics.folded(event.tokens_folded, event.tokens_folded - event.summary_tokens)
-                metrics.branch("folded")
+                is_unfinished = isinstance(event, BranchFolded) and event.forced
+                metrics.branches("folded_unfinished" if is_unfinished else "folded").inc()
             case OperationCompleted():
                 metrics.operation(event.source, event.tokens, failed=event.failed)
             case BranchCreated():
-                metrics.branch("created")
+                metrics.branches("created").inc()
             case BranchDiscarded():
-                metrics.branch("discarded")
+                metrics.branches("discarded").inc()
             case SessionStarted():
-                metrics.session("started")
+                metrics.sessions("started").inc()
             case SessionRolledBack():
-                metrics.session("rolled_back")
+                metrics.sessions("rolled_back").inc()
 
     def _count_reports(self, activity: Activity) -> None:
         for (host, outcome), times in activity.reports.items():
@@ -77,7 +75,7 @@ class ActivityRecorder:
             waits = activity.reports_wait
             log("reports.waiting" if waits else "reports.tried", "warning" if waits else "info")
         if activity.reports_took_s is not None:
-            self._metrics.hook_write_took(activity.reports_took_s)
+            self._metrics.hook_write_durations().observe(activity.reports_took_s)
             if self._tracer is not None:
                 self._tracer.reports_written(activity.reports, activity.reports_took_s)
 

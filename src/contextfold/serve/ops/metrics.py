@@ -7,7 +7,9 @@ caller can neither fill the memory with series nor write into them.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from itertools import product
+from typing import Generic, TypeVar
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -20,19 +22,11 @@ OTHER = "other"
 UNKNOWN_TOOL = "unknown"
 # Ids of redaction rules come from a file. Those beyond this number are counted as `other`.
 RULES_MAX = 1000
-# Route templates come from our own table.
-ROUTES_MAX = 200
 HOSTS = ("claude-code", "cursor", "vscode")
-HOOK_OUTCOMES = ("recorded", "repeated", "ignored", "tied", "refused", "full", "lost")
 # The sources of an operation's figures.
 SOURCES = ("proxy", "hook", "reported")
 OPERATION_OUTCOMES = ("ok", "failed")
-BRANCH_CHANGES = ("created", "folded", "folded_unfinished", "discarded")
 APIS = ("anthropic", "openai-chat", "openai-responses", "gemini")
-PROXY_OUTCOMES = ("folded", "unfolded", "failed_open")
-UPSTREAMS = ("anthropic", "openai", "gemini")
-UPSTREAM_ERRORS = ("unreachable", "timeout", "broken", "busy", "cut")
-SESSION_CHANGES = ("started", "rolled_back", "ended")
 DURATIONS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
@@ -45,6 +39,29 @@ class MetricDescription(Record):
     help: str
 
 
+Metric = TypeVar("Metric", Counter, Histogram)
+
+
+class MetricSeries(Generic[Metric]):
+    """The series of a metric, by the values of their labels.
+
+    Where the values are known, all series exist from the start, because a rate needs a zero, and any other value is
+    counted as `other`.
+    """
+
+    def __init__(self, metric: Metric, known: Mapping[str, tuple[str, ...]]) -> None:
+        self._metric: Metric = metric
+        self._known = tuple(known.values())
+        for values in product(*self._known) if known else ():
+            metric.labels(*values)
+
+    def __call__(self, *values: str) -> Metric:
+        if self._known:
+            values = tuple(_among(known, value) for known, value in zip(self._known, values, strict=True))
+        metric: Metric = self._metric.labels(*values) if values else self._metric
+        return metric
+
+
 class Metrics:
     """The metrics of one daemon."""
 
@@ -53,8 +70,6 @@ class Metrics:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self._tools = frozenset(tools)
         self._rules: set[str] = set()
-        self._routes: set[str] = set()
-        self._reasons: tuple[str, ...] = ()
         # The times of the last report of each host, and of the last request of each API through the proxy.
         self.last_report_s: dict[str, float] = {}
         self.last_proxied_s: dict[str, float] = {}
@@ -77,22 +92,19 @@ class Metrics:
         )
         self.in_flight = self._gauge("contextfold_http_requests_in_flight", "Requests being answered.")
         self.streams = self._gauge("contextfold_http_streams_open", "Event streams being sent, and proxied requests.")
-        self._refusals = self._counter(
-            "contextfold_http_refusals", "Requests refused at the edge, by reason.", "reason"
-        )
+        self.refusals = self._counter("contextfold_http_refusals", "Requests refused at the edge, by reason.", "reason")
 
     def _calls_and_store(self) -> None:
         self._calls = self._counter("contextfold_tool_calls", "Tool calls, by outcome.", "tool", "outcome")
         self._call_durations = self._histogram("contextfold_tool_duration_seconds", "Duration of tool calls.", "tool")
         self._redactions = self._counter("contextfold_redactions", "Secrets redacted, by rule.", "rule")
-        self._store = self._counter(
+        self.store = self._counter(
             "contextfold_store_operations",
             "Attempts to append to a session: commit, conflict (decided again) or error.",
             "outcome",
         )
 
     def _sessions_and_branches(self) -> None:
-        """The metrics of agents. Series of small sets of labels exist from the start, because a rate needs a zero."""
         self._folded = self._counter("contextfold_tokens_folded", "Tokens of branches that were folded.")
         self._saved = self._gauge(
             "contextfold_tokens_saved",
@@ -101,51 +113,45 @@ class Metrics:
         self._recorded = self._counter(
             "contextfold_tokens_recorded",
             "Tokens of the operations recorded, by where the figure comes from: proxy, hook or reported.",
-            "source",
+            source=SOURCES,
         )
         self._operations = self._counter(
             "contextfold_operations",
             "Operations recorded, by where their figures come from, and whether they were ok or failed.",
-            "source",
-            "outcome",
+            source=SOURCES,
+            outcome=OPERATION_OUTCOMES,
         )
-        self._branches = self._counter(
+        self.branches = self._counter(
             "contextfold_branches",
             "Branches created, folded, folded_unfinished with a branch around them, or discarded by a rollback.",
-            "change",
+            change=("created", "folded", "folded_unfinished", "discarded"),
         )
-        self._sessions = self._gauge("contextfold_sessions_open", "Sessions that have not ended.")
-        self._session_changes = self._counter(
-            "contextfold_sessions", "Sessions started, rolled_back, or ended by the daemon for being idle.", "change"
+        self.sessions_open = self._gauge("contextfold_sessions_open", "Sessions that have not ended.")
+        self.sessions = self._counter(
+            "contextfold_sessions",
+            "Sessions started, rolled_back, or ended by the daemon for being idle.",
+            change=("started", "rolled_back", "ended"),
         )
-        for source in SOURCES:
-            self._recorded.labels(source)
-            for outcome in OPERATION_OUTCOMES:
-                self._operations.labels(source, outcome)
-        for change in BRANCH_CHANGES:
-            self._branches.labels(change)
-        for change in SESSION_CHANGES:
-            self._session_changes.labels(change)
 
     def _hooks(self) -> None:
         self._reports = self._counter(
-            "contextfold_hook_reports", "Hook reports, by host and outcome.", "host", "outcome"
+            "contextfold_hook_reports",
+            "Hook reports, by host and outcome.",
+            host=HOSTS,
+            outcome=("recorded", "repeated", "ignored", "tied", "refused", "full", "lost"),
         )
-        self._waiting = self._gauge("contextfold_hook_reports_waiting", "Reports received and not yet written.")
-        self._write_durations = self._histogram(
+        self.hook_waiting = self._gauge("contextfold_hook_reports_waiting", "Reports received and not yet written.")
+        self.hook_write_durations = self._histogram(
             "contextfold_hook_write_duration_seconds",
             "Duration of redacting, counting and committing hook reports, several at a time.",
         )
-        for host in HOSTS:
-            for outcome in HOOK_OUTCOMES:
-                self._reports.labels(host, outcome)
 
     def _proxy(self) -> None:
         self._proxied = self._counter(
             "contextfold_proxy_requests",
             "Requests to a model, by what became of them: folded, unfolded (nothing to fold) or failed_open.",
-            "api",
-            "outcome",
+            api=APIS,
+            outcome=("folded", "unfolded", "failed_open"),
         )
         self._failed_open = self._counter(
             "contextfold_proxy_failed_open",
@@ -153,128 +159,87 @@ class Metrics:
             "reason",
         )
         self._dropped = self._counter(
-            "contextfold_proxy_tokens_dropped", "Tokens left out of requests to a model, each time they were.", "api"
+            "contextfold_proxy_tokens_dropped", "Tokens left out of requests to a model, each time they were.", api=APIS
         )
         self._upstream_errors = self._counter(
             "contextfold_proxy_upstream_errors",
             "Requests that a provider did not answer, or not to the end, by why.",
-            "upstream",
-            "kind",
+            upstream=("anthropic", "openai", "gemini"),
+            kind=("unreachable", "timeout", "broken", "busy", "cut"),
         )
         self._projections = self._histogram(
-            "contextfold_proxy_projection_duration_seconds", "Of looking for what is folded in a request.", "api"
+            "contextfold_proxy_projection_duration_seconds", "Of looking for what is folded in a request.", api=APIS
         )
-        for api in APIS:
-            self._dropped.labels(api)
-            self._projections.labels(api)
-            for outcome in PROXY_OUTCOMES:
-                self._proxied.labels(api, outcome)
-        for upstream in UPSTREAMS:
-            for kind in UPSTREAM_ERRORS:
-                self._upstream_errors.labels(upstream, kind)
 
     def request(self, route: str, method: str, status: int) -> None:
-        self._requests.labels(
-            _within(self._routes, route, ROUTES_MAX), method if method in METHODS else OTHER, str(status)
-        ).inc()
+        """`route` is a template of our own, `method` one of METHODS or OTHER."""
+        self._requests(route, method, str(status)).inc()
 
     def request_took(self, route: str, seconds: float) -> None:
-        self._durations.labels(_within(self._routes, route, ROUTES_MAX)).observe(seconds)
-
-    def refusal(self, reason: str) -> None:
-        """`reason` is a fixed code, never a caller's input."""
-        self._refusals.labels(reason).inc()
+        self._durations(route).observe(seconds)
 
     def tool_call(self, tool: str, outcome: str, seconds: float) -> None:
         """`outcome` is `ok` or an error code."""
         known = tool if tool in self._tools else UNKNOWN_TOOL
-        self._calls.labels(known, outcome).inc()
-        self._call_durations.labels(known).observe(seconds)
+        self._calls(known, outcome).inc()
+        self._call_durations(known).observe(seconds)
 
     def folded(self, tokens: int, saved: int) -> None:
-        self._folded.inc(tokens)
+        self._folded().inc(tokens)
         self._saved.inc(saved)
 
     def operation(self, source: str, tokens: int, *, failed: bool) -> None:
-        source = _among(SOURCES, source)
-        self._operations.labels(source, OPERATION_OUTCOMES[failed]).inc()
-        self._recorded.labels(source).inc(tokens)
-
-    def branch(self, change: str) -> None:
-        """`change` is one of BRANCH_CHANGES."""
-        self._branches.labels(_among(BRANCH_CHANGES, change)).inc()
-
-    def session(self, change: str, times: int = 1) -> None:
-        """`change` is one of SESSION_CHANGES."""
-        self._session_changes.labels(_among(SESSION_CHANGES, change)).inc(times)
+        self._operations(source, OPERATION_OUTCOMES[failed]).inc()
+        self._recorded(source).inc(tokens)
 
     def hook_report(self, host: str, outcome: str, times: int = 1) -> None:
-        """`host` is one of HOSTS, `outcome` one of HOOK_OUTCOMES."""
-        self._reports.labels(_among(HOSTS, host), _among(HOOK_OUTCOMES, outcome)).inc(times)
+        self._reports(host, outcome).inc(times)
         self.last_report_s[_among(HOSTS, host)] = time.time()
-
-    def hook_waiting(self, reports: int) -> None:
-        self._waiting.set(reports)
-
-    def hook_write_took(self, seconds: float) -> None:
-        self._write_durations.observe(seconds)
 
     def proxied(self, api: str, *, tokens_dropped: int, is_folded: bool, reason: str) -> None:
         """`reason` is a fixed word for what was not folded; empty if there was none."""
-        outcome = "folded" if is_folded else "failed_open" if reason else "unfolded"
-        self._proxied.labels(_among(APIS, api), outcome).inc()
+        self._proxied(api, "folded" if is_folded else "failed_open" if reason else "unfolded").inc()
         self.last_proxied_s[_among(APIS, api)] = time.time()
-        self._dropped.labels(_among(APIS, api)).inc(tokens_dropped)
+        self._dropped(api).inc(tokens_dropped)
         if reason:
-            self._failed_open.labels(_among(self._reasons, reason)).inc()
+            self._failed_open(reason).inc()
 
     def may_fail_open(self, reasons: tuple[str, ...]) -> None:
         """Create the series for all reasons why something passes unfolded."""
-        self._reasons = reasons
         for reason in reasons:
-            self._failed_open.labels(reason)
+            self._failed_open(reason)
 
     def projection_took(self, api: str, seconds: float) -> None:
-        self._projections.labels(_among(APIS, api)).observe(seconds)
+        self._projections(api).observe(seconds)
 
     def upstream_error(self, upstream: str, kind: str) -> None:
-        """`upstream` is one of UPSTREAMS, `kind` one of UPSTREAM_ERRORS."""
-        self._upstream_errors.labels(_among(UPSTREAMS, upstream), _among(UPSTREAM_ERRORS, kind)).inc()
+        self._upstream_errors(upstream, kind).inc()
 
-    def redacted(self, rule: str, times: int = 1) -> None:
-        self._redactions.labels(_within(self._rules, rule, RULES_MAX)).inc(times)
-
-    def store(self, outcome: str, times: int = 1) -> None:
-        """`outcome` is `commit`, `conflict` or `error`."""
-        self._store.labels(outcome).inc(times)
-
-    def sessions_open(self, count: int) -> None:
-        self._sessions.set(count)
+    def redacted(self, rule: str) -> None:
+        if len(self._rules) < RULES_MAX:
+            self._rules.add(rule)
+        self._redactions(_among(self._rules, rule)).inc()
 
     def render(self) -> tuple[bytes, str]:
         """The page that Prometheus reads, and its content type."""
         return prometheus_client.generate_latest(self._registry), prometheus_client.CONTENT_TYPE_LATEST
 
-    def _counter(self, name: str, help: str, *labels: str) -> Counter:
-        self.figures.append(MetricDescription(f"{name}_total", "counter", labels, help))
-        return Counter(name, help, labels, registry=self._registry)
+    def _counter(self, name: str, help: str, *labels: str, **known: tuple[str, ...]) -> MetricSeries[Counter]:
+        """A counter with `labels` of any values, or with labels whose values are `known`."""
+        names = self._describe(f"{name}_total", "counter", help, *labels, *known)
+        return MetricSeries(Counter(name, help, names, registry=self._registry), known)
 
     def _gauge(self, name: str, help: str, *labels: str) -> Gauge:
-        self.figures.append(MetricDescription(name, "gauge", labels, help))
-        return Gauge(name, help, labels, registry=self._registry)
+        return Gauge(name, help, self._describe(name, "gauge", help, *labels), registry=self._registry)
 
-    def _histogram(self, name: str, help: str, *labels: str) -> Histogram:
-        self.figures.append(MetricDescription(name, "histogram", labels, help))
-        return Histogram(name, help, labels, buckets=DURATIONS_S, registry=self._registry)
+    def _histogram(self, name: str, help: str, *labels: str, **known: tuple[str, ...]) -> MetricSeries[Histogram]:
+        names = self._describe(name, "histogram", help, *labels, *known)
+        return MetricSeries(Histogram(name, help, names, buckets=DURATIONS_S, registry=self._registry), known)
+
+    def _describe(self, name: str, kind: str, help: str, *labels: str) -> tuple[str, ...]:
+        self.figures.append(MetricDescription(name, kind, labels, help))
+        return labels
 
 
-def _among(closed: tuple[str, ...], label: str) -> str:
-    return label if label in closed else OTHER
-
-
-def _within(seen: set[str], label: str, most: int) -> str:
-    if label not in seen:
-        if len(seen) >= most:
-            return OTHER
-        seen.add(label)
-    return label
+def _among(known: Collection[str], label: str) -> str:
+    return label if label in known else OTHER
