@@ -216,7 +216,7 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
     from contextfold.serve.http.limits import Buckets, HostRule, RateLimit
     from contextfold.serve.http.mcp_endpoint import DaemonServices
     from contextfold.serve.http.routes import DaemonApplication
-    from contextfold.serve.mcp.toolsets import TOOLSETS
+    from contextfold.serve.mcp.toolsets import tools_of
     from contextfold.serve.ops.activity_recorder import ActivityRecorder, StoreConnectionLog
     from contextfold.serve.ops.logs import log
     from contextfold.serve.ops.metrics import Metrics
@@ -225,7 +225,7 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
     from contextfold.settings_table import offers_folding
     from contextfold.stores.no_store import NoStore
 
-    tools = [tool for name in settings.server.tools for tool in TOOLSETS[name]]
+    tools = tools_of(settings.server.tools)
     metrics = Metrics(tool.name for tool in tools)
     scrubber = scrubber_of(settings.fold)
     if offers_folding(settings.server.tools):

@@ -10,7 +10,7 @@ from contextfold.common.record import Generic, TypeVar
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from typing import Any
 
     from contextfold.common.network_address import NatsOptions
@@ -29,6 +29,7 @@ TIMEOUT_MAX_S = 1_000_000
 TOOLSETS = ("resolve", "fold")
 # This toolset replaces `fold`. It has only the two tools for folding afterwards, a third of the definitions.
 FOLD_AFTERWARDS = "fold-afterwards"
+ALL_TOOLSETS = (*TOOLSETS, FOLD_AFTERWARDS)
 PREFIX_MAX = 32
 DOMAIN_MAX = 64
 _SMALL = "abcdefghijklmnopqrstuvwxyz0123456789-"
@@ -167,7 +168,7 @@ def _upstream(called: str, text: str) -> str:
     return text.rstrip("/")
 
 
-def offers_folding(tools: tuple[str, ...]) -> bool:
+def offers_folding(tools: Collection[str]) -> bool:
     """Whether one of the chosen sets has tools for folding."""
     return "fold" in tools or FOLD_AFTERWARDS in tools
 
@@ -175,13 +176,12 @@ def offers_folding(tools: tuple[str, ...]) -> bool:
 def toolsets(called: str, text: str) -> tuple[str, ...]:
     """The names of toolsets in a list of them. `called` is how the user gave it."""
     names = text.split(",")
-    known = (*TOOLSETS, FOLD_AFTERWARDS)
     is_twice = len(set(names)) != len(names) or {"fold", FOLD_AFTERWARDS} <= set(names)
-    if is_twice or not set(names) <= set(known):
+    if is_twice or not set(names) <= set(ALL_TOOLSETS):
         raise SettingsError(
             f"{called} must be resolve, fold, fold-afterwards or resolve and one of these, not {text!r}"
         )
-    return tuple(name for name in known if name in names)
+    return tuple(name for name in ALL_TOOLSETS if name in names)
 
 
 def _counter(called: str, text: str) -> str:

@@ -6,6 +6,7 @@ import os
 
 # As in `select`, which is imported only to wait.
 READABLE, WRITABLE = 1, 4
+STDERR = 2
 
 
 def wait(descriptor: int, event: int, timeout_s: float | None = None) -> bool:
@@ -26,3 +27,12 @@ def write_all(descriptor: int, content: bytes) -> None:
             rest = rest[os.write(descriptor, rest) :]
         except BlockingIOError:
             wait(descriptor, WRITABLE)
+
+
+def fill_standard_descriptors() -> None:
+    """Open those of the first three descriptors that are closed; otherwise another file could get stderr's number."""
+    for _ in range(STDERR + 1):
+        opened = os.open(os.devnull, os.O_RDWR)
+        if opened > STDERR:
+            os.close(opened)
+            return

@@ -8,11 +8,12 @@ read responses, no further request is read.
 from __future__ import annotations
 
 import json
+import marshal
 import os
 import signal
 import sys
 
-from contextfold.common.descriptors import READABLE, WRITABLE, wait, write_all
+from contextfold.common.descriptors import READABLE, STDERR, WRITABLE, fill_standard_descriptors, wait, write_all
 from contextfold.errors import FoldError, InternalError, StorageFailed
 from contextfold.serve.mcp.jsonrpc import (
     INTEGER_DIGITS,
@@ -22,11 +23,12 @@ from contextfold.serve.mcp.jsonrpc import (
     encode_error,
     parse,
 )
-from contextfold.serve.mcp.protocol import McpServer, McpToolCall, encode_tool_result, has_envelope, is_initialize
-from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS, failure
+from contextfold.serve.mcp.protocol import McpToolCall, encode_tool_result, has_envelope, is_initialize
 from contextfold.serve.mcp.resolve_tools import call as run_tool
-from contextfold.serve.mcp.resources import RESOURCE_READERS, readers_beside
+from contextfold.serve.mcp.resolve_tools import failure
+from contextfold.serve.mcp.resources import RESOURCE_READERS
 from contextfold.serve.mcp.tools import ResolveTool, ToolResult
+from contextfold.serve.mcp.toolsets import server_of, tools_of
 from contextfold.serve.request_error import (
     BAD_REQUEST_STATUS,
     INVALID_REQUEST,
@@ -36,7 +38,7 @@ from contextfold.serve.request_error import (
     known_error,
 )
 from contextfold.serve.worker import Worker
-from contextfold.settings_table import SettingsError, offers_folding
+from contextfold.settings_table import SettingsError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,8 +52,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 1 << 16
 # A pipe accepts this many bytes at once.
 LOG_LINE_BYTES = 512
-HEAD_LENGTH_BYTES = 4
-STDIN, STDOUT, STDERR = 0, 1, 2
+STDIN, STDOUT = 0, 1
 
 
 class TooLong:
@@ -67,7 +68,7 @@ def serve(settings: Settings) -> None:
     if "resolve" in settings.tools and not os.path.isdir(settings.cache_root):
         log(f"the cache root {settings.cache_root} does not exist; `context build` makes caches in it")
     worker = Worker(ToolRunner(settings).respond, close_in_worker=(STDIN, responses))
-    session = StdioSession(_tools(settings), lambda call: _run(call, worker, settings.tool_timeout_secs))
+    session = StdioSession(tools_of(settings.tools), lambda call: _run(call, worker, settings.tool_timeout_secs))
     try:
         for line in lines(STDIN):
             if isinstance(line, TooLong):
@@ -86,20 +87,11 @@ def serve(settings: Settings) -> None:
         worker.stop()
 
 
-def _tools(settings: Settings) -> list[Tool]:
-    tools: list[Tool] = list(RESOLVE_TOOLS) if "resolve" in settings.tools else []
-    if offers_folding(settings.tools):
-        from contextfold.serve.mcp.fold_tools import AFTERWARDS_TOOLS, FOLD_TOOLS
-
-        tools += FOLD_TOOLS if "fold" in settings.tools else AFTERWARDS_TOOLS
-    return tools
-
-
 class StdioSession:
     """One client's conversation: the handshake, and a response for each request."""
 
     def __init__(self, tools: list[Tool], run: Callable[[McpToolCall], ToolResult]) -> None:
-        self._server, self._run = McpServer(tools, readers_beside(tools)), run
+        self._server, self._run = server_of(tools), run
         self._is_initialized = False
 
     def receive(self, line: bytes | TooLong) -> bytes | None:
@@ -154,7 +146,7 @@ class ToolRunner:
 
     def respond(self, request: bytes) -> bytes:
         name, arguments, meta = json.loads(request)
-        tool = RESOURCE_READERS.get(name) or next(tool for tool in _tools(self._settings) if tool.name == name)
+        tool = RESOURCE_READERS.get(name) or next(tool for tool in tools_of(self._settings.tools) if tool.name == name)
         try:
             if isinstance(tool, ResolveTool):
                 return _pack(run_tool(tool, self._opened_root(), arguments))
@@ -184,22 +176,18 @@ class ToolRunner:
 
 
 def _pack(result: ToolResult | RequestError) -> bytes:
-    """Encode a result or an error: a JSON head, then the unchanged text."""
-    if isinstance(result, RequestError):
-        text = ""
-        rest: list[object] = [result.status, result.kind, result.message, result.data, result.code, result.reason]
-    else:
-        text, rest = result.text, list(result[1:])
-    head = json.dumps([isinstance(result, ToolResult), rest]).encode("ascii")
-    return len(head).to_bytes(HEAD_LENGTH_BYTES, "little") + head + text.encode()
+    """Encode a result as a tuple, or an error as a list."""
+    if isinstance(result, ToolResult):
+        return marshal.dumps(tuple(result))
+    error = result
+    return marshal.dumps([error.status, error.kind, error.message, error.data, error.code, error.reason])
 
 
 def _unpack(packed: bytes) -> ToolResult | RequestError:
-    text_at = HEAD_LENGTH_BYTES + int.from_bytes(packed[:HEAD_LENGTH_BYTES], "little")
-    is_result, rest = json.loads(packed[HEAD_LENGTH_BYTES:text_at])
-    if is_result:
-        return ToolResult(packed[text_at:].decode(), *rest)
-    status, kind, message, data, code, reason = rest
+    fields = marshal.loads(packed)  # noqa: S302 - our own fork has packed it
+    if isinstance(fields, tuple):
+        return ToolResult(*fields)
+    status, kind, message, data, code, reason = fields
     return RequestError(status, kind, message, data=data, code=code, reason=reason)
 
 
@@ -237,23 +225,14 @@ def _read(descriptor: int) -> bytes:
 
 def _take_stdout() -> int:
     """Reserve stdout for responses. From now on, other output to stdout goes to stderr."""
-    for stream, descriptor, flags in ((sys.stdin, STDIN, os.O_RDONLY), (sys.stderr, STDERR, os.O_WRONLY)):
-        if stream is None:
-            # The descriptor is closed, and the next opened file would get its number.
-            _open_as(descriptor, flags)
     try:
-        responses = os.dup(STDOUT)
+        os.fstat(STDOUT)
     except OSError:
         raise StorageFailed("cannot write answers: stdout is closed; a host starts this with a pipe there") from None
+    fill_standard_descriptors()
+    responses = os.dup(STDOUT)
     os.dup2(STDERR, STDOUT)
     return responses
-
-
-def _open_as(descriptor: int, flags: int) -> None:
-    opened = os.open(os.devnull, flags)
-    if opened != descriptor:
-        os.dup2(opened, descriptor)
-        os.close(opened)
 
 
 def log(text: str) -> None:

@@ -41,9 +41,8 @@ from contextfold.serve.mcp.protocol import (
     is_initialize,
     unsupported_version,
 )
-from contextfold.serve.mcp.resources import readers_beside
 from contextfold.serve.mcp.tools import ResolveTool, ToolResult
-from contextfold.serve.mcp.toolsets import chosen_tools
+from contextfold.serve.mcp.toolsets import chosen_tools, server_of
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import UNKNOWN_TOOL, Metrics
 from contextfold.serve.ops.tracing import Tracer, tool_span
@@ -111,7 +110,7 @@ class McpEndpoint:
 
     def __init__(self, tools: Sequence[Tool], services: DaemonServices) -> None:
         self._tools = tools
-        self._server = McpServer(tools, readers_beside(tools))
+        self._server = server_of(tools)
         # By the value of `tools` in the query.
         self._chosen: dict[str, McpServer] = {}
         self._services = services
@@ -152,10 +151,10 @@ class McpEndpoint:
         if not names:
             return self._server
         if names not in self._chosen:
-            tools = chosen_tools(self._tools, names)
+            server = server_of(chosen_tools(self._tools, names))
             if len(self._chosen) >= CHOICES_MAX:
                 self._chosen.clear()
-            self._chosen[names] = McpServer(tools, readers_beside(tools))
+            self._chosen[names] = server
         return self._chosen[names]
 
     async def _run(self, exchange: HttpExchange, call: McpToolCall) -> ToolResult:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextfold.common.exception_location import place_of
 from contextfold.errors import ArgumentInvalid, FoldError
-from contextfold.serve.mcp.tools import FoldTool, ToolResult, hints
+from contextfold.serve.mcp.tools import FoldTool, ToolResult
 from contextfold.serve.request_error import RequestError, internal_error, known_error
 
 TYPE_CHECKING = False
@@ -54,7 +54,7 @@ FOLD_TOOLS = (
             prompt=_text("Detailed instruction for branch execution"),
             project_path=_PROJECT,
         ),
-        hints(reads=False),
+        reads=False,
     ),
     FoldTool(
         "context_return",
@@ -66,7 +66,7 @@ FOLD_TOOLS = (
             project_path=_PROJECT,
             branch_id=_text("Branch to fold (defaults to current active branch)"),
         ),
-        hints(reads=False),
+        reads=False,
     ),
     FoldTool(
         "context_fold",
@@ -78,21 +78,19 @@ FOLD_TOOLS = (
             message=_text("All that is still needed: results, files and lines, changes, failures"),
             project_path=_SAME_PROJECT,
         ),
-        hints(reads=False),
+        reads=False,
     ),
     FoldTool(
         "context_branch_status",
         "see which branch is active and how full the context is",
         "Get current branch state",
         _schema(["project_path"], project_path=_SAME_PROJECT),
-        hints(reads=True),
     ),
     FoldTool(
         "context_list_branches",
         "see every branch of the session and its status",
         "List all branches for session",
         _schema(["project_path"], project_path=_SAME_PROJECT),
-        hints(reads=True),
     ),
     FoldTool(
         "context_rollback",
@@ -104,7 +102,8 @@ FOLD_TOOLS = (
             branch_id={"type": "string"},
             restore_state={"type": "boolean", "description": "false: only discard later branches"},
         ),
-        hints(reads=False, destroys=True),
+        reads=False,
+        destroys=True,
     ),
     FoldTool(
         "context_record",
@@ -118,7 +117,7 @@ FOLD_TOOLS = (
             tokens={"type": "integer", "minimum": 0},
             failed={"type": "boolean"},
         ),
-        hints(reads=False),
+        reads=False,
     ),
     FoldTool(
         "context_expand",
@@ -131,7 +130,6 @@ FOLD_TOOLS = (
             budget={"type": "integer", "description": "Tokens (default 2000)"},
             cursor=_text("next_cursor"),
         ),
-        hints(reads=True),
     ),
     FoldTool(
         "context_recall",
@@ -144,7 +142,6 @@ FOLD_TOOLS = (
             budget={"type": "integer"},
             since=_text("Date, or 7d"),
         ),
-        hints(reads=True),
     ),
 )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextfold.common.relevance.defaults import AROUND_MAX, ASK_BUDGET, GET_BUDGET
 from contextfold.errors import ContextError, InternalError
-from contextfold.serve.mcp.tools import ResolveTool, ToolResult, hints
+from contextfold.serve.mcp.tools import ResolveTool, ToolResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -144,7 +144,6 @@ def _schema(*, optional: Mapping[str, Encodable] | None = None, **properties: En
     return schema | {"additionalProperties": False}
 
 
-_READS = hints(reads=True)
 _COUNTER: Encodable = {
     "type": "string",
     "enum": list(COUNTERS),
@@ -163,7 +162,6 @@ RESOLVE_TOOLS = (
             query={"type": "string", "description": "Natural-language query"},
             budget={"type": "integer", "minimum": 0, "description": "Maximum token budget"},
         ),
-        _READS,
         _resolve,
     ),
     ResolveTool(
@@ -171,7 +169,6 @@ RESOLVE_TOOLS = (
         "see which caches there are; call it first if you do not know a cache's name",
         "List available context caches.",
         _schema(),
-        _READS,
         _list_caches,
     ),
     ResolveTool(
@@ -179,7 +176,6 @@ RESOLVE_TOOLS = (
         "see a cache's version, size and whether it is valid",
         "Inspect cache state and metadata.",
         _schema(cache=_CACHE),
-        _READS,
         _inspect_cache,
     ),
     ResolveTool(
@@ -200,7 +196,6 @@ RESOLVE_TOOLS = (
                 "counter": _COUNTER,
             },
         ),
-        _READS,
         _ask,
         explains=True,
     ),
@@ -228,7 +223,6 @@ RESOLVE_TOOLS = (
                 "counter": _COUNTER,
             },
         ),
-        _READS,
         _get,
         explains=True,
     ),

@@ -7,15 +7,14 @@ Importing this module is cheap; a reader imports what it needs.
 from __future__ import annotations
 
 from contextfold.errors import ContextError
-from contextfold.serve.mcp.tools import ResolveTool, hints
+from contextfold.serve.mcp.tools import ResolveTool
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from contextfold.common.canonical import Encodable
     from contextfold.resolve.root import CacheRoot
-    from contextfold.serve.mcp.tools import Tool
 
     Arguments = Mapping[str, object]
 
@@ -85,18 +84,12 @@ def _list_templates(_root: CacheRoot, _arguments: Arguments) -> str:
     return encode({"resourceTemplates": TEMPLATES})
 
 
-_READS = hints(reads=True)
 # The readers by method. They run like tools, but are not listed as tools.
 RESOURCE_READERS = {
     reader.name: reader
     for reader in (
-        ResolveTool("resources/list", "", "", {}, _READS, _list, explains=True),
-        ResolveTool("resources/read", "", "", {}, _READS, _read, explains=True),
-        ResolveTool("resources/templates/list", "", "", {}, _READS, _list_templates, explains=True),
+        ResolveTool("resources/list", "", "", {}, _list, explains=True),
+        ResolveTool("resources/read", "", "", {}, _read, explains=True),
+        ResolveTool("resources/templates/list", "", "", {}, _list_templates, explains=True),
     )
 }
-
-
-def readers_beside(tools: Sequence[Tool]) -> Mapping[str, ResolveTool]:
-    """The readers of a server with these tools. Caches are resources if the server has tools for them."""
-    return RESOURCE_READERS if any(isinstance(tool, ResolveTool) for tool in tools) else {}

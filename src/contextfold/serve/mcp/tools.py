@@ -52,7 +52,6 @@ class ResolveTool(Record):
     purpose: str
     description: str
     schema: dict[str, Encodable]
-    hints: dict[str, bool]
     handler: Callable[[CacheRoot, Arguments], str]
     # Whether its errors say what was wrong. The messages of the tools of v0 are frozen.
     explains: bool = False
@@ -65,31 +64,26 @@ class FoldTool(Record):
     purpose: str
     description: str
     schema: dict[str, Encodable]
-    hints: dict[str, bool]
+    reads: bool = True
+    destroys: bool = False
 
 
 if TYPE_CHECKING:
     Tool = ResolveTool | FoldTool
 
 
-def hints(*, reads: bool, destroys: bool = False) -> dict[str, bool]:
-    """The annotations of a tool, which a host may show to its user. No tool works outside of this product.
+def listing(tool: Tool) -> dict[str, Encodable]:
+    """A tool as `tools/list` returns it. A host may show the annotations to its user.
 
     Only values that differ from the protocol's defaults are included, because every request contains the tools.
     """
-    if reads:
-        return {"readOnlyHint": True, "openWorldHint": False}
-    return {"openWorldHint": False} if destroys else {"destructiveHint": False, "openWorldHint": False}
-
-
-def listing(tool: Tool) -> dict[str, Encodable]:
-    """A tool as `tools/list` returns it."""
-    return {
-        "name": tool.name,
-        "description": tool.description,
-        "inputSchema": tool.schema,
-        "annotations": tool.hints,
-    }
+    if isinstance(tool, ResolveTool) or tool.reads:
+        hints: dict[str, Encodable] = {"readOnlyHint": True}
+    else:
+        hints = {} if tool.destroys else {"destructiveHint": False}
+    # No tool works outside of this product.
+    hints["openWorldHint"] = False
+    return {"name": tool.name, "description": tool.description, "inputSchema": tool.schema, "annotations": hints}
 
 
 def unknown_arguments(tool: Tool, arguments: Arguments) -> str:

@@ -19,7 +19,7 @@ import time
 from functools import cache
 from types import TracebackType
 
-from contextfold.common.descriptors import WRITABLE, wait
+from contextfold.common.descriptors import STDERR, WRITABLE, fill_standard_descriptors, wait
 from contextfold.common.exception_location import place_in, place_of, short
 
 TYPE_CHECKING = False
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     Field = str | int | float | bool | None
 
-STDERR = 2
 # A pipe accepts up to this many bytes atomically.
 LINE_MAX_BYTES = getattr(select, "PIPE_BUF", 512)
 VALUE_MAX_CHARS = 200
@@ -129,7 +128,7 @@ class LibraryLogHandler(logging.Handler):
 
 def take_over() -> None:
     """Make all output to stderr lines of this log. It must be called once, before any file is opened."""
-    _fill_standard_descriptors()
+    fill_standard_descriptors()
     root = logging.getLogger()
     root.handlers[:] = [LibraryLogHandler()]
     root.setLevel(LIBRARY_LEVEL)
@@ -141,12 +140,3 @@ def take_over() -> None:
 
 def _uncaught(where: str, kind: type[BaseException], trace: TracebackType | None) -> None:
     log("uncaught", "error", where=where, exception=kind.__name__, raised_at=place_in(trace))
-
-
-def _fill_standard_descriptors() -> None:
-    """Open those of the first three descriptors that are closed; otherwise a connection could get stderr's number."""
-    for _ in range(STDERR + 1):
-        opened = os.open(os.devnull, os.O_RDWR)
-        if opened > STDERR:
-            os.close(opened)
-            return
