@@ -20,7 +20,7 @@ from contextfold.fold.ports.store import Store
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.serve.http.exchange import OPEN_PATHS, PAGE_PATH, WEB_PATH
-from contextfold.serve.http.limits import Buckets, RateLimit
+from contextfold.serve.http.limits import Buckets
 from contextfold.serve.http.mcp_endpoint import DaemonServices
 from contextfold.serve.http.routes import DaemonApplication
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS
@@ -121,7 +121,7 @@ def routes() -> list[tuple[str, str, str]]:
     services = DaemonServices(
         FoldService(cast(Store, NoStore()), standard_scrubber()),
         Resolvers(Settings({"cache_root": "", "tool_timeout_secs": TOOL_TIMEOUT_S})),
-        Buckets(RateLimit(1, 1)),
+        Buckets(1, 1),
         Metrics(tool.name for tool in TOOLS),
         str,
     )

@@ -213,7 +213,7 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
     from contextfold.fold.service.fold_service import FoldService
     from contextfold.serve.http.exchange import RequestLimits
     from contextfold.serve.http.guard import Guard
-    from contextfold.serve.http.limits import Buckets, HostRule, RateLimit
+    from contextfold.serve.http.limits import Buckets, HostRule
     from contextfold.serve.http.mcp_endpoint import DaemonServices
     from contextfold.serve.http.routes import DaemonApplication
     from contextfold.serve.mcp.toolsets import tools_of
@@ -236,7 +236,7 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
     fold = FoldService(store, scrubber, policy_of(settings.fold), note=ActivityRecorder(metrics, tracer))
     if settings.proxy.anthropic.goes_direct or settings.proxy.openai.goes_direct:
         log("proxy.variable_ignored", "warning", variable="HTTPS_PROXY")
-    buckets = Buckets(RateLimit(settings.rate_per_second, settings.rate_burst))
+    buckets = Buckets(settings.rate_per_second, settings.rate_burst)
     services = DaemonServices(
         fold, Resolvers(settings.server), buckets, metrics, lambda text: scrubber.scrub(text).text, tracer
     )

@@ -20,7 +20,7 @@ from contextfold.errors import ArgumentInvalid, FoldError
 from contextfold.fold.ports.store import SEARCH_MOST
 from contextfold.fold.service.demo_session import demo_session
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.service.overview import SAVINGS_GROUPS, Overview
+from contextfold.fold.service.overview import SAVINGS_GROUPS, Overview, Shape
 from contextfold.fold.tool_arguments import (
     BRANCH_ID_LENGTH_MAX,
     BUDGET,
@@ -50,7 +50,8 @@ RETRY_MS = 1_000
 EVENT_STREAM = "text/event-stream"
 UNPROCESSABLE = 422
 
-Handler = Callable[[Request], Awaitable[Response]]
+# A handler returns a response, or what is sent as JSON.
+Handler = Callable[[Request], Awaitable[Response | Shape]]
 # The cursor, the kind and the JSON of an event.
 StreamedEvent = tuple[str, str, str]
 
@@ -83,14 +84,15 @@ class HttpApi:
         ]
         if self._resolvers is not None:
             table += [("GET", "/v1/caches", self.caches), ("POST", "/v1/ask", self.ask)]
-        return [Route(path, endpoint=self._refusing(handler), methods=[method]) for method, path, handler in table]
+        return [Route(path, endpoint=self._answering(handler), methods=[method]) for method, path, handler in table]
 
-    def _refusing(self, handler: Handler) -> Handler:
-        """The handler, with expected failures turned into error responses."""
+    def _answering(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        """The handler, with its result encoded and expected failures turned into error responses."""
 
         async def answered(request: Request) -> Response:
             try:
-                return await handler(request)
+                answer = await handler(request)
+                return answer if isinstance(answer, Response) else _json(encode(answer))
             except FoldError as problem:
                 return failure_response(problem, self._fold)
             except RequestError as error:
@@ -104,54 +106,49 @@ class HttpApi:
         body = object_in(await request.body())
         return _json((await self._fold.record(caller_of(request.scope), body, REPORTED)).answer)
 
-    async def sessions(self, request: Request) -> Response:
+    async def sessions(self, request: Request) -> Shape:
         """Live sessions, the latest activity first, or with `ended=true` the ended ones: `limit`, `cursor`."""
-        parameters = _QueryParameters(request)
-        limit = parameters.integer("limit", SESSIONS, 1, SESSIONS_MOST)
-        read = self._overview.ended_sessions if parameters.flag("ended", default=False) else self._overview.sessions
-        return _json(encode(await read(_owner(request), cursor=parameters.text("cursor"), limit=limit)))
+        limit = _integer(request, "limit", SESSIONS, 1, SESSIONS_MOST)
+        read = self._overview.ended_sessions if _flag(request, "ended", default=False) else self._overview.sessions
+        return await read(_owner(request), cursor=_text(request, "cursor"), limit=limit)
 
-    async def session(self, request: Request) -> Response:
+    async def session(self, request: Request) -> Shape:
         """A session's figures and the last rows of its tree: `limit`, `before` (a row's number)."""
-        parameters = _QueryParameters(request)
-        limit = parameters.integer("limit", ROWS, 1, ROWS_MOST)
-        before = parameters.integer("before", 0, 0, 10**9) if parameters.has("before") else None
-        return _json(encode(await self._overview.session(*_session(request), before=before, limit=limit)))
+        limit = _integer(request, "limit", ROWS, 1, ROWS_MOST)
+        before = _integer(request, "before", 0, 0, 10**9) if request.query_params.get("before") else None
+        return await self._overview.session(*_session(request), before=before, limit=limit)
 
-    async def timeline(self, request: Request) -> Response:
+    async def timeline(self, request: Request) -> Shape:
         """A session's figures over time, with at most 240 points."""
-        return _json(encode(await self._overview.timeline(*_session(request))))
+        return await self._overview.timeline(*_session(request))
 
-    async def savings(self, request: Request) -> Response:
+    async def savings(self, request: Request) -> Shape:
         """The savings or costs of folding in a session's requests to models, with at most 240 points."""
-        return _json(encode(await self._overview.savings(*_session(request))))
+        return await self._overview.savings(*_session(request))
 
-    async def savings_by(self, request: Request) -> Response:
+    async def savings_by(self, request: Request) -> Shape:
         """What folding saved or cost in the live and ended sessions, `by` session, project, day or model."""
-        group = _QueryParameters(request).text("by") or "project"
+        group = _text(request, "by") or "project"
         if group not in SAVINGS_GROUPS:
             raise ArgumentInvalid("by", f"must be one of {', '.join(SAVINGS_GROUPS)}")
-        return _json(encode(await self._overview.savings_by(_owner(request), group)))
+        return await self._overview.savings_by(_owner(request), group)
 
-    async def trajectory(self, request: Request) -> Response:
+    async def trajectory(self, request: Request) -> Shape:
         """The trajectory of a branch or of the main thread, page by page: `branch_id`, `budget`, `cursor`."""
-        parameters = _QueryParameters(request)
-        budget = parameters.integer("budget", BUDGET, BUDGET_MIN, BUDGET_MAX)
-        position = position_of(parameters.text("cursor") or "0.0")
-        branch_id = parameters.text("branch_id")
+        budget = _integer(request, "budget", BUDGET, BUDGET_MIN, BUDGET_MAX)
+        position = position_of(_text(request, "cursor") or "0.0")
+        branch_id = _text(request, "branch_id")
         owner, session_id = _session(request)
-        result = await self._overview.trajectory(owner, session_id, branch_id, budget_tokens=budget, position=position)
-        return _json(encode(result))
+        return await self._overview.trajectory(owner, session_id, branch_id, budget_tokens=budget, position=position)
 
-    async def preview(self, request: Request) -> Response:
+    async def preview(self, request: Request) -> Shape:
         """The branches and tokens that a rollback would discard and recover: `branch_id`, `restore_state`."""
-        parameters = _QueryParameters(request)
-        restore_state = parameters.flag("restore_state", default=True)
-        branch_id = parameters.text("branch_id") or ""
-        result = await self._overview.preview(
-            *_session(request), branch_id, restore_state=restore_state, most=DISCARDED_MOST
+        restore_state = _flag(request, "restore_state", default=True)
+        branch_id = _text(request, "branch_id") or ""
+        owner, session_id = _session(request)
+        return await self._overview.preview(
+            owner, session_id, branch_id, restore_state=restore_state, most=DISCARDED_MOST
         )
-        return _json(encode(result))
 
     async def rollback(self, request: Request) -> Response:
         """Roll back to the beginning of a branch; the body is `{"branch_id": …, "restore_state": true}`."""
@@ -159,24 +156,20 @@ class HttpApi:
         operation_id = caller_of(request.scope).operation_id
         return _json(await self._fold.roll_back_session(*_session(request), body, operation_id))
 
-    async def summaries(self, request: Request) -> Response:
+    async def summaries(self, request: Request) -> Shape:
         """Folded branches whose summary or description has every word of `query`; `limit`."""
-        parameters = _QueryParameters(request)
-        limit = parameters.integer("limit", SUMMARIES, 1, SEARCH_MOST)
-        return _json(encode(await self._overview.search(_owner(request), parameters.text("query") or "", limit=limit)))
+        limit = _integer(request, "limit", SUMMARIES, 1, SEARCH_MOST)
+        return await self._overview.search(_owner(request), _text(request, "query") or "", limit=limit)
 
-    async def search(self, request: Request) -> Response:
+    async def search(self, request: Request) -> Shape:
         """Sessions, branches and summaries that have every word of `query`; `limit` for each kind."""
-        parameters = _QueryParameters(request)
-        limit = parameters.integer("limit", SUMMARIES, 1, SEARCH_MOST)
-        return _json(
-            encode(await self._overview.search_all(_owner(request), parameters.text("query") or "", limit=limit))
-        )
+        limit = _integer(request, "limit", SUMMARIES, 1, SEARCH_MOST)
+        return await self._overview.search_all(_owner(request), _text(request, "query") or "", limit=limit)
 
-    async def recall(self, request: Request) -> Response:
+    async def recall(self, request: Request) -> Shape:
         """Folds and left-out results that answer a question; the body is what `context_recall` takes, and `undone`."""
         recall = recall_request(object_in(await request.body()))
-        return _json(encode((await self._fold.recalls.answer(_owner(request), recall)).as_members()))
+        return (await self._fold.recalls.answer(_owner(request), recall)).as_members()
 
     async def demo(self, request: Request) -> Response:
         """Create a small scripted session to explore the dashboard, or return the one that exists."""
@@ -204,14 +197,13 @@ class HttpApi:
 
     async def events(self, request: Request) -> Response:
         """New events (server-sent); `session`; `after` or `Last-Event-ID` to continue after an event."""
-        parameters = _QueryParameters(request)
         if request.method == "HEAD":
             return Response(media_type=EVENT_STREAM)
-        after = request.headers.get("last-event-id") or parameters.text("after")
+        after = request.headers.get("last-event-id") or _text(request, "after")
         if after:
             await self._fold.store.check_cursor(after)
         cursor = after or await self._fold.store.cursor()
-        events = self._fold.follow(_owner(request), cursor, parameters.text("session"))
+        events = self._fold.follow(_owner(request), cursor, _text(request, "session"))
         return StreamingResponse(_stream(cursor, events), media_type=EVENT_STREAM)
 
 
@@ -245,32 +237,28 @@ async def _ended(coming: asyncio.Future[StreamedEvent], events: AsyncGenerator[S
     await events.aclose()
 
 
-class _QueryParameters:
-    """The checked query parameters of a request; unknown names are ignored."""
+# The checked query parameters of a request; unknown names are ignored.
 
-    def __init__(self, request: Request) -> None:
-        self._given = request.query_params
 
-    def has(self, name: str) -> bool:
-        return bool(self._given.get(name))
+def _text(request: Request, name: str) -> str | None:
+    value = request.query_params.get(name) or None
+    if value is not None and len(value) > TEXT_MOST:
+        raise ArgumentInvalid(name, f"must have at most {TEXT_MOST} characters")
+    return value
 
-    def text(self, name: str) -> str | None:
-        value = self._given.get(name) or None
-        if value is not None and len(value) > TEXT_MOST:
-            raise ArgumentInvalid(name, f"must have at most {TEXT_MOST} characters")
-        return value
 
-    def integer(self, name: str, default: int, least: int, most: int) -> int:
-        value = self._given.get(name) or str(default)
-        if not (value.isascii() and value.isdigit() and len(value) <= len(str(most)) and least <= int(value) <= most):
-            raise ArgumentInvalid(name, f"must be a whole number from {least} to {most}")
-        return int(value)
+def _integer(request: Request, name: str, default: int, least: int, most: int) -> int:
+    value = request.query_params.get(name) or str(default)
+    if not (value.isascii() and value.isdigit() and len(value) <= len(str(most)) and least <= int(value) <= most):
+        raise ArgumentInvalid(name, f"must be a whole number from {least} to {most}")
+    return int(value)
 
-    def flag(self, name: str, *, default: bool) -> bool:
-        value = self._given.get(name) or str(default).lower()
-        if value not in ("true", "false"):
-            raise ArgumentInvalid(name, "must be true or false")
-        return value == "true"
+
+def _flag(request: Request, name: str, *, default: bool) -> bool:
+    value = request.query_params.get(name) or str(default).lower()
+    if value not in ("true", "false"):
+        raise ArgumentInvalid(name, "must be true or false")
+    return value == "true"
 
 
 def _json(text: str) -> Response:

@@ -27,14 +27,13 @@ from contextfold.serve.http import server, uvicorn_adapter
 from contextfold.serve.http.bearer_tokens import TokenFile
 from contextfold.serve.http.exchange import OWNER, Receive, RequestLimits, Scope, Send
 from contextfold.serve.http.guard import Guard
-from contextfold.serve.http.limits import Buckets, HostRule, RateLimit
+from contextfold.serve.http.limits import Buckets, HostRule
 from contextfold.serve.ops.logs import log, take_over
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.settings_table import SettingsError
 from tests.support.forked import forker
 
 WAIT_S = 60.0
-NO_RATE_LIMIT = RateLimit(1000, 1000)
 
 
 # The application inside the daemon. It writes on stdout what happens, and a line on stdin lets it continue.
@@ -128,7 +127,7 @@ class Application:
             Starlette(routes=routes, lifespan=self.lifespan),
             hosts=HostRule(self._settings["host"]),
             metrics=self.metrics,
-            buckets=Buckets(NO_RATE_LIMIT),
+            buckets=Buckets(1000, 1000),
             tokens=TokenFile(path, lambda text: log("tokens", "error", problem=text)) if path else None,
             limits=RequestLimits(**self._settings.get("limits", {})),
         )

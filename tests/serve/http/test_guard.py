@@ -14,7 +14,7 @@ from contextfold.fold.service.callers import LOCAL_OWNER
 from contextfold.serve.http.bearer_tokens import TokenFile, add
 from contextfold.serve.http.exchange import OWNER, Message, Receive, RequestLimits, Scope, Send
 from contextfold.serve.http.guard import Guard
-from contextfold.serve.http.limits import Buckets, HostRule, RateLimit
+from contextfold.serve.http.limits import Buckets, HostRule
 from contextfold.serve.ops.metrics import Metrics
 from tests.support.clauses import covers
 
@@ -93,9 +93,8 @@ class Clock:
         return self.now_s
 
 
-def make_guard(app: App, *, rate: RateLimit | None = None, **options: Any) -> Guard:
-    buckets = Buckets(rate or RateLimit(1000, 1000))
-    return Guard(app, hosts=HostRule("127.0.0.1"), metrics=Metrics([]), buckets=buckets, **options)
+def make_guard(app: App, *, rate: tuple[float, int] = (1000, 1000), **options: Any) -> Guard:
+    return Guard(app, hosts=HostRule("127.0.0.1"), metrics=Metrics([]), buckets=Buckets(*rate), **options)
 
 
 def host(name: str = "localhost", *headers: tuple[str, str]) -> list[tuple[str, str]]:
@@ -218,7 +217,7 @@ def test_a_request_that_a_web_page_may_have_sent_is_refused(
 def test_an_owner_who_calls_too_often_gets_retry_after() -> None:
     async def scenario() -> None:
         clock = Clock()
-        guard = make_guard(RecordingApp(), rate=RateLimit(0.4, 2), clock=clock)
+        guard = make_guard(RecordingApp(), rate=(0.4, 2), clock=clock)
         assert [(await Client().call(guard)).status for _ in range(3)] == [200, 200, 429]
         refused = await Client().call(guard)
         assert refused.error == (429, "limit_reached")
@@ -401,7 +400,7 @@ def test_a_request_without_a_token_cannot_make_the_daemon_wait_for_a_body(tmp_pa
 def test_requests_without_a_token_use_no_owners_rate(tmp_path: Path) -> None:
     async def scenario() -> None:
         tokens, (local,) = tokens_of(tmp_path, "local")
-        guard = make_guard(RecordingApp(), tokens=tokens, rate=RateLimit(1, 3), clock=Clock())
+        guard = make_guard(RecordingApp(), tokens=tokens, rate=(1, 3), clock=Clock())
         statuses = [(await Client(path="/web/app.js").call(guard)).status for _ in range(5)]
         assert statuses == [200, 200, 200, 429, 429]
         client = Client(headers=host("localhost", ("authorization", f"Bearer {local}")))

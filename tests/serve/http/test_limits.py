@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextfold.serve.http.limits import Buckets, HostRule, RateLimit, is_loopback
+from contextfold.serve.http.limits import Buckets, HostRule, is_loopback
 from contextfold.settings_table import SettingsError
 
 
 def test_a_burst_passes_and_then_calls_pass_at_the_rate() -> None:
-    buckets = Buckets(RateLimit(per_second=2, burst=3))
+    buckets = Buckets(per_second=2, burst=3)
     assert [buckets.take("a", 100.0) for _ in range(4)] == [0, 0, 0, 0.5]
     assert buckets.take("a", 100.25) == 0.25
     assert buckets.take("a", 100.5) == 0
@@ -19,21 +19,21 @@ def test_a_burst_passes_and_then_calls_pass_at_the_rate() -> None:
 
 
 def test_one_owner_does_not_use_up_anothers_calls() -> None:
-    buckets = Buckets(RateLimit(1, 1))
+    buckets = Buckets(1, 1)
     assert buckets.take("a", 0.0) == 0
     assert buckets.take("a", 0.0) > 0
     assert buckets.take("b", 0.0) == 0
 
 
 def test_a_clock_that_goes_back_allows_no_extra_calls() -> None:
-    buckets = Buckets(RateLimit(1, 1))
+    buckets = Buckets(1, 1)
     assert buckets.take("a", 10.0) == 0
     assert buckets.take("a", 5.0) == 1
     assert buckets.take("a", 10.5) == 0.5
 
 
 def test_the_least_recently_used_bucket_is_dropped_first() -> None:
-    buckets = Buckets(RateLimit(1, 1), owners_max=2)
+    buckets = Buckets(1, 1, owners_max=2)
     for owner in ("a", "b", "a", "c"):
         buckets.take(owner, 0.0)
     assert len(buckets) == 2
@@ -41,15 +41,15 @@ def test_the_least_recently_used_bucket_is_dropped_first() -> None:
     assert buckets.take("b", 0.0) == 0
 
 
-@pytest.mark.parametrize("limit", [RateLimit(0, 1), RateLimit(1, 0), RateLimit(-1, 1)])
-def test_a_limit_that_allows_no_call_is_an_error(limit: RateLimit) -> None:
+@pytest.mark.parametrize(("rate", "burst"), [(0, 1), (1, 0), (-1, 1)])
+def test_a_limit_that_allows_no_call_is_an_error(rate: float, burst: int) -> None:
     with pytest.raises(ValueError, match="lets something through"):
-        Buckets(limit)
+        Buckets(rate, burst)
 
 
 @given(st.lists(st.floats(0, 5), min_size=1, max_size=60), st.floats(0.1, 20), st.integers(1, 10))
 def test_no_more_calls_pass_than_the_burst_and_the_rate_allow(gaps: list[float], rate: float, burst: int) -> None:
-    buckets, now_s, passed = Buckets(RateLimit(rate, burst)), 0.0, 0
+    buckets, now_s, passed = Buckets(rate, burst), 0.0, 0
     for gap in gaps:
         now_s += gap
         wait_s = buckets.take("a", now_s)

@@ -18,7 +18,7 @@ from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.serve.http.exchange import Message, Receive, RequestLimits, Scope, Send
 from contextfold.serve.http.guard import Guard
-from contextfold.serve.http.limits import Buckets, HostRule, RateLimit
+from contextfold.serve.http.limits import Buckets, HostRule
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.proxy import endpoint, forwarding, session_reports, upstream
 from contextfold.settings import ProxySettings, Upstream
@@ -48,7 +48,7 @@ class GuardedProxy:
             self._app,
             hosts=HostRule("127.0.0.1"),
             metrics=self.metrics,
-            buckets=Buckets(RateLimit(1000, 1000)),
+            buckets=Buckets(1000, 1000),
             limits=RequestLimits(**limits),
         )
 

@@ -20,7 +20,6 @@ from typing import Any
 
 from contextfold.common.dataclass import dataclass
 from contextfold.serve.http.bearer_tokens import TokenFile
-from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.ops.tracing import NO_SPAN, TraceSpan
 from contextfold.serve.request_error import INTERNAL_ERROR_STATUS, RequestError, busy
 
@@ -92,8 +91,8 @@ class RequestCapacity:
     If there are several owners, none of them can use more than its share of requests and buffered bytes.
     """
 
-    def __init__(self, limits: RequestLimits, metrics: Metrics, *, has_owners: bool = False) -> None:
-        self.limits, self._metrics = limits, metrics
+    def __init__(self, limits: RequestLimits, *, has_owners: bool = False) -> None:
+        self.limits = limits
         self._shares = OWNER_SHARES if has_owners else 1
         self.in_flight = 0
         self.streams = 0
@@ -102,10 +101,6 @@ class RequestCapacity:
         self.streams_of: Counter[str] = Counter()
         self.buffered_bytes_of: Counter[str] = Counter()
         self.stopping = False
-
-    def begin(self) -> None:
-        self.in_flight += 1
-        self._metrics.in_flight.inc()
 
     def assign(self, exchange: HttpExchange, owner: str) -> None:
         """Count an admitted request for its owner. A proxied request may take minutes, so it counts as a stream."""
@@ -136,26 +131,23 @@ class RequestCapacity:
         if exchange.is_stream:
             self.streams -= 1
             _decrease(self.streams_of, exchange.owner)
-            self._metrics.streams.dec()
         else:
-            self.in_flight -= 1
-            _decrease(self.in_flight_of, exchange.owner)
-            self._metrics.in_flight.dec()
+            self._end_request(exchange)
+
+    def _end_request(self, exchange: HttpExchange) -> None:
+        self.in_flight -= 1
+        _decrease(self.in_flight_of, exchange.owner)
 
     def allows_stream(self, owner: str) -> bool:
         return self.streams < self.limits.streams and self.streams_of[owner] < self.limits.streams_of_owner
 
     def become_stream(self, exchange: HttpExchange) -> None:
         """Count a request as a stream from now on. The caller checks `allows_stream` first."""
-        if exchange.is_stream:
-            return
-        exchange.is_stream = True
-        self.in_flight -= 1
-        _decrease(self.in_flight_of, exchange.owner)
-        self._metrics.in_flight.dec()
-        self.streams += 1
-        self.streams_of[exchange.owner] += 1
-        self._metrics.streams.inc()
+        if not exchange.is_stream:
+            exchange.is_stream = True
+            self._end_request(exchange)
+            self.streams += 1
+            self.streams_of[exchange.owner] += 1
 
 
 def _decrease(counter: Counter[str], owner: str, by: int = 1) -> None:

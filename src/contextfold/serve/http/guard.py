@@ -84,7 +84,9 @@ class Guard:
     ) -> None:
         """`state` is the X-Context-State of an MCP response without a session."""
         self.app, self.metrics, self.buckets = app, metrics, buckets
-        self.capacity = RequestCapacity(limits or RequestLimits(), metrics, has_owners=tokens is not None)
+        self.capacity = RequestCapacity(limits or RequestLimits(), has_owners=tokens is not None)
+        metrics.in_flight.set_function(lambda: self.capacity.in_flight)
+        metrics.streams.set_function(lambda: self.capacity.streams)
         self._hosts, self._tokens, self._tracer, self._state, self._clock = hosts, tokens, tracer, state, clock
         self._open: set[HttpExchange] = set()
         # Why the application could not start or end.
@@ -98,7 +100,7 @@ class Guard:
         with request_span(self._tracer, scope["headers"]) as exchange.span:
             started_s = self._clock()
             self._open.add(exchange)
-            self.capacity.begin()
+            self.capacity.in_flight += 1
             try:
                 owner = self._admit(exchange)
                 self.capacity.assign(exchange, owner)
@@ -247,13 +249,13 @@ class Guard:
 
 
 def _rate_limited(buckets: Buckets, wait_s: float) -> RequestError:
-    limit, seconds = buckets.limit, math.ceil(wait_s)
+    seconds = math.ceil(wait_s)
     return RequestError(
         429,
         LimitReached.code,
-        f"More than {limit.per_second:g} calls a second after a burst of {limit.burst}; try again in {seconds} s.",
+        f"More than {buckets.per_second:g} calls a second after a burst of {buckets.burst}; try again in {seconds} s.",
         [(b"retry-after", str(seconds).encode())],
-        {"limit": CALLS_PER_SECOND, "value": int(limit.per_second)},
+        {"limit": CALLS_PER_SECOND, "value": int(buckets.per_second)},
     )
 
 

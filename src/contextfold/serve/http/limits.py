@@ -7,7 +7,6 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from contextfold.common.network_address import authority_from
-from contextfold.common.record import Record
 from contextfold.settings_table import SettingsError
 
 # At most this many owners are remembered. The one that has not called for the longest time is dropped first.
@@ -18,20 +17,16 @@ ORIGIN_SCHEMES = ("http", "https")
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
-class RateLimit(Record):
-    per_second: float
-    # The number of calls that are accepted at once after a pause.
-    burst: int
-
-
 class Buckets:
-    """A token bucket for each owner: the remaining calls, and the time of the last update."""
+    """A token bucket for each owner: the remaining calls, and the time of the last update.
 
-    def __init__(self, limit: RateLimit, owners_max: int = OWNERS_MAX) -> None:
-        if limit.per_second <= 0 or limit.burst < 1 or owners_max < 1:
+    `burst` is the number of calls that are accepted at once after a pause.
+    """
+
+    def __init__(self, per_second: float, burst: int, *, owners_max: int = OWNERS_MAX) -> None:
+        if per_second <= 0 or burst < 1 or owners_max < 1:
             raise ValueError("a limit lets something through")
-        self.limit = limit
-        self._owners_max = owners_max
+        self.per_second, self.burst, self._owners_max = per_second, burst, owners_max
         self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -39,10 +34,9 @@ class Buckets:
 
     def take(self, owner: str, now_s: float) -> float:
         """Count one call: 0 if it is accepted, else the number of seconds to wait. A refused call is not counted."""
-        left, then_s = self._levels.get(owner, (float(self.limit.burst), now_s))
-        elapsed_s = max(0.0, now_s - then_s)
-        left = min(float(self.limit.burst), left + elapsed_s * self.limit.per_second)
-        wait_s = 0.0 if left >= 1 else (1 - left) / self.limit.per_second
+        left, then_s = self._levels.get(owner, (float(self.burst), now_s))
+        left = min(float(self.burst), left + max(0.0, now_s - then_s) * self.per_second)
+        wait_s = 0.0 if left >= 1 else (1 - left) / self.per_second
         self._levels[owner] = (left if wait_s else left - 1, max(now_s, then_s))
         self._levels.move_to_end(owner)
         if len(self._levels) > self._owners_max:

@@ -11,6 +11,7 @@ import base64
 import binascii
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from urllib.parse import parse_qs
 
 from contextfold.common.dataclass import dataclass, replace
@@ -68,22 +69,15 @@ JSON_RANGES = frozenset({JSON_TYPE, "application/*", "*/*"})
 ACCEPTED = 202
 OK = 200
 # The HTTP status of a JSON-RPC error; other codes use 200.
-STATUSES: Mapping[int, int] = {
-    PARSE_ERROR: BAD_REQUEST_STATUS,
-    INVALID_REQUEST: BAD_REQUEST_STATUS,
-    INVALID_PARAMS: BAD_REQUEST_STATUS,
-    HEADER_MISMATCH: BAD_REQUEST_STATUS,
-    UNSUPPORTED_VERSION: BAD_REQUEST_STATUS,
-    METHOD_NOT_FOUND: 404,
-}
-# In the handshake era only these errors have a status other than 200.
+STATUSES = {INVALID_PARAMS: BAD_REQUEST_STATUS, METHOD_NOT_FOUND: 404}
+# In the handshake era only these have a status other than 200.
 ALWAYS_REFUSED = frozenset({PARSE_ERROR, INVALID_REQUEST, HEADER_MISMATCH, UNSUPPORTED_VERSION})
 # The messages of these errors may repeat a method or a tool's name.
 REPEATS_THE_CALLER = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND})
 # A header value that cannot be written in plain ASCII is sent as Base64 between these.
 BASE64_PREFIX, BASE64_SUFFIX = "=?base64?", "?="
 
-# At most this many servers with fewer tools are cached, one for each value of `?tools=`.
+# At most this many servers are cached, one for each query.
 CHOICES_MAX = 32
 
 _NO_META: Mapping[str, object] = {}
@@ -109,11 +103,8 @@ class McpEndpoint:
     """MCP over Streamable HTTP, without sessions and streams; every protocol version."""
 
     def __init__(self, tools: Sequence[Tool], services: DaemonServices) -> None:
-        self._tools = tools
-        self._server = server_of(tools)
-        # By the value of `tools` in the query.
-        self._chosen: dict[str, McpServer] = {}
-        self._services = services
+        self._tools, self._services = tools, services
+        self._server_for = lru_cache(CHOICES_MAX)(self._choose)
 
     async def __call__(self, scope: Scope, _receive: Receive, _send: Send) -> None:
         """Answer one POST. Every message counts for the owner's rate limit."""
@@ -145,17 +136,10 @@ class McpEndpoint:
         else:
             await exchange.respond(OK, response)
 
-    def _server_for(self, query: bytes) -> McpServer:
+    def _choose(self, query: bytes) -> McpServer:
         """The server with all tools, or with those that `?tools=` names: a client may want fewer definitions."""
-        names = ",".join(parse_qs(query.decode("latin-1"), keep_blank_values=True).get("tools", ())) if query else ""
-        if not names:
-            return self._server
-        if names not in self._chosen:
-            server = server_of(chosen_tools(self._tools, names))
-            if len(self._chosen) >= CHOICES_MAX:
-                self._chosen.clear()
-            self._chosen[names] = server
-        return self._chosen[names]
+        names = ",".join(parse_qs(query.decode("latin-1"), keep_blank_values=True).get("tools", ()))
+        return server_of(chosen_tools(self._tools, names) if names else self._tools)
 
     async def _run(self, exchange: HttpExchange, call: McpToolCall) -> ToolResult:
         """Run a tool and count the call; log the reason of a failure."""
@@ -187,7 +171,7 @@ class McpEndpoint:
         """The error of a call beyond the rate limit, with the state of its session."""
         services = self._services
         services.metrics.refusals(LimitReached.code).inc()
-        per_second = int(services.buckets.limit.per_second)
+        per_second = int(services.buckets.per_second)
         problem = LimitReached(CALLS_PER_SECOND, per_second, "wait, then call again")
         params = request.params if request else None
         arguments = params.get("arguments") if isinstance(params, dict) else None
@@ -303,4 +287,6 @@ def _decoded(values: list[str]) -> str | None:
 def _status(exchange: HttpExchange, request: RpcRequest | None, error: RequestError) -> int:
     version = next(iter(exchange.header_values(VERSION_HEADER)), None)
     is_handshake_era = request is not None and not has_envelope(request) and version in (None, *HANDSHAKE_VERSIONS)
-    return OK if is_handshake_era and error.code not in ALWAYS_REFUSED else STATUSES.get(error.code, OK)
+    if error.code in ALWAYS_REFUSED:
+        return BAD_REQUEST_STATUS
+    return OK if is_handshake_era else STATUSES.get(error.code, OK)
