@@ -16,7 +16,7 @@ import asyncio
 import json
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Generic, TypeVar
+from contextlib import suppress
 
 from starlette.responses import Response
 from starlette.routing import Route
@@ -62,25 +62,35 @@ READERS = {
 # Most reports get this answer, so it is made once.
 _RECEIVED = Response(b"{}", media_type=JSON)
 
-Value = TypeVar("Value")
+
+class _Conversation:
+    """What is known of a host's conversation, or of a subagent in it."""
+
+    def __init__(self) -> None:
+        # The session in the result of one of our tools.
+        self.tied: Target | None = None
+        # The project in which the conversation began.
+        self.home: Project | None = None
+        # The folder that was reported last, and its session.
+        self.latest: tuple[str, Target] | None = None
+        # The model that the host named last.
+        self.model = ""
+        # Whether the conversation has begun and has no prompt yet.
+        self.is_beginning = False
 
 
 class HookEndpoints:
     def __init__(self, fold: FoldService, metrics: Metrics) -> None:
         self._fold, self._metrics = fold, metrics
-        self._ties: _Latest[Target] = _Latest()
-        # The projects in which conversations began.
-        self._homes: _Latest[Project] = _Latest()
-        self._targets: _Latest[Target] = _Latest()
-        # The model that the host named last.
-        self._models: _Latest[str] = _Latest()
+        # By owner, then by conversation and subagent, the most recently used last. An owner evicts only its own.
+        self._conversations: dict[str, OrderedDict[tuple[str, str | None], _Conversation]] = {}
         self._searches: set[asyncio.Task[None]] = set()
-        # Whether a conversation has begun and has no prompt yet.
-        self._beginning: _Latest[bool] = _Latest()
 
     def routes(self) -> list[Route]:
-        endpoints = {f"{HOOKS_PATH}{host}": _HookEndpoint(host, self.receive) for host in READERS}
-        return [Route(path, endpoint=endpoint, methods=["POST"]) for path, endpoint in endpoints.items()]
+        return [
+            Route(f"{HOOKS_PATH}{host}", endpoint=_HookEndpoint(host, self.receive), methods=["POST"])
+            for host in READERS
+        ]
 
     async def receive(self, host: str, owner: str, body: bytes) -> Response:
         try:
@@ -89,21 +99,20 @@ class HookEndpoints:
                 observed = _observed(host, body)
             else:
                 observed = await asyncio.to_thread(_observed, host, body)
-            target = self._target(owner, observed)
-            who = (owner, observed.conversation, observed.agent)
-            if observed.model:
-                self._models.put(observed.model, *who)
+            conversation = self._conversation(owner, observed.conversation, observed.agent)
+            target = self._target(owner, conversation, observed)
+            conversation.model = observed.model or conversation.model
         except FoldError as problem:
             self._metrics.hook_report(host, "refused")
             return failure_response(problem, self._fold)
         dones = (observed.done, *observed.batch) if observed.done else observed.batch
-        memory = await self._memory(observed, target)
+        memory = await self._memory(conversation, observed, target)
         if memory:
             dones = (*dones, HookOperation(MEMORY_TYPE, memory))
         if not dones:
             self._metrics.hook_report(host, "tied" if observed.session_id else "ignored")
         try:
-            reports = [self._report(host, done, self._models.get(*who) or "") for done in dones]
+            reports = [self._report(host, done, conversation.model) for done in dones]
             self._fold.reports.receive(target, *reports)
         except InboxFull:
             self._metrics.hook_report(host, "full")
@@ -115,16 +124,14 @@ class HookEndpoints:
         answer = READERS[host].answer(observed.event, line) if line else {}
         return Response(json.dumps(answer), media_type=JSON) if answer else _RECEIVED
 
-    async def _memory(self, observed: HookEvent, target: Target) -> str:
+    async def _memory(self, conversation: _Conversation, observed: HookEvent, target: Target) -> str:
         """A line about earlier work, at the first prompt of a conversation that has just begun."""
         if not self._fold.policy.recall_at_start or observed.agent is not None:
             return ""
-        who = (target.key.owner, observed.conversation)
-        if observed.is_beginning:
-            self._beginning.put(True, *who)
-        if observed.done is None or not observed.done.by_user or not self._beginning.get(*who):
+        conversation.is_beginning = conversation.is_beginning or observed.is_beginning
+        if observed.done is None or not observed.done.by_user or not conversation.is_beginning:
             return ""
-        self._beginning.put(False, *who)
+        conversation.is_beginning = False
         return await self._fold.recalls.memory_line(target.key, observed.done.content)
 
     def _report(self, host: str, done: HookOperation, model: str) -> HookReport:
@@ -137,59 +144,57 @@ class HookEndpoints:
             search.cancel()
         await asyncio.gather(*self._searches, return_exceptions=True)
 
-    def _target(self, owner: str, observed: HookEvent) -> Target:
-        who = (owner, observed.conversation, observed.agent)
+    def _conversation(self, owner: str, conversation: str, agent: str | None) -> _Conversation:
+        known = self._conversations.setdefault(owner, OrderedDict())
+        found = known.setdefault((conversation, agent), _Conversation())
+        known.move_to_end((conversation, agent))
+        if len(known) > CONVERSATIONS_MAX:
+            known.popitem(last=False)
+        return found
+
+    def _target(self, owner: str, conversation: _Conversation, observed: HookEvent) -> Target:
         if observed.session_id is not None:
-            self._tie(who, observed.session_id)
-        tied = self._ties.get(*who)
-        if tied is not None:
-            return tied
+            self._tie(owner, conversation, observed.session_id)
+        if conversation.tied is not None:
+            return conversation.tied
         if observed.folder is None:
             raise ArgumentInvalid("cwd", "must be the folder that the agent works in")
-        address = (*who, observed.folder)
-        target = self._targets.get(*address)
-        if target is None:
-            target = self._by_folder(owner, observed, observed.folder)
-            self._targets.put(target, *address)
-        return target
+        if conversation.latest is None or conversation.latest[0] != observed.folder:
+            main = self._conversation(owner, observed.conversation, None)
+            project = project_at(observed.folder)
+            main.home = main.home or project
+            within = main.home if _is_within(project, main.home) else project
+            conversation.latest = observed.folder, target_of(_caller(owner, observed.agent), within)
+        return conversation.latest[1]
 
     def session_of(self, owner: str, conversation: str, agent: str | None) -> Target | None:
         """The session for the reports of a host's conversation; None if there were no reports yet."""
-        tied, home = self._ties.get(owner, conversation, agent), self._homes.get(owner, conversation)
+        known = self._conversations.get(owner) or OrderedDict()
+        main, own = known.get((conversation, None)), known.get((conversation, agent))
+        tied = next((each.tied for each in (own, main) if each and each.tied), None)
         if tied is not None and agent is None:
             return tied
-        if agent is not None and tied is None:
-            tied = self._ties.get(owner, conversation, None)
-        project = home if home is not None else project_at(tied.given_path) if tied is not None else None
-        return target_of(Caller(owner, agent[:NAME_LENGTH_MAX] if agent else None), project) if project else None
+        project = main.home if main and main.home else project_at(tied.given_path) if tied else None
+        return target_of(_caller(owner, agent), project) if project else None
 
-    def _tie(self, who: tuple[str, str, str | None], session_id: str) -> None:
+    def _tie(self, owner: str, conversation: _Conversation, session_id: str) -> None:
         """Send the conversation's reports to this session from now on. An unknown session is looked up in the store."""
-        target = self._fold.address(who[0], session_id)
+        target = self._fold.address(owner, session_id)
         if target is not None:
-            self._ties.put(target, *who)
+            conversation.tied = target
         elif len(self._searches) < SEARCHES_MAX:
-            search = asyncio.get_running_loop().create_task(self._search(who, session_id))
+            search = asyncio.get_running_loop().create_task(self._search(owner, conversation, session_id))
             self._searches.add(search)
             search.add_done_callback(self._searches.discard)
 
-    async def _search(self, who: tuple[str, str, str | None], session_id: str) -> None:
-        try:
-            target = await self._fold.find_target(who[0], session_id)
-        except FoldError:
-            # The next call of our tools names the session again.
-            return
-        if target is not None:
-            self._ties.put(target, *who)
+    async def _search(self, owner: str, conversation: _Conversation, session_id: str) -> None:
+        # If the store is unavailable, the next call of our tools names the session again.
+        with suppress(FoldError):
+            conversation.tied = await self._fold.find_target(owner, session_id) or conversation.tied
 
-    def _by_folder(self, owner: str, observed: HookEvent, folder: str) -> Target:
-        project = project_at(folder)
-        home = self._homes.get(owner, observed.conversation)
-        if home is None:
-            home = project
-            self._homes.put(home, owner, observed.conversation)
-        name = observed.agent[:NAME_LENGTH_MAX] if observed.agent else None
-        return target_of(Caller(owner, name), home if _is_within(project, home) else project)
+
+def _caller(owner: str, agent: str | None) -> Caller:
+    return Caller(owner, agent[:NAME_LENGTH_MAX] if agent else None)
 
 
 class _HookEndpoint:
@@ -205,40 +210,15 @@ class _HookEndpoint:
         await answer(scope, receive, send)
 
 
-class _Latest(Generic[Value]):
-    """The most recently used values of each owner. An owner evicts only its own values."""
-
-    def __init__(self) -> None:
-        self._owners: dict[str, OrderedDict[tuple[str | None, ...], Value]] = {}
-
-    def get(self, owner: str, *key: str | None) -> Value | None:
-        items = self._owners.get(owner)
-        if items is None or key not in items:
-            return None
-        items.move_to_end(key)
-        return items[key]
-
-    def put(self, value: Value, owner: str, *key: str | None) -> None:
-        items = self._owners.setdefault(owner, OrderedDict())
-        items[key] = value
-        items.move_to_end(key)
-        if len(items) > CONVERSATIONS_MAX:
-            items.popitem(last=False)
-
-
-def _payload(body: bytes) -> Mapping[str, object]:
-    """Parse a report. Lone surrogates are accepted, because the output of tools may contain them."""
+def _observed(host: str, body: bytes) -> HookEvent:
+    """Read a report. Lone surrogates are accepted, because the output of tools may contain them."""
     try:
         payload = None if is_too_deep(body) else json.loads(body.decode("utf-8", "replace"))
     except ValueError:
         payload = None
     if not isinstance(payload, dict):
         raise ArgumentInvalid("body", "must be a JSON object, as the host's hooks send it")
-    return payload
-
-
-def _observed(host: str, body: bytes) -> HookEvent:
-    return READERS[host].read(_payload(body))
+    return READERS[host].read(payload)
 
 
 def _is_within(project: Project, home: Project) -> bool:
