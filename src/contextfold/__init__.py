@@ -36,20 +36,7 @@ _HOMES = {
     "unpack": "contextfold.resolve.bundle",
 }
 
-__all__ = [
-    "AskResult",
-    "BuildReport",
-    "Cache",
-    "ContextError",
-    "GetResult",
-    "SelectionResult",
-    "__version__",
-    "ask_caches",
-    "build",
-    "open_cache",
-    "pack",
-    "unpack",
-]
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - the keys are strings
 
 
 def __getattr__(name: str) -> object:

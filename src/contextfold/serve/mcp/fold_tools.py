@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextfold.common.exception_location import place_of
 from contextfold.errors import ArgumentInvalid, FoldError
-from contextfold.serve.mcp.tools import FoldTool, ToolResult
+from contextfold.serve.mcp.tools import FoldTool, ToolResult, text_schema
 from contextfold.serve.request_error import RequestError, internal_error, known_error
 
 TYPE_CHECKING = False
@@ -35,11 +35,7 @@ def _schema(required: list[str], **properties: Encodable) -> dict[str, Encodable
     return {"type": "object", "properties": properties, "required": required}
 
 
-def _text(description: str) -> Encodable:
-    return {"type": "string", "description": description}
-
-
-_PROJECT = _text("Absolute path to project directory")
+_PROJECT = text_schema("Absolute path to project directory")
 # Only the first tool describes this argument, because a model reads all tools together.
 _SAME_PROJECT: Encodable = {"type": "string"}
 
@@ -50,8 +46,8 @@ FOLD_TOOLS = (
         "Create sub-trajectory for focused subtask",
         _schema(
             ["description", "prompt", "project_path"],
-            description=_text("Brief summary of subtask (max 200 chars)"),
-            prompt=_text("Detailed instruction for branch execution"),
+            description=text_schema("Brief summary of subtask (max 200 chars)"),
+            prompt=text_schema("Detailed instruction for branch execution"),
             project_path=_PROJECT,
         ),
         reads=False,
@@ -62,9 +58,9 @@ FOLD_TOOLS = (
         "Fold branch and return to parent with summary",
         _schema(
             ["message", "project_path"],
-            message=_text("Summary of branch outcome"),
+            message=text_schema("Summary of branch outcome"),
             project_path=_PROJECT,
-            branch_id=_text("Branch to fold (defaults to current active branch)"),
+            branch_id=text_schema("Branch to fold (defaults to current active branch)"),
         ),
         reads=False,
     ),
@@ -75,7 +71,7 @@ FOLD_TOOLS = (
         "it from 5,000 tokens on with more work to come, not near the end. Best beside a call with a short result",
         _schema(
             ["message", "project_path"],
-            message=_text("All that is still needed: results, files and lines, changes, failures"),
+            message=text_schema("All that is still needed: results, files and lines, changes, failures"),
             project_path=_SAME_PROJECT,
         ),
         reads=False,
@@ -112,7 +108,7 @@ FOLD_TOOLS = (
         _schema(
             ["project_path", "type"],
             project_path=_SAME_PROJECT,
-            type=_text("tool_call, message, …"),
+            type=text_schema("tool_call, message, …"),
             content={"type": "string"},
             tokens={"type": "integer", "minimum": 0},
             failed={"type": "boolean"},
@@ -126,9 +122,9 @@ FOLD_TOOLS = (
         _schema(
             ["project_path", "branch_id"],
             project_path=_SAME_PROJECT,
-            branch_id=_text("Id of the branch, fold or res_… result"),
+            branch_id=text_schema("Id of the branch, fold or res_… result"),
             budget={"type": "integer", "description": "Tokens (default 2000)"},
-            cursor=_text("next_cursor"),
+            cursor=text_schema("next_cursor"),
         ),
     ),
     FoldTool(
@@ -140,7 +136,7 @@ FOLD_TOOLS = (
             query={"type": "string"},
             project_path=_SAME_PROJECT,
             budget={"type": "integer"},
-            since=_text("Date, or 7d"),
+            since=text_schema("Date, or 7d"),
         ),
     ),
 )

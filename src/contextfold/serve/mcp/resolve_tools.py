@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextfold.common.relevance.defaults import AROUND_MAX, ASK_BUDGET, GET_BUDGET
 from contextfold.errors import ContextError, InternalError
-from contextfold.serve.mcp.tools import ResolveTool, ToolResult
+from contextfold.serve.mcp.tools import ResolveTool, ToolResult, text_schema
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -136,6 +136,10 @@ def _counter(arguments: Arguments) -> str:
     return counter
 
 
+def _whole_number(description: str, **more: int) -> Encodable:
+    return {"type": "integer", "minimum": 0, **more, "description": description}
+
+
 def _schema(*, optional: Mapping[str, Encodable] | None = None, **properties: Encodable) -> dict[str, Encodable]:
     """A schema with required and optional properties, which allows no others."""
     schema: dict[str, Encodable] = {"type": "object", "properties": properties | dict(optional or {})}
@@ -149,7 +153,7 @@ _COUNTER: Encodable = {
     "enum": list(COUNTERS),
     "description": f"How tokens are counted, {COUNTERS[0]} if absent",
 }
-_CACHE: Encodable = {"type": "string", "description": "Path or identifier of a built context cache"}
+_CACHE: Encodable = text_schema("Path or identifier of a built context cache")
 
 RESOLVE_TOOLS = (
     ResolveTool(
@@ -159,8 +163,8 @@ RESOLVE_TOOLS = (
         "set of documents within a token budget.",
         _schema(
             cache=_CACHE,
-            query={"type": "string", "description": "Natural-language query"},
-            budget={"type": "integer", "minimum": 0, "description": "Maximum token budget"},
+            query=text_schema("Natural-language query"),
+            budget=_whole_number("Maximum token budget"),
         ),
         _resolve,
     ),
@@ -184,14 +188,10 @@ RESOLVE_TOOLS = (
         "Find the sections of documents that answer a question best, within a token budget. Every section comes with "
         "its place, its text and the terms it was chosen for. Ask in words, as you would ask a colleague.",
         _schema(
-            query={"type": "string", "description": "The question"},
+            query=text_schema("The question"),
             optional={
-                "cache": {"type": "string", "description": "A cache's name; all caches if absent"},
-                "budget": {
-                    "type": "integer",
-                    "minimum": 0,
-                    "description": f"Maximum tokens, {ASK_BUDGET} if absent",
-                },
+                "cache": text_schema("A cache's name; all caches if absent"),
+                "budget": _whole_number(f"Maximum tokens, {ASK_BUDGET} if absent"),
                 "unit": {"type": "string", "enum": list(UNITS), "description": "What is chosen"},
                 "counter": _COUNTER,
             },
@@ -205,21 +205,13 @@ RESOLVE_TOOLS = (
         "Read a document of a cache: all of it, the section below a heading, or some lines, with neighbouring sections "
         "if wanted, within a token budget.",
         _schema(
-            id={"type": "string", "description": "The document's id, as context.ask gives it"},
+            id=text_schema("The document's id, as context.ask gives it"),
             optional={
-                "cache": {
-                    "type": "string",
-                    "description": "The cache's name; not needed if the id begins with it, or if there is one cache",
-                },
-                "section": {"type": "string", "description": "A heading"},
-                "lines": {"type": "string", "description": "A range of lines, such as 40-58"},
-                "around": {
-                    "type": "integer",
-                    "minimum": 0,
-                    "maximum": AROUND_MAX,
-                    "description": "Neighbouring sections to add on each side",
-                },
-                "budget": {"type": "integer", "minimum": 0, "description": f"Maximum tokens, {GET_BUDGET} if absent"},
+                "cache": text_schema("The cache's name; not needed if the id begins with it, or if there is one cache"),
+                "section": text_schema("A heading"),
+                "lines": text_schema("A range of lines, such as 40-58"),
+                "around": _whole_number("Neighbouring sections to add on each side", maximum=AROUND_MAX),
+                "budget": _whole_number(f"Maximum tokens, {GET_BUDGET} if absent"),
                 "counter": _COUNTER,
             },
         ),

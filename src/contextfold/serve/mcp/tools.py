@@ -72,6 +72,11 @@ if TYPE_CHECKING:
     Tool = ResolveTool | FoldTool
 
 
+def text_schema(description: str) -> dict[str, Encodable]:
+    """The schema of an argument that is a text."""
+    return {"type": "string", "description": description}
+
+
 def listing(tool: Tool) -> dict[str, Encodable]:
     """A tool as `tools/list` returns it. A host may show the annotations to its user.
 
