@@ -220,7 +220,7 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
     from contextfold.serve.ops.activity_recorder import ActivityRecorder, StoreConnectionLog
     from contextfold.serve.ops.logs import log
     from contextfold.serve.ops.metrics import Metrics
-    from contextfold.serve.ops.tracing import traced
+    from contextfold.serve.ops.tracing import TracedStore
     from contextfold.serve.resolvers import Resolvers
     from contextfold.settings_table import offers_folding
     from contextfold.stores.no_store import NoStore
@@ -232,7 +232,7 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
         store: Store = open_store(settings.fold, on_change=StoreConnectionLog())
     else:
         store = cast("Store", NoStore())
-    store = store if tracer is None else traced(store, tracer)
+    store = store if tracer is None else cast("Store", TracedStore(store, tracer))
     fold = FoldService(store, scrubber, policy_of(settings.fold), note=ActivityRecorder(metrics, tracer))
     if settings.proxy.anthropic.goes_direct or settings.proxy.openai.goes_direct:
         log("proxy.variable_ignored", "warning", variable="HTTPS_PROXY")

@@ -354,16 +354,6 @@ def test_a_refusal_before_100_continue_closes_the_connection() -> None:
     run(scenario())
 
 
-def test_a_websocket_is_closed() -> None:
-    async def scenario() -> None:
-        client = Client()
-        client.scope["type"] = "websocket"
-        await client.call(make_guard(RecordingApp()))
-        assert client.sent == [{"type": "websocket.close", "code": 1008}]
-
-    run(scenario())
-
-
 def test_a_stream_that_begins_while_the_daemon_stops_is_ended() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await receive()

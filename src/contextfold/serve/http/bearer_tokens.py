@@ -165,13 +165,7 @@ def _check(path: str, status: os.stat_result) -> None:
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
-    return (
-        status.st_dev,
-        status.st_ino,
-        status.st_size,
-        status.st_mtime_ns,
-        status.st_ctime_ns,
-    )
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _unreadable(path: str, problem: OSError) -> SettingsError:
@@ -207,12 +201,9 @@ def _replace(real: str, line: bytes) -> None:
         before, status = _current(real)
         os.ftruncate(descriptor, 0)
         write_all(descriptor, before + (b"" if before.endswith(b"\n") or not before else b"\n") + line)
-        if status:
-            if (os.geteuid(), os.getegid()) != (status.st_uid, status.st_gid):
-                os.fchown(descriptor, status.st_uid, status.st_gid)
-            os.fchmod(descriptor, stat.S_IMODE(status.st_mode))
-        else:
-            os.fchmod(descriptor, OWNER_ONLY)
+        if status and (os.geteuid(), os.getegid()) != (status.st_uid, status.st_gid):
+            os.fchown(descriptor, status.st_uid, status.st_gid)
+        os.fchmod(descriptor, stat.S_IMODE(status.st_mode) if status else OWNER_ONLY)
         os.fsync(descriptor)
         os.rename(staged, real)
     except BaseException:

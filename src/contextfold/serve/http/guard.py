@@ -62,8 +62,6 @@ OK = 200
 STREAM_GRACE_S = 1.0
 # The status in logs and metrics if the client has disconnected. It is never sent.
 CLIENT_CLOSED = 499
-# A WebSocket close code.
-POLICY_VIOLATION = 1008
 
 
 class Guard:
@@ -93,8 +91,8 @@ class Guard:
         self.failure: Exception | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._answer_other(scope, receive, send)
+        if scope["type"] == "lifespan":
+            await self._run_lifespan(scope, receive, send)
             return
         exchange = HttpExchange(self.capacity, scope, receive, send, state=self._state, tokens=self._tokens)
         with request_span(self._tracer, scope["headers"]) as exchange.span:
@@ -126,13 +124,8 @@ class Guard:
                 self.capacity.end(exchange)
                 self._account(exchange, self._clock() - started_s)
 
-    async def _answer_other(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Start and end the application, or refuse a WebSocket."""
-        if scope["type"] != "lifespan":
-            self.metrics.refusals("websocket").inc()
-            await receive()
-            await send({"type": "websocket.close", "code": POLICY_VIOLATION})
-            return
+    async def _run_lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Start and end the application."""
 
         async def send_without_text(message: Message) -> None:
             """Leave the traceback out of the report of a failed start; `serve.http.server.run` raises the exception."""

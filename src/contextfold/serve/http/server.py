@@ -10,7 +10,6 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from contextfold.errors import InternalError
 from contextfold.serve.http.guard import Guard
@@ -71,7 +70,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
         sockets: list[socket.socket] = []
         try:
             for family, address in _addresses(host):
-                bound = _bound(family, (address, sockets[0].getsockname()[1] if sockets else port, *_scope(family)))
+                bound = _bound(family, address, sockets[0].getsockname()[1] if sockets else port)
                 sockets += [bound] if bound else []
             if host == IPV4_LOOPBACK:
                 sockets += _ipv6_loopback(sockets[0].getsockname()[1])
@@ -101,17 +100,13 @@ def _addresses(host: str) -> list[tuple[socket.AddressFamily, str]]:
 def _ipv6_loopback(port: int) -> list[socket.socket]:
     """A socket for clients that resolve `localhost` to IPv6, if the machine has IPv6 and the port is free."""
     try:
-        bound = _bound(socket.AF_INET6, ("::1", port, *_scope(socket.AF_INET6)))
+        bound = _bound(socket.AF_INET6, "::1", port)
     except OSError:
         return []
     return [bound] if bound else []
 
 
-def _scope(family: socket.AddressFamily) -> tuple[int, ...]:
-    return (0, 0) if family == socket.AF_INET6 else ()
-
-
-def _bound(family: socket.AddressFamily, address: tuple[Any, ...]) -> socket.socket | None:
+def _bound(family: socket.AddressFamily, address: str, port: int) -> socket.socket | None:
     """A socket bound to an address; None if the machine does not have the address."""
     try:
         # asyncio sets TCP_NODELAY only if the protocol is named; without it each response takes 44 ms.
@@ -124,7 +119,7 @@ def _bound(family: socket.AddressFamily, address: tuple[Any, ...]) -> socket.soc
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        bound.bind(address)
+        bound.bind((address, port))
         # An address in use is reported now, before the application is made.
         bound.listen(BACKLOG)
     except OSError as problem:

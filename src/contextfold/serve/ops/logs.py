@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 # A pipe accepts up to this many bytes atomically.
 LINE_MAX_BYTES = getattr(select, "PIPE_BUF", 512)
 VALUE_MAX_CHARS = 200
-FIELDS_MAX = 16
 # Records below this level repeat lines of this log or contents of requests.
 LIBRARY_LEVEL = logging.WARNING
 # uvicorn's record of a response that the daemon has cut on purpose and logs itself.
@@ -79,8 +78,7 @@ def _line(event: str, level: str, fields: Mapping[str, Field]) -> bytes:
         "level": level,
         "event": event[:VALUE_MAX_CHARS],
     }
-    others = [(name, _bounded(value)) for name, value in fields.items() if name not in _RESERVED][:FIELDS_MAX]
-    line = _encoded(head | dict(others))
+    line = _encoded(head | {name: _bounded(value) for name, value in fields.items() if name not in head})
     return line if len(line) <= LINE_MAX_BYTES else _encoded(head | {"cut": True})
 
 

@@ -32,13 +32,11 @@ from contextfold.settings_table import SettingsError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from types import TracebackType
 
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
     from opentelemetry.trace import Span as OtelSpan
-    from opentelemetry.trace import SpanKind
 
     from contextfold.fold.ports.store import Commit, CommitReceipt, Store
 
@@ -63,9 +61,7 @@ class TraceSpan:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         pass
 
     def answered(self, method: str, route: str, status: int, refused: str) -> None:
@@ -100,9 +96,7 @@ class ExportedSpan(TraceSpan):
         self._token = _current.set(self._otel)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         assert self._token is not None
         _current.reset(self._token)
         if kind is not None and not self._outcome:
@@ -173,11 +167,11 @@ class Tracer:
         parents = [value.decode("latin-1") for name, value in headers if name == b"traceparent"]
         carrier = {"traceparent": parents[0]} if len(parents) == 1 else {}
         context = self._propagator.extract(carrier, self._under(None))
-        return self._begin("request", context, self._otel.SpanKind.SERVER)
+        return ExportedSpan(self._tracer.start_span("request", context, self._otel.SpanKind.SERVER))
 
     def child(self, name: str) -> ExportedSpan:
         """Begin a span below the current one. `name` is a fixed name."""
-        return self._begin(name, self._under(_current.get()), self._otel.SpanKind.INTERNAL)
+        return ExportedSpan(self._tracer.start_span(name, self._under(_current.get())))
 
     def reports_written(self, reports: Mapping[tuple[str, str], int], seconds: float) -> None:
         """Record the outcomes of hook reports that were just written, by host."""
@@ -198,9 +192,6 @@ class Tracer:
         closing.join(CLOSE_S)
         if closing.is_alive():
             log("traces.cut", "warning", after_s=CLOSE_S)
-
-    def _begin(self, name: str, context: Context, kind: SpanKind) -> ExportedSpan:
-        return ExportedSpan(self._tracer.start_span(name, context, kind))
 
     def _under(self, parent: OtelSpan | None) -> Context:
         from opentelemetry.context import Context
@@ -231,10 +222,6 @@ class TracedStore:
             return receipt
 
 
-def traced(store: Store, tracer: Tracer) -> Store:
-    return cast("Store", TracedStore(store, tracer))
-
-
 class LoggedExporter:
     """An exporter around another that logs when exporting begins to fail, and when it works again."""
 
@@ -255,11 +242,8 @@ class LoggedExporter:
             self._log_change(works=result is SpanExportResult.SUCCESS, spans=len(spans))
         return result
 
-    def shutdown(self) -> None:
-        self._exporter.shutdown()
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return self._exporter.force_flush(timeout_millis)
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._exporter, name)
 
     def _log_change(self, *, works: bool, **fields: str | int) -> None:
         if works != self._works:
