@@ -193,7 +193,7 @@ def _nats_settings(values: _SettingValues) -> NatsOptions | None:
     """The settings of NATS; None if the store is a file, in which case a setting for NATS is an error."""
     store = values.get("store")
     if not _is_on_nats(store):
-        if idle := [name for name in NATS if values.is_given(name, as_option=bool(store))]:
+        if idle := [name for name in NATS if name in values.options or (not store and values.given(name))]:
             from contextfold.common.network_address import NATS_URL
 
             raise SettingsError(
@@ -258,22 +258,25 @@ class _SettingValues:
     """The values of settings. Each is taken from the first source that has it, and checked by its rule."""
 
     def __init__(self, environment: Mapping[str, str], options: Mapping[str, str]) -> None:
-        self.environment = environment
-        self._options = options
+        self.environment, self.options = environment, options
         path = options.get("config") or environment.get(CONFIG)
         self._file = _read_file(path) if path else {}
 
-    def get(self, name: str) -> Any:  # noqa: ANN401 - the rule decides
+    def given(self, name: str) -> tuple[str, str] | None:
+        """The text of a setting, and its name in the first source that has it; None if no source has it."""
         setting = SETTINGS[name]
-        if name in self._options:
-            text = self._options[name]
-        elif setting.variable in self.environment:
-            text = self.environment[setting.variable]
-        elif name in self._file:
-            text = self._file[name]
-        else:
-            return setting.rule(self.called(name), setting.default) if setting.default else setting.empty
-        return setting.rule(self.called(name), text)
+        if name in self.options:
+            return self.options[name], f"--{name}"
+        if setting.variable in self.environment:
+            return self.environment[setting.variable], setting.variable
+        return (self._file[name], f"{setting.field} in the configuration file") if name in self._file else None
+
+    def get(self, name: str) -> Any:  # noqa: ANN401 - the rule decides
+        setting, given = SETTINGS[name], self.given(name)
+        if given is None and not setting.default:
+            return setting.empty
+        text, called = given or (setting.default, f"--{name}")
+        return setting.rule(called, text)
 
     def of(self, group: type[SettingsGroup], **special: object) -> dict[str, object]:
         """The values of a group: those in `special`, and the checked settings for all others."""
@@ -282,16 +285,8 @@ class _SettingValues:
 
     def called(self, name: str) -> str:
         """The name of a setting in the source that has it, for messages."""
-        if name in self._options or not self.is_given(name, as_option=False):
-            return f"--{name}"
-        variable = SETTINGS[name].variable
-        return variable if variable in self.environment else f"{SETTINGS[name].field} in the configuration file"
-
-    def is_given(self, name: str, *, as_option: bool) -> bool:
-        """Whether a setting is given in any source, or as an option if `as_option` is true."""
-        if name in self._options or as_option:
-            return name in self._options
-        return SETTINGS[name].variable in self.environment or name in self._file
+        given = self.given(name)
+        return given[1] if given else f"--{name}"
 
 
 def _read_file(path: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ import marshal
 import os
 import signal
 import sys
+from functools import cached_property
 
 from contextfold.common.descriptors import READABLE, STDERR, WRITABLE, fill_standard_descriptors, wait, write_all
 from contextfold.errors import FoldError, InternalError, StorageFailed
@@ -141,16 +142,14 @@ class ToolRunner:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._root: CacheRoot | None = None
-        self._fold: SerialFold | None = None
 
     def respond(self, request: bytes) -> bytes:
         name, arguments, meta = json.loads(request)
         tool = RESOURCE_READERS.get(name) or next(tool for tool in tools_of(self._settings.tools) if tool.name == name)
         try:
             if isinstance(tool, ResolveTool):
-                return _pack(run_tool(tool, self._opened_root(), arguments))
-            return _pack(self._opened_fold().call(tool, arguments, meta))
+                return _pack(run_tool(tool, self._root, arguments))
+            return _pack(self._fold.call(tool, arguments, meta))
         except RequestError as error:
             return _pack(error)
         except FoldError as problem:
@@ -159,20 +158,18 @@ class ToolRunner:
         except SettingsError as problem:
             return _pack(internal_error(str(problem)))
 
-    def _opened_fold(self) -> SerialFold:
-        if self._fold is None:
-            from contextfold.app import serial_fold
+    @cached_property
+    def _fold(self) -> SerialFold:
+        from contextfold.app import serial_fold
 
-            assert self._settings.fold is not None
-            self._fold = serial_fold(self._settings.fold)
-        return self._fold
+        assert self._settings.fold is not None
+        return serial_fold(self._settings.fold)
 
-    def _opened_root(self) -> CacheRoot:
-        if self._root is None:
-            from contextfold.resolve.root import CacheRoot
+    @cached_property
+    def _root(self) -> CacheRoot:
+        from contextfold.resolve.root import CacheRoot
 
-            self._root = CacheRoot(os.fsencode(self._settings.cache_root))
-        return self._root
+        return CacheRoot(os.fsencode(self._settings.cache_root))
 
 
 def _pack(result: ToolResult | RequestError) -> bytes:

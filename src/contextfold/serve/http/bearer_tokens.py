@@ -24,7 +24,7 @@ from contextfold.settings_table import SettingsError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 # People and secret scanners recognise a token by this prefix.
 PREFIX = "ctx_"
@@ -44,7 +44,7 @@ SETTLED_AFTER_NS = 100_000_000
 
 _OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
-_READ_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 def mint() -> str:
@@ -104,13 +104,8 @@ class TokenFile:
     def __init__(self, path: str, report: Callable[[str], None]) -> None:
         self._path = path
         self._report = report
-        self._owners: Mapping[str, str] = {}
-        self._seen: tuple[int, ...] | None = None
         self._reported = ""
         self._owners, self._seen = _load(path)
-
-    def __len__(self) -> int:
-        return len(self._owners)
 
     def owner_of(self, token: str) -> str | None:
         """The owner of a token. Digests are compared, so the time it takes reveals nothing about a token."""
@@ -149,19 +144,15 @@ def _read(path: str) -> tuple[bytes, os.stat_result]:
     descriptor = os.open(path, _READ_FLAGS)
     try:
         status = os.fstat(descriptor)
-        _check(path, status)
+        if not stat.S_ISREG(status.st_mode):
+            raise SettingsError(f"{path} is not a file; give --token-file one that `context token` made")
+        if status.st_mode & GROUP_AND_OTHERS:
+            raise SettingsError(f"{path} is open to other users; close it with `chmod 600 {path}`")
+        if status.st_size > FILE_MAX_BYTES:
+            raise SettingsError(f"{path} has more than {FILE_MAX_BYTES >> 20} MiB; remove unused entries")
         return read_all(descriptor, status.st_size), status
     finally:
         os.close(descriptor)
-
-
-def _check(path: str, status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise SettingsError(f"{path} is not a file; give --token-file one that `context token` made")
-    if os.name == "posix" and status.st_mode & GROUP_AND_OTHERS:
-        raise SettingsError(f"{path} is open to other users; close it with `chmod 600 {path}`")
-    if status.st_size > FILE_MAX_BYTES:
-        raise SettingsError(f"{path} has more than {FILE_MAX_BYTES >> 20} MiB; remove unused entries")
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
@@ -198,7 +189,12 @@ def _replace(real: str, line: bytes) -> None:
     staged = os.path.join(folder, f".{name}{STAGED_SUFFIX}")
     descriptor = _take(staged)
     try:
-        before, status = _current(real)
+        try:
+            before, status = _read(real)
+        except FileNotFoundError:
+            before, status = b"", None
+        # An entry is not added to a malformed file.
+        parse(before, real)
         os.ftruncate(descriptor, 0)
         write_all(descriptor, before + (b"" if before.endswith(b"\n") or not before else b"\n") + line)
         if status and (os.geteuid(), os.getegid()) != (status.st_uid, status.st_gid):
@@ -211,16 +207,6 @@ def _replace(real: str, line: bytes) -> None:
         raise
     finally:
         os.close(descriptor)
-
-
-def _current(real: str) -> tuple[bytes, os.stat_result | None]:
-    """The content of the file, checked; empty if there is no file."""
-    try:
-        content, status = _read(real)
-    except FileNotFoundError:
-        return b"", None
-    parse(content, real)
-    return content, status
 
 
 def _take(staged: str) -> int:

@@ -63,7 +63,7 @@ class HostRule:
     def host_of(self, value: str) -> str | None:
         """The name in a Host header; None if it is not accepted. Any port is, because proxies and tunnels change it."""
         host = _host(value.lower())
-        if host is None or host in self._known or (self._any_address and _is_address(host)):
+        if host is None or host in self._known or (self._any_address and _address(host)):
             return host
         return None
 
@@ -76,10 +76,8 @@ class HostRule:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach the address. Names other than localhost may lead anywhere."""
-    try:
-        return host.lower() == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    address = _address(host)
+    return host.lower() == "localhost" or (address is not None and address.is_loopback)
 
 
 def _host(authority: str) -> str | None:
@@ -89,15 +87,12 @@ def _host(authority: str) -> str | None:
         return None
     if not machine.name.startswith("["):
         return machine.name
+    address = _address(machine.name)
+    return f"[{address}]" if isinstance(address, ipaddress.IPv6Address) else None
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        return f"[{ipaddress.IPv6Address(machine.name[1:-1])}]"
+        return ipaddress.ip_address(host.strip("[]"))
     except ValueError:
         return None
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    return True

@@ -22,26 +22,10 @@ from contextfold.fold.service.fold_service import FoldService
 from contextfold.serve.http.exchange import EXCHANGE, OWNER, HttpExchange, Receive, Scope, Send
 from contextfold.serve.http.guard import CALLS_PER_SECOND
 from contextfold.serve.http.limits import Buckets
+from contextfold.serve.mcp import protocol
 from contextfold.serve.mcp.fold_tools import call as run_fold_tool
 from contextfold.serve.mcp.fold_tools import caller_from, request_error
 from contextfold.serve.mcp.jsonrpc import InvalidMessage, RpcRequest, encode_error, parse
-from contextfold.serve.mcp.protocol import (
-    HANDSHAKE_VERSIONS,
-    HEADER_MISMATCH,
-    META_VERSION,
-    RESOURCES_READ,
-    STATELESS_VERSIONS,
-    TOOLS_CALL,
-    UNKNOWN_TOOL_KIND,
-    UNSUPPORTED_VERSION,
-    McpServer,
-    McpToolCall,
-    encode_tool_result,
-    has_envelope,
-    invalid_params,
-    is_initialize,
-    unsupported_version,
-)
 from contextfold.serve.mcp.tools import ResolveTool, ToolResult
 from contextfold.serve.mcp.toolsets import chosen_tools, server_of
 from contextfold.serve.ops.logs import log
@@ -71,7 +55,7 @@ OK = 200
 # The HTTP status of a JSON-RPC error; other codes use 200.
 STATUSES = {INVALID_PARAMS: BAD_REQUEST_STATUS, METHOD_NOT_FOUND: 404}
 # In the handshake era only these have a status other than 200.
-ALWAYS_REFUSED = frozenset({PARSE_ERROR, INVALID_REQUEST, HEADER_MISMATCH, UNSUPPORTED_VERSION})
+ALWAYS_REFUSED = frozenset({PARSE_ERROR, INVALID_REQUEST, protocol.HEADER_MISMATCH, protocol.UNSUPPORTED_VERSION})
 # The messages of these errors may repeat a method or a tool's name.
 REPEATS_THE_CALLER = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND})
 # A header value that cannot be written in plain ASCII is sent as Base64 between these.
@@ -82,7 +66,7 @@ CHOICES_MAX = 32
 
 _NO_META: Mapping[str, object] = {}
 # The parameter that NAME_HEADER repeats, by method.
-_NAMED_BY = {TOOLS_CALL: "name", RESOURCES_READ: "uri"}
+_NAMED_BY = {protocol.TOOLS_CALL: "name", protocol.RESOURCES_READ: "uri"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +80,6 @@ class DaemonServices:
     # Redacts secrets in a text that repeats a caller's input.
     redact: Callable[[str], str]
     tracer: Tracer | None = None
-    clock: Callable[[], float] = time.monotonic
 
 
 class McpEndpoint:
@@ -109,7 +92,7 @@ class McpEndpoint:
     async def __call__(self, scope: Scope, _receive: Receive, _send: Send) -> None:
         """Answer one POST. Every message counts for the owner's rate limit."""
         exchange: HttpExchange = scope[EXCHANGE]
-        wait_s = self._services.buckets.take(scope[OWNER], self._services.clock())
+        wait_s = self._services.buckets.take(scope[OWNER], time.monotonic())
         _check_media_types(exchange)
         request: RpcRequest | None = None
         request_id = None
@@ -128,23 +111,23 @@ class McpEndpoint:
                 await exchange.respond(ACCEPTED, b"")
                 return
             response = self._server_for(scope["query_string"]).answer(request)
-            if isinstance(response, McpToolCall):
-                response = encode_tool_result(response, await self._run(exchange, response))
+            if isinstance(response, protocol.McpToolCall):
+                response = protocol.encode_tool_result(response, await self._run(exchange, response))
         except RequestError as error:
             exchange.state = error.state or exchange.state
             await exchange.respond(_status(exchange, request, error), self._encode(request_id, error))
         else:
             await exchange.respond(OK, response)
 
-    def _choose(self, query: bytes) -> McpServer:
+    def _choose(self, query: bytes) -> protocol.McpServer:
         """The server with all tools, or with those that `?tools=` names: a client may want fewer definitions."""
         names = ",".join(parse_qs(query.decode("latin-1"), keep_blank_values=True).get("tools", ()))
         return server_of(chosen_tools(self._tools, names) if names else self._tools)
 
-    async def _run(self, exchange: HttpExchange, call: McpToolCall) -> ToolResult:
+    async def _run(self, exchange: HttpExchange, call: protocol.McpToolCall) -> ToolResult:
         """Run a tool and count the call; log the reason of a failure."""
         services = self._services
-        started_s = services.clock()
+        started_s = time.monotonic()
         tool, scope = call.tool, exchange.scope
         outcome: ToolResult | RequestError
         with tool_span(services.tracer) as span:
@@ -159,7 +142,7 @@ class McpEndpoint:
             except RequestError as error:
                 outcome = error
             span.called(call.tool.name, outcome.kind or "ok")
-        services.metrics.tool_call(call.tool.name, outcome.kind or "ok", services.clock() - started_s)
+        services.metrics.tool_call(call.tool.name, outcome.kind or "ok", time.monotonic() - started_s)
         exchange.state = outcome.state or exchange.state
         if outcome.reason:
             log("tool.failed", "warning", tool=call.tool.name, reason=outcome.reason)
@@ -184,13 +167,13 @@ class McpEndpoint:
     def _encode(self, request_id: str | int | None, error: RequestError) -> bytes:
         """Encode an error. Its message is redacted, because it may repeat a method, a tool's name or a version."""
         services = self._services
-        if error.kind == UNKNOWN_TOOL_KIND:
-            services.metrics.tool_call(UNKNOWN_TOOL, UNKNOWN_TOOL_KIND, 0.0)
+        if error.kind == protocol.UNKNOWN_TOOL_KIND:
+            services.metrics.tool_call(UNKNOWN_TOOL, protocol.UNKNOWN_TOOL_KIND, 0.0)
             with tool_span(services.tracer) as span:
-                span.called(UNKNOWN_TOOL, UNKNOWN_TOOL_KIND)
+                span.called(UNKNOWN_TOOL, protocol.UNKNOWN_TOOL_KIND)
         if error.code in REPEATS_THE_CALLER:
             error.message = services.redact(error.message)
-        if error.code == UNSUPPORTED_VERSION and error.data is not None:
+        if error.code == protocol.UNSUPPORTED_VERSION and error.data is not None:
             error.data = {**error.data, "requested": services.redact(str(error.data["requested"]))}
         return encode_error(request_id, error)
 
@@ -234,17 +217,17 @@ def check_routing_headers(exchange: HttpExchange, request: RpcRequest) -> None:
 
     `initialize` agrees on a version by its body alone. A notification has no envelope.
     """
-    if is_initialize(request):
+    if protocol.is_initialize(request):
         return
     for header in (VERSION_HEADER, METHOD_HEADER, NAME_HEADER):
         if len(exchange.header_values(header)) > 1:
             raise _header_mismatch(header, "appears more than once")
     version = next(iter(exchange.header_values(VERSION_HEADER)), None)
-    if request.is_notification or not has_envelope(request):
+    if request.is_notification or not protocol.has_envelope(request):
         _check_version(version, request)
         return
     # The protocol core refuses values that are not strings.
-    claimed = request.params["_meta"][META_VERSION]
+    claimed = request.params["_meta"][protocol.META_VERSION]
     if isinstance(claimed, str) and version != claimed:
         raise _header_mismatch(VERSION_HEADER, "does not match the version in params._meta")
     if _decoded(exchange.header_values(METHOD_HEADER)) != request.method:
@@ -257,17 +240,17 @@ def check_routing_headers(exchange: HttpExchange, request: RpcRequest) -> None:
 
 def _check_version(version: str | None, request: RpcRequest) -> None:
     """Check the version of a message without an envelope. A notification needs none."""
-    if version is None or version in HANDSHAKE_VERSIONS:
+    if version is None or version in protocol.HANDSHAKE_VERSIONS:
         return
-    if version not in STATELESS_VERSIONS:
-        raise unsupported_version(version)
+    if version not in protocol.STATELESS_VERSIONS:
+        raise protocol.unsupported_version(version)
     if not request.is_notification:
-        raise invalid_params(f"params._meta lacks {META_VERSION}")
+        raise protocol.invalid_params(f"params._meta lacks {protocol.META_VERSION}")
 
 
 def _header_mismatch(header: bytes, problem: str) -> RequestError:
     message = f"The header {header.decode()} {problem}"
-    return RequestError(BAD_REQUEST_STATUS, "header_mismatch", message, code=HEADER_MISMATCH)
+    return RequestError(BAD_REQUEST_STATUS, "header_mismatch", message, code=protocol.HEADER_MISMATCH)
 
 
 def _decoded(values: list[str]) -> str | None:
@@ -285,8 +268,9 @@ def _decoded(values: list[str]) -> str | None:
 
 
 def _status(exchange: HttpExchange, request: RpcRequest | None, error: RequestError) -> int:
-    version = next(iter(exchange.header_values(VERSION_HEADER)), None)
-    is_handshake_era = request is not None and not has_envelope(request) and version in (None, *HANDSHAKE_VERSIONS)
     if error.code in ALWAYS_REFUSED:
         return BAD_REQUEST_STATUS
+    version = next(iter(exchange.header_values(VERSION_HEADER)), None)
+    is_without_envelope = request is not None and not protocol.has_envelope(request)
+    is_handshake_era = is_without_envelope and version in (None, *protocol.HANDSHAKE_VERSIONS)
     return OK if is_handshake_era else STATUSES.get(error.code, OK)

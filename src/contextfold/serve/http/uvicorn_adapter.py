@@ -166,22 +166,17 @@ class HttpConnection(H11Protocol):
         share = max(1, CONNECTIONS_MAX // ADDRESS_SHARES)
         if len(self.connections) <= share or self.client is None:
             return False
-        silent = 0
-        for other in self.connections:
-            if isinstance(other, HttpConnection) and other.cycle is None and other.client:
-                silent += other.client[0] == self.client[0]
-        return silent > share
+        others = cast("set[HttpConnection]", self.connections)
+        address, silent = self.client[0], [other.client for other in others if other.cycle is None]
+        return sum(bool(client and client[0] == address) for client in silent) > share
 
     def _closes_an_idle_one(self) -> bool:
         """Close the connection that has waited longest for its next request. Its client can open another."""
-        idle = [
-            (other._idle_since_s, id(other), other)
-            for other in self.connections
-            if isinstance(other, HttpConnection) and other._idle_since_s is not None
-        ]
+        others = cast("set[HttpConnection]", self.connections)
+        idle = [other for other in others if other._idle_since_s is not None]
         if not idle:
             return False
-        longest = min(idle)[-1]
+        longest = min(idle, key=lambda other: other._idle_since_s or 0.0)
         longest._idle_since_s = None
         longest.transport.close()
         return True
