@@ -86,23 +86,16 @@ def _any(_called: str, text: str) -> str:
     return text
 
 
-def _not_empty(what_to_do: str) -> Callable[[str, str], str]:
-    def rule(called: str, text: str) -> str:
-        if not text:
-            raise SettingsError(f"{called} is empty: {what_to_do}, or leave it out")
-        return text
-
-    return rule
-
-
-_filled = _not_empty("give it a value")
-# An empty name of a file is an error: a daemon that should use tokens must not start without them.
-_named = _not_empty("name a file")
+def _filled(called: str, text: str) -> str:
+    """A daemon that should use tokens must not start without them, so an empty name of a file is an error."""
+    if not text:
+        raise SettingsError(f"{called} is empty: give it a value, or leave it out")
+    return text
 
 
 def _readable(called: str, text: str) -> str:
     try:
-        with open(_named(called, text), "rb"):
+        with open(_filled(called, text), "rb"):
             return text
     except OSError as problem:
         raise SettingsError(f"{called} names {text}, which cannot be read: {problem.strerror}") from None
@@ -126,16 +119,17 @@ def _names(_called: str, text: str) -> tuple[str, ...]:
     return tuple(text.replace(",", " ").split())
 
 
+def _choice(*words: str) -> Callable[[str, str], str]:
+    def rule(called: str, text: str) -> str:
+        if text not in words:
+            raise SettingsError(f"{called} must be {' or '.join(words)}, not {text!r}")
+        return text
+
+    return rule
+
+
 def _switch(called: str, text: str) -> bool:
-    if text not in ("on", "off"):
-        raise SettingsError(f"{called} must be on or off, not {text!r}")
-    return text == "on"
-
-
-def _fold_results(called: str, text: str) -> str:
-    if text not in ("off", "cold"):
-        raise SettingsError(f"{called} is {text!r}: give off or cold")
-    return text
+    return _choice("on", "off")(called, text) == "on"
 
 
 def is_http_url(text: str) -> bool:
@@ -237,7 +231,7 @@ class ListenSettings(SettingsGroup):
     host = Setting("127.0.0.1", _any, "ADDRESS", "the address to listen on")
     port = _number(9090, 0, 65_535, "the port to listen on; 0 takes a free one")
     token_file = Setting(
-        "", _named, "FILE", "the file of owners and token hashes; required for any address but loopback"
+        "", _filled, "FILE", "the file of owners and token hashes; required for any address but loopback"
     )
     allow_host = Setting("", _names, "NAMES", "further names of this machine that clients may use, separated by commas")
 
@@ -247,7 +241,7 @@ class FoldSettings(SettingsGroup):
 
     nats: NatsOptions | None
 
-    store = Setting("", _named, "STORE", "the store of the folding state: a file, or nats://HOST:PORT,…")
+    store = Setting("", _filled, "STORE", "the store of the folding state: a file, or nats://HOST:PORT,…")
     context_limit = _number(
         0,
         0,
@@ -289,13 +283,16 @@ class FoldSettings(SettingsGroup):
     )
     price_output_percent = _number(500, 0, 10_000, "the price of a token of a response, in percent of an input token's")
     models_file = Setting(
-        "", _named, "FILE", "a TOML file of models' windows and prices, which adds to the built-in list or overrides it"
+        "",
+        _filled,
+        "FILE",
+        "a TOML file of models' windows and prices, which adds to or overrides the built-in list",
     )
     token_counter = Setting(COUNTER_DEFAULT, _counter, "NAME", "the token counter: v0 or dense")
     session_idle_secs = _number(24 * 3600, 1, WHOLE_NUMBER_MAX, "seconds without activity after which a session ends")
     archive_days = _number(30, 1, 36_500, "days after which trajectories are deleted")
     summary_days = _number(365, 1, 36_500, "days after which summaries are deleted")
-    scrub_allowlist = Setting("", _named, "FILE", "a file of values that are not secrets")
+    scrub_allowlist = Setting("", _filled, "FILE", "a file of values that are not secrets")
 
 
 class LimitSettings(SettingsGroup):
@@ -324,7 +321,7 @@ class ModelProxySettings(SettingsGroup):
     )
     fold_results = Setting(
         "cold",
-        _fold_results,
+        _choice("off", "cold"),
         "off|cold",
         "whether the proxy leaves old tool results out once the provider's prompt cache has lapsed",
     )

@@ -56,10 +56,6 @@ LOG_LINE_BYTES = 512
 STDIN, STDOUT = 0, 1
 
 
-class TooLong:
-    """Represents a line that was longer than LINE_MAX_BYTES and was discarded."""
-
-
 def serve(settings: Settings) -> None:
     """Answer requests until the input ends or the client closes the output."""
     responses = _take_stdout()
@@ -72,7 +68,7 @@ def serve(settings: Settings) -> None:
     session = StdioSession(tools_of(settings.tools), lambda call: _run(call, worker, settings.tool_timeout_secs))
     try:
         for line in lines(STDIN):
-            if isinstance(line, TooLong):
+            if line is None:
                 log(f"a message was longer than {LINE_MAX_BYTES} bytes; it was refused, and the client may still wait")
             response = session.receive(line)
             if response is not None:
@@ -95,9 +91,9 @@ class StdioSession:
         self._server, self._run = server_of(tools), run
         self._is_initialized = False
 
-    def receive(self, line: bytes | TooLong) -> bytes | None:
-        """The response to a line; None if it needs none."""
-        if isinstance(line, TooLong):
+    def receive(self, line: bytes | None) -> bytes | None:
+        """The response to a line, which is None if it was too long; None if it needs none."""
+        if line is None:
             return encode_error(None, InvalidMessage(PARSE_ERROR, "Parse error"))
         if line in (b"", b"\r"):
             return None
@@ -188,15 +184,15 @@ def _unpack(packed: bytes) -> ToolResult | RequestError:
     return RequestError(status, kind, message, data=data, code=code, reason=reason)
 
 
-def lines(descriptor: int) -> Iterator[bytes | TooLong]:
-    """Yield each line without its newline. A line that is too long is discarded while it arrives."""
+def lines(descriptor: int) -> Iterator[bytes | None]:
+    """Yield each line without its newline. A line that is too long is discarded while it arrives, and None follows."""
     line = bytearray()
     too_long = False
     while chunk := _read(descriptor):
         *ended, begun = chunk.split(b"\n")
         for piece in ended:
             too_long = too_long or len(line) + len(piece) >= LINE_MAX_BYTES
-            yield TooLong() if too_long else bytes(line) + piece
+            yield None if too_long else bytes(line) + piece
             line.clear()
             too_long = False
         too_long = too_long or len(line) + len(begun) >= LINE_MAX_BYTES
@@ -205,7 +201,7 @@ def lines(descriptor: int) -> Iterator[bytes | TooLong]:
         else:
             line += begun
     if line or too_long:
-        yield TooLong() if too_long else bytes(line)
+        yield None if too_long else bytes(line)
 
 
 def _read(descriptor: int) -> bytes:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from contextfold.serve.http.write_buffer import BUFFER_MAX_BYTES, BufferedTransport
+from contextfold.serve.http.uvicorn_adapter import BUFFER_MAX_BYTES, BufferedTransport
 
 LARGE = b"x" * (BUFFER_MAX_BYTES + 1)
 

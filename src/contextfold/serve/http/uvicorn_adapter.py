@@ -31,7 +31,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from contextfold.serve.http.exchange import PROXY_PATH
 from contextfold.serve.http.guard import Guard
-from contextfold.serve.http.write_buffer import BufferedTransport
 from contextfold.serve.ops.logs import log
 from contextfold.serve.request_error import RequestError, busy
 
@@ -52,6 +51,8 @@ LIFESPAN_GRACE_S = 15.0
 POLL_S = 0.02
 # The number of turns of the event loop in which an accepted socket becomes a connection; asyncio needs two.
 ACCEPT_TURNS = 5
+# Larger writes go directly to the transport: they are not copied, and count for its flow control.
+BUFFER_MAX_BYTES = 65_536
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -139,6 +140,45 @@ class DaemonServer(uvicorn.Server):
                     await asyncio.sleep(POLL_S)
         for connection in list(self.server_state.connections):
             connection.transport.abort()
+
+
+class BufferedTransport:
+    """A transport that writes at `flush`, or at the next turn of the loop.
+
+    A server that writes a head and then a body wakes its client twice and needs two system calls. Most responses are
+    small enough for one write.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._parts: list[bytes] = []
+        self._size_bytes = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not data:
+            return
+        if self._size_bytes + len(data) > BUFFER_MAX_BYTES:
+            self.flush()
+            self._transport.write(data)
+            return
+        if not self._parts:
+            self._loop.call_soon(self.flush)
+        self._parts.append(data)
+        self._size_bytes += len(data)
+
+    def flush(self) -> None:
+        if self._parts:
+            data = b"".join(self._parts)
+            self._parts.clear()
+            self._size_bytes = 0
+            self._transport.write(data)
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
 
 
 class HttpConnection(H11Protocol):

@@ -124,7 +124,8 @@ class McpServer:
         unknown = unknown_arguments(tool, arguments)
         if unknown:
             raise invalid_params(unknown)
-        return McpToolCall(tool, arguments, _members(params.get("_meta")), request.id, is_stateless)
+        meta = params.get("_meta")
+        return McpToolCall(tool, arguments, meta if isinstance(meta, dict) else {}, request.id, is_stateless)
 
 
 def _encode_list(request_id: str | int | None, result: Members, *, is_stateless: bool) -> bytes:
@@ -190,10 +191,6 @@ def _params_of(request: RpcRequest) -> Mapping[str, object]:
     if not isinstance(request.params, dict):
         raise invalid_params()
     return request.params
-
-
-def _members(value: object) -> Members:
-    return value if isinstance(value, dict) else {}
 
 
 def _check_envelope(meta: Mapping[str, object]) -> None:
