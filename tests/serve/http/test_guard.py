@@ -240,7 +240,7 @@ def test_a_body_over_the_limit_never_reaches_the_application() -> None:
             headers = host("localhost", *([("content-length", length)] if length else []))
             assert (await Client(*chunks, headers=headers).call(guard)).error == (413, "body_too_large")
         assert len(recorder.scopes) == 1
-        assert guard.capacity.buffered_bytes == 0
+        assert guard.capacity.buffered_bytes.total == 0
 
     run(scenario())
 
@@ -261,7 +261,7 @@ def test_all_bodies_together_are_bounded() -> None:
         leave.set()
         assert (await first).status == 200
         assert (await Client(b"x" * 6).call(guard)).status == 200
-        assert guard.capacity.buffered_bytes == guard.capacity.in_flight == 0
+        assert guard.capacity.buffered_bytes.total == guard.capacity.in_flight.total == 0
 
     run(scenario())
 
@@ -288,7 +288,7 @@ def test_an_application_receives_the_disconnect_after_the_body() -> None:
         await call
         assert received == ["http.request", "http.disconnect"]
         assert client.sent == []
-        assert guard.capacity.in_flight == 0
+        assert guard.capacity.in_flight.total == 0
 
     run(scenario())
 
@@ -302,7 +302,7 @@ def test_a_client_that_disconnects_before_its_body_has_arrived_gets_no_response(
         client.gone.set()
         guard = make_guard(recorder)
         await client.call(guard)
-        assert (client.sent, recorder.scopes, guard.capacity.in_flight) == ([], [], 0)
+        assert (client.sent, recorder.scopes, guard.capacity.in_flight.total) == ([], [], 0)
 
     run(scenario())
     (line,) = capfd.readouterr().err.splitlines()
@@ -367,7 +367,7 @@ def test_a_stream_that_begins_while_the_daemon_stops_is_ended() -> None:
         client = await Client().call(guard)
         assert client.status == 200
         assert client.sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
-        assert guard.capacity.streams == guard.capacity.in_flight == 0
+        assert guard.capacity.streams.total == guard.capacity.in_flight.total == 0
 
     run(scenario())
 
@@ -450,7 +450,7 @@ def test_an_owner_cannot_use_up_the_capacity_of_others(tmp_path: Path, limits: R
         leave.set()
         assert sorted([(await task).status for task in alices_tasks])[-1] == 503
         assert (await bobs_task).status == 200
-        assert (guard.capacity.in_flight_of, guard.capacity.buffered_bytes_of) == ({}, {})
+        assert (guard.capacity.in_flight.of, guard.capacity.buffered_bytes.of) == ({}, {})
 
     run(scenario())
 

@@ -86,7 +86,7 @@ class Client:
     async def call(self, guarded: GuardedProxy) -> Client:
         async with asyncio.timeout(WAIT_S):
             await guarded.guard(self.scope, self.receive, self.send)
-        assert guarded.guard.capacity.in_flight == 0
+        assert guarded.guard.capacity.in_flight.total == 0
         return self
 
     @property
@@ -115,7 +115,7 @@ def run(scenario: Callable[[], Awaitable[None]], guarded: GuardedProxy) -> None:
             await scenario()
         finally:
             await guarded.proxy.close()
-        assert (guarded.guard.capacity.streams, guarded.guard.capacity.streams_of) == (0, {})
+        assert (guarded.guard.capacity.streams.total, guarded.guard.capacity.streams.of) == (0, {})
 
     asyncio.run(main())
 

@@ -85,6 +85,20 @@ class ClientGone(Exception):
     """The client has disconnected."""
 
 
+class OwnerCount:
+    """A count in total and for each owner. An owner with nothing to count is not in it."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.of: Counter[str] = Counter()
+
+    def add(self, owner: str, number: int = 1) -> None:
+        self.total += number
+        self.of[owner] += number
+        if not self.of[owner]:
+            del self.of[owner]
+
+
 class RequestCapacity:
     """The used part of the limits, in total and for each owner.
 
@@ -94,66 +108,45 @@ class RequestCapacity:
     def __init__(self, limits: RequestLimits, *, has_owners: bool = False) -> None:
         self.limits = limits
         self._shares = OWNER_SHARES if has_owners else 1
-        self.in_flight = 0
-        self.streams = 0
-        self.buffered_bytes = 0
-        self.in_flight_of: Counter[str] = Counter()
-        self.streams_of: Counter[str] = Counter()
-        self.buffered_bytes_of: Counter[str] = Counter()
+        self.in_flight, self.streams, self.buffered_bytes = OwnerCount(), OwnerCount(), OwnerCount()
         self.stopping = False
 
     def assign(self, exchange: HttpExchange, owner: str) -> None:
         """Count an admitted request for its owner. A proxied request may take minutes, so it counts as a stream."""
+        self.in_flight.add(exchange.owner, -1)
         exchange.owner = owner
-        self.in_flight_of[owner] += 1
+        self.in_flight.add(owner)
         if exchange.is_proxied:
             if not self.allows_stream(owner):
                 raise busy("Too many proxied requests and event streams are open; try again in a second.")
             self.become_stream(exchange)
-        elif not exchange.is_public and self.in_flight_of[owner] > max(1, self.limits.in_flight // self._shares):
+        elif not exchange.is_public and self.in_flight.of[owner] > max(1, self.limits.in_flight // self._shares):
             raise busy("Too many requests of yours are being answered; try again in a second.")
 
     def buffer(self, exchange: HttpExchange, size: int) -> None:
         """Count a part of a body."""
         limits = self.limits
         exchange.buffered_bytes += size
-        self.buffered_bytes += size
-        self.buffered_bytes_of[exchange.owner] += size
+        self.buffered_bytes.add(exchange.owner, size)
         if exchange.buffered_bytes > limits.body_bytes:
             raise _body_too_large(limits.body_bytes)
         share = max(limits.body_bytes, limits.buffered_bytes // self._shares)
-        if self.buffered_bytes > limits.buffered_bytes or self.buffered_bytes_of[exchange.owner] > share:
+        if self.buffered_bytes.total > limits.buffered_bytes or self.buffered_bytes.of[exchange.owner] > share:
             raise busy("Too much is being received at once; try again in a second.")
 
     def end(self, exchange: HttpExchange) -> None:
-        self.buffered_bytes -= exchange.buffered_bytes
-        _decrease(self.buffered_bytes_of, exchange.owner, exchange.buffered_bytes)
-        if exchange.is_stream:
-            self.streams -= 1
-            _decrease(self.streams_of, exchange.owner)
-        else:
-            self._end_request(exchange)
-
-    def _end_request(self, exchange: HttpExchange) -> None:
-        self.in_flight -= 1
-        _decrease(self.in_flight_of, exchange.owner)
+        self.buffered_bytes.add(exchange.owner, -exchange.buffered_bytes)
+        (self.streams if exchange.is_stream else self.in_flight).add(exchange.owner, -1)
 
     def allows_stream(self, owner: str) -> bool:
-        return self.streams < self.limits.streams and self.streams_of[owner] < self.limits.streams_of_owner
+        return self.streams.total < self.limits.streams and self.streams.of[owner] < self.limits.streams_of_owner
 
     def become_stream(self, exchange: HttpExchange) -> None:
         """Count a request as a stream from now on. The caller checks `allows_stream` first."""
         if not exchange.is_stream:
             exchange.is_stream = True
-            self._end_request(exchange)
-            self.streams += 1
-            self.streams_of[exchange.owner] += 1
-
-
-def _decrease(counter: Counter[str], owner: str, by: int = 1) -> None:
-    counter[owner] -= by
-    if counter[owner] <= 0:
-        del counter[owner]
+            self.in_flight.add(exchange.owner, -1)
+            self.streams.add(exchange.owner)
 
 
 class HttpExchange:

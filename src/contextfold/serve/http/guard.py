@@ -83,8 +83,8 @@ class Guard:
         """`state` is the X-Context-State of an MCP response without a session."""
         self.app, self.metrics, self.buckets = app, metrics, buckets
         self.capacity = RequestCapacity(limits or RequestLimits(), has_owners=tokens is not None)
-        metrics.in_flight.set_function(lambda: self.capacity.in_flight)
-        metrics.streams.set_function(lambda: self.capacity.streams)
+        metrics.in_flight.set_function(lambda: self.capacity.in_flight.total)
+        metrics.streams.set_function(lambda: self.capacity.streams.total)
         self._hosts, self._tokens, self._tracer, self._state, self._clock = hosts, tokens, tracer, state, clock
         self._open: set[HttpExchange] = set()
         # Why the application could not start or end.
@@ -98,7 +98,7 @@ class Guard:
         with request_span(self._tracer, scope["headers"]) as exchange.span:
             started_s = self._clock()
             self._open.add(exchange)
-            self.capacity.in_flight += 1
+            self.capacity.in_flight.add(exchange.owner)
             try:
                 owner = self._admit(exchange)
                 self.capacity.assign(exchange, owner)
@@ -154,7 +154,7 @@ class Guard:
     def _admit(self, exchange: HttpExchange) -> str:
         """Check the head of a request; return the owner. Raises RequestError if the request is not admitted."""
         scope = exchange.scope
-        if self.capacity.in_flight > self.capacity.limits.in_flight and scope["path"] not in OPEN_PATHS:
+        if self.capacity.in_flight.total > self.capacity.limits.in_flight and scope["path"] not in OPEN_PATHS:
             raise busy("Too many requests are being answered; try again in a second.")
         self._check_host_and_origin(exchange)
         if exchange.header_values(b"content-length") and exchange.header_values(b"transfer-encoding"):

@@ -106,7 +106,8 @@ class DaemonServer(uvicorn.Server):
             signal.signal(number, signal.SIG_DFL)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        log("daemon.stopping", in_flight=self._guard.capacity.in_flight, streams=self._guard.capacity.streams)
+        capacity = self._guard.capacity
+        log("daemon.stopping", in_flight=capacity.in_flight.total, streams=capacity.streams.total)
         for server in self.servers:
             server.close()
         # A connection that was just accepted would stay open and delay the shutdown.
