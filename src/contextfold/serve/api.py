@@ -32,7 +32,6 @@ from contextfold.fold.tool_arguments import (
 from contextfold.serve.http.exchange import OWNER
 from contextfold.serve.http.json_responses import JSON, error_response, failure_response, object_in
 from contextfold.serve.http.mcp_endpoint import caller_of
-from contextfold.serve.mcp.fold_tools import REPORTED
 from contextfold.serve.ops.logs import log
 from contextfold.serve.request_error import RequestError
 from contextfold.serve.resolvers import Resolvers
@@ -104,7 +103,7 @@ class HttpApi:
     async def operations(self, request: Request) -> Response:
         """Record an operation of your own agent loop; the body is what `context_record` takes."""
         body = object_in(await request.body())
-        return _json((await self._fold.record(caller_of(request.scope), body, REPORTED)).answer)
+        return _json((await self._fold.record(caller_of(request.scope), body)).answer)
 
     async def sessions(self, request: Request) -> Shape:
         """Live sessions, the latest activity first, or with `ended=true` the ended ones: `limit`, `cursor`."""

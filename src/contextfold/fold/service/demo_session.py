@@ -40,7 +40,7 @@ class DemoAgent:
 
     async def record(self, kind: str, text: str, *, times: int = 1, failed: bool = False) -> None:
         arguments = {"type": kind, "content": text * times, "failed": failed, **_PROJECT}
-        await self._service.record(self._caller, arguments, SOURCE)
+        await self._service.record(self._caller, arguments, source=SOURCE)
 
     async def return_summary(self, summary: str) -> None:
         await self._service.fold(self._caller, {"message": summary, **_PROJECT})

@@ -19,7 +19,6 @@ from contextfold.serve.mcp.jsonrpc import INTEGER_DIGITS
 from contextfold.serve.ops.logs import log
 from contextfold.settings_table import SettingsError
 
-PORT_MAX = 65535
 IPV4_LOOPBACK = "127.0.0.1"
 # The number of attempts to find a port that is free on both loopback addresses.
 FREE_PORT_TRIES = 10
@@ -64,8 +63,6 @@ def run(app_factory: Callable[[], Guard], *, host: str, port: int, on_listening:
 
 def listen(host: str, port: int) -> list[socket.socket]:
     """Sockets bound to an address. For `localhost` they are bound to both of its addresses, with one port."""
-    if not 0 <= port <= PORT_MAX:
-        raise SettingsError(f"--port is a number from 0 to {PORT_MAX}, not {port}")
     for tries_left in reversed(range(FREE_PORT_TRIES)):
         sockets: list[socket.socket] = []
         try:

@@ -28,8 +28,6 @@ META_SESSION = "contextfold/session"
 # The member of a request's `_meta` with an operation id. Requests with the same id take effect once.
 META_OPERATION = "contextfold/operation_id"
 
-REPORTED = "reported"
-
 
 def _schema(required: list[str], **properties: Encodable) -> dict[str, Encodable]:
     return {"type": "object", "properties": properties, "required": required}
@@ -166,28 +164,18 @@ def _string(meta: Mapping[str, object], key: str) -> str | None:
 
 
 async def _run(tool: FoldTool, service: FoldService, caller: Caller, arguments: Arguments) -> VerbOutcome:
-    match tool.name:
-        case "context_branch":
-            work = service.branch(caller, arguments)
-        case "context_return":
-            work = service.fold(caller, arguments)
-        case "context_fold":
-            work = service.fold_recent_work(caller, arguments)
-        case "context_branch_status":
-            work = service.status(caller, arguments)
-        case "context_list_branches":
-            work = service.list_branches(caller, arguments)
-        case "context_rollback":
-            work = service.rollback(caller, arguments)
-        case "context_record":
-            work = service.record(caller, arguments, REPORTED)
-        case "context_expand":
-            work = service.expand(caller, arguments)
-        case "context_recall":
-            work = service.recall(caller, arguments)
-        case _:
-            raise AssertionError(f"{tool.name} is not in FOLD_TOOLS")
-    return await work
+    run = {
+        "context_branch": service.branch,
+        "context_return": service.fold,
+        "context_fold": service.fold_recent_work,
+        "context_branch_status": service.status,
+        "context_list_branches": service.list_branches,
+        "context_rollback": service.rollback,
+        "context_record": service.record,
+        "context_expand": service.expand,
+        "context_recall": service.recall,
+    }
+    return await run[tool.name](caller, arguments)
 
 
 async def call(tool: FoldTool, service: FoldService, caller: Caller, arguments: Arguments) -> ToolResult:
