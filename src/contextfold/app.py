@@ -234,14 +234,15 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
         store = cast("Store", NoStore())
     store = store if tracer is None else cast("Store", TracedStore(store, tracer))
     fold = FoldService(store, scrubber, policy_of(settings.fold), note=ActivityRecorder(metrics, tracer))
-    if settings.proxy.anthropic.goes_direct or settings.proxy.openai.goes_direct:
+    proxy = settings.proxy
+    if any(upstream.goes_direct for upstream in (proxy.anthropic, proxy.openai, proxy.gemini)):
         log("proxy.variable_ignored", "warning", variable="HTTPS_PROXY")
     buckets = Buckets(settings.rate_per_second, settings.rate_burst)
     services = DaemonServices(
         fold, Resolvers(settings.server), buckets, metrics, lambda text: scrubber.scrub(text).text, tracer
     )
     return Guard(
-        DaemonApplication(tools, services, settings.proxy),
+        DaemonApplication(tools, services, proxy),
         hosts=HostRule(settings.host, settings.allow_host),
         metrics=metrics,
         buckets=buckets,
@@ -251,6 +252,6 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
         limits=RequestLimits(
             in_flight=settings.requests_max,
             body_bytes=settings.body_max_bytes,
-            proxied_body_bytes=settings.proxy.body_max_bytes,
+            proxied_body_bytes=proxy.body_max_bytes,
         ),
     )

@@ -146,15 +146,9 @@ def _result_of(line: bytes, request_id: int) -> dict[str, Any]:
     if message["id"] != request_id:
         raise ValueError("a response to another request")
     if "error" in message:
-        error = message["error"]
-        raise RequestError(
-            BAD_REQUEST_STATUS,
-            INVALID_ARGUMENTS,
-            error["message"],
-            data=error.get("data"),
-            code=error["code"],
-            reason=INVALID_ARGUMENTS,
-        )
+        error, kind = message["error"], INVALID_ARGUMENTS
+        data, code = error.get("data"), error["code"]
+        raise RequestError(BAD_REQUEST_STATUS, kind, error["message"], data=data, code=code, reason=kind)
     result: dict[str, Any] = message["result"]
     return result
 

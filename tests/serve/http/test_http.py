@@ -152,6 +152,14 @@ def test_a_missing_cache_root_is_logged_at_the_start(tmp_path: Path) -> None:
     assert missing["path"] == str(tmp_path / "nowhere")
 
 
+def test_an_unusable_network_proxy_is_logged_for_every_provider(tmp_path: Path) -> None:
+    local = [f"--{name}-upstream=http://localhost:9" for name in ("anthropic", "openai")]
+    daemon = Daemon(tmp_path, *local, env={"HTTPS_PROXY": "socks5://p:1"})
+    assert daemon.stop() == 0
+    logged = [json.loads(line) for line in daemon.log.read_text().splitlines()]
+    assert [line["variable"] for line in logged if line["event"] == "proxy.variable_ignored"] == ["HTTPS_PROXY"]
+
+
 class TestSessionNames:
     def test_a_session_name_in_the_header_has_a_session_of_its_own(self, daemon: Daemon, project: str) -> None:
         for era in (LEGACY, MODERN):

@@ -175,11 +175,8 @@ class Guard:
         hosts = exchange.header_values(b"host")
         host = self._hosts.host_of(hosts[0]) if len(hosts) == 1 else None
         if host is None:
-            raise RequestError(
-                421,
-                "host_not_allowed",
-                "This daemon does not answer to that Host; use localhost, or start it with --allow-host NAME.",
-            )
+            message = "This daemon does not answer to that Host; use localhost, or start it with --allow-host NAME."
+            raise RequestError(421, "host_not_allowed", message)
         if CROSS_SITE in exchange.header_values(b"sec-fetch-site"):
             raise RequestError(403, "origin_not_allowed", "Pages of other sites may not call this daemon.")
         origins = exchange.header_values(b"origin")
@@ -188,16 +185,11 @@ class Guard:
             and self._hosts.is_origin(origins[0], host)
             and (origins[0].partition("://")[2] == hosts[0] or _is_preflighted(exchange))
         ):
-            raise RequestError(
-                403,
-                "origin_not_allowed",
-                "Pages of that Origin may not call this daemon; open them from localhost, or start it with "
-                "--allow-host NAME.",
-            )
+            remedy = "open them from localhost, or start it with --allow-host NAME."
+            raise RequestError(403, "origin_not_allowed", f"Pages of that Origin may not call this daemon; {remedy}")
         if exchange.is_proxied and not SCRIPT_DESTINATIONS.issuperset(exchange.header_values(b"sec-fetch-dest")):
-            raise RequestError(
-                403, "origin_not_allowed", "A browser may not show this: it would be taken for a page of ours."
-            )
+            message = "A browser may not show this: it would be taken for a page of ours."
+            raise RequestError(403, "origin_not_allowed", message)
 
     def _owner(self, exchange: HttpExchange) -> str:
         if self._tokens is None:
@@ -205,21 +197,13 @@ class Guard:
         if exchange.is_public:
             return NOBODY
         owner = self._tokens.owner_of(exchange.token())
-        if owner is None:
-            if exchange.is_proxied:
-                raise RequestError(
-                    401,
-                    "unauthorized",
-                    "A valid token of this daemon is needed: send `X-Context-Token: TOKEN` beside the provider's key; "
-                    "`context token` makes one.",
-                )
-            raise RequestError(
-                401,
-                "unauthorized",
-                "A valid token is needed: send `Authorization: Bearer TOKEN`; `context token` makes one.",
-                [(b"www-authenticate", b"Bearer")],
-            )
-        return owner
+        if owner is not None:
+            return owner
+        if exchange.is_proxied:
+            needed = "A valid token of this daemon is needed: send `X-Context-Token: TOKEN` beside the provider's key"
+            raise RequestError(401, "unauthorized", f"{needed}; `context token` makes one.")
+        message = "A valid token is needed: send `Authorization: Bearer TOKEN`; `context token` makes one."
+        raise RequestError(401, "unauthorized", message, [(b"www-authenticate", b"Bearer")])
 
     def _account(self, exchange: HttpExchange, seconds: float) -> None:
         """Count and log a request by the template of its route, because a path may contain anything."""
