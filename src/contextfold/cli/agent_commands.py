@@ -9,17 +9,7 @@ HOST = Option(
     "the program to be configured",
     "HOST",
     required=True,
-    choices=(
-        "claude-code",
-        "claude-desktop",
-        "cursor",
-        "vscode",
-        "codex",
-        "opencode",
-        "gemini-cli",
-        "zed",
-        "windsurf",
-    ),
+    choices=("claude-code", "claude-desktop", "cursor", "vscode", "codex", "opencode", "gemini-cli", "zed", "windsurf"),
     aliases={"claude": "claude-code", "code": "vscode", "vs-code": "vscode", "gemini": "gemini-cli"},
 )
 INSTALLED_PROJECT = Option("--project", "write the files of this project instead of your own", "DIR", takes_folder=True)
@@ -111,10 +101,7 @@ COMMANDS: tuple[Command, ...] = (
             "Without edits in between, the files are what they were before `context install`, to the byte; with",
             "edits, they stay.",
         ),
-        (
-            "context uninstall claude-code",
-            "context uninstall cursor --user --dry-run",
-        ),
+        ("context uninstall claude-code", "context uninstall cursor --user --dry-run"),
         (INSTALLED_PROJECT, USER, YES, DRY_RUN),
         argument=HOST,
     ),
@@ -126,10 +113,7 @@ COMMANDS: tuple[Command, ...] = (
             "know, mostly nothing. `context install` writes this command where a host cannot call the daemon",
             "itself. A daemon that is down, slow or unwilling is no failure: the agent must not notice.",
         ),
-        (
-            "context hook cursor < hook.json",
-            "context hook claude-code --url http://localhost:9100 < hook.json",
-        ),
+        ("context hook cursor < hook.json", "context hook claude-code --url http://localhost:9100 < hook.json"),
         (URL, TOKEN_VARIABLE),
         argument=Option(
             "host", "the host whose hook this is", "HOST", required=True, choices=("claude-code", "cursor", "vscode")

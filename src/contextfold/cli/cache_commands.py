@@ -6,11 +6,7 @@ from contextfold.cli.command import BUDGET, CONFIG, JSON, STORE, Command, Option
 
 CACHE = Option("--cache", "the cache folder", "DIR", required=True, takes_folder=True)
 ASKED_CACHE = Option(
-    "--cache",
-    "a cache; may be repeated (default: the nearest one)",
-    "DIR",
-    takes_folder=True,
-    is_repeatable=True,
+    "--cache", "a cache; may be repeated (default: the nearest one)", "DIR", takes_folder=True, is_repeatable=True
 )
 ASKED_ROOT = Option("--cache-root", "ask every cache in this folder", "DIR", takes_folder=True)
 COUNTER = Option(

@@ -74,11 +74,7 @@ COMMANDS: tuple[Command, ...] = (
             TOKEN_VARIABLE,
         ),
         argument=Option(
-            "action",
-            "what to do",
-            "ACTION",
-            required=True,
-            choices=("install", "uninstall", "start", "stop", "status"),
+            "action", "what to do", "ACTION", required=True, choices=("install", "uninstall", "start", "stop", "status")
         ),
     ),
     Command(

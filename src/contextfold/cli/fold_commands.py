@@ -49,11 +49,7 @@ COMMANDS: tuple[Command, ...] = (
             "what that saved, its health, how many secrets were redacted. Works on the store itself, whether or",
             "not the daemon runs, as every `context fold` command does.",
         ),
-        (
-            "context fold status",
-            "context fold status --all",
-            "context fold status --project ~/work/app --json",
-        ),
+        ("context fold status", "context fold status --all", "context fold status --project ~/work/app --json"),
         (Option("--all", "list every live session, the latest activity first"), *OF_SESSION),
     ),
     Command(
@@ -64,11 +60,7 @@ COMMANDS: tuple[Command, ...] = (
             "In a pipe, a line each: id, status, tokens, saved, description. With --ended: the sessions that have",
             "ended and are still stored, of this project and those below it, or with --all of every project.",
         ),
-        (
-            "context fold list",
-            "context fold list --limit 1000",
-            "context fold list --ended --all",
-        ),
+        ("context fold list", "context fold list --limit 1000", "context fold list --ended --all"),
         (
             Option("--limit", "the most branches or sessions to list, the latest ones (default: 200)", "N"),
             Option("--ended", "list ended sessions instead of branches"),
@@ -83,11 +75,7 @@ COMMANDS: tuple[Command, ...] = (
             "Show a branch's prompt, its operations, the branches below it and its summary, from the archive.",
             "Discarded branches can be shown, too. For a branch of an ended session give the whole id.",
         ),
-        (
-            "context fold show br_4c1d",
-            "context fold show main",
-            "context fold show br_4c1d --full | less",
-        ),
+        ("context fold show br_4c1d", "context fold show main", "context fold show br_4c1d --full | less"),
         (Option("--full", "print texts in full, not only their first lines"), *OF_SESSION),
         argument=BRANCH,
     ),
@@ -148,10 +136,7 @@ COMMANDS: tuple[Command, ...] = (
             "context fold report --format html > report.html",
             "context fold report sess_4c1d0a9be2f36170",
         ),
-        (
-            Option("--format", "Markdown or HTML", "FORMAT", choices=("md", "html"), default="md"),
-            *OF_SESSION,
-        ),
+        (Option("--format", "Markdown or HTML", "FORMAT", choices=("md", "html"), default="md"), *OF_SESSION),
         argument=Option("id", "a session's whole id, as `context fold list --ended` shows it", "SESSION"),
     ),
     Command(
@@ -181,10 +166,7 @@ COMMANDS: tuple[Command, ...] = (
             "Search the summaries of folded branches, the best first. Every word must be there, in any case;",
             "the last may be the beginning of one. Works on the store itself, whether or not the daemon runs.",
         ),
-        (
-            'context fold search "auth error"',
-            "context fold search timeout --project ~/work/app --json",
-        ),
+        ('context fold search "auth error"', "context fold search timeout --project ~/work/app --json"),
         (
             Option("--project", "only summaries of this project (default: all projects)", "DIR", takes_folder=True),
             Option("--limit", "the most results to print (default: 20)", "N"),
@@ -202,11 +184,7 @@ COMMANDS: tuple[Command, ...] = (
             "Print a line for everything that happens in a project's sessions, whichever process does it, until",
             "Ctrl-C. With --json, an object a line.",
         ),
-        (
-            "context fold tail",
-            "context fold tail --all --since-start",
-            "context fold tail --json | jq .event",
-        ),
+        ("context fold tail", "context fold tail --all --since-start", "context fold tail --json | jq .event"),
         (
             Option("--all", "print events of every project"),
             Option("--since-start", "first print the events so far of live sessions"),

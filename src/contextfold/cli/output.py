@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 PROGRESS_EVERY_S = 0.1
 YES = ("y", "yes")
 ANSWER_LENGTH = 100
+SIGNAL_POLL_S = 0.1
 CLEAR_LINE = "\r\x1b[K"
 # Characters other than C0 and C1 controls that change the direction of text or end a line.
 TURNING = "\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
@@ -86,32 +87,13 @@ def can_ask() -> bool:
 
 def ask_yes_no(question: str) -> bool:
     """Ask a question. Any answer except yes means no."""
-    print_on_stderr(f"{question} [y/N] ")
-    _wait_for_answer(sys.stdin.fileno())
-    return sys.stdin.readline(ANSWER_LENGTH).strip().lower() in YES
-
-
-def _wait_for_answer(descriptor: int) -> None:
-    """Wait until there is an answer, or a signal whose handler raises.
-
-    A signal that comes just before the process begins to read would be noticed only when the read has ended. What the
-    signal writes to the pipe ends the wait, whenever it came.
-    """
-    import os
     import select
-    import signal
 
-    woken, wake = os.pipe()
-    try:
-        os.set_blocking(wake, False)
-        before = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        try:
-            select.select([descriptor, woken], [], [])
-        finally:
-            signal.set_wakeup_fd(before)
-    finally:
-        os.close(woken)
-        os.close(wake)
+    print_on_stderr(f"{question} [y/N] ")
+    # A signal that comes just before a read would be noticed only when the read has ended; a wait with a timeout ends.
+    while not select.select([sys.stdin], [], [], SIGNAL_POLL_S)[0]:
+        pass
+    return sys.stdin.readline(ANSWER_LENGTH).strip().lower() in YES
 
 
 def print_on_stderr(text: str) -> None:

@@ -19,10 +19,10 @@ from contextfold.hosts.hook_event import (
     compaction,
     message,
     prompt,
+    session_named,
     tool_call,
     word,
 )
-from contextfold.hosts.own_tool_names import session_named
 from contextfold.hosts.tool_text import text_of
 
 EVENTS = frozenset(

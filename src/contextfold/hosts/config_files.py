@@ -72,14 +72,6 @@ def install_server(host: Host, text: str | None, wiring: Wiring, *, force: bool 
     )
 
 
-def is_foreign(host: Host, text: str, wiring: Wiring) -> bool:
-    """Whether install would overwrite an entry of our name that another program wrote or changed."""
-    if host.is_toml:
-        return False
-    _, _, ours = _parsed_servers(host, text)
-    return ours is not None and not _has(ours.node.value, entry(host, wiring)) and not _is_ours(host, ours)
-
-
 def uninstall_server(host: Host, text: str | None) -> str | None:
     """Remove everything that `install_server` added; None if install created the file, or if there is none."""
     if text is None:
@@ -178,11 +170,11 @@ def _parsed_hooks(host: Host, text: str) -> _Hooks:
     arrays = {}
     for event in host.hooks.events if holder else ():
         assert holder
-        array = _only(holder.node, event.name)
+        array = _only(holder.node, event)
         if array and not isinstance(array.node.value, list):
-            raise Unfit(f"its {HOOKS} for {event.name} are not a list; make it [] if nothing in it is needed")
+            raise Unfit(f"its {HOOKS} for {event} are not a list; make it [] if nothing in it is needed")
         if array:
-            arrays[event.name] = array
+            arrays[event] = array
     return _Hooks(root, holder, arrays)
 
 

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 
 from contextfold.common.dataclass import dataclass
 from contextfold.errors import ArgumentInvalid
-from contextfold.hosts.own_tool_names import accounts_for_itself, session_named
+from contextfold.fold.messages.own_tools import verb_of
 from contextfold.hosts.tool_text import compact
 
 ID_LENGTH_MAX = 200
 WORD_LENGTH_MAX = 128
 UNNAMED = "unnamed"
 UNKNOWN_EVENT = "other"
+# The service counts the tokens of our tools itself, except of those that only read; hooks report them as operations.
+ONLY_READING = "branch_status"
+_SESSION_ID = re.compile(r"sess_[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +126,24 @@ def call_id(*parts: str) -> str:
     return hashlib.sha256(json.dumps(parts).encode("ascii")).hexdigest() if all(parts) else ""
 
 
+def session_named(tool_name: str, result: str) -> str | None:
+    """The session id in the result of one of our tools. Hosts may add lines after the result."""
+    if not _verb(tool_name):
+        return None
+    try:
+        members, _end = json.JSONDecoder().raw_decode(result.lstrip())
+    except (ValueError, RecursionError):
+        return None
+    session_id = members.get("session_id") if isinstance(members, dict) else None
+    return session_id if isinstance(session_id, str) and _SESSION_ID.fullmatch(session_id) else None
+
+
+def _verb(tool_name: str) -> str:
+    """The verb of one of our tools; empty for any other. Hosts write `mcp__SERVER__TOOL` or `MCP:TOOL`."""
+    verb, needs_proof = verb_of(tool_name)
+    return verb if tool_name[:3].lower() == "mcp" and not needs_proof else ""
+
+
 def tool_call(
     fields: Payload, conversation: str, result: str, *, failed: bool
 ) -> tuple[HookOperation | None, str | None]:
@@ -133,7 +155,7 @@ def tool_call(
     if not word(name):
         raise ArgumentInvalid("tool_name", "must be a string that is not blank")
     session_id = session_named(name, result)
-    if accounts_for_itself(name):
+    if _verb(name) not in ("", ONLY_READING):
         return None, session_id
     content = f"{compact({} if tool_input is None else tool_input)}\n{result}"
     repeated_id = call_id(conversation, fields.text("tool_use_id"))

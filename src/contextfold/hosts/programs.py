@@ -7,39 +7,34 @@ with the real program.
 
 from __future__ import annotations
 
-from contextfold.common.network_address import BadAddress, address_from, is_variable
+from contextfold.common.network_address import address_from
 from contextfold.common.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 SERVER = "contextfold"
 COMMAND = "context"
 SERVING = ("serve", "--stdio", "--cache-root")
 # `context hook` never takes longer.
 HOOK_TIMEOUT_S = 5
+# The event for which Claude Code runs a command and makes no request, and those for which it needs a matcher.
+COMMAND_EVENT = "SessionStart"
+MATCHED_EVENTS = ("PostToolUse", "PostToolUseFailure")
 SKILL = "skills/context-folding/SKILL.md"
-_BARE_WORD = r"[\w@%+=:,./-]+"
+_BARE_WORD = r"[A-Za-z0-9_@%+=:,./-]+"
 _QUOTED_WORD = r"'[^']*'(?:\"'\"'[^']*')*"
 
 
-class HookTrigger(Record):
-    """An event of a host for which a hook is called: by an HTTP request, or by a command if the host makes none."""
-
-    name: str
-    matcher: str = ""
-    by_http: bool = False
-
-
 class HookFile(Record):
-    """The file in which a host looks for hooks, below a project and below the user's home.
+    """The file in which a host looks for hooks, below a project and below the user's home; the events to report.
 
     `is_grouped` means that handlers are lists below matchers, as in Claude Code; `has_type`, that a handler has a type;
     `is_shared`, that a team commits the project's file. `version` is the number that the file must have, if any.
     """
 
-    events: tuple[HookTrigger, ...] = ()
+    events: tuple[str, ...] = ()
     project_file: str = ""
     user_file: str = ""
     has_comments: bool = False
@@ -52,15 +47,17 @@ class HookFile(Record):
 class Host(Record):
     """An agent program. `key` is the object with the servers; `url_key` is the member with an HTTP server's address.
 
-    Files are below the project and, by platform, below the user's home. `variable` is the form in which an entry refers
-    to an environment variable. Paths inside the project begin with `folder`. `skills` is the folder for skills.
+    Files are below the project and below the user's home, where `macos_file` replaces `user_file` on macOS. `variable`
+    is the form in which an entry refers to an environment variable. Paths inside the project begin with `folder`.
+    `skills` is the folder for skills.
     """
 
     name: str
     title: str
     key: str
-    user_files: Mapping[str, str] = {}
+    user_file: str = ""
     project_file: str = ""
+    macos_file: str = ""
     http_type: str = ""
     stdio_type: str = ""
     url_key: str = "url"
@@ -74,10 +71,6 @@ class Host(Record):
     skills: str = ""
 
 
-def _everywhere(path: str) -> dict[str, str]:
-    return dict.fromkeys(("linux", "darwin"), path)
-
-
 HOSTS = {
     host.name: host
     for host in (
@@ -85,7 +78,7 @@ HOSTS = {
             "claude-code",
             "Claude Code",
             "mcpServers",
-            _everywhere(".claude.json"),
+            ".claude.json",
             ".mcp.json",
             http_type="http",
             stdio_type="stdio",
@@ -93,16 +86,14 @@ HOSTS = {
             variable="${NAME}",
             hooks=HookFile(
                 (
-                    # Claude Code makes no HTTP request for this event.
-                    HookTrigger("SessionStart"),
-                    HookTrigger("UserPromptSubmit", by_http=True),
-                    HookTrigger("PostToolUse", "*", by_http=True),
-                    HookTrigger("PostToolUseFailure", "*", by_http=True),
+                    COMMAND_EVENT,
+                    "UserPromptSubmit",
+                    *MATCHED_EVENTS,
                     # The only event that reports calls which never ran.
-                    HookTrigger("PostToolBatch", by_http=True),
-                    HookTrigger("PreCompact", by_http=True),
-                    HookTrigger("PostCompact", by_http=True),
-                    HookTrigger("Stop", by_http=True),
+                    "PostToolBatch",
+                    "PreCompact",
+                    "PostCompact",
+                    "Stop",
                 ),
                 ".claude/settings.local.json",
                 ".claude/settings.json",
@@ -115,10 +106,8 @@ HOSTS = {
             "claude-desktop",
             "Claude Desktop",
             "mcpServers",
-            {
-                "linux": ".config/Claude/claude_desktop_config.json",
-                "darwin": "Library/Application Support/Claude/claude_desktop_config.json",
-            },
+            ".config/Claude/claude_desktop_config.json",
+            macos_file="Library/Application Support/Claude/claude_desktop_config.json",
             takes_http=False,
             after="quit Claude Desktop and start it again",
         ),
@@ -126,26 +115,21 @@ HOSTS = {
             "cursor",
             "Cursor",
             "mcpServers",
-            _everywhere(".cursor/mcp.json"),
+            ".cursor/mcp.json",
             ".cursor/mcp.json",
             has_comments=True,
             after="switch the server on in Cursor's settings if it is off",
             variable="${env:NAME}",
             folder="${workspaceFolder}/",
             hooks=HookFile(
-                tuple(
-                    map(
-                        HookTrigger,
-                        (
-                            "sessionStart",
-                            "postToolUse",
-                            "postToolUseFailure",
-                            # The only event that names our session.
-                            "afterMCPExecution",
-                            "afterAgentResponse",
-                            "preCompact",
-                        ),
-                    )
+                (
+                    "sessionStart",
+                    "postToolUse",
+                    "postToolUseFailure",
+                    # The only event that names our session.
+                    "afterMCPExecution",
+                    "afterAgentResponse",
+                    "preCompact",
                 ),
                 ".cursor/hooks.json",
                 ".cursor/hooks.json",
@@ -166,7 +150,7 @@ HOSTS = {
             variable="${env:NAME}",
             folder="${workspaceFolder}/",
             hooks=HookFile(
-                tuple(map(HookTrigger, ("SessionStart", "PostToolUse", "PreCompact", "Stop"))),
+                ("SessionStart", "PostToolUse", "PreCompact", "Stop"),
                 ".github/hooks/contextfold.json",
                 has_comments=True,
             ),
@@ -175,7 +159,7 @@ HOSTS = {
             "codex",
             "Codex",
             "mcp_servers",
-            _everywhere(".codex/config.toml"),
+            ".codex/config.toml",
             is_toml=True,
             after="restart codex; `/mcp` lists the server",
         ),
@@ -183,7 +167,7 @@ HOSTS = {
             "opencode",
             "OpenCode",
             "mcp",
-            _everywhere(".config/opencode/opencode.json"),
+            ".config/opencode/opencode.json",
             "opencode.json",
             http_type="remote",
             stdio_type="local",
@@ -195,7 +179,7 @@ HOSTS = {
             "gemini-cli",
             "Gemini CLI",
             "mcpServers",
-            _everywhere(".gemini/settings.json"),
+            ".gemini/settings.json",
             ".gemini/settings.json",
             url_key="httpUrl",
             has_comments=True,
@@ -206,7 +190,7 @@ HOSTS = {
             "zed",
             "Zed",
             "context_servers",
-            _everywhere(".config/zed/settings.json"),
+            ".config/zed/settings.json",
             ".zed/settings.json",
             has_comments=True,
             after="the server appears in the agent panel's settings",
@@ -215,7 +199,7 @@ HOSTS = {
             "windsurf",
             "Windsurf",
             "mcpServers",
-            _everywhere(".codeium/windsurf/mcp_config.json"),
+            ".codeium/windsurf/mcp_config.json",
             url_key="serverUrl",
             after="refresh the list of MCP servers in Windsurf's settings",
             variable="${env:NAME}",
@@ -241,6 +225,16 @@ class Daemon(Record):
 
 Wiring = Stdio | Daemon
 
+# Texts that stand for any path, any command word, any address and any variable, and the pattern of each.
+ANY_PATH = "ANY-PATH"
+PLACEHOLDERS = {
+    ANY_PATH: ".+",
+    "ANY-COMMAND": f"(?:{_BARE_WORD}|{_QUOTED_WORD})",
+    "http://any-daemon": r"'?https?://[A-Za-z0-9_.~:/\[\]-]+'?",
+    "ANY-VARIABLE": "[A-Za-z0-9_]+",
+}
+ANY_DAEMON = [Daemon("ANY-COMMAND", "http://any-daemon", variable) for variable in ("", "ANY-VARIABLE")]
+
 
 def entry(host: Host, wiring: Wiring) -> dict[str, object]:
     """The host's description of our server."""
@@ -265,7 +259,7 @@ def hook_files(host: Host, project: str, home: str) -> Iterator[str]:
 
 def elements(host: Host, daemon: Daemon) -> dict[str, object]:
     """Our hooks: the element of each event's array."""
-    return {event.name: _element(host, event, daemon) for event in host.hooks.events}
+    return {event: _element(host, event, daemon) for event in host.hooks.events}
 
 
 def handlers(host: Host, element: object) -> list[object]:
@@ -278,27 +272,29 @@ def handlers(host: Host, element: object) -> list[object]:
 
 def is_our_entry(host: Host, value: object) -> bool:
     """Whether this is what install writes, for any executable, folder or daemon."""
-    if not isinstance(value, dict):
-        return False
-    match value:
-        case {"command": str(command), "args": [*serving, str(root)]} if tuple(serving) == SERVING:
-            return bool(value == entry(host, Stdio(command, root)))
-        case {"command": [str(command), *serving, str(root)]} if tuple(serving) == SERVING:
-            return bool(value == entry(host, Stdio(command, root)))
-    url = value.get(host.url_key)
-    if isinstance(url, str) and url.endswith("/mcp") and host.takes_http and _is_address(url):
-        variable = _variable_in(host.variable, value.get("headers"))
-        return bool(value == entry(host, Daemon("", url, variable)))
-    return False
+    wirings = [Stdio(ANY_PATH, ANY_PATH), *(ANY_DAEMON if host.takes_http else ())]
+    return any(_fits(value, entry(host, wiring)) for wiring in wirings)
 
 
 def is_our_element(host: Host, name: str | None, value: object) -> bool:
     """Whether this is what install writes for an event, for any executable or daemon."""
-    event = next(event for event in host.hooks.events if event.name == name)
-    return any(
-        daemon is not None and value == _element(host, event, daemon)
-        for daemon in (_daemon_in(host, handler) for handler in handlers(host, value))
-    )
+    return any(_fits(value, elements(host, daemon)[name or ""]) for daemon in ANY_DAEMON)
+
+
+def _fits(value: object, wanted: object) -> bool:
+    """Whether a value is the wanted one, with any text of its kind for each placeholder."""
+    import re
+
+    if isinstance(wanted, dict) and isinstance(value, dict):
+        return value.keys() == wanted.keys() and all(_fits(value[key], wanted[key]) for key in wanted)
+    if isinstance(wanted, list) and isinstance(value, list):
+        return len(value) == len(wanted) and all(map(_fits, value, wanted))
+    if isinstance(wanted, str) and isinstance(value, str):
+        pattern = re.escape(wanted)
+        for placeholder, kind in PLACEHOLDERS.items():
+            pattern = pattern.replace(re.escape(placeholder), kind)
+        return bool(re.fullmatch(pattern, value, re.DOTALL))
+    return value == wanted
 
 
 def is_about_us(host: Host, handler: object) -> bool:
@@ -318,18 +314,11 @@ def mentions(host: Host, text: str) -> bool:
     return any(f"hook{slash}{host.name}" in text for slash in (" ", "s/", "s\\/"))
 
 
-def shell_word(text: str) -> str:
-    """A text as one word of a shell command line."""
-    import re
-
-    return text if re.fullmatch(_BARE_WORD, text, re.ASCII) else "'" + text.replace("'", "'\"'\"'") + "'"
-
-
-def _element(host: Host, event: HookTrigger, daemon: Daemon) -> object:
-    handler = _request(host, daemon) if event.by_http else _command(host, daemon)
+def _element(host: Host, event: str, daemon: Daemon) -> object:
     if not host.hooks.is_grouped:
-        return handler
-    matcher: dict[str, object] = {"matcher": event.matcher} if event.matcher else {}
+        return _command(host, daemon)
+    handler = _command(host, daemon) if event == COMMAND_EVENT else _request(host, daemon)
+    matcher: dict[str, object] = {"matcher": "*"} if event in MATCHED_EVENTS else {}
     return matcher | {"hooks": [handler]}
 
 
@@ -341,7 +330,9 @@ def _request(host: Host, daemon: Daemon) -> dict[str, object]:
 
 
 def _command(host: Host, daemon: Daemon) -> dict[str, object]:
-    words = f"{daemon.command} hook {host.name} --url {shell_word(daemon.url)}"
+    from shlex import quote
+
+    words = f"{daemon.command} hook {host.name} --url {quote(daemon.url)}"
     if daemon.token_variable:
         words += f" --token-variable {daemon.token_variable}"
     kind: dict[str, object] = {"type": "command"} if host.hooks.has_type else {}
@@ -350,39 +341,3 @@ def _command(host: Host, daemon: Daemon) -> dict[str, object]:
 
 def _headers(syntax: str, variable: str) -> dict[str, object]:
     return {"headers": {"Authorization": "Bearer " + syntax.replace("NAME", variable)}} if variable else {}
-
-
-def _daemon_in(host: Host, handler: object) -> Daemon | None:
-    """The daemon that one of our handlers calls."""
-    import re
-
-    if not isinstance(handler, dict):
-        return None
-    match handler:
-        case {"url": str(url)} if url.endswith(f"/hooks/{host.name}"):
-            base = url.removesuffix(f"/hooks/{host.name}")
-            return Daemon("", base, _variable_in(host.variable, handler.get("headers"))) if _is_address(base) else None
-        case {"command": str(command)}:
-            words = rf"({_BARE_WORD}|{_QUOTED_WORD}) hook {host.name} --url (\S+?)(?: --token-variable (\w+))?"
-            found = re.fullmatch(words, command, re.ASCII)
-            base = found[2].strip("'") if found else ""
-            return Daemon(found[1], base, found[3] or "") if found and _is_address(base) else None
-    return None
-
-
-def _variable_in(syntax: str, headers: object) -> str:
-    """The variable that headers name; empty if they are not what we write."""
-    value = headers.get("Authorization") if isinstance(headers, dict) else None
-    if not syntax:
-        return ""
-    before, after = ("Bearer " + syntax).split("NAME")
-    name = value.removeprefix(before).removesuffix(after) if isinstance(value, str) else ""
-    return name if is_variable(name) else ""
-
-
-def _is_address(url: str) -> bool:
-    try:
-        address_from(url)
-    except BadAddress:
-        return False
-    return True

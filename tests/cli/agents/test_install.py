@@ -42,7 +42,7 @@ class TestUninstallRestoresTheFile:
         installed = project.text()
         assert parse_commented_json(installed) == expected
         assert comments_of(installed) == comments_of(text)
-        assert [*parse_commented_json(installed)[key]] == [*value.get(key, {}), "contextfold"]
+        assert [*parse_commented_json(installed)[key]] == ["contextfold", *value.get(key, {})]
         assert project.install() == (0, b"", "")
         assert project.text() == installed
         assert project.uninstall().code == 0
@@ -60,14 +60,12 @@ class TestUninstallRestoresTheFile:
         del servers["contextfold"]
         assert parse_commented_json(vscode.text()) == {"servers": servers}
 
-    def test_a_created_file_is_removed_with_its_folders(self, project: HostProject) -> None:
-        folders = project.folders()
+    def test_a_created_file_is_removed(self, project: HostProject) -> None:
         assert project.install().code == 0
         assert json.loads(project.text()) == {KEYS[project.host]: {"contextfold": entry(project.host, project.caches)}}
         assert stat.S_IMODE(project.file.stat().st_mode) == 0o666 & ~umask()
         assert project.uninstall().code == 0
         assert project.everything() == {}
-        assert project.folders() == folders
 
     def test_entries_of_others_in_a_created_file_remain(self, project: HostProject) -> None:
         project.install()
@@ -87,13 +85,17 @@ class TestUninstallRestoresTheFile:
         project.uninstall()
         assert project.everything() == {}
 
-    def test_comments_stay_at_their_entries_and_ours_comes_last(self, vscode: HostProject) -> None:
-        vscode.write('{\n  "servers": {\n    "a": {} // mine\n    // "b": {}\n  }\n}\n')
+    def test_comments_stay_at_their_entries_and_ours_comes_first(self, vscode: HostProject) -> None:
+        vscode.write('{\n  "servers": {\n    // "b": {}\n    "a": {} // mine\n  }\n}\n')
         vscode.install()
-        assert vscode.text().startswith(
-            '{\n  "servers": {\n    "a": {}, // mine\n    // "b": {}\n    "contextfold": {\n      "type": "stdio",\n'
-        )
-        assert vscode.text().endswith('"]\n    }\n  }\n}\n')
+        assert vscode.text().startswith('{\n  "servers": {\n    "contextfold": {\n      "type": "stdio",\n')
+        assert vscode.text().endswith('"]\n    },\n    // "b": {}\n    "a": {} // mine\n  }\n}\n')
+
+    def test_an_entry_that_comes_last_is_removed_with_the_comma_before_it(self, vscode: HostProject) -> None:
+        ours = json.dumps(entry("vscode", vscode.caches))
+        vscode.write(f'{{\n  "servers": {{\n    "a": {{}}, // mine\n    "contextfold": {ours}\n  }}\n}}\n')
+        assert vscode.uninstall().code == 0
+        assert vscode.text() == '{\n  "servers": {\n    "a": {} // mine\n  }\n}\n'
 
     def test_removing_an_entry_after_a_line_comment_keeps_the_next_entry(self, vscode: HostProject) -> None:
         ours = json.dumps(entry("vscode", vscode.caches))
@@ -189,11 +191,11 @@ class TestFileChoice:
         assert ran.code == 6
         assert "not known to us" in ran.err
 
-    @pytest.mark.parametrize("host", sorted(host.name for host in HOSTS.values() if host.user_files))
+    @pytest.mark.parametrize("host", sorted(host.name for host in HOSTS.values() if host.user_file))
     def test_the_users_file_is_the_default_if_the_host_has_one(self, host: str, tmp_path: Path, caches: Path) -> None:
         written = self.run(tmp_path, "install", host, "--cache-root", caches)
         assert written.code == 0
-        below_home = HOSTS[host].user_files[sys.platform]
+        below_home = HOSTS[host].user_file
         assert (tmp_path / below_home).is_file()
         assert str(caches) in (tmp_path / below_home).read_text()
         assert self.run(tmp_path, "uninstall", host).code == 0

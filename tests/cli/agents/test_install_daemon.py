@@ -32,7 +32,7 @@ from tests.support.machine import COMMAND, Call, Ran, context
 def with_hooks(value: dict[str, Any], elements: dict[str, Any]) -> dict[str, Any]:
     """The value of a hook file with our hooks added to it."""
     arrays = value.get("hooks", {})
-    return value | {"hooks": arrays | {event: [*arrays.get(event, []), element] for event, element in elements.items()}}
+    return value | {"hooks": arrays | {event: [element, *arrays.get(event, [])] for event, element in elements.items()}}
 
 
 @pytest.mark.usefixtures("quick_disk")
@@ -277,7 +277,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ('{"version": 1, "hooks": ', "a value is expected"),
+            ('{"version": 1, "hooks": ', "it is not JSON"),
             ("[]", "top level is not an object"),
             ('{"version": 1, "hooks": []}', "hooks is not an object"),
             ('{"version": 1, "hooks": null}', "hooks is not an object"),
@@ -309,7 +309,7 @@ class TestRefusals:
         before = project.everything()
         for ran in (project.uninstall(), project.install(), project.install_daemon("--url", "http://other")):
             assert (ran.code, ran.out) == (6, b"")
-            assert "is expected" in ran.err
+            assert "it is not JSON" in ran.err
         assert project.everything() == before
 
     def test_an_invalid_server_file_leaves_the_hooks_unchanged(self, project: HostProject) -> None:

@@ -22,24 +22,26 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("", "line 1, column 1: a value is expected"),
-            ('{"a": 1', "a comma or } is expected"),
-            ('{"a": tru}', "a value is expected"),
-            ('{"a": 01}', "a value is expected"),
-            ('{"a" 1}', "a colon is expected"),
-            ("{a: 1}", "a key in double quotes"),
-            ('{"a": "\n"}', "the string that begins here"),
-            ('{"a": [1 2]}', "a comma or ] is expected"),
-            ("{} {}", "line 1, column 4: the text goes on after its end"),
-            ("{,}", "a key in double quotes"),
-            ("[" * 300 + "]" * 300, "nested too deeply"),
+            ("", "line 1, column 1: "),
+            ('{"a": 1', "line 1, column 8: "),
+            ('{"a": tru}', "line 1, column 7: "),
+            ('{"a": 01}', "line 1, column "),
+            ('{"a": NaN}', "NaN is not JSON"),
+            ('{"a" 1}', "line 1, column 6: "),
+            ("{a: 1}", "line 1, column 2: "),
+            ('{"a": "\n"}', "line 1, column 8: "),
+            ('{"a": [1 2]}', "line 1, column 10: "),
+            ("{} {}", "line 1, column 4: "),
+            ("{,}", "line 1, column 2: "),
+            ('{"a": [/**/,]}', "line 1, column "),
+            ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
             ("[]", "top level is not an object"),
             ('"mcpServers"', "top level is not an object"),
             ('{"KEY": []}', "KEY is not an object"),
             ('{"KEY": null}', "KEY is not an object"),
             ('{"KEY": {}, "KEY": {}}', "KEY more than once"),
             ('{"KEY": {"contextfold": {}, "contextf\\u006fld": {}}}', "contextfold more than once"),
-            ("{} /* no end", "the text goes on"),
+            ("{} /* no end", "line 1, column 4: "),
         ],
     )
     def test_an_invalid_or_ambiguous_file_is_refused_and_unchanged(
@@ -223,10 +225,8 @@ class TestUnusualSurroundings:
         assert vscode.uninstall().code == 0
         assert "/* mine */" in vscode.text()
 
-    @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
-    def test_temporary_files_of_a_killed_run_are_removed_by_the_next(
-        self, signal_number: signal.Signals, project: HostProject
-    ) -> None:
+    @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGHUP])
+    def test_a_signal_leaves_no_temporary_file(self, signal_number: signal.Signals, project: HostProject) -> None:
         before = project.everything()
         script = f"""
 import os, sys
@@ -242,8 +242,8 @@ sys.exit(main(sys.argv[1:]))
         argv = ["install", project.host, "--project", str(project.folder), "--cache-root", str(project.caches)]
         done = subprocess.run([sys.executable, "-c", script, *argv], capture_output=True, check=False)
         assert done.returncode == -signal_number
-        assert project.install().code == 0
         assert not [path for path in project.folder.rglob("*") if "contextfold-new" in path.name]
+        assert project.install().code == 0
         assert project.uninstall().code == 0
         left = {path: content for path, content in project.everything().items() if content is not None}
         assert left == before

@@ -127,9 +127,6 @@ class HostProject:
         paths = sorted(path for path in self.folder.rglob("*") if path.is_file())
         return {str(path.relative_to(self.folder)): path.read_bytes() for path in paths}
 
-    def folders(self) -> set[Path]:
-        return {path for path in self.folder.rglob("*") if path.is_dir()}
-
 
 def umask() -> int:
     mask = os.umask(0)

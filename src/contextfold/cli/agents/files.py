@@ -5,17 +5,14 @@ Knows paths, links, permissions and the environment. `contextfold.hosts.config_f
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 
 from contextfold.cli.output import ask_yes_no, can_ask, is_terminal, plain, print_answer, print_on_terminal
 from contextfold.cli.parse import UsageError
 from contextfold.common import signals
-from contextfold.common.descriptors import write_all
 from contextfold.common.record import Record
 from contextfold.errors import StorageFailed
 from contextfold.hosts.config_files import Unfit
@@ -27,10 +24,8 @@ EMPTY = "{}\n"
 CONFIG_BYTES_MAX = 8 << 20
 # A tab is shown as these spaces.
 TAB = "    "
-OWNER_ONLY = 0o600
 WRITABLE_BY_ANYBODY = 0o222
 STAGED_SUFFIX = b".contextfold-new"
-_STAGING_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class ConfigFile:
@@ -61,7 +56,9 @@ class ConfigFile:
             changed._replace(self.text, self._status)
 
     def _replace(self, text: str, like: os.stat_result | None) -> None:
-        folder = os.path.dirname(self._real)
+        from tempfile import mkstemp
+
+        folder, name = os.path.split(self._real)
         with signals.delayed():
             try:
                 os.makedirs(folder, exist_ok=True)
@@ -70,50 +67,27 @@ class ConfigFile:
             except OSError as problem:
                 raise storage_failed("cannot make", folder, problem) from problem
             try:
-                with self._staging() as staging:
-                    _stage(staging, text.encode(), like)
+                # It may contain secrets. Only the owner can read it until its mode is set.
+                descriptor, staged = mkstemp(STAGED_SUFFIX, b"." + name, folder)
+                try:
+                    _stage(descriptor, text.encode(), like)
                     self._refuse_if_changed()
-                    os.rename(self._staged, self._real)
+                    os.rename(staged, self._real)
+                except BaseException:
+                    os.unlink(staged)
+                    raise
             except OSError as problem:
                 raise storage_failed("cannot write", self._real, problem) from problem
         sync(folder)
 
     def delete(self) -> None:
         self.refuse_if_read_only()
+        self._refuse_if_changed()
         try:
-            with signals.delayed(), self._staging():
-                self._refuse_if_changed()
-                os.unlink(self._real)
+            os.unlink(self._real)
         except OSError as problem:
             raise storage_failed("cannot remove", self._real, problem) from problem
         sync(os.path.dirname(self._real))
-
-    @property
-    def _staged(self) -> bytes:
-        folder, name = os.path.split(self._real)
-        return os.path.join(folder, b"." + name + STAGED_SUFFIX)
-
-    @contextmanager
-    def _staging(self) -> Iterator[int]:
-        """A locked temporary file beside the target. One without a lock was left by a killed process and is reused."""
-        descriptor = os.open(self._staged, _STAGING_FLAGS, OWNER_ONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            status = os.fstat(descriptor)
-            if not os.path.samestat(status, os.lstat(self._staged)):
-                raise self._changed()
-            if status.st_nlink > 1:
-                raise StorageFailed(f"{shown(self._staged)} is a second name of another file; remove it first")
-            os.ftruncate(descriptor, 0)
-            try:
-                yield descriptor
-            finally:
-                if os.path.lexists(self._staged):
-                    os.unlink(self._staged)
-        except (BlockingIOError, FileNotFoundError):
-            raise self._changed() from None
-        finally:
-            os.close(descriptor)
 
     def _look(self) -> os.stat_result | None:
         try:
@@ -238,11 +212,11 @@ def files_of(values: Mapping[str, str]) -> HostFiles:
     host = HOSTS[values["host"]]
     if "project" in values and "user" in values:
         raise UsageError("--project and --user exclude each other; give one of them")
-    if "user" in values and not host.user_files:
+    if "user" in values and not host.user_file:
         raise UsageError(f"--user is not for {host.name}, which has files in projects only; leave it out")
     if "project" in values and not host.project_file:
         raise UsageError(f"--project is not for {host.name}, which has files of the user only; leave it out")
-    if host.user_files and "project" not in values:
+    if host.user_file and "project" not in values:
         project, folder = "", _home()
         server, hooks = _user_file(host), host.hooks.user_file
     else:
@@ -260,9 +234,9 @@ def files_of(values: Mapping[str, str]) -> HostFiles:
 
 
 def _user_file(host: Host) -> str:
-    below_home = host.user_files.get(sys.platform)
-    if below_home is None:
+    if sys.platform not in ("linux", "darwin"):
         raise StorageFailed(f"the configuration file of {host.title} on {sys.platform} is not known to us")
+    below_home = (sys.platform == "darwin" and host.macos_file) or host.user_file
     base, config = os.environ.get("XDG_CONFIG_HOME", ""), ".config/"
     if below_home.startswith(config) and os.path.isabs(base):
         return os.path.join(base, below_home.removeprefix(config))
@@ -336,16 +310,15 @@ def _patch(path: str, before: str | None, after: str | None) -> Iterator[str]:
 
 
 def _stage(descriptor: int, content: bytes, like: os.stat_result | None) -> None:
-    """Write the new file. It may contain secrets, so only the owner can read it until its mode is set."""
-    write_all(descriptor, content)
-    if like:
+    """Write the new file, with the mode and the owner of the old one, and close it."""
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
         now = os.fstat(descriptor)
-        if (now.st_uid, now.st_gid) != (like.st_uid, like.st_gid):
+        if like and (now.st_uid, now.st_gid) != (like.st_uid, like.st_gid):
             os.fchown(descriptor, like.st_uid, like.st_gid)
-        os.fchmod(descriptor, stat.S_IMODE(like.st_mode))
-    else:
-        os.fchmod(descriptor, 0o666 & ~_umask())
-    os.fsync(descriptor)
+        os.fchmod(descriptor, stat.S_IMODE(like.st_mode) if like else 0o666 & ~_umask())
+        os.fsync(descriptor)
 
 
 def _identity(status: os.stat_result | None) -> tuple[int, ...] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from importlib.resources import files
+from shlex import quote
 
 from contextfold.cli.agents.files import (
     ConfigFile,
@@ -26,8 +27,8 @@ from contextfold.cli.parse import UsageError
 from contextfold.common.network_address import DAEMON_URL, is_variable
 from contextfold.error_codes import EXIT_OK
 from contextfold.errors import StorageFailed
-from contextfold.hosts.config_files import install_hooks, install_server, is_foreign, uninstall_hooks, uninstall_server
-from contextfold.hosts.programs import COMMAND, SERVER, SKILL, Daemon, Stdio, Wiring, shell_word
+from contextfold.hosts.config_files import Unfit, install_hooks, install_server, uninstall_hooks, uninstall_server
+from contextfold.hosts.programs import COMMAND, SERVER, SKILL, Daemon, Stdio, Wiring
 
 
 def run_install(values: Mapping[str, str]) -> int:
@@ -41,10 +42,13 @@ def run_install(values: Mapping[str, str]) -> int:
         *_skill_changes(wanted, wiring, force=force),
     ]
     changes = [change for change in planned if change.is_needed]
-    if server.text is not None and is_foreign(wanted.host, server.text, wiring):
-        print_note(
-            f"the entry {SERVER} in {plain(server.path)} was not written by install; uninstall cannot bring it back"
-        )
+    if force and planned[0].is_needed:
+        try:
+            uninstall_server(wanted.host, server.text)
+        except Unfit:
+            print_note(
+                f"the entry {SERVER} in {plain(server.path)} was not written by install; uninstall cannot bring it back"
+            )
     if not changes:
         print_on_terminal(f"nothing to do: {server.path} has the entry {SERVER} already")
     elif confirm_and_make(changes, values):
@@ -72,8 +76,6 @@ def run_uninstall(values: Mapping[str, str]) -> int:
     for change in changes if confirm_and_make(changes, values) else ():
         what = "was created by install and is removed" if change.text is None else f"no longer has {SERVER}"
         print_on_terminal(f"{change.file.path} {what}")
-        if change.text is None:
-            _remove_empty_folders(os.path.dirname(change.file.path), wanted.project or os.path.expanduser("~"))
     return EXIT_OK
 
 
@@ -104,7 +106,7 @@ def _wiring(wanted: HostFiles, values: Mapping[str, str]) -> Wiring:
         raise UsageError(f"--token-variable is not for {host.name}: its entries cannot refer to a variable")
     url = daemon_address(values.get("url", DAEMON_URL)).url
     is_shared = wanted.project and host.hooks.is_shared
-    return Daemon(COMMAND if is_shared else shell_word(executable()), url, variable)
+    return Daemon(COMMAND if is_shared else quote(executable()), url, variable)
 
 
 def _inside_project(wanted: HostFiles, root: str) -> str:
@@ -113,7 +115,7 @@ def _inside_project(wanted: HostFiles, root: str) -> str:
     if relative.startswith(os.pardir):
         raise StorageFailed(
             f"{root} is outside the project, and {wanted.server} is shared with others; "
-            + ("leave out --project" if wanted.host.user_files else "move the caches into the project")
+            + ("leave out --project" if wanted.host.user_file else "move the caches into the project")
         )
     return wanted.host.folder + relative
 
@@ -148,16 +150,6 @@ def _skill_changes(wanted: HostFiles, wiring: Wiring, *, force: bool) -> list[Fi
     if file.text != _skill_text():
         print_note(f"{plain(wanted.skill)} is another version of the skill and stays as it is; --force replaces it")
     return []
-
-
-def _remove_empty_folders(folder: str, root: str) -> None:
-    """Install made the folders of its files, so those that are empty again go with them; never the root itself."""
-    while folder.startswith(os.path.join(root, "")):
-        try:
-            os.rmdir(folder)
-        except OSError:
-            return
-        folder = os.path.dirname(folder)
 
 
 def _without_skill(file: ConfigFile) -> FileChange:
