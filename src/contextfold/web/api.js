@@ -69,6 +69,7 @@
 const TOKEN_KEY = "contextfold.token";
 const TIMEOUT_MS = 30_000;
 const UNAUTHORIZED = 401;
+const NOT_FOUND = 404;
 
 /** An error response of the daemon: `message` for people, `kind` for programs. */
 export class ApiError extends Error {
@@ -82,6 +83,11 @@ export class ApiError extends Error {
   get isUnauthorized() {
     return this.status === UNAUTHORIZED;
   }
+}
+
+/** Whether what was asked for is not there. @param {unknown} error */
+export function isGone(error) {
+  return error instanceof ApiError && error.status === NOT_FOUND;
 }
 
 /** @returns {string | null} */

@@ -5,8 +5,7 @@
  * Views read the data they show; events only say that something has changed. While the tab is in the background nothing
  * is read and no connection is open.
  *
- * @typedef {{ title: string, element: HTMLElement, heading: HTMLElement, start: () => Promise<void>, stop: () => void,
- *   event: (event: Record<string, any>) => void, reopened: () => void }} View
+ * @typedef {import("./view.js").View} View
  */
 
 import * as api from "./api.js";

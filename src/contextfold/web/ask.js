@@ -4,21 +4,19 @@
 import * as api from "./api.js";
 import { el, fill } from "./dom.js";
 import { counted, grouped } from "./format.js";
-import { crumbs, failure, longText, messageOf } from "./pieces.js";
+import { failure, longText, messageOf, table, tableRow } from "./pieces.js";
 import { askLink } from "./routes.js";
+import { View } from "./view.js";
 
 const BUDGET = 4000;
 const BUDGET_MAX = 1_000_000;
-const NOT_FOUND = 404;
 // The resolve tools report an error, for example that the cache root does not exist.
 const TOOL_ERROR = 422;
 
 /** @type {Record<string, string>} */
 const LEFT_OUT = { budget: "left out for the budget", duplicate: "left out, the same text is above" };
 
-export class AskView {
-  title = "Ask";
-  #isStopped = false;
+export class AskView extends View {
   #turn = 0;
   #question = /** @type {HTMLInputElement} */ (
     el("input", {
@@ -51,43 +49,29 @@ export class AskView {
 
   /** @param {import("./app.js").Page} page @param {import("./routes.js").AskRoute} route */
   constructor(page, route) {
-    this.page = page;
+    super(page, "Ask", "Ask a cache");
     this.#route = route;
-    this.heading = el("h1", { tabindex: "-1" }, "Ask a cache");
-    this.element = el(
-      "section",
-      { class: "page" },
-      crumbs(),
-      el("div", { class: "page-head" }, this.heading),
-      el("div", { class: "stack" }, this.#form, this.#status, this.#answer),
-    );
+    this.layOut([], el("div", { class: "stack" }, this.#form, this.#status, this.#answer));
   }
 
   async start() {
     try {
       const { caches } = await api.caches();
-      if (this.#isStopped) return;
+      if (this.isStopped) return;
       const names = caches.filter((cache) => cache.has_manifest).map((cache) => cache.path);
       this.#cache.append(...names.map((name) => el("option", { value: name }, name)));
       if (names.length) this.look(this.#route);
       else this.#showNoCache();
     } catch (error) {
-      if (this.#isStopped || this.page.failed(error)) return;
-      const status = error instanceof api.ApiError ? error.status : 0;
-      if (status === TOOL_ERROR) return this.#showNoCache();
-      const isOff = status === NOT_FOUND;
+      if (this.isHandled(error)) return;
+      if (error instanceof api.ApiError && error.status === TOOL_ERROR) return this.#showNoCache();
       this.#form.hidden = true;
-      fill(this.#answer, failure(isOff ? "This daemon does not serve the resolve tools." : messageOf(error)));
+      fill(
+        this.#answer,
+        failure(api.isGone(error) ? "This daemon does not serve the resolve tools." : messageOf(error)),
+      );
     }
   }
-
-  stop() {
-    this.#isStopped = true;
-  }
-
-  event() {}
-
-  reopened() {}
 
   /** Show the question of an address, and its answer. @param {import("./routes.js").AskRoute} route */
   look(route) {
@@ -137,9 +121,9 @@ export class AskView {
     this.#button.disabled = true;
     try {
       const answer = await api.askCaches(question, budget ?? BUDGET, cache || null);
-      if (!this.#isStopped && turn === this.#turn) this.#show(answer);
+      if (!this.isStopped && turn === this.#turn) this.#show(answer);
     } catch (error) {
-      if (this.#isStopped || turn !== this.#turn || this.page.failed(error)) return;
+      if (turn !== this.#turn || this.isHandled(error)) return;
       fill(this.#status);
       fill(this.#answer, failure(messageOf(error)));
     } finally {
@@ -198,7 +182,7 @@ function documentCard(document) {
 function sectionPart(document, section) {
   const [first, last] = section.lines;
   const tableName = `Terms of ${document.id}, lines ${first}–${last}`;
-  const head = ["Term", "Occurs in", "Score"].map((text) => el("th", { scope: "col" }, text));
+  const terms = section.why.map((term) => tableRow([term.term, term.in.join(", "), grouped(term.score)]));
   return el(
     "section",
     { class: "answer-section", "aria-label": crumbText(section.heading) },
@@ -217,19 +201,7 @@ function sectionPart(document, section) {
       el(
         "div",
         { class: "table why", tabindex: "0", role: "region", "aria-label": tableName },
-        el(
-          "table",
-          {},
-          el("thead", {}, el("tr", {}, ...head)),
-          el(
-            "tbody",
-            {},
-            ...section.why.map((term) =>
-              el("tr", {}, ...[term.term, term.in.join(", "), grouped(term.score)].map((text) => el("td", {}, text))),
-            ),
-          ),
-          el("tfoot", {}, el("tr", {}, ...["All", "", grouped(section.score)].map((text) => el("td", {}, text)))),
-        ),
+        table(["Term", "Occurs in", "Score"], terms, tableRow(["All", "", grouped(section.score)])),
       ),
     ),
   );

@@ -17,7 +17,6 @@ import { MAIN, sessionLink } from "./routes.js";
 const BUDGET_TOKENS = 4000;
 const MOST_ENTRIES = 400;
 const INTERVAL_MS = 500;
-const NOT_FOUND = 404;
 
 /**
  * @typedef {{ cursor: string | null, entries: api.Entry[], next: string | null, isInside: boolean }} EntriesPage
@@ -50,11 +49,7 @@ export class BranchView {
   #entries = el("ol", { class: "entries", "aria-label": "What happened" });
   #more = el("button", { type: "button", class: "more", hidden: true, onclick: () => this.#showMore() }, "Show more");
   #body = el("div", { class: "stack" }, this.#figures, this.#actions, this.#cut, this.#entries, this.#more);
-  #pace = new Pace(
-    () => this.#refresh(),
-    INTERVAL_MS,
-    (isBehind) => this.page.behind("branch", isBehind),
-  );
+  #pace;
 
   /**
    * @param {import("./app.js").Page} page
@@ -68,6 +63,7 @@ export class BranchView {
     this.sessionId = sessionId;
     this.branchId = branchId;
     this.actions = actions;
+    this.#pace = new Pace(page, "branch", INTERVAL_MS, () => this.#refresh());
     setText(this.#heading, branchId === MAIN ? "Main thread" : "Branch");
     this.element = el(
       "section",
@@ -96,8 +92,8 @@ export class BranchView {
       });
     } catch (error) {
       if (this.#isStopped || this.page.failed(error)) return;
-      const message = isGone(error) ? "There is no such branch in this session." : messageOf(error);
-      fill(this.#body, failure(message, isGone(error) ? undefined : () => this.start()));
+      const message = api.isGone(error) ? "There is no such branch in this session." : messageOf(error);
+      fill(this.#body, failure(message, api.isGone(error) ? undefined : () => this.start()));
     }
   }
 
@@ -142,7 +138,7 @@ export class BranchView {
       this.#mustReadAll ||= readAll;
       if (this.#isStopped || this.page.failed(error)) return;
       // The read of the tree reports that the session is gone.
-      if (!isGone(error)) throw error;
+      if (!api.isGone(error)) throw error;
     }
   }
 
@@ -305,11 +301,6 @@ function entryName(entry) {
     rollback: "Rolled back",
   };
   return names[entry.kind] ?? entry.kind;
-}
-
-/** @param {unknown} error */
-function isGone(error) {
-  return error instanceof api.ApiError && error.status === NOT_FOUND;
 }
 
 /** @param {EntriesPage[]} pages */

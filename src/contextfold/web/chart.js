@@ -6,6 +6,7 @@
 
 import { el, fill, setText, svg } from "./dom.js";
 import { grouped } from "./format.js";
+import { table, tableRow } from "./pieces.js";
 
 const HEIGHT = 170;
 const EDGE = { top: 14, right: 10, bottom: 22, left: 54 };
@@ -48,7 +49,7 @@ export class Chart {
   /** @type {Map<string, SVGElement>} */
   #lines;
   #limitLine = svg("line", { class: "limit" });
-  #limitText = svg("text", { class: "limit-text" });
+  #limitText = svg("text", { class: "limit-text", "text-anchor": "end" });
   #dots = svg("g", { class: "dots" });
   #cross = svg("line", { class: "cross" });
   #drawing;
@@ -177,11 +178,8 @@ export class Chart {
       to > from ? svg("text", { x: EDGE.left, y: under }, first) : null,
       svg("text", { x: right, y: under, "text-anchor": "end" }, last),
     );
-    for (const [name, value] of Object.entries({ x1: EDGE.left, x2: right, y1: limitY, y2: limitY }))
-      this.#limitLine.setAttribute(name, String(value));
-    this.#limitText.setAttribute("x", String(EDGE.left - 8));
-    this.#limitText.setAttribute("y", String(limitY + 4));
-    this.#limitText.setAttribute("text-anchor", "end");
+    place(this.#limitLine, { x1: EDGE.left, x2: right, y1: limitY, y2: limitY });
+    place(this.#limitText, { x: EDGE.left - 8, y: limitY + 4 });
     setText(this.#limitText, grouped(this.#limit));
   }
 
@@ -198,9 +196,8 @@ export class Chart {
       0,
       this.#positions.findLastIndex((position) => position <= looked),
     );
-    const at = String(this.#x(this.#positions[index]));
-    for (const [name, value] of Object.entries({ x1: at, x2: at, y1: EDGE.top, y2: HEIGHT - EDGE.bottom }))
-      this.#cross.setAttribute(name, String(value));
+    const at = this.#x(this.#positions[index]);
+    place(this.#cross, { x1: at, x2: at, y1: EDGE.top, y2: HEIGHT - EDGE.bottom });
     this.#cross.classList.add("on");
     setText(this.#readout, this.#subject.details(this.#points[index]));
   }
@@ -213,17 +210,14 @@ export class Chart {
   #showTable() {
     if (!this.#details.open) return fill(this.#table);
     const { head, cells } = this.#subject;
-    const row = (/** @type {P} */ point) => cells(point, this.#limit).map((text) => el("td", {}, text));
-    fill(
-      this.#table,
-      el(
-        "table",
-        {},
-        el("thead", {}, el("tr", {}, ...head.map((text) => el("th", { scope: "col" }, text)))),
-        el("tbody", {}, ...this.#points.toReversed().map((point) => el("tr", {}, ...row(point)))),
-      ),
-    );
+    const rows = this.#points.toReversed().map((point) => tableRow(cells(point, this.#limit)));
+    fill(this.#table, table(head, rows));
   }
+}
+
+/** @param {SVGElement} shape @param {Record<string, number>} coordinates */
+function place(shape, coordinates) {
+  for (const [name, value] of Object.entries(coordinates)) shape.setAttribute(name, String(value));
 }
 
 /** A value holds until the next one, so the line has steps, not slopes. @param {number[]} x @param {number[]} y */

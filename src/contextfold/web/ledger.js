@@ -7,7 +7,7 @@
 import { Chart } from "./chart.js";
 import { el, fill, reconcile, setText } from "./dom.js";
 import { clockText, costs, counted, exactTime, grouped, worth } from "./format.js";
-import { icon, showFigures } from "./pieces.js";
+import { icon, showFigures, table, tableRow } from "./pieces.js";
 import { sessionLink } from "./routes.js";
 
 const FOLDS_NAME = "Folds: tokens dropped, requests since, cost saved";
@@ -73,7 +73,7 @@ export class Ledger {
   );
   #unfolded = el("p", { class: "muted", hidden: true });
   #prices = el("p", { class: "muted" });
-  #folds = el("tbody");
+  #foldsTable = table(["Branch", "Dropped", "Requests", "Saved"], []);
   #foldsBox = el(
     "details",
     {},
@@ -81,7 +81,7 @@ export class Ledger {
     el(
       "div",
       { class: "table folds", tabindex: "0", role: "region", "aria-label": FOLDS_NAME },
-      el("table", {}, el("thead", {}, foldHead()), this.#folds),
+      this.#foldsTable,
     ),
   );
 
@@ -160,9 +160,9 @@ export class Ledger {
   /** @param {Fold[]} folds */
   #showFolds(folds) {
     this.#foldsBox.hidden = !folds.length;
-    reconcile(this.#folds, folds.toReversed(), {
+    reconcile(/** @type {Element} */ (this.#foldsTable.querySelector("tbody")), folds.toReversed(), {
       key: (fold) => fold.branch_id,
-      create: () => el("tr", {}, ...Array.from({ length: 4 }, () => el("td"))),
+      create: () => tableRow(["", "", "", ""]),
       update: (row, fold) => {
         const [name, tokens, requests, saved] = row.children;
         fill(name, this.#name(fold));
@@ -187,11 +187,6 @@ function pricesText(prices) {
     `${prices.model}: input ${prices.input}, output ${prices.output}, read from the cache ${prices.cache_read}, ` +
     `written for 5 minutes ${prices.cache_write_5m}, for 1 hour ${prices.cache_write_1h} (${unit})`
   );
-}
-
-function foldHead() {
-  const head = ["Branch", "Dropped", "Requests", "Saved"];
-  return el("tr", {}, ...head.map((text) => el("th", { scope: "col" }, text)));
 }
 
 /** @param {Point[]} points @returns {[string, string]} */

@@ -18,14 +18,16 @@ export class Pace {
   #isStopped = false;
 
   /**
-   * @param {() => Promise<void>} work  rejects if it must be tried again
+   * @param {import("./app.js").Page} page  learns when work begins to fail and when it succeeds again
+   * @param {string} part  of the view that the work brings up to date
    * @param {number} intervalMs
-   * @param {(isBehind: boolean) => void} onBehind  called when work begins to fail and when it succeeds again
+   * @param {() => Promise<void>} work  rejects if it must be tried again
    */
-  constructor(work, intervalMs, onBehind) {
-    this.work = work;
+  constructor(page, part, intervalMs, work) {
+    this.page = page;
+    this.part = part;
     this.intervalMs = intervalMs;
-    this.onBehind = onBehind;
+    this.work = work;
   }
 
   /** Request the work. */
@@ -47,7 +49,7 @@ export class Pace {
   stop() {
     this.#isStopped = true;
     clearTimeout(this.#timer);
-    if (this.#failures) this.onBehind(false);
+    if (this.#failures) this.page.behind(this.part, false);
   }
 
   get #waitMs() {
@@ -77,7 +79,7 @@ export class Pace {
   #ended(isDone) {
     const wasBehind = this.#failures > 0;
     this.#failures = isDone ? 0 : this.#failures + 1;
-    if (wasBehind === isDone) this.onBehind(!isDone);
+    if (wasBehind === isDone) this.page.behind(this.part, !isDone);
     if (this.#isWanted || !isDone) this.mark();
   }
 }

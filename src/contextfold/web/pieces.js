@@ -105,14 +105,20 @@ export function marked(text, words) {
   return parts.map((part, index) => (index % 2 ? el("mark", {}, part) : part));
 }
 
-/** The links at the top of a view that lead back. */
-export function crumbs() {
+/** A table with a row of names at its top. @param {string[]} head @param {Node[]} rows @param {Node | null} [foot] */
+export function table(head, rows, foot = null) {
   return el(
-    "nav",
-    { class: "crumbs", "aria-label": "Path to this view" },
-    el("a", { href: "#/" }, "Sessions"),
-    el("span", { "aria-hidden": "true" }, "/"),
+    "table",
+    {},
+    el("thead", {}, el("tr", {}, ...head.map((text) => el("th", { scope: "col" }, text)))),
+    el("tbody", {}, ...rows),
+    foot && el("tfoot", {}, foot),
   );
+}
+
+/** @param {string[]} texts */
+export function tableRow(texts) {
+  return el("tr", {}, ...texts.map((text) => el("td", {}, text)));
 }
 
 /** A select element. @param {string} label @param {[string, string][]} options value and text

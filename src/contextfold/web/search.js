@@ -5,14 +5,14 @@
 import * as api from "./api.js";
 import { byId, el, fill, setText } from "./dom.js";
 import { baseName, counted, timeElement } from "./format.js";
-import { crumbs, failure, longText, marked, messageOf, statusChip } from "./pieces.js";
+import { longText, marked, statusChip } from "./pieces.js";
 import { sessionLink } from "./routes.js";
+import { View } from "./view.js";
 
 const MOST_RESULTS = 20;
 const RECALL_BUDGET = 4000;
 
-export class SearchView {
-  title = "Search";
+export class SearchView extends View {
   #count = el("p", { class: "muted", role: "status" });
   #results = el("div", {
     class: "results",
@@ -23,29 +23,14 @@ export class SearchView {
 
   /** @param {import("./app.js").Page} page @param {string} words */
   constructor(page, words) {
-    this.page = page;
+    super(page, "Search");
     this.words = words;
-    this.heading = el("h1", { tabindex: "-1" }, "Search");
-    this.element = el(
-      "section",
-      { class: "page" },
-      crumbs(),
-      el("div", { class: "page-head" }, this.heading, this.#count),
-      this.#results,
-    );
+    this.layOut([this.#count], this.#results);
   }
 
   start() {
     return this.look(this.words);
   }
-
-  stop() {
-    this.#turn += 1;
-  }
-
-  event() {}
-
-  reopened() {}
 
   /** @param {string} words */
   async look(words) {
@@ -60,13 +45,9 @@ export class SearchView {
       // The daemon refuses a recall without any term. Then there are no further results.
       const recalling = api.recall(words, RECALL_BUDGET).catch(() => ({ folds: [] }));
       const [result, { folds }] = await Promise.all([api.search(words, MOST_RESULTS), recalling]);
-      if (turn === this.#turn) this.#show(result, folds);
+      if (turn === this.#turn && !this.isStopped) this.#show(result, folds);
     } catch (error) {
-      if (turn !== this.#turn || this.page.failed(error)) return;
-      fill(
-        this.#results,
-        failure(messageOf(error), () => this.start()),
-      );
+      if (turn === this.#turn && !this.isHandled(error)) this.showFailure(this.#results, error, () => this.start());
     }
   }
 
@@ -116,64 +97,42 @@ export class SearchView {
     );
     fill(
       this.#results,
-      ...group(
-        "Sessions",
-        sessions.map((session) => sessionResult(session, words)),
-      ),
-      ...group(
-        "Branches",
-        branches.map((branch) => branchResult(branch, words)),
-      ),
-      ...group(
-        "Summaries",
-        summaries.map((summary) => summaryResult(summary, words, why.get(summary.branch_id))),
-      ),
-      ...group(
-        "Earlier work with some of these words",
-        others.map((fold) => recalledResult(fold, words)),
-      ),
+      ...group("Sessions", sessions, (session) => sessionResult(session, words)),
+      ...group("Branches", branches, (branch) => branchResult(branch, words)),
+      ...group("Summaries", summaries, (summary) => summaryResult(summary, words, why.get(summary.branch_id))),
+      ...group("Earlier work with some of these words", others, (fold) => recalledResult(fold, words)),
     );
   }
 }
 
-/** @param {string} name @param {HTMLElement[]} items */
-function group(name, items) {
+/** @template T @param {string} name @param {T[]} items @param {(item: T) => Node[]} parts of the card of an item */
+function group(name, items, parts) {
   if (!items.length) return [];
-  return [el("h2", {}, name), el("ol", { class: "results-list", "aria-label": name }, ...items)];
+  const cards = items.map((item) => el("li", { class: "card result" }, ...parts(item)));
+  return [el("h2", {}, name), el("ol", { class: "results-list", "aria-label": name }, ...cards)];
 }
 
 /** @param {api.SearchResult["sessions"][number]} session @param {string[]} words */
 function sessionResult(session, words) {
-  return el(
-    "li",
-    { class: "card result" },
+  const where = [session.project_path, session.name, session.host].filter(Boolean).join(" · ");
+  return [
     el("h3", {}, el("a", { href: sessionLink(session.session_id) }, ...marked(baseName(session.project_path), words))),
-    el(
-      "p",
-      { class: "muted" },
-      ...marked([session.project_path, session.name, session.host].filter(Boolean).join(" · "), words),
-      " · last activity ",
-      timeElement(session.last_at),
-    ),
-  );
+    el("p", { class: "muted" }, ...marked(where, words), " · last activity ", timeElement(session.last_at)),
+  ];
 }
 
 /** @param {api.SearchResult["branches"][number]} branch @param {string[]} words */
 function branchResult(branch, words) {
   const href = sessionLink(branch.session_id, branch.branch_id);
-  return el(
-    "li",
-    { class: "card result" },
+  return [
     el("h3", {}, el("a", { href }, ...marked(branch.description, words))),
     el("p", { class: "muted" }, statusChip(branch.status), ` ${baseName(branch.project_path)}`),
-  );
+  ];
 }
 
 /** @param {api.RecalledFold} fold @param {string[]} words */
 function recalledResult(fold, words) {
-  return el(
-    "li",
-    { class: "card result" },
+  return [
     el("h3", {}, ...marked(fold.description, words)),
     el(
       "p",
@@ -186,7 +145,7 @@ function recalledResult(fold, words) {
     ),
     whyText(fold.why),
     ...(fold.summary ? [longText(fold.summary, "", words)] : []),
-  );
+  ];
 }
 
 /** The terms that a result matches. @param {api.Why} why */
@@ -200,9 +159,7 @@ function summaryResult(summary, words, why) {
   const name = marked(summary.description || "A branch", words);
   const isEnded = summary.live === false;
   const href = sessionLink(summary.session_id, summary.branch_id);
-  return el(
-    "li",
-    { class: "card result" },
+  return [
     el("h3", {}, ...(isEnded ? name : [el("a", { href }, ...name)])),
     el(
       "p",
@@ -215,5 +172,5 @@ function summaryResult(summary, words, why) {
     ),
     ...(why ? [whyText(why)] : []),
     longText(summary.summary || "Folded without a summary.", "", words),
-  );
+  ];
 }

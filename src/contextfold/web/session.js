@@ -7,22 +7,11 @@ import { el, fill, setText } from "./dom.js";
 import { baseName, costs, counted, grouped, percent, setTime } from "./format.js";
 import { Ledger } from "./ledger.js";
 import { Pace } from "./pace.js";
-import {
-  bar,
-  crumbs,
-  failure,
-  healthLevel,
-  healthTexts,
-  healthWords,
-  icon,
-  messageOf,
-  setBar,
-  showFigures,
-  STATUS_WORDS,
-} from "./pieces.js";
+import { bar, healthLevel, healthTexts, healthWords, icon, setBar, showFigures, STATUS_WORDS } from "./pieces.js";
 import { sessionLink } from "./routes.js";
 import { Timeline } from "./timeline.js";
 import { Tree } from "./tree.js";
+import { View } from "./view.js";
 
 const STEP_ROWS = 60;
 // At most this many rows are in the page; the window moves beyond that.
@@ -30,13 +19,11 @@ const MOST_ROWS = 480;
 const TREE_INTERVAL_MS = 250;
 const CHART_INTERVAL_MS = 1000;
 const LEDGER_INTERVAL_MS = 1000;
-const NOT_FOUND = 404;
 const ONE_COLUMN = "(max-width: 899px)";
 const REQUEST = "request.sent";
 const UNDOING = ["session.rolled_back", "branch.discarded"];
 
-export class SessionView {
-  title = "Session";
+export class SessionView extends View {
   #limit = STEP_ROWS;
   /** @type {number | null} null: up to the last row */
   #before = null;
@@ -44,8 +31,6 @@ export class SessionView {
   #tree = null;
   /** @type {BranchView | null} */
   #branch = null;
-  // A response that arrives after the view was left is ignored.
-  #isStopped = false;
   // Whether events of the session are received. The branch is read after that, so that no event is missed.
   #isFollowed = false;
   // Only the result of the last read of the tree is shown.
@@ -72,28 +57,16 @@ export class SessionView {
     "Show the newest",
   );
   #aside = el("div", { class: "aside" });
-  #treePace = new Pace(
-    () => this.#refreshTree(),
-    TREE_INTERVAL_MS,
-    (isBehind) => this.page.behind("tree", isBehind),
-  );
-  #chartPace = new Pace(
-    () => this.#refreshChart(),
-    CHART_INTERVAL_MS,
-    (isBehind) => this.page.behind("chart", isBehind),
-  );
-  #ledgerPace = new Pace(
-    () => this.#refreshLedger(),
-    LEDGER_INTERVAL_MS,
-    (isBehind) => this.page.behind("ledger", isBehind),
-  );
+  #treePace = new Pace(this.page, "tree", TREE_INTERVAL_MS, () => this.#refreshTree());
+  #chartPace = new Pace(this.page, "chart", CHART_INTERVAL_MS, () => this.#refreshChart());
+  #ledgerPace = new Pace(this.page, "ledger", LEDGER_INTERVAL_MS, () => this.#refreshLedger());
+  #paces = [this.#treePace, this.#chartPace, this.#ledgerPace];
 
   /** @param {import("./app.js").Page} page @param {string} sessionId */
   constructor(page, sessionId) {
-    this.page = page;
+    super(page, "Session");
     this.sessionId = sessionId;
     this.#ledger = new Ledger(sessionId);
-    this.heading = el("h1", { tabindex: "-1" }, "Session");
     this.#body = el(
       "div",
       { class: "session-body" },
@@ -120,43 +93,26 @@ export class SessionView {
       this.#aside,
       this.#ledger.element,
     );
-    this.element = el(
-      "section",
-      { class: "page" },
-      crumbs(),
-      el(
-        "div",
-        { class: "page-head" },
-        this.heading,
-        this.#tag,
-        this.#activity,
-        this.#host,
-        this.#path,
-      ),
-      this.#body,
-    );
+    this.layOut([this.#tag, this.#activity, this.#host, this.#path], this.#body);
   }
 
   async start() {
     try {
       const tree = await this.#readTree();
-      if (this.#isStopped) return;
+      if (this.isStopped) return;
       this.page.follow(this.sessionId, tree.events_cursor);
       this.#isFollowed = true;
       this.#branch?.start();
       this.#chartPace.mark();
       this.#ledgerPace.mark();
     } catch (error) {
-      if (this.#isStopped || this.page.failed(error)) return;
-      this.#showFailure(error);
+      if (!this.isHandled(error)) this.#showError(error);
     }
   }
 
   stop() {
-    this.#isStopped = true;
-    this.#treePace.stop();
-    this.#chartPace.stop();
-    this.#ledgerPace.stop();
+    super.stop();
+    for (const pace of this.#paces) pace.stop();
     this.#chart.stop();
     this.#ledger.stop();
     this.#branch?.stop();
@@ -171,9 +127,7 @@ export class SessionView {
   }
 
   reopened() {
-    this.#treePace.resume();
-    this.#chartPace.resume();
-    this.#ledgerPace.resume();
+    for (const pace of this.#paces) pace.resume();
     if (this.#isFollowed) this.#branch?.reopened();
     // The tree could not be read at first, so the branch was not read either.
     else this.#branch?.start();
@@ -221,18 +175,18 @@ export class SessionView {
   async #refreshTree() {
     try {
       const tree = await this.#readTree();
-      if (!this.#isStopped) this.page.rollback.refresh(tree.session.total_tokens);
+      if (!this.isStopped) this.page.rollback.refresh(tree.session.total_tokens);
     } catch (error) {
-      if (this.#isStopped || this.page.failed(error)) return;
-      if (!isGone(error)) throw error;
-      this.#showFailure(error);
+      if (this.isHandled(error)) return;
+      if (!api.isGone(error)) throw error;
+      this.#showError(error);
     }
   }
 
   async #readTree() {
     const turn = (this.#turn += 1);
     const tree = await api.session(this.sessionId, this.#limit, this.#before);
-    if (!this.#isStopped && turn === this.#turn) this.#show(tree);
+    if (!this.isStopped && turn === this.#turn) this.#show(tree);
     return tree;
   }
 
@@ -251,10 +205,9 @@ export class SessionView {
   async #result(response) {
     try {
       const result = await response;
-      return this.#isStopped ? null : result;
+      return this.isStopped ? null : result;
     } catch (error) {
-      if (this.#isStopped || this.page.failed(error)) return null;
-      if (!isGone(error)) throw error;
+      if (!this.isHandled(error) && !api.isGone(error)) throw error;
       // The read of the tree reports that the session is gone.
       return null;
     }
@@ -354,10 +307,10 @@ export class SessionView {
   }
 
   /** @param {unknown} error */
-  #showFailure(error) {
+  #showError(error) {
     this.stop();
     this.page.unfollow();
-    if (isGone(error)) {
+    if (api.isGone(error)) {
       setText(this.heading, "No such session");
       fill(
         this.#body,
@@ -368,17 +321,8 @@ export class SessionView {
           el("p", {}, el("a", { href: "#/" }, "All sessions")),
         ),
       );
-    } else
-      fill(
-        this.#body,
-        failure(messageOf(error), () => this.page.restart()),
-      );
+    } else this.showFailure(this.#body, error, () => this.page.restart());
   }
-}
-
-/** @param {unknown} error */
-function isGone(error) {
-  return error instanceof api.ApiError && error.status === NOT_FOUND;
 }
 
 /** @param {api.Session} session */

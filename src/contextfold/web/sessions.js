@@ -5,8 +5,9 @@ import * as api from "./api.js";
 import { el, fill, reconcile, setAttribute, setText } from "./dom.js";
 import { baseName, costs, counted, grouped, percent, setTime } from "./format.js";
 import { Pace } from "./pace.js";
-import { bar, choice, failure, healthChip, healthLevel, messageOf, setBar } from "./pieces.js";
+import { bar, choice, healthChip, healthLevel, setBar } from "./pieces.js";
 import { sessionLink } from "./routes.js";
+import { View } from "./view.js";
 import { welcome } from "./welcome.js";
 
 const STEP_ROWS = 20;
@@ -31,8 +32,7 @@ const ORDERS = [
   ["saved", "Saved"],
 ];
 
-export class SessionsView {
-  title = "Sessions";
+export class SessionsView extends View {
   #rows = STEP_ROWS;
   #shown = "all";
   #order = "latest";
@@ -67,42 +67,25 @@ export class SessionsView {
   #table = el("div", { class: "sessions-table" }, this.#head, this.#list);
   #parts = [this.#controls, this.#table, this.#nothing, this.#more, this.#note];
   #body = el("div", { class: "stack" });
-  // A response that arrives after the view was left is ignored.
-  #isStopped = false;
-  #pace = new Pace(
-    () => this.#refresh(),
-    INTERVAL_MS,
-    (isBehind) => this.page.behind("sessions", isBehind),
-  );
+  #pace = new Pace(this.page, "sessions", INTERVAL_MS, () => this.#refresh());
 
   /** @param {import("./app.js").Page} page */
   constructor(page) {
-    this.page = page;
-    this.heading = el("h1", { tabindex: "-1" }, "Sessions");
-    this.element = el(
-      "section",
-      { class: "page" },
-      el("div", { class: "page-head" }, this.heading, this.#count),
-      this.#body,
-    );
+    super(page, "Sessions");
+    fill(this.element, el("div", { class: "page-head" }, this.heading, this.#count), this.#body);
   }
 
   async start() {
     try {
       const answer = await this.#read();
-      if (this.#isStopped) return;
-      this.page.follow(null, answer.events_cursor);
+      if (!this.isStopped) this.page.follow(null, answer.events_cursor);
     } catch (error) {
-      if (this.#isStopped || this.page.failed(error)) return;
-      fill(
-        this.#body,
-        failure(messageOf(error), () => this.page.restart()),
-      );
+      if (!this.isHandled(error)) this.showFailure(this.#body, error, () => this.page.restart());
     }
   }
 
   stop() {
-    this.#isStopped = true;
+    super.stop();
     this.#pace.stop();
   }
 
@@ -137,7 +120,7 @@ export class SessionsView {
     try {
       await this.#read();
     } catch (error) {
-      if (!this.#isStopped && !this.page.failed(error)) throw error;
+      if (!this.isHandled(error)) throw error;
     }
   }
 
@@ -162,7 +145,7 @@ export class SessionsView {
     }
     // More rows take longer to read, so they are read less often.
     this.#pace.intervalMs = INTERVAL_MS * Math.ceil(Math.max(this.#rows, rows.length) / PAGE_ROWS);
-    if (!this.#isStopped) this.#show(first, distinct(rows), hasMore, wanted);
+    if (!this.isStopped) this.#show(first, distinct(rows), hasMore, wanted);
     return first;
   }
 

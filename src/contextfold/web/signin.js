@@ -2,10 +2,10 @@
 /** The form for a token, where the daemon requires one. The token is tried before it is stored. */
 
 import * as api from "./api.js";
-import { el, setText } from "./dom.js";
+import { el, fill, setText } from "./dom.js";
+import { View } from "./view.js";
 
-export class SignInView {
-  title = "Sign in";
+export class SignInView extends View {
   #problem = el("p", { class: "bad", role: "alert", id: "token-problem" });
   #input = /** @type {HTMLInputElement} */ (
     el("input", {
@@ -21,12 +21,11 @@ export class SignInView {
 
   /** @param {import("./app.js").Page} page @param {string} problem */
   constructor(page, problem) {
-    this.page = page;
-    this.heading = el("h1", { tabindex: "-1" }, "Sign in");
+    super(page, "Sign in");
     setText(this.#problem, problem);
-    this.element = el(
-      "section",
-      { class: "page narrow" },
+    this.element.classList.add("narrow");
+    fill(
+      this.element,
       el(
         "form",
         { class: "card sign-in", onsubmit: (/** @type {Event} */ event) => this.#submit(event) },
@@ -49,12 +48,6 @@ export class SignInView {
   async start() {
     this.#input.focus();
   }
-
-  stop() {}
-
-  event() {}
-
-  reopened() {}
 
   /** @param {Event} event */
   async #submit(event) {

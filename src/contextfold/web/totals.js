@@ -4,33 +4,28 @@
 import * as api from "./api.js";
 import { el, fill, setText } from "./dom.js";
 import { costs, counted, grouped } from "./format.js";
-import { choice, crumbs, failure, messageOf } from "./pieces.js";
+import { choice, table } from "./pieces.js";
+import { View } from "./view.js";
 
 /** @type {Record<string, string>} */
 const GROUP_NAMES = { day: "Day", project: "Project", model: "Model" };
 
-export class TotalsView {
-  title = "Totals";
+export class TotalsView extends View {
   /** @type {"day" | "project" | "model"} */
   #by = "day";
-  #isStopped = false;
   #verdict = el("p", { class: "verdict", role: "status" });
   #box = el("div", { class: "table totals", tabindex: "0", role: "region", "aria-label": "Totals" });
   #body = el("div", { class: "stack" });
 
   /** @param {import("./app.js").Page} page */
   constructor(page) {
-    this.page = page;
-    this.heading = el("h1", { tabindex: "-1" }, "Totals");
+    super(page, "Totals");
     const group = choice("Group by", Object.entries(GROUP_NAMES), (value) => {
       this.#by = /** @type {"day" | "project" | "model"} */ (value);
       this.start();
     });
-    this.element = el(
-      "section",
-      { class: "page" },
-      crumbs(),
-      el("div", { class: "page-head" }, this.heading),
+    this.layOut(
+      [],
       el(
         "div",
         { class: "stack" },
@@ -50,23 +45,11 @@ export class TotalsView {
     const by = this.#by;
     try {
       const totals = await api.totals(by);
-      if (!this.#isStopped && by === this.#by) this.#show(totals);
+      if (!this.isStopped && by === this.#by) this.#show(totals);
     } catch (error) {
-      if (this.#isStopped || this.page.failed(error)) return;
-      fill(
-        this.#body,
-        failure(messageOf(error), () => this.start()),
-      );
+      if (!this.isHandled(error)) this.showFailure(this.#body, error, () => this.start());
     }
   }
-
-  stop() {
-    this.#isStopped = true;
-  }
-
-  event() {}
-
-  reopened() {}
 
   /** @param {api.Totals} totals */
   #show({ groups, total }) {
@@ -82,16 +65,8 @@ export class TotalsView {
     const rows = this.#by === "day" ? measured.toReversed() : measured;
     const tokens = ["Tokens sent", "Tokens without folding"];
     const head = [GROUP_NAMES[this.#by], "Requests", ...tokens, "Cost", "Cost without folding", "Saved"];
-    fill(
-      this.#box,
-      el(
-        "table",
-        {},
-        el("thead", {}, el("tr", {}, ...head.map((text) => el("th", { scope: "col" }, text)))),
-        el("tbody", {}, ...rows.map((row) => line((row.day ?? row.project ?? row.model) || "unknown", row))),
-        el("tfoot", {}, line("All", total)),
-      ),
-    );
+    const lines = rows.map((row) => line((row.day ?? row.project ?? row.model) || "unknown", row));
+    fill(this.#box, table(head, lines, line("All", total)));
   }
 }
 
