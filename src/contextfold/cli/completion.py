@@ -23,7 +23,7 @@ _context() {{
     local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} command=${{COMP_WORDS[1]}}
     COMPREPLY=()
     if [ "$COMP_CWORD" -eq 1 ]; then
-        COMPREPLY=($(compgen -W "{_words(*_first_words(), *GLOBAL_OPTIONS)}" -- "$word"))
+        COMPREPLY=($(compgen -W "{" ".join([*_first_words(), *GLOBAL_OPTIONS])}" -- "$word"))
         return
     fi
     case "$command" in
@@ -41,26 +41,31 @@ complete -F _context context
 
 
 def _bash_values() -> Iterator[str]:
-    for command, option in _options_with_value():
-        values = f'-W "{_words(*option.choices)}"' if option.choices else ""
-        offered = "-f" if option.takes_file else "-d" if option.takes_folder else values or '-W ""'
-        # An option without choices means the same everywhere.
-        pattern = f'"{command.name} {option.name}"' if option.choices else f'*" {option.name}"'
-        yield f'        {pattern}) COMPREPLY=($(compgen {offered} -- "$word")); return ;;'
+    for command in COMMANDS:
+        for option in command.options:
+            if option.metavar:
+                offered = _bash_paths(option) or f'-W "{" ".join(option.choices)}"'
+                yield f'        "{command.name} {option.name}") COMPREPLY=($(compgen {offered} -- "$word")); return ;;'
+
+
+def _bash_paths(option: Option) -> str:
+    return "-f" if option.takes_file else "-d" if option.takes_folder else ""
 
 
 def _bash_groups() -> Iterator[str]:
     for group, words in _groups().items():
         yield f'        {group}) command="$command ${{COMP_WORDS[2]}}"'
-        offered = f'COMPREPLY=($(compgen -W "{_words(*words)}" -- "$word"))'
+        offered = f'COMPREPLY=($(compgen -W "{" ".join(words)}" -- "$word"))'
         yield f'            [ "$COMP_CWORD" -eq 2 ] && {offered} && return ;;'
 
 
 def _bash_options(command: Command) -> str:
-    argument = command.argument
-    paths = "" if argument is None else " -d" if argument.takes_folder else " -f" if argument.takes_file else ""
-    offered = f'compgen{paths} -W "{_words(*_completions(command))}" -- "$word"'
-    return f'        "{command.name}") COMPREPLY=($({offered})) ;;'
+    words = [option.name for option in command.options]
+    paths = ""
+    if command.argument:
+        words = [*command.argument.choices, *words]
+        paths = _bash_paths(command.argument)
+    return f'        "{command.name}") COMPREPLY=($(compgen {paths} -W "{" ".join(words)} --help" -- "$word")) ;;'
 
 
 def zsh() -> str:
@@ -70,7 +75,7 @@ _context() {{
     if (( CURRENT == 2 )); then
         local -a commands=({" ".join(_quoted(f"{name}:{summary}") for name, summary in _first_words().items())})
         _describe command commands
-        compadd -- {_words(*GLOBAL_OPTIONS)}
+        compadd -- {" ".join(GLOBAL_OPTIONS)}
         return
     fi
     local command="${{words[2]}}"
@@ -87,7 +92,7 @@ if [ "$funcstack[1]" = _context ]; then _context "$@"; else compdef _context con
 
 def _zsh_groups() -> Iterator[str]:
     for group, words in _groups().items():
-        offered = f"(( CURRENT == 3 )) && {{ compadd -- {_words(*words)}; return; }}"
+        offered = f"(( CURRENT == 3 )) && {{ compadd -- {' '.join(words)}; return; }}"
         yield f'        {group}) {offered}; command="$command ${{words[3]}}" ;;'
 
 
@@ -109,7 +114,7 @@ def _zsh_action(option: Option) -> str:
         return "_files"
     if option.takes_folder:
         return "_files -/"
-    return f"({_words(*option.choices)})" if option.choices else " "
+    return f"({' '.join(option.choices)})" if option.choices else " "
 
 
 def fish() -> str:
@@ -122,8 +127,8 @@ def _fish_lines() -> Iterator[str]:
     for name, summary in _first_words().items():
         yield f"complete -c context -n __fish_use_subcommand -a {name} -d {_quoted(summary)}"
     for group, words in _groups().items():
-        only = f"__fish_seen_subcommand_from {group}; and not __fish_seen_subcommand_from {_words(*words)}"
-        yield f"complete -c context -n '{only}' -xa '{_words(*words)}'"
+        only = f"__fish_seen_subcommand_from {group}; and not __fish_seen_subcommand_from {' '.join(words)}"
+        yield f"complete -c context -n '{only}' -xa '{' '.join(words)}'"
     for command in COMMANDS:
         seen = f"-n '{'; and '.join(f'__fish_seen_subcommand_from {word}' for word in command.name.split())}'"
         for option in command.options:
@@ -137,7 +142,7 @@ def _fish_lines() -> Iterator[str]:
 
 def _fish_values(option: Option) -> str:
     if option.choices:
-        return f"-xa '{_words(*option.choices)}'"
+        return f"-xa '{' '.join(option.choices)}'"
     if option.takes_file:
         return "-rF"
     if option.takes_folder:
@@ -156,25 +161,6 @@ def _groups() -> dict[str, list[str]]:
         if command.group:
             groups.setdefault(command.group, []).append(command.name.partition(" ")[2])
     return groups
-
-
-def _completions(command: Command) -> list[str]:
-    choices = command.argument.choices if command.argument else ()
-    return [*choices, *(option.name for option in command.options), "--help"]
-
-
-def _options_with_value() -> Iterator[tuple[Command, Option]]:
-    """Each option that takes a value. An option with choices is repeated for each command."""
-    seen: set[str] = set()
-    for command in COMMANDS:
-        for option in command.options:
-            if option.metavar and (option.choices or option.name not in seen):
-                seen.add(option.name)
-                yield command, option
-
-
-def _words(*words: str) -> str:
-    return " ".join(words)
 
 
 def _lines(lines: Iterator[str]) -> str:

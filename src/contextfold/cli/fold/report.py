@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from contextfold.cli.fold.report_document import QuotedFold, SessionReport, html, markdown
+from contextfold.cli.fold.report_document import html, markdown
 from contextfold.cli.fold.session_access import (
     OpenStore,
     SessionAddress,
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from contextfold.cli.fold.report_document import SessionReport
+
 # The report has only the last branches; a session may have 10,000.
 FOLDS_MOST = 500
 FORMATS = {"md": markdown, "html": html}
@@ -35,7 +37,7 @@ def run_report(values: Values) -> int:
         found = _find_session(store, values)
         report = _report(store, found)
     if "json" in values:
-        write_json(report.as_json())
+        write_json(report)
     else:
         write(FORMATS[values["format"]](report))
     return EXIT_OK
@@ -78,21 +80,27 @@ def _report(store: OpenStore, found: FoundSession) -> SessionReport:
     scrubbed = store.run(reader.scrub(*texts))
     project, name, *clean = (one.text for one in scrubbed)
     descriptions = {row.branch.id: text for row, text in zip(shown, clean, strict=False)}
-    return SessionReport(
-        project,
-        name,
-        row,
-        [
+    return {
+        "project": project,
+        "name": name or None,
+        "session": {**row, "project_path": project},
+        "tree": [
             f"{guide}{row.branch.status:<9} {descriptions[row.branch.id]}{_figures(row)}"
             for row, guide in zip(shown, guides([row.depth for row in shown]), strict=True)
         ],
-        [
-            QuotedFold(row.branch.id, descriptions[row.branch.id], row.branch.tokens, row.branch.summary_tokens, text)
+        "folds": [
+            {
+                "branch_id": row.branch.id,
+                "description": descriptions[row.branch.id],
+                "tokens": row.branch.tokens,
+                "summary_tokens": row.branch.summary_tokens,
+                "summary": text,
+            }
             for row, text in zip(folded, clean[len(shown) :], strict=True)
         ],
-        left_out=len(rows) - len(shown),
-        redacted=row["secrets_scrubbed"] + sum(len(one.rules) for one in scrubbed),
-    )
+        "branches_left_out": len(rows) - len(shown),
+        "secrets_redacted": row["secrets_scrubbed"] + sum(len(one.rules) for one in scrubbed),
+    }
 
 
 def _figures(row: BranchRow) -> str:

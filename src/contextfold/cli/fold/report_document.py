@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from contextfold import __version__
 from contextfold.cli.output import plain, plain_lines
-from contextfold.common.dataclass import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from contextfold.common.canonical import Encodable
+    # The members that --json prints. `session` is the session's row in the `/v1` API; `tree` has the lines of its tree.
+    SessionReport = Mapping[str, Any]
 
 FENCE_LEAST = 3
 NO_FOLDS = "\nNothing was folded.\n"
@@ -30,46 +30,12 @@ STYLE = (
 NOTHING_LOADS = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-@dataclass(frozen=True, slots=True)
-class QuotedFold:
-    branch_id: str
-    description: str
-    tokens: int
-    summary_tokens: int
-    summary: str
-
-
-@dataclass(frozen=True, slots=True)
-class SessionReport:
-    """The content of a report. `figures` is the session's row in the `/v1` API; `lines` draw its tree."""
-
-    project: str
-    name: str
-    figures: Mapping[str, Any]
-    lines: Sequence[str]
-    folds: Sequence[QuotedFold]
-    # The number of earlier branches that are not in the report.
-    left_out: int
-    redacted: int
-
-    def as_json(self) -> dict[str, Encodable]:
-        return {
-            "project": self.project,
-            "name": self.name or None,
-            "session": {**self.figures, "project_path": self.project},
-            "tree": list(self.lines),
-            "folds": [{name: getattr(fold, name) for name in QuotedFold.__slots__} for fold in self.folds],
-            "branches_left_out": self.left_out,
-            "secrets_redacted": self.redacted,
-        }
-
-
 def markdown(report: SessionReport) -> str:
     facts = "".join(f"- {label}: {_code(value)}\n" for label, value in _facts(report))
     folds = "".join(
-        f"\n### {number}. {_code(fold.description)}\n\n{_fold_line(fold, _code(fold.branch_id))}\n\n"
-        + _fenced(fold.summary)
-        for number, fold in enumerate(report.folds, 1)
+        f"\n### {number}. {_code(fold['description'])}\n\n{_fold_line(fold, _code(fold['branch_id']))}\n\n"
+        + _fenced(fold["summary"])
+        for number, fold in enumerate(report["folds"], 1)
     )
     return (
         f"# Session report\n\n{facts}\n## Sent and saved\n\n{_saved(report)}\n\n## Branches\n\n{_tree_note(report)}"
@@ -80,9 +46,9 @@ def markdown(report: SessionReport) -> str:
 def html(report: SessionReport) -> str:
     facts = "".join(f"<dt>{label}</dt><dd>{_escaped(value)}</dd>\n" for label, value in _facts(report))
     folds = "".join(
-        f"<h3>{number}. {_escaped(fold.description)}</h3>\n"
-        f'<p class="muted">{_fold_line(fold, _escaped(fold.branch_id))}</p>\n{_preformatted(fold.summary)}'
-        for number, fold in enumerate(report.folds, 1)
+        f"<h3>{number}. {_escaped(fold['description'])}</h3>\n"
+        f'<p class="muted">{_fold_line(fold, _escaped(fold["branch_id"]))}</p>\n{_preformatted(fold["summary"])}'
+        for number, fold in enumerate(report["folds"], 1)
     )
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -90,7 +56,7 @@ def html(report: SessionReport) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>Session report</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>Session report</h1>\n"
         f"<dl>\n{facts}</dl>\n<h2>Sent and saved</h2>\n<p>{_saved(report)}</p>\n<h2>Branches</h2>\n"
-        f"{f'<p>{_tree_note(report).strip()}</p>' if report.left_out else ''}{_preformatted(_drawn_tree(report))}"
+        f"{f'<p>{_tree_note(report).strip()}</p>' if _tree_note(report) else ''}{_preformatted(_drawn_tree(report))}"
         f"<h2>Folded work</h2>\n{folds or f'<p>{NO_FOLDS.strip()}</p>'}</main>\n"
         f"<footer><p>{_footer(report)}</p></footer>\n"
         "</body>\n</html>\n"
@@ -98,11 +64,11 @@ def html(report: SessionReport) -> str:
 
 
 def _facts(report: SessionReport) -> Iterator[tuple[str, str]]:
-    figures = report.figures
+    figures = report["session"]
     counts = ", ".join(f"{figures[f'{word}_branches']:,} {word}" for word in ("folded", "active", "discarded"))
     facts = {
-        "project": report.project,
-        "name": report.name,
+        "project": report["project"],
+        "name": report["name"],
         "session": figures["session_id"],
         "host": figures["host"],
         "model": figures["model"],
@@ -111,18 +77,18 @@ def _facts(report: SessionReport) -> Iterator[tuple[str, str]]:
         "ended": figures.get("ended_at"),
         "branches": counts,
         "operations": f"{figures['operations']:,}, {figures['failed_operations']:,} failed",
-        "secrets redacted": f"{report.redacted:,}",
+        "secrets redacted": f"{report['secrets_redacted']:,}",
     }
     return ((label, value) for label, value in facts.items() if value)
 
 
 def _saved(report: SessionReport) -> str:
     """The savings: measured if requests went through the proxy, otherwise estimated from the folded tokens."""
-    savings = report.figures["savings"]
+    savings = report["session"]["savings"]
     if not savings:
         return (
             f"Not measured: no request went through the proxy. If folded, the branches leave"
-            f" {report.figures['tokens_saved']:,} tokens out of later requests."
+            f" {report['session']['tokens_saved']:,} tokens out of later requests."
         )
     tokens, unfolded = f"{savings['tokens_sent']:,}", f"{savings['tokens_without']:,}"
     sent = f"{savings['requests']:,} requests sent {tokens} tokens; without folding {unfolded}."
@@ -133,23 +99,24 @@ def _saved(report: SessionReport) -> str:
 
 
 def _tree_note(report: SessionReport) -> str:
-    return f"{report.left_out:,} earlier branches are left out.\n\n" if report.left_out else ""
+    left_out = report["branches_left_out"]
+    return f"{left_out:,} earlier branches are left out.\n\n" if left_out else ""
 
 
 def _drawn_tree(report: SessionReport) -> str:
-    main = f"main thread  ({report.figures['main_thread_tokens']:,} tokens)"
+    main = f"main thread  ({report['session']['main_thread_tokens']:,} tokens)"
     # A line break in a description would draw a branch that does not exist.
-    return "\n".join([main, *map(plain, report.lines)])
+    return "\n".join([main, *map(plain, report["tree"])])
 
 
-def _fold_line(fold: QuotedFold, branch_id: str) -> str:
-    return f"{branch_id}: {fold.tokens:,} tokens folded to {fold.summary_tokens:,}"
+def _fold_line(fold: Mapping[str, Any], branch_id: str) -> str:
+    return f"{branch_id}: {fold['tokens']:,} tokens folded to {fold['summary_tokens']:,}"
 
 
 def _footer(report: SessionReport) -> str:
     return (
         f"Written by contextfold {__version__}. Texts are as the agent wrote them, with secrets redacted"
-        f" ({report.redacted:,}); token counts are estimates where no request went through the proxy."
+        f" ({report['secrets_redacted']:,}); token counts are estimates where no request went through the proxy."
     )
 
 

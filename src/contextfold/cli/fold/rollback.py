@@ -16,11 +16,11 @@ from contextfold.cli.fold.session_access import (
     write,
     write_json,
 )
-from contextfold.cli.fold.tree import branch_status, id_length
+from contextfold.cli.fold.tree import id_length
 from contextfold.cli.output import ask_yes_no, can_ask, print_error, print_on_stderr, print_on_terminal
 from contextfold.cli.parse import UsageError, Values
 from contextfold.cli.terminal import Column, Line, Screen, screen, screen_on, several
-from contextfold.common.dataclass import dataclass
+from contextfold.common.record import Record
 from contextfold.error_codes import EXIT_CODES, EXIT_OK, EXIT_USAGE
 from contextfold.errors import ArgumentInvalid, BranchNotFound, BranchStateInvalid
 from contextfold.fold.accounting import total_tokens
@@ -33,24 +33,22 @@ if TYPE_CHECKING:
 QUESTION = "Roll back?"
 
 
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """The effects of a rollback.
-
-    `keeps` means that the operations of the target and of the threads above it stay. `opened` has the closed branches
-    that would be open again, the outermost first.
-    """
+class Preview(Record):
+    """The session and the branch to go back to, and what `/v1` answers to a question for the effects."""
 
     state: State
     target: Branch
-    keeps: bool
     result: Mapping[str, Any]
-    discarded: Sequence[Branch]
-    opened: Sequence[Branch]
+
+    @property
+    def ids(self) -> list[list[str]]:
+        """The ids of the branches that are discarded, and of those that are open again."""
+        return [[branch["id"] for branch in self.result[member]] for member in ("branches_discarded", "reopened")]
 
 
 def run_rollback(values: Values) -> int:
     address = session_address(values)
+    keeps = "keep" in values
     is_asked = "yes" not in values and "dry-run" not in values
     if is_asked and not can_ask():
         raise UsageError(
@@ -62,15 +60,15 @@ def run_rollback(values: Values) -> int:
             if "json" in values:
                 write_json(preview.result)
             else:
-                write(_rendered(screen(), preview))
+                write(_rendered(screen(), preview, keeps=keeps))
             return EXIT_OK
         if is_asked:
-            print_on_stderr(_rendered(screen_on(sys.stderr), preview))
+            print_on_stderr(_rendered(screen_on(sys.stderr), preview, keeps=keeps))
             if not ask_yes_no(QUESTION):
                 print_on_terminal("nothing was rolled back")
                 return EXIT_USAGE
             # An agent may have added branches while the question was open.
-            if _ids(_preview(store, address, values)) != _ids(preview):
+            if _preview(store, address, values).ids != preview.ids:
                 print_error("the session went on meanwhile", "nothing was rolled back; run the command again")
                 return EXIT_CODES[BranchStateInvalid.code]
         assert preview.state.session_id
@@ -78,7 +76,7 @@ def run_rollback(values: Values) -> int:
             store.fold.service.roll_back_session(
                 address.owner,
                 preview.state.session_id,
-                {"branch_id": preview.target.id, "restore_state": not preview.keeps},
+                {"branch_id": preview.target.id, "restore_state": not keeps},
             )
         )
     write(answer + "\n" if "json" in values else _done(screen(), preview, answer))
@@ -99,48 +97,38 @@ def _preview(store: OpenService, address: SessionAddress, values: Values) -> Pre
     result: Mapping[str, Any] = store.fold.run(
         store.overview.preview(address.owner, state.session_id, branch_id, restore_state="keep" not in values)
     )
-    return Preview(
-        state,
-        state.branches[branch_id],
-        "keep" in values,
-        result,
-        [state.branches[one["id"]] for one in result["branches_discarded"]],
-        [state.branches[one["id"]] for one in result["reopened"]],
-    )
+    return Preview(state, state.branches[branch_id], result)
 
 
-def _ids(preview: Preview) -> list[list[str]]:
-    return [[branch.id for branch in branches] for branches in (preview.discarded, preview.opened)]
-
-
-def _rendered(shown: Screen, preview: Preview) -> str:
+def _rendered(shown: Screen, preview: Preview, *, keeps: bool) -> str:
     target, figure = preview.target, shown.figure
     length = id_length(preview.state.branches)
     before, after = total_tokens(preview.state), preview.result["total_tokens_after"]
     title: Line = ["Back to where ", (shown.short(target.id, length), "dim"), " began: ", (target.description, "bold")]
-    effect = "what it and the threads above it did stays" if preview.keeps else "everything since is undone"
+    effect = "what it and the threads above it did stays" if keeps else "everything since is undone"
     text = shown.lines(title, [(f"begun {shown.moment(target.created_at)}; {effect}", "dim")], "", wraps=True)
-    text += _listed(shown, preview, "discarded", preview.discarded, "red")
-    text += _listed(shown, preview, "open again", preview.opened, "cyan")
+    discarded, reopened = preview.ids
+    text += _listed(shown, preview.state, "discarded", discarded, "red")
+    text += _listed(shown, preview.state, "open again", reopened, "cyan")
     change: Line = [("tokens", "bold"), f"  {figure(before)} → ", (figure(after), "green" if after < before else "")]
     return text + shown.lines(change)
 
 
-def _listed(shown: Screen, preview: Preview, title: str, branches: Sequence[Branch], style: str) -> str:
-    if not branches:
+def _listed(shown: Screen, state: State, title: str, branch_ids: Sequence[str], style: str) -> str:
+    if not branch_ids:
         return shown.lines([(title, "bold"), "  none"])
-    length = id_length(preview.state.branches)
+    length = id_length(state.branches)
     rows: list[Sequence[Line]] = [
         [
             [("  " + shown.short(branch.id, length), "dim")],
-            [(branch_status(branch, preview.state).word, style)],
+            [(branch.status, style)],
             [shown.figure(branch.tokens)],
             [branch.description],
         ]
-        for branch in branches
+        for branch in map(state.branches.__getitem__, branch_ids)
     ]
     columns = [Column(), Column(), Column(is_right=True), Column(shrinks=True)]
-    return shown.lines([(title, "bold"), f"  {several(len(branches), 'branch')}"]) + shown.table(columns, rows)
+    return shown.lines([(title, "bold"), f"  {several(len(branch_ids), 'branch')}"]) + shown.table(columns, rows)
 
 
 def _done(shown: Screen, preview: Preview, answer: str) -> str:
