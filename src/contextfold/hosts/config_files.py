@@ -16,7 +16,6 @@ from contextfold.hosts.jsonc import (
     Broken,
     Member,
     Node,
-    Style,
     has_comment,
     holds_only,
     put,
@@ -41,8 +40,6 @@ from contextfold.hosts.programs import (
 
 HOOKS = "hooks"
 TABLE_COMMENT = "# Added by `context install`; `context uninstall` removes it."
-UNENDED = "(The line above had no end.)"
-INDENT = "  "
 
 
 class Unfit(ValueError):
@@ -261,23 +258,23 @@ def _new_hooks_file(host: Host, arrays: Mapping[str | None, object]) -> str:
 
 
 def _new_file(value: Mapping[str, object]) -> str:
-    return render(value, Style("\n", "", INDENT)) + "\n"
+    return render(value) + "\n"
 
 
 def _install_table(host: Host, text: str | None, wiring: Wiring) -> str:
     """Add our table at the end of a TOML file, or replace it."""
     _parsed_toml(text or "")
     rest = _uninstall_table(host, text or "") or ""
-    comment = TABLE_COMMENT if not rest or rest.endswith("\n") else f"{TABLE_COMMENT} {UNENDED}"
     table = "".join(f"{key} = {json.dumps(value)}\n" for key, value in entry(host, wiring).items())
-    written = (f"{rest}\n" if rest else "") + f"{comment}\n[{host.key}.{SERVER}]\n{table}"
+    written = (f"{rest}\n" if rest else "") + f"{TABLE_COMMENT}\n[{host.key}.{SERVER}]\n{table}"
     assert _parsed_toml(written)[host.key][SERVER] == entry(host, wiring)
     return written
 
 
 def _uninstall_table(host: Host, text: str) -> str | None:
     """Remove the table that install wrote from a TOML file; None if nothing else is in it."""
-    comment = rf"(^|\n){re.escape(TABLE_COMMENT)}( {re.escape(UNENDED)})?\n"
+    # The line break before the comment was added with it, whether or not the last line had one.
+    comment = rf"(^|\n){re.escape(TABLE_COMMENT)}\n"
     table = re.search(rf"{comment}\[{host.key}\.{SERVER}\]\n(?:[a-z_]+ = .*\n)+", text)
     if not table:
         if SERVER in _parsed_toml(text).get(host.key, {}):

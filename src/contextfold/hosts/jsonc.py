@@ -12,7 +12,6 @@ of arrays are treated in the same way. Knows no file and no host.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from json import JSONDecodeError, JSONDecoder, dumps
 
 from contextfold.common.record import Record
@@ -77,22 +76,6 @@ class Member(Record):
         return self.node.end
 
 
-class Style(Record):
-    """The layout of a text at one position.
-
-    `newline` is empty if everything is in one line. `indent` is the indentation of the line in which the member
-    begins; `unit` is the additional indentation of the next level.
-    """
-
-    newline: str
-    indent: str
-    unit: str
-
-    @property
-    def inner(self) -> Style:
-        return Style(self.newline, self.indent + self.unit, self.unit)
-
-
 def read(text: str, *, comments: bool) -> Node:
     """Parse a text. Raises Broken if it is invalid; comments and trailing commas are valid if `comments` is true."""
     bare = text.replace(BYTE_ORDER_MARK, " ", 1) if text.startswith(BYTE_ORDER_MARK) else text
@@ -137,27 +120,9 @@ def _skip(bare: str, at: int) -> int:
     return space.end() if space else at
 
 
-def render(value: object, style: Style) -> str:
-    """The text of a value. Members of objects and of arrays of objects have lines of their own, if the style has lines.
-
-    Any other value is in one line.
-    """
-    parts: list[tuple[str | None, object]]
-    if isinstance(value, Mapping):
-        parts, brackets = list(value.items()), "{}"
-    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
-        parts, brackets = [(None, item) for item in value], "[]"
-    else:
-        return dumps(value, ensure_ascii=False)
-    opened = style.newline + style.inner.indent if style.newline else " "
-    closed = style.newline + style.indent if style.newline else " "
-    members = (_member(key, inner, style.inner) for key, inner in parts)
-    return brackets[0] + opened + ("," + opened).join(members) + closed + brackets[1]
-
-
-def _member(key: str | None, value: object, style: Style) -> str:
-    rendered = render(value, style)
-    return rendered if key is None else f"{dumps(key, ensure_ascii=False)}: {rendered}"
+def render(value: object, indent: str = "", unit: str = USUAL_UNIT, newline: str = "\n") -> str:
+    """The text of a value, with a line for each member. `indent` is that of the line in which the value begins."""
+    return dumps(value, indent=unit, ensure_ascii=False).replace("\n", newline + indent)
 
 
 def put(text: str, target: Node, *members: tuple[str | None, object]) -> str:
@@ -166,22 +131,17 @@ def put(text: str, target: Node, *members: tuple[str | None, object]) -> str:
     `take` undoes it, from the last member to the first.
     """
     at = target.start + 1
-    outer, unit = _indent_at(text, target.start), _unit_of(text)
-    if not target.members:
-        is_whole = not text[: target.start].strip(_SPACE + BYTE_ORDER_MARK)
-        has_lines = _NEWLINE.search(text.strip(_SPACE + BYTE_ORDER_MARK))
-        style = Style(_newline_of(text) if has_lines or is_whole else "", outer, unit)
-        between = style.newline + style.indent if style.newline else " "
-        return text[:at] + ("," + between).join(_member(*each, style) for each in members) + text[at:]
-    line = _LAST_LINE.search(text, at, target.members[0].start)
-    lead = line.group() if line else ""
-    indent = lead.lstrip("\r\n")
-    if indent == lead:
-        style = Style("", outer, unit)
-    else:
-        is_deeper = indent.startswith(outer) and indent != outer
-        style = Style(_newline_of(text), indent, indent[len(outer) :] if is_deeper else unit)
-    return text[:at] + "".join(f"{lead}{_member(*each, style)}," for each in members) + text[at:]
+    indent, newline = _indent_at(text, target.start), _newline_of(text)
+    lead, between = "", newline + indent
+    if target.members:
+        line = _LAST_LINE.search(text, at, target.members[0].start)
+        lead = between = line.group() if line else ""
+        indent = lead.lstrip("\r\n") if lead.startswith(("\r", "\n")) else indent
+    rendered = [
+        ("" if key is None else f"{dumps(key, ensure_ascii=False)}: ") + render(value, indent, _unit_of(text), newline)
+        for key, value in members
+    ]
+    return text[:at] + lead + f",{between}".join(rendered) + ("," if target.members else "") + text[at:]
 
 
 def take(text: str, target: Node, member: Member) -> str:
@@ -202,9 +162,8 @@ def take(text: str, target: Node, member: Member) -> str:
 
 def replace(text: str, old: Node, value: object) -> str:
     """Replace a value."""
-    flat = not _NEWLINE.search(text, old.start, old.end)
-    style = Style("" if flat else _newline_of(text), _indent_at(text, old.start), _unit_of(text))
-    return text[: old.start] + render(value, style) + text[old.end :]
+    rendered = render(value, _indent_at(text, old.start), _unit_of(text), _newline_of(text))
+    return text[: old.start] + rendered + text[old.end :]
 
 
 def holds_only(text: str, target: Node, member: Member) -> bool:

@@ -17,9 +17,9 @@ const DEEPEST_INDENT = 10;
 
 /**
  * @typedef {import("./api.js").Branch} Branch
- * @typedef {{ id: string, parentId: string | null, level: number, description: string, status: string, tokens: number,
- *   result: string, time: string, failed: number, redactions: number, isHere: boolean, isAfterGap: boolean,
- *   share: number, expanded: boolean | null }} Row
+ * @typedef {{ id: string, description: string, status: string, tokens: number, failed_operations: number,
+ *   secrets_scrubbed: number, parentId: string | null, level: number, result: string, time: string, isHere: boolean,
+ *   isAfterGap: boolean, share: number, expanded: boolean | null }} Row  a branch or the main thread
  */
 
 export class Tree {
@@ -159,43 +159,37 @@ function rowsOf({ session, open_branches, branches, first_row }, collapsed) {
   const shown = [...above, ...branches, ...below];
   const parents = new Set(shown.map((branch) => branch.parent_id ?? MAIN));
   const most = Math.max(1, session.main_thread_tokens, ...shown.map((branch) => branch.tokens));
-  const expanded = (/** @type {string} */ id) => (parents.has(id) ? !collapsed.has(id) : null);
-  /** @type {Row} */
   const main = {
     id: MAIN,
-    parentId: null,
-    level: 1,
+    parent_id: null,
+    depth: -1,
     description: "Main thread",
     status: "main",
     tokens: session.main_thread_tokens,
-    result: "",
-    time: duration(session.started_at, session.last_at),
-    failed: 0,
-    redactions: 0,
-    isHere: session.active_branch_id === null && !session.ended_at,
-    isAfterGap: false,
-    share: session.main_thread_tokens / most,
-    expanded: expanded(MAIN),
+    summary_tokens: 0,
+    failed_operations: 0,
+    secrets_scrubbed: 0,
+    created_at: session.started_at,
+    closed_at: session.last_at,
   };
-  return [
-    main,
-    ...shown.map((branch, index) => ({
-      id: branch.id,
-      parentId: branch.parent_id ?? MAIN,
-      level: branch.depth + 2,
-      description: branch.description,
-      status: branch.status,
-      tokens: branch.tokens,
-      result: branch.status === "folded" ? `summary ${grouped(branch.summary_tokens)}` : STATUS_WORDS[branch.status],
-      time: duration(branch.created_at, branch.closed_at ?? session.last_at),
-      failed: branch.failed_operations,
-      redactions: branch.secrets_scrubbed,
-      isHere: branch.id === session.active_branch_id,
-      isAfterGap: index === above.length ? first_row > 0 : index === above.length + branches.length,
-      share: branch.tokens / most,
-      expanded: expanded(branch.id),
-    })),
-  ];
+  const hereId = session.active_branch_id ?? (session.ended_at ? null : MAIN);
+  return [main, ...shown].map((branch, index) => ({
+    ...branch,
+    parentId: branch === main ? null : (branch.parent_id ?? MAIN),
+    level: branch.depth + 2,
+    result: resultOf(branch),
+    time: duration(branch.created_at, branch.closed_at ?? session.last_at),
+    isHere: branch.id === hereId,
+    isAfterGap: index === above.length + 1 ? first_row > 0 : index === above.length + branches.length + 1,
+    share: branch.tokens / most,
+    expanded: parents.has(branch.id) ? !collapsed.has(branch.id) : null,
+  }));
+}
+
+/** @param {{ status: string, summary_tokens: number }} branch */
+function resultOf({ status, summary_tokens }) {
+  if (status === "main") return "";
+  return status === "folded" ? `summary ${grouped(summary_tokens)}` : STATUS_WORDS[status];
 }
 
 /** The rows that are not below a collapsed one. @param {Row[]} rows @param {Set<string>} collapsed */
@@ -257,10 +251,10 @@ function updateRow(item, row) {
 }
 
 /** @param {Row} row */
-function marks(row) {
+function marks({ isHere, failed_operations: failed, secrets_scrubbed: redactions }) {
   return [
-    row.isHere ? el("span", { class: "chip here-chip" }, "agent is here") : null,
-    row.failed ? el("span", { class: "chip failed-chip" }, `${grouped(row.failed)} failed`) : null,
-    row.redactions ? el("span", { class: "chip" }, `${grouped(row.redactions)} redacted`) : null,
+    isHere ? el("span", { class: "chip here-chip" }, "agent is here") : null,
+    failed ? el("span", { class: "chip failed-chip" }, `${grouped(failed)} failed`) : null,
+    redactions ? el("span", { class: "chip" }, `${grouped(redactions)} redacted`) : null,
   ].filter((mark) => mark !== null);
 }

@@ -89,7 +89,7 @@ class TestUninstallRestoresTheFile:
         vscode.write('{\n  "servers": {\n    // "b": {}\n    "a": {} // mine\n  }\n}\n')
         vscode.install()
         assert vscode.text().startswith('{\n  "servers": {\n    "contextfold": {\n      "type": "stdio",\n')
-        assert vscode.text().endswith('"]\n    },\n    // "b": {}\n    "a": {} // mine\n  }\n}\n')
+        assert vscode.text().endswith('"\n      ]\n    },\n    // "b": {}\n    "a": {} // mine\n  }\n}\n')
 
     def test_an_entry_that_comes_last_is_removed_with_the_comma_before_it(self, vscode: HostProject) -> None:
         ours = json.dumps(entry("vscode", vscode.caches))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 
 from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, client_from
 from contextfold.cli.output import plain, print_error, print_note
@@ -37,7 +36,6 @@ else:
 
 DAEMON_START_S = 20.0
 DAEMON_STOP_S = 15.0
-POLL_S = 0.05
 MICROS = 1_000_000
 CENT = 10_000  # micros
 PLUGIN_FILES_MAX = 50
@@ -204,17 +202,15 @@ class _OwnDaemon:
 
     def client(self) -> DaemonClient:
         """Wait until it prints its address as its first line."""
+        from select import select
+
         stdout = self._process.stdout
         assert stdout is not None
-        os.set_blocking(stdout.fileno(), False)
-        line, until_s = b"", time.monotonic() + DAEMON_START_S
-        while b"\n" not in line:
-            line += stdout.read() or b""
-            if self._process.poll() is not None or time.monotonic() > until_s:
-                with open(self._log, encoding="utf-8", errors="replace") as file:
-                    lines = file.read().strip().splitlines()
-                raise StorageFailed(f"the daemon did not start: {lines[-1] if lines else 'no reason given'}")
-            time.sleep(POLL_S)
+        line = stdout.readline() if select([stdout], [], [], DAEMON_START_S)[0] else b""
+        if not line.endswith(b"\n"):
+            with open(self._log, encoding="utf-8", errors="replace") as file:
+                lines = file.read().strip().splitlines()
+            raise StorageFailed(f"the daemon did not start: {lines[-1] if lines else 'no reason given'}")
         url = next(word for word in line.decode("utf-8", "replace").split() if word.startswith("http"))
         return DaemonClient(address_from(url))
 

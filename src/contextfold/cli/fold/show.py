@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from contextfold.cli.fold.session_access import (
-    MAIN,
-    open_store,
-    session_address,
-    write,
-    write_json,
-)
-from contextfold.cli.fold.tree import branch_status, id_length, saved_part
+from contextfold.cli.fold.session_access import MAIN, open_store, session_address, write, write_json
+from contextfold.cli.fold.tree import branch_look, id_length, saved_part
 from contextfold.cli.parse import Values
 from contextfold.cli.terminal import Column, Line, Part, Screen, screen, several, text_lines
 from contextfold.error_codes import EXIT_OK
@@ -74,17 +68,13 @@ def _head(shown: Screen, state: State, branch_id: str | None) -> str:
     branch = state.branches.get(branch_id)
     if branch is None:
         return shown.lines([(branch_id, "bold"), ("  of an earlier session, or another one", "dim")], "")
-    status = branch_status(branch, state)
+    mark, style, _ = branch_look(branch, state)
     figures: list[Part] = [f"{shown.figure(branch.tokens)} tokens"]
     if branch.status == "folded":
         figures += [f" folded to {shown.figure(branch.summary_tokens)}, ", saved_part(shown, branch), " saved"]
     closed = f"  {branch.status} {shown.moment(branch.closed_at)}" if branch.closed_at else ""
     return shown.lines(
-        [
-            (branch.id, "dim"),
-            (f"  {status.mark} " if shown.is_terminal else "  ", status.style),
-            (status.word, status.style),
-        ],
+        [(branch.id, "dim"), (f"  {mark} " if shown.is_terminal else "  ", style), (branch.status, style)],
         [(branch.description, "bold")],
         _above(state, branch.parent_id),
         [(f"begun {shown.moment(branch.created_at)}{closed}", "dim")],
@@ -149,15 +139,10 @@ def _children(shown: Screen, state: State, branch_id: str | None) -> str:
     length = id_length(state.branches)
     rows: list[Sequence[Line]] = []
     for child in children[-CHILDREN_MOST:]:
-        status = branch_status(child, state)
-        rows.append(
-            [
-                [(shown.short(child.id, length), "dim")],
-                [(f"{status.mark} " if shown.is_terminal else "", status.style), (status.word, status.style)],
-                [shown.figure(child.tokens)],
-                [(child.description, status.text_style)],
-            ]
-        )
+        mark, style, text_style = branch_look(child, state)
+        status: Line = [(f"{mark} " if shown.is_terminal else "", style), (child.status, style)]
+        number, name = [shown.figure(child.tokens)], [(child.description, text_style)]
+        rows.append([[(shown.short(child.id, length), "dim")], status, number, name])
     left_out = len(children) - len(rows)
     title = "branches" + (f" (the last {len(rows)} of {len(children)})" if left_out else "")
     columns = [Column(), Column(), Column(is_right=True), Column(shrinks=True)]

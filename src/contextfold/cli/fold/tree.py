@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextfold.cli.fold.session_access import BRANCH_PREFIX, MAIN
-from contextfold.common.dataclass import dataclass
 from contextfold.fold.service.session_views import BranchRow, tokens_saved
 from contextfold.fold.session import Thread
 
@@ -26,28 +25,12 @@ MARKS = {"active": "○", "folded": "✓", "discarded": "✗"}
 STYLES = {"active": "cyan", "folded": "green", "discarded": "dim"}
 
 
-@dataclass(frozen=True, slots=True)
-class BranchStatus:
-    """The status of a branch, with its mark and styles. `is_here` is true for the innermost open branch."""
-
-    word: str
-    is_here: bool
-
-    @property
-    def mark(self) -> str:
-        return HERE if self.is_here else MARKS[self.word]
-
-    @property
-    def style(self) -> str:
-        return ("bold " if self.is_here else "") + STYLES[self.word]
-
-    @property
-    def text_style(self) -> str:
-        return "bold" if self.is_here else "dim strike" if self.word == "discarded" else ""
-
-
-def branch_status(branch: Branch, state: State) -> BranchStatus:
-    return BranchStatus(branch.status, state.path[-1:] == (branch.id,))
+def branch_look(branch: Branch, state: State) -> tuple[str, str, str]:
+    """The mark of a branch's status, the style of the mark, and that of the description."""
+    is_here = state.path[-1:] == (branch.id,)
+    if is_here:
+        return HERE, f"bold {STYLES[branch.status]}", "bold"
+    return MARKS[branch.status], STYLES[branch.status], "dim strike" if branch.status == "discarded" else ""
 
 
 def id_length(branch_ids: Iterable[str]) -> int:
@@ -92,8 +75,7 @@ def outline(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier:
     for row in rows:
         branch = row.branch
         figures: list[Line] = [[str(branch.tokens)], [str(tokens_saved(branch))]]
-        status = branch_status(branch, state).word
-        cells.append([[branch.id], [status], *figures, [INDENT * (row.depth + 1) + branch.description]])
+        cells.append([[branch.id], [branch.status], *figures, [INDENT * (row.depth + 1) + branch.description]])
     left_out = [[f"{earlier} earlier branches are left out; --limit N shows more"]] if earlier else []
     return screen.lines(*left_out) + screen.table(columns, cells)
 
@@ -127,13 +109,13 @@ def saved_part(screen: Screen, branch: Branch) -> Part:
 
 
 def _cells(screen: Screen, state: State, row: BranchRow, guide: str, length: int) -> list[Line]:
-    branch, status = row.branch, branch_status(row.branch, state)
-    style = "dim" if branch.status == "discarded" else status.text_style
+    branch = row.branch
+    mark, style, text_style = branch_look(branch, state)
     return [
-        [(guide, "dim"), (status.mark, status.style), " ", (branch.description, status.text_style)],
+        [(guide, "dim"), (mark, style), " ", (branch.description, text_style)],
         [(branch.id[:length], "dim")],
-        [(status.word, status.style)],
-        *_figures(screen.figure, branch, style),
+        [(branch.status, style)],
+        *_figures(screen.figure, branch, "dim" if branch.status == "discarded" else text_style),
         [saved_part(screen, branch)] if branch.status == "folded" else [],
     ]
 
