@@ -55,8 +55,8 @@ def install_server(host: Host, text: str | None, wiring: Wiring, *, force: bool 
         return _new_file({host.key: {SERVER: wanted}})
     root, servers, ours = _parsed_servers(host, text)
     if ours is None:
-        target, added = (servers.node, (SERVER, wanted)) if servers else (root, (host.key, {SERVER: wanted}))
-        written = put(text, target, added)
+        added = (servers.node, SERVER, wanted) if servers else (root, host.key, {SERVER: wanted})
+        written = put(text, *added)
         assert uninstall_server(host, written) == text
         return written
     if ours.node.value == wanted or (_has(ours.node.value, wanted) and not _is_ours(host, ours)):
@@ -94,18 +94,16 @@ def install_hooks(host: Host, text: str | None, daemon: Daemon, *, force: bool =
         raise Unfit(
             f'{host.title} reads no hooks without "version": {host.hooks.version}; add that line, then try again'
         )
-    missing: dict[str, object] = {}
     written = text
-    for event, wanted in elements(host, daemon).items():
+    # The first event is added last, because every addition comes first.
+    for event, wanted in reversed(elements(host, daemon).items()):
         hooks = _parsed_hooks(host, written)
         if event in hooks.arrays:
             written = _with_element(host, written, hooks.arrays[event], wanted, force=force)
+        elif hooks.holder:
+            written = put(written, hooks.holder.node, event, [wanted])
         else:
-            missing[event] = [wanted]
-    if missing:
-        hooks = _parsed_hooks(host, written)
-        holder = hooks.holder
-        written = put(written, holder.node, *missing.items()) if holder else put(written, hooks.root, (HOOKS, missing))
+            written = put(written, hooks.root, HOOKS, {event: [wanted]})
     assert mentions(host, text) or uninstall_hooks(host, written) == text
     return written
 
@@ -141,7 +139,7 @@ def _with_element(host: Host, text: str, array: Member, wanted: object, *, force
     (handler,) = handlers(host, wanted)
     edited = _edited(host, array)
     if not edited:
-        return put(text, array.node, (None, wanted))
+        return put(text, array.node, None, wanted)
     if all(_has(node.value, handler) for node in edited):
         return text
     if not force or len(edited) > 1:

@@ -125,23 +125,17 @@ def render(value: object, indent: str = "", unit: str = USUAL_UNIT, newline: str
     return dumps(value, indent=unit, ensure_ascii=False).replace("\n", newline + indent)
 
 
-def put(text: str, target: Node, *members: tuple[str | None, object]) -> str:
-    """Add members at the beginning of an object, or elements, which have no key, at the beginning of an array.
-
-    `take` undoes it, from the last member to the first.
-    """
+def put(text: str, target: Node, key: str | None, value: object) -> str:
+    """Add a member at the beginning of an object, or an element, which has no key, at the beginning of an array."""
     at = target.start + 1
-    indent, newline = _indent_at(text, target.start), _newline_of(text)
-    lead, between = "", newline + indent
+    lead, indent = "", _indent_at(text, target.start)
     if target.members:
         line = _LAST_LINE.search(text, at, target.members[0].start)
-        lead = between = line.group() if line else ""
+        lead = line.group() if line else ""
         indent = lead.lstrip("\r\n") if lead.startswith(("\r", "\n")) else indent
-    rendered = [
-        ("" if key is None else f"{dumps(key, ensure_ascii=False)}: ") + render(value, indent, _unit_of(text), newline)
-        for key, value in members
-    ]
-    return text[:at] + lead + f",{between}".join(rendered) + ("," if target.members else "") + text[at:]
+    label = "" if key is None else f"{dumps(key, ensure_ascii=False)}: "
+    added = lead + label + render(value, indent, _unit_of(text), _newline_of(text))
+    return text[:at] + added + ("," if target.members else "") + text[at:]
 
 
 def take(text: str, target: Node, member: Member) -> str:
