@@ -110,7 +110,7 @@ class TestRefusals:
         file = ConfigFile(str(project.file))
         project.write('{"by": "somebody else"}')
         with pytest.raises(StorageFailed, match="changed by another program"):
-            file.write("{ }")
+            file.change("{ }")
         assert project.text() == '{"by": "somebody else"}'
         assert len(project.everything()) == 1
 

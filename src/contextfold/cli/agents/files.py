@@ -42,52 +42,45 @@ class ConfigFile:
     def is_link(self) -> bool:
         return os.path.islink(self.path)
 
-    def write(self, text: str) -> None:
-        """Replace the text atomically and durably, with the same mode and owner. Missing folders are made."""
+    def change(self, text: str | None, *, like: os.stat_result | None = None) -> None:
+        """Replace the text atomically and durably, with the same mode and owner; None removes the file.
+
+        Missing folders are made.
+        """
         self.refuse_if_read_only()
-        self._replace(text, self._status)
+        folder = os.path.dirname(self._real)
+        with signals.delayed():
+            try:
+                if text is None:
+                    self._refuse_if_changed()
+                    os.unlink(self._real)
+                else:
+                    os.makedirs(folder, exist_ok=True)
+                    self._replace(text, like or self._status)
+            except (FileExistsError, NotADirectoryError):
+                raise StorageFailed(f"{shown(folder)} is not a folder; move it away, then run this again") from None
+            except OSError as problem:
+                doing = "cannot remove" if text is None else "cannot write"
+                raise storage_failed(doing, self._real, problem) from problem
+        sync(folder)
 
     def restore(self) -> None:
-        """Restore the original text after `write`."""
-        changed = ConfigFile(self.path)
-        if self.text is None:
-            changed.delete()
-        else:
-            changed._replace(self.text, self._status)
+        """Restore the original text after `change`."""
+        ConfigFile(self.path).change(self.text, like=self._status)
 
     def _replace(self, text: str, like: os.stat_result | None) -> None:
         from tempfile import mkstemp
 
         folder, name = os.path.split(self._real)
-        with signals.delayed():
-            try:
-                os.makedirs(folder, exist_ok=True)
-            except (FileExistsError, NotADirectoryError):
-                raise StorageFailed(f"{shown(folder)} is not a folder; move it away, then run this again") from None
-            except OSError as problem:
-                raise storage_failed("cannot make", folder, problem) from problem
-            try:
-                # It may contain secrets. Only the owner can read it until its mode is set.
-                descriptor, staged = mkstemp(STAGED_SUFFIX, b"." + name, folder)
-                try:
-                    _stage(descriptor, text.encode(), like)
-                    self._refuse_if_changed()
-                    os.rename(staged, self._real)
-                except BaseException:
-                    os.unlink(staged)
-                    raise
-            except OSError as problem:
-                raise storage_failed("cannot write", self._real, problem) from problem
-        sync(folder)
-
-    def delete(self) -> None:
-        self.refuse_if_read_only()
-        self._refuse_if_changed()
+        # It may contain secrets. Only the owner can read it until its mode is set.
+        descriptor, staged = mkstemp(STAGED_SUFFIX, b"." + name, folder)
         try:
-            os.unlink(self._real)
-        except OSError as problem:
-            raise storage_failed("cannot remove", self._real, problem) from problem
-        sync(os.path.dirname(self._real))
+            _stage(descriptor, text.encode(), like)
+            self._refuse_if_changed()
+            os.rename(staged, self._real)
+        except BaseException:
+            os.unlink(staged)
+            raise
 
     def _look(self) -> os.stat_result | None:
         try:
@@ -123,11 +116,7 @@ class ConfigFile:
 
     def _refuse_if_changed(self) -> None:
         """Raise an error if the file has changed since it was read; writing would lose the change."""
-        try:
-            now: os.stat_result | None = os.lstat(self._real)
-        except FileNotFoundError:
-            now = None
-        if _identity(now) != _identity(self._status):
+        if ConfigFile(self.path).text != self.text:
             raise self._changed()
 
     def _changed(self) -> StorageFailed:
@@ -143,12 +132,6 @@ class FileChange(Record):
     @property
     def is_needed(self) -> bool:
         return self.text != self.file.text
-
-    def make(self) -> None:
-        if self.text is None:
-            self.file.delete()
-        else:
-            self.file.write(self.text)
 
 
 def edited(file: ConfigFile, edit: Callable[[str | None], str | None]) -> FileChange:
@@ -168,7 +151,7 @@ def make_all(changes: list[FileChange]) -> None:
     with signals.delayed():
         try:
             for change in changes:
-                change.make()
+                change.file.change(change.text)
                 done.insert(0, change)
         except Exception:
             for change in done:
@@ -319,10 +302,6 @@ def _stage(descriptor: int, content: bytes, like: os.stat_result | None) -> None
             os.fchown(descriptor, like.st_uid, like.st_gid)
         os.fchmod(descriptor, stat.S_IMODE(like.st_mode) if like else 0o666 & ~_umask())
         os.fsync(descriptor)
-
-
-def _identity(status: os.stat_result | None) -> tuple[int, ...] | None:
-    return status and (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def _umask() -> int:

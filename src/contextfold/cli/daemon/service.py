@@ -31,7 +31,7 @@ def run_service(values: Values) -> int:
     if given and action != "install":
         raise UsageError(f"{given[0]} is for `context service install`, which writes it into the service")
     if action == "install":
-        ConfigFile(str(manager.path)).write(manager.file_text(_command(values)))
+        ConfigFile(str(manager.path)).change(manager.file_text(_command(values)))
         print_answer(f"wrote {manager.path}\n")
         manager.enable()
     elif action == "status":
