@@ -128,20 +128,16 @@ export class SessionsView extends View {
   async #read() {
     const isPlain = this.#order === "latest" && !this.#filter.value.trim();
     const wanted = isPlain ? this.#rows : MOST_ROWS;
-    const first = await api.sessions(this.#shown === "ended" ? 1 : Math.min(wanted, PAGE_ROWS));
-    /** @type {AnySession[]} */
-    const rows = this.#shown === "ended" ? [] : [...first.sessions];
-    let cursor = this.#shown === "ended" ? null : first.next_cursor;
-    while (cursor !== null && rows.length < wanted) {
-      const answer = await api.sessions(Math.min(wanted - rows.length, PAGE_ROWS), cursor);
-      rows.push(...answer.sessions);
-      cursor = answer.next_cursor;
-    }
-    let hasMore = cursor !== null;
+    const hasLive = this.#shown !== "ended";
+    const first = await api.sessions(hasLive ? Math.min(wanted, PAGE_ROWS) : 1);
+    let [rows, hasMore] = hasLive ? await readPages(api.sessions, first, wanted) : [[], false];
     if (!hasMore && this.#shown !== "live") {
-      const { rows: ended, isCut } = await readEnded(wanted - rows.length);
-      rows.push(...ended);
-      hasMore = isCut;
+      const missing = wanted - rows.length;
+      // One is read to know whether there are any.
+      const answer = await api.endedSessions(Math.max(1, Math.min(missing, PAGE_ROWS)));
+      const [ended, hasMoreEnded] = await readPages(api.endedSessions, answer, missing);
+      rows = [...rows, ...ended];
+      hasMore = hasMoreEnded;
     }
     // More rows take longer to read, so they are read less often.
     this.#pace.intervalMs = INTERVAL_MS * Math.ceil(Math.max(this.#rows, rows.length) / PAGE_ROWS);
@@ -179,17 +175,20 @@ export class SessionsView extends View {
   }
 }
 
-/** @param {number} wanted @returns {Promise<{ rows: api.EndedSession[], isCut: boolean }>} */
-async function readEnded(wanted) {
-  /** @type {api.EndedSession[]} */
-  const rows = [];
-  let cursor = null;
-  do {
-    const answer = await api.endedSessions(Math.max(1, Math.min(wanted - rows.length, PAGE_ROWS)), cursor);
-    rows.push(...answer.sessions);
-    cursor = answer.next_cursor;
-  } while (cursor !== null && rows.length < wanted);
-  return { rows: rows.slice(0, Math.max(0, wanted)), isCut: cursor !== null || rows.length > wanted };
+/**
+ * The wanted number of sessions from a first page on, and whether there are more.
+ *
+ * @typedef {{ sessions: AnySession[], next_cursor: string | null }} SessionPage
+ * @param {(limit: number, cursor: string) => Promise<SessionPage>} read @param {SessionPage} page
+ * @param {number} wanted @returns {Promise<[AnySession[], boolean]>}
+ */
+async function readPages(read, page, wanted) {
+  const rows = [...page.sessions];
+  while (page.next_cursor !== null && rows.length < wanted) {
+    page = await read(Math.min(wanted - rows.length, PAGE_ROWS), page.next_cursor);
+    rows.push(...page.sessions);
+  }
+  return [rows.slice(0, Math.max(0, wanted)), page.next_cursor !== null || rows.length > wanted];
 }
 
 /** @param {number} count of live sessions that are not shown */

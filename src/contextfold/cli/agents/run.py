@@ -255,15 +255,14 @@ def savings_line(before: Mapping[str, Any] | None, after: Mapping[str, Any] | No
         return "no request to a model went through the proxy, so nothing was saved"
     count = f"{requests:,} request{'' if requests == 1 else 's'}"
     line = f"{count} sent {sent:,} tokens; without folding {without:,}"
-    unit, saved, base = "input tokens' worth", after["cost_saved"] - before["cost_saved"], after["cost_without"]
-    amount = f"{abs(saved):,.0f} {unit}"
-    base -= before["cost_without"]
     if after["money"]:
         earlier = before["money"] or {"saved_micros": 0, "without_micros": 0}
-        saved = after["money"]["saved_micros"] - earlier["saved_micros"]
-        base = after["money"]["without_micros"] - earlier["without_micros"]
+        saved, base = (after["money"][name] - earlier[name] for name in ("saved_micros", "without_micros"))
         # Less than a cent is shown as it is.
         amount = f"${abs(saved) / MICROS:,.{2 if abs(saved) >= CENT else 4}f}"
+    else:
+        saved, base = (after[name] - before[name] for name in ("cost_saved", "cost_without"))
+        amount = f"{abs(saved):,.0f} input tokens' worth"
     if not saved:
         return f"{line}; no difference in cost"
     percent = f" ({100 * abs(saved) / base:.0f} %)" if base else ""

@@ -6,7 +6,6 @@ import asyncio
 import os
 import stat
 import sys
-from collections.abc import Callable
 
 from contextfold.cli.fold.session_access import (
     MAIN,
@@ -49,8 +48,6 @@ PROJECTS_CACHED = 1_000
 KIND_WIDTH = len("operation.completed")
 WORD_WIDTH = len("discarded")
 TOKENS_WIDTH = 8
-
-Wanted = Callable[[WatchedEvent], bool]
 
 
 def run_tail(values: Values) -> int:
