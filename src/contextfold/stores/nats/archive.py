@@ -7,7 +7,7 @@ from typing import Final
 
 from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.fold.archive import ArchiveEntry, up_to
-from contextfold.fold.ports.store import ArchivedThread, Summary, Trajectory
+from contextfold.fold.ports.store import ArchivedThread, SessionKey, Summary, Trajectory
 from contextfold.stores.nats.wire import records
 from contextfold.stores.nats.wire.chunks import read_chunks
 from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
@@ -39,7 +39,7 @@ class BranchSummary:
 
     def add(self, stored: StoredMessage) -> None:
         self.subjects.add(stored.subject)
-        revision = int(stored.subject.rpartition(".")[2])
+        revision = revision_of(stored)
         summary = records.summary_from(stored.data)
         if summary is None:
             self.retracted = max(self.retracted, revision)
@@ -63,8 +63,8 @@ class ArchiveReader:
     ) -> Trajectory | None:
         names = self._names
         if thread.branch_id is None:
-            session = ".".join(map(escaped, (thread.owner, thread.project_hash, thread.session_id)))
-            subjects = f"{names.archive}.{session}.entries.{NOTHING}.>"
+            key = SessionKey(thread.owner, thread.project_hash, "")
+            subjects = f"{names.archived(key, thread.session_id)}.entries.{NOTHING}.>"
         else:
             subjects = names.archived_of(thread.owner, thread.project_hash, f"entries.b{escaped(thread.branch_id)}.>")
         items = sorted(map(_archive_subject, await self._js.counts(names.archive, subjects)), key=_order)
@@ -98,18 +98,24 @@ class ArchiveReader:
         return page[:limit]
 
     async def _read(self, items: Sequence[_ArchiveSubject]) -> list[list[ArchiveEntry]]:
-        return await in_batches(lambda item: self.entries(item.subject), items, AT_ONCE)
+        return await in_batches((self._stored(item.subject) for item in items), AT_ONCE)
 
-    async def entries(self, subject: str) -> list[ArchiveEntry]:
+    async def _stored(self, subject: str) -> list[ArchiveEntry]:
         """The entries of one message; none if it has just been deleted."""
         stored = await self._js.last(self._names.archive, subject)
-        if stored is None:
-            return []
+        return await self.entries(stored) if stored else []
+
+    async def entries(self, stored: StoredMessage) -> list[ArchiveEntry]:
         document = records.archived_from(stored.data)
         if document.chunks is None:
             return list(document.entries)
-        all_entries = records.entries_in(await read_chunks(self._js, session_part(subject), document.chunks))
+        all_entries = records.entries_in(await read_chunks(self._js, session_part(stored.subject), document.chunks))
         return [all_entries[number] for number in document.positions]
+
+
+def revision_of(stored: StoredMessage) -> int:
+    """The revision of the commit that a message of the archive is from, which is the last part of its subject."""
+    return int(stored.subject.rpartition(".")[2])
 
 
 def _archive_subject(subject: str) -> _ArchiveSubject:

@@ -43,7 +43,7 @@ class NatsConversations:
 
     async def keep(self, owner: str, conversation: str, items: Sequence[ArchivedResult]) -> None:
         subject = self._names.conversation(owner, conversation)
-        await in_batches(lambda item: self._keep(subject, item), items, AT_ONCE)
+        await in_batches((self._keep(subject, item) for item in items), AT_ONCE)
 
     async def text(self, owner: str, result_id: str) -> str | None:
         subjects = f"{self._names.archive}.{escaped(owner)}.{NOTHING}.*.left_out.*.{escaped(result_id)}"
@@ -115,9 +115,8 @@ class NatsConversations:
             data = records.encode_left_out_reference(await write_chunks(self._js, conversation, item.text.encode()))
         headers = {header: escaped(str(getattr(decision, name))) for name, header in _HEADERS.items()}
         results = f"{conversation}.left_out.{call}"
-        await self._js.put_once(
-            f"{results}.{escaped(decision.result_id)}", data, expected_of=f"{results}.*", headers=headers
-        )
+        subject = f"{results}.{escaped(decision.result_id)}"
+        await self._js.put_once(self._names.archive, subject, data, expected_of=f"{results}.*", headers=headers)
 
     async def _text(self, stored: StoredMessage) -> str:
         text, chunks = records.left_out_from(stored.data)

@@ -7,9 +7,9 @@ written last and says up to which revision everything is published. Knows how to
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from contextfold.common.dataclass import dataclass, field
@@ -23,6 +23,7 @@ from contextfold.stores.nats.wire.chunks import most_in_one, read_chunks, write_
 from contextfold.stores.nats.wire.jetstream import TTL, JetStream, SequenceConflict, StoredMessage
 from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped, unescaped
 from contextfold.stores.nats.wire.records import CommitRecord
+from contextfold.stores.nats.wire.tasks import in_batches
 
 N: Final = "Cf-N"
 NO_STATE: Final = (0, -1)
@@ -31,8 +32,9 @@ TRIES: Final = 8
 # Writes of one session at once.
 AT_ONCE: Final = 32
 TEXT_MOST: Final = records.PUBLISHED_MOST + 1
-# The size in characters that a session counts for in memory. Each of its branches counts for a tenth of it.
-PROGRESS_LEAST: Final = 2_000
+# What a session and each text of a branch count for in memory, in characters, beside the texts.
+SESSION_WEIGHT: Final = 2_000
+BRANCH_WEIGHT: Final = 200
 
 
 @dataclass(slots=True)
@@ -50,7 +52,12 @@ class PublishedSession:
     event_n: int = 0
     event_seq: int = 0
     states: dict[str, tuple[int, int]] = field(default_factory=dict)
-    weight: int = PROGRESS_LEAST
+
+    @property
+    def weight(self) -> int:
+        """The size in characters."""
+        texts = (*self.prompts.values(), *self.summaries.values())
+        return SESSION_WEIGHT + len(texts) * BRANCH_WEIGHT + sum(map(len, texts))
 
     def take(self, seq: int, record: CommitRecord) -> None:
         self.state = replay(record.events, self.state)
@@ -58,10 +65,8 @@ class PublishedSession:
         for event in record.events:
             if isinstance(event, BranchCreated):
                 self.prompts[event.branch_id] = event.prompt[:TEXT_MOST]
-                self.weight += len(self.prompts[event.branch_id]) + PROGRESS_LEAST // 10
             elif isinstance(event, BranchFolded | WorkFolded):
                 self.summaries[event.branch_id] = event.summary[:TEXT_MOST]
-                self.weight += len(self.summaries[event.branch_id])
 
 
 # A commit and its sequence in the log.
@@ -76,13 +81,13 @@ class DerivedState:
 
     async def publish(self, key: SessionKey, progress: PublishedSession, commits: Sequence[Committed]) -> None:
         """Publish what these commits add. Raises SequenceConflict if another daemon has published more meanwhile."""
-        before = progress.state, progress.seq, progress.weight
+        before = progress.state, progress.seq
         try:
             for commit in commits:
                 progress.take(*commit)
             await self._put(key, progress, before[0], [record for _, record in commits])
         except BaseException:
-            progress.state, progress.seq, progress.weight = before
+            progress.state, progress.seq = before
             raise
 
     async def published(self, key: SessionKey, progress: PublishedSession) -> int:
@@ -91,7 +96,7 @@ class DerivedState:
         subject = self._names.session_state(session)
         state = await self._js.last(self._names.state, subject)
         event = await self._js.last(self._names.events, f"{session}.events.>")
-        revision = records.revision_in(state.headers if state else {})
+        revision = records.number_in(state.headers, records.REVISION) if state else -1
         progress.states[subject] = (state.seq, revision) if state else NO_STATE
         progress.event_n, progress.event_seq = (_number(event), event.seq) if event else (0, 0)
         return revision
@@ -121,7 +126,7 @@ class DerivedState:
 
     async def archive(self, key: SessionKey, *commits: CommitRecord) -> None:
         """Write what the commits add to the archive."""
-        await _all(*self._archive(key, commits))
+        await in_batches(self._archive(key, commits), AT_ONCE)
 
     # ---- single writes
 
@@ -146,7 +151,8 @@ class DerivedState:
             )
             for branch in changed
         )
-        await _all(self._put_events(session, progress, events), *self._archive(key, commits), *states)
+        works = chain([self._put_events(session, progress, events)], self._archive(key, commits), states)
+        await in_batches(works, AT_ONCE)
         document = records.encode_session(progress.state)
         await self._put_state(progress, self._names.session_state(session), document, {TTL: self._ttl})
 
@@ -181,7 +187,9 @@ class DerivedState:
                 seq = await self._js.put(subject, data, expected=expected, headers=all_headers)
             except SequenceConflict:
                 stored = await self._js.last(self._names.state, subject)
-                progress.states[subject] = (stored.seq, records.revision_in(stored.headers)) if stored else NO_STATE
+                progress.states[subject] = (
+                    (stored.seq, records.number_in(stored.headers, records.REVISION)) if stored else NO_STATE
+                )
                 # The session has ended meanwhile.
                 if stored is None and expected:
                     raise
@@ -197,10 +205,10 @@ class DerivedState:
                 yield self._put_entries(archived, record)
             for summary in record.summaries:
                 subject = f"{archived}.summaries.{escaped(summary.branch_id)}.{record.revision}"
-                yield self._js.put_once(subject, records.encode_summary(summary))
+                yield self._js.put_once(self._names.archive, subject, records.encode_summary(summary))
             for branch_id in record.retracted:
                 subject = f"{archived}.summaries.{escaped(branch_id)}.{record.revision}"
-                yield self._js.put_once(subject, records.RETRACTED)
+                yield self._js.put_once(self._names.archive, subject, records.RETRACTED)
 
     async def _put_entries(self, archived: str, record: CommitRecord) -> None:
         """Write one message for each thread, so that the trajectory of a branch is read without the others."""
@@ -217,30 +225,17 @@ class DerivedState:
                 again = await write_chunks(self._js, archived, records.encode_entries(mine))
                 data = records.encode_archived_reference(again, range(len(mine)))
             subject = f"{archived}.entries.{thread}.{_span(mine)}.{record.revision}"
-            await self._js.put_once(subject, data)
+            await self._js.put_once(self._names.archive, subject, data)
 
 
 def _number(event: StoredMessage) -> int:
-    number = event.headers.get(N, "")
-    if not (number.isascii() and number.isdigit()):
+    number = records.number_in(event.headers, N)
+    if number < 0:
         raise StoreInvalid("NATS has an event of another program")
-    return int(number)
+    return number
 
 
 def _span(entries: Sequence[ArchiveEntry]) -> str:
     """The first event and whether there is a rollback, as part of the subject, to know them without reading."""
     first = min(entry.n for entry in entries)
     return f"{first}.{'r' if any(entry.kind == 'rollback' for entry in entries) else 'e'}"
-
-
-async def _all(*works: Awaitable[None]) -> None:
-    """Run all of them, some at a time. The first failure is raised when none is in progress."""
-    turns = asyncio.Semaphore(AT_ONCE)
-
-    async def in_turn(work: Awaitable[None]) -> None:
-        async with turns:
-            await work
-
-    for outcome in await asyncio.gather(*map(in_turn, works), return_exceptions=True):
-        if isinstance(outcome, BaseException):
-            raise outcome

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 from contextfold.common.dataclass import dataclass, field, replace
@@ -19,10 +19,9 @@ from contextfold.fold.ports.store import Commit, CommitReceipt, KnownRevision, S
 from contextfold.stores.nats.session_cache import SessionCache
 from contextfold.stores.nats.wire import records
 from contextfold.stores.nats.wire.chunks import most_in_one, read_chunks, write_chunks
-from contextfold.stores.nats.wire.connection import OutcomeUnknown
-from contextfold.stores.nats.wire.jetstream import JetStream, JetStreamError, SequenceConflict, StoredMessage, new_mark
-from contextfold.stores.nats.wire.names import SubjectNames, escaped
-from contextfold.stores.nats.wire.records import CommitRecord
+from contextfold.stores.nats.wire.jetstream import JetStream, SequenceConflict, StoredMessage, new_mark
+from contextfold.stores.nats.wire.names import SubjectNames
+from contextfold.stores.nats.wire.records import CommitRecord, LoggedCommit
 from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
 
 # The most bytes of a commit's texts in its message. Longer ones are stored as chunks, which loading a session skips.
@@ -44,42 +43,32 @@ class LogIndex:
     # The sequence of the last message, which may be the end of the previous session.
     seq: int = 0
     last_at: str = ""
-    revisions: list[int] = field(default_factory=list)
-    seqs: list[int] = field(default_factory=list)
+    # An index that does not begin with revision 0 has the last commit only, and is not cached.
+    commits: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
     operations: dict[str, int] = field(default_factory=dict)
-    # Whether the index starts with the first commit.
-    is_complete: bool = True
 
     @property
     def revision(self) -> int:
-        return self.revisions[-1] if self.revisions else 0
+        return self.commits[-1][0]
 
-    def add(self, stored: StoredMessage, record: CommitRecord) -> None:
-        # Another task has added it meanwhile.
-        if stored.seq <= self.seq:
-            return
-        self.session_id, self.seq = record.session_id, stored.seq
-        self.last_at = stored.headers.get(records.LAST_AT, "")
-        self.revisions.append(record.revision)
-        self.seqs.append(stored.seq)
-        self.operations |= dict.fromkeys(record.receipts, stored.seq)
+    def add(self, commit: LoggedCommit, record: CommitRecord) -> None:
+        """Add a commit if it is the next one."""
+        if record.before == self.revision and self.session_id in ("", record.session_id):
+            self.session_id, self.seq, self.last_at = record.session_id, commit.seq, commit.last_at
+            self.commits.append((record.revision, commit.seq))
+            self.operations |= dict.fromkeys(record.receipts, commit.seq)
 
-    def seq_at(self, revision: int) -> int | None:
-        """The sequence to continue reading after a revision, or None if it is not known."""
-        position = bisect_right(self.revisions, revision)
-        if position:
-            return self.seqs[position - 1]
-        return 0 if self.is_complete else None
+    def seq_at(self, revision: int) -> int:
+        """The sequence to continue reading after a revision."""
+        return self.commits[bisect_right(self.commits, revision, key=lambda commit: commit[0]) - 1][1]
 
 
 @dataclass(frozen=True, slots=True)
-class AppendResult:
-    """The result of a commit. An earlier commit with the same operation id has no record here."""
+class AppendedCommit:
+    """A commit that was appended. The record says where its long texts are."""
 
-    receipt: CommitReceipt
-    record: CommitRecord | None = None
-    seq: int = 0
-    headers: Mapping[str, str] = field(default_factory=dict)
+    commit: LoggedCommit
+    record: CommitRecord
 
 
 class SessionLogs:
@@ -87,80 +76,74 @@ class SessionLogs:
         self,
         js: JetStream,
         names: SubjectNames,
-        before_another: Callable[[SessionKey, StoredMessage], Awaitable[None]],
+        before_another: Callable[[LoggedCommit], Awaitable[None]],
     ) -> None:
         """`before_another` finishes the end of a session before the next session of its key begins."""
         self._js = js
         self._names = names
         self._before_another = before_another
-        self._indexes = SessionCache[LogIndex](lambda index: len(index.seqs), REMEMBERED_MOST)
+        self._indexes = SessionCache[LogIndex](lambda index: len(index.commits), REMEMBERED_MOST)
 
     # ---- reading
 
-    async def last(self, key: SessionKey) -> StoredMessage | None:
+    async def last(self, key: SessionKey) -> LoggedCommit | None:
         """The last message of a key, if its session is live."""
         last = await self.newest(key)
-        return None if last is None or is_end(last) else last
+        return None if last is None or last.ended_at else last
 
-    async def newest(self, key: SessionKey) -> StoredMessage | None:
-        last = await self._js.last(self._names.log, self._names.log_of(key))
-        if last is not None and not records.is_ours(last.headers):
-            raise StoreInvalid("NATS has a log with a message of another program")
-        return last
+    async def newest(self, key: SessionKey) -> LoggedCommit | None:
+        return _logged(key, await self._js.last(self._names.log, self._names.log_of(key)))
+
+    async def at(self, key: SessionKey, seq: int) -> LoggedCommit | None:
+        return _logged(key, await self._js.at(self._names.log, seq))
 
     async def load(self, key: SessionKey, known: KnownRevision | None) -> SessionLog | None:
         for _ in range(LOADS_TRIED):
             last = await self.last(key)
             if last is None:
                 return None
-            session_id = session_of(last)
-            after = known.revision if known and known.session_id == session_id else 0
-            events = await self._events_after(key, last, after)
-            if len(events) == max(0, int(last.headers[records.REVISION]) - after):
-                return SessionLog(session_id, events)
+            after = known.revision if known and known.session_id == last.session_id else 0
+            events = await self._events_after(last, after)
+            if len(events) == max(0, last.revision - after):
+                return SessionLog(last.session_id, events)
         # A gap that disappears on another attempt was a session that ended while it was read.
         raise StoreInvalid("NATS has a log with a gap")
 
-    async def _events_after(self, key: SessionKey, last: StoredMessage, after: int) -> list[Event]:
-        if int(last.headers[records.REVISION]) <= after:
+    async def _events_after(self, last: LoggedCommit, after: int) -> list[Event]:
+        if last.revision <= after:
             return []
-        index = self._indexes.get(key)
-        if int(last.headers[records.BEFORE]) <= after:
-            found = [await self.record(key, last)]
-            if index and (index.session_id, index.revision) == (found[0].session_id, found[0].before):
-                index.add(last, found[0])
+        index = self._index_of(last)
+        if last.before <= after:
+            found = [await self.record(last)]
+            index.add(last, found[0])
         else:
-            start = index.seq_at(after) if index and index.session_id == session_of(last) else None
-            found = [record async for _, record in self._read(key, last, start or 0)]
+            found = [record async for _, record in self._read(last, index.seq_at(after))]
         return [event for record in found for event in record.events if event.n > after]
 
     async def records(self, key: SessionKey, after: int = 0) -> list[tuple[int, CommitRecord]]:
         """The commits of the last session after a sequence, including its end."""
         last = await self.newest(key)
-        if last is None:
-            return []
-        return [each async for each in self._read(key, last, after)]
+        return [each async for each in self._read(last, after)] if last else []
 
-    async def record(self, key: SessionKey, stored: StoredMessage) -> CommitRecord:
-        chunks = records.core_chunks(stored.data) if b'"core"' in stored.data[:64] else None
+    async def record(self, commit: LoggedCommit) -> CommitRecord:
+        chunks = records.core_chunks(commit.data) if b'"core"' in commit.data[:64] else None
         if chunks is None:
-            return records.record_from(stored.data)
-        archived = self._names.archived(key, session_of(stored))
+            return records.record_from(commit.data)
+        archived = self._names.archived(commit.key, commit.session_id)
         return records.record_from(await read_chunks(self._js, archived, chunks))
 
-    async def _read(self, key: SessionKey, last: StoredMessage, after: int) -> AsyncIterator[tuple[int, CommitRecord]]:
-        """The commits of the session of the last message, after a sequence."""
-        reading = StreamQuery(self._names.log, self._names.log_of(key), after)
-        index = LogIndex(is_complete=True) if not after else None
+    async def _read(self, last: LoggedCommit, after: int) -> AsyncIterator[tuple[int, CommitRecord]]:
+        """The commits of the session of the last message, after a sequence. They are added to its index."""
+        index = self._index_of(last)
+        reading = StreamQuery(self._names.log, self._names.log_of(last.key), after)
         async for stored in read_to(self._js, reading, last.seq):
-            if session_of(stored) != session_of(last):
-                continue
-            record = await self.record(key, stored)
-            if index is not None:
-                index.add(stored, record)
-            yield stored.seq, record
-        if index is not None and not is_end(last):
-            self._indexes.put(key, index)
+            commit = records.logged(last.key, stored)
+            if commit and commit.session_id == last.session_id:
+                record = await self.record(commit)
+                index.add(commit, record)
+                yield commit.seq, record
+        if index.session_id and not last.ended_at:
+            self._indexes.put(last.key, index)
 
     async def receipt(self, key: SessionKey, operation_id: str) -> CommitReceipt | None:
         index = await self._refreshed(key, complete=True)
@@ -172,83 +155,75 @@ class SessionLogs:
         if seq is None:
             return None
         for _ in range(LOADS_TRIED):
-            stored = await self._js.at(self._names.log, seq)
-            if stored is not None:
-                return (await self.record(key, stored)).receipts[digest]
+            commit = await self.at(key, seq)
+            if commit is not None:
+                return (await self.record(commit)).receipts[digest]
             # A server that has just started may be behind for a moment.
             await asyncio.sleep(RETRY_S)
         self._indexes.forget(key)
         raise StoreUnavailable("NATS: a commit that was there cannot be read now")
 
-    # ---- indexes
-
     async def _refreshed(self, key: SessionKey, *, complete: bool) -> LogIndex:
-        """The current index."""
+        """The current index; if it need not be complete, possibly with the last commit only."""
         for _ in range(LOADS_TRIED):
             last = await self.newest(key)
-            if last is None or is_end(last):
+            if last is None or last.ended_at:
                 self._indexes.forget(key)
                 return LogIndex(seq=last.seq if last else 0)
-            index = await self._extended(key, last, complete=complete)
-            if index.revision >= int(last.headers[records.REVISION]):
-                self._indexes.put(key, index)
+            index = self._index_of(last)
+            if complete and index.revision < last.revision:
+                async for _ in self._read(last, index.seq):
+                    pass
+                index = self._index_of(last)
+            if index.revision >= last.revision:
                 return index
+            if not complete:
+                return LogIndex(last.session_id, last.seq, last.last_at, [(last.revision, last.seq)])
             # The session may have ended while it was read.
             self._indexes.forget(key)
         raise StoreInvalid("NATS has a log with a gap")
 
-    async def _extended(self, key: SessionKey, last: StoredMessage, *, complete: bool) -> LogIndex:
-        """The index up to the last message; from the first commit on if it must be complete."""
-        index = self._indexes.get(key)
-        if index is None or index.session_id != session_of(last) or (complete and not index.is_complete):
-            index = LogIndex(is_complete=complete)
-        if not complete and not index.seqs:
-            index.add(last, await self.record(key, last))
-        elif index.seq < last.seq:
-            reading = StreamQuery(self._names.log, self._names.log_of(key), index.seq)
-            async for stored in read_to(self._js, reading, last.seq):
-                record = await self.record(key, stored)
-                if record.session_id == session_of(last) and record.before == index.revision:
-                    index.add(stored, record)
-        return index
+    def _index_of(self, commit: LoggedCommit) -> LogIndex:
+        """The index of the session of a commit, as far as it is known."""
+        index = self._indexes.get(commit.key)
+        return index if index and index.session_id == commit.session_id else LogIndex()
 
     # ---- committing
 
-    async def commit(self, commit: Commit) -> AppendResult:
-        key, operation = commit.key, commit.operation
+    async def commit(self, commit: Commit) -> tuple[CommitReceipt, AppendedCommit | None]:
+        """Append a commit, unless an earlier one has the same operation id: then return the receipt of that one."""
+        operation = commit.operation
         digest = records.digest_of(operation.id) if operation else ""
-        index = self._indexes.get(key)
-        is_known = index is not None and (index.session_id, index.revision) == (
-            commit.session_id,
-            commit.expected_revision,
-        )
-        if index is None or not is_known or (digest and not index.is_complete):
-            index = await self._refreshed(key, complete=bool(digest))
-        return await self._append(key, records.record_of(commit), index, digest, commit.answer)
+        index = self._indexes.get(commit.key)
+        expected = commit.session_id, commit.expected_revision
+        if index is None or (index.session_id, index.revision) != expected:
+            index = await self._refreshed(commit.key, complete=bool(digest))
+        done = await self._append(commit.key, records.record_of(commit), index, digest=digest)
+        if isinstance(done, CommitReceipt):
+            return replace(done, repeated=True), None
+        return CommitReceipt(operation.fingerprint if operation else "", commit.answer), done
 
-    async def append(self, key: SessionKey, record: CommitRecord, *, last_at: str = "") -> AppendResult:
+    async def append(self, key: SessionKey, record: CommitRecord, *, last_at: str = "") -> AppendedCommit:
         """Append a record that has no operation id. Raises StaleRevision if it does not follow the last one.
 
         `last_at` is the time of the last activity of a session that is imported in parts.
         """
-        index = await self._refreshed(key, complete=False)
-        return await self._append(key, record, index, "", "", exact_at=last_at)
+        done = await self._append(key, record, await self._refreshed(key, complete=False), exact_at=last_at)
+        assert isinstance(done, AppendedCommit), "it has no operation id, so it is no repetition"
+        return done
 
     async def _append(
-        self, key: SessionKey, record: CommitRecord, index: LogIndex, digest: str, answer: str, *, exact_at: str = ""
-    ) -> AppendResult:
+        self, key: SessionKey, record: CommitRecord, index: LogIndex, *, digest: str = "", exact_at: str = ""
+    ) -> AppendedCommit | CommitReceipt:
         """Try until the outcome is known. Another attempt is harmless: it is stale if an earlier one was stored."""
-        mark = new_mark()
-        receipt = record.receipts.get(digest) or CommitReceipt("", answer)
-        data = b""
+        mark, data = new_mark(), b""
         # Whether an attempt may have been stored, or may still be, without a response.
         is_unsure = False
-        loop = asyncio.get_running_loop()
-        until = loop.time() + COMMIT_PATIENCE_S
+        until = asyncio.get_running_loop().time() + COMMIT_PATIENCE_S
         while True:
-            done = await self._receipt(key, index, digest)
-            if done is not None:
-                return AppendResult(replace(done, repeated=True))
+            earlier = await self._receipt(key, index, digest)
+            if earlier is not None:
+                return earlier
             live = (index.session_id, index.revision) if index.session_id else (record.session_id, 0)
             if live != (record.session_id, record.before):
                 await self._delete_chunks(key, record, data)
@@ -256,27 +231,34 @@ class SessionLogs:
             # The sequence of this revision. Other tasks may extend the index while this one waits.
             base = index.seq
             last_at = exact_at or max([index.last_at, *(event.at for event in record.events if not record.is_end)])
-            if not index.session_id and base:
-                await self._finish_before(key, base)
+            if not index.session_id and base and (end := await self.at(key, base)):
+                await self._before_another(end)
             if not data:
                 record, data = await self._encoded(key, record)
-            headers = _headers(record, mark, last_at)
+            ended_at = record.events[-1].at if record.is_end else ""
+            commit = LoggedCommit(key, record.session_id, record.before, record.revision, last_at, ended_at, 0, data)
             try:
-                seq = await self._js.put(self._names.log_of(key), data, expected=base, headers=headers)
+                seq = await self._js.put(self._names.log_of(key), data, expected=base, headers=commit.headers(mark))
             except (SequenceConflict, StoreUnavailable) as problem:
-                is_unsure = is_unsure or not isinstance(problem, SequenceConflict)
+                is_unsure = is_unsure or isinstance(problem, StoreUnavailable)
                 await self._after_failure(problem, until)
                 index = await self._refreshed(key, complete=bool(digest))
                 # The server that responded is behind, so an attempt may be stored that it does not know.
                 while is_unsure and index.seq < base:
                     await self._after_failure(StoreUnavailable("NATS: a log is shorter than it was"), until)
                     index = await self._refreshed(key, complete=bool(digest))
-                if is_unsure and (seq := await self._find_commit(key, base, index.seq, mark)):
-                    return AppendResult(receipt, record, seq, headers)
-                continue
-            index.add(StoredMessage("", seq, headers, b""), record)
-            self._indexes.put(key, index)
-            return AppendResult(receipt, record, seq, headers)
+                # If an attempt is stored, it is the next message. After another one it can no longer be stored.
+                stored = (
+                    await self._js.next_after(self._names.log, self._names.log_of(key), base) if is_unsure else None
+                )
+                if stored is None or stored.headers.get(records.MARK) != mark:
+                    continue
+                return AppendedCommit(replace(commit, seq=stored.seq), record)
+            commit = replace(commit, seq=seq)
+            index.add(commit, record)
+            if index.commits[0] == (0, 0):
+                self._indexes.put(key, index)
+            return AppendedCommit(commit, record)
 
     async def _delete_chunks(self, key: SessionKey, record: CommitRecord, data: bytes) -> None:
         """Delete the chunks of a commit that was too late: if its session never begins, nothing else deletes them."""
@@ -286,35 +268,16 @@ class SessionLogs:
                 with suppress(StoreUnavailable):
                     await self._js.purge(self._names.archive, f"{archived}.pieces.{chunks.mark}.*")
 
-    async def _finish_before(self, key: SessionKey, seq: int) -> None:
-        end = await self._js.at(self._names.log, seq)
-        if end is not None:
-            await self._before_another(key, end)
-
-    async def _after_failure(self, problem: Exception, until: float) -> None:
+    async def _after_failure(self, problem: SequenceConflict | StoreUnavailable, until: float) -> None:
         """Wait before another attempt, or raise the problem if another attempt is useless."""
         is_late = asyncio.get_running_loop().time() >= until
         if isinstance(problem, SequenceConflict):
             if is_late:
                 raise StoreUnavailable(f"NATS: {problem}") from problem
             return
-        is_refused = isinstance(problem, JetStreamError)
-        may_be_there = self._js.is_ready or isinstance(problem, OutcomeUnknown)
-        if is_late or is_refused or not may_be_there:
+        if is_late or not self._js.may_help(problem):
             raise problem
         await asyncio.sleep(RETRY_S)
-
-    async def _find_commit(self, key: SessionKey, base: int, last: int, mark: str) -> int:
-        """The sequence of a commit that got no response; 0 if it is not stored.
-
-        The log is searched up to the last message that was seen: after a later message it can no longer be stored.
-        """
-        reading = StreamQuery(self._names.log, self._names.log_of(key), base, headers_only=True)
-        async with aclosing(read_to(self._js, reading, last)) as commits:
-            async for stored in commits:
-                if stored.headers.get(records.MARK) == mark:
-                    return stored.seq
-        return 0
 
     async def _encoded(self, key: SessionKey, record: CommitRecord) -> tuple[CommitRecord, bytes]:
         """The record and its bytes. What is too long for one message is written as chunks first."""
@@ -330,20 +293,10 @@ class SessionLogs:
         return record, records.encode_chunk_reference(await write_chunks(self._js, archived, data))
 
 
-def is_end(stored: StoredMessage) -> bool:
-    return records.ENDED in stored.headers
-
-
-def session_of(stored: StoredMessage) -> str:
-    return records.session_in(stored.headers)
-
-
-def _headers(record: CommitRecord, mark: str, last_at: str) -> dict[str, str]:
-    headers = {
-        records.SESSION: escaped(record.session_id),
-        records.BEFORE: str(record.before),
-        records.REVISION: str(record.revision),
-        records.LAST_AT: last_at,
-        records.MARK: mark,
-    }
-    return headers | ({records.ENDED: record.events[-1].at} if record.is_end else {})
+def _logged(key: SessionKey, stored: StoredMessage | None) -> LoggedCommit | None:
+    if stored is None:
+        return None
+    commit = records.logged(key, stored)
+    if commit is None:
+        raise StoreInvalid("NATS has a log with a message of another program")
+    return commit

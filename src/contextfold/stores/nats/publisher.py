@@ -14,11 +14,9 @@ from contextfold.errors import FoldError, StoreInvalid, StoreUnavailable
 from contextfold.fold.ports.store import SessionKey
 from contextfold.fold.session import LogBroken
 from contextfold.stores.nats.derived_state import Committed, DerivedState, PublishedSession
-from contextfold.stores.nats.log import SessionLogs, is_end, session_of
+from contextfold.stores.nats.log import AppendedCommit, SessionLogs
 from contextfold.stores.nats.session_cache import SessionCache
-from contextfold.stores.nats.wire import records
 from contextfold.stores.nats.wire.jetstream import SequenceConflict
-from contextfold.stores.nats.wire.records import CommitRecord
 from contextfold.stores.nats.wire.tasks import end_tasks
 
 # Attempts of one publication that conflicts with those of other daemons.
@@ -32,12 +30,9 @@ PROGRESS_MOST: Final = 64 << 20
 
 @dataclass(slots=True)
 class _Publication:
-    task: asyncio.Task[None] | None = None
+    # The result is the error because of which the publication was given up.
+    task: asyncio.Task[FoldError | None]
     waiting: list[Committed] = field(default_factory=list)
-    # Whether commits are missing in `waiting`, so that the log must be read.
-    is_lost: bool = False
-    # The error because of which the publication was given up.
-    problem: FoldError | None = None
 
 
 class Publisher:
@@ -47,44 +42,36 @@ class Publisher:
         self._works: dict[SessionKey, _Publication] = {}
         self._progress = SessionCache[PublishedSession](lambda progress: progress.weight, PROGRESS_MOST)
 
-    def offer(self, key: SessionKey, seq: int, record: CommitRecord) -> None:
+    def offer(self, appended: AppendedCommit) -> None:
         """Publish a commit soon."""
-        work = self._works.setdefault(key, _Publication())
-        if len(work.waiting) < WAITING_MOST:
-            work.waiting.append((seq, record))
-        else:
-            work.waiting.clear()
-            work.is_lost = True
-        self._start(key, work)
+        waiting = self._started(appended.commit.key).waiting
+        if len(waiting) >= WAITING_MOST:
+            # What is left does not follow what is published, so the log is read.
+            waiting.clear()
+        waiting.append((appended.commit.seq, appended.record))
 
     async def catch_up(self, key: SessionKey) -> None:
         """Wait until everything that was committed before this call is published."""
         for _ in range(TRIES):
-            work = self._works.setdefault(key, _Publication())
-            if work.task is None:
-                work.is_lost = True
-                self._start(key, work)
-            assert work.task is not None
-            await asyncio.shield(work.task)
+            problem = await asyncio.shield(self._started(key).task)
             if not await self.is_behind(key):
                 return
-            if work.problem is not None:
-                raise work.problem
+            if problem is not None:
+                raise problem
         raise StoreUnavailable("NATS: a session is committed to faster than it is published")
 
     async def is_behind(self, key: SessionKey) -> bool:
         last = await self._logs.last(key)
         if last is None:
             return False
-        published = await self._view.published(key, PublishedSession(session_of(last)))
-        return published < int(last.headers[records.REVISION])
+        return await self._view.published(key, PublishedSession(last.session_id)) < last.revision
 
     def is_busy(self, key: SessionKey) -> bool:
         return key in self._works
 
     async def settle(self) -> None:
         """Wait until everything that was committed here is published."""
-        while tasks := [work.task for work in self._works.values() if work.task]:
+        while tasks := [work.task for work in self._works.values()]:
             await asyncio.wait(tasks)
 
     async def stop(self) -> None:
@@ -96,29 +83,34 @@ class Publisher:
 
     # ---- one session
 
-    def _start(self, key: SessionKey, work: _Publication) -> None:
-        if work.task is None:
-            work.task = asyncio.create_task(self._work(key, work), name="contextfold-publish")
+    def _started(self, key: SessionKey) -> _Publication:
+        if key not in self._works:
+            self._works[key] = _Publication(asyncio.create_task(self._publish(key), name="contextfold-publish"))
+        return self._works[key]
 
-    async def _work(self, key: SessionKey, work: _Publication) -> None:
-        """Publish one commit after the other. What fails is published by the next daemon that looks at the session."""
+    async def _publish(self, key: SessionKey) -> FoldError | None:
+        """Publish what waits, or what the log has if nothing waits, until nothing waits any more.
+
+        What fails is published by the next daemon that looks at the session.
+        """
+        work = self._works[key]
         try:
-            while work.waiting or work.is_lost:
+            while True:
                 waiting, work.waiting = work.waiting, []
-                is_lost, work.is_lost = work.is_lost, False
-                if is_lost or not await self._published_next(key, waiting):
+                if not (waiting and await self._published_next(key, waiting)):
                     await self._publish_missing(key)
+                if not work.waiting:
+                    return None
         except LogBroken as problem:
-            work.problem = StoreInvalid(f"NATS has a log that cannot be replayed: {problem.reason}")
+            return StoreInvalid(f"NATS has a log that cannot be replayed: {problem.reason}")
         except FoldError as problem:
-            work.problem = problem
-        # Nobody waits for this task, and the session must not stay partly published.
+            return problem
+        # Nobody may wait for this task, and the session must not stay partly published.
         except Exception as problem:
-            work.problem = StoreInvalid(f"publishing failed: {type(problem).__name__} {problem}")
             self.forget(key)
+            return StoreInvalid(f"publishing failed: {type(problem).__name__} {problem}")
         finally:
-            work.task = None
-            self._works.pop(key, None)
+            del self._works[key]
 
     async def _published_next(self, key: SessionKey, waiting: list[Committed]) -> bool:
         """Publish these commits if they follow what was published here. False if another daemon was in between."""
@@ -126,7 +118,11 @@ class Publisher:
         first = waiting[0][1]
         if first.before == 0:
             progress = PublishedSession(first.session_id)
-        if progress is None or not _follow(progress, [record for _, record in waiting]):
+        # A session begins with revision 0, so commits of another session do not follow.
+        if progress is None or progress.session_id != first.session_id:
+            return False
+        revisions = [progress.state.revision, *(record.revision for _, record in waiting[:-1])]
+        if revisions != [record.before for _, record in waiting]:
             return False
         try:
             await self._view.publish(key, progress, waiting)
@@ -162,8 +158,8 @@ class Publisher:
         if last is None:
             return None, []
         progress = self._progress.get(key)
-        if progress is None or progress.session_id != session_of(last):
-            progress = PublishedSession(session_of(last))
+        if progress is None or progress.session_id != last.session_id:
+            progress = PublishedSession(last.session_id)
         published = await self._view.published(key, progress)
         # Its time to live has passed, or it was deleted.
         if published < progress.state.revision:
@@ -182,15 +178,5 @@ class Publisher:
     async def _take_back_if_over(self, key: SessionKey, progress: PublishedSession) -> None:
         """Delete again what was published of a session that ended meanwhile."""
         last = await self._logs.newest(key)
-        if last is not None and last.seq > progress.seq and (is_end(last) or session_of(last) != progress.session_id):
+        if last is not None and last.seq > progress.seq and (last.ended_at or last.session_id != progress.session_id):
             await self._view.clear(key, progress.session_id)
-
-
-def _follow(progress: PublishedSession, commits: list[CommitRecord]) -> bool:
-    """Whether each commit follows the one before, and the first one follows what is published."""
-    revision = progress.state.revision
-    for record in commits:
-        if (record.session_id, record.before) != (progress.session_id, revision):
-            return False
-        revision = record.revision
-    return True

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from contextfold.common.dataclass import dataclass
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.ports.store import SessionKey
 from contextfold.stores.nats.wire import records
-from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
-from contextfold.stores.nats.wire.names import SubjectNames
+from contextfold.stores.nats.wire.jetstream import JetStream
+from contextfold.stores.nats.wire.names import SubjectNames, unescaped
+from contextfold.stores.nats.wire.records import LoggedCommit
 from contextfold.stores.nats.wire.stream_reader import StreamQuery, follow
 from contextfold.stores.nats.wire.tasks import end_tasks
 
@@ -26,30 +26,16 @@ REACH_TIMEOUT_S: Final = 5.0
 LOOK_AGAIN_S: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class SessionRow:
-    """The last commit of a key. `subject` is the session's; `ended_at` is set if the commit is its end."""
-
-    key: SessionKey
-    session_id: str
-    revision: int
-    last_at: str
-    seq: int
-    subject: str
-    ended_at: str = ""
-
-
 class SessionTable:
     def __init__(self, js: JetStream, names: SubjectNames) -> None:
         self._js = js
         self._names = names
-        self._rows: dict[SessionKey, SessionRow] = {}
+        # The last commit of each key.
+        self._rows: dict[SessionKey, LoggedCommit] = {}
         # Live sessions only.
-        self._of_owner: dict[str, dict[SessionKey, SessionRow]] = defaultdict(dict)
-        # The revision, by the session's subject.
-        self._published: dict[str, int] = {}
-        # Live sessions that are not completely published, by the session's subject.
-        self._behind: dict[str, SessionRow] = {}
+        self._of_owner: dict[str, dict[SessionKey, LoggedCommit]] = defaultdict(dict)
+        # The published revision, by owner, project and session.
+        self._published: dict[tuple[str, ...], int] = {}
         self._reached = 0
         self._changed = asyncio.Condition()
         self._tasks: list[asyncio.Task[None]] = []
@@ -71,7 +57,9 @@ class SessionTable:
         async for stored in follow(self._js, reading):
             # A subject that was not written by us.
             with suppress(ValueError):
-                self.note(self._names.key_of(stored.subject), stored)
+                commit = records.logged(self._names.key_of(stored.subject), stored)
+                if commit is not None:
+                    self.note(commit)
             self._reached = max(self._reached, stored.seq)
             async with self._changed:
                 self._changed.notify_all()
@@ -79,48 +67,31 @@ class SessionTable:
     async def _follow_states(self) -> None:
         reading = StreamQuery(self._names.state, self._names.every_session_state, headers_only=True, last_of_each=True)
         async for stored in follow(self._js, reading):
-            session = stored.subject.removesuffix(".meta.session_state")
+            session = tuple(map(unescaped, stored.subject.split(".")[-5:-2]))
             # The server's marker for an expired message has no revision.
-            revision = records.revision_in(stored.headers)
+            revision = records.number_in(stored.headers, records.REVISION)
             self._published[session] = max(revision, self._published.get(session, -1))
-            if session in self._behind and self.is_published(self._behind[session]):
-                del self._behind[session]
             async with self._changed:
                 self._changed.notify_all()
 
-    def note(self, key: SessionKey, stored: StoredMessage) -> None:
+    def note(self, commit: LoggedCommit) -> None:
         """Note a commit that was seen or made."""
-        before = self._rows.get(key)
-        if (before is not None and before.seq >= stored.seq) or not records.is_ours(stored.headers):
+        key, before = commit.key, self._rows.get(commit.key)
+        if before is not None and before.seq >= commit.seq:
             return
-        headers = stored.headers
-        row = SessionRow(
-            key,
-            records.session_in(headers),
-            int(headers[records.REVISION]),
-            headers[records.LAST_AT],
-            stored.seq,
-            self._names.session(key, records.session_in(headers)),
-            headers.get(records.ENDED, ""),
-        )
-        self._rows[key] = row
-        if before is not None and before.subject != row.subject:
-            self._published.pop(before.subject, None)
-            self._behind.pop(before.subject, None)
-        if row.ended_at or self.is_published(row):
-            self._behind.pop(row.subject, None)
-        else:
-            self._behind[row.subject] = row
-        if row.ended_at:
+        self._rows[key] = commit
+        if before is not None and before.session_id != commit.session_id:
+            self._published.pop(_session(before), None)
+        if commit.ended_at:
             self._of_owner[key.owner].pop(key, None)
         else:
-            self._of_owner[key.owner][key] = row
+            self._of_owner[key.owner][key] = commit
 
-    def forget(self, row: SessionRow) -> None:
+    def forget(self, row: LoggedCommit) -> None:
         """Forget an ended session whose last event was deleted."""
         if self._rows.get(row.key) == row:
             del self._rows[row.key]
-            self._published.pop(row.subject, None)
+            self._published.pop(_session(row), None)
 
     async def reach(self) -> None:
         """Wait until everything is seen that is committed now."""
@@ -141,7 +112,7 @@ class SessionTable:
 
     # ---- what is known
 
-    def live(self, owner: str | None = None) -> Iterator[SessionRow]:
+    def live(self, owner: str | None = None) -> Iterator[LoggedCommit]:
         owners = [self._of_owner.get(owner, {})] if owner is not None else list(self._of_owner.values())
         return (row for rows in owners for row in list(rows.values()))
 
@@ -150,15 +121,19 @@ class SessionTable:
             return len(self._of_owner.get(owner, {}))
         return sum(map(len, self._of_owner.values()))
 
-    def find(self, owner: str, session_id: str) -> SessionRow | None:
+    def find(self, owner: str, session_id: str) -> LoggedCommit | None:
         return next((row for row in self.live(owner) if row.session_id == session_id), None)
 
-    def ended(self) -> list[SessionRow]:
+    def ended(self) -> list[LoggedCommit]:
         return [row for row in self._rows.values() if row.ended_at]
 
-    def behind(self) -> list[SessionRow]:
+    def behind(self) -> list[LoggedCommit]:
         """Live sessions that are not completely published, as far as this daemon knows."""
-        return list(self._behind.values())
+        return [row for row in self.live() if not self.is_published(row)]
 
-    def is_published(self, row: SessionRow) -> bool:
-        return self._published.get(row.subject, -1) >= row.revision
+    def is_published(self, row: LoggedCommit) -> bool:
+        return self._published.get(_session(row), -1) >= row.revision
+
+
+def _session(commit: LoggedCommit) -> tuple[str, ...]:
+    return commit.key.owner, commit.key.project_hash, commit.session_id

@@ -50,12 +50,13 @@ from contextfold.stores.nats.export import NatsExport
 from contextfold.stores.nats.log import SessionLogs
 from contextfold.stores.nats.publisher import Publisher
 from contextfold.stores.nats.recall import NatsRecall
-from contextfold.stores.nats.session_table import SessionRow, SessionTable
+from contextfold.stores.nats.session_table import SessionTable
 from contextfold.stores.nats.wire import records
 from contextfold.stores.nats.wire.chunks import most_in_one
 from contextfold.stores.nats.wire.connection import OnConnectionChange
-from contextfold.stores.nats.wire.jetstream import TTL, JetStream, StoredMessage, new_mark
+from contextfold.stores.nats.wire.jetstream import TTL, JetStream, new_mark
 from contextfold.stores.nats.wire.names import SubjectNames
+from contextfold.stores.nats.wire.records import LoggedCommit
 from contextfold.stores.nats.wire.stream_reader import StreamQuery, follow
 from contextfold.stores.nats.wire.streams import prepare
 from contextfold.stores.nats.wire.tasks import end_tasks
@@ -72,7 +73,7 @@ ALIVE: Final = "3600s"
 CHECK_BYTES: Final = 64 << 10
 LOOK_AGAIN_S: Final = 0.02
 
-Row = TypeVar("Row", SessionRow, ExportedSession)
+Row = TypeVar("Row", LoggedCommit, ExportedSession)
 
 
 class NatsStore:
@@ -93,29 +94,27 @@ class NatsStore:
         self._commits = 0
         self._is_still = asyncio.Event()
         self._is_still.set()
-        self._watches: set[asyncio.Event] = set()
         self._helper: asyncio.Task[None] | None = None
         self._js = JetStream(options, partial(prepare, may_make=may_make), on_change)
         # The expiry needs the logs, so it is made after them.
-        self._logs = SessionLogs(self._js, self._names, lambda key, end: self._expiry.finish(key, end))  # noqa: PLW0108
+        self._logs = SessionLogs(self._js, self._names, lambda end: self._expiry.finish(end))  # noqa: PLW0108
         derived = DerivedState(self._js, self._names, idle_s=idle_s)
         self._publisher = Publisher(self._logs, derived)
         self._table = SessionTable(self._js, self._names)
-        self._expiry = SessionExpiry(
-            self._js, self._names, self._logs, derived=derived, publisher=self._publisher, table=self._table
-        )
         self._conversations = NatsConversations(self._js, self._names)
+        self._archive = ArchiveReader(self._js, self._names)
+        self._recall = NatsRecall(self._js, self._names, self._conversations)
+        self._expiry = SessionExpiry(self._js, self._names, self._logs, derived, self._publisher, self._table)
         self._export = NatsExport(
             self._js,
             self._names,
             self._logs,
-            derived=derived,
-            publisher=self._publisher,
-            expiry=self._expiry,
-            conversations=self._conversations,
+            derived,
+            self._publisher,
+            self._expiry,
+            self._conversations,
+            self._archive,
         )
-        self._archive = ArchiveReader(self._js, self._names)
-        self._recall = NatsRecall(self._js, self._names, self._conversations)
 
     async def reach(self) -> None:
         """Connect, and from now on publish what other daemons were killed before publishing."""
@@ -133,15 +132,15 @@ class NatsStore:
         self._commits += 1
         self._is_still.clear()
         try:
-            done = await self._logs.commit(commit)
-            if done.record is not None:
-                self._publisher.offer(commit.key, done.seq, done.record)
-                self._table.note(commit.key, StoredMessage("", done.seq, done.headers, b""))
+            receipt, appended = await self._logs.commit(commit)
+            if appended is not None:
+                self._publisher.offer(appended)
+                self._table.note(appended.commit)
         finally:
             self._commits -= 1
             if not self._commits:
                 self._is_still.set()
-        return done.receipt
+        return receipt
 
     async def receipt(self, key: SessionKey, operation_id: str) -> CommitReceipt | None:
         return await self._logs.receipt(key, operation_id)
@@ -185,24 +184,22 @@ class NatsStore:
         seq, offset = await self._start_at(position)
         # A commit of which a part was seen is read again.
         start = seq - 1 if offset else seq
-        closing = asyncio.Event()
-        self._watches.add(closing)
+        query = StreamQuery(self._names.log, self._names.log_of_owner(owner), max(start, 0))
         try:
-            reading = StreamQuery(self._names.log, self._names.log_of_owner(owner), max(start, 0))
-            async with aclosing(follow(self._js, reading)) as commits:
-                while (stored := await _next_or_end(commits, closing)) is not None:
-                    key = self._names.key_of(stored.subject)
-                    events = await self._events(key, stored)
+            async with aclosing(follow(self._js, query)) as commits:
+                async for stored in commits:
+                    commit = records.logged(self._names.key_of(stored.subject), stored)
+                    if commit is None:
+                        continue
+                    events = await self._events(commit)
                     for number, event in enumerate(events, 1):
                         if stored.seq == seq and number <= offset:
                             continue
                         cursor = str(stored.seq) if number == len(events) else f"{stored.seq}-{number}"
-                        yield WatchedEvent(cursor, key, records.session_in(stored.headers), event)
+                        yield WatchedEvent(cursor, commit.key, commit.session_id, event)
         except StoreUnavailable:
             if not self._closed:
                 raise
-        finally:
-            self._watches.discard(closing)
 
     async def _start_at(self, position: tuple[int, int] | None) -> tuple[int, int]:
         reached = await self._js.last_seq(self._names.log)
@@ -215,10 +212,10 @@ class NatsStore:
                 raise cursor_unknown()
         return position
 
-    async def _events(self, key: SessionKey, stored: StoredMessage) -> Sequence[Event]:
+    async def _events(self, commit: LoggedCommit) -> Sequence[Event]:
         """No events of a commit that cannot be read: loading that session reports it, and other sessions continue."""
         try:
-            return (await self._logs.record(key, stored)).events
+            return (await self._logs.record(commit)).events
         except StoreInvalid:
             return ()
 
@@ -345,8 +342,6 @@ class NatsStore:
                 if self._js.is_ready:
                     await self._publisher.settle()
                     await self._js.purge(self._names.state, self._names.alive(self._me))
-        for closing in self._watches:
-            closing.set()
         await end_tasks(self._helper)
         await self._publisher.stop()
         await self._table.stop()
@@ -361,23 +356,6 @@ def _page(rows: Iterable[Row], after: tuple[str, str] | None, limit: int) -> lis
     """The rows after a position, the most recently active first."""
     later = [row for row in rows if after is None or (row.last_at, row.session_id) < after]
     return sorted(later, key=lambda row: (row.last_at, row.session_id), reverse=True)[: max(limit, 0)]
-
-
-async def _next_or_end(commits: AsyncIterator[StoredMessage], closing: asyncio.Event) -> StoredMessage | None:
-    """The next commit; None when the store is being closed."""
-    if closing.is_set():
-        return None
-    coming = asyncio.ensure_future(anext(commits))
-    ending = asyncio.ensure_future(closing.wait())
-    try:
-        await asyncio.wait((coming, ending), return_when=asyncio.FIRST_COMPLETED)
-        return coming.result() if coming.done() else None
-    finally:
-        ending.cancel()
-        if not coming.done():
-            coming.cancel()
-            with suppress(asyncio.CancelledError, StopAsyncIteration, StoreUnavailable):
-                await coming
 
 
 def _position(cursor: str) -> tuple[int, int]:

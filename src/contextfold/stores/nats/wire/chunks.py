@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from contextfold.errors import StoreInvalid
-from contextfold.stores.nats.wire.connection import OutcomeUnknown
-from contextfold.stores.nats.wire.jetstream import TRIES, JetStream, new_mark
+from contextfold.stores.nats.wire.jetstream import JetStream, new_mark
 from contextfold.stores.nats.wire.records import ChunkReference
 from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_stored
 from contextfold.stores.nats.wire.tasks import in_batches
@@ -28,29 +27,12 @@ def most_in_one(js: JetStream) -> int:
 async def write_chunks(js: JetStream, archived: str, data: bytes) -> ChunkReference:
     """Write chunks below the archive subject of a session or conversation."""
     size = most_in_one(js)
-    chunks = [data[start : start + size] for start in range(0, len(data), size)]
-    written = ChunkReference(new_mark(), len(chunks))
-
-    async def write(number: int) -> None:
-        await _write(js, f"{archived}.pieces.{written.mark}.{number}", chunks[number])
-
-    await in_batches(write, range(len(chunks)), AT_ONCE)
+    starts = range(0, len(data), size)
+    written = ChunkReference(new_mark(), len(starts))
+    pieces = f"{archived}.pieces.{written.mark}"
+    chunks = (js.put_last(f"{pieces}.{number}", data[at : at + size]) for number, at in enumerate(starts))
+    await in_batches(chunks, AT_ONCE)
     return written
-
-
-async def _write(js: JetStream, subject: str, chunk: bytes) -> None:
-    """Write a chunk until a server acknowledges it: a record must not refer to one that may still be lost.
-
-    Writing it twice does no harm, because the stream has the last message of each subject.
-    """
-    for left in reversed(range(TRIES)):
-        try:
-            await js.put(subject, chunk)
-        except OutcomeUnknown:
-            if not left:
-                raise
-        else:
-            return
 
 
 async def read_chunks(js: JetStream, archived: str, chunks: ChunkReference) -> bytes:

@@ -11,8 +11,8 @@ import asyncio
 import itertools
 import random
 import ssl
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 from nats.aio.client import Client
@@ -50,6 +50,8 @@ class OutcomeUnknown(StoreUnavailable):
     """No response: the request may have taken effect, or may still do so."""
 
 
+# Messages of a subscription, and None when the connection is lost.
+MessageQueue = asyncio.Queue[Msg | None]
 # Called with "connected" or "away: …".
 OnConnectionChange = Callable[[str], None]
 
@@ -80,6 +82,8 @@ class NatsConnection:
         self._problem: StoreInvalid | StoreUnavailable = StoreUnavailable("NATS: not connected yet")
         # The subject and the response of each request, by number.
         self._requests: dict[str, tuple[str, asyncio.Future[Msg]]] = {}
+        # The messages of each subscription.
+        self._queues: set[MessageQueue] = set()
         self._inbox = ""
         self._numbers = itertools.count()
         self._failing_since_s: float | None = None
@@ -138,46 +142,27 @@ class NatsConnection:
             raise StoreUnavailable("the store is closed")
 
     async def _keep_connected(self) -> None:
-        pause_s = CONNECT_PAUSE_S
+        now_s = asyncio.get_running_loop().time
+        pause_s = CONNECT_PAUSE_S / 2
         # Shuffled, so that daemons spread over the servers.
-        servers = random.sample(self.options.servers, len(self.options.servers))
-        for server in itertools.cycle(servers):
+        for server in itertools.cycle(random.sample(self.options.servers, len(self.options.servers))):
+            has_lived = False
             try:
                 await self._connect(server)
+                made_s = now_s()
+                await self._lost.wait()
+                has_lived = now_s() - made_s >= CONNECT_PAUSE_MOST_S
+                self._away(StoreUnavailable("NATS: the connection was lost"))
             # The library raises many kinds of exceptions, and after any of them the next attempt may succeed.
             except Exception as problem:
-                self._failed(problem)
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, CONNECT_PAUSE_MOST_S)
-                continue
-            begun_s = asyncio.get_running_loop().time()
-            await self._lost.wait()
-            self._note_down()
-            self._ready.clear()
-            self._is_clear.clear()
-            self._problem = StoreUnavailable("NATS: the connection was lost")
-            self._report_change("away: the connection was lost")
+                self._resets = self._resets + 1 if isinstance(problem, ConnectionResetError) else 0
+                self._away(self._reason(problem))
             await self._drop_client()
-            has_lived = asyncio.get_running_loop().time() - begun_s >= CONNECT_PAUSE_MOST_S
             pause_s = CONNECT_PAUSE_S if has_lived else min(pause_s * 2, CONNECT_PAUSE_MOST_S)
             await asyncio.sleep(pause_s)
 
     async def _connect(self, server: str) -> None:
         self._lost.clear()
-        try:
-            await self._connect_once(server)
-        except BaseException:
-            await self._drop_client()
-            raise
-        if not self._lost.is_set():
-            self._failing_since_s = None
-            self._refusals = self._resets = 0
-            self._down_since_s = None
-            self._ready.set()
-            self._is_clear.set()
-            self._report_change("connected")
-
-    async def _connect_once(self, server: str) -> None:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             self._client = NatsClient(self._ended)
             await self._client.connect(server, **self._options())
@@ -187,6 +172,12 @@ class NatsConnection:
         if not self._is_prepared:
             await self._prepare()
             self._is_prepared = True
+        if not self._lost.is_set():
+            self._failing_since_s = self._down_since_s = None
+            self._refusals = self._resets = 0
+            self._ready.set()
+            self._is_clear.set()
+            self._report_change("connected")
 
     def _options(self) -> dict[str, Any]:
         options = self.options
@@ -215,37 +206,34 @@ class NatsConnection:
             given["tls"] = context
         return given
 
-    def _note_down(self) -> None:
-        if self._down_since_s is None:
-            self._down_since_s = asyncio.get_running_loop().time()
-
-    def _failed(self, problem: Exception) -> None:
-        self._note_down()
-        self._resets = self._resets + 1 if isinstance(problem, ConnectionResetError) else 0
+    def _reason(self, problem: Exception) -> StoreInvalid | StoreUnavailable:
+        """Why an attempt to connect has failed: StoreInvalid if another one cannot succeed."""
         if isinstance(problem, StoreInvalid):
-            self._problem = problem
-        elif _is_refusal(problem):
-            self._problem = StoreInvalid(
-                f"NATS refused the connection: {first_line(problem)}; check user, password, nkey or credentials"
-            )
-        elif _is_setting(problem):
-            self._problem = StoreInvalid(
-                f"NATS: {first_line(problem)}; check the files that the settings for NATS name"
-            )
-        elif self._resets >= RESETS_REFUSE and self.options.uses_tls and not self.options.tls_cert:
+            return problem
+        line = first_line(problem)
+        if _is_refusal(problem):
+            return StoreInvalid(f"NATS refused the connection: {line}; check user, password, nkey or credentials")
+        if _is_setting(problem):
+            return StoreInvalid(f"NATS: {line}; check the files that the settings for NATS name")
+        if self._resets >= RESETS_REFUSE and self.options.uses_tls and not self.options.tls_cert:
             # With TLS 1.3 the handshake succeeds before the server asks for a certificate, and the connection is often
             # closed before its alert can be read.
-            self._problem = StoreInvalid(
+            return StoreInvalid(
                 "NATS: the server closes connections after the TLS handshake; it may want a certificate (nats-tls-cert)"
             )
-        else:
-            self._problem = StoreUnavailable(f"NATS: {first_line(problem)}")
-        self._refusals = self._refusals + 1 if isinstance(self._problem, StoreInvalid) else 0
+        return StoreUnavailable(f"NATS: {line}")
+
+    def _away(self, problem: StoreInvalid | StoreUnavailable) -> None:
+        self._problem = problem
+        if self._down_since_s is None:
+            self._down_since_s = asyncio.get_running_loop().time()
+        self._ready.clear()
+        self._refusals = self._refusals + 1 if isinstance(problem, StoreInvalid) else 0
         if self._refusals >= len(self.options.servers):
             self._is_clear.set()
         else:
             self._is_clear.clear()
-        self._report_change(f"away: {self._problem.reason}")
+        self._report_change(f"away: {problem.reason}")
 
     def _report_change(self, text: str) -> None:
         """Report a change once, not every attempt."""
@@ -256,12 +244,14 @@ class NatsConnection:
     def _ended(self, client: Client) -> None:
         if client is self._client:
             self._lost.set()
-            self._fail_requests()
+            self._end_waits()
 
-    def _fail_requests(self) -> None:
+    def _end_waits(self) -> None:
         waiting, self._requests = self._requests, {}
         for _, future in waiting.values():
             _fail(future, OutcomeUnknown("NATS: the connection was lost before the response"))
+        for queue in self._queues:
+            queue.put_nowait(None)
 
     def _on_forbidden(self, text: str) -> None:
         """The server does not respond to a forbidden request. It sends an error text that contains the subject."""
@@ -272,7 +262,7 @@ class NatsConnection:
 
     async def _drop_client(self) -> None:
         client, self._client = self._client, None
-        self._fail_requests()
+        self._end_waits()
         if client is not None:
             # The connection is abandoned, whatever the library raises.
             with suppress(Exception):
@@ -321,8 +311,22 @@ class NatsConnection:
             raise StoreUnavailable("NATS: no server responds for the stream now")
         return response
 
-    def _note_success(self) -> None:
-        self._failing_since_s = None
+    @asynccontextmanager
+    async def subscribed(self) -> AsyncIterator[tuple[str, MessageQueue]]:
+        """Subscribe to a new subject, and unsubscribe at the end."""
+        client = await self.client()
+        subject, queue = client.new_inbox(), MessageQueue()
+        try:
+            subscription = await client.subscribe(subject, cb=queue.put)
+        except (NatsError, OSError) as problem:
+            raise StoreUnavailable(f"NATS: {first_line(problem)}") from problem
+        self._queues.add(queue)
+        try:
+            yield subject, queue
+        finally:
+            self._queues.discard(queue)
+            with suppress(NatsError, OSError):
+                await subscription.unsubscribe()
 
     def _note_failure(self) -> None:
         """Leave a server that answers pings but gives no useful response, if there are others."""

@@ -10,9 +10,10 @@ import base64
 import json
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from contextfold.common.dataclass import dataclass, field
@@ -26,9 +27,7 @@ from contextfold.stores.nats.wire.connection import (
 )
 
 AGAIN_S: Final = 0.05
-# Attempts of a write whose outcome is not known.
-TRIES: Final = 3
-# The longest time to wait for the election of a leader.
+# Attempts are made for this time, in which the servers may elect a leader.
 PATIENCE_S: Final = 3.0
 # A replica that was not heard of for this time counts as gone.
 HEARD_NS: Final = 10_000_000_000
@@ -70,6 +69,7 @@ class StoredMessage:
 
 
 ApiResponse = dict[str, Any]
+Result = TypeVar("Result")
 
 
 class JetStream(NatsConnection):
@@ -83,30 +83,38 @@ class JetStream(NatsConnection):
         self._api = f"$JS.{options.domain}.API" if options.domain else "$JS.API"
 
     async def api(self, what: str, body: Mapping[str, Any] | None = None) -> ApiResponse:
-        """Send a request, and repeat it for a while if there is no leader or the connection breaks."""
-        until = asyncio.get_running_loop().time() + PATIENCE_S
-        while True:
-            try:
-                return await self._request_api(what, body, await self.client())
-            except JetStreamError:
-                raise
-            except StoreUnavailable as problem:
-                # Without a connection `client` has already waited for one.
-                may_help = self.is_ready or isinstance(problem, OutcomeUnknown)
-                if not may_help or asyncio.get_running_loop().time() >= until:
-                    raise
-            await asyncio.sleep(AGAIN_S)
+        """Send a request, and repeat it if that may help."""
+        return await self._repeated(lambda: self._request_api(what, body))
 
     async def request_once(self, what: str, body: Mapping[str, Any] | None = None) -> ApiResponse:
         """Send a request once, while the connection is being prepared."""
         assert self._client is not None
         return await self._request_api(what, body, self._client)
 
-    async def _request_api(self, what: str, body: Mapping[str, Any] | None, client: Client) -> ApiResponse:
-        return self._checked(json.loads((await self.request(f"{self._api}.{what}", _json(body), client=client)).data))
+    async def _request_api(
+        self, what: str, body: Mapping[str, Any] | None, client: Client | None = None
+    ) -> ApiResponse:
+        return self._checked(await self.request(f"{self._api}.{what}", _json(body), client=client))
 
-    def _checked(self, response: ApiResponse) -> ApiResponse:
+    async def _repeated(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
+        """Make attempts for a while. A second one must do no harm."""
+        until = asyncio.get_running_loop().time() + PATIENCE_S
+        while True:
+            try:
+                return await attempt()
+            except StoreUnavailable as problem:
+                if not self.may_help(problem) or asyncio.get_running_loop().time() >= until:
+                    raise
+            await asyncio.sleep(AGAIN_S)
+
+    def may_help(self, problem: StoreUnavailable) -> bool:
+        """Whether another attempt may succeed: there was no leader, or the connection broke."""
+        # Without a connection `client` has already waited for one.
+        return not isinstance(problem, JetStreamError) and (self.is_ready or isinstance(problem, OutcomeUnknown))
+
+    def _checked(self, message: Msg) -> ApiResponse:
         """Return the response, or raise its error."""
+        response: ApiResponse = json.loads(message.data)
         error = response.get("error", {})
         err_code, text = int(error.get("err_code", 0)), str(error.get("description", "no reason given"))
         # A server that knows no leader may be behind.
@@ -114,7 +122,7 @@ class JetStream(NatsConnection):
         if not is_led or err_code in TEMPORARY:
             self._note_failure()
             raise StoreUnavailable(f"NATS: {text if error else 'the stream has no leader now'}")
-        self._note_success()
+        self._failing_since_s = None
         if error:
             raise SequenceConflict(text) if err_code in CONFLICTS else JetStreamError(err_code, text)
         return response
@@ -147,28 +155,33 @@ class JetStream(NatsConnection):
             all_headers[EXPECTED] = str(expected)
         if expected_of:
             all_headers[EXPECTED_OF] = expected_of
-        seq: int = self._checked(json.loads((await self.request(subject, data, all_headers)).data))["seq"]
+        seq: int = self._checked(await self.request(subject, data, all_headers))["seq"]
         return seq
+
+    async def put_last(self, subject: str, data: bytes, headers: Mapping[str, str] | None = None) -> None:
+        """Store a message until a server acknowledges it, in a stream that has the last message of each subject."""
+        await self._repeated(lambda: self.put(subject, data, headers=headers))
 
     async def put_once(
         self,
+        stream: str,
         subject: str,
         data: bytes,
         *,
         expected_of: str = "",
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Store a message unless the subject has one already. Another attempt follows if an outcome is not known."""
-        for left in reversed(range(TRIES)):
+        """Store a message unless its subject, or one of `expected_of`, has one already."""
+
+        async def attempt() -> None:
             try:
                 await self.put(subject, data, expected=0, expected_of=expected_of, headers=headers)
-            except SequenceConflict:
-                return
-            except OutcomeUnknown:
-                if not left:
-                    raise
-            else:
-                return
+            except SequenceConflict as problem:
+                # A leader also refuses while another write is in flight, which may still be lost.
+                if await self.last(stream, expected_of or subject) is None:
+                    raise StoreUnavailable(f"NATS: {problem}") from problem
+
+        await self._repeated(attempt)
 
     async def last(self, stream: str, subject: str) -> StoredMessage | None:
         """The last message of a subject, which may have wildcards, from the leader of the stream."""
@@ -176,6 +189,10 @@ class JetStream(NatsConnection):
 
     async def at(self, stream: str, seq: int) -> StoredMessage | None:
         return await self._get(stream, {"seq": seq})
+
+    async def next_after(self, stream: str, subject: str, seq: int) -> StoredMessage | None:
+        """The first message of a subject after a sequence."""
+        return await self._get(stream, {"seq": seq + 1, "next_by_subj": subject})
 
     async def _get(self, stream: str, which: Mapping[str, Any]) -> StoredMessage | None:
         try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from contextfold.common.dataclass import dataclass
 from contextfold.fold.ports.store import SessionKey
 
 # An empty part; the main thread, where a branch could be named; the project of what belongs to no project.
@@ -38,56 +37,37 @@ def session_part(subject: str) -> str:
     return ".".join(subject.split(".")[:4])
 
 
-@dataclass(frozen=True, slots=True)
 class SubjectNames:
     """The names of an installation. A prefix has no underscore, so no installation's streams begin with another's."""
 
-    prefix: str
-
-    @property
-    def base(self) -> str:
-        return self.prefix or NO_PREFIX
-
-    @property
-    def log(self) -> str:
-        return f"{self.base}_log"
-
-    @property
-    def events(self) -> str:
-        return f"{self.base}_events"
-
-    @property
-    def state(self) -> str:
-        return f"{self.base}_state"
-
-    @property
-    def archive(self) -> str:
-        return f"{self.base}_archive"
-
-    @property
-    def subjects(self) -> dict[str, list[str]]:
-        """The subjects of each stream."""
-        session = f"{self.base}.*.*.*"
-        return {
-            self.log: [f"{self.log}.*.*.*"],
+    def __init__(self, prefix: str) -> None:
+        base = self.base = prefix or NO_PREFIX
+        self.log, self.events = f"{base}_log", f"{base}_events"
+        self.state, self.archive = f"{base}_state", f"{base}_archive"
+        session = f"{base}.*.*.*"
+        self.every_log = f"{self.log}.*.*.*"
+        self.every_session_state = f"{session}.meta.session_state"
+        self.every_end = f"{self.archive}.*.*.*.ended"
+        self.every_left_out = f"{self.archive}.*.{NOTHING}.*.left_out.>"
+        self.every_conversation = f"{self.archive}.*.{NOTHING}.*.requests"
+        # The subjects of each stream.
+        self.subjects = {
+            self.log: [self.every_log],
             self.events: [f"{session}.events.>"],
             self.state: [f"{session}.branches.*", f"{session}.meta.*", f"{self.state}.alive.*"],
             self.archive: [f"{self.archive}.*.*.*.>"],
         }
-
-    @property
-    def republished(self) -> dict[str, dict[str, str]]:
-        """Where the server publishes messages a second time, if there is no prefix.
-
-        A stream cannot have a subject whose first part is a wildcard, because that would include the server's own
-        subjects. So messages are stored below NO_PREFIX, and subscribers get them on the subject without it.
-        """
-        if self.prefix:
-            return {}
-        return {
-            self.events: {"src": f"{self.base}.*.*.*.events.>", "dest": "$1.$2.$3.events.>"},
-            self.state: {"src": f"{self.base}.*.*.*.*.*", "dest": "$1.$2.$3.$4.$5"},
-        }
+        # Where the server publishes messages a second time, if there is no prefix. A stream cannot have a subject whose
+        # first part is a wildcard, because that would include the server's own subjects. So messages are stored below
+        # NO_PREFIX, and subscribers get them on the subject without it.
+        self.republished = (
+            {}
+            if prefix
+            else {
+                self.events: {"src": f"{session}.events.>", "dest": "$1.$2.$3.events.>"},
+                self.state: {"src": f"{session}.*.*", "dest": "$1.$2.$3.$4.$5"},
+            }
+        )
 
     # ---- the log
 
@@ -96,10 +76,6 @@ class SubjectNames:
 
     def log_of_owner(self, owner: str) -> str:
         return f"{self.log}.{escaped(owner)}.*.*"
-
-    @property
-    def every_log(self) -> str:
-        return f"{self.log}.*.*.*"
 
     def key_of(self, log_subject: str) -> SessionKey:
         return SessionKey(*map(unescaped, log_subject.split(".")[1:]))
@@ -115,10 +91,6 @@ class SubjectNames:
     def session_state(self, session: str) -> str:
         return f"{session}.meta.session_state"
 
-    @property
-    def every_session_state(self) -> str:
-        return f"{self.base}.*.*.*.meta.session_state"
-
     def alive(self, name: str) -> str:
         """A message of a daemon about itself or about its work."""
         return f"{self.state}.alive.{name}"
@@ -132,17 +104,5 @@ class SubjectNames:
         project = "*" if project_hash is None else escaped(project_hash)
         return f"{self.archive}.{escaped(owner)}.{project}.*.{kind}"
 
-    @property
-    def every_end(self) -> str:
-        return f"{self.archive}.*.*.*.ended"
-
     def conversation(self, owner: str, conversation: str) -> str:
         return f"{self.archive}.{escaped(owner)}.{NOTHING}.{escaped(conversation)}"
-
-    @property
-    def every_left_out(self) -> str:
-        return f"{self.archive}.*.{NOTHING}.*.left_out.>"
-
-    @property
-    def every_conversation(self) -> str:
-        return f"{self.archive}.*.{NOTHING}.*.requests"

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from contextfold.common.canonical import Encodable, Malformed, decode, encode
-from contextfold.common.dataclass import dataclass, fields
+from contextfold.common.dataclass import dataclass, field, fields
 from contextfold.errors import StoreInvalid
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event, EventUnknown, SessionExpired, from_members, members
@@ -26,7 +26,8 @@ from contextfold.fold.ports.store import (
 )
 from contextfold.fold.ports.store_export import ExportedSession
 from contextfold.fold.session import Branch, State
-from contextfold.stores.nats.wire.names import NOTHING, unescaped
+from contextfold.stores.nats.wire.jetstream import StoredMessage
+from contextfold.stores.nats.wire.names import escaped, unescaped
 from contextfold.stores.session_document import session_document
 
 FORMAT: Final = 1
@@ -42,8 +43,8 @@ LAST_AT: Final = "Cf-Last-At"
 MARK: Final = "Cf-Mark"
 ENDED: Final = "Cf-Ended"
 
-_ENTRY: Final = tuple(field.name for field in fields(ArchiveEntry) if field.name != "undone")
-_SUMMARY: Final = tuple(field.name for field in fields(Summary))
+_ENTRY: Final = tuple(each.name for each in fields(ArchiveEntry) if each.name != "undone")
+_SUMMARY: Final = tuple(each.name for each in fields(Summary))
 _ENDED: Final = ("session_id", "revision", "last_at", "ended_at")
 
 
@@ -77,20 +78,44 @@ class CommitRecord:
         return isinstance(self.events[-1], SessionExpired)
 
 
-def is_ours(headers: Mapping[str, str]) -> bool:
-    """Whether the headers are those of a commit of this program."""
-    numbers = (headers.get(name, "") for name in (BEFORE, REVISION))
-    return SESSION in headers and LAST_AT in headers and all(each.isascii() and each.isdigit() for each in numbers)
+@dataclass(frozen=True, slots=True)
+class LoggedCommit:
+    """A message of a log, as its headers describe it. `ended_at` is set if the commit is the end of its session."""
+
+    key: SessionKey
+    session_id: str
+    before: int
+    revision: int
+    last_at: str
+    ended_at: str
+    seq: int = 0
+    data: bytes = field(default=b"", repr=False)
+
+    def headers(self, mark: str) -> dict[str, str]:
+        headers = {
+            SESSION: escaped(self.session_id),
+            BEFORE: str(self.before),
+            REVISION: str(self.revision),
+            LAST_AT: self.last_at,
+            MARK: mark,
+        }
+        return headers | ({ENDED: self.ended_at} if self.ended_at else {})
 
 
-def revision_in(headers: Mapping[str, str]) -> int:
-    """The revision in the headers; -1 if there is none."""
-    document = headers.get(REVISION, "")
-    return int(document) if document.isascii() and document.isdigit() else -1
+def logged(key: SessionKey, stored: StoredMessage) -> LoggedCommit | None:
+    """Read the headers of a message in a log; None if it is no commit of this program."""
+    headers = stored.headers
+    before, revision = number_in(headers, BEFORE), number_in(headers, REVISION)
+    if before < 0 or revision < 0 or SESSION not in headers or LAST_AT not in headers:
+        return None
+    session_id, ended_at = unescaped(headers[SESSION]), headers.get(ENDED, "")
+    return LoggedCommit(key, session_id, before, revision, headers[LAST_AT], ended_at, stored.seq, stored.data)
 
 
-def session_in(headers: Mapping[str, str]) -> str:
-    return unescaped(headers.get(SESSION, NOTHING))
+def number_in(headers: Mapping[str, str], name: str) -> int:
+    """The number in a header; -1 if there is none."""
+    text = headers.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else -1
 
 
 def digest_of(operation_id: str) -> str:

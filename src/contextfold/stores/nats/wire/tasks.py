@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Iterable
+from itertools import islice
+from typing import Any, TypeVar
 
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-async def in_batches(work: Callable[[Item], Awaitable[Result]], items: Sequence[Item], at_once: int) -> list[Result]:
-    """Work on some items at a time. The first failure is raised when nothing is in progress any more."""
+async def in_batches(works: Iterable[Awaitable[Result]], at_once: int) -> list[Result]:
+    """Await some at a time. The first failure is raised when nothing is in progress any more."""
     results: list[Result] = []
-    for start in range(0, len(items), at_once):
-        batch = await asyncio.gather(*map(work, items[start : start + at_once]), return_exceptions=True)
-        for result in batch:
+    left = iter(works)
+    while batch := list(islice(left, at_once)):
+        for result in await asyncio.gather(*batch, return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result
             results.append(result)
     return results
 
 
-async def end_tasks(*tasks: asyncio.Task[None] | None) -> None:
+async def end_tasks(*tasks: asyncio.Task[Any] | None) -> None:
     """Cancel the tasks and wait for them, ignoring their exceptions."""
     running = [task for task in tasks if task is not None]
     for task in running:
