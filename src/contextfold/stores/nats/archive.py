@@ -106,11 +106,11 @@ class ArchiveReader:
         return await self.entries(stored) if stored else []
 
     async def entries(self, stored: StoredMessage) -> list[ArchiveEntry]:
-        document = records.archived_from(stored.data)
-        if document.chunks is None:
-            return list(document.entries)
-        all_entries = records.entries_in(await read_chunks(self._js, session_part(stored.subject), document.chunks))
-        return [all_entries[number] for number in document.positions]
+        entries, chunks, positions = records.archived_from(stored.data)
+        if chunks is None:
+            return entries
+        all_entries = records.entries_in(await read_chunks(self._js, session_part(stored.subject), chunks))
+        return [all_entries[position] for position in positions]
 
 
 def revision_of(stored: StoredMessage) -> int:

@@ -112,7 +112,8 @@ class NatsConversations:
         call = sha256(records.left_out_key(decision)).hexdigest()[:32]
         data = records.encode_left_out(item.text)
         if len(data) > most_in_one(self._js):
-            data = records.encode_left_out_reference(await write_chunks(self._js, conversation, item.text.encode()))
+            chunks = await write_chunks(self._js, conversation, item.text.encode())
+            data = records.encode_reference("texts", chunks)
         headers = {header: escaped(str(getattr(decision, name))) for name, header in _HEADERS.items()}
         results = f"{conversation}.left_out.{call}"
         subject = f"{results}.{escaped(decision.result_id)}"

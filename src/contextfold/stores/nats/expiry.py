@@ -21,9 +21,8 @@ from contextfold.errors import StoreInvalid
 from contextfold.fold.events import SessionExpired
 from contextfold.fold.ports.store import StaleRevision
 from contextfold.fold.ports.store_export import ExportedSession
-from contextfold.stores.nats.derived_state import DerivedState, PublishedSession
 from contextfold.stores.nats.log import SessionLogs
-from contextfold.stores.nats.publisher import Publisher
+from contextfold.stores.nats.publisher import PublishedSession, Publisher
 from contextfold.stores.nats.session_table import SessionTable
 from contextfold.stores.nats.wire import records
 from contextfold.stores.nats.wire.jetstream import TTL, JetStream, StoredMessage
@@ -50,7 +49,6 @@ class SessionExpiry:
     js: JetStream
     names: SubjectNames
     logs: SessionLogs
-    derived: DerivedState
     publisher: Publisher
     table: SessionTable
     # Sequences of ends after which nothing is left to do until they are deleted.
@@ -109,11 +107,10 @@ class SessionExpiry:
     async def _keep_only_the_archive(self, end: LoggedCommit) -> None:
         key, session_id = end.key, end.session_id
         log = [record for _, record in await self.logs.records(key) if not record.is_end]
-        if await self.derived.published(key, PublishedSession(session_id)) < end.before:
-            await self.derived.archive(key, *log)
-        self.publisher.forget(key)
-        await self.derived.publish_end(key, SessionExpired(end.revision, end.ended_at, session_id))
-        await self.derived.clear(key, session_id)
+        if await self.publisher.revision(key, PublishedSession(session_id)) < end.before:
+            await self.publisher.archive(key, *log)
+        await self.publisher.publish_end(key, SessionExpired(end.revision, end.ended_at, session_id))
+        await self.publisher.clear(key, session_id)
         # Activity after the end was recorded by a clock that was wrong.
         last_at = min(end.last_at, end.ended_at)
         figures = figures_of(lambda: [event for record in log for event in record.events])

@@ -33,7 +33,6 @@ from contextfold.fold.ports.store_export import (
 )
 from contextfold.stores.nats.archive import ArchiveReader, BranchSummary, revision_of
 from contextfold.stores.nats.conversations import NatsConversations
-from contextfold.stores.nats.derived_state import DerivedState
 from contextfold.stores.nats.expiry import SessionExpiry
 from contextfold.stores.nats.log import SessionLogs
 from contextfold.stores.nats.publisher import Publisher
@@ -54,7 +53,6 @@ class NatsExport:
     js: JetStream
     names: SubjectNames
     logs: SessionLogs
-    derived: DerivedState
     publisher: Publisher
     expiry: SessionExpiry
     conversations: NatsConversations
@@ -176,7 +174,7 @@ class NatsExport:
         summaries = part.summaries if is_last else ()
         entries, part.entries, part.characters = part.entries, [], 0
         if not session.is_live:
-            await self.derived.archive(
+            await self.publisher.archive(
                 session.key,
                 CommitRecord(session.session_id, to, (), {}, entries=entries),
                 CommitRecord(session.session_id, session.revision, (), {}, summaries),

@@ -290,7 +290,7 @@ class SessionLogs:
             data = records.encode_with_texts(data, texts)
         if len(data) <= most_in_one(self._js):
             return record, data
-        return record, records.encode_chunk_reference(await write_chunks(self._js, archived, data))
+        return record, records.encode_reference("core", await write_chunks(self._js, archived, data))
 
 
 def _logged(key: SessionKey, stored: StoredMessage | None) -> LoggedCommit | None:

@@ -1,31 +1,83 @@
-"""Decides who publishes a commit and when: the daemon that made it, at once; another one if that daemon was killed.
+"""Publishes what is derived from the logs: archive, summaries, and the events and states that other programs watch.
 
-This process has one publication of a session in progress at a time. The server detects conflicts with other processes.
-Knows nothing of how things are written.
+The daemon that made a commit publishes it at once, or another one if that daemon was killed. A process has one
+publication of a session in progress at a time. Any number of daemons may publish one session at once, with the same
+result: a subject of the archive is written once, each event names the one before it, and a state is replaced only by
+one of a later revision. The session state is written last and says up to which revision everything is published.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
-from contextfold.common.dataclass import dataclass, field
+from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.errors import FoldError, StoreInvalid, StoreUnavailable
+from contextfold.fold.archive import ArchiveEntry
+from contextfold.fold.events import BranchCreated, BranchFolded, Event, SessionExpired, WorkFolded
 from contextfold.fold.ports.store import SessionKey
-from contextfold.fold.session import LogBroken
-from contextfold.stores.nats.derived_state import Committed, DerivedState, PublishedSession
+from contextfold.fold.session import EMPTY, Branch, LogBroken, State, replay
 from contextfold.stores.nats.log import AppendedCommit, SessionLogs
 from contextfold.stores.nats.session_cache import SessionCache
-from contextfold.stores.nats.wire.jetstream import SequenceConflict
-from contextfold.stores.nats.wire.tasks import end_tasks
+from contextfold.stores.nats.wire import records
+from contextfold.stores.nats.wire.chunks import most_in_one, read_chunks, write_chunks
+from contextfold.stores.nats.wire.jetstream import TTL, JetStream, SequenceConflict
+from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped, unescaped
+from contextfold.stores.nats.wire.records import CommitRecord
+from contextfold.stores.nats.wire.tasks import end_tasks, in_batches
 
-# Attempts of one publication that conflicts with those of other daemons.
+N: Final = "Cf-N"
+NO_STATE: Final = (0, -1)
+# Attempts of a publication, or of one of its writes, that conflicts with those of other daemons.
 TRIES: Final = 8
 RETRY_S: Final = 0.05
+# Writes of one session at once.
+AT_ONCE: Final = 32
 # The most commits of a session in memory. Beyond that they are read from the log.
 WAITING_MOST: Final = 256
-# The most characters of published sessions in memory.
+TEXT_MOST: Final = records.PUBLISHED_MOST + 1
+# The most characters of published sessions in memory. A session and each text of a branch count for some more.
 PROGRESS_MOST: Final = 64 << 20
+SESSION_WEIGHT: Final = 2_000
+TEXT_WEIGHT: Final = 200
+
+# A commit and its sequence in the log.
+Committed = tuple[int, CommitRecord]
+
+
+@dataclass(slots=True)
+class PublishedSession:
+    """The part of a session that is published. `seq` is the sequence of the last commit in it.
+
+    `states` has sequence and revision by subject.
+    """
+
+    session_id: str
+    state: State = EMPTY
+    seq: int = 0
+    event_n: int = 0
+    event_seq: int = 0
+    prompts: dict[str, str] = field(default_factory=dict)
+    summaries: dict[str, str] = field(default_factory=dict)
+    states: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def weight(self) -> int:
+        """The size in characters."""
+        texts = (*self.prompts.values(), *self.summaries.values())
+        return SESSION_WEIGHT + len(texts) * TEXT_WEIGHT + sum(map(len, texts))
+
+    def take(self, seq: int, record: CommitRecord) -> None:
+        self.state = replay(record.events, self.state)
+        self.seq = seq
+        for event in record.events:
+            if isinstance(event, BranchCreated):
+                self.prompts[event.branch_id] = event.prompt[:TEXT_MOST]
+            elif isinstance(event, BranchFolded | WorkFolded):
+                self.summaries[event.branch_id] = event.summary[:TEXT_MOST]
 
 
 @dataclass(slots=True)
@@ -36,9 +88,11 @@ class _Publication:
 
 
 class Publisher:
-    def __init__(self, logs: SessionLogs, view: DerivedState) -> None:
+    def __init__(self, js: JetStream, names: SubjectNames, logs: SessionLogs, *, idle_s: int) -> None:
+        self._js = js
+        self._names = names
         self._logs = logs
-        self._view = view
+        self._ttl = f"{max(1, idle_s)}s"
         self._works: dict[SessionKey, _Publication] = {}
         self._progress = SessionCache[PublishedSession](lambda progress: progress.weight, PROGRESS_MOST)
 
@@ -62,9 +116,7 @@ class Publisher:
 
     async def is_behind(self, key: SessionKey) -> bool:
         last = await self._logs.last(key)
-        if last is None:
-            return False
-        return await self._view.published(key, PublishedSession(last.session_id)) < last.revision
+        return last is not None and await self.revision(key, PublishedSession(last.session_id)) < last.revision
 
     def is_busy(self, key: SessionKey) -> bool:
         return key in self._works
@@ -78,17 +130,14 @@ class Publisher:
         """Stop. What is not published yet is left to other daemons, or to a later start."""
         await end_tasks(*(work.task for work in self._works.values()))
 
-    def forget(self, key: SessionKey) -> None:
-        self._progress.forget(key)
-
     # ---- one session
 
     def _started(self, key: SessionKey) -> _Publication:
         if key not in self._works:
-            self._works[key] = _Publication(asyncio.create_task(self._publish(key), name="contextfold-publish"))
+            self._works[key] = _Publication(asyncio.create_task(self._work(key), name="contextfold-publish"))
         return self._works[key]
 
-    async def _publish(self, key: SessionKey) -> FoldError | None:
+    async def _work(self, key: SessionKey) -> FoldError | None:
         """Publish what waits, or what the log has if nothing waits, until nothing waits any more.
 
         What fails is published by the next daemon that looks at the session.
@@ -97,8 +146,7 @@ class Publisher:
         try:
             while True:
                 waiting, work.waiting = work.waiting, []
-                if not (waiting and await self._published_next(key, waiting)):
-                    await self._publish_missing(key)
+                await self._publish(key, waiting)
                 if not work.waiting:
                     return None
         except LogBroken as problem:
@@ -107,50 +155,44 @@ class Publisher:
             return problem
         # Nobody may wait for this task, and the session must not stay partly published.
         except Exception as problem:
-            self.forget(key)
+            self._progress.forget(key)
             return StoreInvalid(f"publishing failed: {type(problem).__name__} {problem}")
         finally:
             del self._works[key]
 
-    async def _published_next(self, key: SessionKey, waiting: list[Committed]) -> bool:
-        """Publish these commits if they follow what was published here. False if another daemon was in between."""
-        progress = self._progress.get(key)
-        first = waiting[0][1]
-        if first.before == 0:
-            progress = PublishedSession(first.session_id)
-        # A session begins with revision 0, so commits of another session do not follow.
-        if progress is None or progress.session_id != first.session_id:
-            return False
-        revisions = [progress.state.revision, *(record.revision for _, record in waiting[:-1])]
-        if revisions != [record.before for _, record in waiting]:
-            return False
-        try:
-            await self._view.publish(key, progress, waiting)
-        except SequenceConflict:
-            return False
-        self._progress.put(key, progress)
-        return True
-
-    async def _publish_missing(self, key: SessionKey) -> None:
-        """Publish from the log what is missing, whatever other daemons have published."""
+    async def _publish(self, key: SessionKey, waiting: list[Committed]) -> None:
+        """Publish these commits, or those that the log has, whatever other daemons have published."""
+        progress = self._before(key, waiting)
+        missing = waiting
         for tried in range(TRIES):
-            if tried:
-                await asyncio.sleep(RETRY_S * tried)
-            progress, missing = await self._missing(key)
             if progress is None:
-                self.forget(key)
-                return
-            self._progress.put(key, progress)
-            if not missing:
+                await asyncio.sleep(RETRY_S * max(0, tried - 1))
+                progress, missing = await self._missing(key)
+            if progress is None:
+                self._progress.forget(key)
                 return
             try:
-                await self._view.publish(key, progress, missing)
+                progress = await self._put(key, progress, missing) if missing else progress
             except SequenceConflict:
+                progress = None
                 continue
             self._progress.put(key, progress)
-            await self._take_back_if_over(key, progress)
+            if missing and missing is not waiting:
+                await self._take_back_if_over(key, progress)
             return
         raise StoreUnavailable("NATS: too many conflicts with other daemons that publish the session")
+
+    def _before(self, key: SessionKey, commits: list[Committed]) -> PublishedSession | None:
+        """What is published, if these commits follow it. None if another daemon was in between."""
+        first = commits[0][1] if commits else None
+        if first is None:
+            return None
+        progress = PublishedSession(first.session_id) if first.before == 0 else self._progress.get(key)
+        # A session begins with revision 0, so commits of another session do not follow.
+        if progress is None or progress.session_id != first.session_id:
+            return None
+        revisions = [progress.state.revision, *(record.revision for _, record in commits[:-1])]
+        return progress if revisions == [record.before for _, record in commits] else None
 
     async def _missing(self, key: SessionKey) -> tuple[PublishedSession | None, list[Committed]]:
         """What is published of a session, and the commits that are not. What is in memory is not read again."""
@@ -160,11 +202,11 @@ class Publisher:
         progress = self._progress.get(key)
         if progress is None or progress.session_id != last.session_id:
             progress = PublishedSession(last.session_id)
-        published = await self._view.published(key, progress)
+        published = await self.revision(key, progress)
         # Its time to live has passed, or it was deleted.
         if published < progress.state.revision:
             progress = PublishedSession(progress.session_id)
-            await self._view.published(key, progress)
+            await self.revision(key, progress)
         missing = []
         for seq, record in await self._logs.records(key, after=progress.seq):
             if record.is_end or record.session_id != progress.session_id:
@@ -173,10 +215,152 @@ class Publisher:
                 progress.take(seq, record)
             else:
                 missing.append((seq, record))
+        self._progress.put(key, progress)
         return progress, missing
 
     async def _take_back_if_over(self, key: SessionKey, progress: PublishedSession) -> None:
         """Delete again what was published of a session that ended meanwhile."""
         last = await self._logs.newest(key)
         if last is not None and last.seq > progress.seq and (last.ended_at or last.session_id != progress.session_id):
-            await self._view.clear(key, progress.session_id)
+            await self.clear(key, progress.session_id)
+
+    async def revision(self, key: SessionKey, progress: PublishedSession) -> int:
+        """Return the revision up to which everything is published, or -1, and note the last message of each kind."""
+        session = self._names.session(key, progress.session_id)
+        subject = self._names.session_state(session)
+        state = await self._js.last(self._names.state, subject)
+        event = await self._js.last(self._names.events, f"{session}.events.>")
+        revision = records.number_in(state.headers, records.REVISION) if state else -1
+        progress.states[subject] = (state.seq, revision) if state else NO_STATE
+        progress.event_n, progress.event_seq = (records.number_in(event.headers, N), event.seq) if event else (0, 0)
+        if progress.event_n < 0:
+            raise StoreInvalid("NATS has an event of another program")
+        return revision
+
+    # ---- the end of a session
+
+    async def publish_end(self, key: SessionKey, event: SessionExpired) -> None:
+        """Publish the last event, for as long as a session may be idle, once for all daemons."""
+        self._progress.forget(key)
+        session = self._names.session(key, event.session_id)
+        for _ in range(TRIES):
+            last = await self._js.last(self._names.events, f"{session}.events.>")
+            if last is not None and last.subject.endswith(f".{event.kind}"):
+                return
+            try:
+                await self._put_event(session, event, last.seq if last else 0, {TTL: self._ttl})
+            except SequenceConflict:
+                continue
+            return
+        raise StoreUnavailable("NATS: too many conflicts with other daemons that publish an ended session")
+
+    async def clear(self, key: SessionKey, session_id: str) -> None:
+        """Delete everything of an ended session except the event that says so."""
+        session = self._names.session(key, session_id)
+        await self._js.purge(self._names.state, f"{session}.>")
+        last = await self._js.last(self._names.events, f"{session}.events.>")
+        if last is not None:
+            below = last.seq if last.subject.endswith(f".{SessionExpired.kind}") else last.seq + 1
+            await self._js.purge(self._names.events, f"{session}.>", below=below)
+
+    # ---- writes
+
+    async def _put(self, key: SessionKey, before: PublishedSession, commits: Sequence[Committed]) -> PublishedSession:
+        """Write what these commits add. Raises SequenceConflict if another daemon has published more meanwhile."""
+        progress = replace(before)
+        for commit in commits:
+            progress.take(*commit)
+        written = [record for _, record in commits]
+        session = self._names.session(key, progress.session_id)
+        events = [event for record in written for event in record.events if event.n > progress.event_n]
+        known = before.state.branches
+        changed = (branch for branch in progress.state.branches.values() if known.get(branch.id) is not branch)
+        branches = (self._put_branch(session, progress, branch) for branch in changed)
+        works = chain([self._put_events(session, progress, events)], self._archive(key, written), branches)
+        await in_batches(works, AT_ONCE)
+        document = records.encode_session(progress.state)
+        await self._put_state(progress, self._names.session_state(session), document, {TTL: self._ttl})
+        return progress
+
+    async def _put_events(self, session: str, progress: PublishedSession, events: Iterable[Event]) -> None:
+        """Publish each event only after the one before, so that a watcher gets them in order and once."""
+        for event in events:
+            progress.event_seq = await self._put_event(session, event, progress.event_seq)
+            progress.event_n = event.n
+
+    async def _put_event(
+        self, session: str, event: Event, before: int, headers: Mapping[str, str] | None = None
+    ) -> int:
+        return await self._js.put(
+            f"{session}.events.{event.kind}",
+            records.encode_event(unescaped(session.rpartition(".")[2]), event),
+            expected=before,
+            expected_of=f"{session}.events.>",
+            headers={N: str(event.n), **(headers or {})},
+        )
+
+    async def _put_branch(self, session: str, progress: PublishedSession, branch: Branch) -> None:
+        prompt, summary = progress.prompts.get(branch.id, ""), progress.summaries.get(branch.id, "")
+        document = records.encode_branch(branch, prompt, summary, progress.state.revision)
+        await self._put_state(progress, self._names.branch(session, branch.id), document)
+
+    async def _put_state(
+        self, progress: PublishedSession, subject: str, data: bytes, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Write a state unless a later one is stored."""
+        revision = progress.state.revision
+        all_headers = {records.REVISION: str(revision), **(headers or {})}
+        for _ in range(TRIES):
+            expected, there = progress.states.get(subject, NO_STATE)
+            if there >= revision:
+                return
+            try:
+                seq = await self._js.put(subject, data, expected=expected, headers=all_headers)
+            except SequenceConflict:
+                stored = await self._js.last(self._names.state, subject)
+                known = (stored.seq, records.number_in(stored.headers, records.REVISION)) if stored else NO_STATE
+                progress.states[subject] = known
+                # The session has ended meanwhile.
+                if stored is None and expected:
+                    raise
+            else:
+                progress.states[subject] = (seq, revision)
+                return
+        raise SequenceConflict(subject)
+
+    async def archive(self, key: SessionKey, *commits: CommitRecord) -> None:
+        """Write what the commits add to the archive."""
+        await in_batches(self._archive(key, commits), AT_ONCE)
+
+    def _archive(self, key: SessionKey, commits: Sequence[CommitRecord]) -> Iterator[Awaitable[None]]:
+        for record in commits:
+            archived = self._names.archived(key, record.session_id)
+            if record.entries or record.texts:
+                yield self._put_entries(archived, record)
+            summaries = [(summary.branch_id, records.encode_summary(summary)) for summary in record.summaries]
+            for branch_id, data in (*summaries, *((branch_id, records.RETRACTED) for branch_id in record.retracted)):
+                subject = f"{archived}.summaries.{escaped(branch_id)}.{record.revision}"
+                yield self._js.put_once(self._names.archive, subject, data)
+
+    async def _put_entries(self, archived: str, record: CommitRecord) -> None:
+        """Write one message for each thread, so that the trajectory of a branch is read without the others."""
+        chunks, entries = record.texts, record.entries
+        if chunks and not entries:
+            entries = records.entries_in(await read_chunks(self._js, archived, chunks))
+        threads: dict[str, list[int]] = defaultdict(list)
+        for position, entry in enumerate(entries):
+            threads[NOTHING if entry.branch_id is None else f"b{escaped(entry.branch_id)}"].append(position)
+        for thread, positions in threads.items():
+            mine = [entries[position] for position in positions]
+            data = records.encode_reference("texts", chunks, places=positions) if chunks else records.archived(mine)
+            if len(data) > most_in_one(self._js):
+                again = await write_chunks(self._js, archived, records.encode_entries(mine))
+                data = records.encode_reference("texts", again, places=list(range(len(mine))))
+            subject = f"{archived}.entries.{thread}.{_span(mine)}.{record.revision}"
+            await self._js.put_once(self._names.archive, subject, data)
+
+
+def _span(entries: Sequence[ArchiveEntry]) -> str:
+    """The first event and whether there is a rollback, as part of the subject, to know them without reading."""
+    first = min(entry.n for entry in entries)
+    return f"{first}.{'r' if any(entry.kind == 'rollback' for entry in entries) else 'e'}"

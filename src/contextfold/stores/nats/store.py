@@ -1,8 +1,8 @@
 """The store for several daemons on several machines: NATS JetStream, one message for each commit.
 
-Combines the parts: the logs (`log`), what is derived from them (`derived_state`, `publisher`), the list of live
-sessions (`session_table`), the end of sessions (`expiry`), the archive (`archive`), proxied `conversations` and
-`export`. The reasons for this layout are in docs/decisions/0011.
+Combines the parts: the logs (`log`), what is derived from them (`publisher`), the list of live sessions
+(`session_table`), the end of sessions (`expiry`), the archive (`archive`), proxied `conversations` and `export`. The
+reasons for this layout are in docs/decisions/0011.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ from contextfold.fold.recall.documents import DocumentTerms
 from contextfold.fold.recall.ranking import RecallScope
 from contextfold.stores.nats.archive import ArchiveReader
 from contextfold.stores.nats.conversations import NatsConversations
-from contextfold.stores.nats.derived_state import DerivedState
 from contextfold.stores.nats.expiry import SessionExpiry
 from contextfold.stores.nats.export import NatsExport
 from contextfold.stores.nats.log import SessionLogs
@@ -98,18 +97,16 @@ class NatsStore:
         self._js = JetStream(options, partial(prepare, may_make=may_make), on_change)
         # The expiry needs the logs, so it is made after them.
         self._logs = SessionLogs(self._js, self._names, lambda end: self._expiry.finish(end))  # noqa: PLW0108
-        derived = DerivedState(self._js, self._names, idle_s=idle_s)
-        self._publisher = Publisher(self._logs, derived)
+        self._publisher = Publisher(self._js, self._names, self._logs, idle_s=idle_s)
         self._table = SessionTable(self._js, self._names)
         self._conversations = NatsConversations(self._js, self._names)
         self._archive = ArchiveReader(self._js, self._names)
         self._recall = NatsRecall(self._js, self._names, self._conversations)
-        self._expiry = SessionExpiry(self._js, self._names, self._logs, derived, self._publisher, self._table)
+        self._expiry = SessionExpiry(self._js, self._names, self._logs, self._publisher, self._table)
         self._export = NatsExport(
             self._js,
             self._names,
             self._logs,
-            derived,
             self._publisher,
             self._expiry,
             self._conversations,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -351,13 +352,11 @@ def _fail(future: asyncio.Future[Msg], problem: Exception) -> None:
 
 def check_server(version: str) -> None:
     """Raise StoreInvalid for a server that is too old. The version is `<nats server v2.15.1>` or a bare number."""
-    digits = "".join(mark if mark.isdigit() or mark == "." else " " for mark in version).split()
-    parsed = tuple(int(part) for part in digits[0].split(".")[:2] if part) if digits else ()
-    if parsed < SERVER_LEAST:
+    found = re.search(r"(\d+)\.(\d+)[.\d]*", version)
+    if found is None or (int(found[1]), int(found[2])) < SERVER_LEAST:
         least = ".".join(map(str, SERVER_LEAST))
-        raise StoreInvalid(
-            f"the NATS server is {digits[0] if digits else 'of no known version'}; {least} or later is needed"
-        )
+        known = found[0] if found else "of no known version"
+        raise StoreInvalid(f"the NATS server is {known}; {least} or later is needed")
 
 
 def _is_refusal(problem: Exception) -> bool:

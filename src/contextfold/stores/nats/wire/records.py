@@ -126,15 +126,8 @@ def digest_of(operation_id: str) -> str:
 def record_of(commit: Commit) -> CommitRecord:
     operation = commit.operation
     receipts = {digest_of(operation.id): CommitReceipt(operation.fingerprint, commit.answer)} if operation else {}
-    return CommitRecord(
-        commit.session_id,
-        commit.expected_revision,
-        commit.events,
-        receipts,
-        commit.summaries,
-        commit.retracted,
-        commit.entries,
-    )
+    others = commit.summaries, commit.retracted, commit.entries
+    return CommitRecord(commit.session_id, commit.expected_revision, commit.events, receipts, *others)
 
 
 # ---- the log
@@ -168,15 +161,15 @@ def encode_with_texts(core: bytes, texts: bytes) -> bytes:
     return core[:-1] + b',"entries":' + texts + b"}"
 
 
-def encode_chunk_reference(chunks: ChunkReference) -> bytes:
-    """What is stored instead of a core that is too long for one message."""
-    return _raw({"format": FORMAT, "core": [chunks.mark, chunks.count]})
+def encode_reference(member: str, chunks: ChunkReference, **others: Encodable) -> bytes:
+    """What is stored instead of a content that is in chunks."""
+    return _raw({"format": FORMAT, member: [chunks.mark, chunks.count], **others})
 
 
 def core_chunks(data: bytes) -> ChunkReference | None:
+    """The chunks of a core that is too long for one message."""
     with _decoding():
-        document = _object(data)
-        return ChunkReference(*document["core"]) if "core" in document else None
+        return _reference(_object(data), "core")
 
 
 def record_from(data: bytes) -> CommitRecord:
@@ -192,13 +185,9 @@ def record_from(data: bytes) -> CommitRecord:
             },
             [Summary(*each) for each in document.get("summaries", ())],
             list(document.get("retracted", ())),
-            entries_from(document.get("entries", ())),
-            ChunkReference(*document["texts"]) if "texts" in document else None,
+            _entries(document.get("entries", ())),
+            _reference(document, "texts"),
         )
-
-
-def entries_from(rows: Iterable[Sequence[Any]]) -> list[ArchiveEntry]:
-    return [ArchiveEntry(*row) for row in rows]
 
 
 def entries_in(data: bytes) -> list[ArchiveEntry]:
@@ -206,7 +195,11 @@ def entries_in(data: bytes) -> list[ArchiveEntry]:
         rows = decode(data)
         if not isinstance(rows, list):
             raise TypeError("it is not a list")
-        return entries_from(rows)
+        return _entries(rows)
+
+
+def _entries(rows: Iterable[Sequence[Any]]) -> list[ArchiveEntry]:
+    return [ArchiveEntry(*row) for row in rows]
 
 
 # ---- the archive
@@ -216,24 +209,12 @@ def archived(entries: Sequence[ArchiveEntry]) -> bytes:
     return b'{"format":%d,"entries":%s}' % (FORMAT, encode_entries(entries))
 
 
-def encode_archived_reference(chunks: ChunkReference, positions: Sequence[int]) -> bytes:
-    """References to those entries of a thread that are already stored in chunks."""
-    return _raw({"format": FORMAT, "texts": [chunks.mark, chunks.count], "places": list(positions)})
-
-
-@dataclass(frozen=True, slots=True)
-class ArchivedEntries:
-    entries: Sequence[ArchiveEntry]
-    chunks: ChunkReference | None = None
-    positions: Sequence[int] = ()
-
-
-def archived_from(data: bytes) -> ArchivedEntries:
+def archived_from(data: bytes) -> tuple[list[ArchiveEntry], ChunkReference | None, Sequence[int]]:
+    """The entries; or the chunks that have the entries of all threads, and the positions of these among them."""
     with _decoding():
         document = _object(data)
-        if "texts" in document:
-            return ArchivedEntries((), ChunkReference(*document["texts"]), document["places"])
-        return ArchivedEntries(entries_from(document["entries"]))
+        chunks = _reference(document, "texts")
+        return ([], chunks, document["places"]) if chunks else (_entries(document["entries"]), None, ())
 
 
 def encode_summary(summary: Summary) -> bytes:
@@ -281,15 +262,12 @@ def encode_left_out(text: str) -> bytes:
     return _raw({"format": FORMAT, "text": text})
 
 
-def encode_left_out_reference(chunks: ChunkReference) -> bytes:
-    return _raw({"format": FORMAT, "texts": [chunks.mark, chunks.count]})
-
-
 def left_out_from(data: bytes) -> tuple[str, ChunkReference | None]:
     """The text, or the reference to its chunks."""
     with _decoding():
         document = _object(data)
-        return ("", ChunkReference(*document["texts"])) if "texts" in document else (document["text"], None)
+        chunks = _reference(document, "texts")
+        return ("", chunks) if chunks else (document["text"], None)
 
 
 def encode_conversation(noted: ProxiedConversation) -> bytes:
@@ -361,6 +339,10 @@ def _object(data: bytes) -> dict[str, Any]:
             f"NATS has a record of format {document['format']}, from a newer version; this one reads {FORMAT}"
         )
     return document
+
+
+def _reference(document: Mapping[str, Any], member: str) -> ChunkReference | None:
+    return ChunkReference(*document[member]) if member in document else None
 
 
 @contextmanager
