@@ -7,7 +7,7 @@ from typing import Final
 
 from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.fold.archive import ArchiveEntry, up_to
-from contextfold.fold.ports.store import ArchivedThread, SessionKey, Summary, Trajectory
+from contextfold.fold.ports.store import ArchivedThread, Summary, Trajectory
 from contextfold.stores.nats.wire import records
 from contextfold.stores.nats.wire.chunks import read_chunks
 from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
@@ -63,8 +63,8 @@ class ArchiveReader:
     ) -> Trajectory | None:
         names = self._names
         if thread.branch_id is None:
-            key = SessionKey(thread.owner, thread.project_hash, "")
-            subjects = f"{names.archived(key, thread.session_id)}.entries.{NOTHING}.>"
+            session = ".".join(map(escaped, (thread.owner, thread.project_hash, thread.session_id)))
+            subjects = f"{names.archive}.{session}.entries.{NOTHING}.>"
         else:
             subjects = names.archived_of(thread.owner, thread.project_hash, f"entries.b{escaped(thread.branch_id)}.>")
         items = sorted(map(_archive_subject, await self._js.counts(names.archive, subjects)), key=_order)
