@@ -145,7 +145,7 @@ class FoldService(SessionReader):
         verb = FoldRecentWork(self._new_id("br"), *figures, self.policy.limits)
         return await self.change(target, verb, caller.operation_id)
 
-    async def record(self, caller: Caller, arguments: Arguments, *, source: str = "reported") -> VerbOutcome:
+    async def record(self, caller: Caller, arguments: Arguments, source: str = "reported") -> VerbOutcome:
         fields = ArgumentFields(arguments, "project_path", "type", "content", "tokens", "failed")
         if not fields.has("content") and not fields.has("tokens"):
             raise ArgumentInvalid("content", "or tokens must be given")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.fold.archive import ArchiveEntry, up_to
@@ -18,14 +18,13 @@ from contextfold.stores.nats.wire.tasks import in_batches
 AT_ONCE: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class _ArchiveSubject:
-    """What the subject of an archive message says about its content."""
+class _ArchiveSubject(NamedTuple):
+    """What the subject of an archive message says about its content, in the order in which they are read."""
 
-    subject: str
     first: int
-    has_rollback: bool
     revision: int
+    subject: str
+    has_rollback: bool
 
 
 @dataclass(slots=True)
@@ -67,7 +66,7 @@ class ArchiveReader:
             subjects = f"{names.archive}.{session}.entries.{NOTHING}.>"
         else:
             subjects = names.archived_of(thread.owner, thread.project_hash, f"entries.b{escaped(thread.branch_id)}.>")
-        items = sorted(map(_archive_subject, await self._js.counts(names.archive, subjects)), key=_order)
+        items = sorted(map(_archive_subject, await self._js.counts(names.archive, subjects)))
         if not items:
             return None
         rollbacks = [
@@ -120,11 +119,7 @@ def revision_of(stored: StoredMessage) -> int:
 
 def _archive_subject(subject: str) -> _ArchiveSubject:
     first, kind, revision = subject.split(".")[-3:]
-    return _ArchiveSubject(subject, int(first), kind == "r", int(revision))
-
-
-def _order(item: _ArchiveSubject) -> tuple[int, int, str]:
-    return item.first, item.revision, item.subject
+    return _ArchiveSubject(int(first), int(revision), subject, kind == "r")
 
 
 def _from(items: Sequence[_ArchiveSubject], after_n: int) -> list[_ArchiveSubject]:

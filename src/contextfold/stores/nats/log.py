@@ -97,7 +97,7 @@ class SessionLogs:
     async def at(self, key: SessionKey, seq: int) -> LoggedCommit | None:
         return _logged(key, await self._js.at(self._names.log, seq))
 
-    async def load(self, key: SessionKey, known: KnownRevision | None) -> SessionLog | None:
+    async def load(self, key: SessionKey, known: KnownRevision | None = None) -> SessionLog | None:
         for _ in range(LOADS_TRIED):
             last = await self.last(key)
             if last is None:

@@ -116,14 +116,6 @@ class SessionTable:
         owners = [self._of_owner.get(owner, {})] if owner is not None else list(self._of_owner.values())
         return (row for rows in owners for row in list(rows.values()))
 
-    def count(self, owner: str | None = None) -> int:
-        if owner is not None:
-            return len(self._of_owner.get(owner, {}))
-        return sum(map(len, self._of_owner.values()))
-
-    def find(self, owner: str, session_id: str) -> LoggedCommit | None:
-        return next((row for row in self.live(owner) if row.session_id == session_id), None)
-
     def ended(self) -> list[LoggedCommit]:
         return [row for row in self._rows.values() if row.ended_at]
 

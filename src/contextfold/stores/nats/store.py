@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -20,19 +20,14 @@ from contextfold.common.relevance.question import Question
 from contextfold.errors import FoldError, StoreInvalid, StoreUnavailable
 from contextfold.fold.events import Event
 from contextfold.fold.ports.store import (
-    ArchivedResult,
     ArchivedThread,
     Commit,
     CommitReceipt,
     EndedSession,
-    KnownRevision,
-    LeftOutDecision,
     ListedSession,
-    ProxiedConversation,
     Recalled,
     RecallSource,
     SessionKey,
-    SessionLog,
     Summary,
     Trajectory,
     WatchedEvent,
@@ -62,8 +57,6 @@ from contextfold.stores.nats.wire.tasks import end_tasks
 
 CLOSE_TIMEOUT_S: Final = 4.0
 HELP_EVERY_S: Final = 1.0
-# Another daemon publishes a session after it has seen it behind this many times; until then its own daemon may do it.
-HELP_AFTER: Final = 2
 # The longest time to wait for the publication of a commit.
 PUBLISH_PATIENCE_S: Final = 0.5
 # The time to live of a daemon's own message if it is killed.
@@ -112,6 +105,12 @@ class NatsStore:
             self._conversations,
             self._archive,
         )
+        # What one part does alone.
+        self.load, self.receipt = self._logs.load, self._logs.receipt
+        self.left_out, self.keep_left_out = self._conversations.decisions, self._conversations.keep
+        self.left_out_text = self._conversations.text
+        self.conversation, self.note_conversation = self._conversations.noted, self._conversations.note
+        self.expire, self.export, self.settle = self._expiry.expire, self._export.export, self._publisher.settle
 
     async def reach(self) -> None:
         """Connect, and from now on publish what other daemons were killed before publishing."""
@@ -120,9 +119,6 @@ class NatsStore:
         await self._js.open()
 
     # ---- one session
-
-    async def load(self, key: SessionKey, known: KnownRevision | None = None) -> SessionLog | None:
-        return await self._logs.load(key, known)
 
     async def commit(self, commit: Commit) -> CommitReceipt:
         self._check_open()
@@ -138,9 +134,6 @@ class NatsStore:
             if not self._commits:
                 self._is_still.set()
         return receipt
-
-    async def receipt(self, key: SessionKey, operation_id: str) -> CommitReceipt | None:
-        return await self._logs.receipt(key, operation_id)
 
     async def sessions(
         self, owner: str, *, after: tuple[str, str] | None = None, limit: int
@@ -161,8 +154,7 @@ class NatsStore:
 
     async def find(self, owner: str, session_id: str) -> SessionKey | None:
         await self._table.reach()
-        row = self._table.find(owner, session_id)
-        return row.key if row else None
+        return next((row.key for row in self._table.live(owner) if row.session_id == session_id), None)
 
     # ---- watching
 
@@ -259,35 +251,10 @@ class NatsStore:
                 with suppress(StoreInvalid):
                     await self._publisher.catch_up(row.key)
 
-    # ---- results that requests leave out
-
-    async def left_out(self, owner: str, conversation: str) -> Sequence[LeftOutDecision]:
-        return await self._conversations.decisions(owner, conversation)
-
-    async def keep_left_out(self, owner: str, conversation: str, items: Sequence[ArchivedResult]) -> None:
-        await self._conversations.keep(owner, conversation, items)
-
-    async def left_out_text(self, owner: str, result_id: str) -> str | None:
-        return await self._conversations.text(owner, result_id)
-
-    async def conversation(self, owner: str, conversation: str) -> ProxiedConversation | None:
-        return await self._conversations.noted(owner, conversation)
-
-    async def note_conversation(self, owner: str, conversation: str, noted: ProxiedConversation) -> None:
-        await self._conversations.note(owner, conversation, noted)
-
-    # ---- export and import
-
-    def export(self) -> AsyncGenerator[ExportRecord]:
-        return self._export.export()
+    # ---- import and sweeps
 
     async def import_all(self, records: Iterable[ExportRecord]) -> None:
         await self._export.import_all(records)
-
-    # ---- sweeps
-
-    async def expire(self, idle_since: str, at: str) -> int:
-        return await self._expiry.expire(idle_since, at)
 
     async def retain(self, archive_since: str, summaries_since: str) -> None:
         await self._expiry.retain(archive_since, summaries_since)
@@ -298,29 +265,26 @@ class NatsStore:
     async def _publish_for_others(self) -> None:
         """Publish what a daemon that was killed has committed and not published."""
         self._table.start()
-        seen: dict[SessionKey, int] = {}
+        seen: set[SessionKey] = set()
         while True:
             await asyncio.sleep(HELP_EVERY_S * random.uniform(0.7, 1.3))  # noqa: S311 - so that not all do it at once
             await self._js.connected()
             since = (datetime.now(UTC) - timedelta(seconds=self._idle_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
             # A session without activity since then is left to the sweep that ends it.
-            behind = [
+            behind = {
                 row.key for row in self._table.behind() if row.last_at > since and not self._publisher.is_busy(row.key)
-            ]
-            seen = {key: seen.get(key, 0) + 1 for key in behind}
-            for key in [key for key, times in seen.items() if times >= HELP_AFTER]:
+            }
+            # What was not behind the last time may still be published by its own daemon.
+            for key in behind & seen:
                 with suppress(FoldError):
                     await self._publisher.catch_up(key)
-
-    async def settle(self) -> None:
-        """Wait until everything that was committed here is published."""
-        await self._publisher.settle()
+            seen = behind
 
     # ---- the store itself
 
     async def count(self, owner: str | None = None) -> int:
         await self._table.reach()
-        return self._table.count(owner)
+        return sum(1 for _ in self._table.live(owner))
 
     async def check(self) -> None:
         """Write a message of ordinary size beside the logs, because one among them would move cursors."""

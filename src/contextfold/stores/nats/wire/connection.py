@@ -182,19 +182,13 @@ class NatsConnection:
 
     def _options(self) -> dict[str, Any]:
         options = self.options
-
-        async def on_error(problem: Exception) -> None:
-            """Failures are raised in the request they belong to; the library would log them."""
-            if "permissions violation" in str(problem).lower():
-                self._on_forbidden(str(problem).lower())
-
         given: dict[str, Any] = {
             "name": "contextfold",
             "allow_reconnect": False,
             "connect_timeout": CONNECT_TIMEOUT_S,
             "ping_interval": PING_EVERY_S,
             "max_outstanding_pings": PINGS_UNANSWERED,
-            "error_cb": on_error,
+            "error_cb": self._on_error,
         }
         optional = {"user_credentials": options.creds, "nkeys_seed": options.nkey, "user": options.user}
         given |= {name: value for name, value in optional.items() if value}
@@ -254,9 +248,13 @@ class NatsConnection:
         for queue in self._queues:
             queue.put_nowait(None)
 
-    def _on_forbidden(self, text: str) -> None:
-        """The server does not respond to a forbidden request. It sends an error text that contains the subject."""
-        for subject, future in list(self._requests.values()):
+    async def _on_error(self, problem: Exception) -> None:
+        """Failures are raised in the request they belong to; the library would log them.
+
+        The server does not respond to a forbidden request. It sends an error text that contains the subject.
+        """
+        text = str(problem).lower()
+        for subject, future in list(self._requests.values()) if "permissions violation" in text else ():
             if f'"{subject.lower()}"' in text:
                 reason = f"NATS does not permit {subject}: give this user the permissions in docs/nats.md"
                 _fail(future, StoreInvalid(reason))

@@ -9,7 +9,7 @@ import asyncio
 import base64
 import json
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from typing import Any, Final, TypeVar
 
 from nats.aio.client import Client
@@ -82,19 +82,28 @@ class JetStream(NatsConnection):
         super().__init__(options, lambda: prepare(self), on_change)
         self._api = f"$JS.{options.domain}.API" if options.domain else "$JS.API"
 
-    async def api(self, what: str, body: Mapping[str, Any] | None = None) -> ApiResponse:
-        """Send a request, and repeat it if that may help."""
-        return await self._repeated(lambda: self._request_api(what, body))
+    async def api(
+        self, what: str, body: Mapping[str, Any] | None = None, *, ignored: Container[int] = ()
+    ) -> ApiResponse:
+        """Send a request, and repeat it if that may help. The response is empty after an error that is ignored."""
+        return await self._repeated(lambda: self._request_api(what, body, ignored))
 
-    async def request_once(self, what: str, body: Mapping[str, Any] | None = None) -> ApiResponse:
+    async def request_once(
+        self, what: str, body: Mapping[str, Any] | None = None, *, ignored: Container[int] = ()
+    ) -> ApiResponse:
         """Send a request once, while the connection is being prepared."""
         assert self._client is not None
-        return await self._request_api(what, body, self._client)
+        return await self._request_api(what, body, ignored, self._client)
 
     async def _request_api(
-        self, what: str, body: Mapping[str, Any] | None, client: Client | None = None
+        self, what: str, body: Mapping[str, Any] | None, ignored: Container[int], client: Client | None = None
     ) -> ApiResponse:
-        return self._checked(await self.request(f"{self._api}.{what}", _json(body), client=client))
+        try:
+            return self._checked(await self.request(f"{self._api}.{what}", _json(body), client=client))
+        except JetStreamError as problem:
+            if problem.err_code in ignored:
+                return {}
+            raise
 
     async def _repeated(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
         """Make attempts for a while. A second one must do no harm."""
@@ -195,12 +204,9 @@ class JetStream(NatsConnection):
         return await self._get(stream, {"seq": seq + 1, "next_by_subj": subject})
 
     async def _get(self, stream: str, which: Mapping[str, Any]) -> StoredMessage | None:
-        try:
-            found = (await self.api(f"STREAM.MSG.GET.{stream}", which))["message"]
-        except JetStreamError as problem:
-            if problem.err_code == NO_MESSAGE:
-                return None
-            raise
+        found = (await self.api(f"STREAM.MSG.GET.{stream}", which, ignored=(NO_MESSAGE,))).get("message")
+        if found is None:
+            return None
         headers = _headers(base64.b64decode(found.get("hdrs", "")))
         return StoredMessage(found["subject"], found["seq"], headers, base64.b64decode(found.get("data", "")))
 
@@ -239,11 +245,7 @@ class JetStream(NatsConnection):
         await self.api(f"STREAM.PURGE.{stream}", {"filter": subjects} | ({"seq": below} if below else {}))
 
     async def delete(self, stream: str, seq: int) -> None:
-        try:
-            await self.api(f"STREAM.MSG.DELETE.{stream}", {"seq": seq, "no_erase": True})
-        except JetStreamError as problem:
-            if problem.err_code not in GONE:
-                raise
+        await self.api(f"STREAM.MSG.DELETE.{stream}", {"seq": seq, "no_erase": True}, ignored=GONE)
 
 
 def new_mark() -> str:

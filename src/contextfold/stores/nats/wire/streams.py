@@ -46,13 +46,14 @@ async def prepare(js: JetStream, *, may_make: bool = True) -> None:
     replicas = js.options.replicas if may_make else 0
     for stream, config in wanted(SubjectNames(js.options.prefix), replicas).items():
         try:
-            found = await _config_of(js, stream)
-            if found is None and not may_make:
+            found = await js.request_once(f"STREAM.INFO.{stream}", ignored=(NO_STREAM,))
+            if not found and not may_make:
                 raise StoreInvalid(f"NATS has no stream {stream}, so no sessions: check --nats-prefix and the servers")
-            if found is None:
-                await _make(js, stream, config)
+            if found:
+                await _check(js, stream, found["config"], replicas)
             else:
-                await _check(js, stream, found, replicas)
+                # Another daemon may create the same stream at this moment.
+                await js.request_once(f"STREAM.CREATE.{stream}", config, ignored=(STREAM_THERE,))
         except JetStreamError as problem:
             raise StoreInvalid(f"NATS: stream {stream}: {problem.text}") from problem
         except StoreUnavailable as problem:
@@ -60,25 +61,6 @@ async def prepare(js: JetStream, *, may_make: bool = True) -> None:
                 raise StoreInvalid(
                     "NATS: this server has no JetStream; start it with `-js`, or name another"
                 ) from problem
-            raise
-
-
-async def _config_of(js: JetStream, stream: str) -> dict[str, Any] | None:
-    try:
-        config: dict[str, Any] = (await js.request_once(f"STREAM.INFO.{stream}"))["config"]
-    except JetStreamError as problem:
-        if problem.err_code == NO_STREAM:
-            return None
-        raise
-    return config
-
-
-async def _make(js: JetStream, stream: str, config: dict[str, Any]) -> None:
-    try:
-        await js.request_once(f"STREAM.CREATE.{stream}", config)
-    except JetStreamError as problem:
-        # Another daemon has created the same stream meanwhile.
-        if problem.err_code != STREAM_THERE:
             raise
 
 
