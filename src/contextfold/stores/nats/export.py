@@ -1,9 +1,9 @@
 """Export of a store on NATS as records, and import of records into an empty one.
 
 Events and receipts of a live session are exported from its log, and everything else from the archive up to the same
-revision, so a session is consistent while daemons work on it. An ended one has no log. An import appends each live
-session to the log in a few commits; everything else is derived as usual. It cannot be one transaction, so it compares
-at the end and says what to do after a failure.
+revision, so a session is consistent while daemons work on it. An ended one has no log. An import writes entries to the
+archive and appends each live session to the log as one commit. It cannot be one transaction, so it compares at the end
+and says what to do after a failure.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_stored
 
 # A session that ends while it is read is read again at most this many times.
 TRIES: Final = 3
-# The most characters of the entries of an imported commit.
+# About the most characters of imported entries in memory.
 PART_CHARACTERS: Final = 4 << 20
 
 
@@ -150,7 +150,7 @@ class NatsExport:
         session: _SessionImport | None = None
         for item in items:
             if session is not None and isinstance(item, ExportedSession | ExportedLeftOut | ExportedConversation):
-                await self._store(session, is_last=True)
+                await self._finish(session)
                 session = None
             match item:
                 case ExportedSession():
@@ -162,32 +162,30 @@ class NatsExport:
                 case _:
                     assert session is not None, "the reader checks that a session comes first"
                     if isinstance(item, ArchiveEntry) and session.is_full_before(item):
-                        await self._store(session, is_last=False)
+                        await self._archive_entries(session)
                     session.add(item)
         if session is not None:
-            await self._store(session, is_last=True)
+            await self._finish(session)
 
-    async def _store(self, part: _SessionImport, *, is_last: bool) -> None:
-        """Store what is buffered: all of it, or the entries, and the events up to the last of them."""
+    async def _archive_entries(self, part: _SessionImport) -> None:
+        """Write the buffered entries to the archive, as if the last event of them were a commit of all."""
+        if part.entries:
+            record = CommitRecord(part.session.session_id, part.entries[-1].n, (), {}, entries=part.entries)
+            await self.publisher.archive(part.session.key, record)
+        part.entries, part.characters = [], 0
+
+    async def _finish(self, part: _SessionImport) -> None:
+        """Store what is left: the rest of the entries, and a live session's log as one commit."""
+        await self._archive_entries(part)
         session = part.session
-        to = session.revision if is_last else part.entries[-1].n
-        summaries = part.summaries if is_last else ()
-        entries, part.entries, part.characters = part.entries, [], 0
-        if not session.is_live:
-            await self.publisher.archive(
-                session.key,
-                CommitRecord(session.session_id, to, (), {}, entries=entries),
-                CommitRecord(session.session_id, session.revision, (), {}, summaries),
-            )
-            if is_last:
-                await self.expiry.put_ended(session)
-        elif part.reached < to:
-            receipts = part.receipts if is_last else {}
-            events = part.events[part.reached : to]
-            record = CommitRecord(session.session_id, part.reached, events, receipts, summaries, (), entries)
+        before = 0 if session.is_live else session.revision
+        record = CommitRecord(session.session_id, before, part.events, part.receipts, part.summaries)
+        if session.is_live:
             self.publisher.offer(await self.logs.append(session.key, record, last_at=session.last_at))
             await self.publisher.catch_up(session.key)
-            part.reached = to
+        else:
+            await self.publisher.archive(session.key, record)
+            await self.expiry.put_ended(session)
 
 
 @dataclass(slots=True)
@@ -200,7 +198,6 @@ class _SessionImport:
     summaries: list[Summary] = field(default_factory=list)
     entries: list[ArchiveEntry] = field(default_factory=list)
     characters: int = 0
-    reached: int = 0
 
     def add(self, item: Event | ExportedReceipt | Summary | ArchiveEntry) -> None:
         match item:
@@ -215,5 +212,5 @@ class _SessionImport:
                 self.events.append(item)
 
     def is_full_before(self, entry: ArchiveEntry) -> bool:
-        """Whether to store the buffered entries first. Entries of one event stay together."""
+        """Whether to write the buffered entries first. Entries of one event stay together."""
         return self.characters >= PART_CHARACTERS and entry.n != self.entries[-1].n

@@ -95,14 +95,15 @@ class SessionTable:
 
     async def reach(self) -> None:
         """Wait until everything is seen that is committed now."""
-        last = await self._js.last(self._names.log, self._names.every_log)
         self.start()
-        until = asyncio.get_running_loop().time() + REACH_TIMEOUT_S
-        while last is not None and self._reached < last.seq:
-            if asyncio.get_running_loop().time() >= until:
-                raise StoreUnavailable("NATS: the list of sessions is behind")
-            await self.wait_for(lambda seq=last.seq: self._reached >= seq, LOOK_AGAIN_S)  # type: ignore[misc]
-            last = await self._js.last(self._names.log, self._names.every_log)
+        try:
+            async with asyncio.timeout(REACH_TIMEOUT_S):
+                while (last := await self._js.last(self._names.log, self._names.every_log)) is not None:
+                    if self._reached >= last.seq:
+                        return
+                    await self.wait_for(lambda seq=last.seq: self._reached >= seq, LOOK_AGAIN_S)  # type: ignore[misc]
+        except TimeoutError:
+            raise StoreUnavailable("NATS: the list of sessions is behind") from None
 
     async def wait_for(self, is_so: Callable[[], bool], timeout_s: float) -> None:
         """Wait until the condition holds, or until the timeout."""

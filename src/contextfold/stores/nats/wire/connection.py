@@ -35,6 +35,8 @@ CONNECT_PAUSE_MOST_S: Final = 2.0
 GRACE_S: Final = 1.0
 # After a loss, calls wait this long for the connection to be restored. Later ones fail at once.
 LOST_GRACE_S: Final = 0.15
+# Words in the errors of a server that refuses a user.
+REFUSALS: Final = ("authoriz", "authenticat", "permission")
 RESPONSE_TIMEOUT_S: Final = 2.0
 PING_EVERY_S: Final = 2
 PINGS_UNANSWERED: Final = 2
@@ -206,9 +208,11 @@ class NatsConnection:
         if isinstance(problem, StoreInvalid):
             return problem
         line = first_line(problem)
-        if _is_refusal(problem):
+        if isinstance(problem, NatsError) and any(word in line.lower() for word in REFUSALS):
             return StoreInvalid(f"NATS refused the connection: {line}; check user, password, nkey or credentials")
-        if _is_setting(problem):
+        # A file is missing or malformed.
+        is_key = type(problem).__module__.partition(".")[0] == "nkeys"
+        if is_key or isinstance(problem, ssl.SSLError | FileNotFoundError | PermissionError | ValueError | IndexError):
             return StoreInvalid(f"NATS: {line}; check the files that the settings for NATS name")
         if self._resets >= RESETS_REFUSE and self.options.uses_tls and not self.options.tls_cert:
             # With TLS 1.3 the handshake succeeds before the server asks for a certificate, and the connection is often
@@ -355,17 +359,6 @@ def check_server(version: str) -> None:
         least = ".".join(map(str, SERVER_LEAST))
         known = found[0] if found else "of no known version"
         raise StoreInvalid(f"the NATS server is {known}; {least} or later is needed")
-
-
-def _is_refusal(problem: Exception) -> bool:
-    text = str(problem).lower()
-    return isinstance(problem, NatsError) and any(word in text for word in ("authoriz", "authenticat", "permission"))
-
-
-def _is_setting(problem: Exception) -> bool:
-    """Whether a file is missing or malformed, so that another attempt cannot succeed."""
-    is_key = type(problem).__module__.partition(".")[0] == "nkeys"
-    return is_key or isinstance(problem, ssl.SSLError | FileNotFoundError | PermissionError | ValueError | IndexError)
 
 
 def first_line(problem: Exception) -> str:
