@@ -333,9 +333,9 @@ def test_a_session_stays_ended_when_the_store_that_ended_it_was_killed_halfway(r
             await ender.commit(commit)
         await ender.settle()
         end = CommitRecord("sess_1", 5, [SessionExpired(6, later[0], "sess_1")], {})
-        done = await ender._logs.append(KEY, end)
+        end_commit, _ = await ender._logs.append(KEY, end)
         # The process is killed after this step.
-        await ender._expiry._keep_only_the_archive(done.commit)
+        await ender._expiry._keep_only_the_archive(end_commit)
         for now in later:
             assert await other.expire(now, now) == 0
             assert await other.load(KEY) is None
@@ -380,7 +380,7 @@ def test_a_server_that_is_new_enough_is_accepted(version: str) -> None:
 
 async def _create_stream(options: NatsOptions, stream: str, **config: object) -> None:
     async def make(wire: JetStream) -> None:
-        await wire.request_once(f"STREAM.CREATE.{stream}", {"name": stream, "subjects": [f"{stream}.>"], **config})
+        await wire.api(f"STREAM.CREATE.{stream}", {"name": stream, "subjects": [f"{stream}.>"], **config})
 
     wire = JetStream(options, make)
     await wire.open()

@@ -85,11 +85,11 @@ class SessionExpiry:
         await self.publisher.catch_up(row.key)
         expired = SessionExpired(row.revision + 1, at, row.session_id)
         try:
-            done = await self.logs.append(row.key, CommitRecord(row.session_id, row.revision, [expired], {}))
+            end, _ = await self.logs.append(row.key, CommitRecord(row.session_id, row.revision, [expired], {}))
         except StaleRevision:
             return False
-        self.table.note(done.commit)
-        await self.finish(done.commit)
+        self.table.note(end)
+        await self.finish(end)
         return True
 
     async def finish(self, end: LoggedCommit) -> None:
@@ -158,11 +158,12 @@ class SessionExpiry:
     async def _forget(self, stored: StoredMessage, archive_since: str, summaries_since: str) -> None:
         archived = stored.subject.removesuffix(".ended")
         last_at = stored.headers.get(records.LAST_AT, "~")
-        had_archive, has_archive = KEPT not in stored.headers, KEPT not in stored.headers and last_at >= archive_since
+        had_archive = KEPT not in stored.headers
+        has_archive, has_summaries = had_archive and last_at >= archive_since, last_at >= summaries_since
         forgotten = ["entries", "pieces"] if had_archive and not has_archive else []
-        for kind in [*forgotten, "summaries"] if last_at < summaries_since else forgotten:
+        for kind in forgotten if has_summaries else [*forgotten, "summaries"]:
             await self.js.purge(self.names.archive, f"{archived}.{kind}.>")
-        if last_at < summaries_since and not has_archive:
+        if not has_archive and not has_summaries:
             await self.js.purge(self.names.archive, stored.subject)
         elif forgotten:
             whole = await self.js.last(self.names.archive, stored.subject)

@@ -80,15 +80,13 @@ class NatsExport:
 
     async def _live(self, key: SessionKey, session_id: str) -> tuple[ExportedSession, list[CommitRecord]] | None:
         """The session as of its last commit, and its log; None if it is not live."""
-        last = await self.logs.last(key)
-        if last is None or last.session_id != session_id:
-            return None
-        log = [record for seq, record in await self.logs.records(key) if seq <= last.seq]
-        if not log or (log[-1].session_id, log[-1].revision) != (session_id, last.revision):
+        log = await self.logs.records(key)
+        last = log[-1][0] if log else None
+        if last is None or last.ended_at or last.session_id != session_id:
             return None
         if await self.publisher.is_behind(key):
             await self.publisher.catch_up(key)
-        return ExportedSession(key, session_id, last.revision, last.last_at, None, ""), log
+        return ExportedSession(key, session_id, last.revision, last.last_at, None, ""), [record for _, record in log]
 
     async def _ended(self, key: SessionKey, session_id: str) -> tuple[ExportedSession, list[CommitRecord]] | None:
         end = await self.js.last(self.names.archive, f"{self.names.archived(key, session_id)}.ended")

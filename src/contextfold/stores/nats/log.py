@@ -63,12 +63,8 @@ class LogIndex:
         return self.commits[bisect_right(self.commits, revision, key=lambda commit: commit[0]) - 1][1]
 
 
-@dataclass(frozen=True, slots=True)
-class AppendedCommit:
-    """A commit that was appended. The record says where its long texts are."""
-
-    commit: LoggedCommit
-    record: CommitRecord
+# A commit in a log, and its content, which says where long texts are.
+Committed = tuple[LoggedCommit, CommitRecord]
 
 
 class SessionLogs:
@@ -120,7 +116,7 @@ class SessionLogs:
             found = [record async for _, record in self._read(last, index.seq_at(after))]
         return [event for record in found for event in record.events if event.n > after]
 
-    async def records(self, key: SessionKey, after: int = 0) -> list[tuple[int, CommitRecord]]:
+    async def records(self, key: SessionKey, after: int = 0) -> list[Committed]:
         """The commits of the last session after a sequence, including its end."""
         last = await self.newest(key)
         return [each async for each in self._read(last, after)] if last else []
@@ -132,7 +128,7 @@ class SessionLogs:
         archived = self._names.archived(commit.key, commit.session_id)
         return records.record_from(await read_chunks(self._js, archived, chunks))
 
-    async def _read(self, last: LoggedCommit, after: int) -> AsyncIterator[tuple[int, CommitRecord]]:
+    async def _read(self, last: LoggedCommit, after: int) -> AsyncIterator[Committed]:
         """The commits of the session of the last message, after a sequence. They are added to its index."""
         index = self._index_of(last)
         reading = StreamQuery(self._names.log, self._names.log_of(last.key), after)
@@ -141,7 +137,7 @@ class SessionLogs:
             if commit and commit.session_id == last.session_id:
                 record = await self.record(commit)
                 index.add(commit, record)
-                yield commit.seq, record
+                yield commit, record
         if index.session_id and not last.ended_at:
             self._indexes.put(last.key, index)
 
@@ -190,7 +186,7 @@ class SessionLogs:
 
     # ---- committing
 
-    async def commit(self, commit: Commit) -> tuple[CommitReceipt, AppendedCommit | None]:
+    async def commit(self, commit: Commit) -> tuple[CommitReceipt, Committed | None]:
         """Append a commit, unless an earlier one has the same operation id: then return the receipt of that one."""
         operation = commit.operation
         digest = records.digest_of(operation.id) if operation else ""
@@ -203,18 +199,18 @@ class SessionLogs:
             return replace(done, repeated=True), None
         return CommitReceipt(operation.fingerprint if operation else "", commit.answer), done
 
-    async def append(self, key: SessionKey, record: CommitRecord, *, last_at: str = "") -> AppendedCommit:
+    async def append(self, key: SessionKey, record: CommitRecord, *, last_at: str = "") -> Committed:
         """Append a record that has no operation id. Raises StaleRevision if it does not follow the last one.
 
         `last_at` is the time of the last activity of a session that is imported in parts.
         """
         done = await self._append(key, record, await self._refreshed(key, complete=False), exact_at=last_at)
-        assert isinstance(done, AppendedCommit), "it has no operation id, so it is no repetition"
+        assert not isinstance(done, CommitReceipt), "it has no operation id, so it is no repetition"
         return done
 
     async def _append(
         self, key: SessionKey, record: CommitRecord, index: LogIndex, *, digest: str = "", exact_at: str = ""
-    ) -> AppendedCommit | CommitReceipt:
+    ) -> Committed | CommitReceipt:
         """Try until the outcome is known. Another attempt is harmless: it is stale if an earlier one was stored."""
         mark, data = new_mark(), b""
         # Whether an attempt may have been stored, or may still be, without a response.
@@ -253,12 +249,12 @@ class SessionLogs:
                 )
                 if stored is None or stored.headers.get(records.MARK) != mark:
                     continue
-                return AppendedCommit(replace(commit, seq=stored.seq), record)
+                return replace(commit, seq=stored.seq), record
             commit = replace(commit, seq=seq)
             index.add(commit, record)
             if index.commits[0] == (0, 0):
                 self._indexes.put(key, index)
-            return AppendedCommit(commit, record)
+            return commit, record
 
     async def _delete_chunks(self, key: SessionKey, record: CommitRecord, data: bytes) -> None:
         """Delete the chunks of a commit that was too late: if its session never begins, nothing else deletes them."""
@@ -285,9 +281,8 @@ class SessionLogs:
         texts = records.encode_entries(record.entries) if record.entries else b""
         if len(texts) > TEXTS_INLINE_BYTES:
             record = replace(record, texts=await write_chunks(self._js, archived, texts))
-        data = records.encode_core(record)
-        if texts and not record.texts:
-            data = records.encode_with_texts(data, texts)
+            texts = b""
+        data = records.encode_core(record, texts)
         if len(data) <= most_in_one(self._js):
             return record, data
         return record, records.encode_reference("core", await write_chunks(self._js, archived, data))

@@ -20,13 +20,13 @@ from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import BranchCreated, BranchFolded, Event, SessionExpired, WorkFolded
 from contextfold.fold.ports.store import SessionKey
 from contextfold.fold.session import EMPTY, Branch, LogBroken, State, replay
-from contextfold.stores.nats.log import AppendedCommit, SessionLogs
+from contextfold.stores.nats.log import Committed, SessionLogs
 from contextfold.stores.nats.session_cache import SessionCache
 from contextfold.stores.nats.wire import records
 from contextfold.stores.nats.wire.chunks import most_in_one, read_chunks, write_chunks
 from contextfold.stores.nats.wire.jetstream import TTL, JetStream, SequenceConflict
 from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped, unescaped
-from contextfold.stores.nats.wire.records import CommitRecord
+from contextfold.stores.nats.wire.records import CommitRecord, LoggedCommit
 from contextfold.stores.nats.wire.tasks import end_tasks, in_batches
 
 N: Final = "Cf-N"
@@ -43,9 +43,6 @@ TEXT_MOST: Final = records.PUBLISHED_MOST + 1
 PROGRESS_MOST: Final = 64 << 20
 SESSION_WEIGHT: Final = 2_000
 TEXT_WEIGHT: Final = 200
-
-# A commit and its sequence in the log.
-Committed = tuple[int, CommitRecord]
 
 
 @dataclass(slots=True)
@@ -70,9 +67,9 @@ class PublishedSession:
         texts = (*self.prompts.values(), *self.summaries.values())
         return SESSION_WEIGHT + len(texts) * TEXT_WEIGHT + sum(map(len, texts))
 
-    def take(self, seq: int, record: CommitRecord) -> None:
+    def take(self, commit: LoggedCommit, record: CommitRecord) -> None:
         self.state = replay(record.events, self.state)
-        self.seq = seq
+        self.seq = commit.seq
         for event in record.events:
             if isinstance(event, BranchCreated):
                 self.prompts[event.branch_id] = event.prompt[:TEXT_MOST]
@@ -96,13 +93,13 @@ class Publisher:
         self._works: dict[SessionKey, _Publication] = {}
         self._progress = SessionCache[PublishedSession](lambda progress: progress.weight, PROGRESS_MOST)
 
-    def offer(self, appended: AppendedCommit) -> None:
+    def offer(self, committed: Committed) -> None:
         """Publish a commit soon."""
-        waiting = self._started(appended.commit.key).waiting
+        waiting = self._started(committed[0].key).waiting
         if len(waiting) >= WAITING_MOST:
             # What is left does not follow what is published, so the log is read.
             waiting.clear()
-        waiting.append((appended.commit.seq, appended.record))
+        waiting.append(committed)
 
     async def catch_up(self, key: SessionKey) -> None:
         """Wait until everything that was committed before this call is published."""
@@ -208,13 +205,13 @@ class Publisher:
             progress = PublishedSession(progress.session_id)
             await self.revision(key, progress)
         missing = []
-        for seq, record in await self._logs.records(key, after=progress.seq):
+        for commit, record in await self._logs.records(key, after=progress.seq):
             if record.is_end or record.session_id != progress.session_id:
                 return None, []
             if record.revision <= published:
-                progress.take(seq, record)
+                progress.take(commit, record)
             else:
-                missing.append((seq, record))
+                missing.append((commit, record))
         self._progress.put(key, progress)
         return progress, missing
 

@@ -8,6 +8,7 @@ reasons for this layout are in docs/decisions/0011.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, suppress
@@ -18,7 +19,7 @@ from typing import Final, TypeVar
 from contextfold.common.network_address import NatsOptions
 from contextfold.common.relevance.question import Question
 from contextfold.errors import FoldError, StoreInvalid, StoreUnavailable
-from contextfold.fold.events import Event
+from contextfold.fold.events import Event, timestamp
 from contextfold.fold.ports.store import (
     ArchivedThread,
     Commit,
@@ -97,13 +98,7 @@ class NatsStore:
         self._recall = NatsRecall(self._js, self._names, self._conversations)
         self._expiry = SessionExpiry(self._js, self._names, self._logs, self._publisher, self._table)
         self._export = NatsExport(
-            self._js,
-            self._names,
-            self._logs,
-            self._publisher,
-            self._expiry,
-            self._conversations,
-            self._archive,
+            self._js, self._names, self._logs, self._publisher, self._expiry, self._conversations, self._archive
         )
         # What one part does alone.
         self.load, self.receipt = self._logs.load, self._logs.receipt
@@ -125,10 +120,10 @@ class NatsStore:
         self._commits += 1
         self._is_still.clear()
         try:
-            receipt, appended = await self._logs.commit(commit)
-            if appended is not None:
-                self._publisher.offer(appended)
-                self._table.note(appended.commit)
+            receipt, committed = await self._logs.commit(commit)
+            if committed is not None:
+                self._publisher.offer(committed)
+                self._table.note(committed[0])
         finally:
             self._commits -= 1
             if not self._commits:
@@ -241,15 +236,15 @@ class NatsStore:
     async def _settle(self, owner: str, project_hash: str | None) -> None:
         """Wait until the commits of an owner are in the archive, and publish what is not published in time."""
         await self._table.reach()
-        rows = [row for row in self._table.live(owner) if project_hash in (None, row.key.project_hash)]
-        late = [row for row in rows if not self._table.is_published(row)]
+        is_published = self._table.is_published
+        rows = (row for row in self._table.live(owner) if project_hash in (None, row.key.project_hash))
+        late = [row for row in rows if not is_published(row)]
         if late:
-            await self._table.wait_for(lambda: all(map(self._table.is_published, late)), PUBLISH_PATIENCE_S)
-        for row in late:
-            if not self._table.is_published(row):
-                # A session that cannot be read has nothing to publish.
-                with suppress(StoreInvalid):
-                    await self._publisher.catch_up(row.key)
+            await self._table.wait_for(lambda: all(map(is_published, late)), PUBLISH_PATIENCE_S)
+        for row in itertools.filterfalse(is_published, late):
+            # A session that cannot be read has nothing to publish.
+            with suppress(StoreInvalid):
+                await self._publisher.catch_up(row.key)
 
     # ---- import and sweeps
 
@@ -269,11 +264,10 @@ class NatsStore:
         while True:
             await asyncio.sleep(HELP_EVERY_S * random.uniform(0.7, 1.3))  # noqa: S311 - so that not all do it at once
             await self._js.connected()
-            since = (datetime.now(UTC) - timedelta(seconds=self._idle_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
             # A session without activity since then is left to the sweep that ends it.
-            behind = {
-                row.key for row in self._table.behind() if row.last_at > since and not self._publisher.is_busy(row.key)
-            }
+            since = timestamp(datetime.now(UTC) - timedelta(seconds=self._idle_s))
+            late = (row.key for row in self._table.behind() if row.last_at > since)
+            behind = {key for key in late if not self._publisher.is_busy(key)}
             # What was not behind the last time may still be published by its own daemon.
             for key in behind & seen:
                 with suppress(FoldError):

@@ -276,6 +276,9 @@ class NatsConnection:
 
     async def client(self) -> Client:
         """Return the connection. Raises StoreUnavailable soon if it is known to be down."""
+        # It is prepared before it is ready.
+        if self._client and asyncio.current_task() is self._keeper:
+            return self._client
         if self._closed or not (self._ready.is_set() and self._client):
             timeout_s = CONNECT_TIMEOUT_S + GRACE_S
             if self._down_since_s is not None:
@@ -285,10 +288,8 @@ class NatsConnection:
         assert self._client is not None
         return self._client
 
-    async def request(
-        self, subject: str, payload: bytes, headers: dict[str, str] | None = None, *, client: Client | None = None
-    ) -> Msg:
-        client = client or await self.client()
+    async def request(self, subject: str, payload: bytes, headers: dict[str, str] | None = None) -> Msg:
+        client = await self.client()
         number = str(next(self._numbers))
         sent_s = asyncio.get_running_loop().time()
         future: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()

@@ -12,25 +12,17 @@ import secrets
 from collections.abc import Awaitable, Callable, Container, Mapping
 from typing import Any, Final, TypeVar
 
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from contextfold.common.dataclass import dataclass, field
 from contextfold.common.network_address import NatsOptions
 from contextfold.errors import StoreUnavailable
-from contextfold.stores.nats.wire.connection import (
-    NatsConnection,
-    OnConnectionChange,
-    OutcomeUnknown,
-    first_line,
-)
+from contextfold.stores.nats.wire.connection import NatsConnection, OnConnectionChange, OutcomeUnknown, first_line
 
 AGAIN_S: Final = 0.05
 # Attempts are made for this time, in which the servers may elect a leader.
 PATIENCE_S: Final = 3.0
-# A replica that was not heard of for this time counts as gone.
-HEARD_NS: Final = 10_000_000_000
 
 EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 EXPECTED_OF: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
@@ -88,18 +80,9 @@ class JetStream(NatsConnection):
         """Send a request, and repeat it if that may help. The response is empty after an error that is ignored."""
         return await self._repeated(lambda: self._request_api(what, body, ignored))
 
-    async def request_once(
-        self, what: str, body: Mapping[str, Any] | None = None, *, ignored: Container[int] = ()
-    ) -> ApiResponse:
-        """Send a request once, while the connection is being prepared."""
-        assert self._client is not None
-        return await self._request_api(what, body, ignored, self._client)
-
-    async def _request_api(
-        self, what: str, body: Mapping[str, Any] | None, ignored: Container[int], client: Client | None = None
-    ) -> ApiResponse:
+    async def _request_api(self, what: str, body: Mapping[str, Any] | None, ignored: Container[int]) -> ApiResponse:
         try:
-            return self._checked(await self.request(f"{self._api}.{what}", _json(body), client=client))
+            return self._checked(await self.request(f"{self._api}.{what}", _json(body)))
         except JetStreamError as problem:
             if problem.err_code in ignored:
                 return {}
@@ -118,8 +101,9 @@ class JetStream(NatsConnection):
 
     def may_help(self, problem: StoreUnavailable) -> bool:
         """Whether another attempt may succeed: there was no leader, or the connection broke."""
-        # Without a connection `client` has already waited for one.
-        return not isinstance(problem, JetStreamError) and (self.is_ready or isinstance(problem, OutcomeUnknown))
+        # Without a connection `client` has already waited for one. One that is not prepared is made anew.
+        is_possible = self._is_prepared and (self.is_ready or isinstance(problem, OutcomeUnknown))
+        return is_possible and not isinstance(problem, JetStreamError)
 
     def _checked(self, message: Msg) -> ApiResponse:
         """Return the response, or raise its error."""
@@ -225,7 +209,7 @@ class JetStream(NatsConnection):
         return seq
 
     async def check_room(self, stream: str, size: int) -> None:
-        """Raise StoreUnavailable if a message of this size exceeds a limit, or if most of the servers are gone."""
+        """Raise StoreUnavailable if a message of this size exceeds a limit."""
         info = await self.api(f"STREAM.INFO.{stream}")
         config, state = info["config"], info["state"]
         # A stream that discards old messages is never full.
@@ -235,10 +219,6 @@ class JetStream(NatsConnection):
                 raise StoreUnavailable(f"NATS: {stream} is full: it may have {config[limit]} {used}")
         if 0 < config.get("max_msg_size", -1) < size:
             raise StoreUnavailable(f"NATS: {stream} accepts messages of {config['max_msg_size']} bytes only")
-        others = info.get("cluster", {}).get("replicas") or []
-        there = 1 + sum(not other.get("offline") and other.get("active", 0) < HEARD_NS for other in others)
-        if 2 * there <= 1 + len(others):
-            raise StoreUnavailable(f"NATS: {there} of {1 + len(others)} servers of {stream} are available")
 
     async def purge(self, stream: str, subjects: str, *, below: int = 0) -> None:
         """Delete the messages that match, or those of them before a sequence."""

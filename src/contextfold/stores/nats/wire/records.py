@@ -133,8 +133,8 @@ def record_of(commit: Commit) -> CommitRecord:
 # ---- the log
 
 
-def encode_core(record: CommitRecord) -> bytes:
-    """The commit without its texts, or with a reference to them if they are in chunks."""
+def encode_core(record: CommitRecord, texts: bytes) -> bytes:
+    """The commit with its encoded texts, or with a reference to them if they are in chunks."""
     document: dict[str, Encodable] = {
         "format": FORMAT,
         "session": record.session_id,
@@ -149,16 +149,13 @@ def encode_core(record: CommitRecord) -> bytes:
     document |= {name: value for name, value in optional.items() if value}
     if record.texts:
         document["texts"] = [record.texts.mark, record.texts.count]
-    return _raw(document)
+    core = _raw(document)
+    # The texts are long and are not encoded again.
+    return core[:-1] + b',"entries":' + texts + b"}" if texts else core
 
 
 def encode_entries(entries: Sequence[ArchiveEntry]) -> bytes:
     return _raw([[getattr(entry, name) for name in _ENTRY] for entry in entries])
-
-
-def encode_with_texts(core: bytes, texts: bytes) -> bytes:
-    """The core and its texts as one JSON object, without encoding either again."""
-    return core[:-1] + b',"entries":' + texts + b"}"
 
 
 def encode_reference(member: str, chunks: ChunkReference, **others: Encodable) -> bytes:

@@ -33,8 +33,6 @@ RETRY_S: Final = 0.1
 # The most consumers that are tried for a message that exists.
 CONSUMERS_MOST: Final = 3
 _NANO: Final = 1_000_000_000
-# The parts of a reply subject without a domain.
-_PLAIN_REPLY: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +174,7 @@ async def _next(arrived: MessageQueue) -> Msg | None:
 
 
 def _stored(message: Msg) -> tuple[StoredMessage, int, int]:
-    """The message, its number within the consumer, and the number of messages left, from the reply subject."""
-    parts = message.reply.split(".")
-    first = 5 if len(parts) == _PLAIN_REPLY else 7
-    headers = message.headers or {}
-    stored = StoredMessage(message.subject, int(parts[first]), headers, message.data)
-    return stored, int(parts[first + 1]), int(parts[first + 3])
+    """The message, its number within the consumer, and the number of messages left."""
+    about = message.metadata
+    stored = StoredMessage(message.subject, about.sequence.stream, message.headers or {}, message.data)
+    return stored, about.sequence.consumer, about.num_pending

@@ -46,14 +46,14 @@ async def prepare(js: JetStream, *, may_make: bool = True) -> None:
     replicas = js.options.replicas if may_make else 0
     for stream, config in wanted(SubjectNames(js.options.prefix), replicas).items():
         try:
-            found = await js.request_once(f"STREAM.INFO.{stream}", ignored=(NO_STREAM,))
+            found = await js.api(f"STREAM.INFO.{stream}", ignored=(NO_STREAM,))
             if not found and not may_make:
                 raise StoreInvalid(f"NATS has no stream {stream}, so no sessions: check --nats-prefix and the servers")
             if found:
                 await _check(js, stream, found["config"], replicas)
             else:
                 # Another daemon may create the same stream at this moment.
-                await js.request_once(f"STREAM.CREATE.{stream}", config, ignored=(STREAM_THERE,))
+                await js.api(f"STREAM.CREATE.{stream}", config, ignored=(STREAM_THERE,))
         except JetStreamError as problem:
             raise StoreInvalid(f"NATS: stream {stream}: {problem.text}") from problem
         except StoreUnavailable as problem:
@@ -71,4 +71,4 @@ async def _check(js: JetStream, stream: str, config: dict[str, Any], replicas: i
     if format_ != FORMAT:
         raise StoreInvalid(f"NATS has sessions in format {format_}, from a newer version; this one reads {FORMAT}")
     if replicas and config["num_replicas"] != replicas:
-        await js.request_once(f"STREAM.UPDATE.{stream}", {**config, "num_replicas": replicas})
+        await js.api(f"STREAM.UPDATE.{stream}", {**config, "num_replicas": replicas})
