@@ -110,22 +110,43 @@ class Opened:
 
 def read_regular(path: bytes) -> bytes:
     """Read a regular file. Links are not followed. Raises FileAbsent or NotRegular if there is none."""
+    opened = _open_regular(path)
+    with StorageErrors("cannot read", path), opened as descriptor:
+        size = _regular_size(descriptor)
+        if size > FILE_BYTES_MAX:
+            raise StorageFailed(f"{shown(path)} has {size:,} bytes; files of up to {FILE_BYTES_MAX:,} are read")
+        return read_all(descriptor, size)
+
+
+def map_regular(path: bytes) -> memoryview:
+    """Map a regular file into memory, for a file of which only parts are read. Links are not followed."""
+    import mmap
+
+    opened = _open_regular(path)
+    with StorageErrors("cannot map", path), opened as descriptor:
+        try:
+            return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if _regular_size(descriptor) else b"")
+        except ValueError:
+            # It was truncated just now.
+            return memoryview(b"")
+
+
+def _open_regular(path: bytes) -> Opened:
     try:
-        opened = Opened(path, READ_FLAGS)
+        return Opened(path, READ_FLAGS)
     except OSError as problem:
         if problem.errno in _NOT_THERE:
             raise FileAbsent("is missing") from problem
         if problem.errno in _NOT_A_FILE:
             raise NotRegular("is not a regular file") from problem
         raise storage_failed("cannot open", path, problem) from problem
-    with StorageErrors("cannot read", path), opened as descriptor:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise NotRegular("is not a regular file")
-        size = status.st_size
-        if size > FILE_BYTES_MAX:
-            raise StorageFailed(f"{shown(path)} has {size:,} bytes; files of up to {FILE_BYTES_MAX:,} are read")
-        return read_all(descriptor, size)
+
+
+def _regular_size(descriptor: int) -> int:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise NotRegular("is not a regular file")
+    return status.st_size
 
 
 def read_all(descriptor: int, expected_bytes: int) -> bytes:
