@@ -21,12 +21,9 @@ class TrajectoryPage:
     """Adds entries in order until one does not fit. The complete result is within the budget."""
 
     def __init__(self, branch_id: str, budget_tokens: int, count: Counter) -> None:
-        self._branch_id = branch_id
-        self._count = count
+        self._branch_id, self._budget_tokens, self._count = branch_id, budget_tokens, count
         self._entries: list[Shape] = []
-        envelope = count(encode(expanded(branch_id, [], budget_tokens, LONGEST_CURSOR)))
-        self._left = budget_tokens - envelope
-        self.used = envelope
+        self._left = budget_tokens - count(encode(expanded(branch_id, [], budget_tokens, LONGEST_CURSOR)))
 
     @property
     def characters(self) -> int:
@@ -40,14 +37,12 @@ class TrajectoryPage:
         if length is None:
             return offset
         part = _entry(entry, rest[:length], offset)
-        cost = self._cost(part)
         self._entries.append(part)
-        self._left -= cost
-        self.used += cost
+        self._left -= self._cost(part)
         return None if length == len(rest) else offset + length
 
     def result(self, next_cursor: str | None) -> Shape:
-        return expanded(self._branch_id, self._entries, self.used, next_cursor)
+        return expanded(self._branch_id, self._entries, self._budget_tokens - self._left, next_cursor)
 
     def _fitting(self, entry: ArchiveEntry, rest: str, offset: int) -> int | None:
         """The number of characters of the rest that fit; None if none do."""

@@ -65,16 +65,14 @@ def hashed(text: str) -> str:
     return sha256(text.encode("utf-8")).hexdigest()
 
 
-def check_session_name(name: str) -> str:
+def name_hash_of(name: str | None) -> str:
+    """What identifies a session in its project; empty for the session without a name."""
+    if name is None:
+        return ""
     is_text = _CONTROLS.isdisjoint(name) and not any(_FIRST_SURROGATE <= c <= _LAST_SURROGATE for c in name)
     if not 1 <= len(name) <= NAME_LENGTH_MAX or not is_text or not name.strip():
         raise ArgumentInvalid("session", f"must be a name of 1 to {NAME_LENGTH_MAX} characters, none of them control")
-    return name
-
-
-def name_hash_of(name: str | None) -> str:
-    """What identifies a session in its project; empty for the session without a name."""
-    return "" if name is None else hashed(check_session_name(name))
+    return hashed(name)
 
 
 def _steps(pieces: list[str]) -> list[str]:

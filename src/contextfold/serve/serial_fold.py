@@ -9,7 +9,8 @@ from contextlib import suppress
 from contextfold.common.event_loop import asyncio, run_at_once
 from contextfold.common.record import TypeVar
 from contextfold.errors import FoldError
-from contextfold.fold.service.callers import LOCAL_OWNER, Caller
+from contextfold.fold.ports.stored_records import LOCAL_OWNER
+from contextfold.fold.service.callers import Caller
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

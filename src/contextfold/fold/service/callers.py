@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextfold.common.dataclass import dataclass
-from contextfold.fold.ports.stored_records import LOCAL_OWNER, SessionKey
+from contextfold.fold.ports.stored_records import SessionKey
 from contextfold.fold.project import Project, name_hash_of
 
 
@@ -27,6 +27,3 @@ class Target:
 def target_of(caller: Caller, project: Project) -> Target:
     name = caller.session_name
     return Target(SessionKey(caller.owner, project.hash, name_hash_of(name)), project.given, name)
-
-
-__all__ = ["LOCAL_OWNER", "Caller", "Target", "target_of"]

@@ -35,8 +35,7 @@ class StoredResult(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ResultOrigin:
+class ResultOrigin(NamedTuple):
     """The project and session of a conversation. The path is scrubbed."""
 
     project_hash: str = ""
@@ -112,7 +111,7 @@ class LeftOutResultsInStore:
     ) -> Sequence[LeftOutResult]:
         """Store results and texts, all or none, and return all of them. A result that is already stored stays."""
         at = _timestamp(self._clock())
-        items = [ArchivedResult(_decision_of(each.result, at, origin), each.text) for each in results]
+        items = [ArchivedResult(_decision_of(result, at, origin), text) for result, text in results]
         await self._store.keep_left_out(owner, conversation, items)
         stored = tuple(map(_result_of, await self._store.left_out(owner, conversation)))
         known = self._cached.get((owner, conversation), NEW_CONVERSATION)
@@ -173,18 +172,8 @@ def _result_of(decision: LeftOutDecision) -> LeftOutResult:
 
 
 def _decision_of(result: LeftOutResult, at: str, origin: ResultOrigin) -> LeftOutDecision:
-    return LeftOutDecision(
-        result.call_id,
-        result.text_hash,
-        result.id,
-        result.stub,
-        at,
-        result.tokens,
-        result.decided_at,
-        origin.project_hash,
-        origin.project_path,
-        origin.session_id,
-    )
+    figures = (result.tokens, result.decided_at)
+    return LeftOutDecision(result.call_id, result.text_hash, result.id, result.stub, at, *figures, *origin)
 
 
 def _encoded(outcome: CallOutcome) -> str:
