@@ -1,4 +1,4 @@
-"""Computes the totals and the health of a session from its state. Pure; knows no format of results."""
+"""Computes the totals and the health of a session from its state. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextfold.common.dataclass import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from contextfold.common.canonical import Encodable
     from contextfold.fold.model_catalog import ModelCatalog
     from contextfold.fold.session import Branch, SessionLimits, State
 
@@ -30,14 +31,6 @@ class AdviceSettings:
     is_on: bool = True
     # From this many tokens on, a branch is advised to return; 0 means half of the context.
     branch_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    warning: str
-    main_thread_usage: Hundredths
-    failure_rate: Hundredths | None = None
-    suggestion: str | None = None
 
 
 def context_limit(state: State, limits: SessionLimits, models: ModelCatalog) -> int:
@@ -79,10 +72,17 @@ def warning(main_tokens: int, limit: int, thresholds: Thresholds) -> str:
     return "medium" if PERCENT * main_tokens > thresholds.medium * limit else "none"
 
 
-def health(state: State, limit: int, thresholds: Thresholds, branch: Branch | None = None) -> Health:
-    """The health of a session: from the size of the main thread and the failure rate of a branch."""
+def health(
+    state: State, limit: int, thresholds: Thresholds, branch: Branch | None = None, suggestion: str | None = None
+) -> dict[str, Encodable]:
+    """The member `context_health` of results: from the size of the main thread and the failure rate of a branch."""
     main = state.main.tokens
-    rate = None
+    result: dict[str, Encodable] = {
+        "warning": warning(main, limit, thresholds),
+        "main_thread_usage": share(main, limit),
+    }
+    if suggestion is not None:
+        result["suggestion"] = suggestion
     if branch and branch.failed and branch.operations >= FAILURE_RATE_OPERATIONS_MIN:
-        rate = share(branch.failed, branch.operations)
-    return Health(warning(main, limit, thresholds), share(main, limit), rate)
+        result["failure_rate"] = share(branch.failed, branch.operations)
+    return result

@@ -10,7 +10,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from contextfold.fold.accounting import Health
     from contextfold.fold.archive import ArchiveEntry
     from contextfold.fold.events import BranchFolded, Event, OperationCompleted, WorkFolded
     from contextfold.fold.session import Branch, State
@@ -45,7 +44,7 @@ def branched(branch: Branch, after: State) -> Shape:
     }
 
 
-def folded(event: BranchFolded | WorkFolded, after: State, health: Health) -> Shape:
+def folded(event: BranchFolded | WorkFolded, after: State, health: Shape) -> Shape:
     branch = after.branches[event.branch_id]
     return {
         "folded_at": event.at,
@@ -59,7 +58,7 @@ def folded(event: BranchFolded | WorkFolded, after: State, health: Health) -> Sh
             "summary_redacted": event.redactions > 0,
         },
         "context_state": _context_state(after),
-        "context_health": health_result(health),
+        "context_health": health,
     }
 
 
@@ -105,7 +104,7 @@ def rolled_back(branch_id: str, before: State, events: Sequence[Event], after: S
     }
 
 
-def recorded(event: OperationCompleted, after: State, health: Health, counter: str | None) -> Shape:
+def recorded(event: OperationCompleted, after: State, health: Shape, counter: str | None) -> Shape:
     return {
         "session_id": after.session_id,
         "branch_id": event.branch_id,
@@ -114,7 +113,7 @@ def recorded(event: OperationCompleted, after: State, health: Health, counter: s
         "counter": counter,
         "secrets_scrubbed": event.redactions,
         "context_state": _context_state(after),
-        "context_health": health_result(health),
+        "context_health": health,
     }
 
 
@@ -135,15 +134,6 @@ def entry_result(entry: ArchiveEntry, text: str, *, is_part: bool) -> Shape:
         result["part"] = True
     if entry.undone:
         result["undone"] = True
-    return result
-
-
-def health_result(health: Health) -> Shape:
-    result: dict[str, Encodable] = {"warning": health.warning, "main_thread_usage": health.main_thread_usage}
-    if health.suggestion is not None:
-        result["suggestion"] = health.suggestion
-    if health.failure_rate is not None:
-        result["failure_rate"] = health.failure_rate
     return result
 
 

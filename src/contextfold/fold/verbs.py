@@ -15,7 +15,7 @@ from contextfold.common.dataclass import dataclass, replace
 from contextfold.common.record import Protocol
 from contextfold.errors import BranchNotFound, BranchStateInvalid, ContextLimitExceeded, LimitReached
 from contextfold.fold import tool_results
-from contextfold.fold.accounting import Health, context_limit, total_tokens
+from contextfold.fold.accounting import context_limit, total_tokens
 from contextfold.fold.events import (
     BranchCreated,
     BranchDiscarded,
@@ -44,7 +44,7 @@ class Verb(Protocol):
     @property
     def identity(self) -> Sequence[str]: ...
     def decide(self, state: State, at: str) -> list[Event]: ...
-    def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Health]) -> Shape: ...
+    def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Shape]) -> Shape: ...
     def texts(self, events: Sequence[Event]) -> Mapping[int, str]:
         """The texts of the operations among these events, for the archive. Most verbs record none."""
         return {}
@@ -78,7 +78,7 @@ class OpenBranch(Verb):
         given = (self.description, self.prompt, self.tokens, self.redactions)
         return [BranchCreated(state.revision + 1, at, self.branch_id, state.active_id, *given)]
 
-    def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Health]) -> Shape:
+    def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Shape]) -> Shape:
         return tool_results.branched(after.branches[self.branch_id], after)
 
 
@@ -118,7 +118,7 @@ class ReturnFromBranch(Verb):
             raise BranchStateInvalid("Cannot fold branch: branch is not active", data)
         return target
 
-    def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Health]) -> Shape:
+    def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Shape]) -> Shape:
         event = events[-1]
         assert isinstance(event, BranchFolded)
         return tool_results.folded(event, after, health())
@@ -149,7 +149,7 @@ class FoldRecentWork(Verb):
         summary = (first_line(self.summary), self.summary, self.summary_tokens, work.tokens, self.redactions)
         return [WorkFolded(state.revision + 1, at, self.branch_id, state.active_id, *summary, work.since)]
 
-    def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Health]) -> Shape:
+    def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Shape]) -> Shape:
         (event,) = events
         assert isinstance(event, WorkFolded)
         return {**tool_results.folded(event, after, health()), "session_id": after.session_id}
@@ -183,7 +183,7 @@ class RecordOperations(Verb):
             model, host = done.model or model, done.host or host
         return events
 
-    def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Health]) -> Shape:
+    def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Shape]) -> Shape:
         event = events[-1]
         assert isinstance(event, OperationCompleted)
         return tool_results.recorded(event, after, health(), self.counter)
@@ -218,7 +218,7 @@ class RollBack(Verb):
         n = state.revision + len(events) + 1
         return [*events, SessionRolledBack(n, at, self.branch_id, self.restore_state)]
 
-    def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Health]) -> Shape:
+    def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Shape]) -> Shape:
         return tool_results.rolled_back(self.branch_id, before, events, after)
 
 

@@ -23,7 +23,6 @@ from contextfold.errors import (
     StoreUnavailable,
 )
 from contextfold.fold import tool_results
-from contextfold.fold.accounting import Health
 from contextfold.fold.advice import Advice
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event, OperationCompleted, SessionStarted, members, timestamp
@@ -347,7 +346,7 @@ class FoldService(SessionReader):
         self._remember(target)
         return outcome
 
-    def _health(self, events: Sequence[Event], after: State) -> Health:
+    def _health(self, events: Sequence[Event], after: State) -> Shape:
         """The health of a session after events, for the branch that the last of them names."""
         branch_id = getattr(events[-1], "branch_id", None)
         given = self._suggestion(after)

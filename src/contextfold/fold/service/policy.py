@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contextfold.common.dataclass import dataclass, field, replace
-from contextfold.fold.accounting import AdviceSettings, Health, Thresholds, context_limit, health
+from contextfold.common.dataclass import dataclass, field
+from contextfold.fold.accounting import AdviceSettings, Thresholds, context_limit, health
 from contextfold.fold.model_catalog import MODELS, RELATIVE_PRICES, LedgerPrices, ModelCatalog, TokenPrices
 from contextfold.fold.session import SessionLimits
 
@@ -11,6 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from contextfold.fold.advice import Advice
     from contextfold.fold.session import Branch, State
+    from contextfold.fold.tool_results import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,8 @@ class FoldPolicy:
     def context_limit(self, state: State) -> int:
         return context_limit(state, self.limits, self.models)
 
-    def health(self, state: State, branch: Branch | None = None, suggestion: str | None = None) -> Health:
-        return replace(health(state, self.context_limit(state), self.thresholds, branch), suggestion=suggestion)
+    def health(self, state: State, branch: Branch | None = None, suggestion: str | None = None) -> Shape:
+        return health(state, self.context_limit(state), self.thresholds, branch, suggestion)
 
     def advice_for(self, state: State, waiting_tokens: int = 0) -> Advice | None:
         from contextfold.fold.advice import advice_for

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextfold.common.dataclass import dataclass, field
 from contextfold.common.record import Protocol
 from contextfold.fold import session
-from contextfold.fold.accounting import Health
 from contextfold.fold.events import Event, OperationCompleted
 from contextfold.fold.ledger.provider_counts import MessageText, RecordedRequest, call_id_of, requested
 from contextfold.fold.ledger.sent_request import RequestReport
@@ -135,7 +134,7 @@ class RecordReports:
         take(_recorded(run, draft, at))
         return events
 
-    def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Health]) -> Shape:
+    def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Shape]) -> Shape:
         return {}
 
     def texts(self, events: Sequence[Event]) -> Mapping[int, str]:

@@ -28,9 +28,6 @@ class BranchRow:
 def session_view(state: State, policy: FoldPolicy) -> dict[str, Encodable]:
     branches = state.branches.values()
     total, limit = total_tokens(state), policy.context_limit(state)
-    # Most commands print figures and no view.
-    from contextfold.fold.tool_results import health_result
-
     return {
         "session_id": state.session_id,
         "project_path": state.project_path,
@@ -49,7 +46,7 @@ def session_view(state: State, policy: FoldPolicy) -> dict[str, Encodable]:
         "tokens_saved": sum(map(tokens_saved, branches)),
         "context_limit": limit,
         "usage_percent": percent(total, limit),
-        "context_health": health_result(policy.health(state, state.active)),
+        "context_health": policy.health(state, state.active),
         "open_branch_operations": state.active.operations if state.active else 0,
         "operations": state.main.operations + sum(branch.operations for branch in branches),
         "failed_operations": state.main.failed + sum(branch.failed for branch in branches),

@@ -15,7 +15,6 @@ from contextfold.common.canonical import encode
 from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.common.event_loop import CallLock, pause, timeout
 from contextfold.errors import ArgumentInvalid, FoldError, StoreUnavailable
-from contextfold.fold.accounting import Health
 from contextfold.fold.archive import entries_of
 from contextfold.fold.events import (
     BranchDiscarded,
@@ -38,7 +37,7 @@ from contextfold.fold.ports.store import (
 )
 from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.session import EMPTY, REPLAY_STEP_EVENTS, State, apply, replay
-from contextfold.fold.tool_results import state_summary
+from contextfold.fold.tool_results import Shape, state_summary
 from contextfold.fold.verbs import Verb
 
 # A call is tried at most this many times. Each lost race means that another call has succeeded.
@@ -88,7 +87,7 @@ class Sessions:
         policy: FoldPolicy,
         clock: Callable[[], datetime],
         *,
-        health_of: Callable[[Sequence[Event], State], Health],
+        health_of: Callable[[Sequence[Event], State], Shape],
         on_conflict: Callable[[], None] = lambda: None,
     ) -> None:
         self._store, self._policy, self._clock = store, policy, clock
