@@ -63,7 +63,7 @@ READERS = {
 _RECEIVED = Response(b"{}", media_type=JSON)
 
 
-class _Conversation:
+class _HostConversation:
     """What is known of a host's conversation, or of a subagent in it."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class HookEndpoints:
     def __init__(self, fold: FoldService, metrics: Metrics) -> None:
         self._fold, self._metrics = fold, metrics
         # By owner, then by conversation and subagent, the most recently used last. An owner evicts only its own.
-        self._conversations: dict[str, OrderedDict[tuple[str, str | None], _Conversation]] = {}
+        self._conversations: dict[str, OrderedDict[tuple[str, str | None], _HostConversation]] = {}
         self._searches: set[asyncio.Task[None]] = set()
 
     def routes(self) -> list[Route]:
@@ -124,7 +124,7 @@ class HookEndpoints:
         answer = READERS[host].answer(observed.event, line) if line else {}
         return Response(json.dumps(answer), media_type=JSON) if answer else _RECEIVED
 
-    async def _memory(self, conversation: _Conversation, observed: HookEvent, target: Target) -> str:
+    async def _memory(self, conversation: _HostConversation, observed: HookEvent, target: Target) -> str:
         """A line about earlier work, at the first prompt of a conversation that has just begun."""
         if not self._fold.policy.recall_at_start or observed.agent is not None:
             return ""
@@ -144,15 +144,15 @@ class HookEndpoints:
             search.cancel()
         await asyncio.gather(*self._searches, return_exceptions=True)
 
-    def _conversation(self, owner: str, conversation: str, agent: str | None) -> _Conversation:
+    def _conversation(self, owner: str, conversation: str, agent: str | None) -> _HostConversation:
         known = self._conversations.setdefault(owner, OrderedDict())
-        found = known.setdefault((conversation, agent), _Conversation())
+        found = known.setdefault((conversation, agent), _HostConversation())
         known.move_to_end((conversation, agent))
         if len(known) > CONVERSATIONS_MAX:
             known.popitem(last=False)
         return found
 
-    def _target(self, owner: str, conversation: _Conversation, observed: HookEvent) -> Target:
+    def _target(self, owner: str, conversation: _HostConversation, observed: HookEvent) -> Target:
         if observed.session_id is not None:
             self._tie(owner, conversation, observed.session_id)
         if conversation.tied is not None:
@@ -177,7 +177,7 @@ class HookEndpoints:
         project = main.home if main and main.home else project_at(tied.given_path) if tied else None
         return target_of(_caller(owner, agent), project) if project else None
 
-    def _tie(self, owner: str, conversation: _Conversation, session_id: str) -> None:
+    def _tie(self, owner: str, conversation: _HostConversation, session_id: str) -> None:
         """Send the conversation's reports to this session from now on. An unknown session is looked up in the store."""
         target = self._fold.address(owner, session_id)
         if target is not None:
@@ -187,7 +187,7 @@ class HookEndpoints:
             self._searches.add(search)
             search.add_done_callback(self._searches.discard)
 
-    async def _search(self, owner: str, conversation: _Conversation, session_id: str) -> None:
+    async def _search(self, owner: str, conversation: _HostConversation, session_id: str) -> None:
         # If the store is unavailable, the next call of our tools names the session again.
         with suppress(FoldError):
             conversation.tied = await self._fold.find_target(owner, session_id) or conversation.tied
