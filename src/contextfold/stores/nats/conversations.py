@@ -18,15 +18,12 @@ from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision, Proxie
 from contextfold.fold.ports.store_export import ExportedConversation, ExportedLeftOut
 from contextfold.stores.nats.wire import records
 from contextfold.stores.nats.wire.chunks import most_in_one, read_chunks, write_chunks
-from contextfold.stores.nats.wire.connection import OutcomeUnknown
 from contextfold.stores.nats.wire.jetstream import JetStream, SequenceConflict, StoredMessage
 from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped, session_part, unescaped
 from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_stored
 from contextfold.stores.nats.wire.tasks import in_batches
 
 AT_ONCE: Final = 16
-# A conversation is read again at most this many times if another daemon changes it at the same time.
-NOTE_TRIES: Final = 20
 _LAST_REQUEST_AT: Final = "Cf-Last-Request-At"
 _HEADERS: Final = {field.name: f"Cf-{field.name.replace('_', '-').title()}" for field in fields(LeftOutDecision)}
 _NUMBERS: Final = ("tokens", "messages")
@@ -56,24 +53,21 @@ class NatsConversations:
 
     async def note(self, owner: str, conversation: str, noted: ProxiedConversation) -> None:
         subject = f"{self._names.conversation(owner, conversation)}.requests"
-        for left in reversed(range(NOTE_TRIES)):
+
+        async def attempt() -> None:
             stored = await self._js.last(self._names.archive, subject)
             known = _noted(stored) if stored else None
             merged = known.merged(noted) if known else noted
             if merged == known:
                 return
+            headers = {_LAST_REQUEST_AT: merged.last_request_at}
+            data = records.encode_conversation(merged)
             try:
-                await self._js.put(
-                    subject,
-                    records.encode_conversation(merged),
-                    expected=stored.seq if stored else 0,
-                    headers={_LAST_REQUEST_AT: merged.last_request_at},
-                )
-            except (SequenceConflict, OutcomeUnknown) as problem:
-                if not left:
-                    raise StoreUnavailable("NATS: many daemons write to one conversation") from problem
-            else:
-                return
+                await self._js.put(subject, data, expected=stored.seq if stored else 0, headers=headers)
+            except SequenceConflict as problem:
+                raise StoreUnavailable("NATS: many daemons write to one conversation") from problem
+
+        await self._js.repeated(attempt)
 
     async def retain(self, since: str) -> None:
         """Delete conversations whose last decision and last request were before."""
@@ -90,14 +84,14 @@ class NatsConversations:
                     await self._js.purge(self._names.archive, f"{subject}.{kind}", below=below)
 
     async def export(self) -> AsyncGenerator[ExportedLeftOut | ExportedConversation]:
-        listed = [stored async for stored in self._headers(self._names.every_left_out)]
-        for header in sorted(listed, key=lambda stored: (*_owner_of(stored), *_order(decision_of(stored)))):
+        results = [stored async for stored in self._headers(self._names.every_left_out)]
+        for header in sorted(results, key=lambda stored: (*_owner_of(stored), *_order(decision_of(stored)))):
             stored = await self._js.last(self._names.archive, header.subject)
             if stored is not None:
                 result = ArchivedResult(decision_of(stored), await self._text(stored))
                 yield ExportedLeftOut(*_owner_of(stored), result)
-        listed = [stored async for stored in self._headers(self._names.every_conversation)]
-        for header in sorted(listed, key=_owner_of):
+        conversations = [stored async for stored in self._headers(self._names.every_conversation)]
+        for header in sorted(conversations, key=_owner_of):
             stored = await self._js.last(self._names.archive, header.subject)
             if stored is not None:
                 yield ExportedConversation(*_owner_of(stored), _noted(stored))

@@ -240,16 +240,19 @@ class Publisher:
         """Publish the last event, for as long as a session may be idle, once for all daemons."""
         self._progress.forget(key)
         session = self._names.session(key, event.session_id)
-        for _ in range(TRIES):
+
+        async def attempt() -> None:
             last = await self._js.last(self._names.events, f"{session}.events.>")
             if last is not None and last.subject.endswith(f".{event.kind}"):
                 return
             try:
                 await self._put_event(session, event, last.seq if last else 0, {TTL: self._ttl})
-            except SequenceConflict:
-                continue
-            return
-        raise StoreUnavailable("NATS: too many conflicts with other daemons that publish an ended session")
+            except SequenceConflict as problem:
+                raise StoreUnavailable(
+                    "NATS: too many conflicts with other daemons that publish an ended session"
+                ) from problem
+
+        await self._js.repeated(attempt)
 
     async def clear(self, key: SessionKey, session_id: str) -> None:
         """Delete everything of an ended session except the event that says so."""

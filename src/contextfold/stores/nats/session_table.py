@@ -15,7 +15,7 @@ from typing import Final
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.ports.store import SessionKey
 from contextfold.stores.nats.wire import records
-from contextfold.stores.nats.wire.jetstream import JetStream
+from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
 from contextfold.stores.nats.wire.names import SubjectNames, unescaped
 from contextfold.stores.nats.wire.records import LoggedCommit
 from contextfold.stores.nats.wire.stream_reader import StreamQuery, follow
@@ -44,35 +44,35 @@ class SessionTable:
 
     def start(self) -> None:
         if not self._tasks:
+            names = self._names
             self._tasks = [
-                asyncio.create_task(self._follow_logs(), name="contextfold-logs"),
-                asyncio.create_task(self._follow_states(), name="contextfold-states"),
+                asyncio.create_task(self._follow(names.log, names.every_log, self._note_log)),
+                asyncio.create_task(self._follow(names.state, names.every_session_state, self._note_state)),
             ]
 
     async def stop(self) -> None:
         await end_tasks(*self._tasks)
 
-    async def _follow_logs(self) -> None:
-        reading = StreamQuery(self._names.log, self._names.every_log, headers_only=True, last_of_each=True)
-        async for stored in follow(self._js, reading):
+    async def _follow(self, stream: str, subjects: str, note: Callable[[StoredMessage], None]) -> None:
+        query = StreamQuery(stream, subjects, headers_only=True, last_of_each=True)
+        async for stored in follow(self._js, query):
             # A subject that was not written by us.
             with suppress(ValueError):
-                commit = records.logged(self._names.key_of(stored.subject), stored)
-                if commit is not None:
-                    self.note(commit)
-            self._reached = max(self._reached, stored.seq)
+                note(stored)
             async with self._changed:
                 self._changed.notify_all()
 
-    async def _follow_states(self) -> None:
-        reading = StreamQuery(self._names.state, self._names.every_session_state, headers_only=True, last_of_each=True)
-        async for stored in follow(self._js, reading):
-            session = tuple(map(unescaped, stored.subject.split(".")[-5:-2]))
-            # The server's marker for an expired message has no revision.
-            revision = records.number_in(stored.headers, records.REVISION)
-            self._published[session] = max(revision, self._published.get(session, -1))
-            async with self._changed:
-                self._changed.notify_all()
+    def _note_log(self, stored: StoredMessage) -> None:
+        self._reached = max(self._reached, stored.seq)
+        commit = records.logged(self._names.key_of(stored.subject), stored)
+        if commit is not None:
+            self.note(commit)
+
+    def _note_state(self, stored: StoredMessage) -> None:
+        session = tuple(map(unescaped, stored.subject.split(".")[-5:-2]))
+        # The server's marker for an expired message has no revision.
+        revision = records.number_in(stored.headers, records.REVISION)
+        self._published[session] = max(revision, self._published.get(session, -1))
 
     def note(self, commit: LoggedCommit) -> None:
         """Note a commit that was seen or made."""

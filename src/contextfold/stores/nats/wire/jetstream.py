@@ -78,7 +78,7 @@ class JetStream(NatsConnection):
         self, what: str, body: Mapping[str, Any] | None = None, *, ignored: Container[int] = ()
     ) -> ApiResponse:
         """Send a request, and repeat it if that may help. The response is empty after an error that is ignored."""
-        return await self._repeated(lambda: self._request_api(what, body, ignored))
+        return await self.repeated(lambda: self._request_api(what, body, ignored))
 
     async def _request_api(self, what: str, body: Mapping[str, Any] | None, ignored: Container[int]) -> ApiResponse:
         try:
@@ -88,7 +88,7 @@ class JetStream(NatsConnection):
                 return {}
             raise
 
-    async def _repeated(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
+    async def repeated(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
         """Make attempts for a while. A second one must do no harm."""
         until = asyncio.get_running_loop().time() + PATIENCE_S
         while True:
@@ -153,7 +153,7 @@ class JetStream(NatsConnection):
 
     async def put_last(self, subject: str, data: bytes, headers: Mapping[str, str] | None = None) -> None:
         """Store a message until a server acknowledges it, in a stream that has the last message of each subject."""
-        await self._repeated(lambda: self.put(subject, data, headers=headers))
+        await self.repeated(lambda: self.put(subject, data, headers=headers))
 
     async def put_once(
         self,
@@ -174,7 +174,7 @@ class JetStream(NatsConnection):
                 if await self.last(stream, expected_of or subject) is None:
                     raise StoreUnavailable(f"NATS: {problem}") from problem
 
-        await self._repeated(attempt)
+        await self.repeated(attempt)
 
     async def last(self, stream: str, subject: str) -> StoredMessage | None:
         """The last message of a subject, which may have wildcards, from the leader of the stream."""
