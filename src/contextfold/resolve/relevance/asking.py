@@ -22,7 +22,6 @@ from contextfold.resolve.relevance.answer import (
     AskSelection,
     GetResult,
     LeftOutSection,
-    WhyTerm,
     breadcrumb,
     left_out_line,
 )
@@ -32,7 +31,7 @@ from contextfold.resolve.relevance.term_keys import section_digest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Mapping, Sequence
 
     from contextfold.common.canonical import Encodable
     from contextfold.common.relevance.token_estimate import CountTokens
@@ -64,14 +63,10 @@ class _Shelf:
         self.slack = 1 if counter == ESTIMATE else 2
         self.count: CountTokens = counter_named(counter)
         self._least: dict[tuple[int, int], int] = {}
-        self._ids: dict[tuple[int, int], str] = {}
 
     def document_id(self, index: int, document: int) -> str:
-        place = (index, document)
-        if place not in self._ids:
-            name, found = self._indexes[index].name, self.views[index].document_id(document)
-            self._ids[place] = f"{name}{CACHE_JOINT}{found}" if name else found
-        return self._ids[place]
+        name, found = self._indexes[index].name, self.views[index].document_id(document)
+        return f"{name}{CACHE_JOINT}{found}" if name else found
 
     def content(self, index: int, document: int, section: int) -> str:
         start, end = self.views[index].section_range(document, section)
@@ -87,24 +82,23 @@ class _Shelf:
         first = self.views[index].column("section_lines")[section]
         return first, first + max(content.count("\n") - content.endswith("\n"), 0)
 
-    def may_fit(self, section: int, left: int) -> bool:
-        """Whether a section of the only index is worth reading: the stored estimate says if it can fit."""
-        return bool(self.views[0].column("section_tokens")[section] <= left * self.slack)
+    def may_fit(self, index: int, document: int, section: int, left: int) -> bool:
+        """Whether a section is worth reading. Of the many that are nearly too long, most are recognised without that.
 
-    def least_tokens(self, index: int, document: int) -> int:
-        """What every section of a document costs beside its text, at least: a breadcrumb without headings.
-
-        An estimate adds what it gives for each word, so the breadcrumb of a section has no lower one.
+        Every section of a document costs at least a breadcrumb without headings beside its text: an estimate adds what
+        it gives for each word.
         """
-        if self.counter != ESTIMATE:
-            return 0
+        estimated: int = self.views[index].column("section_tokens")[section]
+        if self.counter != ESTIMATE or estimated > left or estimated + CRUMB_TOKENS_MOST <= left:
+            return estimated <= left * self.slack
         place = (index, document)
         if place not in self._least:
             crumb = breadcrumb(self.document_id(index, document), (), (1, 1))
             self._least[place] = self.count(crumb) + LINE_BREAKS_TOKENS
-        return self._least[place]
+        return estimated + self._least[place] <= left
 
-    def answered(self, place: RankedSection, why: tuple[WhyTerm, ...]) -> AnsweredSection:
+    def answered(self, place: RankedSection) -> AnsweredSection:
+        """A section, not explained yet."""
         _, index, document, section, score = place
         content = self.content(index, document, section)
         heading, lines = self.views[index].headings(section), self.lines(index, section, content)
@@ -114,11 +108,13 @@ class _Shelf:
         else:
             text_tokens = self.count(content)
         tokens = self.count(crumb) + text_tokens + LINE_BREAKS_TOKENS
-        return AnsweredSection(heading, lines, tokens, score, content, why)
+        return AnsweredSection(heading, lines, tokens, score, content, ())
 
-    def left_out(self, place: RankedSection, reason: str) -> LeftOutSection:
-        missing = self.answered(place, ())
-        return LeftOutSection(missing.heading, missing.tokens, reason)
+    def left_out(self, place: RankedSection, reason: str) -> tuple[LeftOutSection, int]:
+        """A section that is not in the answer, and the tokens of the line about it."""
+        missing = self.answered(place)
+        found = LeftOutSection(missing.heading, missing.tokens, reason)
+        return found, self.count(left_out_line(found)) + LINE_BREAKS_TOKENS
 
     def document(
         self, place: RankedDocument, sections: Sequence[AnsweredSection], left_out: Sequence[LeftOutSection]
@@ -134,84 +130,6 @@ class _Shelf:
         )
 
 
-class _Choice:
-    """Selects sections in order while they fit. `_taken_at` has their positions in the ranking by their digests."""
-
-    def __init__(self, shelf: _Shelf, ranking: Ranking, budget: int) -> None:
-        self._shelf = shelf
-        self._ranking = ranking
-        self.left = budget
-        self._taken: dict[tuple[int, int], dict[int, AnsweredSection]] = {}
-        self._taken_at: dict[bytes, int] = {}
-
-    def choose(self) -> None:
-        shelf, taken_at = self._shelf, self._taken_at
-        estimates = [view.column("section_tokens") for view in shelf.views]
-        for at, row in enumerate(self._ranking.rows):
-            if self.left < LEAST_SECTION_TOKENS:
-                break
-            _, index, document, section, _ = row
-            estimated = estimates[index][section]
-            if estimated > self.left * shelf.slack:
-                continue
-            digest = shelf.views[index].section_digest(section)
-            if digest in taken_at:
-                continue
-            # Of the many that are nearly too long, most are recognised without reading them.
-            if (
-                estimated + CRUMB_TOKENS_MOST > self.left
-                and estimated + shelf.least_tokens(index, document) > self.left
-            ):
-                continue
-            place = RankedSection._make(row)
-            answered = shelf.answered(place, ())
-            if answered.tokens <= self.left:
-                self.left -= answered.tokens
-                explained = AnsweredSection._make((*answered[:-1], explain(self._ranking, shelf.views, place)))
-                self._taken.setdefault((index, document), {})[section] = explained
-                taken_at[digest] = at
-
-    def documents(self) -> list[AnsweredDocument]:
-        """The documents in the order of their best selected sections."""
-        scores = {(found.cache, found.document): found for found in self._ranking.documents}
-        passed = self._passed()
-        documents = []
-        for place, sections in self._taken.items():
-            mentioned = self._mentioned(passed[place])
-            by_line = [sections[number] for number in sorted(sections)]
-            documents.append(self._shelf.document(scores[place], by_line, mentioned))
-        return documents
-
-    def left_out_count(self) -> int:
-        """The number of sections that were not taken for the budget. Duplicates of taken sections do not count."""
-        sections = [view.section_digest for view in self._shelf.views]
-        return sum(sections[index](section) not in self._taken_at for _, index, _, section, _ in self._ranking.rows)
-
-    def _passed(self) -> dict[tuple[int, int], list[tuple[RankedSection, str]]]:
-        """The best sections that were not taken, of each document that has one that was, with the reason."""
-        passed: dict[tuple[int, int], list[tuple[RankedSection, str]]] = {place: [] for place in self._taken}
-        for at, (order, index, document, section, score) in enumerate(self._ranking.rows):
-            found = passed.get((index, document))
-            if found is not None and len(found) < LEFT_OUT_MAX and section not in self._taken[index, document]:
-                digest = self._shelf.views[index].section_digest(section)
-                is_double = self._taken_at.get(digest, at) < at
-                place = RankedSection._make((order, index, document, section, score))
-                found.append((place, DUPLICATE_REASON if is_double else BUDGET_REASON))
-        return passed
-
-    def _mentioned(self, passed: list[tuple[RankedSection, str]]) -> list[LeftOutSection]:
-        mentioned = []
-        for section, reason in passed:
-            if self.left < LEAST_SECTION_TOKENS:
-                break
-            found = self._shelf.left_out(section, reason)
-            tokens = self._shelf.count(left_out_line(found)) + LINE_BREAKS_TOKENS
-            if tokens <= self.left:
-                self.left -= tokens
-                mentioned.append(found)
-        return mentioned
-
-
 def ask(
     indexes: Sequence[NamedIndex], question: Question, *, unit: str = SECTION_UNIT, counter: str = ESTIMATE
 ) -> AskResult:
@@ -222,12 +140,9 @@ def ask(
     try:
         ranking = rank(question, shelf.views)
         if unit == DOCUMENT_UNIT:
-            documents, left, left_out = _whole_documents(shelf, ranking, question)
+            documents, left, left_out = _whole_documents(shelf, ranking, question.budget)
         else:
-            choice = _Choice(shelf, ranking, question.budget)
-            choice.choose()
-            documents = choice.documents()
-            left, left_out = choice.left, choice.left_out_count()
+            documents, left, left_out = _best_sections(shelf, ranking, question.budget)
     except (Malformed, IndexError, ValueError, OverflowError) as problem:
         raise damaged(problem) from problem
     return AskResult(
@@ -252,12 +167,68 @@ def damaged(problem: Exception) -> CacheInvalid:
     return CacheInvalid(f"the relevance index contradicts itself ({problem}); build the cache again")
 
 
-def _whole_documents(shelf: _Shelf, ranking: Ranking, question: Question) -> tuple[list[AnsweredDocument], int, int]:
+def _best_sections(shelf: _Shelf, ranking: Ranking, left: int) -> tuple[list[AnsweredDocument], int, int]:
+    """Select sections in order while they fit. Documents are in the order of their best selected sections.
+
+    Returns the documents, the rest of the budget, and the number of sections that did not fit. Duplicates of selected
+    sections do not count.
+    """
+    taken: dict[tuple[int, int], dict[int, AnsweredSection]] = {}
+    # The positions of the selected sections in the ranking.
+    taken_at: dict[bytes, int] = {}
+    digests = [view.section_digest for view in shelf.views]
+    for at, row in enumerate(ranking.rows):
+        if left < LEAST_SECTION_TOKENS:
+            break
+        _, index, document, section, _ = row
+        if not shelf.may_fit(index, document, section, left) or digests[index](section) in taken_at:
+            continue
+        place = RankedSection._make(row)
+        answered = shelf.answered(place)
+        if answered.tokens <= left:
+            left -= answered.tokens
+            explained = answered._replace(why=explain(ranking, shelf.views, place))
+            taken.setdefault((index, document), {})[section] = explained
+            taken_at[digests[index](section)] = at
+    passed = _passed(shelf, ranking, taken, taken_at)
+    scores = {(found.cache, found.document): found for found in ranking.documents}
+    documents = []
+    for document_place, sections in taken.items():
+        mentioned = []
+        for section_place, reason in passed[document_place]:
+            if left < LEAST_SECTION_TOKENS:
+                break
+            missing, tokens = shelf.left_out(section_place, reason)
+            if tokens <= left:
+                left -= tokens
+                mentioned.append(missing)
+        by_line = [sections[number] for number in sorted(sections)]
+        documents.append(shelf.document(scores[document_place], by_line, mentioned))
+    return documents, left, sum(digests[row[1]](row[3]) not in taken_at for row in ranking.rows)
+
+
+def _passed(
+    shelf: _Shelf,
+    ranking: Ranking,
+    taken: Mapping[tuple[int, int], Container[int]],
+    taken_at: Mapping[bytes, int],
+) -> dict[tuple[int, int], list[tuple[RankedSection, str]]]:
+    """The best sections that were not taken, of each document that has one that was, with the reason."""
+    passed: dict[tuple[int, int], list[tuple[RankedSection, str]]] = {place: [] for place in taken}
+    for at, row in enumerate(ranking.rows):
+        _, index, document, section, _ = row
+        found = passed.get((index, document))
+        if found is not None and len(found) < LEFT_OUT_MAX and section not in taken[index, document]:
+            is_double = taken_at.get(shelf.views[index].section_digest(section), at) < at
+            found.append((RankedSection._make(row), DUPLICATE_REASON if is_double else BUDGET_REASON))
+    return passed
+
+
+def _whole_documents(shelf: _Shelf, ranking: Ranking, left: int) -> tuple[list[AnsweredDocument], int, int]:
     """Select whole documents while they fit. Each is one section with the reasons of its best section.
 
     Returns the documents, the rest of the budget, and the number of matching sections in documents that did not fit.
     """
-    left = question.budget
     best: dict[tuple[int, int], RankedSection] = {}
     for found in ranking.sections:
         best.setdefault((found.cache, found.document), found)
@@ -320,13 +291,12 @@ def get(
         lists_more = True
         for at in chosen:
             place = RankedSection(0, 0, number, at, 0)
-            answered = shelf.answered(place, ()) if shelf.may_fit(at, left) else None
+            answered = shelf.answered(place) if shelf.may_fit(0, number, at, left) else None
             if answered is not None and answered.tokens <= left:
                 left -= answered.tokens
                 taken.append(answered)
             elif lists_more and len(left_out) < LEFT_OUT_MAX and left >= LEAST_SECTION_TOKENS:
-                missing = shelf.left_out(place, BUDGET_REASON)
-                tokens = shelf.count(left_out_line(missing)) + LINE_BREAKS_TOKENS
+                missing, tokens = shelf.left_out(place, BUDGET_REASON)
                 lists_more = tokens <= left
                 if lists_more:
                     left -= tokens
