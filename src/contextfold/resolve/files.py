@@ -124,8 +124,11 @@ def map_regular(path: bytes) -> memoryview:
 
     opened = _open_regular(path)
     with StorageErrors("cannot map", path), opened as descriptor:
+        # Outside of the `try`: NotRegular is a ValueError, too.
+        if not _regular_size(descriptor):
+            return memoryview(b"")
         try:
-            return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if _regular_size(descriptor) else b"")
+            return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
         except ValueError:
             # It was truncated just now.
             return memoryview(b"")

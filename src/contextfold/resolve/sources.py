@@ -29,6 +29,7 @@ from contextfold.resolve.files import (
     StorageErrors,
     read_all,
     read_regular,
+    regular_size,
     shown,
     storage_failed,
 )
@@ -247,16 +248,12 @@ def _ignore_files_above(sources: bytes) -> tuple[tuple[bytes, ...], tuple[tuple[
 
 def _read_ignore_file(path: bytes) -> IgnoreFile:
     """The patterns of a .gitignore file. Like git, it treats anything but a regular file as an empty one."""
+    if regular_size(path) > IGNORE_FILE_MAX_BYTES:
+        raise SourceInvalid(f"{shown(path)} is larger than {IGNORE_FILE_MAX_BYTES >> 20} MiB; shorten it")
     try:
-        if os.lstat(path).st_size > IGNORE_FILE_MAX_BYTES:
-            raise SourceInvalid(f"{shown(path)} is larger than {IGNORE_FILE_MAX_BYTES >> 20} MiB; shorten it")
         return ignore_file(read_regular(path))
     except (FileAbsent, NotRegular):
         return IgnoreFile(())
-    except OSError as problem:
-        if problem.errno in LEADS_NOWHERE:
-            return IgnoreFile(())
-        raise storage_failed("cannot look at", path, problem) from problem
 
 
 def _source(components: tuple[bytes, ...], path: bytes, status: os.stat_result, *, is_included: bool) -> Source:
