@@ -80,7 +80,7 @@ class BodyProjection:
         self._members: dict[str, object] = {}
         # The names and weights of the definitions of tools that may be ours.
         self._definitions: list[tuple[str, int]] = []
-        self._folded: list[FoldRange] = []
+        self._folded: Sequence[FoldRange] = ()
         self._begin(frozenset())
 
     def _begin(self, confirmed: frozenset[str]) -> None:
@@ -113,7 +113,7 @@ class BodyProjection:
             plan = plan_of(
                 self._walk, binds_thinking=self._is_bound, merges_words=bool(self._api.parts_name), stubs=self._stubs
             )
-            self._folded = plan.decision.folded
+            self._folded = plan.folded
             self.body, self._sent_weights = self._applied(plan)
             self.receipt, threads = outcome_of(self._walk, plan, self._weights, self._sent_weights, self._rest)
         # The main thread, then the open branches, the outermost first.

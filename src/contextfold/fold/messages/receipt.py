@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextfold.common.dataclass import dataclass, replace
 from contextfold.common.token_counter import tokens_of
 from contextfold.fold.messages.remembered import LeftOutResult
-from contextfold.fold.messages.rewriting import UNCHANGED, Rewrite
-from contextfold.fold.messages.walk import MIXED, STAYS, WORDS, Decision, FoldRange, Walk, decide, is_inside
+from contextfold.fold.messages.rewriting import Rewrite
+from contextfold.fold.messages.walk import MIXED, STAYS, WORDS, FoldRange, Walk, decide, is_inside
 
 # Patterns over the fates of all messages. A search with them is faster than a loop.
 _HAS_WORDS = re.compile(b"[%c%c]" % (WORDS, MIXED))
@@ -96,7 +96,9 @@ class Span:
 class Plan:
     """The changes of a list of messages."""
 
-    decision: Decision
+    # The ranges that are folded, and those that are not, both in order.
+    folded: Sequence[FoldRange]
+    skipped: Sequence[FoldRange]
     # The ranges of indexes that are left out for each folded range, in order; the end is exclusive.
     cuts_of_folds: Sequence[Sequence[tuple[int, int]]]
     # The changes inside messages that stay, by index.
@@ -109,26 +111,24 @@ class Plan:
 
 # The stubs by the index of the message, then by the number of the result in it.
 Stubs = Mapping[int, Mapping[int, LeftOutResult]]
-NO_STUBS: Stubs = {}
 
 
-def plan_of(walk: Walk, *, binds_thinking: bool, merges_words: bool, stubs: Stubs = NO_STUBS) -> Plan:
+def plan_of(walk: Walk, *, binds_thinking: bool, merges_words: bool, stubs: Stubs) -> Plan:
     changes: list[tuple[int, int]] = []
     if binds_thinking and walk.thinking:
         changes = [(place, each.decided_at) for place, those in stubs.items() for each in those.values()]
-    decision = decide(walk, binds_thinking=binds_thinking, stubs=changes)
-    rewrites = {place: Rewrite(without_thinking=True) for place in decision.without_thinking}
-    cuts_of_folds = [list(_cuts(pair, walk.fates, merges_words=merges_words)) for pair in decision.folded]
-    for pair in decision.folded:
-        if merges_words:
-            words = tuple(match.start() for match in _HAS_WORDS.finditer(walk.fates, pair.start, pair.end))
-            if words:
-                rewrites[pair.start - 1] = Rewrite(words_of=words)
+    folded, skipped, without_thinking = decide(walk, binds_thinking=binds_thinking, stubs=changes)
+    rewrites = {place: Rewrite(without_thinking=True) for place in without_thinking}
+    cuts_of_folds = [list(_cuts(pair, walk.fates, merges_words=merges_words)) for pair in folded]
+    for pair in folded if merges_words else ():
+        words = tuple(match.start() for match in _HAS_WORDS.finditer(walk.fates, pair.start, pair.end))
+        if words:
+            rewrites[pair.start - 1] = Rewrite(words_of=words)
     for place, those in stubs.items():
-        if not decision.folded or not is_inside(place, decision.folded):
-            earlier = rewrites.get(place, UNCHANGED)
-            rewrites[place] = Rewrite(earlier.without_thinking, earlier.words_of, those)
-    return Plan(decision, cuts_of_folds, rewrites)
+        if not folded or not is_inside(place, folded):
+            earlier = rewrites.get(place)
+            rewrites[place] = earlier._replace(stubs=those) if earlier else Rewrite(stubs=those)
+    return Plan(folded, skipped, cuts_of_folds, rewrites)
 
 
 def _cuts(pair: FoldRange, fates: bytearray, *, merges_words: bool) -> Iterator[tuple[int, int]]:
@@ -157,7 +157,7 @@ def outcome_of(
     """
     folds: list[Fold] = []
     in_front, seen, dropped = rest, 0, 0
-    for pair, cuts in zip(plan.decision.folded, plan.cuts_of_folds, strict=True):
+    for pair, cuts in zip(plan.folded, plan.cuts_of_folds, strict=True):
         first = cuts[0][0]
         in_front += sum(sent[seen:first])
         # Words that were moved to the message before the range are not dropped.
@@ -177,11 +177,9 @@ def outcome_of(
             fold = Fold(pair.branch_id, first, number, turns, tokens_of(max(0, weight)), tokens_of(in_front))
         folds.append(fold)
         seen = first
-    skipped = list(dict.fromkeys(Skipped(pair.branch_id, pair.flaw) for pair in plan.decision.skipped))
+    skipped = list(dict.fromkeys(Skipped(pair.branch_id, pair.flaw) for pair in plan.skipped))
     skipped += [
-        Skipped(call.branch_id, call.reason)
-        for call in walk.unfolded
-        if not is_inside(call.place, plan.decision.folded)
+        Skipped(call.branch_id, call.reason) for call in walk.unfolded if not is_inside(call.place, plan.folded)
     ]
     changed = [*(start for start, _ in plan.cuts[:1]), *plan.rewrites]
     receipt = Receipt(

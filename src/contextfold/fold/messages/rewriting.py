@@ -32,9 +32,6 @@ class Rewrite(NamedTuple):
     stubs: Mapping[int, LeftOutResult] = MappingProxyType({})
 
 
-UNCHANGED = Rewrite()
-
-
 class Splice(NamedTuple):
     """The replacement of a range of positions in the text of a message."""
 

@@ -316,19 +316,14 @@ def _put_around(outermost: list[FoldRange], pair: FoldRange) -> None:
     outermost.append(pair)
 
 
-class Decision(NamedTuple):
-    # The folded ranges, in order; none is in another.
-    folded: list[FoldRange]
-    # The ranges that are not folded and are in no folded range.
-    skipped: list[FoldRange]
-    # The messages that stay without their thinking.
-    without_thinking: list[int]
-
-
-def decide(walk: Walk, *, binds_thinking: bool, stubs: Sequence[tuple[int, int]] = ()) -> Decision:
+def decide(
+    walk: Walk, *, binds_thinking: bool, stubs: Sequence[tuple[int, int]]
+) -> tuple[list[FoldRange], list[FoldRange], list[int]]:
     """Decide what is folded now. With bound thinking some ranges wait, and old thinking after a change is left out.
 
     `stubs` has the indexes of messages with left-out results, and the number of messages when they were first left out.
+    Returns the folded ranges, in order, none in another; the other ranges that are in no folded one; and the indexes of
+    messages that stay without their thinking.
     """
     folded: list[FoldRange] = []
     skipped: list[FoldRange] = []
@@ -347,7 +342,7 @@ def decide(walk: Walk, *, binds_thinking: bool, stubs: Sequence[tuple[int, int]]
         _put_around(folded, pair)
         while skipped and skipped[-1].start >= pair.start:
             skipped.pop()
-    return Decision(folded, skipped, _thinking_behind(walk, changes, folded))
+    return folded, skipped, _thinking_behind(walk, changes, folded)
 
 
 def _made_at(walk: Walk, pair: FoldRange) -> int:
@@ -379,7 +374,7 @@ def first_movable(walk: Walk) -> int:
     return max([-1, *running[-1:], *walk.only_thinking[-1:]]) + 1
 
 
-def is_inside(place: int, folded: list[FoldRange]) -> bool:
+def is_inside(place: int, folded: Sequence[FoldRange]) -> bool:
     """Whether a message is in one of the ranges, which are in order."""
     number = bisect_right(folded, place, key=attrgetter("start")) - 1
     return number >= 0 and place < folded[number].end
