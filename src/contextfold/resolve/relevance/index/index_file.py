@@ -17,8 +17,6 @@ from contextfold.common.canonical import Malformed
 from contextfold.common.record import Record
 from contextfold.resolve.files import (
     CTIME_SHOWS_CHANGES,
-    FileAbsent,
-    NotRegular,
     few_fingerprints,
     map_regular,
     read_regular,
@@ -102,7 +100,7 @@ class RelevanceFiles:
         if not os.path.lexists(self._prefix + HEAD_FILE.encode()):
             return []
         try:
-            head = decode_head(self._opened(HEAD_FILE, read_regular))
+            head = decode_head(read_regular(self._prefix + HEAD_FILE.encode()))
         except OtherFormat:
             return []
         except Malformed as problem:
@@ -112,20 +110,11 @@ class RelevanceFiles:
         found = []
         for file, record in ((RELEVANCE_INDEX_FILE, head.index_file), (CONTENTS_FILE, head.contents)):
             try:
-                if _sha256(self._opened(file, read_regular)) != record.sha256:
+                if _sha256(read_regular(self._prefix + file.encode())) != record.sha256:
                     found.append((file, "is not what was built"))
             except Malformed as problem:
                 found.append((file, str(problem)))
         return found
-
-    def _opened(self, file: str, open_regular: Callable[[bytes], Content]) -> Content:
-        """The content of a file, read or mapped."""
-        try:
-            return open_regular(self._prefix + file.encode())
-        except FileAbsent:
-            raise Malformed("is missing") from None
-        except NotRegular:
-            raise Malformed("is not a regular file") from None
 
     def _map(self) -> tuple[MappedIndex, bool, bool]:
         """The index; whether its recorded fingerprints were enough; whether fingerprints can be enough for it."""
@@ -157,7 +146,7 @@ class RelevanceFiles:
         if regular_size(path) > HEAD_MAX_BYTES:
             raise self._invalid(HEAD_FILE, "is longer than any head")
         try:
-            return decode_head(self._opened(HEAD_FILE, read_regular))
+            return decode_head(read_regular(self._prefix + HEAD_FILE.encode()))
         except OtherFormat:
             raise self._index_missing("a relevance index of another version of contextfold") from None
         except Malformed as problem:
@@ -166,7 +155,7 @@ class RelevanceFiles:
     def _map_file(self, file: str, record: FileRecord, recorded: tuple[int, ...]) -> tuple[memoryview, bool]:
         """Map and check a file; return it, and whether its fingerprint was enough for the check."""
         try:
-            raw = self._opened(file, map_regular)
+            raw = map_regular(self._prefix + file.encode())
         except Malformed as problem:
             raise self._invalid(file, str(problem)) from problem
         if len(raw) != record.length:
