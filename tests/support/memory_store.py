@@ -269,11 +269,11 @@ class MemoryStore:
             owner = session.key.owner
             for _, summary in session.summaries.values():
                 parts = (owner, *_members(summary), str(bool(session.entries)))
-                yield RecallSource("\0".join(parts), owner, summary=summary)
+                yield RecallSource("\0".join(parts), owner, summary)
         for (owner, conversation), decisions in self._left_out.items():
             for item in decisions.values():
                 parts = (owner, conversation, *_members(item.decision))
-                yield RecallSource("\0".join(parts), owner, result=item)
+                yield RecallSource("\0".join(parts), owner, item)
 
     async def trajectory(
         self, thread: ArchivedThread, *, after_n: int = 0, limit: int, characters: int | None = None
@@ -454,7 +454,7 @@ class _Lists:
         self._all = {
             terms.number: (source, terms)
             for source, terms in documents
-            if scope.undone or not (source.summary and source.summary.undone)
+            if scope.undone or not (isinstance(source.document, Summary) and source.document.undone)
         }
         self._levels = {number: dict(leveled_stems(terms)) for number, (_, terms) in self._all.items()}
         self._in_scope = {
@@ -488,10 +488,8 @@ class _Lists:
 
 
 def _origin(source: RecallSource) -> Summary | LeftOutDecision:
-    if source.summary is not None:
-        return source.summary
-    assert source.result is not None, "what was deleted is not indexed"
-    return source.result.decision
+    assert source.document is not None, "what was deleted is not indexed"
+    return source.document if isinstance(source.document, Summary) else source.document.decision
 
 
 def _digest(operation_id: str) -> str:

@@ -7,7 +7,7 @@ of different owners are separate, and so are their sizes. Knows no store and no 
 
 from __future__ import annotations
 
-from contextfold.fold.ports.stored_records import Recalled, RecallHit
+from contextfold.fold.ports.stored_records import Recalled, RecallHit, Summary
 from contextfold.fold.recall.packed_terms import LEVELS, first_number
 from contextfold.fold.recall.ranking import IndexedDocument, rank
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Final
 
     from contextfold.common.relevance.question import Question
-    from contextfold.fold.ports.stored_records import LeftOutDecision, RecallSource, Summary
+    from contextfold.fold.ports.stored_records import LeftOutDecision, RecallSource
     from contextfold.fold.recall.documents import DocumentTerms
     from contextfold.fold.recall.ranking import RecallScope
 
@@ -32,13 +32,12 @@ def put(connection: sqlite3.Connection, row: tuple[str, int], source: RecallSour
     import zlib
 
     remove(connection, row)
-    if source.result:
-        undone, document_id = False, source.result.decision.result_id
-        project_hash = source.result.decision.project_hash
+    document = source.document
+    assert document is not None, "a deleted document has no terms"
+    if isinstance(document, Summary):
+        undone, document_id, project_hash = document.undone, document.branch_id, document.project_hash
     else:
-        assert source.summary is not None, "a deleted document has no terms"
-        undone, document_id = source.summary.undone, source.summary.branch_id
-        project_hash = source.summary.project_hash
+        undone, document_id, project_hash = False, document.decision.result_id, document.decision.project_hash
     connection.execute("INSERT OR IGNORE INTO recall_owners (owner) VALUES (?)", (source.owner,))
     space = f"{_owner_number(connection, source.owner)}{_UNDONE if undone else _FOLDED}"
     project = _project_token(project_hash)

@@ -142,15 +142,14 @@ class ArchivedResult:
 
 @dataclass(frozen=True, slots=True)
 class RecallSource:
-    """A document that recall's index lacks: a summary, a left-out result, or neither if it was deleted.
+    """A document that recall's index lacks: a summary, a left-out result, or None if it was deleted.
 
     `ref` identifies its current state; only the store reads it.
     """
 
     ref: str
     owner: str
-    summary: Summary | None = None
-    result: ArchivedResult | None = None
+    document: Summary | ArchivedResult | None = None
 
 
 @dataclass(frozen=True, slots=True)

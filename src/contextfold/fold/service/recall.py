@@ -12,6 +12,7 @@ from contextfold.common.dataclass import dataclass
 from contextfold.common.event_loop import in_thread, timeout
 from contextfold.common.relevance.question import read_question
 from contextfold.errors import ArgumentInvalid, ContextError, StoreUnavailable
+from contextfold.fold.ports.stored_records import ArchivedResult, Summary
 from contextfold.fold.recall.answer import RecallAnswer, answer, memory_line
 from contextfold.fold.recall.ranking import RecallScope
 
@@ -103,20 +104,20 @@ class Recall:
         from contextfold.fold.recall.documents import OPERATION_CHARACTERS, fold_fields, result_fields
         from contextfold.fold.service.archive_reader import thread_entries
 
-        if source.result is not None:
-            return result_fields(source.result.decision.stub, source.result.text)
-        summary = source.summary
-        if summary is None:
+        document = source.document
+        if document is None:
             return None
+        if isinstance(document, ArchivedResult):
+            return result_fields(document.decision.stub, document.text)
         entries: list[ArchiveEntry] = []
         left = OPERATION_CHARACTERS
-        thread = ArchivedThread(source.owner, summary.project_hash, summary.branch_id, summary.session_id)
+        thread = ArchivedThread(source.owner, document.project_hash, document.branch_id, document.session_id)
         async for page in thread_entries(self.store, thread, characters=PAGE_CHARACTERS):
             entries += page
             left -= sum(len(entry.text) for entry in page)
             if left <= 0:
                 break
-        return fold_fields(summary.description, summary.summary, entries, undone=summary.undone)
+        return fold_fields(document.description, document.summary, entries, undone=document.undone)
 
 
 def _documents(
@@ -134,11 +135,11 @@ def _number(source: RecallSource) -> int:
     from contextfold.fold.recall.documents import document_number
     from contextfold.fold.recall.packed_terms import FOLD, RESULT
 
-    if source.summary is not None:
-        summary = source.summary
-        return document_number(summary.folded_at, source.owner, FOLD, summary.session_id, summary.branch_id)
-    assert source.result is not None, "what was deleted has no texts"
-    decision = source.result.decision
+    document = source.document
+    assert document is not None, "what was deleted has no texts"
+    if isinstance(document, Summary):
+        return document_number(document.folded_at, source.owner, FOLD, document.session_id, document.branch_id)
+    decision = document.decision
     return document_number(decision.decided_at, source.owner, RESULT, decision.result_id, decision.call_id)
 
 

@@ -107,10 +107,11 @@ class NatsRecall:
 
     async def _complete(self, source: RecallSource) -> RecallSource:
         """The source with the text of its left-out result, which the tables do not have."""
-        if source.result is None:
+        result = source.document
+        if not isinstance(result, ArchivedResult):
             return source
-        text = await self._conversations.text(source.owner, source.result.decision.result_id)
-        return replace(source, result=None if text is None else replace(source.result, text=text))
+        text = await self._conversations.text(source.owner, result.decision.result_id)
+        return replace(source, document=None if text is None else replace(result, text=text))
 
 
 def _new_tables() -> sqlite3.Connection:

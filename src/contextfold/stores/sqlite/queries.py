@@ -237,13 +237,11 @@ def unindexed(connection: sqlite3.Connection, owner: str | None, limit: int) -> 
     ).fetchall()
     sources = []
     for number, kind, ref, whose in queued:
-        source = _recall_source(connection, kind, ref)
-        summary = source if isinstance(source, Summary) else None
-        result = None
-        if isinstance(source, LeftOutDecision):
+        document: Summary | ArchivedResult | LeftOutDecision | None = _recall_source(connection, kind, ref)
+        if isinstance(document, LeftOutDecision):
             (text,) = connection.execute("SELECT text FROM left_out WHERE id = ?", (ref,)).fetchone()
-            result = ArchivedResult(source, text)
-        sources.append(RecallSource(f"{number}.{kind}.{ref}", whose, summary, result))
+            document = ArchivedResult(document, text)
+        sources.append(RecallSource(f"{number}.{kind}.{ref}", whose, document))
     return sources
 
 
