@@ -212,7 +212,7 @@ class SessionLogs:
         self, key: SessionKey, record: CommitRecord, index: LogIndex, *, digest: str = "", exact_at: str = ""
     ) -> Committed | CommitReceipt:
         """Try until the outcome is known. Another attempt is harmless: it is stale if an earlier one was stored."""
-        mark, data = new_mark(), b""
+        subject, mark, data = self._names.log_of(key), new_mark(), b""
         # Whether an attempt may have been stored, or may still be, without a response.
         is_unsure = False
         until = asyncio.get_running_loop().time() + COMMIT_PATIENCE_S
@@ -232,9 +232,9 @@ class SessionLogs:
             if not data:
                 record, data = await self._encoded(key, record)
             ended_at = record.events[-1].at if record.is_end else ""
-            commit = LoggedCommit(key, record.session_id, record.before, record.revision, last_at, ended_at, 0, data)
+            commit = LoggedCommit(key, record.session_id, record.before, record.revision, last_at, ended_at)
             try:
-                seq = await self._js.put(self._names.log_of(key), data, expected=base, headers=commit.headers(mark))
+                seq = await self._js.put(subject, data, expected=base, headers=commit.headers(mark))
             except (SequenceConflict, StoreUnavailable) as problem:
                 is_unsure = is_unsure or isinstance(problem, StoreUnavailable)
                 await self._after_failure(problem, until)
@@ -244,9 +244,7 @@ class SessionLogs:
                     await self._after_failure(StoreUnavailable("NATS: a log is shorter than it was"), until)
                     index = await self._refreshed(key, complete=bool(digest))
                 # If an attempt is stored, it is the next message. After another one it can no longer be stored.
-                stored = (
-                    await self._js.next_after(self._names.log, self._names.log_of(key), base) if is_unsure else None
-                )
+                stored = await self._js.next_after(self._names.log, subject, base) if is_unsure else None
                 if stored is None or stored.headers.get(records.MARK) != mark:
                     continue
                 return replace(commit, seq=stored.seq), record

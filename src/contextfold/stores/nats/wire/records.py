@@ -80,7 +80,10 @@ class CommitRecord:
 
 @dataclass(frozen=True, slots=True)
 class LoggedCommit:
-    """A message of a log, as its headers describe it. `ended_at` is set if the commit is the end of its session."""
+    """A message of a log, as its headers describe it. `ended_at` is set if the commit is the end of its session.
+
+    The data is there if the message was read with it.
+    """
 
     key: SessionKey
     session_id: str
