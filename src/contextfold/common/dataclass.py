@@ -33,8 +33,15 @@ else:
     def field(*, default=MISSING, default_factory=MISSING, repr=True, compare=True):
         return _Field("", default, default_factory, repr, compare)
 
+    # The fields of each class, made when they are first needed.
+    _fields = {}
+
     def fields(value):
-        return value._fields_of_dataclass
+        cls = value if isinstance(value, type) else type(value)
+        if cls not in _fields:
+            given = cls._given_of_dataclass
+            _fields[cls] = tuple([_field_of(name, given.get(name, MISSING)) for name in cls.__match_args__])
+        return _fields[cls]
 
     def replace(value, /, **changes):
         cls = type(value)
@@ -58,7 +65,6 @@ else:
         body["__slots__"] = body["__match_args__"] = names
         body["_given_of_dataclass"] = given
         body["_values_of_dataclass"] = values_of
-        body["_fields_of_dataclass"] = _deferred_fields
         body["__dataclass_fields__"] = _standard_fields
         body["__init__"] = _first_init(owner, names, given, frozen)
         body["__repr__"] = _repr
@@ -71,23 +77,6 @@ else:
         # The class is made again, because slots cannot be added to one.
         owner.append(type(cls)(cls.__name__, cls.__bases__, body))
         return owner[0]
-
-    class _DeferredFields:
-        """Makes the fields of a class when they are first needed."""
-
-        def __get__(self, instance, cls):
-            owner = _owner(cls)
-            given = owner._given_of_dataclass
-            owner._fields_of_dataclass = tuple(
-                _field_of(name, given.get(name, MISSING)) for name in owner.__match_args__
-            )
-            return owner._fields_of_dataclass
-
-    _deferred_fields = _DeferredFields()
-
-    def _owner(cls):
-        """The class itself, or the one whose fields it inherits."""
-        return next(each for each in cls.__mro__ if "_given_of_dataclass" in each.__dict__)
 
     def _field_of(name, default):
         if isinstance(default, _Field):
@@ -140,7 +129,7 @@ else:
     def _compiled_init(cls, frozen):
         known = {"_missing": MISSING}
         parameters, lines = [], []
-        for at, each in enumerate(cls._fields_of_dataclass):
+        for at, each in enumerate(fields(cls)):
             name, value = each.name, each.name
             if each.default_factory is not MISSING:
                 known[f"_make_{at}"] = each.default_factory
@@ -164,7 +153,7 @@ else:
         return init
 
     def _repr(self):
-        shown = (f"{each.name}={getattr(self, each.name)!r}" for each in self._fields_of_dataclass if each.repr)
+        shown = (f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
     def _reading(names):
@@ -188,11 +177,11 @@ else:
         raise FrozenInstanceError(f"cannot change field {name!r}")
 
     def _state(self):
-        return [getattr(self, each.name) for each in self._fields_of_dataclass]
+        return [getattr(self, name) for name in self.__match_args__]
 
     def _restore(self, state):
-        for each, value in zip(self._fields_of_dataclass, state, strict=True):
-            _set(self, each.name, value)
+        for name, value in zip(self.__match_args__, state, strict=True):
+            _set(self, name, value)
 
     _FROZEN = {"__setattr__": _refuse, "__delattr__": _refuse, "__getstate__": _state, "__setstate__": _restore}
 
@@ -202,8 +191,9 @@ else:
         def __get__(self, instance, cls):
             import dataclasses
 
-            owner = _owner(cls)
-            made = [(each.name, object, dataclasses.field(kw_only=True)) for each in owner._fields_of_dataclass]
+            # The class itself, or the one whose fields it inherits.
+            owner = next(each for each in cls.__mro__ if "_given_of_dataclass" in each.__dict__)
+            made = [(name, object, dataclasses.field(kw_only=True)) for name in owner.__match_args__]
             owner.__dataclass_fields__ = dataclasses.make_dataclass(owner.__name__, made).__dataclass_fields__
             return owner.__dataclass_fields__
 

@@ -34,9 +34,6 @@ BEST_PIECE_WEIGHT = 5
 
 # The largest number of weighted occurrences of one word in one document.
 OCCURRENCES_MAX = 255
-# A posting's impact has the occurrences above the byte with the document's length class.
-OCCURRENCES_SHIFT = 8
-CLASS_MASK = (1 << OCCURRENCES_SHIFT) - 1
 
 # The section number of a document's title and path. The numbers of real sections begin with 1.
 FRONT = 0

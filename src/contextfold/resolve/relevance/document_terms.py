@@ -143,32 +143,26 @@ class TermCollector:
         if known is not None:
             return known
         counts = self._headings[heading] = {}
-        written = tokens(heading)
-        for token in written:
-            for term, unit in self._known(token):
-                counts[term] = counts.get(term, 0) + (HEADING_UNIT if unit == 1 else unit)
-        for key in self._pair_keys(written):
-            term = self._term(key)
-            counts[term] = counts.get(term, 0) + HEADING_UNIT
+        self._count(counts, heading, HEADING_UNIT)
         return counts
 
     def _add_front(self, number: int, title: str, source: str) -> None:
         counts: dict[int, int] = {}
-        written = tokens(title)
-        for token in written:
-            for term, unit in self._known(token):
-                counts[term] = counts.get(term, 0) + unit
-        for token in tokens(source):
-            for term, unit in self._known(token):
-                counts[term] = counts.get(term, 0) + (HEADING_UNIT if unit == 1 else unit)
-        for key in self._pair_keys(written):
-            term = self._term(key)
-            counts[term] = counts.get(term, 0) + 1
+        self._count(counts, title, 1)
+        self._count(counts, source, HEADING_UNIT, with_pairs=False)
         self._append(number, FRONT, counts)
 
-    def _pair_keys(self, written: list[str]) -> list[bytes]:
-        stems = [root for token in written for root in self._stems_of(token)]
-        return [pair_key(first, second) for first, second in pairwise(stems)]
+    def _count(self, counts: dict[int, int], text: str, unit: int, *, with_pairs: bool = True) -> None:
+        """Add the terms of a text: its words and pairs of neighbouring words in this unit, other parts in their own."""
+        written = tokens(text)
+        for token in written:
+            for term, own_unit in self._known(token):
+                counts[term] = counts.get(term, 0) + (unit if own_unit == 1 else own_unit)
+        if with_pairs:
+            stems = [root for token in written for root in self._stems_of(token)]
+            for first, second in pairwise(stems):
+                term = self._term(pair_key(first, second))
+                counts[term] = counts.get(term, 0) + unit
 
     def _stems_of(self, token: str) -> tuple[str, ...]:
         if token not in self._stems:
