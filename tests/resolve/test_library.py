@@ -81,7 +81,7 @@ def test_one_cache_can_be_used_by_many_threads(cache: Path) -> None:
 
 @covers("product.md#distribution")
 def test_the_package_exports_exactly_the_public_names() -> None:
-    assert contextfold.__all__ == [
+    assert sorted(contextfold.__all__) == [
         "AskResult",
         "BuildReport",
         "Cache",
