@@ -64,6 +64,15 @@ class TestFailures:
         assert (ran.returncode, ran.stdout) == (6, "")
         assert "Permission denied" in ran.stderr
 
+    @covers("resolve.md#invalid", "seed-003#boundary-cache-invalid-vs-io-error")
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
+    @pytest.mark.parametrize("file", ["pack", "pack/relevance-head", "pack/relevance-index"])
+    def test_an_index_that_cannot_be_read_is_an_io_error(self, file: str, cache: Path, tmp_path: Path) -> None:
+        (cache / file).chmod(0)
+        ran = as_nobody(tmp_path, "ask", "q", "--cache", str(cache))
+        assert (ran.returncode, ran.stdout) == (6, "")
+        assert "Permission denied" in ran.stderr
+
     @covers(
         "resolve.md#replacing",
         "resolve.md#exit-codes",

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from contextfold import ContextError, open_cache
+from contextfold.resolve.cache import CacheFolder
 from tests.support.clauses import covers
 from tests.support.machine import Call
 
@@ -316,6 +317,15 @@ def test_harmless_changes_do_not_change_the_answer(name: str, packed: bool, cach
     after = call(*query)
     assert after == before
     assert call("verify", "--cache", cache).code == 0
+
+
+def test_the_faults_of_a_cache_do_not_keep_its_documents_in_memory(cache: Path) -> None:
+    for path in (cache / "documents").iterdir():
+        path.write_bytes(b"{}")
+    _, faults = CacheFolder(os.fsencode(cache)).faults(trusting_pack=False)
+    assert faults
+    for fault in faults:
+        assert (fault.__traceback__, fault.__context__, fault.__cause__) == (None, None, None)
 
 
 @covers("resolve.md#inspect-verify")

@@ -251,8 +251,9 @@ def _version(host: Host) -> dict[str, object]:
 
 
 def _new_hooks_file(host: Host, arrays: Mapping[str | None, object]) -> str:
-    # The version comes last here. In files of other programs it comes first, so `uninstall` recognises our own.
-    return _new_file({HOOKS: arrays, **_version(host)})
+    # The version comes first here. `put` adds hooks before the version that a file had, so `uninstall` recognises
+    # our own files.
+    return _new_file({**_version(host), HOOKS: arrays})
 
 
 def _new_file(value: Mapping[str, object]) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from json import JSONDecodeError, JSONDecoder, dumps
 
+from contextfold.common.json_depth import is_too_deep
 from contextfold.common.record import Record
 
 BYTE_ORDER_MARK = "\ufeff"
@@ -82,13 +83,14 @@ def read(text: str, *, comments: bool) -> Node:
     if comments:
         bare = _STRING_OR_COMMENT.sub(_blank, bare)
     plain = _STRING_OR_LAST_COMMA.sub(_blank, bare) if comments else bare
+    # Each level is decoded again, so deep nesting would also take long.
+    if is_too_deep(plain.encode("utf-8", "surrogatepass")):
+        raise Broken("it is nested too deeply")
     try:
         _DECODER.decode(plain)
         return _node(bare, plain, _skip(bare, 0))
     except JSONDecodeError as problem:
         raise Broken(f"line {problem.lineno}, column {problem.colno}: {problem.msg}") from problem
-    except RecursionError:
-        raise Broken("it is nested too deeply") from None
 
 
 def _blank(match: re.Match[str]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 
 from contextfold.cache_errors import CacheInvalid
 from contextfold.common.canonical import Malformed, decode
@@ -150,7 +149,9 @@ class CacheFolder:
             try:
                 document = self.document(manifest.entries[number])
             except Fault as fault:
-                yield fault
+                # Its traceback and context would keep the document in memory.
+                fault.__context__ = None
+                yield fault.with_traceback(None)
             else:
                 yield document
         progress(total, total)
@@ -170,12 +171,8 @@ class CacheFolder:
             yield self.fault(INDEX_FILE, f"lists {name}, which the manifest does not")
 
     def fault(self, file: str, problem: str) -> Fault:
-        advice = f"`context verify` lists every fault, and {self._rebuild_command} makes the cache anew"
+        advice = f"`context verify` lists every fault, and {rebuild_command(self.path)} makes the cache anew"
         return Fault(f"{shown(self._prefix)}{file}: {problem}; {advice}", file, problem)
-
-    @cached_property
-    def _rebuild_command(self) -> str:
-        return rebuild_command(self.path)
 
     def document(self, entry: ManifestEntry) -> Document:
         """Read and check a document. Raises CacheInvalid if it is not what the manifest says."""

@@ -209,6 +209,14 @@ class TestFileChoice:
         assert self.run(tmp_path, "uninstall", host).code == 0
         assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
+    def test_an_empty_toml_file_behind_a_link_stays_toml(self, tmp_path: Path) -> None:
+        (tmp_path / ".codex").mkdir()
+        (tmp_path / "dotfile.toml").write_bytes(b"")
+        (tmp_path / ".codex" / "config.toml").symlink_to(tmp_path / "dotfile.toml")
+        assert self.run(tmp_path, "install", "codex").code == 0
+        assert self.run(tmp_path, "uninstall", "codex").code == 0
+        assert (tmp_path / "dotfile.toml").read_bytes() == b""
+
     @pytest.mark.parametrize("text", ["", 'model = "x"\n', 'model = "x"', "[mcp_servers.other]\nurl = 'http://a'\n"])
     def test_a_toml_file_is_restored_to_the_byte(self, text: str, tmp_path: Path) -> None:
         file = tmp_path / ".codex" / "config.toml"

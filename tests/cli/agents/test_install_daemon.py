@@ -182,6 +182,25 @@ class TestContents:
         assert "\n" not in project.hooks_text().replace("\r\n", "")
         assert '\r\n\t\t\t{\r\n\t\t\t\t"hooks": [\r\n\t\t\t\t\t{\r\n' in project.hooks_text()
 
+    @pytest.mark.parametrize(
+        "text",
+        [
+            '{\n  "version": 1\n}\n',
+            '{"version": 1}',
+            '{\n  "version": 1,\n  "hooks": {}\n}\n',
+            '{"hooks": {}, "version": 1}',
+        ],
+    )
+    def test_a_file_that_has_only_cursors_version_is_not_taken_for_ours(
+        self, text: str, tmp_path: Path, call: Call, caches: Path
+    ) -> None:
+        project = HostProject(tmp_path, "cursor", call, caches)
+        project.write_hooks(text)
+        assert project.install_daemon().code == 0
+        assert project.hooks_text() != text
+        assert project.uninstall().code == 0
+        assert project.hooks_text() == text
+
     def test_cursors_hooks_can_be_installed_for_a_user(self, tmp_path: Path) -> None:
         env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
         assert context("install", "cursor", "--user", env=env, cwd=tmp_path).code == 0

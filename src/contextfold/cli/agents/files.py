@@ -5,14 +5,17 @@ Knows paths, links, permissions and the environment. `contextfold.hosts.config_f
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from contextfold.cli.output import ask_yes_no, can_ask, is_terminal, plain, print_answer, print_on_terminal
 from contextfold.cli.parse import UsageError
 from contextfold.common import signals
+from contextfold.common.descriptors import write_all
 from contextfold.common.record import Record
 from contextfold.errors import StorageFailed
 from contextfold.hosts.config_files import Unfit
@@ -20,12 +23,14 @@ from contextfold.hosts.programs import COMMAND, HOSTS, SKILL, Host
 from contextfold.resolve.files import FileAbsent, NotRegular, read_regular, shown, storage_failed, sync
 from contextfold.settings_table import CACHE_ROOT
 
-EMPTY = "{}\n"
+EMPTY_JSON = "{}\n"
 CONFIG_BYTES_MAX = 8 << 20
 # A tab is shown as these spaces.
 TAB = "    "
 WRITABLE_BY_ANYBODY = 0o222
+OWNER_ONLY = 0o600
 STAGED_SUFFIX = b".contextfold-new"
+_STAGING_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class ConfigFile:
@@ -51,12 +56,16 @@ class ConfigFile:
         folder = os.path.dirname(self._real)
         with signals.delayed():
             try:
-                if text is None:
-                    self._refuse_if_changed()
-                    os.unlink(self._real)
-                else:
+                if text is not None:
                     os.makedirs(folder, exist_ok=True)
-                    self._replace(text, like or self._status)
+                with self._staging() as staging:
+                    if text is not None:
+                        _stage(staging, text.encode(), like or self._status)
+                    self._refuse_if_changed()
+                    if text is None:
+                        os.unlink(self._real)
+                    else:
+                        os.rename(self._staged, self._real)
             except (FileExistsError, NotADirectoryError):
                 raise StorageFailed(f"{shown(folder)} is not a folder; move it away, then run this again") from None
             except OSError as problem:
@@ -68,19 +77,35 @@ class ConfigFile:
         """Restore the original text after `change`."""
         ConfigFile(self.path).change(self.text, like=self._status)
 
-    def _replace(self, text: str, like: os.stat_result | None) -> None:
-        from tempfile import mkstemp
-
+    @property
+    def _staged(self) -> bytes:
         folder, name = os.path.split(self._real)
-        # It may contain secrets. Only the owner can read it until its mode is set.
-        descriptor, staged = mkstemp(STAGED_SUFFIX, b"." + name, folder)
+        return os.path.join(folder, b"." + name + STAGED_SUFFIX)
+
+    @contextmanager
+    def _staging(self) -> Iterator[int]:
+        """A locked temporary file beside the target. One without a lock was left by a killed process and is reused.
+
+        It may contain secrets, so only the owner can read it until its mode is set.
+        """
+        descriptor = os.open(self._staged, _STAGING_FLAGS, OWNER_ONLY)
         try:
-            _stage(descriptor, text.encode(), like)
-            self._refuse_if_changed()
-            os.rename(staged, self._real)
-        except BaseException:
-            os.unlink(staged)
-            raise
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            status = os.fstat(descriptor)
+            if not os.path.samestat(status, os.lstat(self._staged)):
+                raise self._changed()
+            if status.st_nlink > 1:
+                raise StorageFailed(f"{shown(self._staged)} is a second name of another file; remove it first")
+            os.ftruncate(descriptor, 0)
+            try:
+                yield descriptor
+            finally:
+                if os.path.lexists(self._staged):
+                    os.unlink(self._staged)
+        except (BlockingIOError, FileNotFoundError):
+            raise self._changed() from None
+        finally:
+            os.close(descriptor)
 
     def _look(self) -> os.stat_result | None:
         try:
@@ -140,7 +165,9 @@ def edited(file: ConfigFile, edit: Callable[[str | None], str | None]) -> FileCh
         text = edit(file.text)
     except Unfit as problem:
         raise StorageFailed(f"{file.path} is left as it is: {problem}") from problem
-    return FileChange(file, EMPTY if text is None and file.is_link else text)
+    if text is None and file.is_link:
+        text = "" if file.path.endswith(".toml") else EMPTY_JSON
+    return FileChange(file, text)
 
 
 def make_all(changes: list[FileChange]) -> None:
@@ -293,15 +320,13 @@ def _patch(path: str, before: str | None, after: str | None) -> Iterator[str]:
 
 
 def _stage(descriptor: int, content: bytes, like: os.stat_result | None) -> None:
-    """Write the new file, with the mode and the owner of the old one, and close it."""
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        now = os.fstat(descriptor)
-        if like and (now.st_uid, now.st_gid) != (like.st_uid, like.st_gid):
-            os.fchown(descriptor, like.st_uid, like.st_gid)
-        os.fchmod(descriptor, stat.S_IMODE(like.st_mode) if like else 0o666 & ~_umask())
-        os.fsync(descriptor)
+    """Write the new file, with the mode and the owner of the old one."""
+    write_all(descriptor, content)
+    now = os.fstat(descriptor)
+    if like and (now.st_uid, now.st_gid) != (like.st_uid, like.st_gid):
+        os.fchown(descriptor, like.st_uid, like.st_gid)
+    os.fchmod(descriptor, stat.S_IMODE(like.st_mode) if like else 0o666 & ~_umask())
+    os.fsync(descriptor)
 
 
 def _umask() -> int:

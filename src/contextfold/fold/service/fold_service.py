@@ -18,7 +18,6 @@ from contextfold.errors import (
     ContextError,
     FoldError,
     InternalError,
-    SessionNotFound,
     StoreInvalid,
     StoreUnavailable,
 )
@@ -376,10 +375,12 @@ class FoldService(SessionReader):
 
     async def find_target(self, owner: str, session_id: str) -> Target | None:
         """The target of a session of this owner, from the store if necessary; None if there is none."""
-        try:
-            return self.address(owner, session_id) or (await self.find(owner, session_id)).target
-        except SessionNotFound:
-            return None
+        if known := self.address(owner, session_id):
+            return known
+        # Received reports are not waited for: they may wait for the store to accept writes again.
+        key = await self.store.find(owner, session_id)
+        state = await self.sessions.look(key) if key else EMPTY
+        return Target(key, state.project_path, state.name) if key and state.session_id == session_id else None
 
     def _remember(self, target: Target) -> None:
         session_id = self.sessions.last_known(target.key).session_id

@@ -24,10 +24,6 @@ from contextfold.fold.session import EMPTY, advance, drafted, replay
 from contextfold.fold.timeline_points import POINTS_MAX, thinned
 from contextfold.fold.verbs import RollBack
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    pass
-
 # The groups of savings, and the number of sessions that are read at a time for them.
 SAVINGS_GROUPS = ("session", "project", "day", "model")
 SESSIONS_READ = 100

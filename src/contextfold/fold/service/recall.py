@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 STEP_DOCUMENTS = 16
 # One call of maintenance makes at most this many steps. The next call continues.
 MAINTENANCE_STEPS = 500
-# A question waits for the index until a step ends after this time.
+# A question waits for the index at most this long.
 CATCH_UP_S = 10.0
 # How long a prompt waits for a line about earlier work.
 MEMORY_S = 1.0
@@ -78,10 +78,17 @@ class Recall:
 
     async def catch_up(self, owner: str) -> None:
         """Index everything of an owner. Raises StoreUnavailable if that takes too long; a later call continues."""
-        until_s = time.monotonic() + CATCH_UP_S
+        try:
+            async with timeout(CATCH_UP_S):
+                await self._steps(owner, time.monotonic() + CATCH_UP_S)
+        except TimeoutError:
+            raise StoreUnavailable("the index of what was folded is still being built: ask again in a minute") from None
+
+    async def _steps(self, owner: str, until_s: float) -> None:
+        """Index everything of an owner. Without an event loop the timeout is checked only here."""
         while await self._step(owner):
             if time.monotonic() > until_s:
-                raise StoreUnavailable("the index of what was folded is still being built: ask again in a minute")
+                raise TimeoutError
 
     async def maintain(self) -> None:
         """Index new documents of all owners."""

@@ -232,6 +232,9 @@ class RequestFolding:
         encodings = request.given_headers.get(b"content-encoding", ())
         if any(value.strip().lower() != b"identity" for value in encodings):
             return ENCODED
+        claimed = request.given_headers.get(b"content-length", [b""])[0]
+        if claimed.isdigit() and int(claimed) > FOLDED_MAX_BYTES:
+            return TOO_LARGE
         parts: list[bytes] = []
         size = 0
         while not request.is_read.is_set():

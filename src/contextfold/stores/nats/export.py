@@ -82,7 +82,9 @@ class NatsExport:
         """The session as of its last commit, and its log; None if it is not live."""
         log = await self.logs.records(key)
         last = log[-1][0] if log else None
-        if last is None or last.ended_at or last.session_id != session_id:
+        # If the session is still live, nothing of its log was deleted while it was read.
+        now = await self.logs.last(key)
+        if last is None or now is None or last.ended_at or {last.session_id, now.session_id} != {session_id}:
             return None
         if await self.publisher.is_behind(key):
             await self.publisher.catch_up(key)

@@ -244,7 +244,7 @@ class SessionLogs:
                     await self._after_failure(StoreUnavailable("NATS: a log is shorter than it was"), until)
                     index = await self._refreshed(key, complete=bool(digest))
                 # If an attempt is stored, it is the next message. After another one it can no longer be stored.
-                stored = await self._js.next_after(self._names.log, subject, base) if is_unsure else None
+                stored = await self._next(subject, base, index.seq, until) if is_unsure else None
                 if stored is None or stored.headers.get(records.MARK) != mark:
                     continue
                 return replace(commit, seq=stored.seq), record
@@ -253,6 +253,14 @@ class SessionLogs:
             if index.commits[0] == (0, 0):
                 self._indexes.put(key, index)
             return commit, record
+
+    async def _next(self, subject: str, base: int, reached: int, until: float) -> StoredMessage | None:
+        """The message after a sequence. A server that has none, though the log has reached further, is behind."""
+        while True:
+            stored = await self._js.next_after(self._names.log, subject, base)
+            if stored is not None or reached <= base:
+                return stored
+            await self._after_failure(StoreUnavailable("NATS: a log is shorter than it was"), until)
 
     async def _delete_chunks(self, key: SessionKey, record: CommitRecord, data: bytes) -> None:
         """Delete the chunks of a commit that was too late: if its session never begins, nothing else deletes them."""

@@ -127,37 +127,31 @@ class Readers:
         self._own = threading.local()
         self._lock = threading.Lock()
         self._connections: list[sqlite3.Connection] = []
-        self._waiting = 0
+        self._pending: set[concurrent.futures.Future[Any]] = set()
         self._stopping = False
 
     async def read(self, work: Work[T]) -> T:
-        if self._waiting >= READS_WAITING:
+        if len(self._pending) >= READS_WAITING:
             raise StoreUnavailable(f"{READS_WAITING} reads wait already")
         with self._lock:
             if self._stopping:
                 raise StoreUnavailable("the store is closed")
-            future = asyncio.get_running_loop().run_in_executor(self._executor, self._run_read, work)
-        self._waiting += 1
-        try:
-            return await _result_of(future)
-        finally:
-            self._waiting -= 1
+            future = self._executor.submit(self._run_read, work)
+            self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+        return await _result_of(asyncio.wrap_future(future))
 
     def stop(self, timeout_s: float) -> None:
-        """Finish the accepted reads. Those that are not done in time fail."""
+        """Finish the accepted reads. Those that are not done in time fail, and one that hangs is left alone."""
         with self._lock:
             self._stopping = True
-        late = threading.Timer(timeout_s, self._interrupt)
-        late.start()
-        self._executor.shutdown()
-        late.cancel()
+        _, late = concurrent.futures.wait(self._pending.copy(), timeout_s)
+        if late:
+            for connection in list(self._connections):
+                connection.interrupt()
+        self._executor.shutdown(wait=not late, cancel_futures=True)
         for connection in self._connections:
             connection.close()
-
-    def _interrupt(self) -> None:
-        self._executor.shutdown(wait=False, cancel_futures=True)
-        for connection in list(self._connections):
-            connection.interrupt()
 
     def _run_read(self, work: Work[T]) -> T:
         try:

@@ -17,6 +17,7 @@ from contextfold.common.canonical import Malformed
 from contextfold.common.record import Record
 from contextfold.resolve.files import (
     CTIME_SHOWS_CHANGES,
+    FileAbsent,
     few_fingerprints,
     map_regular,
     read_regular,
@@ -139,14 +140,14 @@ class RelevanceFiles:
 
     def _head(self) -> RelevanceHead:
         path = self._prefix + HEAD_FILE.encode()
-        if not os.path.lexists(path):
-            if not os.path.lexists(self._prefix + MANIFEST_FILE.encode()):
-                raise self._invalid(MANIFEST_FILE, "is missing")
-            raise self._index_missing("no relevance index: an older version or another program built it")
         if regular_size(path) > HEAD_MAX_BYTES:
             raise self._invalid(HEAD_FILE, "is longer than any head")
         try:
-            return decode_head(read_regular(self._prefix + HEAD_FILE.encode()))
+            return decode_head(read_regular(path))
+        except FileAbsent:
+            if not os.path.lexists(self._prefix + MANIFEST_FILE.encode()):
+                raise self._invalid(MANIFEST_FILE, "is missing") from None
+            raise self._index_missing("no relevance index: an older version or another program built it") from None
         except OtherFormat:
             raise self._index_missing("a relevance index of another version of contextfold") from None
         except Malformed as problem:
