@@ -366,7 +366,7 @@ def older_than(moment_ns: int, seen: array[int]) -> array[int]:
     return trustworthy
 
 
-def decode_pack(raw: bytes) -> Pack:
+def decode_pack(raw: bytes | memoryview) -> Pack:
     """Decode a table. Raises Malformed if it is damaged or this machine cannot read it."""
     body_at = len(MAGIC) + DIGEST_BYTES
     body = memoryview(raw)[body_at:]

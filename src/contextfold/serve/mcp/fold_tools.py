@@ -14,7 +14,7 @@ from contextfold.serve.request_error import RequestError, internal_error, known_
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from contextfold.common.canonical import Encodable
     from contextfold.fold.service.callers import Caller
@@ -163,8 +163,8 @@ def _string(meta: Mapping[str, object], key: str) -> str | None:
     return value
 
 
-async def _run(tool: FoldTool, service: FoldService, caller: Caller, arguments: Arguments) -> VerbOutcome:
-    run = {
+def _method_of(tool: FoldTool, service: FoldService) -> Callable[[Caller, Arguments], Awaitable[VerbOutcome]]:
+    return {
         "context_branch": service.branch,
         "context_return": service.fold,
         "context_fold": service.fold_recent_work,
@@ -174,14 +174,13 @@ async def _run(tool: FoldTool, service: FoldService, caller: Caller, arguments: 
         "context_record": service.record,
         "context_expand": service.expand,
         "context_recall": service.recall,
-    }
-    return await run[tool.name](caller, arguments)
+    }[tool.name]
 
 
 async def call(tool: FoldTool, service: FoldService, caller: Caller, arguments: Arguments) -> ToolResult:
     """Run a tool. Raises RequestError with the session's state for every failure."""
     try:
-        outcome = await _run(tool, service, caller, arguments)
+        outcome = await _method_of(tool, service)(caller, arguments)
     except FoldError as problem:
         raise await request_error(problem, service, caller, arguments) from problem
     except Exception as problem:
