@@ -9,6 +9,7 @@ session waits for the items before it, and ends the pause.
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Sequence
 
@@ -64,7 +65,7 @@ class _Lane(Generic[Item]):
         return len(self.items) >= BATCH_ITEMS or self.bytes >= BATCH_BYTES
 
 
-class Inbox(Generic[Item]):
+class Inbox(ABC, Generic[Item]):
     """The queues; a subclass writes the items."""
 
     def __init__(self) -> None:
@@ -76,9 +77,9 @@ class Inbox(Generic[Item]):
         self._bytes: Counter[str] = Counter()
         self._closed = False
 
+    @abstractmethod
     async def write(self, key: SessionKey, batch_id: str, items: Sequence[Item]) -> None:
         """Write items of one session together. A retry has the same id."""
-        raise NotImplementedError
 
     def lose(self, key: SessionKey, items: Sequence[Item], problem: Exception | None) -> None:
         """Called with items that could not be written, and the error; None after the timeout of closing."""
