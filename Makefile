@@ -32,7 +32,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Containers set it to write less. Here it would have every process of the tests compile its packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup install serve test quick quick-setup pythons clients claude adapters check requirements reference bench soak lock clean
+.PHONY: setup install serve test quick quick-setup pythons clients claude adapters check reference bench soak lock clean
 
 setup: install $(NODE_MODULES)
 
@@ -118,10 +118,6 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-
-# Which tests show which clauses of the specification, and the clauses without a test.
-requirements: $(READY)
-	$(BIN)/python -m tests.support.clauses
 
 # After a change of tools, commands, settings, routes, errors or metrics.
 reference: $(READY)

@@ -18,10 +18,8 @@ from bench import resolve as bench_resolve
 from bench import secrets as bench_secrets
 from bench import stdio as bench_stdio
 from bench import tampering as bench_tampering
-from tests.support.clauses import covers
 
 
-@covers("product.md#checks", "resolve.md#speed", "stdio.md#speed", "store.md#throughput")
 def test_the_bench_prints_every_figure_of_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tests.golden import replay
-from tests.support.clauses import covers
 from tests.support.forked import forker
 from tests.support.machine import (
     COMMAND,
@@ -57,50 +56,18 @@ def name_of(path: Path) -> str:
     return path.name
 
 
-@covers(
-    "product.md#resolve",
-    "product.md#cache-commands",
-    "product.md#platforms",
-    "resolve.md#reference",
-    "resolve.md#which-files",
-    "resolve.md#content",
-    "resolve.md#identity",
-    "resolve.md#layout",
-    "resolve.md#cache-version",
-    "resolve.md#replacing",
-    "resolve.md#packed-index",
-    "resolve.md#invalid",
-    "resolve.md#matching",
-    "resolve.md#score",
-    "resolve.md#order",
-    "resolve.md#budget",
-    "resolve.md#unicode",
-    "resolve.md#output",
-    "resolve.md#exit-codes",
-    "resolve.md#inspect-verify",
-    "seed-000#output-schema",
-    "seed-000#error-types",
-    "seed-000#invariants",
-    "seed-001#outputs",
-    "seed-003#canonical-error-codes",
-    "seed-003#boundary-cache-invalid-vs-io-error",
-)
 @pytest.mark.parametrize("case", SAMPLE, ids=name_of)
 def test_the_command_gives_the_recorded_answer(case: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     run_in_this_process(monkeypatch, call)
     assert replay.faults(str(case)) == []
 
 
-@covers("product.md#resolve", "product.md#cache-commands", "resolve.md#output", "resolve.md#exit-codes")
 @pytest.mark.parametrize("case", SAMPLE[:: times(12, 1)], ids=name_of)
 def test_the_installed_command_gives_the_recorded_answer_too(case: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "CONTEXT", [str(COMMAND)])
     assert replay.faults(str(case)) == []
 
 
-@covers(
-    "product.md#resolve", "product.md#platforms", "resolve.md#reference", "resolve.md#unicode", "seed-000#invariants"
-)
 @pytest.mark.parametrize("version", list(PYTHONS)[1:])
 @pytest.mark.parametrize("case", [case for case in CASES if case.name not in LARGE][:: times(28, 1)], ids=name_of)
 def test_every_other_python_gives_the_recorded_answer(
@@ -111,7 +78,6 @@ def test_every_other_python_gives_the_recorded_answer(
     assert replay.faults(str(case)) == []
 
 
-@covers("resolve.md#reference", "resolve.md#packed-index", "resolve.md#inspect-verify")
 @pytest.mark.parametrize("case", COMPAT, ids=name_of)
 def test_caches_of_the_reference_implementation_give_the_recorded_answer(
     case: Path, monkeypatch: pytest.MonkeyPatch, call: Call
@@ -120,6 +86,5 @@ def test_caches_of_the_reference_implementation_give_the_recorded_answer(
     assert replay.faults(str(case)) == []
 
 
-@covers("resolve.md#reference")
 def test_no_recorded_case_was_lost() -> None:
     assert len(CASES) == 137

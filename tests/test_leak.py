@@ -17,7 +17,6 @@ import pytest
 from contextfold.fold.events import to_json
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.serve.reporting import ApiReader
-from tests.support.clauses import covers
 from tests.support.daemon import LEGACY, MODERN, RPC, Daemon, Http, HttpAgent, Refused
 from tests.support.known_secrets import KnownSecret, known_secrets
 from tests.support.machine import COMMAND, SOAK, context, times
@@ -234,7 +233,6 @@ def leaked(secrets: list[KnownSecret], *outputs: bytes) -> set[str]:
     }
 
 
-@covers("folding.md#context-return", "folding.md#errors", "folding.md#scrubbed-text")
 def test_no_answer_or_header_contains_a_secret(inputs: Inputs, secrets: list[KnownSecret]) -> None:
     assert len(inputs.answers) > 20 * len(secrets)
     assert leaked(secrets, *inputs.answers) == set()
@@ -244,7 +242,6 @@ def test_a_leaked_secret_would_be_noticed(secrets: list[KnownSecret]) -> None:
     assert leaked(secrets, json.dumps({"x": secrets[0].text}).encode()) == {secrets[0].kind}
 
 
-@covers("folding.md#context-return", "folding.md#scrubbed-text")
 def test_no_log_line_contains_a_secret(inputs: Inputs, secrets: list[KnownSecret]) -> None:
     log = inputs.daemon.log.read_bytes()
     assert all(json.loads(line) for line in log.splitlines())
@@ -252,14 +249,12 @@ def test_no_log_line_contains_a_secret(inputs: Inputs, secrets: list[KnownSecret
     assert leaked(secrets, log) == set()
 
 
-@covers("folding.md#context-return", "folding.md#scrubbed-text")
 def test_no_metric_contains_a_secret(inputs: Inputs, secrets: list[KnownSecret]) -> None:
     page = inputs.agents[0].http.ask("GET", "/metrics").body
     assert b"contextfold_redactions_total{" in page
     assert leaked(secrets, page) == set()
 
 
-@covers("folding.md#context-return", "folding.md#scrubbed-text")
 def test_no_file_contains_a_secret(inputs: Inputs, secrets: list[KnownSecret]) -> None:
     files = [path for path in inputs.daemon.folder.rglob("*") if path.is_file()]
     assert any(path.name == "state.db" for path in files)
@@ -267,7 +262,6 @@ def test_no_file_contains_a_secret(inputs: Inputs, secrets: list[KnownSecret]) -
     assert leaked(secrets, *(path.read_bytes() for path in files)) == set()
 
 
-@covers("folding.md#owner", "folding.md#context-return", "folding.md#scrubbed-text")
 def test_no_event_of_a_watcher_contains_a_secret(inputs: Inputs, secrets: list[KnownSecret]) -> None:
     inputs.agents[0].call("context_record", project_path=PROJECT, type=LAST, tokens=1)
 
@@ -302,14 +296,12 @@ def test_no_session_tree_or_trajectory_contains_a_secret(inputs: Inputs, secrets
     assert leaked(secrets, *(text.encode() for text in texts)) == set()
 
 
-@covers("folding.md#context-return", "folding.md#scrubbed-text")
 def test_the_search_command_prints_no_secret(inputs: Inputs, secrets: list[KnownSecret]) -> None:
     ran = context("fold", "search", "REDACTED", "--limit", "1000", "--store", str(inputs.daemon.store), "--json")
     assert len(json.loads(ran.out)["summaries"]) >= min(1000, len(secrets) // 2)
     assert leaked(secrets, ran.out, ran.err.encode()) == set()
 
 
-@covers("folding.md#context-return", "folding.md#scrubbed-text")
 def test_the_stdio_server_neither_stores_nor_prints_a_secret(tmp_path: Path, secrets: list[KnownSecret]) -> None:
     lines = [{"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": LEGACY}}]
     for number, secret in enumerate(secrets[: times(30, 2000)]):

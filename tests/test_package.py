@@ -12,7 +12,6 @@ import urllib.request
 from pathlib import Path
 
 from contextfold.cli.help import COMMANDS
-from tests.support.clauses import covers
 from tests.support.machine import ROOT
 
 # Each command with its exit code in the folder that the test makes. URL, PROJECT and BRANCH are replaced.
@@ -76,7 +75,6 @@ def install(wheel: Path, folder: Path) -> Path:
     return folder / "bin"
 
 
-@covers("product.md#program-names", "product.md#distribution")
 def test_the_package_is_built_reproducibly_and_every_command_runs_from_it(tmp_path: Path) -> None:
     first = build_package(ROOT, tmp_path / "first")
     (sdist,) = (name for name in first if name.endswith(".tar.gz"))

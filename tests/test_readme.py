@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from contextfold.cli.parse import parse
-from tests.support.clauses import covers
 from tests.support.machine import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -90,7 +89,6 @@ def serving(cwd: Path) -> Iterator[int]:
         process.stdout.close()
 
 
-@covers("product.md#serve", "product.md#make", "seed-004#overview", "store.md#port")
 def test_the_readme_commands_work_as_written(home: Path) -> None:
     scripts = [text for text in SCRIPTS if text not in (INSTALL, SERVE) and "make test" not in text]
     assert {INSTALL, RUN, SERVE} <= set(SCRIPTS)
@@ -127,7 +125,6 @@ def test_the_python_example_prints_the_same_as_the_command(home: Path) -> None:
     assert printed.endswith(run(question, home))
 
 
-@covers("product.md#make", "product.md#checks")
 def test_every_make_target_of_the_readme_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     named = set(re.findall(r"`?make (\w+)", "\n".join([*SCRIPTS, *re.findall(r"`make \w+`", README)])))

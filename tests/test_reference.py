@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from contextfold.error_codes import EXIT_CODES
+from contextfold.errors import EXIT_CODES
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.stores.nats.wire.names import SubjectNames
 from tests.support.machine import ROOT, SOURCE

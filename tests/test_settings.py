@@ -16,9 +16,7 @@ import pytest
 from contextfold.cli.help import COMMANDS
 from contextfold.cli.parse import parse
 from contextfold.common.network_address import NatsOptions
-from contextfold.settings import daemon_settings_from, fold_settings_from, settings_from
-from contextfold.settings_table import SETTINGS, SettingsError
-from tests.support.clauses import covers
+from contextfold.settings import SETTINGS, SettingsError, daemon_settings_from, fold_settings_from, settings_from
 from tests.support.daemon import Daemon, Http, HttpAgent
 from tests.support.machine import COMMAND, context
 from tests.support.waiting import until
@@ -45,14 +43,12 @@ def reported(agent: HttpAgent) -> Any:
 
 
 class TestEffects:
-    @covers("folding.md#counter")
     def test_the_chosen_token_counter_is_used_and_named(self, tmp_path: Path) -> None:
         with serving_agent(tmp_path, CONTEXT_TOKEN_COUNTER="dense") as agent:
             result = agent.call("context_record", project_path="/p", type="t", content="123456789")
             assert (result["tokens"], result["counter"]) == (3, "dense")
             assert agent.result["_meta"]["contextfold/counter"] == "dense"
 
-    @covers("folding.md#usage")
     def test_the_warning_follows_the_limit_and_the_thresholds(self, tmp_path: Path) -> None:
         env = {
             "CONTEXT_LIMIT_TOKENS": "100",
@@ -83,7 +79,6 @@ class TestEffects:
             with pytest.raises(Exception, match="branches per session is 1"):
                 agent.call("context_branch", description="d", prompt="p", project_path="/p")
 
-    @covers("seed-004#nats-subject-hierarchy", "store.md#expiry")
     def test_a_session_ends_after_the_configured_idle_time(self, tmp_path: Path) -> None:
         with serving_agent(tmp_path, CONTEXT_SESSION_IDLE_SECS="1") as agent:
             agent.call("context_branch", description="d", prompt="p", project_path="/p")
@@ -121,7 +116,6 @@ class TestEffects:
         assert running.stop() == 0
         assert not running.store.exists()
 
-    @covers("product.md#cache-root")
     def test_a_daemon_reads_caches_from_the_users_data_folder_by_default(self, tmp_path: Path) -> None:
         (tmp_path / "sources").mkdir()
         (tmp_path / "sources" / "a.md").write_text("text")
@@ -134,7 +128,6 @@ class TestEffects:
 
 
 class TestContextd:
-    @covers("product.md#program-names", "store.md#port")
     def test_contextd_is_context_serve_on_the_default_store(self, tmp_path: Path) -> None:
         env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "XDG_STATE_HOME": "not/absolute", "CONTEXT_PORT": "0"}
         process = subprocess.Popen(
@@ -151,7 +144,6 @@ class TestContextd:
         assert process.wait(timeout=60) == 0
         process.stdout.close()
 
-    @covers("store.md#port")
     def test_the_store_is_in_the_users_state_folder(self) -> None:
         store = daemon_settings_from({"XDG_STATE_HOME": "/state"}, {}).fold.store
         assert store == "/state/contextfold/state.db"

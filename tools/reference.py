@@ -12,10 +12,10 @@ from typing import cast
 
 from starlette.routing import Route
 
-from contextfold import cache_errors, errors
+from contextfold import errors
 from contextfold.cli.command import Command, Option
 from contextfold.cli.help import COMMANDS
-from contextfold.error_codes import EXIT_CODES, HTTP_STATUSES, JSON_RPC_CODES
+from contextfold.errors import EXIT_CODES, HTTP_STATUSES, JSON_RPC_CODES
 from contextfold.fold.ports.store import Store
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.standard import standard_scrubber
@@ -28,8 +28,7 @@ from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS
 from contextfold.serve.mcp.tools import listing
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.resolvers import Resolvers
-from contextfold.settings import daemon_settings_from
-from contextfold.settings_table import SETTINGS, TOOL_TIMEOUT_S, Settings
+from contextfold.settings import SETTINGS, TOOL_TIMEOUT_S, Settings, daemon_settings_from
 from contextfold.stores.no_store import NoStore
 
 COMMAND = "make reference"
@@ -156,7 +155,7 @@ def _errors() -> Iterator[str]:
                 str(EXIT_CODES[code]),
                 str(JSON_RPC_CODES[code]),
                 str(HTTP_STATUSES.get(code, NONE)),
-                _message(getattr(errors, name, None) or getattr(cache_errors, name)),
+                _message(getattr(errors, name)),
                 when,
             )
             for name, code, when in drawn

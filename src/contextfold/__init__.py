@@ -6,19 +6,19 @@ result = open_cache("docs.cache").ask("how do we deploy?")
 print(result.to_text())
 """
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from contextfold.errors import ContextError as ContextError
-    from contextfold.resolve.build import BuildReport as BuildReport
-    from contextfold.resolve.build import build as build
-    from contextfold.resolve.bundle import pack as pack
-    from contextfold.resolve.bundle import unpack as unpack
-    from contextfold.resolve.relevance.answer import AskResult as AskResult
-    from contextfold.resolve.relevance.answer import GetResult as GetResult
-    from contextfold.resolve.selection import SelectionResult as SelectionResult
-    from contextfold.resolve.service import Cache as Cache
-    from contextfold.resolve.service import ask_caches as ask_caches
-    from contextfold.resolve.service import open_cache as open_cache
+from importlib import import_module
+
+from contextfold.errors import ContextError as ContextError
+from contextfold.resolve.build import BuildReport as BuildReport
+from contextfold.resolve.build import build as build
+from contextfold.resolve.bundle import pack as pack
+from contextfold.resolve.bundle import unpack as unpack
+from contextfold.resolve.relevance.answer import AskResult as AskResult
+from contextfold.resolve.relevance.answer import GetResult as GetResult
+from contextfold.resolve.selection import SelectionResult as SelectionResult
+from contextfold.resolve.service import Cache as Cache
+from contextfold.resolve.service import ask_caches as ask_caches
+from contextfold.resolve.service import open_cache as open_cache
 
 __version__ = "0.1.0"
 
@@ -43,7 +43,6 @@ def __getattr__(name: str) -> object:
     """Import a name when it is first used, so that importing the package is fast."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
 
     return getattr(import_module(_HOMES[name]), name)
 

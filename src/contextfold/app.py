@@ -6,27 +6,22 @@ Every function imports what it makes, because most commands need a part of it.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
-from contextfold.settings_table import SettingsError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from contextfold.fold.model_catalog import ModelCatalog
-    from contextfold.fold.ports.store import Store
-    from contextfold.fold.service.policy import FoldPolicy
-    from contextfold.fold.service.session_reader import SessionReader
-    from contextfold.scrub.quick_check import Scrubbed
-    from contextfold.scrub.scrubber import Scrubber
-    from contextfold.scrub.standard import QuickScrubber
-    from contextfold.serve.http.bearer_tokens import TokenFile
-    from contextfold.serve.http.guard import Guard
-    from contextfold.serve.ops.tracing import Tracer
-    from contextfold.serve.serial_fold import SerialFold
-    from contextfold.settings_table import DaemonSettings, FoldSettings
-    from contextfold.stores.nats.store import NatsStore
-    from contextfold.stores.sqlite.store import SqliteStore
+from contextfold.fold.model_catalog import ModelCatalog
+from contextfold.fold.ports.store import Store
+from contextfold.fold.service.policy import FoldPolicy
+from contextfold.fold.service.session_reader import SessionReader
+from contextfold.scrub.quick_check import Scrubbed
+from contextfold.scrub.scrubber import Scrubber
+from contextfold.scrub.standard import QuickScrubber
+from contextfold.serve.http.bearer_tokens import TokenFile
+from contextfold.serve.http.guard import Guard
+from contextfold.serve.ops.tracing import Tracer
+from contextfold.serve.serial_fold import SerialFold
+from contextfold.settings import DaemonSettings, FoldSettings, SettingsError
+from contextfold.stores.nats.store import NatsStore
+from contextfold.stores.sqlite.store import SqliteStore
 
 # Relative prices are in hundredths of an input token.
 INPUT_PERCENT = 100
@@ -222,7 +217,7 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
     from contextfold.serve.ops.metrics import Metrics
     from contextfold.serve.ops.tracing import TracedStore
     from contextfold.serve.resolvers import Resolvers
-    from contextfold.settings_table import offers_folding
+    from contextfold.settings import offers_folding
     from contextfold.stores.no_store import NoStore
 
     tools = tools_of(settings.server.tools)

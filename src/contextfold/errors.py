@@ -35,20 +35,43 @@
 
 The `code` and `message` of the errors above FoldError are frozen by the error schema v0 and never contain a path. The
 `reason` is for a person at a terminal and may contain one, except those of NoCacheNamed, QueryInvalid and
-BudgetInvalid: the tools that are not frozen send these to their callers. This module knows no exit codes, JSON-RPC
-codes or HTTP statuses: `contextfold.error_codes` maps each `code` to them.
-
-The errors of caches are in `cache_errors` and those of exports in `export_errors`: making a class takes time, and a
-command needs few of them.
+BudgetInvalid: the tools that are not frozen send these to their callers. The table
+below maps each `code` to the exit code of a command, the code of JSON-RPC and the status of HTTP.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
 
-    from contextfold.common.canonical import Encodable
+from contextfold.common.canonical import Encodable
+
+EXIT_OK = 0
+EXIT_USAGE = 1
+
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+
+# The exit code, the JSON-RPC code and the HTTP status of each code. Endpoints choose the statuses of errors of caches.
+_NUMBERS: dict[str, tuple[int, int, int | None]] = {
+    "invalid_query": (2, INVALID_PARAMS, None),
+    "invalid_budget": (3, INVALID_PARAMS, None),
+    "cache_missing": (4, INVALID_PARAMS, None),
+    "cache_invalid": (5, INVALID_PARAMS, None),
+    "io_error": (6, INTERNAL_ERROR, None),
+    "internal_error": (7, INTERNAL_ERROR, 500),
+    "invalid_argument": (EXIT_USAGE, INVALID_PARAMS, 400),
+    "session_not_found": (8, INVALID_PARAMS, 404),
+    "branch_not_found": (8, INVALID_PARAMS, 404),
+    "invalid_branch_state": (8, -32003, 409),
+    "context_limit": (8, -32001, 409),
+    "limit_reached": (8, -32004, 429),
+    "store_unavailable": (6, INTERNAL_ERROR, 503),
+    "store_invalid": (5, INTERNAL_ERROR, 503),
+    "scrub_failed": (7, INTERNAL_ERROR, 500),
+}
+EXIT_CODES = {code: exit_code for code, (exit_code, _, _) in _NUMBERS.items()}
+JSON_RPC_CODES = {code: json_rpc for code, (_, json_rpc, _) in _NUMBERS.items()}
+HTTP_STATUSES = {code: status for code, (_, _, status) in _NUMBERS.items() if status is not None}
 
 
 class ContextError(Exception):
@@ -171,3 +194,73 @@ class ScrubFailed(FoldError):
 
     def __init__(self, reason: str) -> None:
         super().__init__("Secrets could not be redacted, so nothing was stored", {"retry": False}, reason=reason)
+
+
+# Without the paths, which the caller of a server must not see.
+REBUILD_IT = "rebuild it from its documents with `context build`"
+
+
+class CacheMissing(ContextError):
+    code = "cache_missing"
+    message = "Cache does not exist"
+
+
+class NoCacheNamed(CacheMissing):
+    """A call that names no cache where it must, or where there is none. The reason contains no path."""
+
+
+class CacheInvalid(ContextError):
+    code = "cache_invalid"
+    message = "Cache exists but is invalid"
+
+
+class IndexMissing(CacheInvalid):
+    """A cache without a relevance index of this version. `advice` says so without a path."""
+
+    def __init__(self, reason: str, advice: str) -> None:
+        super().__init__(reason)
+        self.advice = advice
+
+
+class SourceInvalid(CacheInvalid):
+    message = "A source cannot be built into a cache"
+
+
+class NoDocuments(SourceInvalid):
+    message = "There are no documents to build a cache of"
+
+
+class BundleInvalid(CacheInvalid):
+    message = "The packed cache cannot be read"
+
+
+class DocumentMissing(QueryInvalid):
+    message = "The cache has no such document"
+
+
+class SectionMissing(QueryInvalid):
+    message = "The document has no such section"
+
+
+class LinesMissing(QueryInvalid):
+    message = "The document has no such lines"
+
+
+class CacheExists(StorageFailed):
+    message = "There is already something at the path of the cache"
+
+
+class SourcesMissing(StorageFailed):
+    message = "There is no such folder"
+
+
+class ExportInvalid(StoreInvalid):
+    MESSAGE = "The export file cannot be used"
+
+
+class TargetNotEmpty(StoreInvalid):
+    MESSAGE = "The store is not empty"
+
+
+class ImportDiffers(StoreInvalid):
+    MESSAGE = "The import is not complete"

@@ -13,15 +13,13 @@ import pytest
 
 from contextfold import __version__
 from contextfold.cli.help import COMMANDS
-from contextfold.settings_table import SETTINGS
-from tests.support.clauses import covers
+from contextfold.settings import SETTINGS
 from tests.support.machine import COMMAND, Call, context, read_terminal, write_files
 
 QUESTION = ("--query", "guide", "--budget", "4000")
 
 
 class TestResolve:
-    @covers("resolve.md#exit-codes", "seed-000#error-types", "seed-003#canonical-error-codes")
     @pytest.mark.parametrize(
         "budget", ["", "+", "-1", "-0", "1.0", "1e3", "0x10", "1_000", " 5", "5 ", "٣", "１", "++1", "abc", "--cache"]
     )
@@ -31,12 +29,10 @@ class TestResolve:
             assert (ran.code, ran.out) == (3, b"")
             assert ran.err.startswith("error: Budget is invalid\nreason: ")
 
-    @covers("resolve.md#exit-codes", "seed-000#error-types", "seed-003#canonical-error-codes")
     @pytest.mark.parametrize("budget", [2**63, 10**30, "9" * 5000])
     def test_a_budget_above_the_maximum_is_exit_3(self, budget: int | str, cache: Path, call: Call) -> None:
         assert call("resolve", "--cache", cache, "--query", "q", "--budget", budget).code == 3
 
-    @covers("resolve.md#exit-codes")
     @pytest.mark.parametrize(
         ("text", "budget"), [("0", 0), ("+5", 5), ("007", 7), ("0" * 5000 + "9", 9), (str(2**63 - 1), 2**63 - 1)]
     )
@@ -44,12 +40,10 @@ class TestResolve:
         ran = call("resolve", "--cache", cache, "--query", "q", "--budget", text)
         assert json.loads(ran.out)["selection"]["budget"] == budget
 
-    @covers("resolve.md#budget")
     def test_budget_0_selects_nothing_and_excludes_everything(self, cache: Path, call: Call) -> None:
         selection = json.loads(call("resolve", "--cache", cache, "--query", "guide", "--budget", 0).out)["selection"]
         assert (selection["documents_selected"], selection["documents_excluded_by_budget"]) == (0, 3)
 
-    @covers("resolve.md#exit-codes", "seed-000#error-types", "seed-003#canonical-error-codes")
     def test_a_query_that_is_not_utf_8_is_exit_2(self, cache: Path) -> None:
         ran = context("resolve", "--cache", cache, "--query", b"caf\xe9", "--budget", "5")
         assert (ran.code, ran.out) == (2, b"")
@@ -60,13 +54,6 @@ class TestResolve:
         ran = call("resolve", "--cache", cache, "--query", query, "--budget", 9)
         assert json.loads(ran.out)["selection"]["query"] == query
 
-    @covers(
-        "resolve.md#exit-codes",
-        "resolve.md#inspect-verify",
-        "seed-000#error-types",
-        "seed-000#recovery-policy",
-        "seed-003#canonical-error-codes",
-    )
     @pytest.mark.parametrize("target", ["nothing", "file", "below a file", "dangling link", "loop", "n" * 300])
     def test_a_path_that_is_no_folder_is_exit_4(self, target: str, tmp_path: Path, call: Call) -> None:
         (tmp_path / "file").write_text("x")
@@ -80,7 +67,6 @@ class TestResolve:
             assert str(path) in ran.err
             assert "context build" in ran.err
 
-    @covers("product.md#cache-commands", "resolve.md#output")
     def test_pretty_output_has_the_same_values_indented_by_two_spaces(self, cache: Path, call: Call) -> None:
         compact = call("resolve", "--cache", cache, *QUESTION).out
         pretty = call("resolve", "--cache", cache, *QUESTION, "--format", "pretty").out
@@ -94,7 +80,6 @@ class TestResolve:
         for path in (f"{cache.name}/", f"./{cache.name}//", f"{cache}/../{cache.name}"):
             assert context("resolve", "--cache", path, *QUESTION, cwd=cache.parent) == expected
 
-    @covers("seed-000#security-and-isolation")
     def test_environment_variables_do_not_change_the_answer(self, cache: Path) -> None:
         expected = context("resolve", "--cache", cache, *QUESTION)
         noise = {
@@ -109,7 +94,6 @@ class TestResolve:
 
 
 class TestInspectAndVerify:
-    @covers("product.md#cache-commands", "resolve.md#inspect-verify")
     def test_inspect_prints_version_count_size_and_validity(self, cache: Path, call: Call) -> None:
         ran = call("inspect", "--cache", cache)
         total = sum(path.stat().st_size for path in (cache / "documents").iterdir())
@@ -117,7 +101,6 @@ class TestInspectAndVerify:
         expected = {"cache_version": version, "document_count": 3, "total_bytes": total, "valid": True}
         assert ran.out == json.dumps(expected, indent=2).encode() + b"\n"
 
-    @covers("resolve.md#inspect-verify")
     @pytest.mark.parametrize("file", ["index.json", "documents/19835fc46fd4.json"])
     def test_inspect_reports_an_invalid_cache_if_its_manifest_parses(self, file: str, cache: Path, call: Call) -> None:
         (cache / file).write_text("broken")
@@ -125,7 +108,6 @@ class TestInspectAndVerify:
         assert ran.code == 0
         assert json.loads(ran.out)["valid"] is False
 
-    @covers("resolve.md#inspect-verify")
     @pytest.mark.parametrize("replacement", ["nothing", "folder", "link"])
     def test_inspect_counts_only_the_document_files_that_exist(self, replacement: str, cache: Path, call: Call) -> None:
         size_before = json.loads(call("inspect", "--cache", cache).out)["total_bytes"]
@@ -138,14 +120,12 @@ class TestInspectAndVerify:
             document.symlink_to("nowhere")
         assert json.loads(call("inspect", "--cache", cache).out)["total_bytes"] == size_before - size
 
-    @covers("resolve.md#inspect-verify")
     @pytest.mark.parametrize("text", ["", "{}", "[]", '{"cache_version": 1}'])
     def test_inspect_of_a_malformed_manifest_is_exit_5(self, text: str, cache: Path, call: Call) -> None:
         (cache / "manifest.json").write_text(text)
         ran = call("inspect", "--cache", cache)
         assert (ran.code, ran.out) == (5, b"")
 
-    @covers("product.md#cache-commands", "resolve.md#cache-version", "resolve.md#inspect-verify")
     def test_verify_of_a_valid_cache_prints_ok(self, cache: Path, call: Call) -> None:
         ran = call("verify", "--cache", cache)
         assert ran.code == 0
@@ -158,7 +138,6 @@ class TestInspectAndVerify:
         assert ran.code == 0
         assert ran.err.startswith("note: ")
 
-    @covers("product.md#cache-commands", "resolve.md#inspect-verify")
     def test_verify_reads_the_files_and_trusts_no_timestamp(self, cache: Path) -> None:
         """The content changes without a new timestamp, as on a failing disk."""
         script = f"""
@@ -176,7 +155,6 @@ sys.exit(main(["verify", "--cache", {str(cache)!r}]))
 
 
 class TestUsage:
-    @covers("resolve.md#exit-codes")
     @pytest.mark.parametrize(
         ("argv", "message"),
         [
@@ -208,7 +186,6 @@ class TestUsage:
         assert message in ran.err
         assert "--help" in ran.err
 
-    @covers("product.md#cache-commands", "product.md#serve")
     def test_help_has_examples_and_exit_codes_for_every_command(self, call: Call) -> None:
         overview = call("--help")
         assert overview.code == 0
@@ -251,13 +228,11 @@ class TestUsage:
         by_word = call("resolve", "guide", "--cache", cache, "--budget", "4000")
         assert by_word == call("resolve", "--cache", cache, *QUESTION)
 
-    @covers("product.md#distribution")
     def test_it_runs_as_a_python_module(self, cache: Path) -> None:
         argv = ["resolve", "--cache", str(cache), *QUESTION]
         done = subprocess.run([sys.executable, "-m", "contextfold", *argv], capture_output=True, check=True)
         assert done.stdout == context(*argv).out
 
-    @covers("resolve.md#exit-codes", "seed-000#error-types", "seed-003#canonical-error-codes")
     def test_an_unexpected_exception_is_exit_7_without_a_traceback(
         self, cache: Path, call: Call, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -280,7 +255,6 @@ class TestStreams:
     def resolve(self, cache: Path) -> str:
         return f"{COMMAND} resolve --cache {cache} --query guide --budget 4000"
 
-    @covers("resolve.md#exit-codes")
     def test_a_full_stdout_is_an_io_error(self, cache: Path) -> None:
         ran = self.shell(f"{self.resolve(cache)} > /dev/full")
         assert ran.returncode == 6
@@ -325,7 +299,6 @@ class TestStreams:
         assert ran.returncode == (6 if ">&-" in closed.replace("2>&-", "") else 0)
         assert "Traceback" not in ran.stderr
 
-    @covers("product.md#progress")
     def test_a_long_build_shows_progress_on_a_terminal_and_is_silent_in_a_pipe(self, tmp_path: Path) -> None:
         docs = write_files(tmp_path / "docs", {f"{n}.md": f"word{n} " * 300 for n in range(1200)})
         silent = context("build", "--sources", docs, "--cache", tmp_path / "piped")
@@ -347,7 +320,6 @@ class TestStartUp:
         done = subprocess.run([sys.executable, "-c", script, *argv], capture_output=True, text=True, check=True)
         return set(done.stdout.split("\n")[1:])
 
-    @covers("resolve.md#speed")
     def test_resolve_imports_only_cheap_modules_of_the_standard_library(self, cache: Path) -> None:
         loaded = self.modules("resolve", "--cache", str(cache), *QUESTION)
         ours = {name for name in loaded if name.startswith("contextfold")}

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from contextfold.cli.main import main
-from tests.support.clauses import covers
 from tests.support.machine import ROOT
 
 PAGE = ROOT / "docs" / "command-line.md"
@@ -25,7 +24,6 @@ def documented_commands() -> list[tuple[str, str]]:
     return [(command, expected) for command, _, expected in (step.partition("\n") for step in steps)]
 
 
-@covers("product.md#for-people")
 def test_every_command_on_the_page_gives_the_output_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:

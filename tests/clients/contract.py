@@ -15,7 +15,6 @@ import pytest
 
 from contextfold import __version__
 from tests.clients.servers import Command, Server, stdio_server, with_a_frozen_worker
-from tests.support.clauses import covers
 from tests.support.machine import COMMAND, SOAK, context
 
 HANDSHAKE = "2025-11-25"
@@ -242,7 +241,6 @@ def assert_refusal(refusal: Outcome, code: int, message: str) -> None:
 
 
 class EveryClient:
-    @covers("seed-000#transport", "seed-002#methods", "stdio.md#eras", "stdio.md#clients")
     def test_the_client_negotiates_a_version_and_reads_the_instructions(self, client: Client, server: Server) -> None:
         [result] = client(server, About())
         assert isinstance(result, OtherResult)
@@ -250,26 +248,11 @@ class EveryClient:
         assert result.value["serverInfo"] == {"name": "contextfold", "version": __version__}
         assert all(name in result.value["instructions"] for name in (*SCHEMAS, *RELEVANCE_INPUTS))
 
-    @covers(
-        "product.md#toolsets",
-        "seed-000#purpose",
-        "seed-000#output-schema",
-        "seed-000#determinism-contract",
-        "seed-000#transport",
-        "seed-000#v0-policy",
-        "seed-000#invariants",
-        "seed-000#what-this-spec-forbids",
-        "seed-001#core-tools",
-        "seed-002#resolve-tool",
-        "stdio.md#tool-text",
-        "stdio.md#clients",
-    )
     def test_resolve_returns_the_output_of_the_command(self, client: Client, server: Server, cache_root: Path) -> None:
         questions = sample(client, QUESTIONS)
         answers = client(server, *(Call(RESOLVE, question) for question in questions))
         assert answers == [resolve_output(cache_root, question) for question in questions]
 
-    @covers("relevance.md#answer", "stdio.md#tool-text", "stdio.md#clients")
     def test_ask_and_get_return_the_output_of_their_commands(
         self, client: Client, server: Server, cache_root: Path
     ) -> None:
@@ -285,33 +268,12 @@ class EveryClient:
         )
         assert client(server, *calls) == [command_output(cache_root, call.tool, call.arguments) for call in calls]
 
-    @covers(
-        "product.md#toolsets",
-        "seed-000#transport",
-        "seed-001#core-tools",
-        "seed-001#list-caches-purpose",
-        "seed-001#list-caches-output-schema",
-        "seed-001#list-caches-behavior",
-        "stdio.md#tool-text",
-        "stdio.md#cache-names",
-        "stdio.md#clients",
-    )
     def test_list_caches_returns_every_folder(self, client: Client, server: Server) -> None:
         [answer] = client(server, Call(LIST_CACHES, {}))
         listed = [("big", True), ("broken", True), ("docs", True), ("empty", False)]
         caches = [{"path": path, "has_manifest": has_manifest} for path, has_manifest in listed]
         assert answer == ToolAnswer(json.dumps({"caches": caches}, separators=(",", ":")), is_error=False)
 
-    @covers(
-        "product.md#toolsets",
-        "resolve.md#inspect-verify",
-        "seed-000#transport",
-        "seed-001#core-tools",
-        "seed-001#inspect-cache-purpose",
-        "seed-001#inspect-cache-output-schema",
-        "stdio.md#tool-text",
-        "stdio.md#clients",
-    )
     def test_inspect_cache_returns_version_size_and_validity(self, client: Client, server: Server) -> None:
         names = sample(client, ("docs", "broken", "empty"))
         answers = client(server, *(Call(INSPECT_CACHE, {"cache": name}) for name in names))
@@ -324,24 +286,6 @@ class EveryClient:
             assert info["valid"] is (name == "docs")
             assert info["document_count"] == (0 if name == "empty" else 3)
 
-    @covers(
-        "product.md#toolsets",
-        "seed-000#input-rules",
-        "seed-000#mcp-error-object-schema",
-        "seed-000#determinism-in-errors",
-        "seed-000#forbidden-patterns",
-        "seed-000#transport",
-        "seed-001#protocol-requirements",
-        "seed-002#errors",
-        "seed-003#mcp-error-object-json-schema",
-        "seed-003#overview",
-        "seed-003#json-schema",
-        "seed-003#extra-fields",
-        "seed-003#determinism-contract",
-        "stdio.md#tool-calls",
-        "stdio.md#tool-text",
-        "stdio.md#clients",
-    )
     def test_a_bad_call_is_an_error_with_its_code(self, client: Client, server: Server) -> None:
         assert_tool_errors(client, server, sample(client, BAD_CALLS))
 
@@ -349,30 +293,20 @@ class EveryClient:
 class EveryPersistentClient(EveryClient):
     """Tests for clients that keep a connection open and show the codes of JSON-RPC errors."""
 
-    @covers(
-        "seed-000#determinism-contract",
-        "seed-000#transport",
-        "seed-000#invariants",
-        "seed-000#what-this-spec-forbids",
-        "stdio.md#clients",
-    )
     def test_resolve_returns_the_output_of_the_command_for_unusual_queries(
         self, client: Client, server: Server, cache_root: Path
     ) -> None:
         answers = client(server, *(Call(RESOLVE, question) for question in MORE_QUESTIONS))
         assert answers == [resolve_output(cache_root, question) for question in MORE_QUESTIONS]
 
-    @covers("seed-000#input-rules", "seed-000#transport", "stdio.md#tool-calls", "stdio.md#clients")
     def test_every_bad_argument_is_an_error_with_its_code(self, client: Client, server: Server) -> None:
         assert_tool_errors(client, server, MORE_BAD_CALLS)
 
-    @covers("stdio.md#tool-calls")
     def test_an_unknown_tool_is_refused(self, client: Client, server: Server, cache_root: Path) -> None:
         refusal, answer = client(server, Call("context.nothing", {}), Call(RESOLVE, GUIDE))
         assert_refusal(refusal, INVALID_PARAMS, "Unknown tool: context.nothing")
         assert answer == resolve_output(cache_root, GUIDE)
 
-    @covers("stdio.md#tool-calls")
     def test_an_argument_that_is_not_in_the_schema_is_refused(self, client: Client, server: Server) -> None:
         calls = (
             Call(RESOLVE, GUIDE | {"limit": 1}),
@@ -382,12 +316,10 @@ class EveryPersistentClient(EveryClient):
         for refusal in client(server, *calls):
             assert_refusal(refusal, INVALID_PARAMS, "Invalid params")
 
-    @covers("stdio.md#methods")
     def test_an_unknown_method_is_refused(self, client: Client, server: Server) -> None:
         [refusal] = client(server, Request("context/unknown"))
         assert_refusal(refusal, METHOD_NOT_FOUND, "Method not found: context/unknown")
 
-    @covers("stdio.md#streams", "stdio.md#clients")
     def test_concurrent_calls_get_their_own_answers(self, client: Client, server: Server) -> None:
         calls = [Call(RESOLVE, GUIDE | {"query": f"guide {number}", "budget": number}) for number in range(40)]
         answers = client(server, *calls, together=True)
@@ -397,7 +329,6 @@ class EveryPersistentClient(EveryClient):
             selection = json.loads(answer.text)["selection"]
             assert (selection["query"], selection["budget"]) == (f"guide {number}", number)
 
-    @covers("seed-002#methods", "stdio.md#ping-and-list")
     def test_ping_exists_only_in_the_handshake_era(self, client: Client, server: Server) -> None:
         [answer] = client(server, Request("ping"))
         assert isinstance(answer, OtherResult if client.version == HANDSHAKE else Refusal)
@@ -410,17 +341,6 @@ class OverStdio:
     def server(self, cache_root: Path) -> Server:
         return stdio_server(cache_root)
 
-    @covers(
-        "product.md#serve",
-        "product.md#toolsets",
-        "seed-000#mcp-tool-name",
-        "seed-000#tool-description",
-        "seed-000#mcp-tool-arguments",
-        "seed-001#inspect-cache-inputs",
-        "seed-002#methods",
-        "stdio.md#ping-and-list",
-        "stdio.md#clients",
-    )
     def test_the_client_lists_the_resolve_tools_in_order(self, client: Client, server: Server) -> None:
         [result] = client(server, ListTools())
         assert isinstance(result, OtherResult)
@@ -431,11 +351,9 @@ class OverStdio:
         assert_relevance_inputs(schemas)
         assert all(tool["description"] and tool["annotations"]["readOnlyHint"] for tool in tools)
 
-    @covers("seed-001#list-caches-errors", "stdio.md#cache-names", "stdio.md#clients")
     def test_listing_caches_of_a_missing_root_is_an_io_error(self, client: Client, tmp_path: Path) -> None:
         assert client(stdio_server(tmp_path / "nowhere"), Call(LIST_CACHES, {})) == [tool_error("io_error")]
 
-    @covers("product.md#program-names", "seed-002#timeout", "stdio.md#timeout", "stdio.md#clients")
     def test_a_call_that_times_out_is_an_internal_error(self, client: Client, cache_root: Path) -> None:
         """The next call on the same connection is answered."""
         timed_out, *answers = client(
@@ -444,7 +362,6 @@ class OverStdio:
         assert timed_out == tool_error("internal_error")
         assert answers == [resolve_output(cache_root, GUIDE)] * (client.calls_per_connection - 1)
 
-    @covers("product.md#program-names")
     def test_the_server_can_be_configured_by_its_environment_only(self, client: Client, cache_root: Path) -> None:
         server = Command((str(COMMAND.with_name("mcp-context-server")),), {"CONTEXT_CACHE_ROOT": str(cache_root)})
         assert client(server, Call(RESOLVE, GUIDE)) == [resolve_output(cache_root, GUIDE)]

@@ -22,7 +22,6 @@ from tests.clients.contract import (
     assert_relevance_inputs,
 )
 from tests.clients.servers import Endpoint, Server
-from tests.support.clauses import covers
 
 STATE, COUNTER = "contextfold/state", "contextfold/counter"
 
@@ -112,16 +111,6 @@ class OverHttp:
     def server(self, daemon: Endpoint) -> Server:
         return daemon
 
-    @covers(
-        "folding.md#record",
-        "product.md#serve",
-        "product.md#toolsets",
-        "seed-004#context-branch",
-        "seed-004#context-return",
-        "seed-004#context-branch-status",
-        "seed-004#context-list-branches",
-        "seed-004#context-rollback",
-    )
     def test_the_client_lists_all_tools_in_order_with_the_seeds_schemas(self, client: Client, server: Server) -> None:
         [result] = client(server, ListTools())
         assert isinstance(result, OtherResult)
@@ -133,14 +122,6 @@ class OverHttp:
         for name, (names, required) in FOLD_INPUTS.items():
             assert (list(schemas[name]["properties"]), schemas[name]["required"]) == (names, required)
 
-    @covers(
-        "folding.md#counter",
-        "folding.md#tokens",
-        "folding.md#state-header",
-        "product.md#fold",
-        "product.md#serve",
-        "seed-004#overview",
-    )
     def test_a_branch_can_be_opened_folded_expanded_and_rolled_back_to(
         self, client: Client, server: Server, project: str
     ) -> None:
@@ -179,7 +160,6 @@ class OverHttp:
             (branch_id, 101, 0)
         ] * 3 + [(None, 2, 101)] * 2 + [(branch_id, 1, 0)]
 
-    @covers("folding.md#errors", "seed-004#error-handling")
     def test_every_refusal_has_its_code_message_and_data(
         self, client: Client, guarded_daemon: Endpoint, project: str
     ) -> None:
@@ -217,7 +197,6 @@ class OverHttp:
 class PersistentOverHttp(OverHttp):
     """Tests for clients that show the codes of errors and accept a timeout."""
 
-    @covers("folding.md#errors", "seed-004#error-handling")
     def test_a_full_context_differs_from_a_timeout(
         self, client: Client, guarded_daemon: Endpoint, project: str
     ) -> None:

@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.clauses import covers
 from tests.support.daemon import Daemon
 from tests.support.prerequisites import CLAUDE, NO_CLAUDE
 from tests.support.upstream import BINDING_MODELS, ReceivedRequest, Upstream, without_cache_marks
@@ -26,7 +25,6 @@ from tests.support.upstream_answers import Call, Say
 
 pytestmark = [
     pytest.mark.skipif(not CLAUDE, reason=NO_CLAUDE),
-    covers("proxy.md#laws", "proxy.md#clients", "proxy.md#cold-results"),
 ]
 
 TIMEOUT_S = 120

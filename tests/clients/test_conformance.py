@@ -15,7 +15,6 @@ import pytest
 from tests.clients.contract import HANDSHAKE, MODERN
 from tests.clients.node import HERE, run_node
 from tests.clients.servers import Endpoint
-from tests.support.clauses import covers
 from tests.support.machine import SOAK
 
 CONFORMANCE = str(HERE / "node_modules" / ".bin" / "conformance")
@@ -84,7 +83,6 @@ def results(daemon: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Confo
     )
 
 
-@covers("seed-004#overview")
 @pytest.mark.parametrize(("scenario", "version"), SCENARIOS)
 def test_every_check_of_a_scenario_passes(scenario: str, version: str, results: Conformance) -> None:
     result = results(version)[scenario]

@@ -31,7 +31,6 @@ from tests.clients.contract import (
 from tests.clients.http_contract import OverHttp
 from tests.clients.node import HERE, Script, Scripts, run_node
 from tests.clients.servers import Command, Endpoint, Server, stdio_server
-from tests.support.clauses import covers
 from tests.support.machine import SOAK
 
 INSPECTOR = str(HERE / "node_modules" / ".bin" / "mcp-inspector")
@@ -116,7 +115,6 @@ def inspector(era: str, home: Path, scripts: Scripts) -> Inspector:
     return Inspector(era, VERSIONS[era], home, None if SOAK else scripts("inspector.mjs"))
 
 
-@covers("stdio.md#clients")
 @pytest.mark.parametrize(
     "operation", [Call(RESOLVE, GUIDE), Call(RESOLVE, GUIDE | {"budget": -1})], ids=["ok", "failed"]
 )
@@ -129,7 +127,6 @@ def test_the_program_and_its_code_in_our_process_give_the_same_result(
     assert in_process._replace(script=None).run(stdio_server(cache_root), *_operation_arguments(operation)) == completed
 
 
-@covers("stdio.md#clients")
 @pytest.mark.parametrize("era", VERSIONS)
 def test_the_inspector_connects_in_every_era(
     era: str, server: Server, cache_root: Path, tmp_path: Path, scripts: Scripts
@@ -147,7 +144,6 @@ class TestInspector(OverStdio, EveryClient):
         """In `make test` this is one era, and over HTTP the other one."""
         return inspector(request.param, tmp_path, scripts)
 
-    @covers("seed-000#determinism-contract", "seed-000#invariants", "stdio.md#clients")
     def test_the_inspectors_output_file_is_the_output_of_the_command(
         self, client: Inspector, cache_root: Path, tmp_path: Path
     ) -> None:
@@ -162,7 +158,6 @@ class TestInspector(OverStdio, EveryClient):
         )
         assert file.read_bytes() == resolve_output(cache_root, GUIDE).text.encode()
 
-    @covers("stdio.md#clients")
     def test_the_inspector_converts_arguments_by_our_schema(self, client: Inspector, cache_root: Path) -> None:
         """`--tool-arg budget=4000` is text, and the Inspector converts it to an integer because of our schema."""
         options = ["--tool-name", RESOLVE, "--tool-arg", *(f"{name}={value}" for name, value in GUIDE.items())]
@@ -180,7 +175,6 @@ class TestInspector(OverStdio, EveryClient):
             Refusal("error", "Invalid params")
         ]
 
-    @covers("stdio.md#tool-calls")
     def test_half_a_surrogate_pair_is_an_invalid_query(self, client: Inspector, cache_root: Path) -> None:
         assert client(stdio_server(cache_root), Call(RESOLVE, GUIDE | {"query": "\ud800"})) == [
             tool_error("invalid_query")

@@ -30,7 +30,6 @@ from tests.clients.contract import (
 from tests.clients.http_contract import PersistentOverHttp
 from tests.clients.node import Script, Scripts
 from tests.clients.servers import Command, Endpoint, Server
-from tests.support.clauses import covers
 from tests.support.machine import SOAK
 
 UNSUPPORTED_VERSION = -32022
@@ -98,7 +97,6 @@ class TestTypeScriptClients(OverStdio, EveryPersistentClient):
     def client(self, request: pytest.FixtureRequest, scripts: Scripts) -> Client:
         return client_named(request.param, scripts)
 
-    @covers("stdio.md#tool-calls", "stdio.md#clients")
     def test_half_a_surrogate_pair_is_an_invalid_query(self, client: Client, server: Server) -> None:
         assert client(server, Call(RESOLVE, GUIDE | {"query": "\ud800"})) == [tool_error("invalid_query")]
 
@@ -118,7 +116,6 @@ class TestTypeScriptClientsOverHttp(PersistentOverHttp, EveryPersistentClient):
         assert_refusal(refusal, METHOD_NOT_FOUND, "Method not found: context/unknown")
 
 
-@covers("stdio.md#eras", "stdio.md#clients")
 def test_a_client_pinned_to_an_unknown_version_gets_an_error(server: Server, scripts: Scripts) -> None:
     [refusal] = TypeScriptClient(scripts("typescript_v2.mjs"), "2027-01-01", "")(server, ListTools())
     assert_refusal(refusal, UNSUPPORTED_VERSION, "Unsupported protocol version")

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from contextfold.common.float32 import Float32, ratio, shortest_text, single
 from tests.support import oracle
-from tests.support.clauses import covers
 
 # Counts have at most 64 bits, so no score but 0 is below 2^-64.
 LEAST_POWER = 64
@@ -19,7 +18,6 @@ LEAST_BITS = 127 - LEAST_POWER << 23
 COUNTS = st.integers(0, 2**25) | st.integers(0, 2**40)
 
 
-@covers("resolve.md#score")
 @given(COUNTS, COUNTS)
 def test_a_score_is_the_float32_quotient_with_the_shortest_text(first: int, second: int) -> None:
     part, whole = sorted((first, second))
@@ -29,7 +27,6 @@ def test_a_score_is_the_float32_quotient_with_the_shortest_text(first: int, seco
     assert repr(score) == oracle.score_text(part, whole)
 
 
-@covers("resolve.md#score")
 @given(st.integers(LEAST_BITS, 0x3F800000))
 def test_the_text_of_any_float32_up_to_one_gives_the_same_float32(bits: int) -> None:
     value = numpy.uint32(bits).view(numpy.float32)
@@ -39,7 +36,6 @@ def test_the_text_of_any_float32_up_to_one_gives_the_same_float32(bits: int) -> 
     assert len(digits) == len(numpy.format_float_scientific(value, trim="-").split("e")[0].replace(".", ""))
 
 
-@covers("resolve.md#score")
 def test_the_text_of_a_power_of_two_gives_the_same_float32() -> None:
     # The neighbours of a power of two are at different distances.
     for power in range(LEAST_POWER + 1):
@@ -49,7 +45,6 @@ def test_the_text_of_a_power_of_two_gives_the_same_float32() -> None:
         assert text == _numpy_text(numpy.float32(value)), power
 
 
-@covers("resolve.md#score")
 @pytest.mark.parametrize(
     ("part", "whole", "text"),
     [
@@ -70,7 +65,6 @@ def test_the_specified_examples(part: int, whole: int, text: str) -> None:
     assert str(ratio(part, whole)) == text
 
 
-@covers("resolve.md#order")
 def test_scores_compare_as_numbers() -> None:
     assert Float32(0.5) == 0.5
     assert Float32(0.5) > Float32(0.25)

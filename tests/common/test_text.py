@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from contextfold.common.text import count_terms, count_words, lowercase, split_words
 from tests.support import oracle
-from tests.support.clauses import covers
 
 # Cased, ignorable and mapped characters, white space, and separators that are not white space.
 SPECIAL_CHARACTERS = st.sampled_from(
@@ -24,7 +23,6 @@ BLOCKS = [
 TEXTS = st.text(SPECIAL_CHARACTERS | st.characters(codec="utf-8"), max_size=60)
 
 
-@covers("resolve.md#unicode")
 def test_every_code_point_is_lowercased_as_in_unicode_17() -> None:
     for block in BLOCKS:
         characters = [character for character in block if character != "Σ"]
@@ -32,14 +30,12 @@ def test_every_code_point_is_lowercased_as_in_unicode_17() -> None:
         assert lowercase(" ".join(characters)) == " ".join(lower)
 
 
-@covers("resolve.md#unicode")
 def test_every_cased_and_case_ignorable_character_decides_the_final_sigma() -> None:
     for character in oracle.CASED | oracle.IGNORABLE | set("1 /\n"):
         for text in (f"{character}Σ", f"aΣ{character}", f"aΣ{character}a", f"a{character}Σ"):
             assert lowercase(text) == oracle.lowercase(text), ascii(text)
 
 
-@covers("resolve.md#unicode")
 def test_words_are_split_exactly_at_white_space() -> None:
     for block in BLOCKS:
         # A block without white space is one word; in the others each character is tested alone.
@@ -51,13 +47,11 @@ def test_words_are_split_exactly_at_white_space() -> None:
             assert splits == (character in oracle.WHITE_SPACE), ascii(character)
 
 
-@covers("resolve.md#matching")
 @given(TEXTS)
 def test_words_are_those_of_the_lowercased_text(text: str) -> None:
     assert split_words(text) == oracle.words(text)
 
 
-@covers("resolve.md#matching")
 @given(TEXTS)
 def test_counting_words_equals_listing_them(text: str) -> None:
     counts = count_words(text.encode())

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.contract.transports import COUNTER, STATE, Refused, Transport, operation_meta, session_meta
-from tests.support.clauses import covers
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 BRANCH = re.compile(r"br_[0-9a-f]{16}")
@@ -34,22 +33,6 @@ def error_from(transport: Transport, tool: str, **arguments: Any) -> Refused:
 
 
 class TestWorkedExampleOfTheSpecification:
-    @covers(
-        "folding.md#shapes",
-        "folding.md#session",
-        "folding.md#branch",
-        "folding.md#counter",
-        "folding.md#tokens",
-        "folding.md#usage",
-        "folding.md#health",
-        "folding.md#context-return",
-        "folding.md#state-header",
-        "product.md#fold",
-        "product.md#toolsets",
-        "seed-004#overview",
-        "seed-004#context-branch",
-        "seed-004#context-return",
-    )
     def test_branch_and_return_give_the_specified_results(self, transport: Transport, project: str) -> None:
         record(transport, project, tokens=5000)
         opened = branch(transport, project, prompt="x" * 800)
@@ -105,7 +88,6 @@ class TestWorkedExampleOfTheSpecification:
 
 
 class TestReadingState:
-    @covers("folding.md#session", "folding.md#usage", "folding.md#reading")
     def test_a_project_without_work_has_an_empty_session(self, transport: Transport, project: str) -> None:
         assert transport.call("context_branch_status", project_path=project) == {
             "session_id": None,
@@ -123,14 +105,6 @@ class TestReadingState:
             "folded_branches": 0,
         }
 
-    @covers(
-        "folding.md#shapes",
-        "folding.md#tokens",
-        "folding.md#usage",
-        "folding.md#context-branch",
-        "product.md#toolsets",
-        "seed-004#context-branch-status",
-    )
     def test_status_shows_the_path_and_the_tokens_of_each_thread(self, transport: Transport, project: str) -> None:
         record(transport, project, tokens=5000)
         outer = branch(transport, project, prompt="a" * 8_000)["branch_id"]
@@ -146,14 +120,6 @@ class TestReadingState:
         ]  # fmt: skip
         assert (status["branch_depth"], status["active_branch_id"], status["usage_percent"]) == (2, inner, 25)
 
-    @covers(
-        "folding.md#shapes",
-        "folding.md#branch",
-        "folding.md#reading",
-        "folding.md#context-rollback",
-        "product.md#toolsets",
-        "seed-004#context-list-branches",
-    )
     def test_the_list_shows_when_and_how_each_branch_was_closed(self, transport: Transport, project: str) -> None:
         first = branch(transport, project, description="Search logs")["branch_id"]
         fold(transport, project)
@@ -174,7 +140,6 @@ class TestReadingState:
 
 
 class TestReturning:
-    @covers("folding.md#context-return")
     def test_returning_from_an_outer_branch_folds_its_descendants(self, transport: Transport, project: str) -> None:
         outer = branch(transport, project)["branch_id"]
         branch(transport, project)
@@ -184,12 +149,10 @@ class TestReturning:
         result = transport.call("context_list_branches", project_path=project)
         assert [listed["status"] for listed in result["branches"]] == ["folded"] * 3
 
-    @covers("folding.md#context-return", "seed-004#context-return")
     def test_an_empty_message_and_a_null_branch_id_are_accepted(self, transport: Transport, project: str) -> None:
         opened = branch(transport, project)["branch_id"]
         assert fold(transport, project, message="", branch_id=None)["branch_id"] == opened
 
-    @covers("folding.md#health")
     def test_failures_in_a_branch_are_part_of_its_health(self, transport: Transport, project: str) -> None:
         branch(transport, project)
         record(transport, project, content="no", failed=True)
@@ -197,7 +160,6 @@ class TestReturning:
             record(transport, project, content="yes")
         assert fold(transport, project)["context_health"]["failure_rate"] == 0.2
 
-    @covers("folding.md#usage", "folding.md#health")
     def test_a_full_main_thread_gives_a_warning_with_a_suggestion(self, transport: Transport, project: str) -> None:
         assert record(transport, project, tokens=16_384)["context_health"]["warning"] == "none"
         assert record(transport, project, tokens=1)["context_health"]["warning"] == "medium"
@@ -207,7 +169,6 @@ class TestReturning:
 
 
 class TestRollingBack:
-    @covers("folding.md#shapes", "folding.md#context-rollback", "seed-004#context-rollback")
     def test_a_rollback_to_a_folded_branch_restores_its_beginning(self, transport: Transport, project: str) -> None:
         record(transport, project, tokens=1000)
         target = branch(transport, project, prompt="a" * 400)["branch_id"]
@@ -224,13 +185,11 @@ class TestRollingBack:
         ]
         assert list(result["context_state"]) == ["active_branch_id", "branch_depth", "total_tokens"]
 
-    @covers("folding.md#context-rollback")
     def test_recovered_tokens_are_never_negative(self, transport: Transport, project: str) -> None:
         target = branch(transport, project, prompt="a" * 4000)["branch_id"]
         fold(transport, project, message="x")
         assert transport.call("context_rollback", project_path=project, branch_id=target)["tokens_recovered"] == 0
 
-    @covers("folding.md#context-rollback", "seed-004#context-rollback")
     def test_without_restoring_only_later_branches_are_discarded(self, transport: Transport, project: str) -> None:
         target = branch(transport, project, prompt="a" * 400)["branch_id"]
         record(transport, project, tokens=300)
@@ -241,7 +200,6 @@ class TestRollingBack:
 
 
 class TestRecording:
-    @covers("folding.md#branch", "folding.md#counter", "folding.md#sources", "folding.md#record")
     def test_an_operation_is_recorded_in_the_active_branch_with_its_source(
         self, transport: Transport, project: str
     ) -> None:
@@ -255,7 +213,6 @@ class TestRecording:
         opened = branch(transport, project)["branch_id"]
         assert record(transport, project, tokens=7)["branch_id"] == opened
 
-    @covers("folding.md#record")
     def test_given_tokens_override_those_of_the_text(self, transport: Transport, project: str) -> None:
         assert record(transport, project, content="12345678", tokens=5)["tokens"] == 5
 
@@ -378,7 +335,6 @@ class TestFoldingRecentWork:
 
 
 class TestExpanding:
-    @covers("folding.md#context-return", "folding.md#sources", "product.md#fold", "seed-004#context-return")
     def test_a_folded_branch_is_expanded_entry_by_entry(self, transport: Transport, project: str) -> None:
         opened = branch(transport, project, prompt="Find the cause.")["branch_id"]
         record(transport, project, content="grep output", failed=True)
@@ -398,7 +354,6 @@ class TestExpanding:
         assert folded_child["branch_id"] == child
         assert result["next_cursor"] is None
 
-    @covers("folding.md#context-return", "seed-004#context-return")
     def test_pages_fit_the_budget_and_lose_no_text(self, transport: Transport, project: str) -> None:
         texts = [f"{number} " + 'é\n"' * 700 for number in range(3)]
         opened = branch(transport, project, prompt="Go.")["branch_id"]
@@ -420,7 +375,6 @@ class TestExpanding:
         assert list(text_of_entry.values()) == ["Go.", *texts, "Done."]
         assert pages > 3
 
-    @covers("folding.md#context-rollback", "product.md#fold")
     def test_entries_that_a_rollback_undid_are_marked(self, transport: Transport, project: str) -> None:
         opened = branch(transport, project)["branch_id"]
         record(transport, project, content="undone")
@@ -448,7 +402,6 @@ class TestExpanding:
 
 
 class TestSessions:
-    @covers("folding.md#session")
     def test_each_session_name_has_its_own_session(self, transport: Transport, project: str) -> None:
         branch(transport, project)
         other = transport.call("context_branch_status", session_meta("review"), project_path=project)
@@ -462,7 +415,6 @@ class TestSessions:
         again = transport.call("context_branch_status", session_meta("review"), project_path=project)
         assert again["session_id"] == opened["session_id"]
 
-    @covers("folding.md#project")
     @pytest.mark.parametrize("tail", ["/", "//", "/.", "/x/..", "/./x/../"])
     def test_equivalent_paths_are_the_same_project(self, transport: Transport, project: str, tail: str) -> None:
         opened = branch(transport, project)
@@ -470,7 +422,6 @@ class TestSessions:
             transport.call("context_branch_status", project_path=project + tail)["session_id"] == opened["session_id"]
         )
 
-    @covers("folding.md#project", "folding.md#errors")
     def test_a_branch_of_another_project_is_not_found(self, transport: Transport, project: str) -> None:
         opened = branch(transport, project)["branch_id"]
         branch(transport, f"{project}/other")
@@ -479,7 +430,6 @@ class TestSessions:
 
 
 class TestRepeatedCalls:
-    @covers("folding.md#commit", "folding.md#state-header")
     def test_a_repeated_call_has_one_effect_and_the_same_answer(self, transport: Transport, project: str) -> None:
         call = {"description": "d", "prompt": "p", "project_path": project}
         first = transport.call("context_branch", operation_meta("op-1"), **call)
@@ -489,7 +439,6 @@ class TestRepeatedCalls:
         assert (again, transport.result["_meta"][STATE]) == (first, state)
         assert transport.call("context_list_branches", project_path=project)["total_branches"] == 1
 
-    @covers("folding.md#commit")
     def test_an_operation_id_with_other_arguments_is_refused(self, transport: Transport, project: str) -> None:
         transport.call("context_record", operation_meta("op-1"), project_path=project, type="t", tokens=1)
         with pytest.raises(Refused) as raised:
@@ -498,7 +447,6 @@ class TestRepeatedCalls:
 
 
 class TestRefusals:
-    @covers("folding.md#shapes", "folding.md#errors", "seed-004#error-handling")
     def test_an_unknown_branch_is_refused(self, transport: Transport, project: str) -> None:
         session_id = branch(transport, project)["session_id"]
         for tool, arguments in (("context_return", {"message": "m"}), ("context_rollback", {})):
@@ -506,7 +454,6 @@ class TestRefusals:
             assert (error.code, error.message) == (-32602, "Branch not found: br_xyz")
             assert error.data == {"branch_id": "br_xyz", "session_id": session_id}
 
-    @covers("folding.md#shapes", "folding.md#errors", "seed-004#error-handling")
     def test_returning_from_a_folded_branch_is_refused(self, transport: Transport, project: str) -> None:
         opened = branch(transport, project)["branch_id"]
         fold(transport, project)
@@ -514,13 +461,11 @@ class TestRefusals:
         assert (error.code, error.message) == (-32003, "Cannot fold branch: branch is not active")
         assert error.data == {"branch_id": opened, "current_status": "folded"}
 
-    @covers("folding.md#errors")
     def test_returning_without_an_open_branch_is_refused(self, transport: Transport, project: str) -> None:
         error = error_from(transport, "context_return", message="m", project_path=project)
         assert (error.code, error.message) == (-32003, "Cannot fold branch: branch is not active")
         assert error.data == {"branch_id": None, "current_status": None}
 
-    @covers("folding.md#errors")
     def test_a_rollback_to_a_discarded_branch_is_refused(self, transport: Transport, project: str) -> None:
         first = branch(transport, project)["branch_id"]
         second = branch(transport, project)["branch_id"]
@@ -528,7 +473,6 @@ class TestRefusals:
         error = error_from(transport, "context_rollback", project_path=project, branch_id=second)
         assert (error.code, error.message) == (-32003, "Cannot roll back: branch is discarded")
 
-    @covers("folding.md#context-branch", "folding.md#errors")
     def test_a_branch_beyond_the_maximum_depth_is_refused(self, transport: Transport, project: str) -> None:
         for _ in range(8):
             branch(transport, project)
@@ -537,16 +481,6 @@ class TestRefusals:
         assert error.data == {"limit": "branch_depth", "value": 8}
         assert "8" in error.message
 
-    @covers(
-        "folding.md#project",
-        "folding.md#context-branch",
-        "folding.md#context-return",
-        "folding.md#errors",
-        "folding.md#record",
-        "seed-004#context-branch",
-        "seed-004#context-return",
-        "seed-004#context-rollback",
-    )
     @pytest.mark.parametrize(
         ("tool", "field", "arguments"),
         [
@@ -635,12 +569,10 @@ class TestRefusals:
         error = error_from(transport, "context_branch", description="d", prompt="\ud800", project_path=project)
         assert error.code in (-32602, -32700)
 
-    @covers("folding.md#context-branch")
     def test_texts_of_the_maximum_length_are_accepted(self, transport: Transport, project: str) -> None:
         assert branch(transport, project, description="é" * 200, prompt="é" * 10_000)
         assert fold(transport, project, message="é" * 50_000)["summary"]["tokens_saved"] == 5_000 - 25_000
 
-    @covers("folding.md#secrets-scrubbed", "folding.md#context-return", "folding.md#scrubbed-text")
     def test_secrets_are_redacted_and_counted_and_never_returned(self, transport: Transport, project: str) -> None:
         secret = "gh" + "p_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
         branch(transport, project, description=f"try {secret}", prompt=f"use {secret}")

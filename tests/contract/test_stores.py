@@ -24,7 +24,6 @@ from tests.contract.sessions import (
     watching,
 )
 from tests.contract.stores import Run, run
-from tests.support.clauses import covers
 from tests.support.machine import times
 
 MORNING, EVENING, NEXT_DAY = "2026-01-01T08:00:00Z", "2026-01-01T20:00:00Z", "2026-01-02T20:00:00Z"
@@ -39,7 +38,6 @@ KEY = key_of()
 # ---- load and commit
 
 
-@covers("store.md#commit")
 def test_a_key_without_a_session_loads_nothing(run: Run) -> None:
     async def act(store: Store) -> None:
         assert await store.load(KEY) is None
@@ -48,7 +46,6 @@ def test_a_key_without_a_session_loads_nothing(run: Run) -> None:
     run(act)
 
 
-@covers("folding.md#events", "store.md#port", "store.md#commit")
 def test_committed_events_are_loaded_in_order(run: Run) -> None:
     async def act(store: Store) -> None:
         await store.commit(commit_of(KEY, events=3))
@@ -61,7 +58,6 @@ def test_committed_events_are_loaded_in_order(run: Run) -> None:
     run(act)
 
 
-@covers("store.md#commit")
 def test_loading_after_a_known_revision_returns_only_later_events(run: Run) -> None:
     async def act(store: Store) -> None:
         await store.commit(commit_of(KEY, events=5))
@@ -77,7 +73,6 @@ def test_loading_after_a_known_revision_returns_only_later_events(run: Run) -> N
     run(act)
 
 
-@covers("store.md#commit")
 def test_unusual_texts_are_loaded_unchanged(run: Run) -> None:
     unusual = "'; DROP TABLE sessions; -- \0 \x1f \u2028 😀 é é \\ \" $1 ?"
 
@@ -107,7 +102,6 @@ def test_a_request_is_loaded_and_watched_as_it_was_committed(run: Run) -> None:
     run(act)
 
 
-@covers("folding.md#commit", "store.md#commit")
 def test_a_commit_with_a_stale_revision_is_refused_and_stores_nothing(run: Run) -> None:
     async def act(store: Store) -> None:
         await store.commit(commit_of(KEY, events=2))
@@ -135,7 +129,6 @@ def test_a_commit_with_a_stale_revision_is_refused_and_stores_nothing(run: Run) 
     run(act)
 
 
-@covers("store.md#commit")
 def test_a_commit_cannot_continue_a_session_that_does_not_exist(run: Run) -> None:
     async def act(store: Store) -> None:
         with pytest.raises(StaleRevision):
@@ -157,7 +150,6 @@ def test_a_commit_without_an_operation_leaves_no_receipt(run: Run) -> None:
     run(act)
 
 
-@covers("folding.md#commit", "store.md#commit")
 def test_a_repeated_operation_id_has_one_effect_and_the_same_receipt(run: Run) -> None:
     async def act(store: Store) -> None:
         first = commit_of(KEY, operation_id="op", answer="the answer")
@@ -175,7 +167,6 @@ def test_a_repeated_operation_id_has_one_effect_and_the_same_receipt(run: Run) -
     run(act)
 
 
-@covers("folding.md#owner")
 def test_the_same_operation_id_in_two_sessions_is_two_operations(run: Run) -> None:
     async def act(store: Store) -> None:
         keys = [KEY, key_of("p2"), key_of(name="n"), key_of(owner="other")]
@@ -188,7 +179,6 @@ def test_the_same_operation_id_in_two_sessions_is_two_operations(run: Run) -> No
     run(act)
 
 
-@covers("folding.md#commit", "store.md#commit")
 def test_one_of_several_racing_commits_wins_a_revision(run: Run) -> None:
     racers, rounds = 8, times(5, 200)
 
@@ -210,7 +200,6 @@ def test_one_of_several_racing_commits_wins_a_revision(run: Run) -> None:
     run(act)
 
 
-@covers("folding.md#commit", "store.md#commit")
 def test_racing_commits_with_one_operation_id_all_get_its_receipt(run: Run) -> None:
     async def act(store: Store) -> None:
         for turn in range(times(10, 200)):
@@ -224,7 +213,6 @@ def test_racing_commits_with_one_operation_id_all_get_its_receipt(run: Run) -> N
     run(act)
 
 
-@covers("folding.md#commit")
 def test_a_commit_that_is_retried_after_conflicts_succeeds_once(run: Run) -> None:
     workers, commits_each = 8, times(5, 100)
 
@@ -278,7 +266,6 @@ def test_a_commit_with_events_out_of_order_is_invalid() -> None:
 # ---- owners
 
 
-@covers("folding.md#owner")
 def test_owners_never_see_data_of_each_other(run: Run) -> None:
     async def act(store: Store) -> None:
         start = await store.cursor()
@@ -349,7 +336,6 @@ def test_only_cursors_of_the_store_are_accepted(run: Run) -> None:
     run(act)
 
 
-@covers("folding.md#errors")
 def test_a_closed_store_is_unavailable(run: Run) -> None:
     async def act(store: Store) -> None:
         await begin(store, KEY)

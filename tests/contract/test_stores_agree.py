@@ -17,7 +17,6 @@ from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.contract.sessions import commit_of, key_of, summary_of, take, watching
 from tests.contract.stores import options_on
-from tests.support.clauses import covers
 from tests.support.machine import times
 from tests.support.memory_store import MemoryStore
 from tests.support.nats_servers import NatsServer, delete_streams
@@ -133,7 +132,6 @@ async def _outcomes(store: Store, history: Sequence[Step]) -> list[object]:
         await store.close()
 
 
-@covers("folding.md#owner", "store.md#port")
 @given(st.lists(steps, max_size=STEPS_MAX))
 def test_sqlite_and_memory_agree_on_any_history(history: list[Step]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -141,7 +139,6 @@ def test_sqlite_and_memory_agree_on_any_history(history: list[Step]) -> None:
     assert outcomes == asyncio.run(_outcomes(MemoryStore(), history))
 
 
-@covers("store.md#port")
 @settings(max_examples=times(8, 500))
 @given(st.lists(steps, max_size=STEPS_MAX))
 def test_nats_and_memory_agree_on_any_history(nats_server: NatsServer, history: list[Step]) -> None:

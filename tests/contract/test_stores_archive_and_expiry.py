@@ -20,7 +20,6 @@ from tests.contract.sessions import (
     watching,
 )
 from tests.contract.stores import Run, run
-from tests.support.clauses import covers
 from tests.support.machine import times
 
 MORNING, EVENING, NEXT_DAY = "2026-01-01T08:00:00Z", "2026-01-01T20:00:00Z", "2026-01-02T20:00:00Z"
@@ -49,7 +48,6 @@ async def _search(store: Store, query: str, project_hash: str | None = None, lim
     return [summary.branch_id for summary in await store.search("local", query, project_hash, limit)]
 
 
-@covers("folding.md#context-return", "seed-004#context-return", "store.md#collections")
 def test_a_search_finds_summaries_with_every_word(run: Run) -> None:
     async def act(store: Store) -> None:
         await _commit_summaries(
@@ -70,7 +68,6 @@ def test_a_search_finds_summaries_with_every_word(run: Run) -> None:
     run(act)
 
 
-@covers("store.md#collections")
 def test_accents_and_case_make_no_difference_to_a_search(run: Run) -> None:
     async def act(store: Store) -> None:
         await _commit_summaries(store, a="|Le café était fermé", b="|ΑΘΗΝΑ Straße", c="|the cafe\u0301 again")
@@ -81,7 +78,6 @@ def test_accents_and_case_make_no_difference_to_a_search(run: Run) -> None:
     run(act)
 
 
-@covers("store.md#collections")
 def test_the_best_match_comes_first_then_the_newest(run: Run) -> None:
     async def act(store: Store) -> None:
         much, little = "retry retry retry", "one retry among a great many words on other subjects altogether"
@@ -100,7 +96,6 @@ UNUSUAL_QUERIES = (
 )
 
 
-@covers("store.md#collections")
 def test_no_query_raises_an_error(run: Run) -> None:
     async def act(store: Store) -> None:
         await _commit_summaries(store, a="Title|Some text of a summary.")
@@ -129,7 +124,6 @@ def test_a_search_respects_its_project_and_its_limit(run: Run) -> None:
     run(act)
 
 
-@covers("store.md#collections")
 def test_a_branch_that_is_folded_again_has_one_summary(run: Run) -> None:
     async def act(store: Store) -> None:
         await store.commit(commit_of(KEY, 0, summaries=[summary_of(KEY, "br_1", "first outcome")]))
@@ -140,7 +134,6 @@ def test_a_branch_that_is_folded_again_has_one_summary(run: Run) -> None:
     run(act)
 
 
-@covers("seed-004#context-return", "store.md#collections")
 def test_a_trajectory_is_read_page_by_page(run: Run) -> None:
     async def act(store: Store) -> None:
         entries = [
@@ -178,7 +171,6 @@ def test_a_trajectory_is_read_page_by_page(run: Run) -> None:
     run(act)
 
 
-@covers("store.md#collections")
 def test_a_trajectory_may_have_megabytes(run: Run) -> None:
     text = "α" + "0123456789" * (FIVE_MEGABYTES // 10)
 
@@ -225,7 +217,6 @@ def test_activity_is_the_latest_time_even_if_clocks_disagree(run: Run) -> None:
     run(act)
 
 
-@covers("store.md#commit")
 def test_after_a_session_ended_its_key_gets_a_new_one(run: Run) -> None:
     async def act(store: Store) -> None:
         await store.commit(commit_of(KEY, events=3, at=MORNING))
@@ -243,7 +234,6 @@ def test_after_a_session_ended_its_key_gets_a_new_one(run: Run) -> None:
     run(act)
 
 
-@covers("folding.md#events")
 def test_late_watchers_see_the_end_of_a_session(run: Run) -> None:
     async def act(store: Store) -> None:
         start = await store.cursor()
@@ -262,7 +252,6 @@ def test_late_watchers_see_the_end_of_a_session(run: Run) -> None:
     run(act)
 
 
-@covers("store.md#events")
 def test_a_cursor_stays_valid_after_its_events_are_deleted(run: Run) -> None:
     async def act(store: Store) -> None:
         await store.commit(commit_of(KEY, events=3, at=MORNING))
@@ -278,7 +267,6 @@ def test_a_cursor_stays_valid_after_its_events_are_deleted(run: Run) -> None:
     run(act)
 
 
-@covers("store.md#expiry")
 def test_archive_and_summaries_outlive_the_session_until_they_expire(run: Run) -> None:
     async def act(store: Store) -> None:
         entries = [ArchiveEntry("br_1", 1, MORNING, "prompt", "text")]
@@ -306,7 +294,6 @@ def test_archive_and_summaries_outlive_the_session_until_they_expire(run: Run) -
     run(act)
 
 
-@covers("store.md#expiry")
 def test_one_sweep_ends_any_number_of_sessions(run: Run) -> None:
     sessions = times(100, 5000)
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contextfold.export_errors import ExportInvalid, TargetNotEmpty
+from contextfold.errors import ExportInvalid, TargetNotEmpty
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.ports.store import (
     ArchivedResult,

@@ -18,7 +18,6 @@ from tests.contract.sessions import (
     watching,
 )
 from tests.contract.stores import Run, run
-from tests.support.clauses import covers
 from tests.support.machine import times
 
 MORNING, EVENING, NEXT_DAY = "2026-01-01T08:00:00Z", "2026-01-01T20:00:00Z", "2026-01-02T20:00:00Z"
@@ -33,7 +32,6 @@ KEY = key_of()
 # ---- watching
 
 
-@covers("store.md#events")
 def test_a_watcher_sees_every_event_once_and_in_order(run: Run) -> None:
     async def act(store: Store) -> None:
         start = await store.cursor()
@@ -55,7 +53,6 @@ def test_a_watcher_sees_every_event_once_and_in_order(run: Run) -> None:
     run(act)
 
 
-@covers("store.md#events")
 def test_a_watch_can_continue_after_any_cursor(run: Run) -> None:
     async def act(store: Store) -> None:
         start = await store.cursor()
@@ -71,7 +68,6 @@ def test_a_watch_can_continue_after_any_cursor(run: Run) -> None:
     run(act)
 
 
-@covers("store.md#events")
 def test_a_watch_misses_no_event_of_many_writers(run: Run) -> None:
     writers, commits_each = 10, times(15, 400)
 

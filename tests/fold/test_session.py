@@ -26,7 +26,6 @@ from contextfold.fold.events import (
 from contextfold.fold.session import EMPTY, LogBroken, SessionLimits, State, apply, replay
 from tests.fold import verb_functions
 from tests.fold.histories import HISTORIES, Step, decide, log_of, new_log, states_after, timestamp
-from tests.support.clauses import covers
 from tests.support.machine import times
 
 AT = "2025-01-17T10:30:00Z"
@@ -62,7 +61,6 @@ NEW_SESSION = replay(new_log())
 
 
 class TestWorkedExamplesOfTheSpecification:
-    @covers("folding.md#tokens", "folding.md#secrets-scrubbed", "seed-004#context-branch", "seed-004#context-return")
     def test_a_branch_and_its_return_give_the_specified_figures(self) -> None:
         main = after_verbs(NEW_SESSION, ("record", {"tokens": 5000}))
         branched = after_verbs(main, ("branch", {"branch_id": "br_abc123", "tokens": 200}))
@@ -108,9 +106,6 @@ class TestWorkedExamplesOfTheSpecification:
             "context_health": {"warning": "none", "main_thread_usage": 0.15},
         }
 
-    @covers(
-        "folding.md#tokens", "folding.md#usage", "seed-004#context-branch-status", "seed-004#state-tracking-headers"
-    )
     def test_status_and_header_have_the_figures_of_all_threads(self) -> None:
         state = after_verbs(
             NEW_SESSION,
@@ -144,7 +139,6 @@ class TestWorkedExamplesOfTheSpecification:
             "context_usage": 0.28,
         }
 
-    @covers("folding.md#context-rollback", "seed-004#context-rollback")
     def test_a_rollback_recovers_the_tokens_of_later_branches(self) -> None:
         state = after_verbs(
             NEW_SESSION,
@@ -163,7 +157,6 @@ class TestWorkedExamplesOfTheSpecification:
 
 
 class TestFolding:
-    @covers("folding.md#tokens")
     def test_a_summary_longer_than_its_branch_saves_a_negative_number_of_tokens(self) -> None:
         state = after_verbs(NEW_SESSION, ("branch", {"tokens": 10}))
         (event,) = verb_functions.fold(state, AT, branch_id=None, summary="s", summary_tokens=50, redactions=0)
@@ -177,7 +170,6 @@ class TestFolding:
             "summary_redacted": False,
         }
 
-    @covers("folding.md#tokens", "folding.md#context-return")
     def test_open_descendants_are_folded_first_from_the_deepest_and_marked_as_forced(self) -> None:
         state = after_verbs(
             NEW_SESSION,
@@ -194,7 +186,6 @@ class TestFolding:
         after = replay(events, state)
         assert (after.path, after.main.tokens, folded_tokens(after)) == ((), 8, 7)
 
-    @covers("folding.md#tokens", "folding.md#context-return", "seed-004#context-return")
     def test_the_parent_grows_by_the_summary(self) -> None:
         state = after_verbs(
             NEW_SESSION,
@@ -204,7 +195,6 @@ class TestFolding:
         )
         assert (state.path, state.branches["br_a"].tokens, total_tokens(state)) == (("br_a",), 15, 15)
 
-    @covers("folding.md#branch", "folding.md#errors", "seed-004#error-handling")
     @pytest.mark.parametrize("branch_id", [None, "br_a"])
     def test_only_an_open_branch_can_be_folded(self, branch_id: str | None) -> None:
         state = after_verbs(NEW_SESSION, ("branch", {"branch_id": "br_a"}), ("fold", {}))
@@ -245,7 +235,6 @@ class TestCompactions:
 
 
 class TestRollingBack:
-    @covers("folding.md#context-rollback", "seed-004#context-rollback")
     def test_a_folded_target_is_open_again_with_its_initial_tokens(self) -> None:
         state = after_verbs(
             NEW_SESSION,
@@ -258,7 +247,6 @@ class TestRollingBack:
         )
         assert (state.path, state.main.tokens, total_tokens(state)) == (("br_a",), 7, 17)
 
-    @covers("folding.md#context-rollback")
     def test_a_rollback_without_restoring_keeps_the_accumulated_tokens(self) -> None:
         state = after_verbs(
             NEW_SESSION,
@@ -272,7 +260,6 @@ class TestRollingBack:
         assert (state.path, state.branches["br_a"].tokens, state.main.tokens) == (("br_a",), 111, 5)
         assert state.branches["br_b"].status == "discarded"
 
-    @covers("folding.md#branch", "folding.md#errors")
     def test_a_discarded_branch_cannot_be_a_rollback_target(self) -> None:
         state = after_verbs(
             NEW_SESSION,
@@ -284,7 +271,6 @@ class TestRollingBack:
             verb_functions.rollback(state, AT, branch_id="br_b", restore_state=True)
         assert raised.value.data == {"branch_id": "br_b", "current_status": "discarded"}
 
-    @covers("folding.md#events", "folding.md#context-rollback")
     @settings(max_examples=times(30, 10_000))
     @given(HISTORIES)
     def test_a_restored_state_equals_the_state_when_the_branch_began(self, steps: list[Step]) -> None:
@@ -303,7 +289,6 @@ class TestRollingBack:
 
 
 class TestLimits:
-    @covers("folding.md#context-branch", "folding.md#errors")
     def test_a_branch_beyond_the_maximum_depth_is_refused(self) -> None:
         state = after_verbs(NEW_SESSION, *[("branch", {})] * 8)
         with pytest.raises(LimitReached) as raised:
@@ -313,7 +298,6 @@ class TestLimits:
         assert raised.value.data == {"limit": "branch_depth", "value": 8}
         assert "8" in raised.value.message
 
-    @covers("folding.md#context-branch", "folding.md#errors")
     def test_closed_branches_count_towards_the_limit_of_a_session(self) -> None:
         state = after_verbs(NEW_SESSION, *[("branch", {}), ("fold", {})] * 3)
         with pytest.raises(LimitReached) as raised:
@@ -329,7 +313,6 @@ class TestLimits:
             )
         assert raised.value.data == {"limit": "branches_per_session", "value": 3}
 
-    @covers("folding.md#errors", "seed-004#error-handling")
     def test_the_hard_limit_refuses_a_branch_but_never_a_record(self) -> None:
         full = after_verbs(NEW_SESSION, ("record", {"tokens": 34_800}), ("branch", {"tokens": 100}))
         hard = SessionLimits(is_hard=True)
@@ -439,7 +422,6 @@ class TestFoldingRecentWork:
 
 
 class TestHealth:
-    @covers("folding.md#usage", "folding.md#health")
     @pytest.mark.parametrize(
         ("tokens", "warning"), [(0, "none"), (500, "none"), (501, "medium"), (700, "medium"), (701, "high")]
     )
@@ -463,20 +445,12 @@ class TestHealth:
 
 
 class TestLog:
-    @covers("folding.md#events")
     @given(HISTORIES)
     def test_a_log_that_is_stored_and_read_again_gives_the_same_state(self, steps: list[Step]) -> None:
         log = log_of(steps)
         assert [from_json(to_json(event)) for event in log] == log
         assert replay(from_json(to_json(event)) for event in log) == replay(log)
 
-    @covers(
-        "folding.md#branch",
-        "folding.md#events",
-        "folding.md#tokens",
-        "folding.md#context-branch",
-        "folding.md#context-return",
-    )
     @given(HISTORIES)
     def test_totals_add_up_after_every_event(self, steps: list[Step]) -> None:
         for state in states_after(log_of(steps)):
@@ -488,7 +462,6 @@ class TestLog:
             assert all((branch.closed_at is None) == (branch.status == "active") for branch in state.branches.values())
             assert set(state.checkpoints) == {b.id for b in state.branches.values() if b.status != "discarded"}
 
-    @covers("folding.md#tokens")
     @given(HISTORIES)
     def test_tokens_are_the_sum_of_the_events_since_each_branch_began(self, steps: list[Step]) -> None:
         """Counts the tokens a second time from the log alone, for histories without a rollback."""
@@ -524,12 +497,10 @@ class TestLog:
         stored_tokens: dict[str | None, int] = {None: state.main.tokens}
         assert tokens == stored_tokens | {branch.id: branch.tokens for branch in state.branches.values()}
 
-    @covers("folding.md#events")
     @given(HISTORIES)
     def test_verbs_are_deterministic(self, steps: list[Step]) -> None:
         assert log_of(steps) == log_of(steps)
 
-    @covers("folding.md#events")
     def test_events_out_of_order_are_refused(self) -> None:
         (start,) = new_log()
         (record,) = decide(NEW_SESSION, Step("record", 0, 1, flag=False), 1)
@@ -548,7 +519,6 @@ class TestLog:
         early: Event = OperationCompleted(2, "2024-01-01T00:00:00Z", None, "t", 1, "hook", failed=False, redactions=0)
         assert apply(NEW_SESSION, early).last_at == NEW_SESSION.last_at
 
-    @covers("folding.md#state-header")
     def test_the_summary_of_an_empty_session_has_no_values(self) -> None:
         assert tool_results.state_summary(EMPTY, 32_768) == {
             "session_id": None,

@@ -13,14 +13,12 @@ import pytest
 from contextfold import open_cache
 from contextfold.resolve import files
 from contextfold.resolve.rebuild import replace
-from tests.support.clauses import covers
 from tests.support.machine import ROOT, Call, as_nobody, context, file_version, ids, leftover_files, write_files
 
 KILLER = ROOT / "tests" / "resolve" / "killed_build.py"
 
 
 class TestDocumentChoice:
-    @covers("resolve.md#which-files")
     def test_only_names_that_end_in_md_are_documents(self, tmp_path: Path, call: Call) -> None:
         names = [
             "a.md",
@@ -38,7 +36,6 @@ class TestDocumentChoice:
         assert call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c").code == 0
         assert ids(tmp_path / "c") == [".git/b.md", ".hidden.md", "a.md", "f.md/g.md"]
 
-    @covers("resolve.md#which-files")
     def test_links_to_files_are_documents_and_other_special_files_are_not(self, tmp_path: Path, call: Call) -> None:
         docs = write_files(tmp_path / "docs", {"real.md": "x", "folder/in.md": "y"})
         (docs / "link.md").symlink_to("real.md")
@@ -52,14 +49,12 @@ class TestDocumentChoice:
         assert call("build", "--sources", docs, "--cache", tmp_path / "c").code == 0
         assert ids(tmp_path / "c") == ["folder/in.md", "link.md", "real.md"]
 
-    @covers("resolve.md#identity")
     def test_the_id_is_lowercase_with_slashes_and_the_source_is_unchanged(self, tmp_path: Path, call: Call) -> None:
         write_files(tmp_path / "docs", {"Sub/ΑΣ\\B.md": "x"})
         assert call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c").code == 0
         (document,) = (json.loads(path.read_text()) for path in (tmp_path / "c" / "documents").iterdir())
         assert (document["id"], document["source"]) == ("sub/ας/b.md", "Sub/ΑΣ\\B.md")
 
-    @covers("resolve.md#identity")
     def test_two_files_with_the_same_id_are_an_error_that_names_both(self, tmp_path: Path, call: Call) -> None:
         write_files(tmp_path / "docs", {"A.md": "1", "a.md": "2"})
         ran = call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c")
@@ -68,7 +63,6 @@ class TestDocumentChoice:
         assert "a.md" in ran.err
         assert os.listdir(tmp_path) == ["docs"]
 
-    @covers("resolve.md#content")
     def test_a_byte_order_mark_and_crlf_are_preserved(self, tmp_path: Path, call: Call) -> None:
         content = b"\xef\xbb\xbfone\r\ntwo\r"
         write_files(tmp_path / "docs", {"a.md": content})
@@ -76,7 +70,6 @@ class TestDocumentChoice:
         (document,) = open_cache(tmp_path / "c").resolve("two", 100).documents
         assert document.content.encode() == content
 
-    @covers("resolve.md#content")
     @pytest.mark.parametrize("content", [b"\xff", b"ok \xc0\xaf", b"\xed\xa0\x80", b"\xf5\x80\x80\x80", b"a\xe2\x82"])
     def test_a_document_that_is_not_utf_8_is_an_error_that_names_it(
         self, content: bytes, tmp_path: Path, call: Call
@@ -89,7 +82,6 @@ class TestDocumentChoice:
 
 
 class TestReplacement:
-    @covers("resolve.md#replacing")
     @pytest.mark.parametrize("force", [False, True])
     @pytest.mark.parametrize("kind", ["file", "dangling link", "folder", "link to a file"])
     def test_a_target_that_is_no_cache_is_refused_and_unchanged(
@@ -113,14 +105,12 @@ class TestReplacement:
         assert not (tmp_path / "nowhere").exists()
         assert leftover_files(target) == []
 
-    @covers("product.md#cache-commands", "resolve.md#identity", "resolve.md#replacing")
     def test_an_empty_folder_is_replaced_only_with_force(self, sources: Path, tmp_path: Path, call: Call) -> None:
         (tmp_path / "c").mkdir()
         assert call("build", "--sources", sources, "--cache", tmp_path / "c").code == 6
         assert call("build", "--sources", sources, "--cache", tmp_path / "c", "--force").code == 0
         assert len(ids(tmp_path / "c")) == 3
 
-    @covers("resolve.md#replacing")
     def test_a_link_remains_and_the_cache_that_it_names_is_replaced(
         self, sources: Path, cache: Path, tmp_path: Path, call: Call
     ) -> None:
@@ -130,13 +120,11 @@ class TestReplacement:
         assert (tmp_path / "current").is_symlink()
         assert "new.md" in ids(cache)
 
-    @covers("resolve.md#replacing")
     def test_an_invalid_cache_can_be_replaced(self, sources: Path, cache: Path, call: Call) -> None:
         (cache / "manifest.json").write_text("broken")
         assert call("build", "--sources", sources, "--cache", cache, "--force").code == 0
         assert call("verify", "--cache", cache).code == 0
 
-    @covers("resolve.md#content")
     def test_missing_parent_folders_are_created_and_removed_after_a_failure(
         self, sources: Path, tmp_path: Path, call: Call
     ) -> None:
@@ -148,7 +136,6 @@ class TestReplacement:
         assert call("build", "--sources", sources, "--cache", target).code == 0
         assert len(ids(target)) == 3
 
-    @covers("resolve.md#replacing")
     def test_a_failed_build_keeps_the_old_cache(self, sources: Path, cache: Path, call: Call) -> None:
         before = (cache / "manifest.json").read_bytes()
         (sources / "bad.md").write_bytes(b"\xff")
@@ -157,7 +144,6 @@ class TestReplacement:
         assert call("verify", "--cache", cache).code == 0
         assert leftover_files(cache) == []
 
-    @covers("product.md#platforms")
     def test_without_an_exchange_call_an_interrupted_replacement_is_undone(
         self, sources: Path, cache: Path, call: Call, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -172,7 +158,6 @@ class TestReplacement:
         assert call("build", "--sources", sources, "--cache", cache, "--force").code == 5
         assert "new.md" in ids(cache)
 
-    @covers("resolve.md#replacing")
     def test_an_existing_cache_is_not_replaced_without_force(self, sources: Path, cache: Path, call: Call) -> None:
         before = file_version(cache / "manifest.json")
         ran = call("build", "--sources", sources, "--cache", cache)
@@ -180,7 +165,6 @@ class TestReplacement:
         assert "--force" in ran.err
         assert file_version(cache / "manifest.json") == before
 
-    @covers("resolve.md#replacing")
     @pytest.mark.parametrize("sources_folder", ["", "docs"])
     def test_a_build_never_deletes_its_own_sources(self, sources_folder: str, tmp_path: Path, call: Call) -> None:
         project = write_files(tmp_path / "project", {"manifest.json": "{}", "docs/a.md": "a", "code.py": "x"})
@@ -201,13 +185,11 @@ class TestReplacement:
             subprocess.run(["chmod", "-R", "a-w", target], check=True)
             assert leftover_files(target) == []
 
-    @covers("resolve.md#packed-index")
     def test_a_cache_has_only_the_specified_files_and_the_pack(self, cache: Path) -> None:
         assert sorted(os.listdir(cache)) == ["documents", "index.json", "manifest.json", "pack"]
         relevance = ["relevance-contents", "relevance-head", "relevance-index"]
         assert sorted(os.listdir(cache / "pack")) == ["postings", *relevance, "table"]
 
-    @covers("resolve.md#cache-version")
     def test_created_at_is_utc_in_every_time_zone(self, sources: Path, tmp_path: Path) -> None:
         before = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         env = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "TZ": "Asia/Tokyo"}
@@ -215,7 +197,6 @@ class TestReplacement:
         created_at = json.loads((tmp_path / "c" / "manifest.json").read_text())["created_at"]
         assert before <= created_at <= time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
-    @covers("resolve.md#replacing")
     @pytest.mark.parametrize("documents", [3, 600])
     def test_all_files_are_synced_before_the_cache_is_renamed(
         self, documents: int, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from contextfold import open_cache
-from tests.support.clauses import covers
 from tests.support.forked import forker
 from tests.support.machine import COMMAND, ROOT, Call, as_nobody, context, ids, leftover_files, times, write_files
 from tests.support.waiting import until
@@ -25,7 +24,6 @@ KILLER = ROOT / "tests" / "resolve" / "killed_build.py"
 
 
 class TestFailures:
-    @covers("resolve.md#identity")
     @pytest.mark.parametrize("sources_are", ["missing", "a file"])
     def test_sources_that_are_missing_or_a_file_are_an_error(
         self, sources_are: str, tmp_path: Path, call: Call
@@ -36,7 +34,6 @@ class TestFailures:
         assert ran.code == 6
         assert str(tmp_path / "docs") in ran.err
 
-    @covers("resolve.md#content", "seed-000#error-types", "seed-003#canonical-error-codes")
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
     @pytest.mark.parametrize("unreadable", ["security.md", "notes"])
     def test_an_unreadable_source_is_an_error_that_names_it(
@@ -48,14 +45,6 @@ class TestFailures:
         assert unreadable in ran.stderr
         assert not (tmp_path / "c").exists()
 
-    @covers(
-        "resolve.md#invalid",
-        "resolve.md#exit-codes",
-        "seed-000#error-types",
-        "seed-001#inspect-cache-errors",
-        "seed-003#canonical-error-codes",
-        "seed-003#boundary-cache-invalid-vs-io-error",
-    )
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
     @pytest.mark.parametrize("file", ["", "manifest.json", "index.json", "documents", "documents/19835fc46fd4.json"])
     def test_a_cache_that_cannot_be_read_is_an_io_error(self, file: str, cache: Path, tmp_path: Path) -> None:
@@ -64,7 +53,6 @@ class TestFailures:
         assert (ran.returncode, ran.stdout) == (6, "")
         assert "Permission denied" in ran.stderr
 
-    @covers("resolve.md#invalid", "seed-003#boundary-cache-invalid-vs-io-error")
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
     @pytest.mark.parametrize("file", ["pack", "pack/relevance-head", "pack/relevance-index"])
     def test_an_index_that_cannot_be_read_is_an_io_error(self, file: str, cache: Path, tmp_path: Path) -> None:
@@ -73,13 +61,6 @@ class TestFailures:
         assert (ran.returncode, ran.stdout) == (6, "")
         assert "Permission denied" in ran.stderr
 
-    @covers(
-        "resolve.md#replacing",
-        "resolve.md#exit-codes",
-        "seed-000#error-types",
-        "seed-003#canonical-error-codes",
-        "seed-003#boundary-cache-invalid-vs-io-error",
-    )
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
     @pytest.mark.parametrize("kib", [4, 40, 120, 200])
     def test_a_full_disk_ends_in_an_error_and_loses_nothing(self, kib: int, tmp_path: Path) -> None:
@@ -100,7 +81,6 @@ class TestFailures:
         assert "ok: 1 documents" in ran.stdout
         assert ran.stdout.endswith("ballast\nc\n")
 
-    @covers("resolve.md#exit-codes")
     def test_a_file_too_large_to_write_ends_in_an_error(self, tmp_path: Path) -> None:
         write_files(tmp_path / "docs", {"a.md": "x" * 100_000})
         script = f"ulimit -f 10; exec {COMMAND} build --sources docs --cache c"
@@ -134,7 +114,6 @@ class TestFailures:
             assert "changed while" in ran.err
             assert not (tmp_path / "c").exists()
 
-    @covers("resolve.md#replacing")
     def test_a_cache_never_has_a_partially_written_source(self, tmp_path: Path) -> None:
         """A thread rewrites one file repeatedly. Each build has one of its complete versions, or fails."""
         docs = write_files(tmp_path / "docs", {f"{n}.md": "x" for n in range(40)})
@@ -166,7 +145,6 @@ class TestFailures:
             stop.set()
             writer.join()
 
-    @covers("resolve.md#invalid", "resolve.md#exit-codes", "seed-003#boundary-cache-invalid-vs-io-error")
     def test_a_disk_that_cannot_be_read_is_an_io_error(
         self, sources: Path, cache: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -185,7 +163,6 @@ class TestFailures:
             assert "check the disk" in ran.err
         assert not (tmp_path / "c").exists()
 
-    @covers("resolve.md#content")
     def test_a_path_that_is_not_utf_8_is_an_error_that_names_it(self, tmp_path: Path, call: Call) -> None:
         (tmp_path / "docs").mkdir()
         with open(os.fsencode(tmp_path) + b"/docs/bad\xff.md", "w"):
@@ -236,7 +213,6 @@ class TestKilled:
         else:
             pytest.fail("the build never ran to its end")
 
-    @covers("resolve.md#replacing")
     @pytest.mark.parametrize("force", [False, True])
     def test_a_build_killed_at_any_step_leaves_the_old_cache_or_the_new(
         self, force: bool, sources: Path, tmp_path: Path, call: Call
@@ -269,7 +245,6 @@ class TestKilled:
         assert call("build", "--sources", sources, "--cache", target, "--force").code == 0
         assert leftover_files(target) == []
 
-    @covers("product.md#checks", "resolve.md#replacing")
     def test_a_build_killed_at_a_random_moment_leaves_a_valid_cache(self, tmp_path: Path, call: Call) -> None:
         docs = write_files(tmp_path / "docs", {f"{n}.md": f"word{n} " * 50 for n in range(300)})
         target = tmp_path / "c"
@@ -286,7 +261,6 @@ class TestKilled:
         assert call("build", "--sources", docs, "--cache", target, "--force").code == 0
         assert leftover_files(target) == []
 
-    @covers("resolve.md#replacing")
     @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
     def test_a_build_ended_by_a_signal_removes_its_files(
         self, signal_number: signal.Signals, many_documents: Path, tmp_path: Path
@@ -337,7 +311,6 @@ class TestConcurrency:
             results = [(process.communicate()[1], process.returncode) for process in processes]
             assert [code for _, code in results] == [0, 0, 0], results
 
-    @covers("product.md#checks", "resolve.md#replacing")
     def test_readers_during_a_replacement_get_the_old_answer_or_the_new(self, tmp_path: Path, call: Call) -> None:
         target = tmp_path / "c"
         for name in ("one", "two"):

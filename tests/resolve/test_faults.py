@@ -12,7 +12,6 @@ import pytest
 
 from contextfold import ContextError, open_cache
 from contextfold.resolve.cache import CacheFolder
-from tests.support.clauses import covers
 from tests.support.machine import Call
 
 # The budget of the query below is enough for one document, security.md. These are the others.
@@ -236,16 +235,6 @@ FAULTS: dict[str, tuple[Damage, str]] = {
 }
 
 
-@covers(
-    "resolve.md#packed-index",
-    "resolve.md#invalid",
-    "resolve.md#exit-codes",
-    "resolve.md#inspect-verify",
-    "resolve.md#speed",
-    "seed-000#error-types",
-    "seed-003#canonical-error-codes",
-    "seed-003#boundary-cache-invalid-vs-io-error",
-)
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "unpacked"])
 @pytest.mark.parametrize("name", FAULTS)
 def test_every_fault_is_found(name: str, packed: bool, cache: Path, call: Call) -> None:
@@ -304,7 +293,6 @@ HARMLESS: dict[str, Damage] = {
 }
 
 
-@covers("resolve.md#layout", "resolve.md#cache-version", "resolve.md#packed-index", "resolve.md#invalid")
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "unpacked"])
 @pytest.mark.parametrize("name", HARMLESS)
 def test_harmless_changes_do_not_change_the_answer(name: str, packed: bool, cache: Path, call: Call) -> None:
@@ -328,7 +316,6 @@ def test_the_faults_of_a_cache_do_not_keep_its_documents_in_memory(cache: Path) 
         assert (fault.__traceback__, fault.__context__, fault.__cause__) == (None, None, None)
 
 
-@covers("resolve.md#inspect-verify")
 def test_verify_lists_every_fault_at_once(cache: Path, call: Call) -> None:
     for name in ("count wrong", "document not JSON", "index has one more", "extra file"):
         FAULTS[name][0](cache)
@@ -341,14 +328,12 @@ def test_verify_lists_every_fault_at_once(cache: Path, call: Call) -> None:
     assert "context build" in ran.err.splitlines()[-1]
 
 
-@covers("seed-000#determinism-in-errors", "seed-003#determinism-contract")
 def test_an_error_has_the_same_text_each_time(cache: Path, call: Call) -> None:
     FAULTS["documents swapped"][0](cache)
     query = ("resolve", "--cache", cache, "--query", "q", "--budget", 1)
     assert call(*query) == call(*query)
 
 
-@covers("resolve.md#read-only", "seed-000#recovery-policy", "seed-000#invariants")
 def test_no_command_repairs_or_rebuilds_a_cache(cache: Path, call: Call) -> None:
     remove("index.json")(cache)
     for command in (("resolve", "--query", "q", "--budget", 1), ("inspect",), ("verify",)):

@@ -11,13 +11,10 @@ import pytest
 
 import contextfold
 from contextfold import ContextError, open_cache
-from contextfold.cache_errors import CacheInvalid, CacheMissing
-from contextfold.errors import BudgetInvalid, QueryInvalid
-from tests.support.clauses import covers
+from contextfold.errors import BudgetInvalid, CacheInvalid, CacheMissing, QueryInvalid
 from tests.support.machine import context
 
 
-@covers("resolve.md#output", "seed-000#output-schema")
 def test_the_json_of_a_result_is_the_stdout_of_the_command(cache: Path) -> None:
     result = open_cache(cache).resolve("guide", 4000)
     ran = context("resolve", "--cache", cache, "--query", "guide", "--budget", "4000")
@@ -43,7 +40,6 @@ def test_a_path_may_be_str_bytes_or_a_path_object(path: type, cache: Path) -> No
     assert open_cache(path(cache)).resolve("guide", 9).selection.documents_considered == 3
 
 
-@covers("seed-000#error-types", "seed-000#required-fields", "seed-003#canonical-error-codes")
 def test_failures_are_context_errors_with_frozen_codes(cache: Path, tmp_path: Path) -> None:
     with pytest.raises(CacheMissing) as missing:
         open_cache(tmp_path / "nowhere")
@@ -79,7 +75,6 @@ def test_one_cache_can_be_used_by_many_threads(cache: Path) -> None:
         assert all(answer == expected for answer in pool.map(lambda _: opened.resolve("guide", 4000), range(64)))
 
 
-@covers("product.md#distribution")
 def test_the_package_exports_exactly_the_public_names() -> None:
     assert sorted(contextfold.__all__) == [
         "AskResult",

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.clauses import covers
 from tests.support.machine import Call, ids, write_files
 
 
@@ -21,7 +20,6 @@ def docs(tmp_path: Path) -> Path:
     return folder
 
 
-@covers("relevance.md#documents")
 def test_a_link_that_leaves_the_folder_is_left_out_and_counted(docs: Path, call: Call) -> None:
     ran = call("build", docs)
     assert ran.code == 0
@@ -29,7 +27,6 @@ def test_a_link_that_leaves_the_folder_is_left_out_and_counted(docs: Path, call:
     assert "2 links that lead out of the folder" in ran.err
 
 
-@covers("relevance.md#documents")
 @pytest.mark.parametrize(
     "target", [".env", ".git/config", "drafts/private.txt", "node_modules/x/README.md", "env/lib/a.md"]
 )
@@ -61,7 +58,6 @@ def test_include_does_not_take_a_link_that_leaves_the_folder(docs: Path, call: C
     assert ids(docs / ".context-cache") == ["guide/a.md", "same.md"]
 
 
-@covers("resolve.md#which-files")
 def test_the_frozen_form_follows_links_to_regular_files(docs: Path, call: Call, tmp_path: Path) -> None:
     assert call("build", "--sources", docs, "--cache", tmp_path / "cache").code == 0
     assert ids(tmp_path / "cache") == ["guide/a.md", "guide/again.md", "same.md", "secret.md"]

@@ -19,7 +19,6 @@ from contextfold import open_cache
 from contextfold.resolve.cache import CacheFolder
 from contextfold.resolve.pack import MAGIC
 from contextfold.resolve.service import Cache
-from tests.support.clauses import covers
 from tests.support.machine import Call, as_nobody, times, write_files
 
 QUESTION = ("guide deployment", 4000)
@@ -35,7 +34,6 @@ def is_trusted(cache: Path) -> bool:
     return pack is not None and folder.is_as_built(pack)
 
 
-@covers("resolve.md#packed-index")
 def test_after_a_build_every_file_is_trusted(cache: Path) -> None:
     assert is_trusted(cache)
 
@@ -56,7 +54,6 @@ print([name for name in opened if ".json" in name])
     assert "manifest.json" not in done.stdout
 
 
-@covers("product.md#checks", "resolve.md#packed-index")
 @given(data=st.data())
 @settings(max_examples=times(25, 3000))
 def test_a_damaged_pack_changes_no_answer(
@@ -82,7 +79,6 @@ def test_a_damaged_pack_changes_no_answer(
     assert answer(work / "cache") == expected
 
 
-@covers("resolve.md#packed-index")
 @pytest.mark.parametrize("file", ["table", "postings"])
 def test_a_missing_folder_or_pipe_instead_of_a_pack_file_changes_no_answer(file: str, cache: Path) -> None:
     expected = answer(cache)
@@ -96,7 +92,6 @@ def test_a_missing_folder_or_pipe_instead_of_a_pack_file_changes_no_answer(file:
     assert answer(cache) == expected
 
 
-@covers("resolve.md#packed-index")
 def test_the_pack_of_another_cache_changes_no_answer(cache: Path, tmp_path: Path, call: Call) -> None:
     expected = answer(cache)
     write_files(tmp_path / "others", {"deployment.md": "nothing", "security.md": "else guide", "notes/empty.md": "x"})
@@ -114,7 +109,6 @@ def test_a_pack_folder_behind_a_link_is_not_followed(cache: Path, tmp_path: Path
     assert answer(cache) == expected
 
 
-@covers("resolve.md#packed-index")
 def test_a_file_written_in_the_same_clock_tick_as_the_record_is_not_trusted(
     sources: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,14 +121,12 @@ def test_a_file_written_in_the_same_clock_tick_as_the_record_is_not_trusted(
     assert call("resolve", "--cache", tmp_path / "c", "--query", "guide", "--budget", 4000).code == 0
 
 
-@covers("resolve.md#packed-index")
 def test_a_copied_cache_gives_the_same_answer_although_nothing_in_it_is_trusted(cache: Path, tmp_path: Path) -> None:
     subprocess.run(["cp", "-a", cache, tmp_path / "copy"], check=True)
     assert not is_trusted(tmp_path / "copy")
     assert answer(tmp_path / "copy") == answer(cache)
 
 
-@covers("resolve.md#invalid", "resolve.md#speed")
 def test_an_open_cache_notices_every_change_before_it_answers(cache: Path) -> None:
     opened = Cache(cache)
     first = opened.resolve(*QUESTION)
@@ -157,7 +149,6 @@ def test_an_open_cache_uses_the_files_of_a_rebuild(cache: Path, sources: Path, c
     assert opened.resolve("new", 4000).documents[0].id == "new.md"
 
 
-@covers("resolve.md#read-only", "seed-000#invariants", "seed-000#what-this-spec-forbids")
 def test_reading_writes_nothing_into_a_cache(cache: Path, call: Call) -> None:
     def state() -> dict[str, tuple[int, int, int]]:
         return {
@@ -172,7 +163,6 @@ def test_reading_writes_nothing_into_a_cache(cache: Path, call: Call) -> None:
     assert state() == before
 
 
-@covers("resolve.md#packed-index")
 @pytest.mark.parametrize("inode", [2**63 + 5, 2**64 - 1])
 def test_inodes_beyond_63_bits_are_distinguished(
     inode: int, cache: Path, monkeypatch: pytest.MonkeyPatch, call: Call
@@ -195,7 +185,6 @@ def test_inodes_beyond_63_bits_are_distinguished(
     assert call("resolve", "--cache", cache, "--query", "security", "--budget", 7).code == 5
 
 
-@covers("resolve.md#packed-index")
 def test_nothing_is_trusted_if_the_file_system_lets_ctime_be_set(
     sources: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,7 +199,6 @@ def test_nothing_is_trusted_if_the_file_system_lets_ctime_be_set(
     assert not is_trusted(tmp_path / "c")
 
 
-@covers("resolve.md#packed-index")
 def test_a_file_without_a_fingerprint_is_not_trusted(
     sources: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,7 +251,6 @@ def test_a_table_with_an_invalid_head_changes_no_answer(head: bytes, cache: Path
     assert answer(cache) == expected
 
 
-@covers("resolve.md#packed-index")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
 @pytest.mark.parametrize("file", ["pack", "pack/table", "pack/postings"])
 def test_a_pack_without_read_permission_changes_no_answer(file: str, cache: Path, tmp_path: Path) -> None:

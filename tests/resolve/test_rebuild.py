@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import contextfold
 from contextfold import open_cache
-from contextfold.cache_errors import CacheExists, NoDocuments, SourceInvalid
+from contextfold.errors import CacheExists, NoDocuments, SourceInvalid
 from contextfold.resolve import pack as packs
 from contextfold.resolve.cache import CacheFolder
 from contextfold.resolve.rebuild import previous

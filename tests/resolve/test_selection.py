@@ -19,7 +19,6 @@ from contextfold.resolve import selection
 from contextfold.resolve.document import document_id
 from contextfold.resolve.manifest import FileNames
 from tests.support import oracle
-from tests.support.clauses import covers
 from tests.support.machine import COMMAND, context, times, write_files
 
 # Few letters in many forms, so that words recur and ties are common.
@@ -67,19 +66,6 @@ def build(files: dict[str, bytes], work: Path) -> Path:
     return work / "cache"
 
 
-@covers(
-    "product.md#resolve",
-    "product.md#checks",
-    "resolve.md#identity",
-    "resolve.md#layout",
-    "resolve.md#packed-index",
-    "resolve.md#matching",
-    "resolve.md#order",
-    "resolve.md#budget",
-    "resolve.md#output",
-    "seed-000#output-schema",
-    "seed-001#outputs",
-)
 @given(files=FOLDERS, query=QUERIES, budget=BUDGETS)
 @settings(max_examples=times(30, 5000))
 def test_the_answer_is_the_oracles_with_and_without_the_packed_index(
@@ -93,7 +79,6 @@ def test_the_answer_is_the_oracles_with_and_without_the_packed_index(
         assert open_cache(cache).resolve(query, budget).to_json() == expected
 
 
-@covers("product.md#resolve", "resolve.md#matching", "resolve.md#budget", "seed-001#outputs")
 @given(files=FOLDERS, query=QUERIES, budget=BUDGETS)
 def test_the_selection_fits_the_budget_and_explains_each_score(
     files: dict[str, bytes], query: str, budget: int
@@ -120,7 +105,6 @@ ENVIRONMENTS: list[dict[str, str]] = [
 ]
 
 
-@covers("product.md#resolve", "resolve.md#cache-version", "seed-000#security-and-isolation", "seed-000#invariants")
 @given(files=FOLDERS, query=QUERIES.filter(lambda text: "\0" not in text), data=st.data())
 @settings(max_examples=times(2, 150))
 def test_locale_hash_seed_folder_and_file_order_do_not_matter(
@@ -149,7 +133,6 @@ def test_locale_hash_seed_folder_and_file_order_do_not_matter(
     assert len(manifests) == 1
 
 
-@covers("resolve.md#layout")
 def test_identical_contents_get_numbered_files_in_id_order(tmp_path: Path) -> None:
     cache = build(dict.fromkeys(("c.md", "a.md", "b.md"), b"same"), tmp_path)
     files = [entry["file"] for entry in json.loads((cache / "manifest.json").read_text())["documents"]]
@@ -157,14 +140,12 @@ def test_identical_contents_get_numbered_files_in_id_order(tmp_path: Path) -> No
     assert files == [f"{stem}.json", f"{stem}-2.json", f"{stem}-3.json"]
 
 
-@covers("resolve.md#matching")
 def test_a_word_is_counted_fully_even_beyond_the_range_of_a_posting(tmp_path: Path) -> None:
     files = {"many.md": b"needle " * 200_000 + b"hay", "few.md": b"needle hay", "none.md": b"hay"}
     cache = build(files, tmp_path)
     assert open_cache(cache).resolve("needle hay", 10**9).to_json() == oracle.resolve(files, "needle hay", 10**9)
 
 
-@covers("resolve.md#order")
 def test_many_segments_give_the_same_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from contextfold.resolve import pack
 
@@ -176,7 +157,6 @@ def test_many_segments_give_the_same_answer(tmp_path: Path, monkeypatch: pytest.
         assert open_cache(cache).resolve(query, 50).to_json() == oracle.resolve(files, query, 50)
 
 
-@covers("resolve.md#layout")
 def test_contents_whose_hashes_begin_alike_get_numbered_files() -> None:
     names = FileNames()
     versions = [f"sha256:{'a' * 12}{tail}" for tail in ("0", "1", "0")] + ["sha256:" + "b" * 64]
@@ -188,7 +168,6 @@ def test_contents_whose_hashes_begin_alike_get_numbered_files() -> None:
     ]
 
 
-@covers("resolve.md#identity")
 @pytest.mark.parametrize(
     ("path", "name"), [("./a.md", "a.md"), (".\\A.md", "a.md"), ("././x/./b.md", "x/./b.md"), ("a/./b.md", "a/./b.md")]
 )
@@ -211,7 +190,6 @@ def test_a_document_full_of_brackets_needs_no_more_memory_than_another(tmp_path:
     assert peaks[1] < 2 * peaks[0]
 
 
-@covers("resolve.md#order", "resolve.md#budget")
 @given(
     counts=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.integers(0, 3)), max_size=12),
     budget=st.integers(0, 40),

@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import contextfold
-from contextfold.cache_errors import BundleInvalid, CacheExists, CacheInvalid
 from contextfold.common.canonical import Encodable, version_of
-from contextfold.errors import StorageFailed
+from contextfold.errors import BundleInvalid, CacheExists, CacheInvalid, StorageFailed
 from contextfold.resolve.bundle import BUNDLE_MAGIC, BundleHead, last_line
 from contextfold.resolve.document import Document
 from contextfold.resolve.manifest import ManifestEntry, cache_version_of

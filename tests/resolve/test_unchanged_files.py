@@ -13,7 +13,6 @@ from contextfold.resolve import processes as child_processes
 from contextfold.resolve.files import fingerprints
 from contextfold.resolve.processes import UnchangedFiles
 from contextfold.resolve.service import Cache
-from tests.support.clauses import covers
 from tests.support.machine import Call, write_files
 from tests.support.waiting import until
 
@@ -60,7 +59,6 @@ def test_untouched_files_are_unchanged(folder: Path, processes: str) -> None:
     assert check(folder).result()
 
 
-@covers("resolve.md#invalid")
 @pytest.mark.parametrize("number", [0, 4, 8])
 @pytest.mark.parametrize("change", ["content", "time", "removed", "replaced", "link"])
 def test_any_changed_file_is_noticed(folder: Path, processes: str, number: int, change: str) -> None:
@@ -141,7 +139,6 @@ def test_children_that_nobody_waits_for_are_closed_without_an_error(folder: Path
         signal.signal(signal.SIGCHLD, before)
 
 
-@covers("resolve.md#invalid", "resolve.md#speed")
 def test_a_resolve_in_several_processes_answers_the_same_and_notices_a_change(
     tmp_path: Path, call: Call, processes: str
 ) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from tests.serve.reporting import ApiReader, api
-from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Http, HttpAgent, Refused
 from tests.support.machine import ROOT
 from tests.support.waiting import until
@@ -430,7 +429,6 @@ def test_ask_returns_the_same_bytes_as_the_tool(tmp_path: Path) -> None:
     assert daemon.stop() == 0
 
 
-@covers("product.md#serve")
 def test_the_dashboard_has_a_strict_content_security_policy(daemon: Daemon) -> None:
     http = Http(daemon.port)
     page = http.ask("GET", "/")

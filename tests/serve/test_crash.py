@@ -8,7 +8,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tests.support.clauses import covers
 from tests.support.daemon import LEGACY, MODERN, Daemon, HttpAgent, Refused
 from tests.support.machine import times
 
@@ -128,7 +127,6 @@ class RetryingAgent:
         self._forget_connection()
 
 
-@covers("folding.md#commit", "product.md#fold", "store.md#commit")
 def test_every_acknowledged_call_is_stored_once_although_the_daemon_is_killed(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path)
     progress = Progress()

@@ -17,9 +17,8 @@ import pytest
 
 from contextfold.serve.http.bearer_tokens import add
 from contextfold.serve.http.server import check_may_listen, listen
-from contextfold.settings_table import SettingsError
+from contextfold.settings import SettingsError
 from tests.serve.http.edge import WAIT_S, EdgeDaemon, begin, read_answer, start_daemon
-from tests.support.clauses import covers
 
 IDLE_MAX = 100
 
@@ -190,7 +189,6 @@ class TestRequests:
         assert json.loads(read_answer(client).body) == {"finished": True}
         assert client.recv(1) == b""
 
-    @covers("folding.md#owner")
     def test_a_token_gives_the_owner_and_is_not_passed_to_the_application(
         self, tmp_path: Path, stack: ExitStack
     ) -> None:
@@ -236,7 +234,6 @@ def is_closed(client: socket.socket) -> bool:
 
 
 class TestLog:
-    @covers("folding.md#scrubbed-text")
     def test_nothing_that_a_caller_sends_is_in_log_or_metrics(self, tmp_path: Path, stack: ExitStack) -> None:
         file = tmp_path / "tokens"
         token = add(str(file), "alice")
@@ -277,7 +274,6 @@ class TestLog:
         assert failed["exception"] == "ValueError"
         assert failed["raised_at"].startswith("http/edge.py:")
 
-    @covers("folding.md#errors")
     def test_an_exception_is_an_internal_error_without_its_text(self, daemon: EdgeDaemon) -> None:
         answer = daemon.ask("POST", "/boom", b"hush")
         assert (answer.status, answer.error) == (500, "internal_error")
@@ -419,7 +415,6 @@ class TestAddress:
     def test_listening_on_loopback_needs_no_tokens(self, host: str) -> None:
         check_may_listen(host, has_tokens=False)
 
-    @covers("product.md#serve")
     @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", "127.0.0.1.example.org", ""])
     def test_listening_elsewhere_needs_tokens(self, host: str) -> None:
         with pytest.raises(SettingsError, match="give --token-file FILE"):

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support.clauses import covers
 from tests.support.daemon import ANSWER_TIMEOUT_S, Daemon, Http, HttpAgent
 from tests.support.machine import context
 
@@ -180,7 +179,6 @@ class TestWithTokens:
         yield daemon
         assert daemon.stop() == 0
 
-    @covers("folding.md#owner")
     def test_each_owner_receives_only_their_own_events(self, daemon: Daemon, authorizations: dict[str, str]) -> None:
         alices, bobs = (Follower(daemon, authorization=authorizations[owner]) for owner in ("alice", "bob"))
         alices.take(1)

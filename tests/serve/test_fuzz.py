@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.serve.stdio_client import ASK, GET, INITIALIZE, MODERN_META, RESOLVE, Server, call, modern, request
-from tests.support.clauses import covers
 from tests.support.daemon import RPC, Daemon, Http
 from tests.support.jsonrpc_rules import due_answers, faults_in
 from tests.support.machine import times
@@ -125,16 +124,6 @@ def noise(rng: random.Random) -> bytes:
     return rng.randbytes(rng.randrange(200)).replace(b"\n", b"") + b"\n"
 
 
-@covers(
-    "product.md#checks",
-    "seed-000#transport",
-    "seed-000#v0-policy",
-    "seed-000#what-this-spec-forbids",
-    "seed-001#transport",
-    "seed-002#jsonrpc",
-    "stdio.md#methods",
-    "stdio.md#streams",
-)
 def test_every_request_gets_one_valid_answer_in_order(root: Path) -> None:
     rng = random.Random(SEED)
     with Server(root) as server:
@@ -151,7 +140,6 @@ def test_every_request_gets_one_valid_answer_in_order(root: Path) -> None:
         assert server.process.poll() is None
 
 
-@covers("seed-002#jsonrpc", "seed-002#methods", "stdio.md#eras", "stdio.md#end-of-input", "stdio.md#streams")
 def test_every_request_before_the_handshake_gets_one_valid_answer(root: Path) -> None:
     rng = random.Random(SEED + 1)
     for _ in range(times(6, 200)):

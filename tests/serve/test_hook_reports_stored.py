@@ -17,7 +17,6 @@ from contextfold.scrub.standard import standard_scrubber
 from contextfold.serve import hooks
 from contextfold.serve.ops.metrics import Metrics
 from tests.serve.reporting import OURS, ApiReader, HookedAgent, agent_of_test, api, daemon, folder_of_test
-from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Refused
 from tests.support.machine import context, times
 from tests.support.memory_store import MemoryStore
@@ -29,7 +28,6 @@ count = COUNTERS["v0"]
 
 
 class TestDurability:
-    @covers("folding.md#hooks")
     def test_reports_are_stored_before_the_next_tool_call(self, agent: HookedAgent) -> None:
         for turn in range(times(6, 300)):
             branch = agent.calls("context_branch", description="d", prompt="p")
@@ -39,7 +37,6 @@ class TestDurability:
             assert folded["summary"]["operations_count"] == turn % 7, branch
             assert folded["summary"]["tokens_folded"] == 1 + (turn % 7) * count("{}\n" + "x" * 400)
 
-    @covers("folding.md#hooks")
     def test_reports_survive_a_stop_of_the_daemon(self, tmp_path: Path) -> None:
         daemon = Daemon(tmp_path)
         agents = [HookedAgent(daemon, f"/p/{number}", conversation=f"c{number}") for number in range(8)]
@@ -121,7 +118,6 @@ class TestDurability:
 
 
 class TestSessionOfAReport:
-    @covers("folding.md#hooks")
     def test_a_subfolder_is_the_same_project_and_another_folder_is_another(
         self, agent: HookedAgent, api: ApiReader
     ) -> None:
@@ -133,7 +129,6 @@ class TestSessionOfAReport:
         assert api.session(agent.folder)["operations"] == 3
         assert api.session(f"{agent.folder}-other")["operations"] == 1
 
-    @covers("folding.md#hooks")
     def test_a_conversation_belongs_to_the_session_that_its_calls_name(
         self, daemon: Daemon, api: ApiReader, folder: str
     ) -> None:
@@ -150,7 +145,6 @@ class TestSessionOfAReport:
         assert api.session(folder, "mine")["operations"] == 3
         agent.close()
 
-    @covers("folding.md#hooks")
     def test_another_conversation_of_the_project_has_its_own_session(
         self, daemon: Daemon, api: ApiReader, folder: str
     ) -> None:

@@ -12,7 +12,6 @@ from contextfold import __version__
 from contextfold.common.token_counter import COUNTERS
 from tests.hosts.payloads import RECORDED, payloads
 from tests.serve.reporting import OURS, ApiReader, HookedAgent, agent_of_test, api, daemon, folder_of_test
-from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Refused
 from tests.support.machine import times
 from tests.support.waiting import until
@@ -56,7 +55,6 @@ def test_the_daemon_shows_when_a_host_last_reported(agent: HookedAgent, api: Api
 
 
 class TestRecordedRun:
-    @covers("folding.md#sources", "folding.md#hooks")
     def test_a_recorded_run_gives_the_right_tree_and_figures(self, agent: HookedAgent, api: ApiReader) -> None:
         replay(agent, recorded_run())
         view = api.view(agent.folder)

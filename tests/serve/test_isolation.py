@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.serve.stdio_client import ASK, GET, INITIALIZE, RESOLVE, after_handshake, call, environment, request
-from tests.support.clauses import covers
 from tests.support.machine import COMMAND, ROOT
 
 CALLS = (
@@ -28,7 +27,6 @@ CALLS = (
 )
 
 
-@covers("seed-000#security-and-isolation", "stdio.md#no-network")
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root for a network namespace")
 def test_the_server_answers_without_a_network(root: Path) -> None:
     lines = INITIALIZE + b"".join(CALLS)
@@ -37,7 +35,6 @@ def test_the_server_answers_without_a_network(root: Path) -> None:
     assert [json.loads(line) for line in result.stdout.splitlines()][1:] == after_handshake(root, *CALLS)
 
 
-@covers("seed-000#security-and-isolation", "stdio.md#no-network")
 @pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")
 def test_the_server_opens_no_socket_and_no_file_but_caches_and_python(root: Path, tmp_path: Path) -> None:
     shutil.copytree(root / "docs", root / "other")
@@ -63,7 +60,6 @@ def test_the_server_opens_no_socket_and_no_file_but_caches_and_python(root: Path
     assert {path for path in opened if not path.startswith((str(root), *python))} == set()
 
 
-@covers("seed-000#purpose", "seed-000#security-and-isolation", "seed-000#invariants", "seed-001#protocol-requirements")
 def test_other_variables_change_no_answer(root: Path) -> None:
     expected = after_handshake(root, *CALLS)
     noise = dict.fromkeys(("DEBUG", "CONTEXT_DEBUG", "CONTEXT_CACHE", "CONTEXTFOLD_SOAK", "MCP_DEBUG", "NO_COLOR"), "1")
@@ -77,7 +73,6 @@ def test_other_variables_change_no_answer(root: Path) -> None:
     assert after_handshake(root, *CALLS, **noise) == expected
 
 
-@covers("stdio.md#speed")
 def test_the_server_imports_no_slow_modules_at_its_start() -> None:
     script = "import sys; import contextfold.serve.stdio, contextfold.cli.daemon.serve; print(*sys.modules)"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -37,7 +37,6 @@ from tests.serve.stdio_client import (
     resident_mb,
     text_of,
 )
-from tests.support.clauses import covers
 from tests.support.machine import COMMAND, DOCUMENTS, command_of, context, interpreters, write_files
 
 LIMIT = 1_048_576
@@ -67,7 +66,6 @@ def invalid_request(request_id: object) -> dict[str, object]:
 
 
 class TestLines:
-    @covers("seed-002#jsonrpc", "stdio.md#framing")
     def test_invalid_json_is_a_parse_error_and_the_next_line_is_answered(self, root: Path) -> None:
         lines = [
             b"nope",
@@ -87,7 +85,6 @@ class TestLines:
         for line, error, alive in zip(lines, answers[::2], answers[1::2], strict=True):
             assert (error, alive) == (PARSE_ERROR, ALIVE), line[:30]
 
-    @covers("seed-002#message-size", "stdio.md#framing")
     def test_a_line_may_have_1_mib_with_its_newline(self, root: Path) -> None:
         head, tail = b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"', b'"}}\n'
         fits = head + b"x" * (LIMIT - len(head) - len(tail)) + tail
@@ -95,7 +92,6 @@ class TestLines:
         assert after_handshake(root, fits, PING) == [{"jsonrpc": "2.0", "id": 1, "result": {}}, ALIVE]
         assert after_handshake(root, fits.replace(b"xx", b"xxx", 1), PING) == [PARSE_ERROR, ALIVE]
 
-    @covers("seed-002#message-size", "stdio.md#framing")
     def test_a_too_long_line_is_not_stored_in_memory(self, root: Path) -> None:
         with Server(root) as server:
             server.ask(INITIALIZE)
@@ -107,20 +103,17 @@ class TestLines:
             assert server.ask(PING) == ALIVE
             assert resident_mb(server.process.pid) < before + 8
 
-    @covers("stdio.md#framing", "stdio.md#end-of-input")
     def test_a_last_line_without_newline_is_answered(self, root: Path) -> None:
         assert after_handshake(root, PING.rstrip(b"\n")) == [ALIVE]
         assert after_handshake(root, b"x" * LIMIT) == [PARSE_ERROR]
         assert after_handshake(root, b"{") == [PARSE_ERROR]
 
-    @covers("stdio.md#framing")
     def test_empty_lines_are_ignored(self, root: Path) -> None:
         assert after_handshake(root, b"\n\r\n\n", PING, b"\r\n") == [ALIVE]
 
     def test_lines_may_end_with_crlf(self, root: Path) -> None:
         assert after_handshake(root, PING.replace(b"\n", b"\r\n")) == [ALIVE]
 
-    @covers("seed-001#transport", "seed-002#jsonrpc", "seed-002#methods", "stdio.md#ping-and-list", "stdio.md#streams")
     def test_a_line_may_arrive_in_pieces_and_many_lines_at_once(self, root: Path) -> None:
         with Server(root) as server:
             for at in range(len(INITIALIZE)):
@@ -131,7 +124,6 @@ class TestLines:
 
 
 class TestRequests:
-    @covers("seed-002#jsonrpc", "stdio.md#framing")
     def test_a_message_that_is_no_request_is_refused(self, root: Path) -> None:
         cases: list[tuple[object, object]] = [
             ([], None),
@@ -162,18 +154,15 @@ class TestRequests:
         for (message, request_id), refused, alive in zip(cases, answers[::2], answers[1::2], strict=True):
             assert (refused, alive) == (invalid_request(request_id), ALIVE), message
 
-    @covers("stdio.md#framing")
     def test_an_id_is_returned_unchanged(self, root: Path) -> None:
         ids = (0, -5, 2**70, 10**4299, -(10**4299), "", "é", "\ud800", "a\nb", "0")
         answers = after_handshake(root, *(request("ping", request_id=request_id) for request_id in ids))
         assert answers == [{"jsonrpc": "2.0", "id": request_id, "result": {}} for request_id in ids]
 
-    @covers("stdio.md#framing")
     def test_an_id_with_too_many_digits_is_invalid(self, root: Path) -> None:
         line = b'{"jsonrpc":"2.0","id":' + b"9" * 500_000 + b',"method":"ping"}\n'
         assert after_handshake(root, line, PING) == [invalid_request(None), ALIVE]
 
-    @covers("seed-002#methods", "stdio.md#eras", "stdio.md#methods")
     def test_notifications_are_never_answered(self, root: Path) -> None:
         methods = [
             "notifications/initialized",
@@ -187,7 +176,6 @@ class TestRequests:
         assert exchange(root, *lines) == []
         assert after_handshake(root, *lines, PING) == [ALIVE]
 
-    @covers("seed-002#jsonrpc", "stdio.md#methods")
     def test_the_error_for_an_unknown_method_names_it(self, root: Path) -> None:
         methods = ("nonsense", "prompts/list", "server/discover", "TOOLS/LIST", "")
         answers = after_handshake(root, *map(request, methods))
@@ -224,7 +212,6 @@ class TestRequests:
         (answer,) = after_handshake(root, call("context.resolve", {**RESOLVE, "query": '[{"\\' * 500}))
         assert answer["result"]["isError"] is False
 
-    @covers("stdio.md#tool-calls")
     @pytest.mark.parametrize("method", ["ping", "tools/list", "tools/call", "initialize"])
     def test_params_that_are_no_object_are_invalid(self, method: str, root: Path) -> None:
         shapes: list[object] = [[], 5, "x", True]
@@ -233,14 +220,12 @@ class TestRequests:
 
 
 class TestHandshake:
-    @covers("seed-002#methods", "stdio.md#eras")
     @pytest.mark.parametrize("method", ["ping", "tools/list", "tools/call", "nonsense", "server/discover"])
     def test_requests_before_the_handshake_are_refused(self, method: str, root: Path) -> None:
         refused = protocol_error(-32600, "Server not initialized")
         answers = exchange(root, request(method), INITIALIZE, PING)
         assert (answers[0], answers[2]) == (refused, ALIVE)
 
-    @covers("seed-000#transport", "seed-002#methods", "stdio.md#eras")
     @pytest.mark.parametrize(
         ("requested", "answered"),
         [
@@ -259,7 +244,6 @@ class TestHandshake:
         for tool in RESOLVE_TOOLS:
             assert f"{tool.name}: " in result["instructions"]
 
-    @covers("seed-002#methods", "stdio.md#eras", "stdio.md#ping-and-list")
     def test_params_and_the_initialized_notification_may_be_missing(self, root: Path) -> None:
         answers = exchange(root, b'{"jsonrpc":"2.0","id":1,"method":"initialize"}\n', PING)
         assert answers[0]["result"]["protocolVersion"] == VERSIONS[-1]
@@ -267,7 +251,6 @@ class TestHandshake:
 
 
 class TestStatelessEra:
-    @covers("stdio.md#eras")
     def test_requests_need_no_handshake_and_results_have_the_form_of_the_era(self, root: Path) -> None:
         discovered, listed, called = exchange(
             root,
@@ -286,7 +269,6 @@ class TestStatelessEra:
         assert listed["id"] == "b"
         assert text_of(called) == '{"caches":[{"path":"docs","has_manifest":true}]}'
 
-    @covers("seed-001#protocol-requirements", "stdio.md#eras")
     def test_both_eras_give_the_same_tools_and_the_same_text(self, root: Path) -> None:
         calls = {"context.resolve": RESOLVE, "context.ask": ASK, "context.get": GET}
         with_handshake = after_handshake(
@@ -300,18 +282,15 @@ class TestStatelessEra:
         assert with_handshake[0]["result"]["tools"] == stateless[0]["result"]["tools"]
         assert [text_of(answer) for answer in with_handshake[1:]] == [text_of(answer) for answer in stateless[1:]]
 
-    @covers("stdio.md#eras")
     def test_a_stateless_request_is_answered_after_a_handshake_and_does_not_replace_one(self, root: Path) -> None:
         assert "resultType" in after_handshake(root, modern("tools/list"))[0]["result"]
         answers = exchange(root, modern("tools/list"), request("tools/list"))
         assert answers[1] == protocol_error(-32600, "Server not initialized")
 
-    @covers("stdio.md#eras")
     def test_ping_and_initialize_are_unknown_methods(self, root: Path) -> None:
         assert exchange(root, modern("ping")) == [protocol_error(-32601, "Method not found: ping")]
         assert exchange(root, modern("initialize")) == [protocol_error(-32601, "Method not found: initialize")]
 
-    @covers("stdio.md#eras")
     @pytest.mark.parametrize("version", ["2099-01-01", "2025-11-25", ""])
     def test_an_unsupported_version_is_refused_with_the_supported_ones(self, version: str, root: Path) -> None:
         meta = {**MODERN_META, "io.modelcontextprotocol/protocolVersion": version}
@@ -319,7 +298,6 @@ class TestStatelessEra:
         data = {"supported": ["2026-07-28"], "requested": version}
         assert answer["error"] == {"code": -32022, "message": "Unsupported protocol version", "data": data}
 
-    @covers("stdio.md#eras")
     def test_incomplete_metadata_is_invalid(self, root: Path) -> None:
         for meta in (
             {"io.modelcontextprotocol/protocolVersion": "2026-07-28"},
@@ -338,7 +316,6 @@ class TestStartAndEnd:
             [COMMAND, *argv], env=whole_env, input=INITIALIZE, capture_output=True, timeout=60, check=False
         )
 
-    @covers("stdio.md#timeout")
     @pytest.mark.parametrize("value", ["", "0", "-1", "1.5", "abc", "٣", " 5", "+", "1e3"])
     def test_an_invalid_timeout_is_an_error_with_exit_code_1(self, value: str, root: Path) -> None:
         result = self.start("serve", "--stdio", env=environment(root, CONTEXT_TOOL_TIMEOUT_SECS=value))
@@ -346,13 +323,11 @@ class TestStartAndEnd:
         assert result.stderr.count(b"\n") == 1
         assert b"CONTEXT_TOOL_TIMEOUT_SECS" in result.stderr
 
-    @covers("seed-002#timeout", "stdio.md#timeout")
     @pytest.mark.parametrize("value", ["30", "007", "+30", "9" * 40])
     def test_a_positive_integer_is_a_valid_timeout(self, value: str, root: Path) -> None:
         (answer,) = after_handshake(root, call("context.list_caches"), CONTEXT_TOOL_TIMEOUT_SECS=value)
         assert answer["result"]["isError"] is False
 
-    @covers("product.md#cache-root", "stdio.md#timeout")
     @pytest.mark.parametrize("env", [{}, {"CONTEXT_CACHE_ROOT": ""}])
     def test_a_missing_cache_root_is_an_error_with_exit_code_1(self, env: dict[str, str]) -> None:
         result = self.start("serve", "--stdio", env=env)
@@ -374,7 +349,6 @@ class TestStartAndEnd:
         assert result.returncode == 6
         assert b"stdout" in result.stderr
 
-    @covers("product.md#serve", "product.md#cache-root")
     def test_the_option_overrides_the_variable(self, root: Path, tmp_path: Path) -> None:
         env = environment(tmp_path / "nowhere")
         argv: list[str | Path] = [COMMAND, "serve", "--stdio", "--cache-root", root]
@@ -382,7 +356,6 @@ class TestStartAndEnd:
         result = subprocess.run(argv, input=lines, env=env, capture_output=True, timeout=60, check=True)
         assert json.loads(result.stdout.splitlines()[1])["result"]["isError"] is False
 
-    @covers("product.md#program-names")
     def test_the_server_has_a_command_of_its_own(self, root: Path) -> None:
         server = COMMAND.parent / "mcp-context-server"
         result = subprocess.run(
@@ -390,7 +363,6 @@ class TestStartAndEnd:
         )
         assert json.loads(result.stdout)["id"] == 0
 
-    @covers("stdio.md#end-of-input", "stdio.md#streams")
     def test_at_the_end_of_input_every_request_is_answered_and_the_exit_code_is_0(self, root: Path) -> None:
         lines = [call("context.resolve", RESOLVE, request_id=number) for number in range(40)]
         assert [answer["id"] for answer in after_handshake(root, *lines)] == list(range(40))
@@ -409,7 +381,6 @@ class TestStartAndEnd:
             with contextlib.suppress(ConnectionResetError):
                 assert our_end.recv(1) == b""
 
-    @covers("stdio.md#end-of-input")
     def test_a_closed_stdin_is_the_end_of_input(self, root: Path) -> None:
         script = f"{COMMAND} serve --stdio <&-"
         result = subprocess.run(
@@ -417,7 +388,6 @@ class TestStartAndEnd:
         )
         assert (result.returncode, result.stdout) == (0, b"")
 
-    @covers("seed-000#what-this-spec-forbids", "stdio.md#streams")
     def test_output_of_libraries_goes_to_stderr(self, root: Path, tmp_path: Path) -> None:
         noise = "import os, sys\nprint('stray', flush=True)\nos.write(1, b'raw')\nos.system('echo shouted')\n"
         program = f"""
@@ -441,7 +411,6 @@ run()
         for word in (b"stray", b"raw", b"shouted"):
             assert word in result.stderr
 
-    @covers("stdio.md#streams")
     def test_an_error_is_one_line_on_stderr_without_document_text(self, own_root: Path) -> None:
         root = own_root
         document = json.loads((root / "docs" / "documents" / "19835fc46fd4.json").read_text())

@@ -28,7 +28,6 @@ from tests.serve.stdio_client import (
     resident_mb,
     text_of,
 )
-from tests.support.clauses import covers
 from tests.support.machine import COMMAND, Call, write_files
 from tests.support.waiting import until
 
@@ -37,14 +36,6 @@ TIMEOUT_S = "5"
 
 
 class TestTimeouts:
-    @covers(
-        "seed-000#mcp-error-object-schema",
-        "seed-002#errors",
-        "seed-002#timeout",
-        "seed-003#mcp-error-object-json-schema",
-        "stdio.md#tool-text",
-        "stdio.md#timeout",
-    )
     @pytest.mark.parametrize(
         ("tool", "arguments"),
         [
@@ -71,7 +62,6 @@ class TestTimeouts:
             until(lambda: not is_running(stuck))
             assert len(server.workers()) == 1
 
-    @covers("seed-002#timeout", "stdio.md#timeout")
     def test_a_call_that_takes_too_long_is_killed(self, root: Path, tmp_path: Path, call_in_process: Call) -> None:
         """Reading and counting this document takes seconds, because each sigma is checked for being a final one."""
         write_files(tmp_path / "big", {"big.md": "A É Σ " * 600_000})
@@ -87,7 +77,6 @@ class TestTimeouts:
                 # The kernel needs some time to free the memory of a killed process.
                 until(lambda: len(server.workers()) <= 1)
 
-    @covers("seed-000#purpose", "seed-001#protocol-requirements", "stdio.md#timeout")
     def test_at_most_one_call_fails_when_a_worker_dies(self, root: Path) -> None:
         with Server(root) as server:
             server.ask(INITIALIZE)
@@ -99,7 +88,6 @@ class TestTimeouts:
                 assert answers[1:] == [first, first]
                 assert answers[0] == first or error_code_of(answers[0]) == "internal_error"
 
-    @covers("seed-000#error-types", "seed-003#canonical-error-codes")
     def test_a_worker_that_dies_during_a_call_is_an_internal_error(self, root: Path) -> None:
         with Server(root) as server:
             server.ask(INITIALIZE)
@@ -113,7 +101,6 @@ class TestTimeouts:
             assert error_code_of(server.answer()) == "internal_error"
             assert server.ask(call("context.resolve", RESOLVE))["result"]["isError"] is False
 
-    @covers("stdio.md#timeout")
     def test_a_request_larger_than_a_pipe_times_out_if_the_worker_is_stuck(self, root: Path) -> None:
         with Server(root, CONTEXT_TOOL_TIMEOUT_SECS=TIMEOUT_S) as server:
             server.ask(INITIALIZE)
@@ -125,7 +112,6 @@ class TestTimeouts:
             )
             assert server.ask(PING) == ALIVE
 
-    @covers("stdio.md#timeout")
     @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
     def test_no_worker_outlives_its_server(self, signal_number: signal.Signals, root: Path) -> None:
         with Server(root, CONTEXT_TOOL_TIMEOUT_SECS=TIMEOUT_S) as server:
@@ -138,7 +124,6 @@ class TestTimeouts:
 
 
 class TestClients:
-    @covers("seed-000#v0-policy", "seed-000#what-this-spec-forbids")
     def test_a_client_that_stops_reading_costs_bounded_memory(
         self, root: Path, tmp_path: Path, call_in_process: Call
     ) -> None:
@@ -179,7 +164,6 @@ class TestClients:
             assert server.process.stderr.read() == b""
             until(lambda: not any(is_running(worker) for worker in workers))
 
-    @covers("stdio.md#framing")
     def test_a_client_that_sends_garbage_costs_no_memory(self, root: Path) -> None:
         garbage = os.urandom(1 << 16).replace(b"\n", b"x") + b"\n"
         with Server(root) as server:
@@ -189,7 +173,6 @@ class TestClients:
                 assert server.ask(garbage) == PARSE_ERROR
             assert resident_mb(server.process.pid) < before + 8
 
-    @covers("stdio.md#streams")
     def test_a_stderr_that_nobody_reads_does_not_block_the_server(self, root: Path) -> None:
         """The log goes to stderr, a pipe that fills up."""
         with Server(root) as server:

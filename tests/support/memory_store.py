@@ -9,13 +9,12 @@ import asyncio
 import hashlib
 import unicodedata
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
 from operator import attrgetter
 
-from contextfold.common.dataclass import dataclass, field, fields, replace
 from contextfold.common.relevance.question import Question
-from contextfold.errors import ArgumentInvalid, StoreUnavailable
-from contextfold.export_errors import ImportDiffers, TargetNotEmpty
+from contextfold.errors import ArgumentInvalid, ImportDiffers, StoreUnavailable, TargetNotEmpty
 from contextfold.fold.archive import ArchiveEntry, up_to
 from contextfold.fold.events import Event, SessionExpired
 from contextfold.fold.ports.store import (

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.clients.node import NODE
-from tests.support.clauses import covers
 from tests.support.machine import ROOT, SOURCE
 from tests.support.prerequisites import BROWSER, CHROMIUM, CLIENTS, NATS, Prerequisite, require
 from tests.web.forked_daemons import forked_daemons
@@ -45,7 +44,6 @@ def daemons() -> Iterator[Path]:
         yield socket
 
 
-@covers("folding.md#owner", "product.md#serve", "product.md#make")
 @pytest.mark.timeout(PATIENCE_S)
 @pytest.mark.parametrize(("scripts", "needed"), [(SCRIPTS, ()), (WITH_NATS, (NATS,))], ids=["SQLite", "NATS"])
 def test_every_scenario_of_the_page_passes(
@@ -73,7 +71,6 @@ def test_every_scenario_of_the_page_passes(
     assert f"\n# pass {scenarios}\n" in ran.stdout, ran.stdout
 
 
-@covers("product.md#left-out")
 def test_without_chromium_the_scenarios_are_reported_as_left_out() -> None:
     env = {**os.environ, "CONTEXTFOLD_CHROMIUM": "", "CONTEXTFOLD_STRICT": "", "PATH": str(Path(sys.executable).parent)}
     argv = [

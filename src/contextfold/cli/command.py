@@ -6,15 +6,13 @@ The commands of each folder are in a table of their own, because a command line 
 
 from __future__ import annotations
 
-from contextfold.common.record import Record
-from contextfold.settings_table import SETTINGS
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from contextfold.settings import SETTINGS
 
 
-class Option(Record):
+class Option(NamedTuple):
     """An option, or an argument without dashes. Without a metavar it is a switch. `aliases` stand for choices."""
 
     name: str
@@ -34,7 +32,7 @@ class Option(Record):
         return self.name.lstrip("-")
 
 
-class Command(Record):
+class Command(NamedTuple):
     """A command. A word without dashes is its `argument`, or the value of the option that `bare_word` names.
 
     `has_settings`: every setting may be given, which `context help settings` lists. `takes_rest`: what follows the

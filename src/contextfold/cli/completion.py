@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextfold.cli.command import Command, Option
 from contextfold.cli.help import COMMANDS
 from contextfold.cli.output import print_answer
-from contextfold.error_codes import EXIT_OK
+from contextfold.errors import EXIT_OK
 
 GLOBAL_OPTIONS = ("--help", "--version")
 

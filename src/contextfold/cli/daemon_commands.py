@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextfold.cli.command import CONFIG, JSON, STORE, TOKEN_VARIABLE, URL, Command, Option, setting_option
-from contextfold.settings_table import NATS
+from contextfold.settings import NATS
 
 OF_NATS = tuple(setting_option(name)._replace(is_advanced=True) for name in NATS)
 

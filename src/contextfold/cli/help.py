@@ -84,7 +84,7 @@ def _settings_page() -> Iterator[str]:
 
 
 def _settings() -> Iterator[str]:
-    from contextfold.settings_table import SETTINGS
+    from contextfold.settings import SETTINGS
 
     for setting in SETTINGS.values():
         default = f" ({setting.default})" if setting.default else ""

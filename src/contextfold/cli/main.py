@@ -5,18 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Sequence
+from typing import NoReturn
 
 from contextfold import __version__
 from contextfold.cli.output import print_answer, print_error
 from contextfold.cli.parse import Invocation, UsageError, parse
-from contextfold.error_codes import EXIT_CODES, EXIT_OK, EXIT_USAGE
-from contextfold.errors import ContextError, InternalError, StorageFailed
-from contextfold.settings_table import SettingsError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import NoReturn
+from contextfold.errors import EXIT_CODES, EXIT_OK, EXIT_USAGE, ContextError, InternalError, StorageFailed
+from contextfold.settings import SettingsError
 
 EXIT_INTERRUPTED = 130
 

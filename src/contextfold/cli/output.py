@@ -5,15 +5,13 @@ All output is UTF-8, independently of the locale. Knows streams, not commands.
 
 from __future__ import annotations
 
+import select
 import sys
 import time
+from typing import Self, TextIO
 
 from contextfold.common.descriptors import write_all
 from contextfold.errors import StorageFailed
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Self, TextIO
 
 PROGRESS_EVERY_S = 0.1
 YES = ("y", "yes")
@@ -87,8 +85,6 @@ def can_ask() -> bool:
 
 def ask_yes_no(question: str) -> bool:
     """Ask a question. Any answer except yes means no."""
-    import select
-
     print_on_stderr(f"{question} [y/N] ")
     # A signal that comes just before a read would be noticed only when the read has ended; a wait with a timeout ends.
     while not select.select([sys.stdin], [], [], SIGNAL_POLL_S)[0]:

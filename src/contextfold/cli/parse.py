@@ -6,13 +6,11 @@ a dash, because a query often does.
 
 from __future__ import annotations
 
-from contextfold.cli.command import GROUPS, SYNONYMS, TOPICS, Command, Option, commands_beginning_with
-from contextfold.common.record import Record
-from contextfold.errors import BudgetInvalid
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+from contextfold.cli.command import GROUPS, SYNONYMS, TOPICS, Command, Option, commands_beginning_with
+from contextfold.errors import BudgetInvalid
 
 HELP_WORDS = ("-h", "--help")
 VERSION_WORDS = ("-V", "--version", "version")
@@ -37,7 +35,7 @@ class Values(dict[str, str]):
         return tuple(self._given.get(key, ()))
 
 
-class Invocation(Record):
+class Invocation(NamedTuple):
     command: Command | None
     values: Values
     wants: str = "run"

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from io import StringIO
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, TextIO
 
 from contextfold.cli.output import is_terminal, plain
-from contextfold.common.dataclass import dataclass, field
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import TextIO
-
     from rich.console import Console, RenderableType
     from rich.text import Text
-else:
-    # Every interpreter has loaded it, and `collections` takes longer to import.
-    from _collections_abc import Sequence
 
 # The width of a row that is still easy to read.
 WIDTH_MOST = 110
@@ -123,7 +121,6 @@ class Screen:
         """A time: in local time on a terminal, in the stored form in a pipe."""
         if not self.is_terminal:
             return at
-        from datetime import UTC, datetime
 
         here = datetime.fromisoformat(at).astimezone()
         is_today = here.date() == datetime.now(UTC).astimezone().date()
@@ -146,8 +143,6 @@ def screen_on(stream: TextIO | None) -> Screen:
     on_terminal = is_terminal(stream)
     columns = 0
     if on_terminal:
-        from shutil import get_terminal_size
-
         columns = get_terminal_size().columns
     has_colours = on_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return Screen(on_terminal, min(columns, WIDTH_MOST), has_colours)
@@ -167,8 +162,6 @@ def several(count: int, thing: str) -> str:
 
 
 def _console(width: int, *, has_colours: bool) -> Console:
-    from io import StringIO
-
     from rich.console import Console
 
     return Console(

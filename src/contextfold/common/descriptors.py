@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 
 # As in `select`, which is imported only to wait.
 READABLE, WRITABLE = 1, 4
@@ -11,8 +12,6 @@ STDERR = 2
 
 def wait(descriptor: int, event: int, timeout_s: float | None = None) -> bool:
     """Wait until a stream is readable or writable, or has ended; False after the timeout."""
-    import select
-
     # Unlike select(), poll() accepts descriptors above 1023.
     poll = select.poll()
     poll.register(descriptor, event)

@@ -5,6 +5,8 @@ Python formats and parses floats by algorithms of its own, so the digits do not 
 
 from __future__ import annotations
 
+from array import array
+
 from contextfold.common.canonical import WrittenFloat
 
 # Nine significant digits distinguish any two float32 values.
@@ -27,8 +29,6 @@ class Float32(WrittenFloat):
 
 def single(value: float) -> float:
     """Round to the nearest float32."""
-    from array import array
-
     return array("f", (value,))[0]
 
 

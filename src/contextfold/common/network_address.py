@@ -6,7 +6,7 @@ expressions: `context hook` runs after every tool call, and regular expressions 
 
 from __future__ import annotations
 
-from contextfold.common.record import Record
+from typing import NamedTuple
 
 DAEMON_URL = "http://localhost:9090"
 MCP_PATH = "/mcp"
@@ -29,14 +29,14 @@ class BadAddress(ValueError):
     """The address cannot be used; the message says why."""
 
 
-class Authority(Record):
+class Authority(NamedTuple):
     """Name and port in a URL or a Host header. An IPv6 address has its brackets."""
 
     name: str
     port: int | None
 
 
-class Address(Record):
+class Address(NamedTuple):
     """The daemon's address.
 
     `url` has no slash at its end, `path` is empty or begins with a slash. `name` has no brackets.
@@ -78,7 +78,7 @@ def address_from(text: str) -> Address:
     return Address(f"{scheme}://{authority}{path}", scheme == "https", machine.name.strip("[]"), port, path)
 
 
-class NatsServers(Record):
+class NatsServers(NamedTuple):
     """The servers of a NATS cluster. `urls` are without user and password."""
 
     urls: tuple[str, ...]
@@ -89,7 +89,7 @@ class NatsServers(Record):
         return f"NatsServers(urls={self.urls!r})"
 
 
-class NatsOptions(Record):
+class NatsOptions(NamedTuple):
     """The servers of a cluster, without users and passwords in their URLs, and how to connect to them.
 
     The fields from `prefix` on are the settings that begin with `nats-`. With 0 replicas new streams get one, and

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import cache
+from typing import NamedTuple
 
-from contextfold.common.record import Record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from contextfold.common import unicode17
 
 CAPITAL_SIGMA, SMALL_SIGMA, FINAL_SIGMA = "Σ", "σ", "ς"
 
@@ -22,7 +20,7 @@ CAPITAL_SIGMA, SMALL_SIGMA, FINAL_SIGMA = "Σ", "σ", "ς"
 _WIDE_SPACE = "[\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"
 
 
-class _Tables(Record):
+class _Tables(NamedTuple):
     lower: dict[str, str]
     cased: frozenset[str]
     case_ignorable: frozenset[str]
@@ -31,8 +29,6 @@ class _Tables(Record):
 @cache
 def _tables() -> _Tables:
     """Expand the tables on first use. Most commands do not need them."""
-    from contextfold.common import unicode17
-
     lower = dict(unicode17.LOWER_SEVERAL)
     for first, last, step, delta in unicode17.LOWER:
         for code_point in range(first, last + 1, step):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping
 
-    Counter = Callable[[str], int]
+Counter = Callable[[str], int]
 
 BYTES_PER_TOKEN = 4
 BYTES_PER_DENSE_TOKEN = 3

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from contextfold.common.canonical import Hundredths
-from contextfold.common.dataclass import dataclass
+from dataclasses import dataclass
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from contextfold.common.canonical import Encodable
-    from contextfold.fold.model_catalog import ModelCatalog
-    from contextfold.fold.session import Branch, SessionLimits, State
+from contextfold.common.canonical import Encodable, Hundredths
+from contextfold.fold.model_catalog import CONTEXT_TOKENS_UNKNOWN, HOST_TOKENS, ModelCatalog
+from contextfold.fold.session import Branch, SessionLimits, State
 
 PERCENT = 100
 # The failure rate of fewer operations is not significant.
@@ -38,7 +35,6 @@ def context_limit(state: State, limits: SessionLimits, models: ModelCatalog) -> 
     if limits.context_tokens is not None:
         return limits.context_tokens
     # Most views of a session need no limit.
-    from contextfold.fold.model_catalog import CONTEXT_TOKENS_UNKNOWN, HOST_TOKENS
 
     window = models.context_tokens(state.model) if state.model else None
     if window is None:

@@ -12,7 +12,8 @@ stay. So it should accompany a call with a short result, such as an edit.
 
 from __future__ import annotations
 
-from contextfold.common.dataclass import dataclass
+from dataclasses import dataclass
+
 from contextfold.fold.accounting import AdviceSettings, Thresholds, percent, total_tokens, warning
 from contextfold.fold.model_catalog import TokenPrices
 from contextfold.fold.session import Branch, State

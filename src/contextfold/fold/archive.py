@@ -13,7 +13,10 @@ says where its operations are: in the parent thread, between two events.
 
 from __future__ import annotations
 
-from contextfold.common.dataclass import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
 from contextfold.fold.events import (
     BranchCreated,
     BranchDiscarded,
@@ -23,13 +26,7 @@ from contextfold.fold.events import (
     SessionRolledBack,
     WorkFolded,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from typing import Any
-
-    from contextfold.fold.session import State
+from contextfold.fold.session import State
 
 # The `type` of the summary of a branch that was folded afterwards.
 FOLDED_AFTERWARDS = "folded_afterwards"

@@ -6,14 +6,11 @@ The log of an ended session is deleted; trajectories and summaries stay in the a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from contextfold.common.canonical import Encodable
-from contextfold.common.dataclass import replace
 from contextfold.fold.session import STATUSES, Branch, State, Thread
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 # Only the last branches are stored, because the document must fit into one message of NATS.
 BRANCHES_MOST = 500

@@ -9,17 +9,13 @@ The stored form does not have members with their default value, and older logs m
 
 from __future__ import annotations
 
-from contextfold.common.canonical import decode_stored, encode_plain
-from contextfold.common.dataclass import MISSING, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from datetime import datetime
+from typing import Any, ClassVar
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from datetime import datetime
-    from typing import Any, ClassVar
-
-    from contextfold.common.canonical import Encodable
-    from contextfold.fold.ledger.sent_request import FoldSeen, ThreadSeen
+from contextfold.common.canonical import Encodable, decode_stored, encode_plain
+from contextfold.fold.ledger.sent_request import FoldSeen, ThreadSeen
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +234,6 @@ def from_members(stored: object) -> Event:
 
 def _listed(name: str, stored: Sequence[Mapping[str, Any]]) -> tuple[FoldSeen | ThreadSeen, ...]:
     # Only requests to models have such lists.
-    from contextfold.fold.ledger.sent_request import FoldSeen, ThreadSeen
 
     kind = FoldSeen if name == "folds" else ThreadSeen
     return tuple(kind(**{field.name: each[field.name] for field in fields(kind)}) for each in stored)

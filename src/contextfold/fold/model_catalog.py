@@ -7,11 +7,8 @@ starts with, so `claude-opus-4-5-20251101` and `us.anthropic.claude-opus-4-5` ar
 
 from __future__ import annotations
 
-from contextfold.common.dataclass import dataclass
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 CONTEXT_TOKENS_UNKNOWN = 32_768
 TOKENS_PER_MILLION = 1_000_000

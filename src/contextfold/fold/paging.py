@@ -5,12 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from contextfold.common.canonical import encode
+from contextfold.common.token_counter import Counter
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.tool_results import Shape, entry_result, expanded
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from contextfold.common.token_counter import Counter
 
 # A token has at most this many characters, because a character has at least one byte.
 CHARACTERS_PER_TOKEN_MAX = 4

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from contextfold.common.dataclass import dataclass
-from contextfold.common.sha256 import sha256
+from dataclasses import dataclass
+from hashlib import sha256
+
 from contextfold.errors import ArgumentInvalid
 
 PATH_LENGTH_MAX = 4_096

@@ -19,10 +19,13 @@ discarded, and no branch is reopened.
 
 from __future__ import annotations
 
-# Importing `operator` itself would take longer.
-from _operator import attrgetter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 
-from contextfold.common.dataclass import dataclass, field, fields, replace
+# Importing `operator` itself would take longer.
+from operator import attrgetter
+from typing import Any, Literal, TypeVar
+
 from contextfold.errors import StoreInvalid
 from contextfold.fold.events import (
     BranchCreated,
@@ -37,13 +40,8 @@ from contextfold.fold.events import (
     WorkFolded,
 )
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any, Literal, TypeVar
-
-    Status = Literal["active", "folded", "discarded"]
-    Figures = TypeVar("Figures", bound="Thread | Branch | RecentWork")
+Status = Literal["active", "folded", "discarded"]
+Figures = TypeVar("Figures", bound="Thread | Branch | RecentWork")
 
 STATUSES = ("active", "folded", "discarded")
 # A longer log is processed in steps of this many events, so that other calls get a turn.

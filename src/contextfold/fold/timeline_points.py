@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-    AnyPoint = TypeVar("AnyPoint")
+AnyPoint = TypeVar("AnyPoint")
 
 # A timeline has at most this many points; a screen cannot show many more.
 POINTS_MAX = 240

@@ -6,16 +6,14 @@ branch would be folded.
 
 from __future__ import annotations
 
-from contextfold.common.dataclass import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from contextfold.errors import ArgumentInvalid
+from contextfold.fold.project import Project, project_at
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from contextfold.fold.project import Project
-
-    Arguments = Mapping[str, object]
+Arguments = Mapping[str, object]
 
 DESCRIPTION_LENGTH_MAX = 200
 PROMPT_LENGTH_MAX = 10_000
@@ -65,8 +63,6 @@ def recall_request(arguments: Arguments) -> RecallRequest:
 
 def since_of(text: str) -> str | int:
     """Parse a date or a time in UTC; or a duration before now, such as `7d`, to seconds."""
-    import re
-
     if duration := re.fullmatch(_DURATION, text.strip()):
         return int(duration[1]) * _UNIT_SECONDS[duration[2]]
     if moment := re.fullmatch(_MOMENT, text.strip()):
@@ -85,8 +81,6 @@ def cursor_of(after_n: int, offset: int) -> str:
 
 
 def position_of(cursor: str) -> tuple[int, int]:
-    import re
-
     if not re.fullmatch(r"\d{1,15}\.\d{1,15}", cursor, re.ASCII):
         raise ArgumentInvalid("cursor", "must be the next_cursor of an earlier answer")
     after_n, offset = cursor.split(".")
@@ -106,8 +100,6 @@ class ArgumentFields:
 
     def __init__(self, arguments: Arguments, *known: str) -> None:
         if unknown := sorted(arguments.keys() - set(known)):
-            import re
-
             allowed = ", ".join(known)
             # An unusual name is not repeated, because it may contain a secret.
             field = unknown[0] if re.fullmatch(r"[A-Za-z_]{1,32}", unknown[0]) else "argument"
@@ -159,6 +151,4 @@ class ArgumentFields:
         return position_of(self.text("cursor", length_max=CURSOR_LENGTH_MAX)) if self.has("cursor") else (0, 0)
 
     def project(self) -> Project:
-        from contextfold.fold.project import project_at
-
         return project_at(self.text("project_path"))

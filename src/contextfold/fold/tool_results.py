@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from contextfold.common.canonical import Encodable
 from contextfold.fold.accounting import folded_tokens, percent, share, total_tokens
-from contextfold.fold.events import BranchDiscarded
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from contextfold.fold.archive import ArchiveEntry
-    from contextfold.fold.events import BranchFolded, Event, OperationCompleted, WorkFolded
-    from contextfold.fold.session import Branch, State
-else:
-    # Every interpreter has loaded it, and `collections` takes longer to import.
-    from _collections_abc import Mapping
+from contextfold.fold.archive import ArchiveEntry
+from contextfold.fold.events import BranchDiscarded, BranchFolded, Event, OperationCompleted, WorkFolded
+from contextfold.fold.session import Branch, State
 
 Shape = Mapping[str, Encodable]
 

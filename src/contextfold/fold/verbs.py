@@ -10,9 +10,9 @@ A service commits the events, and calls `decide` again if another commit came fi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol
 
-from contextfold.common.dataclass import dataclass, replace
-from contextfold.common.record import Protocol
 from contextfold.errors import BranchNotFound, BranchStateInvalid, ContextLimitExceeded, LimitReached
 from contextfold.fold import tool_results
 from contextfold.fold.accounting import context_limit, total_tokens
@@ -29,10 +29,6 @@ from contextfold.fold.model_catalog import MODELS, ModelCatalog
 from contextfold.fold.session import Branch, SessionLimits, State
 from contextfold.fold.tool_arguments import DESCRIPTION_LENGTH_MAX
 from contextfold.fold.tool_results import Shape
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import ClassVar
 
 
 class Verb(Protocol):

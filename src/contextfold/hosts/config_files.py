@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from contextfold.common.record import Record
 from contextfold.hosts.jsonc import (
     Broken,
     Member,
@@ -150,7 +150,7 @@ def _with_element(host: Host, text: str, array: Member, wanted: object, *, force
     return replace(text, edited[0], handler)
 
 
-class _Hooks(Record):
+class _Hooks(NamedTuple):
     """A parsed file of hooks: the object that has them, and in it the array of each event that concerns us."""
 
     root: Node

@@ -10,8 +10,8 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from contextfold.common.dataclass import dataclass
 from contextfold.errors import ArgumentInvalid
 from contextfold.fold.messages.own_tools import verb_of
 from contextfold.hosts.tool_text import compact

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import re
 from json import JSONDecodeError, JSONDecoder, dumps
+from typing import NamedTuple
 
-from contextfold.common.json_depth import is_too_deep
-from contextfold.common.record import Record
+from contextfold.common.canonical import is_too_deep
 
 BYTE_ORDER_MARK = "\ufeff"
 USUAL_UNIT = "  "
@@ -48,7 +48,7 @@ def _number(digits: str) -> int | float:
 _DECODER = JSONDecoder(parse_int=_number, parse_constant=_refuse_constant)
 
 
-class Node(Record):
+class Node(NamedTuple):
     """A value and its position in the text. `members` has the members of an object or the elements of an array."""
 
     start: int
@@ -64,7 +64,7 @@ class Node(Record):
         return [member for member in self.members if member.key == key]
 
 
-class Member(Record):
+class Member(NamedTuple):
     """A key, its value, and the position of the comma after it, or -1. An element of an array has no key."""
 
     key: str | None

@@ -6,12 +6,11 @@ programs were tested.
 
 from __future__ import annotations
 
-from contextfold.common.network_address import DAEMON_URL, MCP_PATH
-from contextfold.common.record import Record
+from collections.abc import Mapping
+from json import dumps
+from typing import NamedTuple
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from contextfold.common.network_address import DAEMON_URL, MCP_PATH
 
 PLUGIN_FOLDER = "plugin"
 SETTINGS_FILE = "settings.json"
@@ -19,7 +18,7 @@ SETTINGS_FILE = "settings.json"
 SERVER = "contextfold"
 
 
-class Launch(Record):
+class Launch(NamedTuple):
     """Arguments before the user's own, additional variables, and temporary files.
 
     The names of files are relative to a temporary folder; the arguments and variables already contain its path.
@@ -72,6 +71,5 @@ def launch(program: str, daemon_url: str, folder: str, plugin: Mapping[str, str]
 
 def _json(value: object) -> str:
     # Imported here because most programs need no JSON, and should start as if they had been called directly.
-    from json import dumps
 
     return dumps(value)

@@ -7,12 +7,12 @@ with the real program.
 
 from __future__ import annotations
 
-from contextfold.common.network_address import address_from
-from contextfold.common.record import Record
+import re
+from collections.abc import Iterator
+from shlex import quote
+from typing import NamedTuple
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from contextfold.common.network_address import address_from
 
 SERVER = "contextfold"
 COMMAND = "context"
@@ -27,7 +27,7 @@ _BARE_WORD = r"[A-Za-z0-9_@%+=:,./-]+"
 _QUOTED_WORD = r"'[^']*'(?:\"'\"'[^']*')*"
 
 
-class HookFile(Record):
+class HookFile(NamedTuple):
     """The file in which a host looks for hooks, below a project and below the user's home; the events to report.
 
     `is_grouped` means that handlers are lists below matchers, as in Claude Code; `has_type`, that a handler has a type;
@@ -44,7 +44,7 @@ class HookFile(Record):
     is_shared: bool = True
 
 
-class Host(Record):
+class Host(NamedTuple):
     """An agent program. `key` is the object with the servers; `url_key` is the member with an HTTP server's address.
 
     Files are below the project and below the user's home, where `macos_file` replaces `user_file` on macOS. `variable`
@@ -208,14 +208,14 @@ HOSTS = {
 }
 
 
-class Stdio(Record):
+class Stdio(NamedTuple):
     """The host starts the server."""
 
     command: str
     cache_root: str
 
 
-class Daemon(Record):
+class Daemon(NamedTuple):
     """The server runs already. `command` runs `context`, as one word of a shell command line."""
 
     command: str
@@ -283,8 +283,6 @@ def is_our_element(host: Host, name: str | None, value: object) -> bool:
 
 def _fits(value: object, wanted: object) -> bool:
     """Whether a value is the wanted one, with any text of its kind for each placeholder."""
-    import re
-
     if isinstance(wanted, dict) and isinstance(value, dict):
         return value.keys() == wanted.keys() and all(_fits(value[key], wanted[key]) for key in wanted)
     if isinstance(wanted, list) and isinstance(value, list):
@@ -299,8 +297,6 @@ def _fits(value: object, wanted: object) -> bool:
 
 def is_about_us(host: Host, handler: object) -> bool:
     """Whether a handler calls our daemon, even if install did not write it."""
-    import re
-
     if not isinstance(handler, dict):
         return False
     url, command = handler.get("url"), handler.get("command")
@@ -330,8 +326,6 @@ def _request(host: Host, daemon: Daemon) -> dict[str, object]:
 
 
 def _command(host: Host, daemon: Daemon) -> dict[str, object]:
-    from shlex import quote
-
     words = f"{daemon.command} hook {host.name} --url {quote(daemon.url)}"
     if daemon.token_variable:
         words += f" --token-variable {daemon.token_variable}"

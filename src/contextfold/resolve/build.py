@@ -10,11 +10,10 @@ import gc
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from contextfold.cache_errors import NoDocuments, SourceInvalid, SourcesMissing
 from contextfold.common.canonical import version_of
-from contextfold.common.record import Record
-from contextfold.errors import StorageFailed
+from contextfold.errors import NoDocuments, SourceInvalid, SourcesMissing, StorageFailed
 from contextfold.resolve.cache import Progress
 from contextfold.resolve.cache_writer import CacheWriter
 from contextfold.resolve.document import Document
@@ -29,7 +28,7 @@ from contextfold.resolve.sources import DEFAULT_CACHE_NAME, Source, check_unchan
 Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
-class BuildReport(Record):
+class BuildReport(NamedTuple):
     """The result of a build.
 
     `left_out` has the number of files left out for each reason. `is_changed` is false if the cache was up to date and
@@ -47,7 +46,7 @@ class BuildReport(Record):
     remembered: tuple[str, ...] = ()
 
 
-class BuildRequest(Record):
+class BuildRequest(NamedTuple):
     """What to build, where, and by which options, as `build` takes them."""
 
     sources: Path

@@ -17,11 +17,10 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, islice
+from typing import BinaryIO, NamedTuple
 
-from contextfold.cache_errors import BundleInvalid, CacheExists, CacheInvalid
 from contextfold.common.canonical import HASH_PREFIX, Encodable, Malformed, decode, encode, fields
-from contextfold.common.record import Record
-from contextfold.errors import StorageFailed
+from contextfold.errors import BundleInvalid, CacheExists, CacheInvalid, StorageFailed
 from contextfold.resolve.build import BuildReport
 from contextfold.resolve.cache import CacheFolder, Progress
 from contextfold.resolve.cache_writer import CacheWriter
@@ -30,11 +29,6 @@ from contextfold.resolve.documents.rules import rules_in
 from contextfold.resolve.files import StorageErrors, shown, silent, sync
 from contextfold.resolve.rebuild.replace import Staging
 from contextfold.resolve.service import Cache, Path
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from hashlib import _Hash
-    from typing import BinaryIO
 
 BUNDLE_SUFFIX = ".ctxpack"
 TEMPORARY_SUFFIX = b".contextfold-packing"
@@ -47,7 +41,7 @@ PATH_MAX_BYTES = 1 << 16
 WRITTEN_TOGETHER = 1 << 20
 
 
-class PackReport(Record):
+class PackReport(NamedTuple):
     file: str
     # The hash of the whole file.
     sha256: str
@@ -55,7 +49,7 @@ class PackReport(Record):
     byte_count: int
 
 
-class BundleHead(Record):
+class BundleHead(NamedTuple):
     cache_version: str
     document_count: int
     build_options: Mapping[str, Encodable] | None
@@ -64,7 +58,7 @@ class BundleHead(Record):
         return encode(self._asdict()).encode() + b"\n"
 
 
-def last_line(digest: _Hash) -> bytes:
+def last_line(digest: hashlib._Hash) -> bytes:
     """The last line, for the hash of all lines before it."""
     return encode({"sha256": digest.hexdigest()}).encode() + b"\n"
 

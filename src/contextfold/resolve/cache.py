@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from shlex import quote
 
-from contextfold.cache_errors import CacheInvalid
 from contextfold.common.canonical import Malformed, decode
 from contextfold.common.text import count_terms
 from contextfold.common.token_counter import tokens_of
-from contextfold.errors import ContextError, StorageFailed
+from contextfold.errors import CacheInvalid, ContextError, StorageFailed
 from contextfold.resolve.document import Document, decode_document
+from contextfold.resolve.documents.rules import ALL_TEXT
 from contextfold.resolve.files import (
     StorageErrors,
     fingerprints,
@@ -282,10 +283,6 @@ def _claimed(cache: bytes, member: str) -> object:
 
 def rebuild_command(cache: bytes) -> str:
     """The command that makes a cache anew, for messages. The documents' folder is known only of a default path."""
-    from shlex import quote
-
-    from contextfold.resolve.documents.rules import ALL_TEXT
-
     folder, name = os.path.split(cache.rstrip(b"/") or b"/")
     if name == DEFAULT_CACHE.encode():
         return f"`context build {quote(shown(folder or b'.'))}`"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from contextfold.common.canonical import Encodable, Malformed, decode, encode, fields, version_of
-from contextfold.common.record import Record
 from contextfold.common.text import lowercase
 
 INTEGER_RANGE = range(-(2**63), 2**63)
 _FIELDS = {"id": str, "version": str, "source": str, "content": str, "metadata": dict}
 
 
-class Document(Record):
+class Document(NamedTuple):
     """A document. `source` is the path of its file relative to the sources; `content` is UTF-8."""
 
     id: str

@@ -6,17 +6,15 @@ Knows paths and the system's errors, nothing of documents. Paths are bytes, so t
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import stat
+from array import array
+from collections.abc import Iterable, Sequence
 
 from contextfold.common.canonical import Malformed
 from contextfold.errors import StorageFailed
 from contextfold.resolve.layout import ABSENT, FINGERPRINT_FIELDS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from array import array
-    from collections.abc import Iterable, Sequence
 
 # O_NONBLOCK: opening a pipe must not wait for a writer.
 READ_FLAGS = (
@@ -120,8 +118,6 @@ def read_regular(path: bytes) -> bytes:
 
 def map_regular(path: bytes) -> memoryview:
     """Map a regular file into memory, for a file of which only parts are read. Links are not followed."""
-    import mmap
-
     opened = _open_regular(path)
     with StorageErrors("cannot map", path), opened as descriptor:
         # Outside of the `try`: NotRegular is a ValueError, too.
@@ -197,8 +193,6 @@ def fingerprints(prefix: bytes, files: Iterable[bytes]) -> array[int]:
 
     This loop takes most of the time of a resolve over many unchanged documents, so it does nothing else.
     """
-    from array import array
-
     seen: array[int] = array("q")
     extend, lstat = seen.extend, os.lstat
     for file in files:

@@ -6,9 +6,9 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from contextfold.common.canonical import HASH_PREFIX, Encodable, Malformed, decode, encode, fields
-from contextfold.common.record import Record
 from contextfold.resolve.layout import DOCUMENTS_FOLDER
 
 BUILD_CONFIG = {"version": "1", "hash_algorithm": "sha256"}
@@ -22,7 +22,7 @@ FEBRUARY = 2
 _MONTH_DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
-class ManifestEntry(Record):
+class ManifestEntry(NamedTuple):
     """A document of the cache. `file` is relative to the cache."""
 
     id: str
@@ -35,7 +35,7 @@ class ManifestEntry(Record):
         return bytes.fromhex(self.version.removeprefix(HASH_PREFIX))
 
 
-class Manifest(Record):
+class Manifest(NamedTuple):
     """The manifest of a cache; its entries are ordered by the UTF-8 bytes of their ids.
 
     `build_options` has the options that chose the documents, or None for those of the first version. Readers do not

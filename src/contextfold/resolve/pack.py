@@ -24,9 +24,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import repeat
 from operator import or_
+from typing import NamedTuple
 
 from contextfold.common.canonical import HASH_PREFIX, Malformed, decode, encode
-from contextfold.common.record import Record
 from contextfold.common.text import count_words
 from contextfold.common.token_counter import tokens_of
 from contextfold.resolve.layout import FINGERPRINT_FIELDS, FRAME, UNTRUSTED
@@ -63,7 +63,7 @@ TERM_SEPARATOR = b"\n"
 ReadPart = Callable[[int, int], bytes]
 
 
-class Blocks(Record):
+class Blocks(NamedTuple):
     """The blocks of a file of postings, in columns: a resolve needs few of many.
 
     `first_terms` has the first term of each block.
@@ -91,7 +91,7 @@ class Blocks(Record):
         return block
 
 
-class Segment(Record):
+class Segment(NamedTuple):
     first_document: int
     first_block: int
     end_block: int
@@ -247,7 +247,7 @@ def _integers(typecode: str, raw: bytes | memoryview) -> array[int]:
     return integers
 
 
-class Pack(Record):
+class Pack(NamedTuple):
     """The table. Documents are numbered in the order of their ids.
 
     `frame` has the fingerprints of FRAME, `fingerprints` those of the documents' files. `versions` has DIGEST_BYTES

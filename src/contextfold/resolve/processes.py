@@ -7,14 +7,11 @@ could not find these children.
 from __future__ import annotations
 
 import os
+from array import array
+from collections.abc import Callable, Sequence
 
 from contextfold.resolve.files import INODE_MASK, fingerprints
 from contextfold.resolve.layout import FINGERPRINT_FIELDS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from array import array
-    from collections.abc import Callable, Sequence
 
 SUCCEEDED = 0
 _CHANGED = 1

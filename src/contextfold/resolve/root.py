@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import stat
 from collections import OrderedDict
+from typing import NamedTuple
 
-from contextfold.cache_errors import CacheMissing, NoCacheNamed
-from contextfold.common.record import Record
 from contextfold.common.relevance.defaults import CACHES_MAX
+from contextfold.errors import CacheMissing, NoCacheNamed
 from contextfold.resolve.files import SET_ASIDE_SUFFIX, STAGING_SUFFIX, StorageErrors
 from contextfold.resolve.layout import MANIFEST_FILE
 from contextfold.resolve.service import Cache
@@ -18,7 +18,7 @@ NAME_MAX_BYTES = 4096
 CACHES_OPEN_MAX = 8
 
 
-class ListedCache(Record):
+class ListedCache(NamedTuple):
     """A folder below the root. `path` is the name that a tool takes as `cache`."""
 
     path: str

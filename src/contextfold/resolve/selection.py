@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from heapq import nlargest
 from itertools import filterfalse
 from operator import truediv
+from typing import NamedTuple
 
 from contextfold.common.canonical import encode
 from contextfold.common.float32 import Float32, ratio
-from contextfold.common.record import Record
 from contextfold.common.text import split_words
 from contextfold.errors import BudgetInvalid, QueryInvalid
 
@@ -19,7 +19,7 @@ BUDGET_MAX = 2**63 - 1
 RANKED_FIRST = 256
 
 
-class Query(Record):
+class Query(NamedTuple):
     """A valid query: its text, its budget, and its terms in their original spelling."""
 
     text: str
@@ -32,7 +32,7 @@ class Query(Record):
         return tuple(term.encode() for term in dict.fromkeys(self.terms))
 
 
-class Measures(Record):
+class Measures(NamedTuple):
     """The counts of all documents, which are numbered in the byte order of their ids.
 
     `term_matches` has only the documents with a match.
@@ -82,13 +82,13 @@ class Measures(Record):
         return chosen
 
 
-class Why(Record):
+class Why(NamedTuple):
     query_terms: tuple[str, ...]
     term_matches: int
     total_words: int
 
 
-class SelectedDocument(Record):
+class SelectedDocument(NamedTuple):
     id: str
     version: str
     content: str
@@ -97,7 +97,7 @@ class SelectedDocument(Record):
     why: Why
 
 
-class Selection(Record):
+class Selection(NamedTuple):
     query: str
     budget: int
     tokens_used: int
@@ -106,7 +106,7 @@ class Selection(Record):
     documents_excluded_by_budget: int
 
 
-class SelectionResult(Record):
+class SelectionResult(NamedTuple):
     documents: tuple[SelectedDocument, ...]
     selection: Selection
 
@@ -116,7 +116,7 @@ class SelectionResult(Record):
         return encode({"documents": documents, "selection": self.selection._asdict()}, pretty=pretty) + "\n"
 
 
-def ask(text: object, budget: object) -> Query:
+def parse_query(text: object, budget: object) -> Query:
     """Check a query and its budget. Raises QueryInvalid or BudgetInvalid."""
     if not isinstance(text, str):
         raise QueryInvalid("the query is not text")

@@ -8,34 +8,27 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple, TypeVar
 
-from contextfold.cache_errors import CacheMissing, DocumentMissing, IndexMissing
-from contextfold.common.canonical import encode
-from contextfold.common.record import Record
-from contextfold.errors import ContextError, StorageFailed
+from contextfold.common.canonical import Encodable, encode
+from contextfold.common.relevance.defaults import CACHES_MAX
+from contextfold.common.relevance.question import BUDGET_LIMIT, Question, read_question
+from contextfold.errors import CacheMissing, ContextError, DocumentMissing, IndexMissing, QueryInvalid, StorageFailed
+from contextfold.resolve.cache import CacheFolder, Fault, Progress
 from contextfold.resolve.files import LEADS_NOWHERE, shown, silent, storage_failed
+from contextfold.resolve.relevance.answer import AskResult, GetResult, LeftOutCache
+from contextfold.resolve.relevance.asking import NamedIndex, ask, get, table_of_contents
+from contextfold.resolve.relevance.index.index_file import MappedIndex, RelevanceFiles
+from contextfold.resolve.selection import SelectedDocument, Selection, SelectionResult, Why, parse_query
 
 REPLACED_ATTEMPTS = 5
 
 Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+Answer = TypeVar("Answer")
 
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-    from typing import TypeVar
-
-    from contextfold.common.canonical import Encodable
-    from contextfold.common.relevance.question import Question
-    from contextfold.resolve.cache import CacheFolder, Fault, Progress
-    from contextfold.resolve.relevance.answer import AskResult, GetResult
-    from contextfold.resolve.relevance.index.index_file import MappedIndex, RelevanceFiles
-    from contextfold.resolve.selection import SelectionResult
-
-    Answer = TypeVar("Answer")
-
-
-class Inspection(Record):
+class Inspection(NamedTuple):
     cache_version: str
     document_count: int
     total_bytes: int
@@ -46,7 +39,7 @@ class Inspection(Record):
         return encode(self._asdict(), pretty=True) + "\n"
 
 
-class Verification(Record):
+class Verification(NamedTuple):
     cache_version: str
     document_count: int
     faults: tuple[Fault, ...]
@@ -70,10 +63,6 @@ def ask_caches(
     counter: str = "estimate-1",
 ) -> AskResult:
     """Ask several caches as one. The name of each cache is the prefix of its documents' ids: `docs:guide.md`."""
-    from contextfold.common.relevance.defaults import CACHES_MAX
-    from contextfold.common.relevance.question import read_question
-    from contextfold.errors import QueryInvalid
-
     if not isinstance(caches, dict) or not all(
         isinstance(name, str) and isinstance(cache, Cache) for name, cache in caches.items()
     ):
@@ -96,9 +85,6 @@ def ask_many(
     A cache whose name is in `optional` is left out if it has no relevance index of this version, and the answer says
     so. Without any index there is no answer.
     """
-    from contextfold.resolve.relevance.answer import LeftOutCache
-    from contextfold.resolve.relevance.asking import NamedIndex, ask
-
     # Equal scores are ordered by cache and document.
     ordered = sorted(caches, key=lambda named: named[0].encode("utf-8", "surrogatepass"))
 
@@ -156,16 +142,12 @@ class Cache:
     def _folder(self) -> CacheFolder:
         """What reads the files that v0 is about; `ask` needs them only in doubt, and starts without."""
         if self._opened_folder is None:
-            from contextfold.resolve.cache import CacheFolder
-
             self._opened_folder = CacheFolder(self.path, uses_processes=self._uses_processes)
         return self._opened_folder
 
     def resolve(self, query: str, budget: int) -> SelectionResult:
         """The best documents for a query within a budget of tokens, each with the reason for its score."""
-        from contextfold.resolve.selection import SelectedDocument, Selection, SelectionResult, Why, ask
-
-        question = ask(query, budget)
+        question = parse_query(query, budget)
 
         def answer() -> SelectionResult:
             measures, chosen = self._folder.check(question.distinct_terms, question.budget)
@@ -198,8 +180,6 @@ class Cache:
 
         `unit` "document" selects whole documents. `counter` "o200k" counts tokens exactly; it needs the extra `o200k`.
         """
-        from contextfold.common.relevance.question import read_question
-
         return ask_many([("", self)], read_question(query, budget), unit=unit, counter=counter)
 
     def get(
@@ -218,7 +198,6 @@ class Cache:
         `document_id` is an id, a path or a breadcrumb; `section` a heading or a breadcrumb; `lines` the first line and
         the last one. `name` is the cache's name, which the id in the result has in front if there are several caches.
         """
-        from contextfold.resolve.relevance.asking import NamedIndex, get
 
         def answer() -> GetResult:
             index = NamedIndex(name, self.mapped_index())
@@ -228,14 +207,10 @@ class Cache:
 
     def document_text(self, document_id: str) -> str:
         """The whole text of a document, checked."""
-        from contextfold.common.relevance.question import BUDGET_LIMIT
-
         return "".join(section.content for section in self.get(document_id, BUDGET_LIMIT).document.sections)
 
     def table_of_contents(self, most: int) -> dict[str, Encodable]:
         """The version of the cache, and the ids and titles of the first documents."""
-        from contextfold.resolve.relevance.asking import table_of_contents
-
         return of_same_caches([self], lambda: table_of_contents(self.mapped_index(), most))
 
     def mapped_index(self) -> MappedIndex:
@@ -244,8 +219,6 @@ class Cache:
 
     def _relevance_files(self) -> RelevanceFiles:
         if self._relevance is None:
-            from contextfold.resolve.relevance.index.index_file import RelevanceFiles
-
             # The folder's module is imported only in doubt.
             self._relevance = RelevanceFiles(self.path, lambda: self._folder.checked_version())  # noqa: PLW0108
         return self._relevance

@@ -10,10 +10,9 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from contextfold.cache_errors import SourceInvalid
-from contextfold.common.record import Record
-from contextfold.errors import StorageFailed
+from contextfold.errors import SourceInvalid, StorageFailed
 from contextfold.resolve.document import document_id
 from contextfold.resolve.documents import kinds
 from contextfold.resolve.documents.ignore import IgnoreFile, ignore_file
@@ -47,7 +46,7 @@ _READ_FLAGS = READ_FLAGS & ~getattr(os, "O_NOFOLLOW", 0)
 State = tuple[int, int, int, int, int]
 
 
-class Source(Record):
+class Source(NamedTuple):
     """The file of one document.
 
     `source` is its path relative to the sources, in its original spelling. `is_included` means that an --include
@@ -61,7 +60,7 @@ class Source(Record):
     is_included: bool = False
 
 
-class Survey(Record):
+class Survey(NamedTuple):
     """All sources, ordered by id, and the number of files left out for each reason."""
 
     sources: list[Source]
@@ -85,7 +84,7 @@ def survey(sources: bytes, rules: DocumentRules, *, cache: bytes) -> Survey:
     return Survey(distinct, walk.left_out)
 
 
-class _Folder(Record):
+class _Folder(NamedTuple):
     """A folder that is still to be listed, with the patterns that apply to it, those that decide first at the front.
 
     `components` is its path relative to the sources. With each list of patterns is the number of components from the

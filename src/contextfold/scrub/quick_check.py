@@ -15,11 +15,10 @@ added or changed that could: a rule needs a sign, a digit or a long word, or it 
 
 from __future__ import annotations
 
-from contextfold.common.record import Record
+from collections.abc import Sequence
+from typing import NamedTuple
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from contextfold.scrub.keywords import AS_WRITTEN, IN_ANY_CASE
 
 # A question of words: its length, the least number of its words, and the length of each.
 WORDS_LENGTH_MAX = 400
@@ -35,7 +34,7 @@ _CAPITALS = bytes([*range(0x41, 0x5B), *range(0xC0, 0xD7), *range(0xD8, 0xDF)])
 _LOWERCASE = bytes.maketrans(_CAPITALS, bytes(byte + 0x20 for byte in _CAPITALS))
 
 
-class Scrubbed(Record):
+class Scrubbed(NamedTuple):
     """A scrubbed text, the number of new redactions, and the rules that caused them, in order of appearance."""
 
     text: str
@@ -71,7 +70,6 @@ def lowercased(raw: bytes) -> bytes:
 def has_keyword(text: str) -> bool:
     """Whether a text has a keyword of a standard rule."""
     # Most questions are of words, and need no keyword.
-    from contextfold.scrub.keywords import AS_WRITTEN, IN_ANY_CASE
 
     raw = text.encode("utf-8", "surrogatepass")
     written, lower = raw.decode("latin-1"), lowercased(raw).decode("latin-1")

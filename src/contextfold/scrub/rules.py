@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import re
 import tomllib
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import re2  # type: ignore[import-untyped]
-
-from contextfold.common.record import Record
 
 # The shapes of a loosely described value. Each shape also rejects what the shape before it rejects.
 ValueShape = Literal["any", "no-word", "no-code", "random"]
@@ -26,7 +24,7 @@ class AllowlistInvalid(ValueError):
     """The message says where and why, and what to do."""
 
 
-class Rule(Record):
+class Rule(NamedTuple):
     """One kind of secret; the head of `rules.toml` explains the fields."""
 
     id: str
@@ -41,7 +39,7 @@ class Rule(Record):
     near: bool = False
 
 
-class Allowlist(Record):
+class Allowlist(NamedTuple):
     """The values that are not redacted: exact values, and values that match a pattern; also the disabled rules."""
 
     values: frozenset[str] = frozenset()

@@ -19,10 +19,10 @@ import binascii
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import re2  # type: ignore[import-untyped]
 
-from contextfold.common.record import Record
 from contextfold.scrub.quick_check import KeywordSearch, Scrubbed
 from contextfold.scrub.rules import (
     NAME_GROUP,
@@ -83,7 +83,7 @@ _PERCENT_CODE = re.compile(rb"%(?:0[aAdD9]|2[02367cC]|3[aAdDfFbB]|[57][bBdD])")
 _PART_SEPARATOR = b"\n\xff\n"
 
 
-class _SecretMatch(Record):
+class _SecretMatch(NamedTuple):
     """A secret in the bytes; `rank` is the index of its rule."""
 
     start: int
@@ -91,14 +91,14 @@ class _SecretMatch(Record):
     rank: int
 
 
-class _Marker(Record):
+class _Marker(NamedTuple):
     """The redaction that a byte represents; `rank` is None for one that the text already contained."""
 
     text: bytes
     rank: int | None
 
 
-class _CompiledRule(Record):
+class _CompiledRule(NamedTuple):
     """A rule's patterns, the groups that may contain the secret, and the group with its name, or 0."""
 
     pattern: re2._Regexp
@@ -293,7 +293,7 @@ def _replaced(
     return REDACTION_BYTE.join(pieces), all_markers + markers[passed:]
 
 
-class _Parts(Record):
+class _Parts(NamedTuple):
     """Parts of a text, joined, and the offsets of each part: in the joined text and in the original."""
 
     text: bytes

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 
 from contextfold.scrub.quick_check import Scrubbed, has_keyword, is_of_words
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from contextfold.scrub.scrubber import Scrubber
+from contextfold.scrub.rules import allowlist_from, rules_from
+from contextfold.scrub.scrubber import Scrubber
 
 RULES_FILE = os.path.join(os.path.dirname(__file__), "rules.toml")
 SCRUBBERS_MAX = 4
@@ -27,9 +25,6 @@ def standard_scrubber(allowlist_text: str = "", *, compiles_all: bool = True) ->
     is compiled for the first text that has one of its keywords.
     """
     if (allowlist_text, compiles_all) not in _scrubbers:
-        from contextfold.scrub.rules import allowlist_from, rules_from
-        from contextfold.scrub.scrubber import Scrubber
-
         rules = rules_from(read_rules_file())
         scrubber = Scrubber(rules, allowlist_from(allowlist_text), compiles_all=compiles_all)
         if len(_scrubbers) >= SCRUBBERS_MAX:

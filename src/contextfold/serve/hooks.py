@@ -17,12 +17,12 @@ import json
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from typing import NamedTuple
 
 from starlette.responses import Response
 from starlette.routing import Route
 
-from contextfold.common.json_depth import is_too_deep
-from contextfold.common.record import Record
+from contextfold.common.canonical import is_too_deep
 from contextfold.errors import ArgumentInvalid, FoldError
 from contextfold.fold.project import NAME_LENGTH_MAX, Project, project_at
 from contextfold.fold.service.callers import Caller, Target, target_of
@@ -47,7 +47,7 @@ MEMORY_TYPE = "memory"
 SEARCHES_MAX = 100
 
 
-class HookReader(Record):
+class HookReader(NamedTuple):
     read: Callable[[Mapping[str, object]], HookEvent]
     # Makes the answer for the host from the event's name and a line for the model.
     answer: Callable[[str, str], Mapping[str, object]]

@@ -6,12 +6,9 @@ stdio server imports this module at its start, so the import must be cheap.
 
 from __future__ import annotations
 
-from contextfold.error_codes import HTTP_STATUSES, INTERNAL_ERROR, JSON_RPC_CODES
-from contextfold.errors import InternalError
+from collections.abc import Iterable, Mapping
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from contextfold.errors import HTTP_STATUSES, INTERNAL_ERROR, JSON_RPC_CODES, InternalError
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600

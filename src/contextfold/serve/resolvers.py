@@ -27,7 +27,7 @@ from contextfold.serve.mcp.resolve_tools import failed, failure
 from contextfold.serve.mcp.resources import RESOURCE_READERS
 from contextfold.serve.mcp.tools import ToolResult
 from contextfold.serve.request_error import BAD_REQUEST_STATUS, RequestError, busy
-from contextfold.settings_table import CACHE_ROOT, CONFIG, SETTINGS, Settings
+from contextfold.settings import CACHE_ROOT, CONFIG, SETTINGS, Settings
 
 PROCESSES = 2
 # Half of the requests that the daemon answers at a time, so that folding has the other half.

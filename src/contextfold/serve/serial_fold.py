@@ -5,17 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Mapping
 from contextlib import suppress
+from typing import TypeVar
 
 from contextfold.common.event_loop import asyncio, run_at_once
-from contextfold.common.record import TypeVar
 from contextfold.errors import FoldError
 from contextfold.fold.ports.stored_records import LOCAL_OWNER
 from contextfold.fold.service.callers import Caller
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from contextfold.fold.service.fold_service import FoldService
-    from contextfold.serve.mcp.tools import FoldTool, ToolResult
+from contextfold.fold.service.fold_service import FoldService
+from contextfold.serve.mcp.fold_tools import call as run_fold_tool
+from contextfold.serve.mcp.fold_tools import caller_from, request_error
+from contextfold.serve.mcp.tools import FoldTool, ToolResult
 
 MAINTENANCE_EVERY_S = 60.0
 Result = TypeVar("Result")
@@ -54,8 +53,6 @@ class SerialFold:
 
     async def _call(self, tool: FoldTool, arguments: Mapping[str, object], meta: Mapping[str, object]) -> ToolResult:
         # Commands call no tools.
-        from contextfold.serve.mcp.fold_tools import call as run_fold_tool
-        from contextfold.serve.mcp.fold_tools import caller_from, request_error
 
         try:
             caller = caller_from(LOCAL_OWNER, meta)

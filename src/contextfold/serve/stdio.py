@@ -12,10 +12,13 @@ import marshal
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
+from contextfold.app import serial_fold
 from contextfold.common.descriptors import READABLE, STDERR, WRITABLE, fill_standard_descriptors, wait, write_all
 from contextfold.errors import FoldError, InternalError, StorageFailed
+from contextfold.resolve.root import CacheRoot
 from contextfold.serve.mcp.jsonrpc import (
     INTEGER_DIGITS,
     LINE_MAX_BYTES,
@@ -28,7 +31,7 @@ from contextfold.serve.mcp.protocol import McpToolCall, encode_tool_result, has_
 from contextfold.serve.mcp.resolve_tools import call as run_tool
 from contextfold.serve.mcp.resolve_tools import failure
 from contextfold.serve.mcp.resources import RESOURCE_READERS
-from contextfold.serve.mcp.tools import ResolveTool, ToolResult
+from contextfold.serve.mcp.tools import ResolveTool, Tool, ToolResult
 from contextfold.serve.mcp.toolsets import server_of, tools_of
 from contextfold.serve.request_error import (
     BAD_REQUEST_STATUS,
@@ -38,17 +41,9 @@ from contextfold.serve.request_error import (
     internal_error,
     known_error,
 )
+from contextfold.serve.serial_fold import SerialFold
 from contextfold.serve.worker import Worker
-from contextfold.settings_table import SettingsError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from contextfold.resolve.root import CacheRoot
-    from contextfold.serve.mcp.tools import Tool
-    from contextfold.serve.serial_fold import SerialFold
-    from contextfold.settings_table import Settings
+from contextfold.settings import Settings, SettingsError
 
 CHUNK_BYTES = 1 << 16
 # A pipe accepts this many bytes at once.
@@ -156,15 +151,11 @@ class ToolRunner:
 
     @cached_property
     def _fold(self) -> SerialFold:
-        from contextfold.app import serial_fold
-
         assert self._settings.fold is not None
         return serial_fold(self._settings.fold)
 
     @cached_property
     def _root(self) -> CacheRoot:
-        from contextfold.resolve.root import CacheRoot
-
         return CacheRoot(os.fsencode(self._settings.cache_root))
 
 

@@ -11,12 +11,9 @@ import gc
 import os
 import signal
 import time
+from collections.abc import Callable
 
 from contextfold.common.descriptors import READABLE, WRITABLE, wait, write_all
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LENGTH_BYTES = 8
 CHUNK_BYTES = 1 << 20

@@ -13,8 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final, cast
 
-from contextfold.errors import StorageFailed
-from contextfold.export_errors import ExportInvalid
+from contextfold.errors import ExportInvalid, StorageFailed
 from contextfold.fold.ports.store_export import (
     KINDS,
     ExportRecord,

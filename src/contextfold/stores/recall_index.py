@@ -7,20 +7,18 @@ of different owners are separate, and so are their sizes. Knows no store and no 
 
 from __future__ import annotations
 
-from contextfold.fold.ports.stored_records import Recalled, RecallHit, Summary
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import sha256
+from typing import Final
+from zlib import decompress
+
+from contextfold.common.relevance.question import Question
+from contextfold.fold.ports.stored_records import LeftOutDecision, Recalled, RecallHit, RecallSource, Summary
+from contextfold.fold.recall.documents import DocumentTerms, leveled_stems
 from contextfold.fold.recall.packed_terms import LEVELS, first_number
-from contextfold.fold.recall.ranking import IndexedDocument, rank
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Final
-
-    from contextfold.common.relevance.question import Question
-    from contextfold.fold.ports.stored_records import LeftOutDecision, RecallSource
-    from contextfold.fold.recall.documents import DocumentTerms
-    from contextfold.fold.recall.ranking import RecallScope
+from contextfold.fold.recall.ranking import IndexedDocument, RecallScope, rank
 
 # The tokenizer splits at every other character of ASCII.
 _WORD_MARKS: Final = str.maketrans({"'": "\ue000", "_": "\ue001"})
@@ -29,8 +27,6 @@ _FOLDED, _UNDONE = "f", "u"
 
 def put(connection: sqlite3.Connection, row: tuple[str, int], source: RecallSource, terms: DocumentTerms) -> None:
     """Add a document or replace it. `row` is the kind and the number of the row that it is made from."""
-    import zlib
-
     remove(connection, row)
     document = source.document
     assert document is not None, "a deleted document has no terms"
@@ -61,9 +57,6 @@ def remove(connection: sqlite3.Connection, row: tuple[str, int]) -> None:
     ).fetchone()
     if indexed is None:
         return
-    from zlib import decompress
-
-    from contextfold.fold.recall.documents import DocumentTerms
 
     number, words, packed, space, project = indexed
     tokens = _tokens(space, project, DocumentTerms(number, words, decompress(packed).decode()))
@@ -126,7 +119,6 @@ class RecallLists:
             f"SELECT number, kind, id, words, packed FROM recall_documents WHERE number IN ({marks})",  # noqa: S608 - only marks
             numbers,
         )
-        from zlib import decompress
 
         return {
             number: IndexedDocument(kind, document_id, words, decompress(packed).decode())
@@ -143,8 +135,6 @@ class RecallLists:
 
 
 def _tokens(space: str, project: str, terms: DocumentTerms) -> str:
-    from contextfold.fold.recall.documents import leveled_stems
-
     return " ".join((space, project, *(_token(space, level, stem) for stem, level in leveled_stems(terms))))
 
 
@@ -153,8 +143,6 @@ def _token(space: str, level: int, stem: str) -> str:
 
 
 def _project_token(project_hash: str) -> str:
-    from contextfold.common.sha256 import sha256
-
     return "p" + sha256(project_hash.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 

@@ -22,13 +22,11 @@ from contextfold.cli.help import COMMANDS
 from contextfold.hosts.programs import HOSTS
 from tests.cli.agents.random_json import COMMENTED, NAMES, VALUES, configurations, json_text
 from tests.cli.agents.wiring import KEYS, HostProject, comments_of, entry, parse_commented_json, umask
-from tests.support.clauses import covers
 from tests.support.machine import COMMAND, Call, Ran, context, read_terminal
 
 
 @pytest.mark.usefixtures("quick_disk")
 class TestUninstallRestoresTheFile:
-    @covers("product.md#install")
     @given(data=st.data())
     def test_install_adds_one_entry_once_and_uninstall_restores_every_byte(
         self, project: HostProject, data: st.DataObject
@@ -255,7 +253,6 @@ class TestFileChoice:
         assert ran.code == 0
         assert "nothing answers at http://127.0.0.1:9" in ran.err
 
-    @covers("product.md#install")
     def test_the_written_command_has_a_full_path_even_if_install_is_run_as_a_module(
         self, tmp_path: Path, caches: Path
     ) -> None:
@@ -282,7 +279,6 @@ class TestFileChoice:
         answer = ran.stdout
         assert json.loads(answer)["result"]["protocolVersion"] == "2025-06-18"
 
-    @covers("product.md#install")
     def test_the_command_line_accepts_exactly_the_known_hosts(self) -> None:
         commands = {command.name: command for command in COMMANDS}
         for name in ("install", "uninstall"):

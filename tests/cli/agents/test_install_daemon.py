@@ -25,7 +25,6 @@ from tests.cli.agents.wiring import (
     parse_commented_json,
 )
 from tests.cli.fold.folds import Terminal
-from tests.support.clauses import covers
 from tests.support.machine import COMMAND, Call, Ran, context
 
 
@@ -37,7 +36,6 @@ def with_hooks(value: dict[str, Any], elements: dict[str, Any]) -> dict[str, Any
 
 @pytest.mark.usefixtures("quick_disk")
 class TestUninstallRestoresBothFiles:
-    @covers("folding.md#hooks")
     @given(data=st.data())
     def test_install_adds_server_and_hooks_once_and_uninstall_restores_every_byte(
         self, project: HostProject, data: st.DataObject
@@ -143,7 +141,6 @@ class TestUninstallRestoresBothFiles:
 
 
 class TestContents:
-    @covers("folding.md#hooks", "seed-004#overview")
     @pytest.mark.parametrize(
         ("argv", "url", "variable"),
         [
@@ -208,7 +205,6 @@ class TestContents:
         assert context("uninstall", "cursor", "--user", env=env, cwd=tmp_path).code == 0
         assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
-    @covers("folding.md#hooks")
     def test_dry_run_and_install_show_the_same_difference_of_all_files(self, project: HostProject) -> None:
         dry_run = project.install_daemon("--dry-run")
         assert project.everything() == {}

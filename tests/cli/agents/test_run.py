@@ -13,7 +13,6 @@ import pytest
 
 from contextfold.cli.agents.run import plugin_files, savings_line
 from contextfold.hosts.launch import launch
-from tests.support.clauses import covers
 from tests.support.daemon import Daemon
 from tests.support.machine import COMMAND, context
 
@@ -25,7 +24,6 @@ def env_of(home: Path) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "HOME": str(home)}
 
 
-@covers("product.md#run")
 def test_a_program_gets_base_urls_its_own_arguments_and_a_running_daemon(tmp_path: Path) -> None:
     script = (
         "import os, sys, json, urllib.request as u; url = os.environ['ANTHROPIC_BASE_URL'].rpartition('/proxy/')[0];"

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.clauses import covers
 from tests.support.machine import Call, write_files
 
 DOCS = {
@@ -23,7 +22,6 @@ def docs(tmp_path: Path, call: Call) -> Path:
     return folder
 
 
-@covers("product.md#for-people")
 def test_ask_uses_the_nearest_cache_in_this_folder_or_above(
     docs: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from contextfold import open_cache
-from tests.support.clauses import covers
 from tests.support.machine import COMMAND, Call, read_terminal, write_files
 
 SECTIONS = 40
@@ -41,7 +40,6 @@ def on_a_terminal(*argv: str | Path) -> tuple[str, str]:
     return seen.replace("\r\n", "\n"), err
 
 
-@covers("relevance.md#answer")
 @pytest.mark.parametrize("budget", [0, 10, 100, 500, 100_000])
 def test_get_counts_the_sections_that_do_not_fit(cache: Path, budget: int, call: Call) -> None:
     answer = json.loads(call("get", "long.md", "--cache", cache, "--budget", str(budget)).out)

@@ -17,8 +17,7 @@ from contextfold.fold.service.callers import Caller, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.session import replay
 from contextfold.scrub.standard import standard_scrubber
-from contextfold.settings import fold_settings_from
-from contextfold.settings_table import FoldSettings
+from contextfold.settings import FoldSettings, fold_settings_from
 
 Result = TypeVar("Result")
 HOSTILE_NAME = "'; DROP TABLE sessions; -- 😀 é e\u0301 \\ \" $1 ? .> *. /"

@@ -10,7 +10,6 @@ import pytest
 
 from contextfold import __version__
 from contextfold.cli.daemon.doctor import NOTE, OK, PROBLEM, Situation, diagnose
-from tests.support.clauses import covers
 from tests.support.daemon import Daemon
 from tests.support.machine import context
 
@@ -28,7 +27,6 @@ def test_without_installed_hooks_there_is_no_problem() -> None:
     assert problems(HEALTHY._replace(status=None, silence="nothing answers")) == []
 
 
-@covers("product.md#doctor")
 @pytest.mark.parametrize(
     ("situation", "message"),
     [

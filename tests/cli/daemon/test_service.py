@@ -11,14 +11,12 @@ from pathlib import Path
 import pytest
 
 from contextfold.cli.daemon.service import AGENT_LABEL, launchd_agent, systemd_unit
-from tests.support.clauses import covers
 from tests.support.machine import COMMAND, context
 
 ODD_COMMAND = ["/opt/my tools/context", "serve", "--store", '/x/50% "a"/$HOME\\b']
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not on this machine")
-@covers("product.md#service")
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     unit = tmp_path / "contextfold.service"
     unit.write_text(systemd_unit([str(COMMAND), "serve", "--port", "9100"]))

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from contextfold.cli.fold.tree import guides, id_length
 from tests.cli.fold.folds import PROJECT, StoreAgent, on_terminal, without_colours
-from tests.support.clauses import covers
 from tests.support.machine import Call
 
 BRANCH = [
@@ -76,7 +75,6 @@ def test_json_has_the_session_and_its_branches(call: Call, store: Path) -> None:
     assert printed["branches"][1]["parent_id"] == printed["branches"][0]["id"]
 
 
-@covers("product.md#fold-commands")
 def test_a_terminal_shows_the_tree_with_guides_status_marks_and_figures(store: Path) -> None:
     output = on_terminal("fold", "list", "--project", PROJECT, "--store", store)
     lines = without_colours(output).splitlines()

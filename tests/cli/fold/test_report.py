@@ -18,7 +18,6 @@ from contextfold.scrub.quick_check import Scrubbed
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.cli.fold.folds import PROJECT, StoreAgent
-from tests.support.clauses import covers
 from tests.support.known_secrets import known_secrets
 from tests.support.machine import Call
 
@@ -71,7 +70,6 @@ def outside_code(markdown: str) -> str:
     return re.sub(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", "", without_fences)
 
 
-@covers("product.md#fold-commands")
 def test_markdown_has_tree_summaries_and_figures_and_puts_quoted_text_into_code(call: Call, hostile: Path) -> None:
     text = report(call, hostile)
     (tree, summary) = FENCE.findall(text)

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.cli.fold.folds import PROJECT, StoreAgent, Terminal, on_terminal, without_colours
-from tests.support.clauses import covers
 from tests.support.daemon import Daemon, HttpAgent
 from tests.support.machine import COMMAND, Call, Ran
 
@@ -50,7 +49,6 @@ UNCHANGED = {"Find": "folded", "Look": "folded", "Fix": "active"}
 ROLLED_BACK = {"Find": "active", "Look": "discarded", "Fix": "discarded"}
 
 
-@covers("product.md#fold-commands")
 def test_it_lists_what_it_discards_and_asks_for_confirmation(call: Call, filled: RollbackStore) -> None:
     terminal = Terminal(*argv(filled, filled.find))
     question = without_colours(terminal.until("Roll back? [y/N] ")).replace("\r\n", "\n")

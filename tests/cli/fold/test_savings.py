@@ -13,7 +13,6 @@ from contextfold.fold.ledger.sent_request import FoldSeen, RequestReport, Share,
 from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.cli.fold.folds import PROJECT, StoreAgent, on_terminal, without_colours
-from tests.support.clauses import covers
 from tests.support.machine import Call
 from tests.support.receipts import receipt_of
 
@@ -68,7 +67,6 @@ def savings(call: Call, filled: LedgerStore, *argv: object, project: str = PROJE
     return ran.out.decode()
 
 
-@covers("proxy.md#ledger")
 def test_json_is_the_whole_ledger(call: Call, filled: LedgerStore) -> None:
     ledger = json.loads(savings(call, filled, "--json"))
     assert list(ledger) == SHAPE
@@ -105,7 +103,6 @@ def test_a_pipe_gets_one_line_per_figure(call: Call, filled: LedgerStore) -> Non
     assert "costly-folds" not in figures
 
 
-@covers("proxy.md#ledger")
 def test_a_loss_is_reported_with_the_folds_that_caused_it(call: Call, filled: LedgerStore) -> None:
     ledger = json.loads(savings(call, filled, "--json", project="/work/other"))
     assert ledger["cost_saved"] < 0
@@ -114,7 +111,6 @@ def test_a_loss_is_reported_with_the_folds_that_caused_it(call: Call, filled: Le
     assert ["costly-folds", ledger["costly_folds"][0]] in [line.split() for line in plain.splitlines()]
 
 
-@covers("proxy.md#ledger")
 def test_prices_are_settings(call: Call, filled: LedgerStore, tmp_path: Path) -> None:
     config = tmp_path / "context.toml"
     config.write_text("price_cache_read_percent = 50\nprice_cache_write_percent = 100\n")
@@ -157,7 +153,6 @@ def test_the_terminal_output_fits_its_width(filled: LedgerStore, columns: int) -
 
 
 class TestExpand:
-    @covers("proxy.md#expand")
     def test_a_folded_branch_is_printed_with_its_secrets_redacted(self, call: Call, filled: LedgerStore) -> None:
         ran = call("fold", "expand", filled.branch_id, "--project", PROJECT, "--store", filled.path)
         prompt, first, second, summary = ran.out.decode().splitlines()

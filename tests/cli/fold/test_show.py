@@ -11,7 +11,6 @@ from typing import NamedTuple
 import pytest
 
 from tests.cli.fold.folds import PROJECT, StoreAgent, on_terminal, without_colours
-from tests.support.clauses import covers
 from tests.support.machine import COMMAND, Call, Ran
 
 
@@ -42,7 +41,6 @@ def run_show(call: Call, filled: ShownStore, *argv: str) -> Ran:
     return call("fold", "show", *argv, "--project", PROJECT, "--store", filled.store)
 
 
-@covers("product.md#fold-commands")
 def test_a_pipe_gets_prompt_operations_children_and_summary_in_order(call: Call, filled: ShownStore) -> None:
     ran = run_show(call, filled, filled.branches["Find"])
     lines = ran.out.decode().splitlines()

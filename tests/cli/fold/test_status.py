@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.cli.fold.folds import PROJECT, StoreAgent, on_terminal, without_colours
-from tests.support.clauses import covers
 from tests.support.machine import ROOT, Call, context
 
 KNOWN_SECRET = "ghp_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
@@ -107,7 +106,6 @@ def test_a_project_without_a_session_is_exit_8(call: Call, store: Path) -> None:
     assert "no live session of nobody" in on_terminal("fold", "status", "--all", "--owner", "nobody", "--store", store)
 
 
-@covers("product.md#fold-commands")
 def test_a_terminal_shows_the_use_of_the_context_as_a_bar(store: Path) -> None:
     output = on_terminal("fold", "status", "--project", PROJECT, "--store", store)
     assert "\x1b[" in output

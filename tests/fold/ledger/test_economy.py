@@ -8,14 +8,12 @@ from __future__ import annotations
 import pytest
 
 from bench.economy import COLD, LEDGER_OFF_MAX, WORST_MAX, compared, made_up_shape
-from tests.support.clauses import covers
 from tests.support.machine import times
 
 LONGEST_TURNS = times(24, 1_000)
 SEEDS = [seed for seed in range(times(16, 60)) if len(made_up_shape(seed).turns) <= LONGEST_TURNS]
 
 
-@covers("proxy.md#ledger-baseline", "proxy.md#cold-results", "proxy.md#guidance")
 @pytest.mark.parametrize("is_1h", [False, True])
 def test_leaving_out_cold_results_never_costs_more_and_the_ledger_agrees_with_the_cache(is_1h: bool) -> None:
     rows = [row for seed in SEEDS for row in compared(made_up_shape(seed), is_1h=is_1h)]

@@ -16,7 +16,6 @@ from contextfold.fold.events import BranchCreated, Event, RequestSent, from_json
 from contextfold.fold.ledger.savings import SavingsLedger, ledger_of, ledger_result
 from contextfold.fold.ledger.sent_request import FoldSeen, Usage, was_warm
 from contextfold.fold.model_catalog import MODELS, LedgerPrices, ModelsInvalid, TokenPrices, parse_models, plain_name
-from tests.support.clauses import covers
 from tests.support.machine import times
 
 AT = "2026-01-17T10:30:00Z"
@@ -118,7 +117,6 @@ def test_a_prefix_that_was_still_warm_is_not_counted_as_saved() -> None:
     assert ledger.sums.cost_without == ledger_of(FOLDED[:2]).sums.cost_without + 9_000 * 10 + 100 * 125
 
 
-@covers("proxy.md#cold-results")
 def test_a_prompt_that_was_still_cached_is_counted_and_extends_the_assumed_cache_lifetime() -> None:
     """The second pause is shorter. Its usage cannot show that the prompt was cached, because results were left out."""
     warm = replace(request(3, 9_100, None, cached(9_000, 100), at="2026-01-17T10:40:00Z"), warm_after_s=600)

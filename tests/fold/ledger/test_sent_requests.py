@@ -24,13 +24,11 @@ from tests.fold.ledger.ledger_harness import (
     run_harness,
     sent_request,
 )
-from tests.support.clauses import covers
 
 __all__ = ["run", "run_harness"]
 
 
 class TestFigures:
-    @covers("folding.md#sources", "proxy.md#ledger")
     def test_the_count_of_the_provider_becomes_the_figure_of_the_session(self, run_harness: RunHarness) -> None:
         async def act(harness: LedgerHarness) -> None:
             harness.service.reports.receive(TARGET, sent_request(1, main_share(900), usage=Usage(20, 800, 180, 50)))

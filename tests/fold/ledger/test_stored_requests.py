@@ -21,7 +21,6 @@ from tests.fold.ledger.ledger_harness import (
     run_harness,
     sent_request,
 )
-from tests.support.clauses import covers
 
 __all__ = ["run", "run_harness"]
 
@@ -122,7 +121,6 @@ class TestArchive:
 
 
 class TestEvent:
-    @covers("proxy.md#receipt")
     def test_the_event_has_the_figures_of_the_request(self, run_harness: RunHarness) -> None:
         async def act(harness: LedgerHarness) -> None:
             folds = (FoldSeen(HEX_ID, 400, 90),)

@@ -27,10 +27,7 @@ from tests.fold.messages import rules_anthropic, rules_gemini, rules_openai_chat
 from tests.fold.messages.elements import cut
 from tests.fold.messages.expected import PARTS, expected, has_thinking, is_prompt, left_out, sent_messages
 from tests.fold.messages.histories import FORMATS, LIST, PNG, Format, History, generate_history
-from tests.support.clauses import covers
 from tests.support.machine import times
-
-pytestmark = covers("proxy.md#laws")
 
 COUNT = times(12, 10_000)
 # A law must detect a breach within this many histories.

@@ -43,10 +43,7 @@ from tests.fold.messages.test_laws import (
     texts_of_results,
     user_texts,
 )
-from tests.support.clauses import covers
 from tests.support.machine import times
-
-pytestmark = covers("proxy.md#laws", "proxy.md#cold-results")
 
 HOSTILE_COUNT = times(40, 20_000)
 STUBS = ColdSettings(min_tokens=1, spared_turns=1)

@@ -37,7 +37,6 @@ from tests.fold.messages.short_histories import (
     tool_results,
     work,
 )
-from tests.support.clauses import covers
 from tests.support.machine import ROOT
 
 LEDGER = (ROOT / "src" / "contextfold" / "web" / "ledger.js").read_text(encoding="utf-8")
@@ -52,7 +51,6 @@ def test_formats_are_those_of_the_type_and_others_are_refused() -> None:
         project_body(b"{}", "soap")  # type: ignore[arg-type]
 
 
-@covers("proxy.md#library", "proxy.md#what-folds")
 @every_format
 def test_messages_between_branch_and_return_are_left_out(format: Format) -> None:
     head, inside = [*say("go", format), *branch(format, "br_1")], [*work(format, "w1"), *work(format, "w2")]
@@ -90,7 +88,6 @@ def test_an_open_branch_stays_and_is_reported_as_a_thread(format: Format) -> Non
     assert json.loads(projected.original(0)) == head[0]
 
 
-@covers("proxy.md#what-folds")
 @every_format
 def test_a_nested_branch_folds_first_and_is_left_out_with_its_parent(format: Format) -> None:
     outer, inner = [*say("go", format), *branch(format, "br_1"), *work(format, "w1")], branch(format, "br_2")
@@ -109,7 +106,6 @@ def test_returning_from_an_outer_branch_closes_the_branches_inside_it(format: Fo
     assert [span.branch_id for span in project(messages, format).threads] == [None]
 
 
-@covers("proxy.md#what-folds")
 @every_format
 @pytest.mark.parametrize(
     "server",
@@ -140,7 +136,6 @@ def test_tools_with_similar_names_are_not_ours(format: Format, tool: str) -> Non
     assert project(messages, format).session_id is None
 
 
-@covers("proxy.md#what-folds")
 @every_format
 @pytest.mark.parametrize(
     "wrap",
@@ -478,7 +473,6 @@ def test_messages_that_are_not_json_raise_no_error() -> None:
     assert project(unserialisable, "anthropic").messages == unserialisable
 
 
-@covers("proxy.md#library")
 def test_the_examples_of_the_docs_run_and_print_what_they_show(capsys: pytest.CaptureFixture[str]) -> None:
     blocks = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {}

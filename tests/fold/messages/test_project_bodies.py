@@ -6,13 +6,12 @@ import json
 
 import pytest
 
-from contextfold.common.json_depth import DEPTH_MAX
+from contextfold.common.canonical import DEPTH_MAX
 from contextfold.fold.messages import IMAGE_TOKENS, BodyProjection, Format, project, project_body, repeated
 from contextfold.fold.messages.body import MESSAGES_MAX, VALUES_MAX
 from contextfold.fold.messages.repeated import forget_messages
 from tests.fold.messages.histories import FORMATS, generate_history
 from tests.fold.messages.short_histories import MODEL, Message, body_of, branch, return_turn, work
-from tests.support.clauses import covers
 from tests.support.machine import times
 
 UNUSUAL_BODY = """\ufeff{
@@ -33,7 +32,6 @@ def unusual_body() -> tuple[bytes, bytes]:
     return body, body[:first] + body[last:]
 
 
-@covers("proxy.md#laws")
 def test_only_the_bytes_of_folded_messages_are_removed() -> None:
     body, expected = unusual_body()
     projected = project_body(body, "anthropic")
@@ -47,7 +45,6 @@ def test_only_the_bytes_of_folded_messages_are_removed() -> None:
     assert "é😀" in projected.original(2)
 
 
-@covers("proxy.md#laws")
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
@@ -185,7 +182,6 @@ def all_fields(projection: BodyProjection) -> tuple[object, ...]:
     return projection.body, projection.receipt, projection.threads, *counted, *known
 
 
-@covers("proxy.md#laws")
 @pytest.mark.parametrize("format", FORMATS)
 def test_the_cache_of_messages_changes_no_projection(format: Format) -> None:
     """Each history is projected as it grows, then once more, then with an empty cache."""

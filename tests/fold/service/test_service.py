@@ -24,7 +24,6 @@ from contextfold.fold.tool_arguments import (
 )
 from contextfold.scrub.standard import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
-from tests.support.clauses import covers
 from tests.support.memory_store import MemoryStore
 
 PROJECT = {"project_path": "/work/app"}
@@ -91,7 +90,6 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
 
 
 class TestExpiry:
-    @covers("folding.md#session", "seed-004#nats-subject-hierarchy", "store.md#expiry")
     def test_a_session_ends_after_24_hours_without_a_change(self, run: Run) -> None:
         async def act(harness: ServiceHarness) -> None:
             first = await harness.branch()
@@ -128,7 +126,6 @@ class TestExpiry:
 
         run(act)
 
-    @covers("seed-004#nats-subject-hierarchy", "store.md#expiry")
     def test_a_sweep_ends_idle_sessions(self, run: Run) -> None:
         async def act(harness: ServiceHarness) -> None:
             await harness.branch()
@@ -140,7 +137,6 @@ class TestExpiry:
 
         run(act)
 
-    @covers("folding.md#session")
     def test_a_call_repeated_after_the_session_ended_is_a_new_call(self, run: Run) -> None:
         async def act(harness: ServiceHarness) -> None:
             caller = Caller("local", operation_id="once")
@@ -163,7 +159,6 @@ class TestExpiry:
 
         run(act)
 
-    @covers("store.md#expiry")
     def test_archive_and_summaries_expire_after_their_own_days(self, run: Run) -> None:
         async def act(harness: ServiceHarness) -> None:
             branch_id = (await harness.branch())["branch_id"]
@@ -348,7 +343,6 @@ def test_the_default_limits_are_those_of_the_specification() -> None:
     assert (policy.counter, policy.idle_s, policy.thresholds.medium, policy.thresholds.high) == ("v0", 86_400, 50, 70)
 
 
-@covers("folding.md#project")
 def test_a_project_hash_is_16_hex_digits_of_the_normalised_paths_sha256() -> None:
     import hashlib
 

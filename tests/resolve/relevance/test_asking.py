@@ -10,10 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contextfold import Cache, open_cache
-from contextfold.cache_errors import DocumentMissing, LinesMissing, SectionMissing
 from contextfold.common.relevance.question import read_question
 from contextfold.common.relevance.token_estimate import estimate
-from contextfold.errors import BudgetInvalid, CounterMissing, QueryInvalid
+from contextfold.errors import (
+    BudgetInvalid,
+    CounterMissing,
+    DocumentMissing,
+    LinesMissing,
+    QueryInvalid,
+    SectionMissing,
+)
 from contextfold.resolve.relevance.answer import AskResult
 from contextfold.resolve.relevance.asking import NamedIndex, ask
 from contextfold.resolve.relevance.index.index_file import MappedIndex

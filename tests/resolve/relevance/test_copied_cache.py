@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from contextfold.cache_errors import CacheInvalid
+from contextfold.errors import CacheInvalid
 from contextfold.resolve.relevance.index.index_file import RelevanceFiles
 from contextfold.resolve.service import Cache
 from tests.resolve.relevance.indexing import build_cache, random_documents
-from tests.support.clauses import covers
 from tests.support.waiting import until
 
 
@@ -45,7 +44,6 @@ def clock_ns(probe: Path) -> int:
     return probe.stat().st_ctime_ns
 
 
-@covers("relevance.md#on-disk")
 def test_a_copied_cache_is_examined_once_in_a_process(path: Path) -> None:
     copy = Copy(path, settled_after_s=0)
     first = copy.files.mapped()
@@ -53,7 +51,6 @@ def test_a_copied_cache_is_examined_once_in_a_process(path: Path) -> None:
     assert copy.examined == 1
 
 
-@covers("relevance.md#on-disk")
 @pytest.mark.parametrize("file", ["pack/relevance-index", "pack/relevance-contents"])
 def test_a_change_of_a_remembered_file_is_noticed_although_its_size_and_mtime_stay(path: Path, file: str) -> None:
     copy = Copy(path, settled_after_s=0)
@@ -77,7 +74,6 @@ def test_a_change_beside_the_index_is_examined_again(path: Path, file: str) -> N
     assert copy.examined == 2
 
 
-@covers("relevance.md#on-disk")
 def test_files_that_have_just_been_written_are_hashed_again(path: Path) -> None:
     """They could change once more within the same step of the clock."""
     copy = Copy(path, settled_after_s=3600)

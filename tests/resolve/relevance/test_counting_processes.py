@@ -19,7 +19,6 @@ from contextfold.resolve.relevance.index import counting_processes, index_writer
 from contextfold.resolve.relevance.index.index_runs import RUN_PREFIX
 from tests.resolve.relevance.indexing import random_documents, write_index
 from tests.serve.stdio_client import is_running
-from tests.support.clauses import covers
 from tests.support.machine import leftover_files, times, write_files
 from tests.support.waiting import until
 
@@ -68,7 +67,6 @@ def packed_files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder / "pack").iterdir()}
 
 
-@covers("relevance.md#on-disk")
 @pytest.mark.parametrize("processes", [2, 3, 5])
 def test_an_index_counted_by_children_has_the_same_bytes(processes: int, tmp_path: Path) -> None:
     files = random_documents(processes, 40)
@@ -147,7 +145,6 @@ def start_stopped_build(documents: Path, cache: Path) -> tuple[subprocess.Popen[
     return process, children()
 
 
-@covers("resolve.md#replacing")
 def test_the_children_of_a_killed_build_end_and_the_next_build_succeeds(documents: Path, tmp_path: Path) -> None:
     process, children = start_stopped_build(documents, tmp_path / "c")
     process.kill()

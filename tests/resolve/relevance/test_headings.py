@@ -5,14 +5,12 @@ from __future__ import annotations
 import pytest
 
 from contextfold.resolve.relevance.sections import LONG_SECTION, outline
-from tests.support.clauses import covers
 
 
 def headings(path: str, text: str) -> list[str]:
     return [" › ".join(section.headings) for section in outline(path, text).sections]
 
 
-@covers("relevance.md#sections")
 @pytest.mark.parametrize(
     ("path", "line", "heading"),
     [
@@ -39,7 +37,6 @@ def test_a_definition_is_a_heading_with_its_name(path: str, line: str, heading: 
     assert headings(path, f"{line}\n  body\n") == [heading]
 
 
-@covers("relevance.md#terms")
 def test_names_beyond_the_interpreters_unicode_are_names() -> None:
     # The two letters are of Unicode 15, which Python 3.11 does not know.
     assert headings("a.py", "def \U00031350first():\n    1\nclass \U0001e4d0thing:\n    2\n") == [
@@ -61,7 +58,6 @@ def test_a_byte_order_mark_hides_no_heading(path: str, title: str) -> None:
     assert (found.sections[0].start, found.sections[0].end, found.sections[0].first_line) == (0, len(text), 1)
 
 
-@covers("relevance.md#sections")
 def test_asciidoc_titles_of_two_lines_are_headings_and_listings_are_not() -> None:
     text = (
         "Guide\n=====\nintro\n\nFirst Section\n-------------\ntext\n\nDeep\n~~~~\nmore\n\n"
@@ -92,7 +88,6 @@ def test_an_underline_of_four_marks_is_enough_in_restructuredtext() -> None:
     assert headings("a.rst", "A long heading\n---\ntext\n") == [""]
 
 
-@covers("relevance.md#sections")
 @pytest.mark.parametrize("end", ["```\n", ""], ids=["closed", "open"])
 def test_a_long_fence_is_cut_into_even_pieces(end: str) -> None:
     text = "intro\n\n```\n" + "0123456789\n\n" * 900 + end
@@ -104,7 +99,6 @@ def test_a_long_fence_is_cut_into_even_pieces(end: str) -> None:
     assert min(lengths[1:-1]) > LONG_SECTION
 
 
-@covers("relevance.md#sections")
 @pytest.mark.parametrize(
     ("path", "text", "expected"),
     [
@@ -120,7 +114,6 @@ def test_lines_of_html_blocks_and_comments_are_no_headings(path: str, text: str,
     assert headings(path, text) == expected
 
 
-@covers("relevance.md#sections")
 def test_a_rule_in_the_first_line_is_not_front_matter() -> None:
     assert headings("a.md", "---\n\n# Guide\nx\n\n---\n\ny\n") == ["", "Guide"]
     assert headings("a.md", "---\ntitle: T\n# a comment\n---\n# Guide\nx\n") == ["", "Guide"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import random
@@ -13,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from contextfold import open_cache
-from contextfold.cache_errors import CacheInvalid
 from contextfold.common.canonical import Malformed
 from contextfold.common.relevance.question import read_question
-from contextfold.errors import ContextError
+from contextfold.errors import CacheInvalid, ContextError
 from contextfold.resolve.relevance.index.index_format import (
     COLUMNS,
     IndexHead,
@@ -149,10 +149,8 @@ def test_a_view_of_a_damaged_index_never_reads_outside_of_it(tmp_path: Path) -> 
         damaged = bytearray(intact)
         for _ in range(3):
             damaged[rng.randrange(len(intact))] = rng.randrange(256)
-        try:
+        with contextlib.suppress(Malformed, IndexError, ValueError):
             rank(read_question("deploy the cache rollback", 1), [IndexView(view.head, memoryview(bytes(damaged)))])
-        except (Malformed, IndexError, ValueError):
-            pass
 
 
 @pytest.mark.parametrize("file", ["pack/relevance-index", "pack/relevance-contents", "pack/relevance-head"])

@@ -17,7 +17,6 @@ from contextfold.resolve.relevance.index.index_format import IndexView
 from contextfold.resolve.relevance.ranking import DOCUMENTS_MAX, explain, rank
 from tests.resolve.relevance import relevance_oracle
 from tests.resolve.relevance.indexing import WORDS, random_documents, write_index
-from tests.support.clauses import covers
 from tests.support.machine import SHARED, times
 
 REAL = SHARED / "relevance"
@@ -114,7 +113,6 @@ class SharedIndexes:
 INDEXES = SharedIndexes()
 
 
-@covers("relevance.md#answer", "relevance.md#score")
 def test_a_word_of_every_document_is_found(tmp_path: Path) -> None:
     """In fixed point its weight would be zero from 748 documents on, and a score of zero is no match."""
     view = write_index(tmp_path, {f"{number}.md": f"# Page {number}\n\nWalrusDB text.\n" for number in range(900)}).view

@@ -30,7 +30,7 @@ from contextfold.serve.http.guard import Guard
 from contextfold.serve.http.limits import Buckets, HostRule
 from contextfold.serve.ops.logs import log, take_over
 from contextfold.serve.ops.metrics import Metrics
-from contextfold.settings_table import SettingsError
+from contextfold.settings import SettingsError
 from tests.support.forked import forker
 
 WAIT_S = 60.0

@@ -10,8 +10,7 @@ import pytest
 
 from contextfold.serve.http import bearer_tokens
 from contextfold.serve.http.bearer_tokens import FILE_MAX_BYTES, TokenFile, add, check_owner, hashed, mint, parse
-from contextfold.settings_table import SettingsError
-from tests.support.clauses import covers
+from contextfold.settings import SettingsError
 
 ONE = hashed("one")
 TWO = hashed("two")
@@ -61,7 +60,6 @@ def test_an_invalid_line_is_reported_by_its_number_and_not_quoted(line: bytes, m
     assert "hush" not in str(raised.value)
 
 
-@covers("folding.md#owner")
 def test_one_token_cannot_have_two_owners() -> None:
     with pytest.raises(SettingsError, match="line 2: another owner has this very token"):
         parse(f"alice {ONE}\nbob {ONE}\n".encode(), "tokens")
@@ -73,7 +71,6 @@ def test_an_invalid_owner_name_is_refused(owner: str) -> None:
         check_owner(owner)
 
 
-@covers("folding.md#owner")
 def test_a_token_belongs_to_its_owner_only(path: Path) -> None:
     tokens = {owner: add(str(path), owner) for owner in ("alice", "bob", "a.b_c@d-e")}
     file = TokenFile(str(path), Messages())

@@ -16,7 +16,6 @@ from contextfold.serve.http.exchange import OWNER, Message, Receive, RequestLimi
 from contextfold.serve.http.guard import Guard
 from contextfold.serve.http.limits import Buckets, HostRule
 from contextfold.serve.ops.metrics import Metrics
-from tests.support.clauses import covers
 
 WAIT_S = 30.0
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -113,7 +112,6 @@ def run(scenario: Awaitable[None]) -> None:
     asyncio.run(main())
 
 
-@covers("folding.md#owner")
 def test_an_application_gets_the_whole_body_and_the_local_owner() -> None:
     async def scenario() -> None:
         recorder = RecordingApp()
@@ -144,7 +142,6 @@ def test_without_tokens_an_authorization_header_is_ignored_and_removed() -> None
     run(scenario())
 
 
-@covers("folding.md#owner")
 def test_a_token_gives_its_owner_and_all_other_authorizations_get_the_same_error(tmp_path: Path) -> None:
     async def scenario() -> None:
         tokens, (alice, bob) = tokens_of(tmp_path, "alice", "bob")
@@ -309,7 +306,6 @@ def test_a_client_that_disconnects_before_its_body_has_arrived_gets_no_response(
     assert json.loads(line)["status"] == 499
 
 
-@covers("folding.md#errors")
 @pytest.mark.parametrize("has_started", [False, True])
 def test_an_exception_is_an_internal_error_without_its_text(
     has_started: bool, capfd: pytest.CaptureFixture[str]

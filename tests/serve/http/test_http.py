@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from contextfold import __version__
-from tests.support.clauses import covers
 from tests.support.daemon import LEGACY, MODERN, RPC, Daemon, Http, HttpAgent, Refused
 from tests.support.machine import context
 
@@ -63,7 +62,6 @@ def project(request: pytest.FixtureRequest) -> str:
 
 
 class TestStateHeader:
-    @covers("folding.md#shapes", "folding.md#state-header", "seed-004#overview", "seed-004#state-tracking-headers")
     def test_a_call_returns_the_state_after_it(self, agent: HttpAgent, project: str) -> None:
         branch = agent.call("context_branch", description="d", prompt="p" * 400, project_path=project)
         assert agent.last
@@ -79,7 +77,6 @@ class TestStateHeader:
         }
         assert list(agent.state) == list(NO_STATE)
 
-    @covers("folding.md#state-header", "seed-004#state-tracking-headers")
     def test_a_refused_call_returns_the_state_too(self, agent: HttpAgent, project: str) -> None:
         branch = agent.call("context_branch", description="d", prompt="p", project_path=project)
         for arguments in ({"branch_id": "br_none"}, {"branch_id": 5}, {"nonsense": 1}):
@@ -87,7 +84,6 @@ class TestStateHeader:
                 agent.call("context_return", message="m", project_path=project, **arguments)
             assert agent.state["active_branch_id"] == branch["branch_id"]
 
-    @covers("folding.md#state-header", "seed-004#state-tracking-headers")
     def test_the_state_is_empty_without_a_project(self, agent: HttpAgent) -> None:
         agent.rpc("tools/list", {})
         assert agent.state == NO_STATE
@@ -100,7 +96,6 @@ class TestStateHeader:
             agent.call("no_such_tool")
         assert agent.state == NO_STATE
 
-    @covers("folding.md#state-header", "seed-004#overview", "seed-004#state-tracking-headers")
     @pytest.mark.parametrize(
         ("method", "path", "body", "headers", "status"),
         [
@@ -203,14 +198,6 @@ class TestSessionNames:
 
 
 class TestDiscovery:
-    @covers(
-        "product.md#serve",
-        "product.md#toolsets",
-        "seed-004#overview",
-        "seed-004#context-branch",
-        "seed-004#context-return",
-        "seed-004#tool-discovery",
-    )
     def test_get_lists_every_tool_as_the_seed_shows_it(self, http: Http) -> None:
         reply = http.ask("GET", "/mcp/tools/list")
         assert reply.headers["content-type"] == "application/json"
@@ -243,7 +230,6 @@ class TestDiscovery:
             "required": ["message", "project_path"],
         }
 
-    @covers("product.md#serve", "seed-004#overview", "seed-004#tool-discovery")
     def test_mcp_lists_the_same_tools(self, agent: HttpAgent) -> None:
         listed = agent.rpc("tools/list", {})["tools"]
         discovered = agent.http.ask("GET", "/mcp/tools/list").json["tools"]
@@ -254,7 +240,6 @@ class TestDiscovery:
             if not tool["annotations"].get("readOnlyHint") and tool["annotations"].get("destructiveHint", True)
         } == {"context_rollback"}
 
-    @covers("product.md#toolsets", "seed-004#overview")
     def test_the_daemon_lists_only_the_chosen_toolsets(self, tmp_path: Path) -> None:
         daemon = Daemon(tmp_path, "--tools", "fold")
         try:
@@ -264,7 +249,6 @@ class TestDiscovery:
         finally:
             assert daemon.stop() == 0
 
-    @covers("product.md#toolsets")
     @pytest.mark.parametrize(
         ("tools", "names"),
         [
@@ -288,7 +272,6 @@ class TestDiscovery:
 
 
 class TestResolveTools:
-    @covers("product.md#toolsets", "seed-000#transport", "seed-000#what-this-spec-forbids", "stdio.md#tool-text")
     @pytest.mark.parametrize(
         ("tool", "arguments"),
         [
@@ -322,7 +305,6 @@ class TestResolveTools:
         assert result["content"][0]["text"] == text_of(expected)
         assert result.get("isError", False) == expected["result"]["isError"]
 
-    @covers("relevance.md#answer")
     def test_ask_and_get_return_the_output_of_the_commands(self, agent: HttpAgent, daemon: Daemon) -> None:
         cache = daemon.folder / "caches" / "docs"
         answer = agent.rpc("tools/call", {"name": "context.ask", "arguments": {"query": "deploy"}})
@@ -335,7 +317,6 @@ class TestResolveTools:
             agent.call("context.list_caches", extra=1)
         assert (raised.value.code, raised.value.message) == (-32602, "Invalid params")
 
-    @covers("product.md#cache-root")
     def test_only_the_resolve_tools_fail_without_a_cache_root(self, tmp_path: Path) -> None:
         daemon = Daemon(tmp_path, "--cache-root", str(tmp_path / "absent"))
         try:
@@ -348,7 +329,6 @@ class TestResolveTools:
 
 
 class TestOperations:
-    @covers("folding.md#branch", "folding.md#counter", "folding.md#sources", "folding.md#record")
     def test_a_reported_operation_counts_in_the_active_branch(self, agent: HttpAgent, http: Http, project: str) -> None:
         branch = agent.call("context_branch", description="d", prompt="p", project_path=project)
         body = {"project_path": project, "type": "file_read", "content": "12345678", "failed": True}
@@ -368,7 +348,6 @@ class TestOperations:
             rates.append(http.ask("POST", "/v1/operations", more).json["context_health"].get("failure_rate"))
         assert rates == [None, None, None, None, 0.8]
 
-    @covers("folding.md#session", "folding.md#commit", "folding.md#record")
     def test_session_name_and_idempotency_key_work_as_for_tools(self, http: Http, project: str) -> None:
         body = json.dumps({"project_path": project, "type": "t", "tokens": 5}).encode()
         headers = {"x-context-session": "nächtlich".encode().decode("latin-1"), "idempotency-key": "once"}
@@ -378,7 +357,6 @@ class TestOperations:
         other = http.ask("POST", "/v1/operations", body)
         assert other.json["session_id"] != first.json["session_id"]
 
-    @covers("folding.md#errors", "folding.md#record")
     @pytest.mark.parametrize(
         ("body", "field"),
         [
@@ -400,7 +378,6 @@ class TestOperations:
         assert reply.json["error"]["data"] == {"kind": "invalid_argument", "field": field}
         assert reply.json["error"]["message"].startswith(f"{field} ")
 
-    @covers("folding.md#session")
     def test_an_invalid_session_name_in_the_header_is_refused(self, http: Http, project: str) -> None:
         body = json.dumps({"project_path": project, "type": "t", "tokens": 5}).encode()
         for name in ("\xff", " ", "x" * 201):
@@ -422,7 +399,6 @@ class TestHealth:
         assert "contextfold_tokens_folded_total" in metrics
         assert project not in metrics
 
-    @covers("folding.md#errors")
     def test_the_daemon_is_not_ready_when_its_store_takes_no_commits(self, tmp_path: Path) -> None:
         daemon = Daemon(tmp_path)
         try:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS
-from tests.support.clauses import covers
 from tests.support.daemon import RPC, Daemon, Http, HttpAgent, Refused, Reply
 from tests.support.machine import Call
 from tests.support.waiting import until
@@ -78,7 +77,6 @@ class TestLimits:
             return error
         return None
 
-    @covers("folding.md#errors")
     def test_the_rate_limit_error_has_the_limit_and_its_value(self, tmp_path: Path) -> None:
         env = {"CONTEXT_RATE_PER_SECOND": "1", "CONTEXT_RATE_BURST": "3"}
         daemon = Daemon(tmp_path, env=env)
@@ -107,7 +105,6 @@ class TestLimits:
         finally:
             assert daemon.stop() == 0
 
-    @covers("folding.md#shapes", "folding.md#errors", "seed-004#error-handling")
     def test_the_hard_limit_is_an_error_of_its_own_kind(self, tmp_path: Path) -> None:
         daemon = Daemon(tmp_path, env={"CONTEXT_HARD_LIMIT": "on", "CONTEXT_LIMIT_TOKENS": "100"})
         try:
@@ -126,7 +123,6 @@ class TestLimits:
         finally:
             assert daemon.stop() == 0
 
-    @covers("folding.md#errors")
     def test_without_an_open_branch_the_hard_limit_suggests_context_fold(self, tmp_path: Path) -> None:
         daemon = Daemon(tmp_path, env={"CONTEXT_HARD_LIMIT": "on", "CONTEXT_LIMIT_TOKENS": "100"})
         try:
@@ -159,7 +155,6 @@ class TestStarting:
         assert message in result.err
         assert result.out == b""
 
-    @covers("folding.md#context-branch")
     def test_options_override_variables_and_variables_override_the_file(self, tmp_path: Path) -> None:
         config = tmp_path / "config.toml"
         config.write_text('context_limit = 1000\nbranch_depth = 1\ntools = "fold"\n')

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contextfold.serve.http.limits import Buckets, HostRule, is_loopback
-from contextfold.settings_table import SettingsError
+from contextfold.settings import SettingsError
 
 
 def test_a_burst_passes_and_then_calls_pass_at_the_rate() -> None:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support.clauses import covers
 from tests.support.daemon import LEGACY, MODERN, Daemon, Http, HttpAgent, Refused
 from tests.support.machine import context
 
@@ -74,7 +73,6 @@ def alices_view(owners: TwoOwners, project: str) -> list[Any]:
 
 @pytest.mark.parametrize("era", [LEGACY, MODERN])
 class TestSharedProject:
-    @covers("folding.md#owner", "folding.md#reading")
     def test_each_owner_has_a_session_of_their_own(
         self, owners: TwoOwners, alices_work: AlicesWork, project: str, era: str
     ) -> None:
@@ -87,7 +85,6 @@ class TestSharedProject:
         assert opened["parent_branch_id"] is None
         bob.close()
 
-    @covers("folding.md#owner", "folding.md#branch", "folding.md#errors")
     @pytest.mark.parametrize("has_session", [True, False])
     def test_a_branch_of_another_owner_gets_the_same_error_as_an_unknown_one(
         self, owners: TwoOwners, alices_work: AlicesWork, project: str, era: str, has_session: bool
@@ -113,7 +110,6 @@ class TestSharedProject:
         assert alices_view(owners, project) == before
         bob.close()
 
-    @covers("folding.md#owner")
     def test_recall_finds_only_the_owners_folds(
         self, owners: TwoOwners, alices_work: AlicesWork, project: str, era: str
     ) -> None:
@@ -132,7 +128,6 @@ class TestSharedProject:
         alice.close()
         bob.close()
 
-    @covers("folding.md#owner")
     def test_another_owners_session_cannot_be_named_or_guessed(
         self, owners: TwoOwners, alices_work: AlicesWork, project: str, era: str
     ) -> None:
@@ -155,7 +150,6 @@ class TestSharedProject:
         bob.close()
         assert alices_view(owners, project) == before
 
-    @covers("folding.md#owner")
     def test_operation_ids_are_separate_for_each_owner(self, owners: TwoOwners, project: str, era: str) -> None:
         meta = {"contextfold/operation_id": "same"}
         call: dict[str, Any] = {"description": "d", "prompt": "p", "project_path": project}
@@ -169,7 +163,6 @@ class TestSharedProject:
 
 
 class TestWithoutToken:
-    @covers("folding.md#owner")
     @pytest.mark.parametrize(
         "headers",
         [
@@ -217,7 +210,6 @@ class TestWithoutToken:
         http.close()
 
 
-@covers("folding.md#owner", "folding.md#record")
 def test_operations_go_to_the_callers_own_session(owners: TwoOwners, alices_work: AlicesWork, project: str) -> None:
     before = alices_view(owners, project)
     http = Http(owners.daemon.port, authorization=f"Bearer {owners.bob}")
@@ -229,7 +221,6 @@ def test_operations_go_to_the_callers_own_session(owners: TwoOwners, alices_work
     assert alices_view(owners, project) == before
 
 
-@covers("folding.md#owner", "folding.md#context-return", "seed-004#context-return")
 def test_search_finds_only_the_owners_summaries(owners: TwoOwners, alices_work: AlicesWork) -> None:
     store = str(owners.daemon.store)
     found = json.loads(context("fold", "search", "alice's summary", "--owner", "alice", "--store", store, "--json").out)
@@ -239,7 +230,6 @@ def test_search_finds_only_the_owners_summaries(owners: TwoOwners, alices_work: 
         assert json.loads(result.out) == {"summaries": []}
 
 
-@covers("folding.md#owner")
 def test_metrics_and_logs_name_no_owner_session_or_project(
     owners: TwoOwners, alices_work: AlicesWork, project: str
 ) -> None:

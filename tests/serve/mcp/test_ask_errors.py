@@ -15,7 +15,6 @@ import pytest
 from contextfold.common.relevance.token_estimate import COUNTERS
 from contextfold.resolve.relevance.asking import UNITS
 from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS
-from tests.support.clauses import covers
 from tests.support.daemon import MODERN, Daemon, Http, HttpAgent, Refused
 from tests.support.machine import COMMAND, context, write_files
 
@@ -97,7 +96,6 @@ def build(folder: Path, name: str, files: dict[str, str]) -> None:
 
 
 class TestIdsOfSeveralCaches:
-    @covers("relevance.md#answer")
     def test_get_takes_every_id_that_ask_gives(self, served: Served) -> None:
         asked = served.answer("context.ask", query="roll back")
         ids = {document["id"]: document["version"] for document in asked["documents"]}
@@ -109,7 +107,6 @@ class TestIdsOfSeveralCaches:
                 assert found["version"] == version
                 assert found["id"] == document_id.removeprefix(f"{cache}:" if named else "")
 
-    @covers("relevance.md#answer")
     def test_the_command_takes_the_same_ids(self, served: Served) -> None:
         for document_id in ("docs:deploy.md", "docs:a:b.md"):
             one = context("get", document_id, "--cache", served.root / "docs", "--json")
@@ -148,7 +145,6 @@ class TestIdsOfSeveralCaches:
 
 
 class TestCachesWithoutAnIndex:
-    @covers("relevance.md#answer")
     def test_they_are_left_out_of_a_question_to_all_and_named(self, served: Served) -> None:
         selection = served.answer("context.ask", query="roll back")["selection"]
         (left_out,) = selection["caches_left_out"]
@@ -245,14 +241,12 @@ def has(message: str, *parts: str) -> bool:
 
 
 class TestMessages:
-    @covers("stdio.md#tool-text", "stdio.md#tool-calls")
     @pytest.mark.parametrize(("arguments", "parts"), GET_ERRORS)
     def test_get_says_what_was_wrong(self, served: Served, arguments: dict[str, Any], parts: tuple[str, ...]) -> None:
         error = served.error("context.get", **arguments)
         assert error.code == "invalid_query"
         assert has(error.message, *parts), error
 
-    @covers("stdio.md#tool-text", "stdio.md#tool-calls")
     @pytest.mark.parametrize(("arguments", "code", "parts"), ASK_ERRORS)
     def test_ask_says_what_was_wrong(
         self, served: Served, arguments: dict[str, Any], code: str, parts: tuple[str, ...]
@@ -261,7 +255,6 @@ class TestMessages:
         assert error.code == code
         assert has(error.message, *parts), error
 
-    @covers("stdio.md#tool-calls")
     def test_an_unknown_argument_is_named_with_those_there_are(self, served: Served) -> None:
         params = {"name": "context.ask", "arguments": {"question": "roll back"}}
         (over_stdio,) = served.stdio({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
@@ -310,7 +303,6 @@ class TestCommand:
 
 
 class TestResources:
-    @covers("relevance.md#answer")
     @pytest.mark.parametrize(
         ("uri", "kind", "parts"),
         [
@@ -337,7 +329,6 @@ class TestResources:
 
 
 class TestLongMessages:
-    @covers("stdio.md#framing", "stdio.md#streams")
     def test_the_operator_reads_that_a_message_was_too_long(self, served: Served) -> None:
         question = {"name": "context.ask", "arguments": {"query": "x" * 2**20}}
         message = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": question}).encode() + b"\n"

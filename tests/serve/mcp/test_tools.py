@@ -27,7 +27,6 @@ from tests.serve.stdio_client import (
     request,
     text_of,
 )
-from tests.support.clauses import covers
 from tests.support.machine import Call, as_nobody, write_files
 
 # The first item replaces valid arguments, the second is the code of the expected error.
@@ -40,21 +39,6 @@ def bad_values(code: str, name: str, *values: object) -> list[BadCall]:
 
 
 class TestTools:
-    @covers(
-        "product.md#serve",
-        "seed-000#purpose",
-        "seed-000#mcp-tool-name",
-        "seed-000#mcp-tool-arguments",
-        "seed-000#input-rules",
-        "seed-000#invariants",
-        "seed-001#core-tools",
-        "seed-001#inputs",
-        "seed-001#list-caches-inputs",
-        "seed-001#inspect-cache-inputs",
-        "seed-002#methods",
-        "seed-002#resolve-tool",
-        "stdio.md#ping-and-list",
-    )
     def test_the_tools_are_listed_in_a_fixed_order(self, root: Path) -> None:
         (answer,) = after_handshake(root, request("tools/list"))
         tools = answer["result"]["tools"]
@@ -80,20 +64,6 @@ class TestTools:
             "Inspect cache state and metadata.",
         ]
 
-    @covers(
-        "seed-000#purpose",
-        "seed-000#output-schema",
-        "seed-000#determinism-contract",
-        "seed-000#forbidden-patterns",
-        "seed-000#invariants",
-        "seed-000#what-this-spec-forbids",
-        "seed-001#core-tools",
-        "seed-002#methods",
-        "seed-002#resolve-tool",
-        "seed-003#overview",
-        "seed-003#mixed-success-and-error",
-        "stdio.md#tool-text",
-    )
     def test_resolve_returns_the_output_of_the_command(self, root: Path, call_in_process: Call) -> None:
         queries = ["guide", "", "é Σ 😀", "\u0000", 'a"b\\c\nd', "deployment security"]
         cases = list(product(queries, [0, 7, 4000, 2**63 - 1]))
@@ -109,12 +79,10 @@ class TestTools:
             result = call_in_process("resolve", "--cache", root / "docs", "--query", query.encode(), "--budget", budget)
             assert text_of(answer).encode() == result.out, (query, budget)
 
-    @covers("seed-002#methods", "stdio.md#tool-calls")
     @pytest.mark.parametrize("name", ["nope", "context_resolve", "", "context.resolve "])
     def test_the_error_for_an_unknown_tool_names_it(self, name: str, root: Path) -> None:
         assert after_handshake(root, call(name, {})) == [protocol_error(-32602, f"Unknown tool: {name}")]
 
-    @covers("seed-000#invariants", "seed-001#list-caches-inputs", "seed-002#jsonrpc", "stdio.md#tool-calls")
     def test_params_of_another_form_are_invalid(self, root: Path) -> None:
         shapes: list[object] = [
             None,
@@ -132,24 +100,6 @@ class TestTools:
         for params, answer in zip(shapes, answers, strict=True):
             assert answer == protocol_error(-32602, "Invalid params"), params
 
-    @covers(
-        "seed-000#input-rules",
-        "seed-000#error-types",
-        "seed-000#mcp-error-object-schema",
-        "seed-000#forbidden-patterns",
-        "seed-001#inputs",
-        "seed-001#protocol-requirements",
-        "seed-002#resolve-tool",
-        "seed-002#errors",
-        "seed-003#mcp-error-object-json-schema",
-        "seed-003#overview",
-        "seed-003#json-schema",
-        "seed-003#canonical-error-codes",
-        "seed-003#extra-fields",
-        "seed-003#mixed-success-and-error",
-        "stdio.md#tool-calls",
-        "stdio.md#tool-text",
-    )
     def test_each_bad_argument_has_its_error_code(self, root: Path) -> None:
         cases: list[BadCall] = [
             ({"cache": None}, "cache_missing"),
@@ -183,7 +133,6 @@ class TestTools:
         for (bad_arguments, code), answer in zip(cases, answers, strict=True):
             assert error_code_of(answer) == code, str(bad_arguments)[:100]
 
-    @covers("seed-000#input-rules", "stdio.md#tool-calls")
     @pytest.mark.parametrize(
         ("missing", "code"), [("cache", "cache_missing"), ("query", "invalid_query"), ("budget", "invalid_budget")]
     )
@@ -191,36 +140,15 @@ class TestTools:
         arguments = {name: value for name, value in RESOLVE.items() if name != missing}
         assert error_code_of(after_handshake(root, call("context.resolve", arguments))[0]) == code
 
-    @covers("stdio.md#tool-calls")
     def test_a_budget_with_too_many_digits_is_invalid(self, root: Path) -> None:
         line = call("context.resolve", RESOLVE).replace(b"4000", b"9" * 900_000)
         assert error_code_of(after_handshake(root, line)[0]) == "invalid_budget"
 
-    @covers(
-        "seed-000#error-types",
-        "seed-000#mcp-error-object-schema",
-        "seed-000#required-fields",
-        "seed-000#message-field-rules",
-        "seed-000#forbidden-patterns",
-        "seed-002#errors",
-        "seed-003#mcp-error-object-json-schema",
-        "seed-003#overview",
-        "seed-003#json-schema",
-        "seed-003#canonical-error-codes",
-        "seed-003#message-field-rules",
-        "seed-003#extra-fields",
-        "seed-003#mixed-success-and-error",
-        "seed-003#determinism-contract",
-        "stdio.md#tool-text",
-    )
     def test_error_messages_are_the_canonical_ones_without_paths(self, root: Path) -> None:
         (root / "docs" / "index.json").unlink()
         (answer,) = after_handshake(root, call("context.resolve", RESOLVE))
         assert text_of(answer) == '{"error":{"code":"cache_invalid","message":"Cache exists but is invalid"}}\n'
 
-    @covers(
-        "resolve.md#read-only", "seed-000#recovery-policy", "seed-000#invariants", "seed-000#what-this-spec-forbids"
-    )
     def test_a_call_builds_and_repairs_nothing(self, root: Path) -> None:
         (root / "docs" / "index.json").unlink()
         before = sorted(str(path) for path in root.rglob("*"))
@@ -270,13 +198,6 @@ class TestNames:
         assert all_caches == "invalid_query"
         assert set(refused) == {"cache_missing", "invalid_query", "invalid_budget"}
 
-    @covers(
-        "seed-000#security-and-isolation",
-        "seed-001#inspect-cache-behavior",
-        "seed-001#inspect-cache-errors",
-        "seed-002#path-traversal",
-        "stdio.md#cache-names",
-    )
     def test_no_cache_name_leads_out_of_the_root(self, root: Path, tmp_path: Path) -> None:
         (tmp_path / "elsewhere").mkdir()
         os.rename(root / "docs", tmp_path / "elsewhere" / "docs")
@@ -304,7 +225,6 @@ class TestNames:
         for case, answer in zip(cases, answers, strict=True):
             assert error_code_of(answer) == "cache_missing", case
 
-    @covers("seed-001#inputs", "seed-002#path-traversal", "stdio.md#cache-names")
     def test_links_inside_the_root_and_subfolders_are_caches(self, root: Path) -> None:
         (root / "group").mkdir()
         os.rename(root / "docs", root / "group" / "docs")
@@ -313,7 +233,6 @@ class TestNames:
             (answer,) = after_handshake(root, call("context.resolve", {**RESOLVE, "cache": name}))
             assert answer["result"]["isError"] is False
 
-    @covers("seed-002#path-traversal", "stdio.md#cache-names")
     def test_the_root_may_be_a_link(self, root: Path, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to(root)
         (answer,) = after_handshake(tmp_path / "link", call("context.resolve", RESOLVE))
@@ -321,17 +240,6 @@ class TestNames:
 
 
 class TestListAndInspect:
-    @covers(
-        "seed-001#core-tools",
-        "seed-001#list-caches-purpose",
-        "seed-001#list-caches-inputs",
-        "seed-001#list-caches-output-schema",
-        "seed-001#list-caches-behavior",
-        "seed-002#methods",
-        "seed-003#overview",
-        "stdio.md#tool-text",
-        "stdio.md#cache-names",
-    )
     def test_caches_are_listed_by_name_in_byte_order(self, root: Path) -> None:
         for name in ("é", "Z", "a", ".hidden", "a b", "😀"):
             (root / name).mkdir()
@@ -380,30 +288,12 @@ class TestListAndInspect:
         (answer,) = after_handshake(root, call("context.list_caches"))
         assert [cache["path"] for cache in json.loads(text_of(answer))["caches"]] == ["docs"]
 
-    @covers(
-        "seed-000#error-types",
-        "seed-000#mcp-error-object-schema",
-        "seed-001#list-caches-errors",
-        "seed-003#mcp-error-object-json-schema",
-        "seed-003#canonical-error-codes",
-        "stdio.md#cache-names",
-    )
     def test_a_missing_root_is_an_io_error_when_listing_only(self, tmp_path: Path) -> None:
         listed, resolved = after_handshake(
             tmp_path / "nowhere", call("context.list_caches"), call("context.resolve", RESOLVE)
         )
         assert (error_code_of(listed), error_code_of(resolved)) == ("io_error", "cache_missing")
 
-    @covers(
-        "resolve.md#inspect-verify",
-        "seed-001#core-tools",
-        "seed-001#inspect-cache-purpose",
-        "seed-001#inspect-cache-output-schema",
-        "seed-001#inspect-cache-behavior",
-        "seed-002#methods",
-        "seed-003#overview",
-        "stdio.md#tool-text",
-    )
     def test_inspect_returns_version_count_size_and_validity(self, root: Path, call_in_process: Call) -> None:
         (root / "docs" / "link").symlink_to("manifest.json")
         (answer,) = after_handshake(root, call("context.inspect_cache", {"cache": "docs"}))
@@ -417,7 +307,6 @@ class TestListAndInspect:
         }
         assert text_of(answer) == json.dumps(expected, separators=(",", ":"))
 
-    @covers("resolve.md#inspect-verify", "seed-001#inspect-cache-behavior")
     @pytest.mark.parametrize("manifest", [None, "", "nope", "{}", "[]", '{"cache_version":"x"}'])
     def test_a_cache_with_an_unreadable_manifest_is_invalid(self, manifest: str | None, root: Path) -> None:
         (root / "docs" / "manifest.json").unlink()
@@ -430,14 +319,12 @@ class TestListAndInspect:
         expected = {"cache_version": version, "document_count": 0, "total_bytes": size, "valid": False}
         assert json.loads(text_of(answer)) == expected
 
-    @covers("seed-001#inspect-cache-purpose")
     def test_a_damaged_cache_is_invalid(self, root: Path) -> None:
         (root / "docs" / "documents" / "19835fc46fd4.json").unlink()
         (answer,) = after_handshake(root, call("context.inspect_cache", {"cache": "docs"}))
         inspected = json.loads(text_of(answer))
         assert (inspected["valid"], inspected["document_count"]) == (False, 3)
 
-    @covers("seed-001#inspect-cache-inputs", "seed-001#inspect-cache-behavior", "seed-001#inspect-cache-errors")
     @pytest.mark.parametrize("bad_arguments", [{}, {"cache": 5}, {"cache": "nowhere"}, {"cache": ".."}])
     def test_inspecting_an_unknown_cache_is_cache_missing(self, bad_arguments: dict[str, object], root: Path) -> None:
         assert error_code_of(after_handshake(root, call("context.inspect_cache", bad_arguments))[0]) == "cache_missing"
@@ -446,7 +333,6 @@ class TestListAndInspect:
 class TestAskAndGet:
     """The tools and the commands behave the same: every answer is the command's output, byte for byte."""
 
-    @covers("relevance.md#answer", "stdio.md#tool-text")
     @pytest.mark.parametrize("unit", ["section", "document"])
     def test_ask_returns_the_output_of_the_command(self, unit: str, root: Path, call_in_process: Call) -> None:
         queries = ["guide", "", "é Σ 😀", 'a"b\\c\nd', "deployment security", "nothing-like-it"]
@@ -460,13 +346,11 @@ class TestAskAndGet:
             assert (result.code, result.out) == (0, text_of(answer).encode()), (query, budget)
             assert answer["result"]["isError"] is False
 
-    @covers("relevance.md#answer")
     def test_ask_has_the_commands_defaults(self, root: Path, call_in_process: Call) -> None:
         (answer,) = after_handshake(root, call("context.ask", {"query": "guide"}))
         assert text_of(answer).encode() == call_in_process("ask", "guide", "--cache-root", root, "--json").out
         assert text_of(answer).encode() == call_in_process("ask", "guide", "--cache", root / "docs", "--json").out
 
-    @covers("relevance.md#answer")
     def test_without_a_name_all_caches_are_searched_and_ids_have_their_names(
         self, root: Path, tmp_path: Path, call_in_process: Call
     ) -> None:
@@ -478,14 +362,12 @@ class TestAskAndGet:
         assert document == {"docs:deployment.md", "docs:security.md", "more:tour.md"}
         assert text_of(answer).encode() == call_in_process("ask", "guide", "--cache-root", root, "--json").out
 
-    @covers("relevance.md#answer")
     def test_without_a_name_an_empty_root_is_cache_missing_and_an_absent_one_an_io_error(self, tmp_path: Path) -> None:
         question = call("context.ask", {"query": "guide"})
         (tmp_path / "empty").mkdir()
         assert error_code_of(after_handshake(tmp_path / "empty", question)[0]) == "cache_missing"
         assert error_code_of(after_handshake(tmp_path / "absent", question)[0]) == "io_error"
 
-    @covers("relevance.md#answer", "stdio.md#tool-text")
     def test_get_returns_the_output_of_the_command(self, root: Path, sources: Path, call_in_process: Call) -> None:
         write_files(sources, {"steps.md": "# Deploying\n\nFirst.\n\n## Roll back\n\nUndo.\n\n## Canary\n\nWatch.\n"})
         assert call_in_process("build", "--sources", sources, "--cache", root / "docs", "--force").code == 0
@@ -510,7 +392,6 @@ class TestAskAndGet:
             assert (result.code, result.out) == (0, text_of(answer).encode()), part
             assert answer["result"]["isError"] is False
 
-    @covers("relevance.md#answer")
     def test_get_reads_the_documents_that_ask_returns(self, root: Path) -> None:
         (answer,) = after_handshake(root, call("context.ask", ASK))
         documents = json.loads(text_of(answer))["documents"]
@@ -522,7 +403,6 @@ class TestAskAndGet:
             contents = [section["content"] for section in read["sections"]]
             assert all(section["content"] in contents for section in document["sections"])
 
-    @covers("relevance.md#answer", "stdio.md#tool-calls", "stdio.md#tool-text")
     def test_each_bad_argument_of_ask_has_its_error_code(self, root: Path) -> None:
         cases: list[BadCall] = [
             *bad_values("cache_missing", "cache", 5, "", ".", "nowhere", "\ud800", [], "n" * 5000),
@@ -539,7 +419,6 @@ class TestAskAndGet:
         without_query = after_handshake(root, call("context.ask", {"cache": "docs"}))
         assert error_code_of(without_query[0]) == "invalid_query"
 
-    @covers("relevance.md#answer", "stdio.md#tool-calls", "stdio.md#tool-text")
     def test_each_bad_argument_of_get_has_its_error_code(self, root: Path) -> None:
         cases: list[BadCall] = [
             *bad_values("cache_missing", "cache", 5, "", ".", "nowhere", "\ud800", []),
@@ -571,7 +450,6 @@ class TestAskAndGet:
 
 
 class TestChanges:
-    @covers("resolve.md#invalid", "resolve.md#speed", "seed-000#purpose", "seed-001#protocol-requirements")
     def test_a_change_of_the_cache_is_noticed_before_the_next_answer(
         self, root: Path, sources: Path, call_in_process: Call
     ) -> None:

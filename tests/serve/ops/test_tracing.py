@@ -20,8 +20,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from contextfold import __version__
-from contextfold.settings import daemon_settings_from
-from contextfold.settings_table import SettingsError
+from contextfold.settings import SettingsError, daemon_settings_from
 from tests.serve.ops import patient_daemon
 from tests.serve.proxy.raw_upstream import RawUpstream
 from tests.support.daemon import ANSWER_TIMEOUT_S, LEGACY, MODERN, Daemon, Http, HttpAgent, Refused

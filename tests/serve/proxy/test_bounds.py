@@ -23,7 +23,6 @@ from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.proxy import endpoint, forwarding, session_reports, upstream
 from contextfold.settings import ProxySettings, Upstream
 from tests.serve.proxy.raw_upstream import WAIT_S, RawRequest, RawUpstream, Wire
-from tests.support.clauses import covers
 from tests.support.memory_store import MemoryStore
 
 MESSAGES = "/proxy/anthropic/v1/messages"
@@ -124,7 +123,6 @@ def silent(_: RawRequest, wire: Wire) -> None:
     wire.is_closed()
 
 
-@covers("proxy.md#bounds")
 @pytest.mark.parametrize("path", [MESSAGES, OTHER])
 def test_an_upstream_that_sends_no_response_in_time_is_a_gateway_timeout(
     guarded: GuardedProxy, path: str, monkeypatch: pytest.MonkeyPatch
@@ -401,7 +399,6 @@ def test_only_the_last_messages_of_a_long_request_are_recorded(
     run(scenario, guarded)
 
 
-@covers("proxy.md#laws")
 def test_an_exception_in_folding_breaks_no_request(guarded: GuardedProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_body: bytes, _api: str) -> None:
         raise RecursionError

@@ -22,7 +22,6 @@ from contextfold.fold.service.stored_results import (
 from contextfold.serve.proxy.conversations import conversation_of
 from tests.fold.messages.short_histories import Message, branch, model_turn, return_turn, say, tool_results, work
 from tests.serve.proxy.test_bounds import MESSAGES, Client, GuardedProxy
-from tests.support.clauses import covers
 from tests.support.known_secrets import known_secrets
 from tests.support.memory_store import MemoryStore
 
@@ -170,7 +169,6 @@ def test_a_header_or_a_longer_prompt_cache_prevents_leaving_out_results(
     run_with_proxy(scenario)
 
 
-@covers("proxy.md#cold-results")
 @pytest.mark.parametrize(("cached_tokens", "is_warm"), [(2_200, True), (300, False)])
 def test_a_prompt_cache_that_lives_longer_than_assumed_corrects_the_assumed_life(
     cached_tokens: int, is_warm: bool

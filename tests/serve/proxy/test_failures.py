@@ -12,7 +12,6 @@ import pytest
 
 from tests.serve.proxy.proxy_daemon import MESSAGES, ProxyDaemon, begin, error_of, proxy, read_response, shared_proxy
 from tests.serve.proxy.raw_upstream import WAIT_S, RawRequest, Wire
-from tests.support.clauses import covers
 from tests.support.daemon import reserve_port
 
 __all__ = ["proxy", "shared_proxy"]
@@ -36,7 +35,6 @@ class TestDisconnects:
             assert requested.wait(WAIT_S)
         assert closed.wait(WAIT_S)
 
-    @covers("proxy.md#bounds")
     @pytest.mark.parametrize("path", [MESSAGES, "/proxy/openai/v1/x"])
     def test_a_client_that_disconnects_during_the_response_ends_the_upstream_request(
         self, proxy: ProxyDaemon, path: str
@@ -160,7 +158,6 @@ class TestDisconnects:
 
 
 class TestLimits:
-    @covers("proxy.md#bounds")
     def test_a_body_over_the_limit_is_refused_with_or_without_content_length(self, tmp_path: Path) -> None:
         with closing(ProxyDaemon(tmp_path, env={"CONTEXT_PROXY_BODY_MAX_BYTES": "2000"})) as proxy:
             assert proxy.request("POST", "/proxy/openai/v1/x", b"x" * 2000).status == 200
@@ -178,7 +175,6 @@ class TestLimits:
         assert proxy.request("PUT", "/proxy/openai/v1/files", body).status == 200
         assert proxy.upstream.next().body == body
 
-    @covers("proxy.md#upstreams")
     @pytest.mark.parametrize("headers", [{"host": "evil.example"}, {"origin": "http://evil.example"}])
     def test_a_foreign_host_or_origin_is_refused(self, proxy: ProxyDaemon, headers: dict[str, str]) -> None:
         assert proxy.post(None, MESSAGES, **headers).status in (403, 421)

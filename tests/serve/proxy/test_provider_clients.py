@@ -15,7 +15,6 @@ import pytest
 from contextfold.fold.messages import project
 from tests.fold.messages.short_histories import branch_result, return_turn, tool_results, work
 from tests.serve.proxy.model_clients import APIS, KEY, Conversation, Model, folded_conversation, package_of
-from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Http, HttpAgent
 from tests.support.upstream import BAD_KEY, MODEL, Script, Upstream, plain
 from tests.support.upstream_answers import Call, Fail, Say
@@ -76,7 +75,6 @@ READ = Call("call_1", "read_file", {"path": 'ä "b"', "lines": [1, 2]})
 USES_TOOLS = Say("I will read.", (READ, Call("call_2", "read_file", {})))
 
 
-@covers("proxy.md#clients")
 @pytest.mark.parametrize("packs", [True, False])
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("api", APIS)
@@ -92,7 +90,6 @@ def test_a_client_receives_the_whole_answer(
     model.close()
 
 
-@covers("proxy.md#routes")
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("api", APIS)
 def test_a_folded_branch_does_not_reach_the_model(upstream: Upstream, daemon: Daemon, api: str, streams: bool) -> None:
@@ -117,7 +114,6 @@ def test_a_folded_branch_does_not_reach_the_model(upstream: Upstream, daemon: Da
     assert conversation.messages[: model.fold["first_changed"]] == got.messages[: model.fold["first_changed"]]
 
 
-@covers("proxy.md#streams")
 @pytest.mark.parametrize("api", APIS)
 def test_a_client_receives_the_first_words_before_the_answer_ends(upstream: Upstream, daemon: Daemon, api: str) -> None:
     upstream.resume_stream = threading.Event()
@@ -184,7 +180,6 @@ def test_other_paths_pass_through(upstream: Upstream, claude: anthropic.Anthropi
     assert upstream.requests == []
 
 
-@covers("proxy.md#clients")
 def test_asynchronous_clients_work(upstream: Upstream, daemon: Daemon) -> None:
     import anthropic
     import openai

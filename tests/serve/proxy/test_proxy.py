@@ -21,14 +21,12 @@ from tests.serve.proxy.proxy_daemon import (
     shared_proxy,
 )
 from tests.serve.proxy.raw_upstream import WAIT_S, RawRequest, Wire
-from tests.support.clauses import covers
 from tests.support.daemon import Http
 
 __all__ = ["proxy", "shared_proxy"]
 
 
 class TestPaths:
-    @covers("proxy.md#routes", "proxy.md#upstreams")
     @pytest.mark.parametrize(
         ("path", "target"),
         [
@@ -45,7 +43,6 @@ class TestPaths:
         assert proxy.request("GET", path).status == 200
         assert proxy.upstream.next().line == f"GET {target} HTTP/1.1"
 
-    @covers("proxy.md#upstreams")
     @pytest.mark.parametrize("prefix", ["/proxy/anthropic/", "/proxy/openai/v1/"])
     @pytest.mark.parametrize(
         "path",
@@ -63,7 +60,6 @@ class TestPaths:
         assert error_of(proxy.request("GET", path)) == (400, "bad_request")
         assert proxy.upstream.requests.empty()
 
-    @covers("proxy.md#upstreams")
     @pytest.mark.parametrize("path", ["/proxy/", "/proxy/x/y", "/proxy/openai/models", "/proxy"])
     def test_an_unknown_upstream_is_not_found(self, proxy: ProxyDaemon, path: str) -> None:
         assert error_of(proxy.request("GET", path)) == (404, "not_found")
@@ -81,7 +77,6 @@ class TestPaths:
             assert read_response(client).status == 405
         assert proxy.upstream.requests.empty()
 
-    @covers("proxy.md#routes")
     def test_only_the_documented_paths_are_folded(self, proxy: ProxyDaemon) -> None:
         for path in (
             MESSAGES,
@@ -109,7 +104,6 @@ class TestPaths:
 
 
 class TestHeaders:
-    @covers("proxy.md#credentials")
     def test_a_request_loses_only_the_connections_headers_and_ours(self, proxy: ProxyDaemon) -> None:
         sent = {
             "Authorization": "Bearer provider",
@@ -156,7 +150,6 @@ class TestHeaders:
         proxy.post(accept_encoding=accepted)
         assert proxy.upstream.next().header("accept-encoding") == [sent]
 
-    @covers("proxy.md#streams")
     def test_a_response_loses_only_the_connections_headers(self, proxy: ProxyDaemon) -> None:
         passed_headers = (
             "Date: Thu, 01 Jan 1970 00:00:00 GMT",
@@ -196,7 +189,6 @@ class TestHeaders:
 
 
 class TestResponses:
-    @covers("proxy.md#streams")
     @pytest.mark.parametrize(
         ("status", "content_type", "body"),
         [
@@ -229,7 +221,6 @@ class TestResponses:
         reply = proxy.post(path=path)
         assert (reply.status, reply.body, "content-length" in reply.headers) == (200, b"hello", False)
 
-    @covers("proxy.md#upstreams")
     def test_a_redirect_is_passed_on_and_not_followed(self, proxy: ProxyDaemon) -> None:
         proxy.upstream.script = lambda _, wire: wire.answer(
             b"", "Location: /elsewhere", status="307 Temporary Redirect"
@@ -244,7 +235,6 @@ class TestResponses:
         proxy.upstream.script = lambda _, wire: wire.answer(body, "Content-Encoding: gzip")
         assert proxy.post(accept_encoding="gzip").body == body
 
-    @covers("proxy.md#streams")
     @pytest.mark.parametrize("path", [MESSAGES, "/proxy/openai/v1/x"])
     @pytest.mark.parametrize("content_type", ["text/event-stream", "application/json"])
     def test_each_part_of_a_response_arrives_before_the_next_is_sent(

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from tests.serve.proxy.model_clients import APIS, Conversation, Model, tools
-from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Http, HttpAgent
 from tests.support.machine import context
 from tests.support.upstream import BYTES_PER_TOKEN, DROP_BLOCK, PromptCache, Upstream
@@ -219,7 +218,6 @@ def cost(bills: list[Billed]) -> float:
     return sum(bill.input + bill.read * 0.1 + bill.written * 1.25 + bill.output * 5 for bill in bills)
 
 
-@covers("proxy.md#routes", "proxy.md#expand", "proxy.md#clients")
 @pytest.mark.parametrize("names_project", [False, True])
 @pytest.mark.parametrize("api", APIS)
 def test_an_agents_requests_stay_small_and_folded_work_can_be_expanded(

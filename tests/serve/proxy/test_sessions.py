@@ -27,7 +27,6 @@ from tests.serve.proxy.proxy_daemon import (
     shared_proxy,
 )
 from tests.serve.proxy.raw_upstream import WAIT_S, answer_ok
-from tests.support.clauses import covers
 from tests.support.daemon import HttpAgent
 from tests.support.waiting import until
 
@@ -41,7 +40,6 @@ class TestFolding:
         assert proxy.upstream.next().body == body
         assert json.loads(reply.headers["x-context-fold"])["reason"] is None
 
-    @covers("proxy.md#receipt")
     def test_a_returned_branch_is_folded_and_the_receipt_counts_it(self, proxy: ProxyDaemon) -> None:
         before = proxy.metric_series("contextfold_proxy_requests_total")
         body = history("br_1", "sess_unknown")
@@ -97,7 +95,6 @@ class TestFolding:
 
 
 class TestSessions:
-    @covers("proxy.md#ledger")
     def test_the_session_named_in_the_history_records_the_providers_usage(self, proxy: ProxyDaemon) -> None:
         session_id, branch_id = session_with_branch(proxy, "/usage")
         proxy.upstream.script = lambda _, wire: wire.answer(
@@ -218,7 +215,6 @@ class TestTokens:
         assert recorded_requests(proxy, session_id, authorization=f"Bearer {alice}") > 0
 
 
-@covers("proxy.md#credentials")
 def test_a_providers_key_is_in_no_log_store_or_metric(tmp_path: Path) -> None:
     with closing(ProxyDaemon(tmp_path)) as proxy:
         session_id, branch_id = session_with_branch(proxy, "/p")

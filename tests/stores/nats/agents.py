@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from contextfold.error_codes import JSON_RPC_CODES
+from contextfold.errors import JSON_RPC_CODES
 from contextfold.serve.mcp.fold_tools import META_OPERATION
 from tests.stores.nats.history_checker import Attempt, Effect, Outcome
 from tests.support.daemon import LEGACY, MODERN, Daemon, HttpAgent, Refused

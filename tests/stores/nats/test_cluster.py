@@ -20,7 +20,6 @@ from tests.stores.nats.readiness import is_ready
 from tests.stores.nats.routes import Routes
 from tests.stores.nats.subjects import published_up_to, stored_logs
 from tests.stores.nats.watchers import Watcher, logs_through, wrong_views
-from tests.support.clauses import covers
 from tests.support.daemon import Daemon, HttpAgent
 from tests.support.machine import times
 from tests.support.nats_servers import NatsCluster
@@ -102,7 +101,6 @@ def test_no_call_is_lost_repeated_or_reordered_when_daemons_on_one_file_fail(tmp
     FaultRun(tmp_path, str(tmp_path / "state.db"), None, faults=times(2, 20)).run()
 
 
-@covers("store.md#port", "store.md#connection-loss")
 def test_no_call_is_lost_repeated_or_reordered_when_servers_and_daemons_fail(tmp_path: Path) -> None:
     with Routes() as routes, NatsCluster(tmp_path / "nats", route_ports=routes.route_ports) as cluster:
         argv = ("--nats-prefix", "cluster", "--nats-replicas", "3")

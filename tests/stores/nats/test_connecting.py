@@ -19,7 +19,6 @@ import pytest
 
 from tests.stores.nats.signing import Authority, operator_config
 from tests.stores.nats.test_nats_documentation import WAIT_S, agent, block, connection_to, daemon, is_ready, work
-from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Http
 from tests.support.forked import forker
 from tests.support.machine import COMMAND, context
@@ -84,7 +83,6 @@ class TestPasswords:
         assert "geheim" not in error
 
 
-@covers("store.md#nats-settings")
 def test_a_daemon_connects_with_an_nkey_made_by_the_documented_program(tmp_path: Path) -> None:
     program = tmp_path / "key.py"
     program.write_text(block("python", "encode_seed"))
@@ -103,7 +101,6 @@ def test_a_daemon_connects_with_an_nkey_made_by_the_documented_program(tmp_path:
         assert "nonsense" not in error
 
 
-@covers("store.md#nats-settings")
 def test_a_daemon_connects_with_credentials_signed_by_an_operator(tmp_path: Path) -> None:
     creds = tmp_path / "daemon.creds"
     with NatsServer(tmp_path / "n", config=operator_config(creds)) as server:
@@ -177,7 +174,6 @@ class TestUnsuitableServers:
         with NatsServer(tmp_path / "n", config=users) as server:
             assert "JetStream" in start_error(server.url.replace("://", "://daemon:pw@"))
 
-    @covers("store.md#port")
     def test_a_server_that_is_too_old_is_refused(self) -> None:
         with old_server() as url:
             assert start_error(url) == "the NATS server is 2.11.9; 2.12 or later is needed"

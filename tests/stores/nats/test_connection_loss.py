@@ -22,7 +22,6 @@ from tests.stores.nats.lossy_proxy import Loss, LossyProxy
 from tests.stores.nats.readiness import SOON_S, is_ready, status
 from tests.stores.nats.subjects import published
 from tests.stores.nats.watchers import Watcher, logs_through
-from tests.support.clauses import covers
 from tests.support.daemon import Daemon, HttpAgent, Refused
 from tests.support.machine import times
 from tests.support.nats_servers import NatsServer, random_prefix
@@ -87,7 +86,6 @@ OUTAGES: dict[str, tuple[Callable[[NatsServer], None], Callable[[NatsServer], No
 }
 
 
-@covers("store.md#connection-loss")
 @pytest.mark.parametrize("outage", OUTAGES)
 def test_calls_fail_soon_during_an_outage_and_succeed_after_it(server: NatsServer, tmp_path: Path, outage: str) -> None:
     take_away, bring_back = OUTAGES[outage]
@@ -222,7 +220,6 @@ def test_a_daemon_can_be_stopped_during_an_outage(server: NatsServer, tmp_path: 
     assert daemon.stop() == 0
 
 
-@covers("store.md#connection-loss")
 @pytest.mark.parametrize("loss", ["answer", "request"])
 def test_a_commit_is_done_once_when_its_request_or_its_answer_is_lost(
     server: NatsServer, tmp_path: Path, loss: Loss

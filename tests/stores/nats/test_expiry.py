@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.stores.nats.subjects import published, subjects_of
-from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Http, HttpAgent
 from tests.support.nats_servers import NatsServer, random_prefix
 from tests.support.waiting import until
@@ -66,7 +65,6 @@ def check_archive(daemon: Daemon, branch: Any) -> None:
     assert [entry["text"] for entry in page["entries"]] == ["the prompt", "the content", "the outcome"]
 
 
-@covers("seed-004#nats-subject-hierarchy")
 def test_an_idle_session_is_deleted_and_its_archive_stays(daemon: Daemon, nats_server: NatsServer, prefix: str) -> None:
     branch = work(daemon)
     session_id = branch["session_id"]
@@ -82,7 +80,6 @@ def test_an_idle_session_is_deleted_and_its_archive_stays(daemon: Daemon, nats_s
     assert len(summaries(daemon)) == 2
 
 
-@covers("seed-004#nats-subject-hierarchy")
 def test_the_session_state_expires_without_a_daemon(
     daemon: Daemon, nats_server: NatsServer, prefix: str, tmp_path: Path
 ) -> None:

@@ -20,7 +20,6 @@ from nats.aio.client import Client
 
 from contextfold.cli.parse import parse
 from contextfold.stores.nats.wire.names import SubjectNames
-from tests.support.clauses import covers
 from tests.support.daemon import Daemon, Http, HttpAgent, Refused
 from tests.support.machine import ROOT, context
 from tests.support.nats_servers import NatsCluster, NatsServer, free_port
@@ -216,7 +215,6 @@ def test_a_server_accepts_the_documented_setting_that_syncs_every_write(tmp_path
 
 
 class TestSubjects:
-    @covers("store.md#subjects")
     def test_published_messages_have_the_documented_form(self, tmp_path: Path) -> None:
         shown = [json.loads(text) for kind, text in BLOCKS if kind == "json"]
         assert len(shown) == 3

@@ -17,7 +17,6 @@ from contextfold.fold.project import project_at
 from contextfold.stores.nats.store import NatsStore
 from tests.contract.sessions import branch_commit, commit_of, key_of
 from tests.stores.nats.subjects import subjects_of
-from tests.support.clauses import covers
 from tests.support.daemon import Daemon, HttpAgent
 from tests.support.machine import context
 from tests.support.nats_servers import NatsServer, random_prefix
@@ -77,7 +76,6 @@ def work(daemon: Daemon, project: str = PROJECT, **headers: str) -> dict[str, An
     return {"branched": branched, "folded": folded}
 
 
-@covers("store.md#subjects")
 def test_a_subscriber_receives_the_events_and_states_of_a_session_live(installation: Installation) -> None:
     daemon, url, prefix = installation
     client = PlainClient("live", url, f"{prefix}.local.>", "4")
@@ -107,7 +105,6 @@ def test_a_subscriber_receives_the_events_and_states_of_a_session_live(installat
     assert messages[-1].subject == f"{session}.meta.session_state"
 
 
-@covers("seed-004#context-branch", "seed-004#context-return", "seed-004#nats-subject-hierarchy", "store.md#subjects")
 def test_a_session_can_be_replayed_and_its_current_state_read(installation: Installation) -> None:
     daemon, url, prefix = installation
     results = work(daemon)
@@ -167,7 +164,6 @@ def test_a_subscriber_to_one_owner_receives_nothing_of_other_owners(nats_server:
 ODD_NAMES = ["a.b > *", ">", "*", "", "a.b", "a", "ä ö", "a=2Eb", "\u2028\0", "x" * 64, "$JS.API.>", "a\r\nPUB x 0"]
 
 
-@covers("seed-004#nats-subject-hierarchy")
 def test_odd_owners_projects_and_names_stay_in_their_own_subjects(nats_server: NatsServer) -> None:
     prefix = random_prefix()
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from contextfold.common.network_address import NatsOptions
-from contextfold.error_codes import JSON_RPC_CODES
+from contextfold.errors import JSON_RPC_CODES
 from contextfold.fold.events import OperationCompleted
 from contextfold.fold.ports.store import StaleRevision
 from contextfold.serve.mcp.fold_tools import META_OPERATION

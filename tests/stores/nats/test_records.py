@@ -16,7 +16,6 @@ from contextfold.fold.ports.store import CommitReceipt, Summary
 from contextfold.fold.session import EMPTY, replay
 from contextfold.stores.nats.wire import records
 from contextfold.stores.nats.wire.records import ChunkReference, CommitRecord
-from tests.support.clauses import covers
 
 AT = "2026-01-01T12:00:00Z"
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
@@ -118,7 +117,6 @@ def test_a_record_of_a_newer_version_is_refused_with_that_reason() -> None:
         records.record_from(b'{"format":2}')
 
 
-@covers("seed-004#context-branch", "seed-004#context-return")
 def test_a_branch_is_published_with_the_members_that_the_seed_names() -> None:
     started = SessionStarted(1, AT, "sess_1", "/work/project", None)
     created = BranchCreated(2, AT, "br_1", None, "Search", "Use grep.", 20, 0)

@@ -35,7 +35,6 @@ from tests.stores.nats.store_fixture import (
     run_on_nats,
     stored_messages,
 )
-from tests.support.clauses import covers
 from tests.support.machine import times
 from tests.support.nats_servers import NatsServer
 
@@ -45,7 +44,6 @@ __all__ = ["run_on_nats"]
 # ---- publishing
 
 
-@covers("store.md#subjects")
 def test_a_commit_is_published_to_its_subjects(run_on_nats: RunOnNats) -> None:
     async def act(options: NatsOptions) -> None:
         store = NatsStore(options)

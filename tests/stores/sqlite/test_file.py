@@ -21,7 +21,6 @@ from contextfold.stores.sqlite import schema
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.contract.sessions import NOON, begin, commit_of, key_of
 from tests.stores.sqlite.files import KEY, OLD_FILE, count, fill, path, run
-from tests.support.clauses import covers
 from tests.support.machine import SOURCE
 
 __all__ = ["path"]
@@ -61,7 +60,6 @@ def test_a_database_of_another_program_is_refused(path: Path) -> None:
     check_refused(path, "of another program")
 
 
-@covers("store.md#migrations")
 def test_a_file_of_a_newer_format_is_refused(path: Path) -> None:
     fill(path)
     newer = sqlite3.connect(path)
@@ -70,7 +68,6 @@ def test_a_file_of_a_newer_format_is_refused(path: Path) -> None:
     check_refused(path, r"newer contextfold: its format is 99.*Upgrade contextfold")
 
 
-@covers("store.md#migrations")
 def test_a_newer_file_is_refused_while_its_header_is_only_in_the_write_ahead_log(path: Path) -> None:
     fill(path)
     newer = sqlite3.connect(path)
@@ -143,7 +140,6 @@ def test_a_file_without_write_permission_is_refused(path: Path) -> None:
 # ---- older formats
 
 
-@covers("store.md#migrations")
 def test_a_file_of_format_1_opens_with_all_its_data(path: Path) -> None:
     write(path, gzip.decompress(OLD_FILE.read_bytes()))
 
@@ -171,7 +167,6 @@ def test_a_file_of_format_1_opens_with_all_its_data(path: Path) -> None:
     run(path, act)
 
 
-@covers("store.md#migrations")
 def test_an_older_file_is_migrated_step_by_step(path: Path) -> None:
     fill(path)
     later = [
@@ -195,7 +190,6 @@ def test_an_older_file_is_migrated_step_by_step(path: Path) -> None:
     check_refused(path, f"its format is {len(later)}")
 
 
-@covers("store.md#migrations")
 @pytest.mark.parametrize("broken", ["this is not SQL", "INSERT INTO colours VALUES (NULL)", "DROP TABLE absent"])
 def test_a_failed_migration_leaves_the_file_unchanged(path: Path, broken: str) -> None:
     fill(path)
@@ -207,7 +201,6 @@ def test_a_failed_migration_leaves_the_file_unchanged(path: Path, broken: str) -
     assert count(path) == 3
 
 
-@covers("store.md#migrations")
 def test_a_store_notices_that_its_file_was_changed_by_a_newer_version(path: Path) -> None:
     async def act(store: SqliteStore) -> None:
         await begin(store, KEY)
@@ -222,7 +215,6 @@ def test_a_store_notices_that_its_file_was_changed_by_a_newer_version(path: Path
 # ---- permissions and paths
 
 
-@covers("store.md#port")
 def test_only_the_owner_of_the_file_may_read_it(path: Path) -> None:
     async def act(store: SqliteStore) -> None:
         await begin(store, KEY)

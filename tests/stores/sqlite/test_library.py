@@ -11,7 +11,7 @@ SCRIPT = """
 import sys
 before = set(sys.modules)
 {first}
-from contextfold.stores.sqlite.library import sqlite3 as ours
+import sqlite3 as ours
 connection = ours.connect(":memory:")
 for _ in range(3):
     for number in range(200):

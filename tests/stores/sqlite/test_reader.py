@@ -16,7 +16,6 @@ from contextfold.stores.sqlite.state_file import FORMAT
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.contract.sessions import key_of
 from tests.stores.sqlite.files import fill, path
-from tests.support.clauses import covers
 
 __all__ = ["path"]
 
@@ -97,7 +96,6 @@ def test_a_database_of_another_program_is_refused(path: Path) -> None:
     check_refused(path, "of another program")
 
 
-@covers("store.md#migrations")
 @pytest.mark.parametrize(("version", "match"), [(99, "newer contextfold"), (FORMAT - 1, "older contextfold")])
 @pytest.mark.parametrize("is_in_log", [False, True])
 def test_a_file_of_another_format_is_refused(path: Path, *, version: int, match: str, is_in_log: bool) -> None:

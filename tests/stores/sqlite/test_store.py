@@ -20,7 +20,6 @@ from contextfold.stores.sqlite import statements as sqlite_rows
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.contract.sessions import NOON, begin, commit_of, key_of, numbers, summary_of, take, watching
 from tests.stores.sqlite.files import KEY, TASKS, count, event_counts, fill, path, run, worker
-from tests.support.clauses import covers
 from tests.support.machine import times
 
 __all__ = ["path"]
@@ -32,7 +31,6 @@ ROOM_BYTES = 20_000
 # ---- durability
 
 
-@covers("store.md#port")
 def test_commits_are_in_the_file_after_a_restart(path: Path) -> None:
     fill(path)
     assert count(path) == 3
@@ -40,7 +38,6 @@ def test_commits_are_in_the_file_after_a_restart(path: Path) -> None:
     assert sorted(os.listdir(path.parent)) == ["state.db"]
 
 
-@covers("store.md#commit")
 def test_a_killed_process_loses_no_acknowledged_commit(path: Path) -> None:
     for turn in range(times(2, 40)):
         project = f"p{turn}"
@@ -64,7 +61,6 @@ def test_a_killed_process_loses_no_acknowledged_commit(path: Path) -> None:
         run(path, check_receipts)
 
 
-@covers("folding.md#commit", "store.md#commit")
 def test_two_processes_on_one_file_lose_nothing(path: Path) -> None:
     turns = times(8, 500)
     processes = [worker(path, "shared", turns) for _ in range(2)] + [worker(path, "own", turns)]
@@ -78,7 +74,6 @@ def test_two_processes_on_one_file_lose_nothing(path: Path) -> None:
     assert event_counts(path, "own") == {str(task): turns for task in range(TASKS)}
 
 
-@covers("store.md#events")
 def test_a_watcher_receives_the_events_of_another_process(path: Path) -> None:
     async def act(store: SqliteStore) -> None:
         async with watching(store, "local", await store.cursor()) as watch:
@@ -101,7 +96,6 @@ def lock(path: Path) -> Iterator[sqlite3.Connection]:
     other.close()
 
 
-@covers("folding.md#errors")
 def test_a_file_locked_by_another_process_is_unavailable_until_it_is_unlocked(
     path: Path, lock: sqlite3.Connection
 ) -> None:
@@ -130,7 +124,6 @@ async def _fill_up(store: SqliteStore, text: str) -> int:
     return 99
 
 
-@covers("folding.md#errors", "store.md#commit")
 def test_a_full_disk_fails_the_commit_and_nothing_else(path: Path) -> None:
     """A limit on the size of files replaces a full disk: a write beyond it fails in the same way."""
     text = "x" * 400_000
@@ -177,7 +170,6 @@ def test_the_check_notices_a_disk_without_room_for_an_ordinary_commit(path: Path
     run(path, act)
 
 
-@covers("store.md#commit")
 def test_an_invalid_commit_does_not_fail_others_in_its_transaction(path: Path) -> None:
     async def act(store: SqliteStore) -> None:
         good = [store.commit(commit_of(key_of(f"p{number}"))) for number in range(20)]
@@ -213,7 +205,6 @@ def test_commits_that_wait_together_share_a_transaction(path: Path, monkeypatch:
     assert 1 <= statements.count("COMMIT") <= 20
 
 
-@covers("store.md#port")
 def test_reads_do_not_wait_for_a_commit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reached, resume = threading.Event(), threading.Event()
     advance = sqlite_rows._advance
@@ -252,7 +243,6 @@ def test_commits_beyond_the_waiting_limit_are_refused(path: Path, monkeypatch: p
     run(path, act)
 
 
-@covers("store.md#expiry")
 def test_an_expired_session_leaves_no_rows_after_its_retention(path: Path) -> None:
     async def act(store: SqliteStore) -> None:
         entry = ArchiveEntry("br_1", 1, NOON, "prompt", "text")
@@ -269,7 +259,6 @@ def test_an_expired_session_leaves_no_rows_after_its_retention(path: Path) -> No
     connection.close()
 
 
-@covers("store.md#port")
 def test_a_commit_is_flushed_before_it_is_acknowledged(tmp_path: Path) -> None:
     connection = schema.open_for_writing(str(tmp_path / "state.db"))
     values = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")]

@@ -11,17 +11,19 @@ import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from difflib import unified_diff
+from re import split
+from typing import NamedTuple
 
 from contextfold.cli.output import ask_yes_no, can_ask, is_terminal, plain, print_answer, print_on_terminal
 from contextfold.cli.parse import UsageError
 from contextfold.common import signals
 from contextfold.common.descriptors import write_all
-from contextfold.common.record import Record
 from contextfold.errors import StorageFailed
 from contextfold.hosts.config_files import Unfit
 from contextfold.hosts.programs import COMMAND, HOSTS, SKILL, Host
 from contextfold.resolve.files import FileAbsent, NotRegular, read_regular, shown, storage_failed, sync
-from contextfold.settings_table import CACHE_ROOT
+from contextfold.settings import CACHE_ROOT
 
 EMPTY_JSON = "{}\n"
 CONFIG_BYTES_MAX = 8 << 20
@@ -148,7 +150,7 @@ class ConfigFile:
         return StorageFailed(f"{self.path} was changed by another program just now; run the command again")
 
 
-class FileChange(Record):
+class FileChange(NamedTuple):
     """A file and its new text; None removes the file."""
 
     file: ConfigFile
@@ -207,7 +209,7 @@ def confirm_and_make(changes: list[FileChange], values: Mapping[str, str]) -> bo
     return True
 
 
-class HostFiles(Record):
+class HostFiles(NamedTuple):
     """The files of a host; empty if it has none. `project` is empty if they are the user's own."""
 
     host: Host
@@ -310,9 +312,6 @@ def show(changes: list[FileChange]) -> None:
 
 
 def _patch(path: str, before: str | None, after: str | None) -> Iterator[str]:
-    from difflib import unified_diff
-    from re import split
-
     old, new = ([line for line in split("(?<=\n)", text or "") if line] for text in (before, after))
     old_name, new_name = (plain(path) if text is not None else "/dev/null" for text in (before, after))
     for line in unified_diff(old, new, old_name, new_name):

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import os
 from _thread import allocate_lock, start_new_thread
+from collections.abc import Mapping
+from json import loads
 
 from contextfold.cli.daemon.request import daemon_address, request
-from contextfold.common.network_address import DAEMON_URL
-from contextfold.error_codes import EXIT_OK
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from contextfold.common.network_address import Address
+from contextfold.common.descriptors import write_all
+from contextfold.common.network_address import DAEMON_URL, Address
+from contextfold.errors import EXIT_OK
 
 # The command ends after this time, whether it waits for input, a name, a connection or an answer.
 WAIT_S = 2.0
@@ -81,7 +78,6 @@ def _is_object_with_members(body: bytes) -> bool:
     # Most answers are empty objects. They need no JSON parser, whose import is slow.
     if not stripped.startswith(b"{") or stripped == b"{}":
         return False
-    from json import loads
 
     try:
         answer = loads(body)
@@ -91,8 +87,6 @@ def _is_object_with_members(body: bytes) -> bool:
 
 
 def _write_answer(body: bytes) -> None:
-    from contextfold.common.descriptors import write_all
-
     try:
         write_all(STDOUT, body)
     except OSError:

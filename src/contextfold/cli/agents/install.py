@@ -25,8 +25,7 @@ from contextfold.cli.daemon.request import daemon_address
 from contextfold.cli.output import plain, print_note, print_on_terminal
 from contextfold.cli.parse import UsageError
 from contextfold.common.network_address import DAEMON_URL, is_variable
-from contextfold.error_codes import EXIT_OK
-from contextfold.errors import StorageFailed
+from contextfold.errors import EXIT_OK, StorageFailed
 from contextfold.hosts.config_files import Unfit, install_hooks, install_server, uninstall_hooks, uninstall_server
 from contextfold.hosts.programs import COMMAND, SERVER, SKILL, Daemon, Stdio, Wiring
 

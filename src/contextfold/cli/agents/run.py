@@ -10,7 +10,13 @@ The program should start as if it had been called directly. So this module uses 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from collections.abc import Mapping, Sequence
+from select import select
+from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
+from types import FrameType
+from typing import Any
 
 from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, client_from
 from contextfold.cli.output import plain, print_error, print_note
@@ -19,20 +25,7 @@ from contextfold.common.network_address import address_from
 from contextfold.errors import StorageFailed
 from contextfold.hosts import launch as launching
 from contextfold.hosts.launch import launch
-from contextfold.settings_table import FOLD_AFTERWARDS, toolsets
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import signal
-    from collections.abc import Mapping, Sequence
-    from types import FrameType
-    from typing import Any
-else:
-    # The module `signal` is this one with the names of an enumeration, which takes longer to import than all of it.
-    try:
-        import _signal as signal
-    except ImportError:
-        import signal
+from contextfold.settings import FOLD_AFTERWARDS, toolsets
 
 DAEMON_START_S = 20.0
 DAEMON_STOP_S = 15.0
@@ -191,8 +184,6 @@ class _OwnDaemon:
     """A daemon for this run, on any free port, with the user's store and settings."""
 
     def __init__(self, upstreams: list[str], folder: str) -> None:
-        from subprocess import DEVNULL, PIPE, Popen
-
         argv = [sys.executable, "-m", "contextfold", "serve", "--host", "127.0.0.1", "--port", "0", *upstreams]
         environment = {key: value for key, value in os.environ.items() if key not in UPSTREAMS}
         self._log = os.path.join(folder, "daemon.log")
@@ -202,8 +193,6 @@ class _OwnDaemon:
 
     def client(self) -> DaemonClient:
         """Wait until it prints its address as its first line."""
-        from select import select
-
         stdout = self._process.stdout
         assert stdout is not None
         line = stdout.readline() if select([stdout], [], [], DAEMON_START_S)[0] else b""
@@ -215,8 +204,6 @@ class _OwnDaemon:
         return DaemonClient(address_from(url))
 
     def stop(self) -> None:
-        from subprocess import TimeoutExpired
-
         self._process.terminate()
         try:
             self._process.wait(DAEMON_STOP_S)

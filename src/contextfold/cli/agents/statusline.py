@@ -9,16 +9,13 @@ from __future__ import annotations
 import os
 import select
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from contextfold.cli.daemon.client import DaemonSilent, client_from
 from contextfold.cli.output import plain, print_answer
 from contextfold.common.canonical import parse_json
-from contextfold.error_codes import EXIT_OK
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+from contextfold.errors import EXIT_OK
 
 TIMEOUT_S = 0.5
 INPUT_BYTES_MAX = 1 << 20

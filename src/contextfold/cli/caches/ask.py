@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Iterator
 
 from contextfold.cli.caches.choosing import chosen_caches, query_in
 from contextfold.cli.output import is_terminal, plain, plain_lines, print_answer, print_note
 from contextfold.cli.parse import Values, budget_for_people
 from contextfold.common.relevance.defaults import ASK_BUDGET
 from contextfold.common.relevance.question import TERMS_MAX, read_question
-from contextfold.error_codes import EXIT_OK
+from contextfold.errors import EXIT_OK
+from contextfold.resolve.relevance.answer import AskResult
 from contextfold.resolve.service import ask_many
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from contextfold.resolve.relevance.answer import AskResult
 
 
 def run_ask(values: Values) -> int:

@@ -7,13 +7,14 @@ import signal
 from shlex import quote
 from types import FrameType
 
+from contextfold.cli.caches.fold_documents import folder_of_folds
 from contextfold.cli.output import ProgressLine, plain, print_error, print_note, print_on_terminal
 from contextfold.cli.parse import UsageError, Values
-from contextfold.error_codes import EXIT_OK
-from contextfold.errors import ContextError
+from contextfold.errors import EXIT_OK, ContextError
 from contextfold.resolve.build import BuildReport, BuildRequest, counted
 from contextfold.resolve.build import run_build as build_cache
 from contextfold.resolve.documents.rules import ALL_TEXT, MARKDOWN_ONLY
+from contextfold.resolve.rebuild.watch import Watch, pause
 
 EXIT_BY_SIGNAL = 128
 
@@ -56,8 +57,6 @@ def _request(values: Values) -> BuildRequest:
 
 
 def _build_from_folds(values: Values) -> int:
-    from contextfold.cli.caches.fold_documents import folder_of_folds
-
     if "cache" not in values or any(name in values for name in ("folder", "sources", "watch")):
         raise UsageError("--from-folds needs --cache, and takes no folder and no --watch; see `context build --help`")
     with folder_of_folds(values) as (folder, newest_at):
@@ -94,8 +93,6 @@ def _print_report(request: BuildRequest, built: BuildReport) -> None:
 
 def _watch(request: BuildRequest) -> int:
     """Build now and after every change, until Ctrl-C. A failed build is reported; the next change starts another."""
-    from contextfold.resolve.rebuild.watch import Watch, pause
-
     again = request._replace(force=True) if request.force or request.kinds == MARKDOWN_ONLY else request
     try:
         watch = Watch(request)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from contextfold.cache_errors import CacheMissing
 from contextfold.cli.parse import UsageError, Values
 from contextfold.common.relevance.defaults import CACHES_MAX
-from contextfold.errors import QueryInvalid
+from contextfold.errors import CacheMissing, QueryInvalid
 from contextfold.resolve.layout import DEFAULT_CACHE, MANIFEST_FILE
+from contextfold.resolve.root import CacheRoot
 from contextfold.resolve.service import Cache
 
 
@@ -19,8 +19,6 @@ def chosen_caches(values: Values) -> list[tuple[str, Cache]]:
         if "" in values.every(option):
             raise UsageError(f"--{option} is empty; give a folder")
     if "cache-root" in values:
-        from contextfold.resolve.root import CacheRoot
-
         # The same caches as the tools see: folders themselves, not what links lead to.
         root = values["cache-root"]
         if not os.path.isdir(root):

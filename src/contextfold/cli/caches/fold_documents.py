@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from contextfold.cache_errors import NoDocuments
 from contextfold.cli.fold.session_access import open_store, owner_of, project_of
 from contextfold.cli.parse import Values
+from contextfold.errors import NoDocuments
 from contextfold.fold.ports.store import Summary
 
 # This many digits of the project's hash distinguish two projects whose folders have the same name.

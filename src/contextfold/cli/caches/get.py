@@ -10,14 +10,10 @@ from contextfold.cli.output import plain_lines, print_answer, print_note
 from contextfold.cli.parse import UsageError, Values, budget_for_people
 from contextfold.common.relevance.defaults import AROUND_MAX, GET_BUDGET
 from contextfold.common.relevance.question import line_range
-from contextfold.error_codes import EXIT_OK
-from contextfold.resolve.relevance.answer import places_of
+from contextfold.errors import EXIT_OK
+from contextfold.resolve.relevance.answer import GetResult, places_of
 from contextfold.resolve.service import get_first
-from contextfold.settings_table import SettingsError, between
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from contextfold.resolve.relevance.answer import GetResult
+from contextfold.settings import SettingsError, between
 
 
 def run_get(values: Values) -> int:

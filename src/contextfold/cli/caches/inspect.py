@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from contextfold.cache_errors import CacheInvalid
 from contextfold.cli.output import ProgressLine, print_answer, print_error, print_note
-from contextfold.error_codes import EXIT_CODES, EXIT_OK
+from contextfold.errors import EXIT_CODES, EXIT_OK, CacheInvalid
+from contextfold.resolve.cache import rebuild_command
 from contextfold.resolve.service import Cache
 
 
@@ -20,8 +20,6 @@ def run_verify(values: Mapping[str, str]) -> int:
     with ProgressLine("verifying") as progress:
         verification = Cache(values["cache"]).verify(progress)
     if verification.faults:
-        from contextfold.resolve.cache import rebuild_command
-
         count = len(verification.faults)
         print_error(
             f"{CacheInvalid.message}: {count} fault{'s' if count > 1 else ''}",

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 
 from contextfold.cli.output import ProgressLine, plain, print_answer, print_bytes, print_on_terminal
 from contextfold.cli.parse import UsageError
-from contextfold.error_codes import EXIT_OK
-from contextfold.errors import StorageFailed
+from contextfold.errors import EXIT_OK, StorageFailed
 from contextfold.resolve.build import BuildReport
 from contextfold.resolve.bundle import BUNDLE_SUFFIX, pack, pack_to, unpack, unpack_from
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Mapping
 
 from contextfold.cli.caches.choosing import query_in
 from contextfold.cli.output import print_answer
-from contextfold.error_codes import EXIT_OK
-from contextfold.errors import BudgetInvalid
+from contextfold.errors import EXIT_OK, BudgetInvalid
 from contextfold.resolve.selection import BUDGET_MAX
 from contextfold.resolve.service import Cache
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def run_resolve(values: Mapping[str, str]) -> int:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from contextfold.cli.daemon.request import BadResponse, daemon_address, request
 from contextfold.common.canonical import parse_json
 from contextfold.common.network_address import DAEMON_URL, Address
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
 
 TIMEOUT_S = 2.0
 RESPONSE_BYTES_MAX = 8 << 20

@@ -6,21 +6,19 @@ which is pure, evaluates them.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from contextfold import __version__
+from contextfold.cli.caches.choosing import nearest_cache
 from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, client_from
 from contextfold.cli.output import plain, print_answer
 from contextfold.common.canonical import parse_json
-from contextfold.common.record import Record
-from contextfold.error_codes import EXIT_OK
+from contextfold.errors import EXIT_OK, CacheMissing
 from contextfold.hosts.programs import HOSTS, hook_files, mentions
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from typing import Any
 
 CONFIG_BYTES_MAX = 2 << 20
 PROBLEMS_FOUND = 1
@@ -29,13 +27,13 @@ MARKS = {OK: "✓", NOTE: "·", PROBLEM: "✗"}
 BASE_URL_VARIABLES = ("ANTHROPIC_BASE_URL", "OPENAI_BASE_URL", "GOOGLE_GEMINI_BASE_URL")
 
 
-class Finding(Record):
+class Finding(NamedTuple):
     level: str
     text: str
     remedy: str = ""
 
 
-class Situation(Record):
+class Situation(NamedTuple):
     """The collected facts. `status` is the daemon's report, or None; then `silence` says why there is none.
 
     `hooked` has the hosts that have our hooks, each with its file. `base_urls` has the variables for the providers'
@@ -55,8 +53,6 @@ def run_doctor(values: Mapping[str, str]) -> int:
     client = client_from(values)
     findings = list(diagnose(_situation(client)))
     if "json" in values:
-        import json
-
         print_answer(json.dumps([finding._asdict() for finding in findings]) + "\n")
     else:
         print_answer("".join(_lines(finding) for finding in findings))
@@ -177,9 +173,6 @@ def _base_urls() -> dict[str, str]:
 
 
 def _nearest_caches() -> list[str]:
-    from contextfold.cache_errors import CacheMissing
-    from contextfold.cli.caches.choosing import nearest_cache
-
     try:
         return [nearest_cache(os.getcwd())]
     except CacheMissing:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
+from socket import create_connection, socket
+
 from contextfold.cli.parse import UsageError
-from contextfold.common.network_address import BadAddress, address_from
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from socket import socket
-
-    from contextfold.common.network_address import Address
+from contextfold.common.network_address import Address, BadAddress, address_from
 
 READ_BYTES = 1 << 16
 _HEADER_UNSAFE = frozenset(map(chr, [*range(0x20), *range(0x7F, 0x100)]))
@@ -64,7 +60,6 @@ def _connected(address: Address, timeout_s: float) -> socket:
     name: str = address.name.encode("ascii")  # type: ignore[assignment]
     if not address.is_secure:
         return _plainly_connected(name, address.port, timeout_s)
-    from socket import create_connection
     from ssl import create_default_context
 
     connection = create_connection((name, address.port), timeout=timeout_s)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 
+from contextfold.app import serve_daemon
+from contextfold.cli.output import is_terminal, print_answer
 from contextfold.cli.parse import UsageError
-from contextfold.error_codes import EXIT_OK
+from contextfold.errors import EXIT_OK, StorageFailed
 from contextfold.settings import daemon_settings_from, settings_from
 
 DAEMON_ONLY = ("host", "port", "token-file", "allow-host", "anthropic-upstream", "openai-upstream", "gemini-upstream")
@@ -21,7 +24,6 @@ def run_serve(values: Mapping[str, str]) -> int:
         serve(settings_from(os.environ, values))
         return EXIT_OK
     settings = daemon_settings_from(os.environ, values)
-    from contextfold.app import serve_daemon
 
     serve_daemon(settings, _announce)
     return EXIT_OK
@@ -29,11 +31,6 @@ def run_serve(values: Mapping[str, str]) -> int:
 
 def _announce(url: str) -> None:
     """Print the address: that of the page on a terminal, or one fixed line in a pipe."""
-    import sys
-
-    from contextfold.cli.output import is_terminal, print_answer
-    from contextfold.errors import StorageFailed
-
     line = f"contextfold listens on {url}/mcp\n"
     if is_terminal(sys.stdout):
         line = (

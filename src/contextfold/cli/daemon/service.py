@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import plistlib
 import shutil
 import subprocess
 import sys
@@ -12,8 +13,7 @@ from contextfold.cli.agents.files import ConfigFile, absolute, executable
 from contextfold.cli.daemon.client import DaemonSilent, client_from
 from contextfold.cli.output import print_answer, print_note
 from contextfold.cli.parse import UsageError, Values
-from contextfold.error_codes import EXIT_OK
-from contextfold.errors import StorageFailed
+from contextfold.errors import EXIT_OK, StorageFailed
 
 TIMEOUT_S = 60
 NOT_RUNNING = 3
@@ -168,8 +168,6 @@ def _systemd_word(word: str) -> str:
 
 def launchd_agent(argv: list[str], log: str) -> str:
     """An agent that runs a command after log-in and restarts it when it fails."""
-    import plistlib
-
     return plistlib.dumps(
         {
             "Label": AGENT_LABEL,

@@ -15,11 +15,9 @@ from contextfold.cli.fold.session_access import write, write_json
 from contextfold.cli.output import ProgressLine
 from contextfold.cli.parse import Values
 from contextfold.cli.terminal import several
-from contextfold.error_codes import EXIT_OK
-from contextfold.errors import StoreInvalid
+from contextfold.errors import EXIT_OK, StoreInvalid
 from contextfold.fold.ports.store_export import ExportRecord, kind_of
-from contextfold.settings import fold_settings_from
-from contextfold.settings_table import FoldSettings
+from contextfold.settings import FoldSettings, fold_settings_from
 from contextfold.stores.export_file import read_records, verify, write_export
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from contextfold.cli.output import plain, print_answer, print_note
-from contextfold.error_codes import EXIT_OK
+from contextfold.errors import EXIT_OK
 
 
 def run_token(values: Mapping[str, str]) -> int:

@@ -13,9 +13,9 @@ from contextfold.cli.fold.session_access import (
 )
 from contextfold.cli.output import plain_lines
 from contextfold.cli.parse import Values
-from contextfold.error_codes import EXIT_OK
-from contextfold.errors import ArgumentInvalid
+from contextfold.errors import EXIT_OK, ArgumentInvalid
 from contextfold.fold.tool_arguments import RESULT_PREFIX, RESULT_UNKNOWN
+from contextfold.fold.tool_results import entry_result
 
 
 def run_expand(values: Values) -> int:
@@ -26,8 +26,6 @@ def run_expand(values: Values) -> int:
         address, state, branch_id = store.find_archived(session_address(values), values["branch"])
         pages = store.pages(address, state, branch_id)
         if "json" in values:
-            from contextfold.fold.tool_results import entry_result
-
             entries = [entry_result(entry, entry.text, is_part=False) for page in pages for entry in page]
             write_json({"branch_id": branch_id, "entries": entries})
             return EXIT_OK

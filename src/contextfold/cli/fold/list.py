@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import islice
+
+from contextfold.cli.fold.savings import saved_text
 from contextfold.cli.fold.session_access import (
+    OpenStore,
     SessionAddress,
+    SessionView,
     open_store,
     session_address,
     session_not_found,
@@ -11,17 +17,14 @@ from contextfold.cli.fold.session_access import (
     write_json,
     write_rows,
 )
+from contextfold.cli.fold.status import headline, project_cell
+from contextfold.cli.fold.tree import draw, legend, outline
 from contextfold.cli.parse import Values
-from contextfold.error_codes import EXIT_OK
-from contextfold.settings_table import between
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from contextfold.cli.fold.session_access import OpenStore, SessionView
-    from contextfold.cli.terminal import Screen
-    from contextfold.fold.session import State
+from contextfold.cli.terminal import Column, Line, Screen, right_columns, screen
+from contextfold.errors import EXIT_OK
+from contextfold.fold.service.session_views import branch_view, tree
+from contextfold.fold.session import State
+from contextfold.settings import between
 
 LIMIT = "200"
 # A session has at most this many branches.
@@ -37,14 +40,11 @@ def run_list(values: Values) -> int:
     with open_store(values) as store:
         address, state = store.find(session_address(values))
         if "json" in values:
-            from contextfold.fold.service.session_views import branch_view, tree
-
             branches = [branch_view(row) for row in tree(state)[-limit:]]
             write_json({"session": store.lists.row(state), "branches": branches})
             return EXIT_OK
         if not state.revision:
             raise session_not_found(address)
-        from contextfold.cli.terminal import screen
 
         text = _drawing(screen(), state, store, limit)
     write(text)
@@ -52,8 +52,6 @@ def run_list(values: Values) -> int:
 
 
 def _list_ended(values: Values, limit: int) -> int:
-    from itertools import islice
-
     address = session_address(values)
     with open_store(values) as store:
         mine = (row for row in store.ended_rows(address.owner) if "all" in values or _is_below(row, address))
@@ -69,10 +67,6 @@ def _is_below(row: SessionView, address: SessionAddress) -> bool:
 
 
 def _ended_table(shown: Screen, rows: Sequence[SessionView]) -> str:
-    from contextfold.cli.fold.savings import saved_text
-    from contextfold.cli.fold.status import project_cell
-    from contextfold.cli.terminal import Column, Line, right_columns
-
     columns = [Column("project", shrinks=True), Column("session"), Column("last activity")]
     columns += [*right_columns("tokens", "branches", "saved"), Column("model")]
     cells: list[list[Line]] = [
@@ -91,14 +85,10 @@ def _ended_table(shown: Screen, rows: Sequence[SessionView]) -> str:
 
 
 def _drawing(shown: Screen, state: State, store: OpenStore, limit: int) -> str:
-    from contextfold.cli.fold.tree import draw, legend, outline
-    from contextfold.fold.service.session_views import tree
-
     rows = tree(state)
     earlier = max(0, len(rows) - limit)
     if not shown.is_terminal:
         return outline(shown, state, rows[earlier:], earlier=earlier)
-    from contextfold.cli.fold.status import headline
 
     return (
         shown.lines(*headline(shown, state, store.reader.policy.context_limit(state)), "")

@@ -7,14 +7,11 @@ import sys
 from contextfold.cli.fold.session_access import open_store, owner_of, project_of, write, write_json
 from contextfold.cli.output import is_terminal, print_note
 from contextfold.cli.parse import Values, budget_for_people
+from contextfold.cli.terminal import Line, Screen, screen, text_lines
 from contextfold.common.relevance.defaults import ASK_BUDGET
-from contextfold.error_codes import EXIT_OK
+from contextfold.errors import EXIT_OK
+from contextfold.fold.recall.answer import RecallAnswer, RecalledFold
 from contextfold.fold.tool_arguments import recall_request
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from contextfold.cli.terminal import Line, Screen
-    from contextfold.fold.recall.answer import RecallAnswer, RecalledFold
 
 
 def run_recall(values: Values) -> int:
@@ -32,8 +29,6 @@ def run_recall(values: Values) -> int:
     if "json" in values or not is_terminal(sys.stdout):
         write_json(answer.as_members())
     else:
-        from contextfold.cli.terminal import screen
-
         shown = screen()
         write("".join(_rendered(shown, fold) for fold in answer.folds))
     _report(answer)
@@ -50,8 +45,6 @@ def _report(answer: RecallAnswer) -> None:
 
 
 def _rendered(shown: Screen, fold: RecalledFold) -> str:
-    from contextfold.cli.terminal import text_lines
-
     where = [part for part in (fold.project_path, fold.session_id) if part]
     head: Line = [
         (shown.moment(fold.at), "dim"),

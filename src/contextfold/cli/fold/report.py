@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from typing import Any
 
-from contextfold.cli.fold.report_document import html, markdown
+from contextfold.cli.fold.report_document import SessionReport, html, markdown
 from contextfold.cli.fold.session_access import (
     OpenStore,
     SessionAddress,
@@ -16,16 +18,9 @@ from contextfold.cli.fold.session_access import (
 )
 from contextfold.cli.fold.tree import guides
 from contextfold.cli.parse import Values
-from contextfold.error_codes import EXIT_OK
+from contextfold.errors import EXIT_OK
 from contextfold.fold.service.session_reader import FoundSession
 from contextfold.fold.service.session_views import BranchRow, tree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-    from contextfold.cli.fold.report_document import SessionReport
 
 # The report has only the last branches; a session may have 10,000.
 FOLDS_MOST = 500

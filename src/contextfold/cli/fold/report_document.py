@@ -7,16 +7,15 @@ escaped, and the page cannot load or run anything. Control and bidirectional cha
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from html import escape
+from typing import Any
+
 from contextfold import __version__
 from contextfold.cli.output import plain, plain_lines
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
-
-    # The members that --json prints. `session` is the session's row in the `/v1` API; `tree` has the lines of its tree.
-    SessionReport = Mapping[str, Any]
+# The members that --json prints. `session` is the session's row in the `/v1` API; `tree` has the lines of its tree.
+SessionReport = Mapping[str, Any]
 
 FENCE_LEAST = 3
 NO_FOLDS = "\nNothing was folded.\n"
@@ -135,14 +134,10 @@ def _fenced(text: str) -> str:
 
 
 def _preformatted(text: str) -> str:
-    from html import escape
-
     return f"<pre>{escape(plain_lines(_one_kind_of_line(text)))}</pre>\n"
 
 
 def _escaped(text: str) -> str:
-    from html import escape
-
     return escape(plain(text))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from contextfold.cli.fold.session_access import (
     MAIN,
@@ -20,20 +21,14 @@ from contextfold.cli.fold.tree import id_length
 from contextfold.cli.output import ask_yes_no, can_ask, print_error, print_on_stderr, print_on_terminal
 from contextfold.cli.parse import UsageError, Values
 from contextfold.cli.terminal import Column, Line, Screen, screen, screen_on, several
-from contextfold.common.record import Record
-from contextfold.error_codes import EXIT_CODES, EXIT_OK, EXIT_USAGE
-from contextfold.errors import ArgumentInvalid, BranchNotFound, BranchStateInvalid
+from contextfold.errors import EXIT_CODES, EXIT_OK, EXIT_USAGE, ArgumentInvalid, BranchNotFound, BranchStateInvalid
 from contextfold.fold.accounting import total_tokens
 from contextfold.fold.session import Branch, State
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 QUESTION = "Roll back?"
 
 
-class Preview(Record):
+class Preview(NamedTuple):
     """The session and the branch to go back to, and what `/v1` answers to a question for the effects."""
 
     state: State

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from contextfold.cli.fold.session_access import (
     NO_LIVE_SESSION,
     open_store,
@@ -12,23 +15,25 @@ from contextfold.cli.fold.session_access import (
     write_json,
     write_rows,
 )
+from contextfold.cli.fold.status import (
+    BAR_WIDTH,
+    BAR_WIDTH_NARROW,
+    FREE_CELL,
+    MAIN_CELL,
+    SESSION_ID_SHOWN,
+    project_cell,
+)
+from contextfold.cli.fold.tree import id_length
 from contextfold.cli.output import print_note
-from contextfold.cli.terminal import Column, right_columns, screen
-from contextfold.error_codes import EXIT_OK
+from contextfold.cli.parse import Values
+from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, screen
+from contextfold.common.canonical import Encodable
+from contextfold.errors import EXIT_OK
 from contextfold.fold.service.session_reader import FoundSession
+from contextfold.fold.session import State
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
-    from contextfold.cli.parse import Values
-    from contextfold.cli.terminal import Line, Part, Screen
-    from contextfold.common.canonical import Encodable
-    from contextfold.fold.session import State
-
-    # The savings in the format of the `/v1` API.
-    Savings = Mapping[str, Any]
+# The savings in the format of the `/v1` API.
+Savings = Mapping[str, Any]
 
 # Only the latest folds are shown; --json has more.
 FOLDS_SHOWN = 20
@@ -170,8 +175,6 @@ def _drawn(shown: Screen, state: State, savings: Savings) -> str:
 
 def _bars(shown: Screen, savings: Savings) -> list[tuple[str, Line]]:
     """Two bars that compare the tokens with and without folding; the one without folding has the full width."""
-    from contextfold.cli.fold.status import BAR_WIDTH, BAR_WIDTH_NARROW, FREE_CELL, MAIN_CELL
-
     width = BAR_WIDTH_NARROW if shown.is_narrow else BAR_WIDTH
     sent, without = savings["tokens_sent"], savings["tokens_without"]
     cells = -(-width * sent // without) if without else 0
@@ -207,7 +210,6 @@ def _folds(shown: Screen, state: State, savings: Savings) -> str:
     folds: Sequence[Savings] = savings["folds"]
     if not folds:
         return ""
-    from contextfold.cli.fold.tree import id_length
 
     length = id_length({*state.branches, *(fold["branch_id"] for fold in folds)})
     rows: list[Sequence[Line]] = [
@@ -234,8 +236,6 @@ def _table(shown: Screen, all_savings: Sequence[Savings]) -> str:
 
 
 def _cells(shown: Screen, savings: Savings) -> list[Line]:
-    from contextfold.cli.fold.status import SESSION_ID_SHOWN, project_cell
-
     saved, without = savings["cost_saved"], savings["cost_without"]
     percent = round(PERCENT * saved / without) if without else 0
     return [

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from contextfold.cli.fold.session_access import open_store, owner_of, project_of, write, write_json
 from contextfold.cli.output import print_note
 from contextfold.cli.parse import Values
-from contextfold.error_codes import EXIT_OK
-from contextfold.fold.ports.stored_records import SEARCH_MOST
-from contextfold.settings_table import between
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import re
-
-    from contextfold.cli.terminal import Line, Part, Screen
-    from contextfold.fold.ports.stored_records import Summary
+from contextfold.cli.terminal import Line, Part, Screen, screen, text_lines
+from contextfold.errors import EXIT_OK
+from contextfold.fold.ports.stored_records import SEARCH_MOST, Summary
+from contextfold.settings import between
 
 LIMIT = "20"
 MATCH_STYLE = "bold yellow"
@@ -32,7 +28,6 @@ def run_search(values: Values) -> int:
     if "json" in values:
         write_json({"summaries": [{name: getattr(summary, name) for name in MEMBERS} for summary in summaries]})
         return EXIT_OK
-    from contextfold.cli.terminal import screen
 
     shown = screen()
     # Only a terminal shows which words were found.
@@ -45,15 +40,11 @@ def run_search(values: Values) -> int:
 
 def _words(query: str) -> re.Pattern[str]:
     """A pattern for the words of a query. The last word may be a prefix."""
-    import re
-
     words = [re.escape(word) for word in re.findall(r"\w+", query)] or [r"(?!)"]
     return re.compile("|".join([*(rf"\b{word}\b" for word in words[:-1]), rf"\b{words[-1]}\w*"]), re.IGNORECASE)
 
 
 def _rendered(shown: Screen, summary: Summary, words: re.Pattern[str] | None) -> str:
-    from contextfold.cli.terminal import text_lines
-
     head: Line = [
         (shown.moment(summary.folded_at), "dim"),
         "  ",

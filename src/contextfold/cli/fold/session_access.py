@@ -5,35 +5,30 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypeVar
 
+from contextfold.app import file_reader, serial_fold
 from contextfold.cli.output import TURNING, is_terminal, print_answer, print_note
 from contextfold.cli.parse import Values
-from contextfold.common.dataclass import dataclass, replace
+from contextfold.cli.terminal import Screen, screen
+from contextfold.common.canonical import Encodable, encode
 from contextfold.common.event_loop import run_at_once
-from contextfold.error_codes import EXIT_OK
-from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
-from contextfold.fold.ports.stored_records import LOCAL_OWNER, SessionKey
-from contextfold.fold.service.session_reader import SessionLists
-from contextfold.settings import fold_settings_from
+from contextfold.errors import EXIT_OK, ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
+from contextfold.fold.archive import ArchiveEntry
+from contextfold.fold.ports.stored_records import LOCAL_OWNER, ArchivedThread, SessionKey
+from contextfold.fold.project import Project, name_hash_of, project_at
+from contextfold.fold.service.archive_reader import thread_entries
+from contextfold.fold.service.overview import Overview
+from contextfold.fold.service.session_reader import SessionLists, SessionReader
+from contextfold.fold.session import State
+from contextfold.serve.serial_fold import SerialFold
+from contextfold.settings import FoldSettings, fold_settings_from
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-    from typing import Any, Self, TypeVar
-
-    from contextfold.cli.terminal import Screen
-    from contextfold.common.canonical import Encodable
-    from contextfold.fold.archive import ArchiveEntry
-    from contextfold.fold.project import Project
-    from contextfold.fold.service.overview import Overview
-    from contextfold.fold.service.session_reader import SessionReader
-    from contextfold.fold.session import State
-    from contextfold.serve.serial_fold import SerialFold
-    from contextfold.settings_table import FoldSettings
-
-    Result = TypeVar("Result")
-    # A session's row in the format of the `/v1` API.
-    SessionView = Mapping[str, Any]
+Result = TypeVar("Result")
+# A session's row in the format of the `/v1` API.
+SessionView = Mapping[str, Any]
 
 # The name of the main thread in an argument for a branch.
 MAIN = "main"
@@ -58,8 +53,6 @@ class SessionAddress:
 
     @property
     def key(self) -> SessionKey:
-        from contextfold.fold.project import name_hash_of
-
         return SessionKey(self.owner, self.project.hash, name_hash_of(self.name))
 
     @property
@@ -87,8 +80,6 @@ class OpenStore:
 
     @property
     def overview(self) -> Overview:
-        from contextfold.fold.service.overview import Overview
-
         return Overview(self.reader)
 
     def look(self, address: SessionAddress) -> State:
@@ -97,8 +88,6 @@ class OpenStore:
 
     def find(self, address: SessionAddress) -> tuple[SessionAddress, State]:
         """The live session of the project or, if the user named no project, of the nearest folder above it."""
-        from contextfold.fold.project import project_at
-
         state = self.look(address)
         above = address
         while not state.revision and not address.is_given and above.project.path != "/":
@@ -142,9 +131,6 @@ class OpenStore:
 
     def pages(self, address: SessionAddress, state: State, branch_id: str | None) -> Iterator[Sequence[ArchiveEntry]]:
         """The archived entries of a thread, some at a time."""
-        from contextfold.fold.ports.stored_records import ArchivedThread
-        from contextfold.fold.service.archive_reader import thread_entries
-
         thread = ArchivedThread(address.owner, address.project.hash, branch_id, state.session_id or "")
         pages = thread_entries(self.reader.store, thread, characters=PAGE_CHARACTERS)
         while (page := self.run(anext(pages, None))) is not None:
@@ -154,7 +140,6 @@ class OpenStore:
         """The projects of the owner's ended sessions, without repetitions; none if the user named a project."""
         if address.is_given:
             return
-        from contextfold.fold.project import project_at
 
         seen = {address.project.path, None}
         for row in self.ended_rows(address.owner):
@@ -211,15 +196,12 @@ def open_store(values: Values) -> OpenStore:
     settings = _settings_of_store(values)
     if settings.nats is not None:
         return open_service(values)
-    from contextfold.app import file_reader
 
     return OpenStore(file_reader(settings))
 
 
 def open_service(values: Values) -> OpenService:
     """Open the store with the folding service."""
-    from contextfold.app import serial_fold
-
     return OpenService(serial_fold(_settings_of_store(values), is_command=True))
 
 
@@ -239,8 +221,6 @@ def owner_of(values: Values) -> str:
 
 
 def project_of(values: Values) -> Project:
-    from contextfold.fold.project import project_at
-
     return project_at(utf8_text("--project", os.path.abspath(values.get("project") or os.curdir)))
 
 
@@ -298,8 +278,6 @@ def write(text: str) -> bool:
 
 def write_json(value: Encodable) -> bool:
     """Write JSON; on a terminal with control characters escaped. False if the reader has closed the pipe."""
-    from contextfold.common.canonical import encode
-
     return write(escaped_for_terminal(encode(value)) + "\n")
 
 
@@ -314,8 +292,6 @@ def write_rows(
     if "json" in values:
         write_json({"sessions": rows})
     elif rows:
-        from contextfold.cli.terminal import screen
-
         write(table(screen(), rows))
     else:
         print_note(note_if_empty)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from contextfold.cli.fold.session_access import MAIN, open_store, session_address, write, write_json
 from contextfold.cli.fold.tree import branch_look, id_length, saved_part
 from contextfold.cli.parse import Values
 from contextfold.cli.terminal import Column, Line, Part, Screen, screen, several, text_lines
-from contextfold.error_codes import EXIT_OK
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from contextfold.common.canonical import Encodable
-    from contextfold.fold.archive import ArchiveEntry
-    from contextfold.fold.session import State
+from contextfold.common.canonical import Encodable
+from contextfold.errors import EXIT_OK
+from contextfold.fold.archive import ArchiveEntry
+from contextfold.fold.service.session_views import branch_view, row_of
+from contextfold.fold.session import State
+from contextfold.fold.tool_results import entry_result
 
 # Without --full, an entry is cut after this many lines, and each line after this many characters.
 EXCERPT_LINES = 3
@@ -47,9 +46,6 @@ def run_show(values: Values) -> int:
 
 
 def _json(state: State, branch_id: str | None, entries: Sequence[ArchiveEntry]) -> Encodable:
-    from contextfold.fold.service.session_views import branch_view, row_of
-    from contextfold.fold.tool_results import entry_result
-
     is_live = branch_id in state.branches
     return {
         "session_id": state.session_id if is_live or branch_id is None else None,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from contextfold.cli.fold.session_access import (
     MAIN,
     NO_LIVE_SESSION,
+    SessionView,
     open_store,
     owner_of,
     session_address,
@@ -13,19 +17,11 @@ from contextfold.cli.fold.session_access import (
     write_json,
     write_rows,
 )
+from contextfold.cli.parse import Values
 from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, screen, several
-from contextfold.error_codes import EXIT_OK
+from contextfold.errors import EXIT_OK
 from contextfold.fold.accounting import percent, total_tokens
-from contextfold.fold.session import STATUSES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
-    from contextfold.cli.fold.session_access import SessionView
-    from contextfold.cli.parse import Values
-    from contextfold.fold.session import State
+from contextfold.fold.session import STATUSES, State
 
 SESSION_ID_SHOWN = len("sess_") + 6
 BAR_WIDTH = 32

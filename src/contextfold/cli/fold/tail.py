@@ -6,6 +6,7 @@ import asyncio
 import os
 import stat
 import sys
+from typing import NamedTuple
 
 from contextfold.cli.fold.session_access import (
     MAIN,
@@ -21,8 +22,7 @@ from contextfold.cli.output import print_on_terminal
 from contextfold.cli.parse import Values
 from contextfold.cli.terminal import Line, Screen, screen, text_lines
 from contextfold.common.canonical import encode
-from contextfold.common.record import Record
-from contextfold.error_codes import EXIT_OK
+from contextfold.errors import EXIT_OK
 from contextfold.fold.events import (
     BranchCreated,
     BranchDiscarded,
@@ -146,7 +146,7 @@ def event_line(shown: Screen, event: Event) -> Line:
     ]
 
 
-class _Described(Record):
+class _Described(NamedTuple):
     """What a line says about an event. `change` is that of the tokens in the context, if there is one."""
 
     mark: str

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+
 from contextfold.cli.fold.session_access import BRANCH_PREFIX, MAIN
+from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns
 from contextfold.fold.service.session_views import BranchRow, tokens_saved
-from contextfold.fold.session import Thread
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from contextfold.cli.terminal import Line, Part, Screen
-    from contextfold.fold.session import Branch, State
+from contextfold.fold.session import Branch, State, Thread
 
 # At least this many characters of an id are shown.
 ID_LEAST = len(BRANCH_PREFIX) + 4
@@ -35,8 +32,6 @@ def branch_look(branch: Branch, state: State) -> tuple[str, str, str]:
 
 def id_length(branch_ids: Iterable[str]) -> int:
     """The length of the shortest prefixes that distinguish these ids."""
-    from itertools import pairwise
-
     known = sorted(branch_ids)
     shared = (_shared(one, other) + 1 for one, other in pairwise(known))
     return max(ID_LEAST, *shared, 0)
@@ -44,8 +39,6 @@ def id_length(branch_ids: Iterable[str]) -> int:
 
 def draw(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier: int) -> str:
     """Draw the last rows of a tree, below the main thread. `earlier` is the number of rows left out above them."""
-    from contextfold.cli.terminal import Column, right_columns
-
     length = id_length(state.branches)
     figure = screen.figure
     rendered_rows: list[list[Line]] = [
@@ -68,8 +61,6 @@ def draw(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier: in
 
 def outline(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier: int) -> str:
     """The tree for a pipe: one line for each branch, with the description indented by its depth."""
-    from contextfold.cli.terminal import Column, right_columns
-
     columns = [Column("id"), Column("status"), *right_columns("tokens", "saved"), Column("description")]
     cells: list[Sequence[Line]] = [[[MAIN], ["-"], [str(state.main.tokens)], ["0"], ["main thread"]]]
     for row in rows:

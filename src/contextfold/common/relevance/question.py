@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import NamedTuple
 
-from contextfold.common.record import Record
 from contextfold.common.relevance.words import QUESTION_WORDS, read_token, stem_of, tokens
 from contextfold.errors import BudgetInvalid, QueryInvalid
 
@@ -18,14 +18,14 @@ LINE_DIGITS = 9
 QUOTED_MAX = 60
 
 
-class QuestionTerm(Record):
+class QuestionTerm(NamedTuple):
     """The words of a question with the same stem, in lowercase and in the order of the question."""
 
     stem: str
     words: tuple[str, ...]
 
 
-class Question(Record):
+class Question(NamedTuple):
     """A valid question. `pairs` has the pairs of neighbouring stems, `is_cut` whether terms were left out."""
 
     text: str

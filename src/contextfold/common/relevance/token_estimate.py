@@ -6,14 +6,13 @@ Chinese documentation and source code. The number in the name changes with every
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable
+
 from contextfold.common.relevance.words import without_marks
 from contextfold.errors import CounterMissing
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    CountTokens = Callable[[str], int]
+CountTokens = Callable[[str], int]
 
 ESTIMATE = "estimate-1"
 EXACT = "o200k"
@@ -124,7 +123,6 @@ def _without_wide(text: str) -> tuple[str, int]:
     """A text with a space instead of each run of non-ASCII characters, and the weight of these runs."""
     if _MARK not in text and (marked := without_marks(text, _MARK)).isascii() and 2 * _MARK not in marked:
         return marked.replace(_MARK, " "), marked.count(_MARK) * OTHER_CHARACTER
-    import re
 
     wide = re.sub("[\\x00-\\x7f]+", "", text)
     # Rough ranges are enough for an estimate.

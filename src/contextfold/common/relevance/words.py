@@ -6,12 +6,12 @@ characters, the run's bigrams. Its parts are the pieces of an identifier: `camel
 
 from __future__ import annotations
 
-from contextfold.common.record import Record
-from contextfold.common.relevance.stemmer import stem
+import re
+from typing import NamedTuple
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import re
+from contextfold.common.relevance.stemmer import stem
+from contextfold.common.text import characters, lowercase, ranges
+from contextfold.common.unicode17 import CJK, WORD
 
 BASIC_PLANE_LAST = "\uffff"
 LAST_CHARACTER = "\U0010ffff"
@@ -44,13 +44,11 @@ _patterns: dict[str, re.Pattern[str]] = {}
 def _compiled(pattern: str) -> re.Pattern[str]:
     found = _patterns.get(pattern)
     if found is None:
-        import re
-
         found = _patterns[pattern] = re.compile(pattern)
     return found
 
 
-class Token(Record):
+class Token(NamedTuple):
     """The words and parts of one token."""
 
     words: tuple[str, ...]
@@ -67,9 +65,6 @@ def _wide_token(highest: str) -> re.Pattern[str]:
     """
     found = _patterns.get(highest)
     if found is None:
-        from contextfold.common.text import ranges
-        from contextfold.common.unicode17 import CJK, WORD
-
         word, cjk = (
             "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges(table) if last <= ord(highest))
             for table in (WORD, CJK)
@@ -83,9 +78,6 @@ _cjk_characters: set[str] = set()
 
 def _is_cjk(character: str) -> bool:
     if not _cjk_characters:
-        from contextfold.common.text import characters
-        from contextfold.common.unicode17 import CJK
-
         _cjk_characters.update(characters(CJK))
     return character in _cjk_characters
 
@@ -122,7 +114,6 @@ def read_token(token: str) -> Token:
         return Token((word,), _parts(token))
     if _is_cjk(token[0]):
         return Token(_bigrams(token), ())
-    from contextfold.common.text import lowercase
 
     word = lowercase(token).replace("\u2019", "'").strip("_")
     return Token((word,), ()) if word else NOTHING

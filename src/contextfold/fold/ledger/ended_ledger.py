@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from contextfold.common.canonical import Malformed, decode
+from collections.abc import Mapping
+
+from contextfold.common.canonical import Encodable, Malformed, decode
 from contextfold.fold.ledger.savings import LedgerSums, SavingsLedger, sums_from, sums_result, total_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from contextfold.common.canonical import Encodable
-    from contextfold.fold.model_catalog import LedgerPrices
-    from contextfold.fold.ports.stored_records import EndedSession
+from contextfold.fold.model_catalog import LedgerPrices
+from contextfold.fold.ports.stored_records import EndedSession
 
 ENDED_FIELDS = (
     "project_path",

@@ -10,17 +10,14 @@ already scrubbed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
-from contextfold.common.dataclass import dataclass
-from contextfold.common.record import Protocol
 from contextfold.fold.events import Event, OperationCompleted, RequestSent
 from contextfold.fold.ledger.sent_request import ESTIMATE_OFF_MAX, FoldSeen, RequestReport, Share, ThreadSeen
+from contextfold.fold.messages.receipt import Fold
 from contextfold.fold.project import hashed
 from contextfold.fold.session import Branch, State, Thread
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from contextfold.fold.messages.receipt import Fold
 
 # The type of the recorded operations, and the source of their figures.
 TYPE = "model_turns"

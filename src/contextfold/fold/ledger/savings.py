@@ -22,18 +22,14 @@ of the same model.
 
 from __future__ import annotations
 
-from contextfold.common.canonical import Hundredths
-from contextfold.common.dataclass import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from contextfold.common.canonical import Encodable, Hundredths
 from contextfold.fold.events import BranchCreated, Event, RequestSent, WorkFolded
-from contextfold.fold.model_catalog import LedgerPrices
+from contextfold.fold.ledger.sent_request import CACHEABLE_TOKENS, ESTIMATE_OFF_MAX
+from contextfold.fold.model_catalog import LedgerPrices, TokenPrices
 from contextfold.fold.timeline_points import POINTS_MAX, thinned
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from contextfold.common.canonical import Encodable
-    from contextfold.fold.model_catalog import TokenPrices
 
 # More points than are shown are stored, so that repeated thinning loses no peak.
 POINTS_CACHED = 4 * POINTS_MAX
@@ -336,7 +332,6 @@ def _has_usage(event: RequestSent) -> bool:
 def _sent_prompt(event: RequestSent, chain: _Chain, cut: int | None) -> tuple[_Prompt, bool]:
     """The real prompt, from the provider's usage or else from the estimate; and whether the cache was warm."""
     # Only a session with requests needs their types.
-    from contextfold.fold.ledger.sent_request import CACHEABLE_TOKENS
 
     usual_s = CACHE_LIFE_S if event.api == "anthropic" and not chain.writes_1h else CACHE_LIFE_1H_S
     life_s = max(usual_s, chain.life_s)
@@ -376,8 +371,6 @@ def _without(event: RequestSent, chain: _Chain, prompt: _Prompt, *, is_warm: boo
 
 
 def _tokens_without(event: RequestSent, chain: _Chain, prompt: _Prompt) -> int:
-    from contextfold.fold.ledger.sent_request import ESTIMATE_OFF_MAX
-
     estimate, last = event.tokens_before - event.our_tokens, chain.last
     if prompt.tokens > ESTIMATE_OFF_MAX * event.tokens_after:
         # The estimate does not include everything that was sent.

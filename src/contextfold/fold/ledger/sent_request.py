@@ -5,13 +5,10 @@ Knows no HTTP, no provider and no store: the sender of a request makes these val
 
 from __future__ import annotations
 
-from contextfold.common.dataclass import dataclass
+from dataclasses import dataclass
+from typing import ClassVar
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import ClassVar
-
-    from contextfold.fold.messages.receipt import Receipt
+from contextfold.fold.messages.receipt import Receipt
 
 # Providers cache no shorter prefix, so reading fewer tokens from the cache is not significant.
 CACHEABLE_TOKENS = 1_024

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from contextfold.common.dataclass import dataclass
 from contextfold.fold.messages.apis.facts import members_of
 from contextfold.fold.messages.body import BODY_REASONS, NO_MESSAGES, BodyProjection, project_body
 from contextfold.fold.messages.cold_results import ColdResult, ColdSettings, remembered_stubs

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from contextfold.common.json_depth import DEPTH_MAX
+from contextfold.common.canonical import DEPTH_MAX
 from contextfold.common.token_counter import tokens_of
 from contextfold.fold.messages.apis.facts import UNKNOWN, CallNumbers, Result, made
 from contextfold.fold.messages.cold_results import (

@@ -11,10 +11,10 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from contextfold.common.dataclass import dataclass
 from contextfold.common.token_counter import tokens_of
 from contextfold.fold.messages.apis.facts import (
     HOSTED,

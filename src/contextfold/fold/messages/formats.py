@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
-from contextfold.common.dataclass import dataclass
 from contextfold.fold.messages.apis import anthropic, gemini, openai_chat, openai_responses
 from contextfold.fold.messages.apis.facts import UNKNOWN, CallNumbers, Fact, Members, members_of
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from contextfold.common.dataclass import dataclass
 from contextfold.fold.messages.apis.facts import (
     HOSTED,
     Call,

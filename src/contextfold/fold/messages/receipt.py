@@ -6,8 +6,8 @@ import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from contextfold.common.dataclass import dataclass, replace
 from contextfold.common.token_counter import tokens_of
 from contextfold.fold.messages.remembered import LeftOutResult
 from contextfold.fold.messages.rewriting import Rewrite

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from contextfold.common.dataclass import dataclass, field
 from contextfold.fold.messages.own_tools import CallOutcome
 from contextfold.fold.ports.call_outcomes import merged_by_call
 

@@ -17,10 +17,10 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
-from contextfold.common.dataclass import dataclass, field
 from contextfold.fold.messages.apis.facts import Call, Fact, Result
 from contextfold.fold.messages.own_tools import CallOutcome, read_result
 

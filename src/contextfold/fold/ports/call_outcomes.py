@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from contextfold.common.record import TypeVar
+from typing import TypeVar
 
 OUTCOMES_MAX = 2_000
 Outcome = TypeVar("Outcome")

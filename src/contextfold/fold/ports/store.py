@@ -7,9 +7,10 @@ query is limited to one owner's data.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
-from contextfold.common.dataclass import dataclass, field
-from contextfold.common.record import Protocol
+from contextfold.common.relevance.question import Question
 from contextfold.errors import ArgumentInvalid
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event
@@ -30,12 +31,8 @@ from contextfold.fold.ports.stored_records import (
     Summary,
     Trajectory,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from contextfold.common.relevance.question import Question
-    from contextfold.fold.recall.documents import DocumentTerms
-    from contextfold.fold.recall.ranking import RecallScope
+from contextfold.fold.recall.documents import DocumentTerms
+from contextfold.fold.recall.ranking import RecallScope
 
 # The largest number of digits in a cursor; enough for a 64-bit number.
 CURSOR_DIGITS = 18

@@ -8,11 +8,11 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from typing import Any, Final, cast
 
 from contextfold.common.canonical import Encodable, Malformed, decode, encode
-from contextfold.common.dataclass import dataclass, fields
-from contextfold.export_errors import ExportInvalid
+from contextfold.errors import ExportInvalid
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event, EventUnknown, from_members, members
 from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision, ProxiedConversation, SessionKey, Summary

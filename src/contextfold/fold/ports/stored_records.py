@@ -5,15 +5,12 @@ They are apart from the port because most commands only read.
 
 from __future__ import annotations
 
-from contextfold.common.dataclass import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from contextfold.fold.archive import ArchiveEntry
-    from contextfold.fold.events import Event
-    from contextfold.fold.recall.ranking import RankedFold, RecallRanking
+from contextfold.fold.archive import ArchiveEntry
+from contextfold.fold.events import Event
+from contextfold.fold.recall.ranking import RankedFold, RecallRanking
 
 # The owner of what commands and a daemon without tokens do.
 LOCAL_OWNER = "local"

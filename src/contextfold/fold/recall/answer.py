@@ -6,19 +6,14 @@ it, and skipped if even that is too long.
 
 from __future__ import annotations
 
-from contextfold.common.canonical import encode
-from contextfold.common.dataclass import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from contextfold.common.canonical import Encodable, encode
 from contextfold.common.relevance.token_estimate import ESTIMATE, ChunkUnits, estimate
-from contextfold.fold.ports.stored_records import Summary
+from contextfold.fold.ports.stored_records import Recalled, RecallHit, Summary
 from contextfold.fold.recall.packed_terms import FIELDS, FOLD, OPERATIONS, RESULT
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from contextfold.common.canonical import Encodable
-    from contextfold.fold.ports.stored_records import Recalled, RecallHit
-    from contextfold.fold.recall.ranking import RecallReason
+from contextfold.fold.recall.ranking import RecallReason
 
 SEMANTICS = "v1"
 _TURNING = (0x61C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))

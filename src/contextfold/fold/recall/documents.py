@@ -12,17 +12,18 @@ question finds the best documents without reading all of them.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import sha256
 from itertools import pairwise
+from typing import NamedTuple
 
-from contextfold.common.dataclass import dataclass
-from contextfold.common.record import Record
 from contextfold.common.relevance.term_scores import saturation
 from contextfold.common.relevance.words import read_token, stem_of, tokens
-from contextfold.common.sha256 import sha256
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.recall.packed_terms import (
     AVERAGE_WORDS,
@@ -88,7 +89,6 @@ def notable(text: str) -> str:
     """The beginning of a text, and the lines after it that look like errors."""
     if len(text) <= HEAD_CHARACTERS:
         return text
-    import re
 
     lines: dict[str, None] = {}
     for found in re.compile(_ERROR_LINE).finditer(text, HEAD_CHARACTERS):
@@ -130,7 +130,7 @@ def _operation_words(text: str) -> dict[tuple[str, str], int]:
     return words
 
 
-class _ReadToken(Record):
+class _ReadToken(NamedTuple):
     """The stems and words of a token. The first `length` of them are words, the others are parts of an identifier."""
 
     length: int

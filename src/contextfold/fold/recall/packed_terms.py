@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from contextfold.common.record import Record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
 
 FOLD, RESULT = "fold", "result"
 FIELDS = {FOLD: ("description", "summary", "prompt", "operations"), RESULT: ("call", "", "", "text")}
@@ -47,7 +45,7 @@ _FIELD_BITS = _FieldBits()
 STRONG = _StrongOccurrences()
 
 
-class TermCounts(Record):
+class TermCounts(NamedTuple):
     """The occurrences of a stem in a document.
 
     `strong` has the weighted occurrences in the first three fields, `typed` those of the words in the question, `weak`
@@ -90,7 +88,6 @@ def first_number(at: str) -> int:
     """The smallest number of a document of this time. An invalid time is before all others."""
     if len(at) != TIME_LENGTH:
         return 0
-    import re
 
     found = re.fullmatch(_TIME, at)
     if found is None:

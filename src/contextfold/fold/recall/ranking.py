@@ -12,8 +12,11 @@ the interface of an index; every store returns the same lists and so the same ra
 
 from __future__ import annotations
 
-from contextfold.common.dataclass import dataclass
-from contextfold.common.record import Protocol, Record
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from contextfold.common.relevance.question import Question, QuestionTerm
 from contextfold.common.relevance.term_scores import (
     PAIR_WEIGHT,
     SATURATION_BITS,
@@ -25,12 +28,6 @@ from contextfold.common.relevance.term_scores import (
     term_weight,
 )
 from contextfold.fold.recall.packed_terms import AVERAGE_WORDS, FIELDS, LEVELS, TermCounts, pair_count, term_counts
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from contextfold.common.relevance.question import Question, QuestionTerm
 
 TERMS_MAX = 32
 POSTINGS_MAX = 20_000
@@ -53,7 +50,7 @@ class RecallScope:
     undone: bool = False
 
 
-class IndexedDocument(Record):
+class IndexedDocument(NamedTuple):
     """A document in an index. `id` decides between equal scores."""
 
     kind: str
@@ -77,13 +74,13 @@ class PostingLists(Protocol):
     def documents(self, numbers: Sequence[int]) -> Mapping[int, IndexedDocument]: ...
 
 
-class RecallReason(Record):
+class RecallReason(NamedTuple):
     term: str
     fields: tuple[str, ...]
     score: int
 
 
-class RankedFold(Record):
+class RankedFold(NamedTuple):
     number: int
     score: int
     why: tuple[RecallReason, ...]
@@ -103,7 +100,7 @@ class RecallRanking:
     score_most: int
 
 
-class _WeightedTerm(Record):
+class _WeightedTerm(NamedTuple):
     term: QuestionTerm
     weight: int
     sizes: Sequence[int]

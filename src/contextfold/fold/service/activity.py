@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from contextfold.common.dataclass import dataclass, field
 from contextfold.fold.events import Event
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextfold.common.dataclass import dataclass
+from dataclasses import dataclass
+
 from contextfold.fold.ports.stored_records import SessionKey
 from contextfold.fold.project import Project, name_hash_of
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 
 from contextfold.common.canonical import encode
@@ -32,7 +33,7 @@ from contextfold.fold.service.activity import Activity
 from contextfold.fold.service.callers import Caller, Target, target_of
 from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.service.reports import Reports, ScrubbedText
-from contextfold.fold.service.session_reader import SessionReader, now
+from contextfold.fold.service.session_reader import SessionReader, TextScrubber, now
 from contextfold.fold.service.sessions import SessionChange, Sessions, VerbOutcome
 from contextfold.fold.session import EMPTY, State
 from contextfold.fold.tool_arguments import (
@@ -44,6 +45,7 @@ from contextfold.fold.tool_arguments import (
     TOKENS_MAX,
     TYPE_LENGTH_MAX,
     ArgumentFields,
+    Arguments,
     check_operation_id,
     cursor_of,
     recall_request,
@@ -57,13 +59,6 @@ from contextfold.fold.verbs import (
     RollBack,
     Verb,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
-
-    from contextfold.fold.service.session_reader import TextScrubber
-    from contextfold.fold.tool_arguments import Arguments
 
 # A longer text is scrubbed in a thread, so that other calls are answered meanwhile.
 SCRUB_INLINE_LENGTH = 16_384

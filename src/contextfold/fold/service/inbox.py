@@ -9,13 +9,14 @@ session waits for the items before it, and ends the pause.
 from __future__ import annotations
 
 import os
+import random
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
-from contextfold.common.dataclass import dataclass, field
 from contextfold.common.event_loop import asyncio
-from contextfold.common.record import Generic, TypeVar
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.ports.store import SessionKey
 
@@ -172,8 +173,6 @@ class Inbox(ABC, Generic[Item]):
     async def _work(self, key: SessionKey, lane: _Lane[Item]) -> None:
         while lane.items:
             if not lane.is_full:
-                import random
-
                 await self.pause(lane.hurry, random.uniform(*PAUSE_S))  # noqa: S311 - no secret
             batch = _first(lane.items)
             await self._deliver(key, [item for item, _ in batch], lane)

@@ -6,9 +6,9 @@ Knows no protocol and no screen.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 
 from contextfold.common.canonical import Encodable
-from contextfold.common.dataclass import dataclass, fields
 from contextfold.errors import BranchNotFound
 from contextfold.fold.accounting import total_tokens
 from contextfold.fold.events import BranchDiscarded, Event

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from contextfold.common.dataclass import dataclass, field
-from contextfold.fold.accounting import AdviceSettings, Thresholds, context_limit, health
-from contextfold.fold.model_catalog import MODELS, RELATIVE_PRICES, LedgerPrices, ModelCatalog, TokenPrices
-from contextfold.fold.session import SessionLimits
+from dataclasses import dataclass, field
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from contextfold.fold.advice import Advice
-    from contextfold.fold.session import Branch, State
-    from contextfold.fold.tool_results import Shape
+from contextfold.fold.accounting import AdviceSettings, Thresholds, context_limit, health
+from contextfold.fold.advice import Advice, advice_for
+from contextfold.fold.model_catalog import MODELS, RELATIVE_PRICES, LedgerPrices, ModelCatalog, TokenPrices
+from contextfold.fold.session import Branch, SessionLimits, State
+from contextfold.fold.tool_results import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +37,6 @@ class FoldPolicy:
         return health(state, self.context_limit(state), self.thresholds, branch, suggestion)
 
     def advice_for(self, state: State, waiting_tokens: int = 0) -> Advice | None:
-        from contextfold.fold.advice import advice_for
-
         prices = self.models.prices(state.model) or self.relative_prices
         limit = self.context_limit(state)
         return advice_for(state, limit, self.thresholds, self.advice, prices, waiting_tokens=waiting_tokens)

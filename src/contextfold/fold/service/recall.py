@@ -7,25 +7,31 @@ every answer. So an answer always includes everything that was stored before the
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
-from contextfold.common.dataclass import dataclass
 from contextfold.common.event_loop import in_thread, timeout
 from contextfold.common.relevance.question import read_question
 from contextfold.errors import ArgumentInvalid, ContextError, StoreUnavailable
-from contextfold.fold.ports.stored_records import ArchivedResult, Summary
+from contextfold.fold.archive import ArchiveEntry
+from contextfold.fold.events import timestamp
+from contextfold.fold.ports.store import RecallSource, SessionKey, StoreReader
+from contextfold.fold.ports.stored_records import ArchivedResult, ArchivedThread, Summary
 from contextfold.fold.recall.answer import RecallAnswer, answer, memory_line
+from contextfold.fold.recall.documents import (
+    OPERATION_CHARACTERS,
+    DocumentTerms,
+    document_number,
+    document_terms,
+    fold_fields,
+    result_fields,
+)
+from contextfold.fold.recall.packed_terms import FOLD, RESULT
 from contextfold.fold.recall.ranking import RecallScope
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-    from datetime import datetime
-
-    from contextfold.fold.archive import ArchiveEntry
-    from contextfold.fold.ports.store import RecallSource, SessionKey, StoreReader
-    from contextfold.fold.recall.documents import DocumentTerms
-    from contextfold.fold.service.reports import ScrubbedText
-    from contextfold.fold.tool_arguments import RecallRequest
+from contextfold.fold.service.archive_reader import thread_entries
+from contextfold.fold.service.reports import ScrubbedText
+from contextfold.fold.tool_arguments import RecallRequest
 
 # This many documents are indexed in one step.
 STEP_DOCUMENTS = 16
@@ -53,10 +59,6 @@ class Recall:
         await self.catch_up(owner)
         since = request.since
         if isinstance(since, int):
-            from datetime import timedelta
-
-            from contextfold.fold.events import timestamp
-
             since = timestamp(self.clock() - timedelta(seconds=since))
         scope = RecallScope(request.project.hash if request.project else None, since, request.undone)
         return answer(await self.store.recall(owner, question, scope), request.budget_tokens)
@@ -107,9 +109,6 @@ class Recall:
     async def _fields(self, source: RecallSource) -> Sequence[str] | None:
         """The texts of a document; None if it was deleted."""
         # Most questions find everything indexed.
-        from contextfold.fold.ports.stored_records import ArchivedThread
-        from contextfold.fold.recall.documents import OPERATION_CHARACTERS, fold_fields, result_fields
-        from contextfold.fold.service.archive_reader import thread_entries
 
         document = source.document
         if document is None:
@@ -130,8 +129,6 @@ class Recall:
 def _documents(
     sources: Sequence[RecallSource], texts: Sequence[Sequence[str] | None]
 ) -> list[tuple[RecallSource, DocumentTerms | None]]:
-    from contextfold.fold.recall.documents import document_terms
-
     return [
         (source, None if fields is None else document_terms(_number(source), fields))
         for source, fields in zip(sources, texts, strict=True)
@@ -139,9 +136,6 @@ def _documents(
 
 
 def _number(source: RecallSource) -> int:
-    from contextfold.fold.recall.documents import document_number
-    from contextfold.fold.recall.packed_terms import FOLD, RESULT
-
     document = source.document
     assert document is not None, "what was deleted has no texts"
     if isinstance(document, Summary):

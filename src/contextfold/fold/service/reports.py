@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from contextfold.common.dataclass import dataclass, field
-from contextfold.common.record import Protocol
 from contextfold.fold import session
 from contextfold.fold.events import Event, OperationCompleted
 from contextfold.fold.ledger.provider_counts import MessageText, RecordedRequest, call_id_of, requested
@@ -25,10 +25,7 @@ from contextfold.fold.session import State
 from contextfold.fold.tool_results import Shape
 from contextfold.fold.verbs import RecordOperations
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import ClassVar
-
     from contextfold.fold.service.fold_service import FoldService
 
 # The source of the figures of a hook report.

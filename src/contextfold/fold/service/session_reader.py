@@ -7,30 +7,34 @@ protocol and no screen. A command reads one thing, so functions import what only
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Generic, Protocol, TypeVar
 
-from contextfold.common.dataclass import dataclass
+from contextfold.common.canonical import Encodable
 from contextfold.common.event_loop import CallLock, pause
-from contextfold.common.record import Generic, Protocol, TypeVar
+from contextfold.common.token_counter import COUNTERS
 from contextfold.errors import ArgumentInvalid, BranchNotFound, ScrubFailed, SessionNotFound, StoreInvalid
+from contextfold.fold.events import Event
+from contextfold.fold.ledger.ended_ledger import ended_ledger, ended_savings
+from contextfold.fold.ledger.savings import SavingsLedger, ledger_result, sums_result
+from contextfold.fold.paging import TrajectoryPage
+from contextfold.fold.ports.store import EndedSession, ListedSession, SessionKey, StoreReader
+from contextfold.fold.ports.stored_records import ArchivedThread, KnownRevision
+from contextfold.fold.service.archive_reader import is_archived, thread_entries
+from contextfold.fold.service.callers import Target
+from contextfold.fold.service.policy import FoldPolicy
+from contextfold.fold.service.recall import Recall
+from contextfold.fold.service.reports import ScrubbedText
+from contextfold.fold.service.session_views import session_view
+from contextfold.fold.session import EMPTY, REPLAY_STEP_EVENTS, State, replay
+from contextfold.fold.tool_arguments import cursor_of
+from contextfold.fold.tool_results import Shape
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
 
-    from contextfold.common.canonical import Encodable
-    from contextfold.fold.events import Event
-    from contextfold.fold.ledger.savings import SavingsLedger
-    from contextfold.fold.ports.store import EndedSession, ListedSession, SessionKey, StoreReader
-    from contextfold.fold.service.callers import Target
-    from contextfold.fold.service.policy import FoldPolicy
-    from contextfold.fold.service.recall import Recall
-    from contextfold.fold.service.reports import ScrubbedText
-    from contextfold.fold.session import State
-    from contextfold.fold.tool_results import Shape
-
-    class TextScrubber(Protocol):
-        def scrub(self, text: str) -> ScrubbedText: ...
+class TextScrubber(Protocol):
+    def scrub(self, text: str) -> ScrubbedText: ...
 
 
 # The number of sessions whose figures are cached. Those of one page of the list must fit.
@@ -40,8 +44,6 @@ SUMMARY_READ_CHARACTERS = 1 << 18
 
 
 def now() -> datetime:
-    from datetime import UTC, datetime
-
     return datetime.now(UTC)
 
 
@@ -72,8 +74,6 @@ class SessionReader:
     @property
     def count(self) -> Callable[[str], int]:
         """Counts the tokens of a text."""
-        from contextfold.common.token_counter import COUNTERS
-
         return COUNTERS[self.policy.counter]
 
     async def settled(self, owner: str) -> None:
@@ -82,7 +82,6 @@ class SessionReader:
     async def look(self, key: SessionKey) -> State:
         """The current state of a session; an empty state if there is none, or if it is idle."""
         log = await self.store.load(key)
-        from contextfold.fold.session import EMPTY, replay
 
         state = replay(log.events) if log else EMPTY
         idle_since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - self._idle_s))
@@ -105,11 +104,6 @@ class SessionReader:
         position: tuple[int, int],
     ) -> Shape:
         """A page of a thread's trajectory from a position on. A branch id of None means the main thread."""
-        from contextfold.fold.paging import TrajectoryPage
-        from contextfold.fold.ports.stored_records import ArchivedThread
-        from contextfold.fold.service.archive_reader import is_archived, thread_entries
-        from contextfold.fold.tool_arguments import cursor_of
-
         page = TrajectoryPage(branch_id or "", budget_tokens, self.count)
         thread = ArchivedThread(key.owner, key.project_hash, branch_id, session_id or "")
         if branch_id is not None and not await is_archived(self.store, thread):
@@ -126,9 +120,6 @@ class SessionReader:
 
     async def summary_of(self, key: SessionKey, branch_id: str) -> str:
         """The last summary of a folded branch; empty if the archive no longer has it."""
-        from contextfold.fold.ports.stored_records import ArchivedThread
-        from contextfold.fold.service.archive_reader import thread_entries
-
         summary = ""
         thread = ArchivedThread(key.owner, key.project_hash, branch_id, "")
         async for entries in thread_entries(self.store, thread, characters=SUMMARY_READ_CHARACTERS):
@@ -146,8 +137,6 @@ class SessionReader:
     def recalls(self) -> Recall:
         """Recall, made when it is first needed: most commands need nothing of it."""
         if self._recalls is None:
-            from contextfold.fold.service.recall import Recall
-
             self._recalls = Recall(self.store, self.scrub, self._clock)
         return self._recalls
 
@@ -171,8 +160,6 @@ class FoundSession:
 
     @property
     def target(self) -> Target:
-        from contextfold.fold.service.callers import Target
-
         return Target(self.key, self.state.project_path, self.state.name)
 
 
@@ -195,9 +182,6 @@ class FollowedLogs(Generic[Figures]):
         self._reading = CallLock()
 
     async def read(self, key: SessionKey, session_id: str) -> Figures:
-        from contextfold.fold.ports.stored_records import KnownRevision
-        from contextfold.fold.session import REPLAY_STEP_EVENTS
-
         # With the lock, concurrent callers read a long log only once.
         async with self._reading:
             figures, revision = self._followed.pop(session_id, (self._make(), 0))
@@ -221,8 +205,6 @@ class SessionLists:
         self._ledgers: FollowedLogs[SavingsLedger] = FollowedLogs(service.store, self._new_ledger)
 
     def _new_ledger(self) -> SavingsLedger:
-        from contextfold.fold.ledger.savings import SavingsLedger
-
         return SavingsLedger(self._service.policy.ledger_prices)
 
     async def sessions(self, owner: str, *, cursor: str | None = None, limit: int) -> Shape:
@@ -278,33 +260,24 @@ class SessionLists:
             return EMPTY
 
     def row(self, state: State) -> dict[str, Encodable]:
-        from contextfold.fold.service.session_views import session_view
-
         return session_view(state, self._service.policy)
 
     async def row_of(self, found: FoundSession) -> Shape:
         """The row with the session's savings, which are None if no request went through the proxy."""
         row = self.row(found.state)
         if found.ended:
-            from contextfold.fold.ledger.ended_ledger import ended_savings
-
             return {**row, "ended_at": found.ended.ended_at, "savings": ended_savings(found.ended)}
         if not found.state.requests:
             return {**row, "savings": None}
-        from contextfold.fold.ledger.savings import sums_result
 
         return {**row, "savings": sums_result((await self._ledger(found)).sums)}
 
     async def savings_of(self, found: FoundSession) -> Shape:
         """The savings or costs of folding in the session's requests."""
-        from contextfold.fold.ledger.savings import ledger_result
-
         return {"session_id": found.state.session_id or "", **ledger_result(await self._ledger(found))}
 
     async def _ledger(self, found: FoundSession) -> SavingsLedger:
         if found.ended:
-            from contextfold.fold.ledger.ended_ledger import ended_ledger
-
             return ended_ledger(found.ended, self._service.policy.ledger_prices)
         if not found.state.requests:
             return self._new_ledger()

@@ -5,16 +5,13 @@ The results of the tools are in `fold.tool_results`.
 
 from __future__ import annotations
 
-from contextfold.common.dataclass import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from contextfold.common.canonical import Encodable
 from contextfold.fold.accounting import folded_tokens, percent, total_tokens
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from contextfold.common.canonical import Encodable
-    from contextfold.fold.service.policy import FoldPolicy
-    from contextfold.fold.session import Branch, State
+from contextfold.fold.service.policy import FoldPolicy
+from contextfold.fold.session import Branch, State
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ outdated.
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from contextfold.common.canonical import encode
-from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.common.event_loop import CallLock, pause, timeout
 from contextfold.errors import ArgumentInvalid, FoldError, StoreUnavailable
 from contextfold.fold.archive import entries_of
@@ -113,7 +114,6 @@ class Sessions:
                 state = await self._refreshed(change.key)
                 if outcome := await self._attempt(change, state, is_fresh=True):
                     return outcome
-                import random
 
                 await pause(random.uniform(0, min(RETRY_PAUSE_MAX_S, 0.001 * (lost + 1))))  # noqa: S311 - no secret
         raise StoreUnavailable(f"lost {TRIES_MAX} races for one session in a row")

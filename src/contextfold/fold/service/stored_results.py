@@ -15,11 +15,11 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from contextfold.common.canonical import encode
-from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.errors import ContextError
 from contextfold.fold.events import timestamp
 from contextfold.fold.messages import CallOutcome, LeftOutResult, merged_outcomes

@@ -7,7 +7,9 @@ conversion, because a later version may produce another text from the same bytes
 from __future__ import annotations
 
 from contextfold.common.canonical import Malformed
+from contextfold.resolve.documents.html_text import html_text
 from contextfold.resolve.documents.kinds import HTML, NO_NOTEBOOK, NOT_UTF_8, NOTEBOOK, suffix_of
+from contextfold.resolve.documents.notebook_text import notebook_text
 
 CONVERSION_VERSION = 1
 
@@ -29,8 +31,6 @@ def is_converted(name: bytes) -> bool:
 def text_of(name: bytes, raw: bytes) -> bytes:
     """The text of a file, as UTF-8. Raises NotText if it has none."""
     if suffix_of(name) in NOTEBOOK:
-        from contextfold.resolve.documents.notebook_text import notebook_text
-
         try:
             return notebook_text(raw).encode()
         except Malformed as problem:
@@ -42,7 +42,5 @@ def text_of(name: bytes, raw: bytes) -> bytes:
             NOT_UTF_8, f"not UTF-8 at byte {problem.start}; convert the file, or move it out of the sources"
         ) from None
     if suffix_of(name) in HTML:
-        from contextfold.resolve.documents.html_text import html_text
-
         return html_text(text.removeprefix("\ufeff")).encode()
     return raw

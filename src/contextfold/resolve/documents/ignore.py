@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-
-from contextfold.common.record import Record
+from typing import NamedTuple
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 SLASH = b"/"
@@ -44,7 +43,7 @@ class _Unmatchable(ValueError):
     """A pattern that matches no path."""
 
 
-class Pattern(Record):
+class Pattern(NamedTuple):
     """One line of a .gitignore file.
 
     `negated` means that matching paths are not excluded. The expression of a pattern without a slash is compared with

@@ -8,10 +8,10 @@ pattern of `exclude` excludes it. Both lists have the syntax of a .gitignore fil
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from contextfold.cache_errors import SourceInvalid
 from contextfold.common.canonical import Encodable
-from contextfold.common.record import Record
+from contextfold.errors import SourceInvalid
 from contextfold.resolve.documents.ignore import PATTERN_MAX_BYTES, IgnoreFile, parse_pattern
 from contextfold.resolve.documents.kinds import is_plain_markdown, is_text_name
 
@@ -21,7 +21,7 @@ ALL_TEXT = "text"
 PATTERNS_MAX = 10_000
 
 
-class DocumentRules(Record):
+class DocumentRules(NamedTuple):
     kinds: str = MARKDOWN_ONLY
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()

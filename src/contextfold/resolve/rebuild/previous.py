@@ -9,9 +9,9 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 from contextfold.common.canonical import Malformed, decode, encode, fields
-from contextfold.common.record import Record
 from contextfold.errors import ContextError
 from contextfold.resolve.cache import CacheFolder
 from contextfold.resolve.documents.conversion import CONVERSION_VERSION
@@ -156,7 +156,7 @@ class PreviousCache:
             return None
 
 
-class SourceRecords(Record):
+class SourceRecords(NamedTuple):
     """Facts about source files that the documents do not contain, by document id.
 
     `renamed` has the path of each file whose path is not the document's id. `converted` has the hash of the original

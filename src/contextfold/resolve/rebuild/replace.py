@@ -14,9 +14,8 @@ import os
 import shutil
 import sys
 
-from contextfold.cache_errors import CacheExists
 from contextfold.common import signals
-from contextfold.errors import StorageFailed
+from contextfold.errors import CacheExists, StorageFailed
 from contextfold.resolve.files import SET_ASIDE_SUFFIX, STAGING_SUFFIX, StorageErrors, is_folder, shown, sync
 from contextfold.resolve.layout import MANIFEST_FILE
 

@@ -6,14 +6,10 @@ around it. A line about a left-out section costs tokens, too, and is included on
 
 from __future__ import annotations
 
-from contextfold.common.canonical import encode, encode_plain
-from contextfold.common.record import Record
+from collections.abc import Sequence
+from typing import NamedTuple
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from contextfold.common.canonical import Encodable
+from contextfold.common.canonical import Encodable, encode, encode_plain
 
 SEMANTICS = "v1"
 CRUMB = " › "
@@ -26,13 +22,13 @@ LEFT_OUT_MAX = 5
 BUDGET_REASON, DUPLICATE_REASON = "budget", "duplicate"
 
 
-class WhyTerm(Record):
+class WhyTerm(NamedTuple):
     term: str
     fields: tuple[str, ...]
     score: int
 
 
-class AnsweredSection(Record):
+class AnsweredSection(NamedTuple):
     """A selected section. `tokens` includes its breadcrumb."""
 
     heading: tuple[str, ...]
@@ -47,7 +43,7 @@ class AnsweredSection(Record):
         return {**self._asdict(), "why": why}
 
 
-class LeftOutSection(Record):
+class LeftOutSection(NamedTuple):
     """A section that is not in the answer. `tokens` is what it would cost, its breadcrumb included."""
 
     heading: tuple[str, ...]
@@ -55,7 +51,7 @@ class LeftOutSection(Record):
     reason: str
 
 
-class AnsweredDocument(Record):
+class AnsweredDocument(NamedTuple):
     """A document with selected sections, ordered by line, and left-out sections, the best first."""
 
     id: str
@@ -75,14 +71,14 @@ class AnsweredDocument(Record):
         return members | {"sections": sections, "left_out": [section._asdict() for section in self.left_out]}
 
 
-class LeftOutCache(Record):
+class LeftOutCache(NamedTuple):
     """A cache that could not be asked. `reason` also says what to do."""
 
     cache: str
     reason: str
 
 
-class AskSelection(Record):
+class AskSelection(NamedTuple):
     query: str
     # The words of the query that no document has.
     unmatched: tuple[str, ...]
@@ -99,7 +95,7 @@ class AskSelection(Record):
     caches_left_out: tuple[LeftOutCache, ...] = ()
 
 
-class AskResult(Record):
+class AskResult(NamedTuple):
     """The answer to a question. Documents are in the order of their best selected sections."""
 
     documents: tuple[AnsweredDocument, ...]
@@ -130,7 +126,7 @@ class AskResult(Record):
         return "\n".join(parts)
 
 
-class GetResult(Record):
+class GetResult(NamedTuple):
     """A document, or parts of it. `sections_left_out` is the number of wanted sections that did not fit the budget."""
 
     document: AnsweredDocument

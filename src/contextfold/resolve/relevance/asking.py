@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from contextfold.cache_errors import CacheInvalid, DocumentMissing, LinesMissing, SectionMissing
-from contextfold.common.canonical import HASH_PREFIX, Malformed
-from contextfold.common.record import Record
+from collections.abc import Container, Mapping, Sequence
+from typing import NamedTuple
+
+from contextfold.common.canonical import HASH_PREFIX, Encodable, Malformed
 from contextfold.common.relevance.defaults import AROUND_MAX
 from contextfold.common.relevance.question import LINE_DIGITS, Question, checked_budget, quoted
-from contextfold.common.relevance.token_estimate import ESTIMATE, counter_named
-from contextfold.errors import OptionInvalid, QueryInvalid
+from contextfold.common.relevance.token_estimate import ESTIMATE, CountTokens, counter_named
+from contextfold.common.text import lowercase
+from contextfold.errors import CacheInvalid, DocumentMissing, LinesMissing, OptionInvalid, QueryInvalid, SectionMissing
+from contextfold.resolve.document import document_id
 from contextfold.resolve.relevance.answer import (
     BUDGET_REASON,
     CACHE_JOINT,
@@ -26,16 +29,9 @@ from contextfold.resolve.relevance.answer import (
     left_out_line,
 )
 from contextfold.resolve.relevance.index.index_file import MappedIndex
+from contextfold.resolve.relevance.index.index_format import IndexView
 from contextfold.resolve.relevance.ranking import RankedDocument, RankedSection, Ranking, explain, rank
 from contextfold.resolve.relevance.term_keys import section_digest
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
-
-    from contextfold.common.canonical import Encodable
-    from contextfold.common.relevance.token_estimate import CountTokens
-    from contextfold.resolve.relevance.index.index_format import IndexView
 
 SECTION_UNIT, DOCUMENT_UNIT = "section", "document"
 UNITS = (SECTION_UNIT, DOCUMENT_UNIT)
@@ -45,7 +41,7 @@ LEAST_SECTION_TOKENS = 8
 CRUMB_TOKENS_MOST = 64
 
 
-class NamedIndex(Record):
+class NamedIndex(NamedTuple):
     """An index with the name of its cache. If it is not empty, the name is the prefix of the documents' ids."""
 
     name: str
@@ -333,8 +329,6 @@ def _document_number(view: IndexView, name: str) -> int | None:
     # No id has a lone surrogate; "replace" would turn it into a question mark, which an id may have.
     number = view.document_number(name.encode("utf-8", "surrogatepass"))
     if number is None:
-        from contextfold.resolve.document import document_id
-
         number = view.document_number(document_id(name).encode("utf-8", "surrogatepass"))
     return number
 
@@ -385,8 +379,6 @@ def _with_neighbours(wanted: list[int], around: int, numbers: range) -> list[int
 
 def _below(view: IndexView, numbers: range, section: str, document_id: str) -> list[int]:
     """The sections below a heading, which is given by its text or by its breadcrumb, with or without the document."""
-    from contextfold.common.text import lowercase
-
     wanted = lowercase(section).strip()
     names = {number: [lowercase(heading) for heading in view.headings(number)] for number in numbers}
     found = [number for number in numbers if _is_named(names[number], wanted)]

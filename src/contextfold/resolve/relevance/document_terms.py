@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 
 from contextfold.common.relevance.stored_counts import pack_counts
@@ -21,10 +22,6 @@ from contextfold.resolve.relevance.term_keys import (
     section_digest,
     term_key,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SECTION_WORDS_MAX = 65535
 # While a section is counted, one integer carries the three counts of a word.

@@ -8,9 +8,10 @@ of the best 60 documents are scored. Several indexes are ranked as one: their co
 from __future__ import annotations
 
 # Importing `bisect` itself would take longer.
-from _bisect import bisect_left
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from contextfold.common.record import Record
 from contextfold.common.relevance.question import Question
 from contextfold.common.relevance.stored_counts import COUNT_MAX, FRONT_IN_SECTION, SECTION_IN_SECTION
 from contextfold.common.relevance.term_scores import (
@@ -32,14 +33,8 @@ from contextfold.common.relevance.term_scores import (
     term_weight,
 )
 from contextfold.resolve.relevance.answer import WhyTerm
-from contextfold.resolve.relevance.index.index_format import IndexView, Postings, integers
+from contextfold.resolve.relevance.index.index_format import IndexView, Integers, Postings, integers
 from contextfold.resolve.relevance.term_keys import COUNTS_MASK, ENTRY_SHIFT, pair_key, word_of_key
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from contextfold.resolve.relevance.index.index_format import Integers
 
 # Twice these numbers find nothing more in any of the public sets, and take longer. The limit on postings is at least
 # the number of documents.
@@ -79,7 +74,7 @@ _NOTED_SECTION = _noted(SECTION_IN_SECTION, _BODY, _HEADING)
 _NOTED_FRONT = _noted(FRONT_IN_SECTION, _TITLE, _PATH)
 
 
-class TermPostings(Record):
+class TermPostings(NamedTuple):
     """The postings of one term of the question.
 
     `word` is the term in the question's spelling. `cost` is the number of its postings. `by_index` has the postings to
@@ -92,7 +87,7 @@ class TermPostings(Record):
     by_index: list[list[tuple[int, Postings]]]
 
 
-class RankedSection(Record):
+class RankedSection(NamedTuple):
     """A section with a term. `cache` is the number of its index; the best section has the lowest `order`."""
 
     order: int
@@ -102,7 +97,7 @@ class RankedSection(Record):
     score: int
 
 
-class RankedDocument(Record):
+class RankedDocument(NamedTuple):
     """A document with its score. `cache` is the number of its index."""
 
     cache: int
@@ -110,7 +105,7 @@ class RankedDocument(Record):
     score: int
 
 
-class Ranking(Record):
+class Ranking(NamedTuple):
     """The ranked documents and sections, the best first. Only sections with a term of the question are ranked.
 
     `noted` has the occurrences in each section, by index and by term. `rows` has the fields of the sections, sorted by

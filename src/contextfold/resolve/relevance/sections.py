@@ -8,13 +8,10 @@ beyond the previous heading.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from contextfold.common.record import Record
 from contextfold.resolve.relevance.definitions import definition_pattern, heading_of_definition
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # A section with more characters is split at blank lines.
 LONG_SECTION = 1600
@@ -74,7 +71,7 @@ _SPACES = re.compile(r"\s+")
 RST_RULE_LEAST = 4
 
 
-class Section(Record):
+class Section(NamedTuple):
     """A part of a document: its headings and its position. Offsets count characters, lines count from 1."""
 
     headings: tuple[str, ...]
@@ -83,12 +80,12 @@ class Section(Record):
     first_line: int
 
 
-class Outline(Record):
+class Outline(NamedTuple):
     title: str
     sections: list[Section]
 
 
-class _Mark(Record):
+class _Mark(NamedTuple):
     """A heading at the start of a line."""
 
     at: int

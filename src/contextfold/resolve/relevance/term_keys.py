@@ -6,9 +6,10 @@ not need.
 
 from __future__ import annotations
 
-from contextfold.common.record import Record
+from hashlib import sha256
+from typing import NamedTuple
+
 from contextfold.common.relevance.words import stem_of
-from contextfold.common.sha256 import sha256
 
 SECTION_DIGEST_BYTES = 16
 # An entry of a term is one integer: the document's number, the section's number, and the packed counts. The index
@@ -28,7 +29,7 @@ PAIR_JOINT = " "
 PAIR_MARK = PAIR_JOINT.encode()
 
 
-class SectionRow(Record):
+class SectionRow(NamedTuple):
     """The row of one section. Offsets count bytes from the beginning of the document."""
 
     headings: tuple[str, ...]
@@ -39,7 +40,7 @@ class SectionRow(Record):
     digest: bytes
 
 
-class DocumentRow(Record):
+class DocumentRow(NamedTuple):
     title: str
     words: int
     sections: list[SectionRow]

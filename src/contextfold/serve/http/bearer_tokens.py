@@ -9,22 +9,20 @@ and hashes, nothing of HTTP. It imports only the standard library, so that `cont
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
 import secrets
 import stat
 import time
+from collections.abc import Callable
 
 from contextfold.common import signals
 from contextfold.common.descriptors import write_all
 from contextfold.errors import StorageFailed
 from contextfold.resolve.files import read_all, storage_failed, sync
-from contextfold.settings_table import SettingsError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from contextfold.settings import SettingsError
 
 # People and secret scanners recognise a token by this prefix.
 PREFIX = "ctx_"
@@ -211,8 +209,6 @@ def _replace(real: str, line: bytes) -> None:
 
 def _take(staged: str) -> int:
     """Open and lock the staging file. One without a lock was left by a killed process and is reused."""
-    import fcntl
-
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     deadline_s = time.monotonic() + LOCK_WAIT_S
     while True:

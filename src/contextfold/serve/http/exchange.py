@@ -15,10 +15,10 @@ import json
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Any
 
-from contextfold.common.dataclass import dataclass
 from contextfold.serve.http.bearer_tokens import TokenFile
 from contextfold.serve.ops.tracing import NO_SPAN, TraceSpan
 from contextfold.serve.request_error import INTERNAL_ERROR_STATUS, RequestError, busy

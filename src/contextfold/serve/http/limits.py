@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from contextfold.common.network_address import authority_from
-from contextfold.settings_table import SettingsError
+from contextfold.settings import SettingsError
 
 # At most this many owners are remembered. The one that has not called for the longest time is dropped first.
 OWNERS_MAX = 10_000

@@ -11,12 +11,11 @@ import base64
 import binascii
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from urllib.parse import parse_qs
 
-from contextfold.common.dataclass import dataclass, replace
-from contextfold.error_codes import INVALID_PARAMS
-from contextfold.errors import ArgumentInvalid, FoldError, LimitReached
+from contextfold.errors import INVALID_PARAMS, ArgumentInvalid, FoldError, LimitReached
 from contextfold.fold.service.callers import Caller
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.serve.http.exchange import EXCHANGE, OWNER, HttpExchange, Receive, Scope, Send
@@ -26,7 +25,7 @@ from contextfold.serve.mcp import protocol
 from contextfold.serve.mcp.fold_tools import call as run_fold_tool
 from contextfold.serve.mcp.fold_tools import caller_from, request_error
 from contextfold.serve.mcp.jsonrpc import InvalidMessage, RpcRequest, encode_error, parse
-from contextfold.serve.mcp.tools import ResolveTool, ToolResult
+from contextfold.serve.mcp.tools import ResolveTool, Tool, ToolResult
 from contextfold.serve.mcp.toolsets import chosen_tools, server_of
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import UNKNOWN_TOOL, Metrics
@@ -39,10 +38,6 @@ from contextfold.serve.request_error import (
     RequestError,
 )
 from contextfold.serve.resolvers import Resolvers
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from contextfold.serve.mcp.tools import Tool
 
 SESSION_HEADER = b"x-context-session"
 OPERATION_HEADER = b"idempotency-key"

@@ -26,15 +26,11 @@ from contextfold.serve.http.dashboard_files import DashboardFiles
 from contextfold.serve.http.exchange import MCP_PATH, PROXY_PATH, Receive, Scope, Send
 from contextfold.serve.http.json_responses import JSON, error_response
 from contextfold.serve.http.mcp_endpoint import DaemonServices, McpEndpoint
-from contextfold.serve.mcp.tools import FoldTool, ResolveTool, listing
+from contextfold.serve.mcp.tools import FoldTool, ResolveTool, Tool, listing
 from contextfold.serve.ops.logs import log
 from contextfold.serve.proxy.endpoint import Proxy
 from contextfold.serve.request_error import RequestError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from contextfold.serve.mcp.tools import Tool
-    from contextfold.settings import ProxySettings
+from contextfold.settings import ProxySettings
 
 MAINTENANCE_EVERY_MAX_S = 60.0
 DELETE_EXPIRED_EVERY_S = 3600.0

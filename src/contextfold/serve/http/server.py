@@ -17,7 +17,7 @@ from contextfold.serve.http.limits import is_loopback
 from contextfold.serve.http.uvicorn_adapter import BACKLOG, DaemonServer
 from contextfold.serve.mcp.jsonrpc import INTEGER_DIGITS
 from contextfold.serve.ops.logs import log
-from contextfold.settings_table import SettingsError
+from contextfold.settings import SettingsError
 
 IPV4_LOOPBACK = "127.0.0.1"
 # The number of attempts to find a port that is free on both loopback addresses.

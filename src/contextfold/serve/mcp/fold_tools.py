@@ -7,21 +7,18 @@ cheap; a call imports what it needs.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
+
+from contextfold.common.canonical import Encodable, encode
 from contextfold.common.exception_location import place_of
 from contextfold.errors import ArgumentInvalid, FoldError
+from contextfold.fold.service.callers import Caller
+from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.service.sessions import VerbOutcome
 from contextfold.serve.mcp.tools import FoldTool, ToolResult, text_schema
 from contextfold.serve.request_error import RequestError, internal_error, known_error
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
-    from contextfold.common.canonical import Encodable
-    from contextfold.fold.service.callers import Caller
-    from contextfold.fold.service.fold_service import FoldService
-    from contextfold.fold.service.sessions import VerbOutcome
-
-    Arguments = Mapping[str, object]
+Arguments = Mapping[str, object]
 
 # The member of a request's `_meta` with the name of its session.
 META_SESSION = "contextfold/session"
@@ -147,8 +144,6 @@ def caller_from(
     owner: str, meta: Mapping[str, object], *, session: str | None = None, operation_id: str | None = None
 ) -> Caller:
     """The caller of a tool: owner, session name and operation id. Headers take precedence over `_meta`."""
-    from contextfold.fold.service.callers import Caller
-
     return Caller(
         owner,
         session if session is not None else _string(meta, META_SESSION),
@@ -194,8 +189,6 @@ async def call(tool: FoldTool, service: FoldService, caller: Caller, arguments: 
 
 def _with_reminder(result: str, reminder: str) -> str:
     """Add a reminder as the last member of the result, which is a JSON object."""
-    from contextfold.common.canonical import encode
-
     return f'{result[:-1]},"reminder":{encode(reminder)}}}'
 
 

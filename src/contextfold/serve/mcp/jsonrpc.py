@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
+from typing import Any, NamedTuple
 
-from contextfold.common.json_depth import is_too_deep
-from contextfold.common.record import Record
+from contextfold.common.canonical import is_too_deep
 from contextfold.serve.request_error import BAD_REQUEST_STATUS, INVALID_REQUEST, PARSE_ERROR, RequestError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 # The longest line, including its newline.
 LINE_MAX_BYTES = 1_048_576
@@ -18,7 +14,7 @@ LINE_MAX_BYTES = 1_048_576
 INTEGER_DIGITS = 4300
 
 
-class RpcRequest(Record):
+class RpcRequest(NamedTuple):
     method: str
     # The unchecked parameters; None if absent.
     params: Any

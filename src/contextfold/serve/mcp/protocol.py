@@ -9,12 +9,14 @@ transport itself checks what only it knows: the handshake on stdio, the headers 
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
 from contextfold import __version__
-from contextfold.cache_errors import CacheMissing, DocumentMissing
-from contextfold.common.record import Record
-from contextfold.error_codes import INTERNAL_ERROR, INVALID_PARAMS, JSON_RPC_CODES
+from contextfold.errors import INTERNAL_ERROR, INVALID_PARAMS, JSON_RPC_CODES, CacheMissing, DocumentMissing
 from contextfold.serve.mcp.jsonrpc import RpcRequest, encode_result
-from contextfold.serve.mcp.tools import instructions, listing, unknown_arguments
+from contextfold.serve.mcp.tools import Tool, ToolResult, instructions, listing, unknown_arguments
 from contextfold.serve.request_error import (
     BAD_REQUEST_STATUS,
     INTERNAL_ERROR_STATUS,
@@ -22,13 +24,7 @@ from contextfold.serve.request_error import (
     RequestError,
 )
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from contextfold.serve.mcp.tools import Tool, ToolResult
-
-    Members = dict[str, object]
+Members = dict[str, object]
 
 HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 STATELESS_VERSIONS = ("2026-07-28",)
@@ -54,7 +50,7 @@ SERVER_INFO = {"name": "contextfold", "version": __version__}
 NOT_CACHEABLE = {"ttlMs": 0, "cacheScope": "private"}
 
 
-class McpToolCall(Record):
+class McpToolCall(NamedTuple):
     """A tool that a request asks to run."""
 
     tool: Tool
@@ -134,8 +130,6 @@ def _encode_list(request_id: str | int | None, result: Members, *, is_stateless:
 
 def _encode_resource(call: McpToolCall, found: ToolResult) -> bytes:
     """The response to a request for resources: the reader's text is the result itself."""
-    import json
-
     members = json.loads(found.text)
     if not found.kind:
         return _encode_list(call.request_id, members, is_stateless=call.is_stateless)

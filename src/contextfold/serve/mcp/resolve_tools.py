@@ -5,19 +5,33 @@ A tool returns a text, the same on every transport. Importing this module is che
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from contextfold.common.canonical import Encodable, encode
 from contextfold.common.relevance.defaults import AROUND_MAX, ASK_BUDGET, GET_BUDGET
-from contextfold.errors import ContextError, InternalError
+from contextfold.common.relevance.question import checked_budget, line_range, quoted, read_question
+from contextfold.errors import (
+    REBUILD_IT,
+    BudgetInvalid,
+    CacheInvalid,
+    CacheMissing,
+    ContextError,
+    CounterMissing,
+    DocumentMissing,
+    IndexMissing,
+    InternalError,
+    NoCacheNamed,
+    OptionInvalid,
+    QueryInvalid,
+    StorageFailed,
+)
+from contextfold.resolve.relevance.answer import GetResult, places_of
+from contextfold.resolve.root import CacheRoot, check_name
+from contextfold.resolve.selection import parse_query
+from contextfold.resolve.service import ask_many, get_first
 from contextfold.serve.mcp.tools import ResolveTool, ToolResult, text_schema
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from contextfold.common.canonical import Encodable
-    from contextfold.resolve.relevance.answer import GetResult
-    from contextfold.resolve.root import CacheRoot
-
-    Arguments = Mapping[str, object]
+Arguments = Mapping[str, object]
 
 # The values of arguments, which the schemas list; the modules that define them are imported by a call.
 UNITS = ("section", "document")
@@ -25,34 +39,21 @@ COUNTERS = ("estimate-1", "o200k")
 
 
 def _resolve(root: CacheRoot, arguments: Arguments) -> str:
-    from contextfold.resolve.root import check_name
-    from contextfold.resolve.selection import ask
-
     name = check_name(arguments.get("cache"))
-    question = ask(arguments.get("query"), arguments.get("budget"))
+    question = parse_query(arguments.get("query"), arguments.get("budget"))
     return root.cache(name).resolve(question.text, question.budget).to_json()
 
 
 def _list_caches(root: CacheRoot, _arguments: Arguments) -> str:
-    from contextfold.common.canonical import encode
-
     return encode({"caches": [listed._asdict() for listed in root.list()]})
 
 
 def _inspect_cache(root: CacheRoot, arguments: Arguments) -> str:
-    from contextfold.common.canonical import encode
-    from contextfold.resolve.root import check_name
-
     return encode(root.cache(check_name(arguments.get("cache"))).root_summary()._asdict())
 
 
 def _ask(root: CacheRoot, arguments: Arguments) -> str:
     """Ask one cache, or all caches below the root if none is named."""
-    from contextfold.common.relevance.question import read_question
-    from contextfold.errors import OptionInvalid, QueryInvalid
-    from contextfold.resolve.root import check_name
-    from contextfold.resolve.service import ask_many
-
     name = arguments.get("cache")
     named = (check_name(name),) if name is not None else ()
     if "query" not in arguments:
@@ -73,12 +74,6 @@ def _ask(root: CacheRoot, arguments: Arguments) -> str:
 
 def _get(root: CacheRoot, arguments: Arguments) -> str:
     """Read a document of the named cache, or of the cache whose name is before the id."""
-    from contextfold.common.relevance.question import checked_budget
-    from contextfold.errors import OptionInvalid
-    from contextfold.resolve.relevance.answer import places_of
-    from contextfold.resolve.root import check_name
-    from contextfold.resolve.service import get_first
-
     name = arguments.get("cache")
     named = (check_name(name),) if name is not None else ()
     document_id, section = arguments.get("id"), arguments.get("section")
@@ -113,9 +108,6 @@ def _get(root: CacheRoot, arguments: Arguments) -> str:
 
 
 def _lines(arguments: Arguments) -> tuple[int, int] | None:
-    from contextfold.common.relevance.question import line_range
-    from contextfold.errors import OptionInvalid
-
     lines = arguments.get("lines")
     if lines is None:
         return None
@@ -128,8 +120,6 @@ def _lines(arguments: Arguments) -> tuple[int, int] | None:
 
 
 def _counter(arguments: Arguments) -> str:
-    from contextfold.errors import CounterMissing
-
     counter = arguments.get("counter", COUNTERS[0])
     if not isinstance(counter, str) or counter not in COUNTERS:
         raise CounterMissing(f"counter must be {' or '.join(COUNTERS)}")
@@ -238,24 +228,11 @@ def failure(problem: ContextError, explained: str = "") -> ToolResult:
 
 
 def failed(code: str, message: str, reason: str) -> ToolResult:
-    from contextfold.common.canonical import encode
-
     return ToolResult(encode({"error": {"code": code, "message": message}}) + "\n", code, reason)
 
 
 def explanation(problem: ContextError) -> str:
     """What was wrong and what to do, for the caller of a tool that explains its errors. It contains no path."""
-    from contextfold.cache_errors import (
-        REBUILD_IT,
-        CacheInvalid,
-        CacheMissing,
-        DocumentMissing,
-        IndexMissing,
-        NoCacheNamed,
-    )
-    from contextfold.common.relevance.question import quoted
-    from contextfold.errors import BudgetInvalid, QueryInvalid, StorageFailed
-
     name = quoted(problem.cache)
     cache = f"the cache {name}" if problem.cache else "a cache"
     explained = ""

@@ -6,17 +6,15 @@ Importing this module is cheap; a reader imports what it needs.
 
 from __future__ import annotations
 
-from contextfold.errors import ContextError
+from collections.abc import Mapping
+from urllib.parse import quote, unquote_to_bytes
+
+from contextfold.common.canonical import Encodable, encode
+from contextfold.errors import ContextError, NoCacheNamed
+from contextfold.resolve.root import CacheRoot, check_name
 from contextfold.serve.mcp.tools import ResolveTool
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from contextfold.common.canonical import Encodable
-    from contextfold.resolve.root import CacheRoot
-
-    Arguments = Mapping[str, object]
+Arguments = Mapping[str, object]
 
 SCHEME = "context://caches/"
 JSON_TYPE, MARKDOWN_TYPE, PLAIN_TYPE = "application/json", "text/markdown", "text/plain"
@@ -33,10 +31,6 @@ TEMPLATES: list[dict[str, Encodable]] = [
 
 
 def _list(root: CacheRoot, _arguments: Arguments) -> str:
-    from urllib.parse import quote
-
-    from contextfold.common.canonical import encode
-
     names = [listed.path for listed in root.list() if listed.has_manifest]
     resources = [
         {
@@ -51,12 +45,6 @@ def _list(root: CacheRoot, _arguments: Arguments) -> str:
 
 
 def _read(root: CacheRoot, arguments: Arguments) -> str:
-    from urllib.parse import unquote_to_bytes
-
-    from contextfold.cache_errors import NoCacheNamed
-    from contextfold.common.canonical import encode
-    from contextfold.resolve.root import check_name
-
     uri = arguments.get("uri")
     if not isinstance(uri, str) or not uri.startswith(SCHEME):
         raise NoCacheNamed(f"a resource's address begins with {SCHEME}")
@@ -79,8 +67,6 @@ def _read(root: CacheRoot, arguments: Arguments) -> str:
 
 
 def _list_templates(_root: CacheRoot, _arguments: Arguments) -> str:
-    from contextfold.common.canonical import encode
-
     return encode({"resourceTemplates": TEMPLATES})
 
 

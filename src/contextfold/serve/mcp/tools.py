@@ -6,16 +6,14 @@ Importing this module must be cheap, because a server lists its tools long befor
 
 from __future__ import annotations
 
-from contextfold.common.record import Record
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+from contextfold.common.canonical import Encodable
+from contextfold.resolve.root import CacheRoot
 
-    from contextfold.common.canonical import Encodable
-    from contextfold.resolve.root import CacheRoot
-
-    Arguments = Mapping[str, object]
+Arguments = Mapping[str, object]
 
 # An error repeats at most this many characters of an argument's name.
 ARGUMENT_NAME_MAX = 60
@@ -23,7 +21,7 @@ META_STATE = "contextfold/state"
 META_COUNTER = "contextfold/counter"
 
 
-class ToolResult(Record):
+class ToolResult(NamedTuple):
     """The result of a tool: one text, and the state of the session."""
 
     text: str
@@ -40,12 +38,11 @@ class ToolResult(Record):
         """The result's `_meta`."""
         if not self.state:
             return {}
-        import json
 
         return {META_STATE: json.loads(self.state), META_COUNTER: self.counter}
 
 
-class ResolveTool(Record):
+class ResolveTool(NamedTuple):
     """A tool whose failures are results with a code. `purpose` is a clause for the server's instructions."""
 
     name: str
@@ -57,7 +54,7 @@ class ResolveTool(Record):
     explains: bool = False
 
 
-class FoldTool(Record):
+class FoldTool(NamedTuple):
     """A tool that reads or changes a session. Its failures are protocol errors."""
 
     name: str
@@ -68,8 +65,7 @@ class FoldTool(Record):
     destroys: bool = False
 
 
-if TYPE_CHECKING:
-    Tool = ResolveTool | FoldTool
+Tool = ResolveTool | FoldTool
 
 
 def text_schema(description: str) -> dict[str, Encodable]:

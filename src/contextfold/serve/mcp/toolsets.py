@@ -5,26 +5,21 @@ The stdio server imports this module at its start, so the tools for folding are 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
+from contextfold.serve.mcp.fold_tools import AFTERWARDS_TOOLS, FOLD_TOOLS
 from contextfold.serve.mcp.protocol import McpServer
 from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS
 from contextfold.serve.mcp.resources import RESOURCE_READERS
-from contextfold.serve.mcp.tools import ResolveTool
+from contextfold.serve.mcp.tools import ResolveTool, Tool
 from contextfold.serve.request_error import BAD_REQUEST_STATUS, INVALID_REQUEST, RequestError
-from contextfold.settings_table import ALL_TOOLSETS, offers_folding
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from contextfold.serve.mcp.tools import Tool
+from contextfold.settings import ALL_TOOLSETS, offers_folding
 
 
 def tools_of(names: Collection[str]) -> list[Tool]:
     """The tools of the sets with these names."""
     tools: list[Tool] = list(RESOLVE_TOOLS) if "resolve" in names else []
     if offers_folding(names):
-        from contextfold.serve.mcp.fold_tools import AFTERWARDS_TOOLS, FOLD_TOOLS
-
         tools += FOLD_TOOLS if "fold" in names else AFTERWARDS_TOOLS
     return tools
 

@@ -16,17 +16,14 @@ import select
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from functools import cache
 from types import TracebackType
 
 from contextfold.common.descriptors import STDERR, WRITABLE, fill_standard_descriptors, wait
 from contextfold.common.exception_location import place_in, place_of, short
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    Field = str | int | float | bool | None
+Field = str | int | float | bool | None
 
 # A pipe accepts up to this many bytes atomically.
 LINE_MAX_BYTES = getattr(select, "PIPE_BUF", 512)

@@ -9,13 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping
 from itertools import product
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from contextfold import __version__
-from contextfold.common.record import Record
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OTHER = "other"
@@ -30,7 +29,7 @@ APIS = ("anthropic", "openai-chat", "openai-responses", "gemini")
 DURATIONS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
-class MetricDescription(Record):
+class MetricDescription(NamedTuple):
     """A metric as the reference lists it."""
 
     name: str

@@ -20,25 +20,20 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from typing import Self, cast
 
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.trace import Span as OtelSpan
+
 from contextfold import __version__
 from contextfold.errors import InternalError
-from contextfold.fold.ports.store import StaleRevision
+from contextfold.fold.ports.store import Commit, CommitReceipt, StaleRevision, Store
 from contextfold.serve.ops.logs import log
-from contextfold.settings_table import SettingsError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from opentelemetry.context import Context
-    from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
-    from opentelemetry.trace import Span as OtelSpan
-
-    from contextfold.fold.ports.store import Commit, CommitReceipt, Store
+from contextfold.settings import SettingsError
 
 TRACES_PATH = "/v1/traces"
 # At most this many spans wait to be exported. A further span replaces the oldest.

@@ -13,9 +13,9 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from contextfold.common.dataclass import dataclass
 from contextfold.fold.messages import FORMATS, Format
 from contextfold.fold.messages.formats import api_of
 

@@ -12,11 +12,11 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 import httpx2
 
-from contextfold.common.dataclass import replace
 from contextfold.common.exception_location import place_of
 from contextfold.errors import ContextError
 from contextfold.fold.messages import (

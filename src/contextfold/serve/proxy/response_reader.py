@@ -12,10 +12,10 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from contextfold.common.canonical import Malformed, decode
-from contextfold.common.dataclass import dataclass
 from contextfold.common.token_counter import tokens_of
 from contextfold.fold.ledger.sent_request import Usage
 from contextfold.fold.messages import Format

@@ -19,8 +19,8 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 
-from contextfold.common.dataclass import replace
 from contextfold.errors import ArgumentInvalid, FoldError, StoreUnavailable
 from contextfold.fold.ledger.sent_request import RequestReport, Share
 from contextfold.fold.messages import BodyProjection, Span

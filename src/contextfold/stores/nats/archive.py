@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.fold.archive import ArchiveEntry, up_to
 from contextfold.fold.ports.store import ArchivedThread, Summary, Trajectory
 from contextfold.stores.nats.wire import records

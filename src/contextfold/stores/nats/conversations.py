@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import fields
 from hashlib import sha256
 from typing import Any, Final
 
-from contextfold.common.dataclass import fields
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision, ProxiedConversation
 from contextfold.fold.ports.store_export import ExportedConversation, ExportedLeftOut

@@ -13,10 +13,10 @@ the same key begins.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final, TypeVar
 
-from contextfold.common.dataclass import dataclass, field
 from contextfold.errors import StoreInvalid
 from contextfold.fold.events import SessionExpired
 from contextfold.fold.ports.store import StaleRevision

@@ -13,11 +13,10 @@ import hashlib
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import Final
 
-from contextfold.common.dataclass import dataclass, field
-from contextfold.errors import StoreUnavailable
-from contextfold.export_errors import ImportDiffers, TargetNotEmpty
+from contextfold.errors import ImportDiffers, StoreUnavailable, TargetNotEmpty
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event
 from contextfold.fold.ports.store import CommitReceipt, SessionKey, Summary

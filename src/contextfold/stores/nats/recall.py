@@ -12,10 +12,10 @@ import asyncio
 import sqlite3
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final, TypeVar, TypeVarTuple
 
-from contextfold.common.dataclass import dataclass, field, replace
 from contextfold.common.relevance.question import Question
 from contextfold.fold.ports.store import ArchivedResult, Recalled, RecallSource, Summary
 from contextfold.fold.recall.documents import DocumentTerms

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from contextfold.export_errors import ImportDiffers, TargetNotEmpty
+from contextfold.errors import ImportDiffers, TargetNotEmpty
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import to_json
 from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision, SessionKey, Summary

@@ -5,9 +5,16 @@ A query uses one statement, or a transaction, where the result must be consisten
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, Final
+
 from contextfold.common.canonical import Malformed
-from contextfold.common.dataclass import fields
+from contextfold.common.relevance.question import Question
 from contextfold.errors import StoreInvalid
+from contextfold.fold.archive import ArchiveEntry, up_to
+from contextfold.fold.events import Event, EventUnknown, from_json
 from contextfold.fold.ports.stored_records import (
     SEARCH_MOST,
     ArchivedResult,
@@ -16,24 +23,16 @@ from contextfold.fold.ports.stored_records import (
     KnownRevision,
     LeftOutDecision,
     ListedSession,
+    Recalled,
     RecallSource,
     SessionKey,
     SessionLog,
     Summary,
     Trajectory,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Sequence
-    from typing import Any, Final
-
-    from contextfold.common.relevance.question import Question
-    from contextfold.fold.archive import ArchiveEntry
-    from contextfold.fold.events import Event
-    from contextfold.fold.ports.stored_records import Recalled
-    from contextfold.fold.recall.ranking import RecallScope
+from contextfold.fold.recall.packed_terms import RESULT
+from contextfold.fold.recall.ranking import RecallScope
+from contextfold.stores import recall_index
 
 QUERY_WORDS: Final = 32
 # Sorts after every time.
@@ -58,7 +57,6 @@ def load(connection: sqlite3.Connection, key: SessionKey, known: KnownRevision |
 
 def event_of(body: str) -> Event:
     # Many queries read no event.
-    from contextfold.fold.events import EventUnknown, from_json
 
     try:
         return from_json(body)
@@ -177,8 +175,6 @@ ENTRY_NAMES = tuple(ENTRY_COLUMNS.split(", "))
 
 
 def entry_of(row: Sequence[Any]) -> ArchiveEntry:
-    from contextfold.fold.archive import ArchiveEntry
-
     branch_id, n, at, kind, text, tokens, type_, source, failed, child_id, undone_from = row
     return ArchiveEntry(branch_id, n, at, kind, text, tokens, type_, source, bool(failed), child_id, undone_from)
 
@@ -191,8 +187,6 @@ def trajectory(
     limit: int,
     characters: int | None = None,
 ) -> Trajectory | None:
-    from contextfold.fold.archive import up_to
-
     archived, name = (_OF_MAIN, thread.session_id) if thread.branch_id is None else (_OF_BRANCH, thread.branch_id)
     whose = (thread.owner, thread.project_hash, name)
     # In a transaction, so that all statements see the same commits.
@@ -247,7 +241,6 @@ def unindexed(connection: sqlite3.Connection, owner: str | None, limit: int) -> 
 
 def recall(connection: sqlite3.Connection, owner: str, question: Question, scope: RecallScope) -> Recalled:
     # Most commands recall nothing.
-    from contextfold.stores import recall_index
 
     # In a transaction, so that all statements see the same commits.
     connection.execute("BEGIN")
@@ -260,8 +253,6 @@ def recall(connection: sqlite3.Connection, owner: str, question: Question, scope
 
 
 def _recall_source(connection: sqlite3.Connection, kind: str, ref: int) -> Summary | LeftOutDecision | None:
-    from contextfold.fold.recall.packed_terms import RESULT
-
     if kind == RESULT:
         row = connection.execute(f"SELECT {DECISION_COLUMNS} FROM left_out WHERE id = ?", (ref,)).fetchone()  # noqa: S608 - only our own names
         return LeftOutDecision(*row) if row else None

@@ -6,26 +6,22 @@ A command reads in the calling thread (`SqliteFileReader`); the daemon's store r
 from __future__ import annotations
 
 import os
+import sqlite3
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, TypeVarTuple
 
-from contextfold.common.record import TypeVar
-from contextfold.errors import StoreUnavailable
+from contextfold.errors import ContextError, StoreUnavailable
+from contextfold.fold.ports.stored_records import RecallSource
+from contextfold.fold.recall.documents import DocumentTerms
 from contextfold.stores.sqlite import queries, state_file
+from contextfold.stores.sqlite.threads import Readers
+from contextfold.stores.sqlite.transactions import Work
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Callable, Coroutine, Sequence
-    from typing import Any, Concatenate, ParamSpec, TypeVarTuple
-
-    from contextfold.errors import ContextError
-    from contextfold.fold.ports.stored_records import RecallSource
-    from contextfold.fold.recall.documents import DocumentTerms
     from contextfold.stores.sqlite.store import SqliteStore
-    from contextfold.stores.sqlite.threads import Readers
-    from contextfold.stores.sqlite.transactions import Work
 
-    Arguments = ParamSpec("Arguments")
-    Positional = TypeVarTuple("Positional")
+Arguments = ParamSpec("Arguments")
+Positional = TypeVarTuple("Positional")
 
 T = TypeVar("T")
 

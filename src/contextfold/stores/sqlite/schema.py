@@ -7,7 +7,10 @@ are in `state_file`.
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
+from collections.abc import Sequence
+from typing import Final
 
 from contextfold.errors import StoreInvalid
 from contextfold.stores.sqlite.state_file import (
@@ -25,16 +28,8 @@ from contextfold.stores.sqlite.state_file import (
     version_of,
 )
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Sequence
-    from typing import Final
-
-    # The statements of one migration. The first migration creates the tables; each later one changes them.
-    Migration = Sequence[str]
-else:
-    from contextfold.stores.sqlite.library import sqlite3
+# The statements of one migration. The first migration creates the tables; each later one changes them.
+Migration = Sequence[str]
 
 FOLDER_MODE: Final = 0o700
 WAL_KEEPS_BYTES: Final = 64 * 1024 * 1024

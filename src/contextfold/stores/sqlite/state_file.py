@@ -8,16 +8,11 @@ a user's work.
 from __future__ import annotations
 
 import os
+import sqlite3
 import stat
+from typing import Final
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import sqlite3
-    from typing import Final
-else:
-    from contextfold.stores.sqlite.library import sqlite3
 
 SqliteError = sqlite3.Error
 # The number of migrations in `schema`, which is the version of the tables.

@@ -6,9 +6,14 @@ they change anything. Knows no thread and no file.
 
 from __future__ import annotations
 
+import json
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final
+
 from contextfold.common.canonical import encode
-from contextfold.common.dataclass import dataclass
-from contextfold.common.sha256 import sha256
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import SessionExpired, from_json, to_json
 from contextfold.fold.ports.store import (
@@ -23,6 +28,8 @@ from contextfold.fold.ports.store import (
     Summary,
     WatchedEvent,
 )
+from contextfold.fold.recall.documents import DocumentTerms
+from contextfold.stores import recall_index
 from contextfold.stores.session_document import figures_of
 from contextfold.stores.sqlite.queries import (
     DECISION_COLUMNS,
@@ -32,14 +39,6 @@ from contextfold.stores.sqlite.queries import (
     event_of,
     last_seq,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Callable, Sequence
-    from typing import Final
-
-    from contextfold.fold.recall.documents import DocumentTerms
 
 # The most events that a watcher gets at once.
 EVENTS_MOST: Final = 256
@@ -220,8 +219,6 @@ def find_conversation(connection: sqlite3.Connection, owner: str, conversation: 
 
 
 def conversation_of(last_request_at: str, outcomes: str, cache_life_s: int) -> ProxiedConversation:
-    import json
-
     return ProxiedConversation(last_request_at, dict(json.loads(outcomes)), cache_life_s)
 
 
@@ -262,8 +259,6 @@ def forget_conversations(connection: sqlite3.Connection, since: str) -> bool:
 
 
 def index(connection: sqlite3.Connection, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None:
-    from contextfold.stores import recall_index
-
     for source, terms in documents:
         number, kind, ref = source.ref.split(".")
         # Not queued any more: another process has done it, or it has changed since and is queued again.

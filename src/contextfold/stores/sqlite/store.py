@@ -8,26 +8,23 @@ processes on the same file need no coordination.
 from __future__ import annotations
 
 import os
+import sqlite3
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, TypeVarTuple
 
 from contextfold.common.event_loop import asyncio, in_thread
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.ports.store import Commit, CommitReceipt, WatchedEvent, cursor_number, cursor_unknown
+from contextfold.fold.ports.store_export import ExportRecord
 from contextfold.stores.sqlite import queries, schema, state_file, statements
+from contextfold.stores.sqlite.export import export_records, import_records
 from contextfold.stores.sqlite.reader import ReaderInPlace, SqliteReads, reads
+from contextfold.stores.sqlite.threads import Readers, Writer
 from contextfold.stores.sqlite.transactions import Transactions
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
-    from typing import Any, Concatenate, Final, ParamSpec, TypeVar, TypeVarTuple
-
-    from contextfold.fold.ports.store_export import ExportRecord
-    from contextfold.stores.sqlite.threads import Writer
-
-    T = TypeVar("T")
-    Arguments = ParamSpec("Arguments")
-    Positional = TypeVarTuple("Positional")
+T = TypeVar("T")
+Arguments = ParamSpec("Arguments")
+Positional = TypeVarTuple("Positional")
 
 # The interval after which a watcher sees commits of other processes. It sees those of this process at once.
 POLL_S: Final = 0.4
@@ -82,8 +79,6 @@ class SqliteStore(SqliteReads):
         if in_place:
             super().__init__(ReaderInPlace(connection))
         else:
-            from contextfold.stores.sqlite.threads import Readers, Writer
-
             super().__init__(Readers(lambda: state_file.open_for_reading(self._path, busy_timeout_s)))
             self._writer = Writer(transactions)
 
@@ -173,15 +168,11 @@ class SqliteStore(SqliteReads):
 
     async def export(self) -> AsyncGenerator[ExportRecord]:
         """Export a snapshot: commits during the export are not in it, and do not wait for it."""
-        from contextfold.stores.sqlite.export import export_records
-
         for record in export_records(self._path):
             yield record
 
     async def import_all(self, records: Iterable[ExportRecord]) -> None:
         """One transaction, the comparison included. A process that imports does nothing else."""
-        from contextfold.stores.sqlite.export import import_records
-
         import_records(self._path, records)
 
     # ---- sweeps: many short transactions, so that commits can go between them

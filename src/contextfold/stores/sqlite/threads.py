@@ -16,11 +16,7 @@ from typing import Any, Final, TypeVar
 
 from contextfold.errors import StoreUnavailable
 from contextfold.stores.sqlite.state_file import unavailable
-from contextfold.stores.sqlite.transactions import Job, Transactions
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from contextfold.stores.sqlite.transactions import Work
+from contextfold.stores.sqlite.transactions import Job, Transactions, Work
 
 # The most units of work in one transaction.
 BATCH_MOST: Final = 256

@@ -5,20 +5,17 @@ Knows connections and functions, not what the functions do, and no thread.
 
 from __future__ import annotations
 
-from contextfold.common.dataclass import dataclass
-from contextfold.common.record import Generic, TypeVar
+import asyncio
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
 from contextfold.errors import StoreUnavailable
 from contextfold.stores.sqlite.state_file import SqliteError, unavailable
 
 T = TypeVar("T")
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import asyncio
-    import sqlite3
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
-    Work = Callable[[sqlite3.Connection], T]
+Work = Callable[[sqlite3.Connection], T]
 
 
 @dataclass(slots=True, eq=False)

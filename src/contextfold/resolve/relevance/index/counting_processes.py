@@ -12,7 +12,9 @@ from __future__ import annotations
 import errno
 import marshal
 import os
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import BinaryIO
 
 from contextfold.errors import StorageFailed
 from contextfold.resolve.processes import FAILED, SUCCEEDED, ChildProcesses
@@ -20,13 +22,8 @@ from contextfold.resolve.relevance.document_terms import TermCollector
 from contextfold.resolve.relevance.index.index_runs import new_file, write_run
 from contextfold.resolve.relevance.term_keys import DocumentRow, SectionRow
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import BinaryIO
-
-    # The number of a document, its path, and where its text is in the file of contents.
-    Task = tuple[int, str, int, int]
+# The number of a document, its path, and where its text is in the file of contents.
+Task = tuple[int, str, int, int]
 
 # This much text is sent at once. A message is short, because it has no text.
 BATCH_BYTES = 1 << 18

@@ -9,12 +9,15 @@ remembers the fingerprints of the files that it has hashed, if a later change of
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
-from contextfold.cache_errors import REBUILD_IT, CacheInvalid, IndexMissing
 from contextfold.common.canonical import Malformed
-from contextfold.common.record import Record
+from contextfold.errors import REBUILD_IT, CacheInvalid, IndexMissing
+from contextfold.resolve.cache import rebuild_command
 from contextfold.resolve.files import (
     CTIME_SHOWS_CHANGES,
     FileAbsent,
@@ -38,12 +41,7 @@ from contextfold.resolve.relevance.index.index_head import (
     decode_head,
 )
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeVar
-
-    Content = TypeVar("Content", bytes, memoryview)
+Content = TypeVar("Content", bytes, memoryview)
 
 # A change of a file gets a new timestamp if the timestamps before it are at least this old. The coarsest timestamps
 # have steps of two seconds; the rest is for a file server whose clock is behind.
@@ -51,7 +49,7 @@ SETTLED_AFTER_S = 10.0
 NS_PER_S = 1_000_000_000
 
 
-class MappedIndex(Record):
+class MappedIndex(NamedTuple):
     """A checked index with the contents of the documents."""
 
     view: IndexView
@@ -176,12 +174,8 @@ class RelevanceFiles:
         return IndexMissing(reason, f"it has {instead}; {REBUILD_IT}")
 
     def _rebuild_command(self) -> str:
-        from contextfold.resolve.cache import rebuild_command
-
         return rebuild_command(self._prefix)
 
 
 def _sha256(raw: bytes | memoryview) -> str:
-    import hashlib
-
     return hashlib.sha256(raw).hexdigest()

@@ -20,13 +20,15 @@ number is faster than a loop over the postings.
 from __future__ import annotations
 
 import sys
+from array import array
 
 # Importing `bisect` and `struct` themselves would take longer.
-from _bisect import bisect_left
-from _struct import Struct
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from struct import Struct
+from typing import Any, NamedTuple
 
 from contextfold.common.canonical import Malformed
-from contextfold.common.record import Record
 from contextfold.resolve.relevance.term_keys import (
     PAIR_MARK,
     SECTION_DIGEST_BYTES,
@@ -35,14 +37,8 @@ from contextfold.resolve.relevance.term_keys import (
     SectionRow,
 )
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from array import array
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
-    # Postings that are being made have lists and tuples instead of columns; no lookup is done in them.
-    Integers = Any
+# Postings that are being made have lists and tuples instead of columns; no lookup is done in them.
+Integers = Any
 
 # The version of the layout, the stemmer, the words and the weights in the postings.
 FORMAT = "relevance-6"
@@ -100,7 +96,6 @@ def integers(view: memoryview, code: str, *, swap: bool = SWAP) -> Integers:
         raise Malformed("a column of the index ends in the middle of a number")
     if not swap:
         return view.cast(code)  # type: ignore[call-overload]
-    from array import array
 
     copied: array[int] = array(code)
     copied.frombytes(view)
@@ -111,7 +106,6 @@ def integers(view: memoryview, code: str, *, swap: bool = SWAP) -> Integers:
 def to_bytes(code: str, numbers: Sequence[int], *, swap: bool = SWAP) -> bytes:
     if code == "B":
         return bytes(numbers)
-    from array import array
 
     made = array(code, numbers)
     if swap:
@@ -119,7 +113,7 @@ def to_bytes(code: str, numbers: Sequence[int], *, swap: bool = SWAP) -> bytes:
     return made.tobytes()
 
 
-class Postings(Record):
+class Postings(NamedTuple):
     """The occurrences of one term. `documents`, `values` and `ends` are parallel columns.
 
     `stem_documents` is the number of documents that have any word of the stem. `ends` has the ends of each document's
@@ -195,7 +189,7 @@ def _of_all_documents(documents: Sequence[int], values: Sequence[int], document_
     return raw[0::2] + raw[1::2]
 
 
-class IndexHead(Record):
+class IndexHead(NamedTuple):
     """The figures that are needed to read the columns.
 
     `document_words` and `section_words` are totals. `columns` has the offset and the length of each column.
@@ -371,8 +365,6 @@ class RowColumns:
     """Builds the columns of documents and sections, one document after another."""
 
     def __init__(self) -> None:
-        from array import array
-
         self.numbers = {name: array(code) for name, code in COLUMNS.items() if code}
         self.bytes = {name: bytearray() for name, code in COLUMNS.items() if not code and name != "postings"}
         self._texts: dict[str, int] = {}

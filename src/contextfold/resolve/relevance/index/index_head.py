@@ -5,9 +5,10 @@ The head is small, has a checksum, and is read for every question.
 
 from __future__ import annotations
 
+from hashlib import sha256
+from typing import NamedTuple
+
 from contextfold.common.canonical import Malformed
-from contextfold.common.record import Record
-from contextfold.common.sha256 import sha256
 from contextfold.resolve.layout import FINGERPRINT_FIELDS, FRAME
 from contextfold.resolve.relevance.index.index_format import COLUMNS, FORMAT, IndexHead
 
@@ -23,7 +24,7 @@ _COUNTS = 5
 NUMBER_DIGITS = 20
 
 
-class FileRecord(Record):
+class FileRecord(NamedTuple):
     length: int
     sha256: str
 
@@ -32,7 +33,7 @@ class OtherFormat(Malformed):
     """The head is valid but of another version of the format."""
 
 
-class RelevanceHead(Record):
+class RelevanceHead(NamedTuple):
     """The decoded head. `fingerprints` are those of FRAME and RELEVANCE_FILES."""
 
     cache_version: str

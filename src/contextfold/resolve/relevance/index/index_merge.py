@@ -6,6 +6,7 @@ import heapq
 import sys
 from array import array
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, groupby, repeat
 from operator import itemgetter, sub
 
@@ -26,11 +27,7 @@ from contextfold.resolve.relevance.term_keys import (
     stem_of_key,
 )
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    Term = tuple[bytes, "array[int] | Postings"]
+Term = tuple[bytes, "array[int] | Postings"]
 
 # The new number of a document that is not copied from the previous index.
 GONE = -1

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import os
 from array import array
+from collections.abc import Iterable, Iterator
 
-from contextfold.resolve.relevance.index.index_merge import ENTRY_BYTES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from contextfold.resolve.relevance.index.index_merge import Term
+from contextfold.resolve.relevance.index.index_merge import ENTRY_BYTES, Term
 
 # A run has at most this many entries, which bounds the memory of a build.
 RUN_MAX_ENTRIES = 3_000_000

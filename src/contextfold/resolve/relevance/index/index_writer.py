@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
 from contextlib import suppress
+from typing import BinaryIO
 
 from contextfold.common import signals
 from contextfold.common.canonical import HASH_PREFIX
+from contextfold.resolve.document import Document
 from contextfold.resolve.files import fingerprints, storage_failed, write_new
 from contextfold.resolve.layout import FRAME, PACK_FOLDER
 from contextfold.resolve.pack import older_than
 from contextfold.resolve.relevance.document_terms import TermCollector
 from contextfold.resolve.relevance.index.counting_processes import CountingProcesses
-from contextfold.resolve.relevance.index.index_format import COLUMNS, IndexHead, RowColumns, encode_postings
+from contextfold.resolve.relevance.index.index_format import COLUMNS, IndexHead, IndexView, RowColumns, encode_postings
 from contextfold.resolve.relevance.index.index_head import (
     CONTENTS_FILE,
     HEAD_FILE,
@@ -27,18 +30,9 @@ from contextfold.resolve.relevance.index.index_head import (
     FileRecord,
     RelevanceHead,
 )
-from contextfold.resolve.relevance.index.index_merge import GONE, PostingsMaker, merge, taken_over
+from contextfold.resolve.relevance.index.index_merge import GONE, PostingsMaker, Term, merge, taken_over
 from contextfold.resolve.relevance.index.index_runs import RUN_MAX_ENTRIES, read_run, runs_in, write_run
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import BinaryIO
-
-    from contextfold.resolve.document import Document
-    from contextfold.resolve.relevance.index.index_format import IndexView
-    from contextfold.resolve.relevance.index.index_merge import Term
-    from contextfold.resolve.relevance.term_keys import DocumentRow
+from contextfold.resolve.relevance.term_keys import DocumentRow
 
 # For less text than this, starting processes takes longer than counting alone.
 COUNTED_ALONE_BYTES = 2 << 20

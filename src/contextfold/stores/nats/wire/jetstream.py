@@ -10,12 +10,12 @@ import base64
 import json
 import secrets
 from collections.abc import Awaitable, Callable, Container, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from contextfold.common.dataclass import dataclass, field
 from contextfold.common.network_address import NatsOptions
 from contextfold.errors import StoreUnavailable
 from contextfold.stores.nats.wire.connection import NatsConnection, OnConnectionChange, OutcomeUnknown, first_line

@@ -11,11 +11,11 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from nats.aio.msg import Msg
 
-from contextfold.common.dataclass import dataclass
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.stores.nats.wire.connection import MessageQueue
 from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
