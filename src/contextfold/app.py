@@ -6,33 +6,38 @@ Every function imports what it makes, because most commands need a part of it.
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
-from contextfold.fold.model_catalog import ModelCatalog
+from contextfold.fold.accounting import AdviceSettings, Thresholds
+from contextfold.fold.model_catalog import MODELS, ModelCatalog, ModelsInvalid, TokenPrices, parse_models
 from contextfold.fold.ports.store import Store
+from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.service.session_reader import SessionReader
-from contextfold.scrub.quick_check import Scrubbed
-from contextfold.scrub.scrubber import Scrubber
-from contextfold.scrub.standard import QuickScrubber
-from contextfold.serve.http.bearer_tokens import TokenFile
-from contextfold.serve.http.guard import Guard
-from contextfold.serve.ops.tracing import Tracer
-from contextfold.serve.serial_fold import SerialFold
-from contextfold.settings import DaemonSettings, FoldSettings, SettingsError
-from contextfold.stores.nats.store import NatsStore
+from contextfold.fold.session import SessionLimits
+from contextfold.settings import DaemonSettings, FoldSettings, SettingsError, offers_folding
+from contextfold.stores.no_store import NoStore
+from contextfold.stores.sqlite.reader import SqliteFileReader
 from contextfold.stores.sqlite.store import SqliteStore
+
+if TYPE_CHECKING:
+    # Optional extras, and the libraries of the daemon, which commands do not import.
+    from contextfold.scrub.quick_check import Scrubbed
+    from contextfold.scrub.scrubber import Scrubber
+    from contextfold.scrub.standard import QuickScrubber
+    from contextfold.serve.http.bearer_tokens import TokenFile
+    from contextfold.serve.http.guard import Guard
+    from contextfold.serve.ops.tracing import Tracer
+    from contextfold.serve.serial_fold import SerialFold
+    from contextfold.stores.nats.store import NatsStore
 
 # Relative prices are in hundredths of an input token.
 INPUT_PERCENT = 100
 
 
 def policy_of(settings: FoldSettings) -> FoldPolicy:
-    from contextfold.fold.accounting import AdviceSettings, Thresholds
-    from contextfold.fold.model_catalog import TokenPrices
-    from contextfold.fold.service.policy import FoldPolicy
-    from contextfold.fold.session import SessionLimits
-
     return FoldPolicy(
         SessionLimits(
             settings.context_limit or None,
@@ -59,12 +64,9 @@ def policy_of(settings: FoldSettings) -> FoldPolicy:
 
 
 def models_of(settings: FoldSettings) -> ModelCatalog:
-    from contextfold.fold.model_catalog import MODELS, ModelsInvalid, parse_models
-
     path = settings.models_file
     if not path:
         return MODELS
-    import tomllib
 
     try:
         with open(path, "rb") as file:
@@ -121,8 +123,6 @@ def open_store(
     `on_change` is called when the connection is made or lost. `in_place` is for a process without an event loop.
     """
     if settings.nats is None:
-        from contextfold.stores.sqlite.store import SqliteStore
-
         return SqliteStore(settings.store, may_migrate=may_migrate, in_place=in_place)
     try:
         from contextfold.stores.nats.store import NatsStore
@@ -137,12 +137,8 @@ def open_store(
 
 def file_reader(settings: FoldSettings) -> SessionReader:
     """Make the reader of a state file, for a command. It never migrates the file."""
-    from contextfold.fold.service.session_reader import SessionReader
-    from contextfold.stores.sqlite.reader import SqliteFileReader
 
     def open_writer() -> SqliteStore:
-        from contextfold.stores.sqlite.store import SqliteStore
-
         return SqliteStore(settings.store, may_migrate=False, in_place=True)
 
     store = SqliteFileReader(settings.store, open_writer)
@@ -152,7 +148,6 @@ def file_reader(settings: FoldSettings) -> SessionReader:
 
 def serial_fold(settings: FoldSettings, *, is_command: bool = False) -> SerialFold:
     """Make the folding service of a process without concurrency. A command never migrates the store."""
-    from contextfold.fold.service.fold_service import FoldService
     from contextfold.serve.serial_fold import SerialFold
 
     scrubber = _DeferredScrubber(settings) if is_command else scrubber_of(settings)
@@ -203,9 +198,6 @@ def _tracer_of(settings: DaemonSettings) -> Tracer | None:
 
 
 def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer | None) -> Guard:
-    from typing import cast
-
-    from contextfold.fold.service.fold_service import FoldService
     from contextfold.serve.http.exchange import RequestLimits
     from contextfold.serve.http.guard import Guard
     from contextfold.serve.http.limits import Buckets, HostRule
@@ -217,8 +209,6 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
     from contextfold.serve.ops.metrics import Metrics
     from contextfold.serve.ops.tracing import TracedStore
     from contextfold.serve.resolvers import Resolvers
-    from contextfold.settings import offers_folding
-    from contextfold.stores.no_store import NoStore
 
     tools = tools_of(settings.server.tools)
     metrics = Metrics(tool.name for tool in tools)

@@ -21,6 +21,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
 from operator import or_
@@ -247,7 +248,8 @@ def _integers(typecode: str, raw: bytes | memoryview) -> array[int]:
     return integers
 
 
-class Pack(NamedTuple):
+@dataclass(frozen=True)
+class Pack:
     """The table. Documents are numbered in the order of their ids.
 
     `frame` has the fingerprints of FRAME, `fingerprints` those of the documents' files. `versions` has DIGEST_BYTES
