@@ -23,8 +23,6 @@ RUNS: tuple[tuple[int, str], ...] = (
     (0, "resolve --cache docs.cache --query token --budget 100"),
     (0, "inspect docs.cache"),
     (0, "verify docs.cache"),
-    (0, "pack docs.cache"),
-    (0, "unpack docs.ctxpack --cache again.cache"),
     (0, "run --url URL true"),
     (0, "doctor --url URL"),
     (3, "service status"),

@@ -11,8 +11,6 @@ from importlib import import_module
 from contextfold.errors import ContextError as ContextError
 from contextfold.resolve.build import BuildReport as BuildReport
 from contextfold.resolve.build import build as build
-from contextfold.resolve.bundle import pack as pack
-from contextfold.resolve.bundle import unpack as unpack
 from contextfold.resolve.relevance.answer import AskResult as AskResult
 from contextfold.resolve.relevance.answer import GetResult as GetResult
 from contextfold.resolve.selection import SelectionResult as SelectionResult
@@ -32,8 +30,6 @@ _HOMES = {
     "ask_caches": "contextfold.resolve.service",
     "build": "contextfold.resolve.build",
     "open_cache": "contextfold.resolve.service",
-    "pack": "contextfold.resolve.bundle",
-    "unpack": "contextfold.resolve.bundle",
 }
 
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - the keys are strings

@@ -5,9 +5,8 @@
     │   └── NoCacheNamed                  no cache is named where one must be, or there is none
     ├── CacheInvalid     cache_invalid    the folder breaks the cache's rules; retrying will not help
     │   ├── IndexMissing                  the cache has no relevance index of this version
-    │   ├── SourceInvalid                 a source document cannot become part of a cache
-    │   │   └── NoDocuments               a folder in which no file is a document
-    │   └── BundleInvalid                 a packed cache that is damaged, or no packed cache
+    │   └── SourceInvalid                 a source document cannot become part of a cache
+    │       └── NoDocuments               a folder in which no file is a document
     ├── QueryInvalid     invalid_query    the query is not text
     │   ├── OptionInvalid                 an argument beside the query breaks its rule
     │   ├── DocumentMissing               the cache has no such document
@@ -228,10 +227,6 @@ class SourceInvalid(CacheInvalid):
 
 class NoDocuments(SourceInvalid):
     message = "There are no documents to build a cache of"
-
-
-class BundleInvalid(CacheInvalid):
-    message = "The packed cache cannot be read"
 
 
 class DocumentMissing(QueryInvalid):

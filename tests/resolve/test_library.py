@@ -87,8 +87,6 @@ def test_the_package_exports_exactly_the_public_names() -> None:
         "ask_caches",
         "build",
         "open_cache",
-        "pack",
-        "unpack",
     ]
     for name in contextfold.__all__:
         assert getattr(contextfold, name)

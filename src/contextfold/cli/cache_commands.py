@@ -64,39 +64,6 @@ COMMANDS: tuple[Command, ...] = (
         ),
     ),
     Command(
-        "pack",
-        "write a cache into one file, to share it",
-        (
-            "Write all documents of a cache into one file, and print the file's SHA-256. The same documents give",
-            "the same bytes on every machine. `context unpack` makes a cache of the file again.",
-        ),
-        (
-            "context pack docs.cache",
-            "context pack docs/.context-cache -o docs.ctxpack",
-            "context pack docs.cache -o - | gzip > docs.ctxpack.gz",
-        ),
-        (Option("-o", "the file to write; - is stdout (default: NAME.ctxpack)", "FILE", takes_file=True),),
-        argument=Option("cache", "the cache folder", "CACHE", required=True, takes_folder=True),
-    ),
-    Command(
-        "unpack",
-        "make a cache of a file that `context pack` wrote",
-        (
-            "Check every byte of a packed cache, then write the cache that was packed. It appears whole or not at",
-            "all; a file that is truncated or altered gives an error that says so.",
-        ),
-        (
-            "context unpack docs.ctxpack",
-            "context unpack docs.ctxpack --cache caches/docs --force",
-            "gunzip -c docs.ctxpack.gz | context unpack - --cache docs.cache",
-        ),
-        (
-            Option("--cache", "the cache to write (default: NAME.cache)", "DIR", takes_folder=True),
-            Option("--force", "replace a cache that is already there, once the new one is complete"),
-        ),
-        argument=Option("file", "the packed cache; - is stdin", "FILE", required=True, takes_file=True),
-    ),
-    Command(
         "ask",
         "find the passages that answer a question",
         (

@@ -75,8 +75,6 @@ class Command(NamedTuple):
 # The first words of commands, in the order of the help, and the module of each. Those of `fold` have one each.
 MODULES = {
     "build": "caches.build",
-    "pack": "caches.pack",
-    "unpack": "caches.pack",
     "ask": "caches.ask",
     "recall": "fold.recall",
     "get": "caches.get",

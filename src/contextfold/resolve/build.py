@@ -1,7 +1,6 @@
 """Compiles documents into a cache, atomically. Calls the pure modules and those that write; knows no format.
 
-The documents come from a folder or from a packed cache. A build that replaces a cache copies unchanged parts from it:
-segments of the packed index and converted texts.
+A build that replaces a cache copies unchanged parts from it: segments of the packed index and converted texts.
 """
 
 from __future__ import annotations

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.machine import COMMAND, Call, context, write_files
+from tests.support.machine import Call, write_files
 
 
 @pytest.fixture
@@ -27,7 +26,7 @@ def cache(docs: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("argv", "code"),
-    [(["unpack", "nope"], 6), (["ask", "x", "--cache-root", "nope"], 4), (["get", "x", "--cache-root", "nope"], 4)],
+    [(["ask", "x", "--cache-root", "nope"], 4), (["get", "x", "--cache-root", "nope"], 4)],
 )
 def test_what_was_never_there_was_not_removed_meanwhile(
     argv: list[str], code: int, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
@@ -173,20 +172,6 @@ def test_the_order_of_the_caches_does_not_change_the_answer(tmp_path: Path, call
     forth = call("ask", "rollback", "--cache", caches[0], "--cache", caches[1])
     assert forth == call("ask", "rollback", "--cache", caches[1], "--cache", caches[0])
     assert json.loads(forth.out)["documents"]
-
-
-def test_a_packed_cache_may_come_from_stdin(cache: Path, tmp_path: Path, call: Call) -> None:
-    packed = call("pack", cache, "-o", "-").out
-    ran = subprocess.run(
-        [COMMAND, "unpack", "-", "--cache", tmp_path / "copy"],
-        input=packed,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    assert (ran.returncode, ran.stderr) == (0, b"")
-    assert call("pack", tmp_path / "copy", "-o", "-").out == packed
-    assert context("unpack", "-").code == 1
 
 
 def test_the_lines_of_a_breadcrumb_choose_among_sections_with_the_same_headings(tmp_path: Path, call: Call) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,19 @@ def clock_ns(probe: Path) -> int:
     """The time of the file system's clock. After it has passed all timestamps, every change gets a later one."""
     probe.write_bytes(b"")
     return probe.stat().st_ctime_ns
+
+
+def test_a_cache_that_travelled_by_tar_verifies_and_answers_the_same(tmp_path: Path) -> None:
+    built = build_cache(tmp_path, random_documents(6, 12))
+    with tarfile.open(tmp_path / "cache.tgz", "w:gz") as archive:
+        archive.add(tmp_path / "cache", "there")
+    with tarfile.open(tmp_path / "cache.tgz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    arrived = Cache(tmp_path / "there")
+    assert (arrived.verify().faults, arrived.verify().packed) == ((), False)
+    for question in ("deploy the cache", "nothing"):
+        assert arrived.ask(question) == built.ask(question)
+        assert arrived.resolve(question, 100) == built.resolve(question, 100)
 
 
 def test_a_copied_cache_is_examined_once_in_a_process(path: Path) -> None:
