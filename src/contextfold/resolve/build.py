@@ -20,7 +20,7 @@ from contextfold.resolve.documents import kinds
 from contextfold.resolve.documents.conversion import NotText, is_converted, text_of
 from contextfold.resolve.documents.rules import ALL_TEXT, DocumentRules, check_pattern, make_rules
 from contextfold.resolve.files import shown, silent
-from contextfold.resolve.rebuild.previous import PreviousCache, previous_cache
+from contextfold.resolve.rebuild.previous import PreviousCache, is_own_cache, previous_cache
 from contextfold.resolve.rebuild.replace import Staging
 from contextfold.resolve.sources import DEFAULT_CACHE_NAME, Source, check_unchanged, read_source, survey
 
@@ -155,7 +155,8 @@ def _built(request: BuildRequest, progress: Progress, *, uses_processes: bool) -
         raise StorageFailed(
             f"{shown(cache)} holds the sources {shown(sources)}, which replacing it would delete; choose another path"
         )
-    with Staging(cache, force=request.may_replace(previous_cache(cache))) as staging:
+    force = request.may_replace(previous_cache(cache))
+    with Staging(cache, force=force, may_replace=is_own_cache) as staging:
         # Only now, with the lock of the staging folder, no other build can replace the previous cache.
         previous = previous_cache(staging.target)
         rules = request.chosen_rules(previous)

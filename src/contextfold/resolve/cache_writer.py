@@ -22,7 +22,7 @@ from contextfold.resolve.files import (
     shown,
     write_new,
 )
-from contextfold.resolve.layout import DOCUMENTS_FOLDER, FRAME, INDEX_FILE, MANIFEST_FILE, PACK_FOLDER
+from contextfold.resolve.layout import DOCUMENTS_FOLDER, FRAME, HIDING_FILE, INDEX_FILE, MANIFEST_FILE, PACK_FOLDER
 from contextfold.resolve.manifest import BUILD_CONFIG, FileNames, Manifest, ManifestEntry, cache_version_of
 from contextfold.resolve.processes import keeps_exit_statuses, processors
 from contextfold.resolve.rebuild.previous import SOURCES_FILE, PreviousCache, SourceRecords
@@ -37,8 +37,6 @@ CLOCK_TICKS = 1500
 PROCESSES_MAX = 8
 # This time is older than any timestamp.
 NEVER_NS = -(2**63)
-# A cache inside its own source folder contains this file, so that git does not list the cache. It is not part of it.
-HIDING_FILE = ".gitignore"
 HIDING_TEXT = b"*\n"
 
 _TABLE = os.path.basename(packs.TABLE_FILE).encode()

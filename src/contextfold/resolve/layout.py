@@ -6,6 +6,8 @@ MANIFEST_FILE = "manifest.json"
 INDEX_FILE = "index.json"
 DOCUMENTS_FOLDER = "documents"
 PACK_FOLDER = "pack"
+# A cache inside its own source folder contains this file, so that git does not list the cache. It is not part of it.
+HIDING_FILE = ".gitignore"
 # `context build DIR` puts the cache at this name below the folder.
 DEFAULT_CACHE = ".context-cache"
 

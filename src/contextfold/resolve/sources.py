@@ -169,7 +169,10 @@ class _SourceWalk:
         return None
 
     def _is_left_out(self, target: tuple[bytes, ...]) -> bool:
-        """Whether a file is ignored, or in a folder that is not entered. A link must not bring it in."""
+        """Whether a file is not a document under its own name. A link of another name must not bring it in."""
+        is_generated = kinds.is_generated_name(target[-1]) and not self._chooser.is_included(target)
+        if is_generated or not self._chooser.is_wanted(target):
+            return True
         folder = self._top
         for depth in range(len(target)):
             folder = self._with_its_ignore_file(folder._replace(components=target[:depth]))

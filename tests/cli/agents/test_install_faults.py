@@ -155,6 +155,16 @@ class TestLinksAndModes:
         assert ran.code == 6
         assert "a link that leads nowhere" in ran.err
 
+    def test_a_link_out_of_the_project_is_left_alone(self, project: HostProject, tmp_path: Path) -> None:
+        outside = tmp_path / "outside.json"
+        outside.write_text("{}")
+        project.file.parent.mkdir(exist_ok=True)
+        project.file.symlink_to(outside)
+        ran = project.install()
+        assert ran.code == 6
+        assert "outside of the project" in ran.err
+        assert outside.read_text() == "{}"
+
     @pytest.mark.parametrize("mode", [0o600, 0o640, 0o664])
     def test_the_mode_is_preserved(self, mode: int, project: HostProject) -> None:
         project.write("{}")

@@ -236,13 +236,26 @@ def files_of(values: Mapping[str, str]) -> HostFiles:
         server, hooks = os.path.join(project, host.project_file), host.hooks.project_file
     if project and not os.path.isdir(project):
         raise StorageFailed(f"there is no folder {project}; give --project the folder that holds the project")
-    return HostFiles(
+    found = HostFiles(
         host,
         server,
         os.path.join(folder, hooks) if hooks else "",
         os.path.join(folder, host.skills, SKILL) if host.skills else "",
         project,
     )
+    if project:
+        for path in filter(None, (found.server, found.hooks, found.skill)):
+            _refuse_link_outside(path, project)
+    return found
+
+
+def _refuse_link_outside(path: str, project: str) -> None:
+    """Refuse a file that a link in the project leads to. The link may have come with a cloned repository."""
+    real, folder = os.path.realpath(path), os.path.realpath(project)
+    if os.path.commonpath([real, folder]) != folder:
+        raise StorageFailed(
+            f"{path} leads by a link to {real}, outside of the project, so it is left alone; remove the link first"
+        )
 
 
 def _user_file(host: Host) -> str:

@@ -17,8 +17,8 @@ from contextfold.resolve.cache import CacheFolder
 from contextfold.resolve.documents.conversion import CONVERSION_VERSION
 from contextfold.resolve.documents.rules import DocumentRules, rules_in
 from contextfold.resolve.files import FileAbsent, few_fingerprints, fingerprints, is_folder, read_regular
-from contextfold.resolve.layout import MANIFEST_FILE, PACK_FOLDER
-from contextfold.resolve.manifest import Manifest, ManifestEntry, decode_manifest
+from contextfold.resolve.layout import DOCUMENTS_FOLDER, HIDING_FILE, INDEX_FILE, MANIFEST_FILE, PACK_FOLDER
+from contextfold.resolve.manifest import BUILD_CONFIG, Manifest, ManifestEntry, decode_manifest
 from contextfold.resolve.pack import SEGMENTATION, Pack
 from contextfold.resolve.relevance.index.index_file import RelevanceFiles
 from contextfold.resolve.relevance.index.index_format import IndexView
@@ -186,6 +186,22 @@ def _strings(value: object) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
         raise Malformed("the records of the sources are laid out otherwise")
     return value
+
+
+def is_own_cache(folder: bytes) -> bool:
+    """Whether this program made the folder, so that a build may replace it.
+
+    Its manifest is ours and it has the documents. If the manifest is damaged, the folder must have all other parts of a
+    cache and nothing else, so that a damaged cache can be built again.
+    """
+    names = set(os.listdir(folder))
+    if not os.path.isdir(os.path.join(folder, DOCUMENTS_FOLDER.encode())):
+        return False
+    previous = previous_cache(folder)
+    if previous is not None:
+        return previous.manifest.build_config == BUILD_CONFIG
+    own_names = {name.encode() for name in (MANIFEST_FILE, INDEX_FILE, DOCUMENTS_FOLDER, PACK_FOLDER)}
+    return own_names <= names <= own_names | {HIDING_FILE.encode()}
 
 
 def previous_cache(path: bytes) -> PreviousCache | None:

@@ -12,12 +12,13 @@ import errno
 import hashlib
 import os
 import shutil
+import stat
 import sys
+from collections.abc import Callable
 
 from contextfold.common import signals
 from contextfold.errors import CacheExists, StorageFailed
 from contextfold.resolve.files import SET_ASIDE_SUFFIX, STAGING_SUFFIX, StorageErrors, is_folder, shown, sync
-from contextfold.resolve.layout import MANIFEST_FILE
 
 # A system without advisory locks stops a second builder only at the rename.
 try:
@@ -33,9 +34,13 @@ _UNSUPPORTED = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 class Staging:
-    """A staging folder. `commit` moves it to the target; without a commit it is removed at the end of the block."""
+    """A staging folder. `commit` moves it to the target; without a commit it is removed at the end of the block.
 
-    def __init__(self, target: bytes, *, force: bool) -> None:
+    With `force` an existing folder is replaced, if it is empty or `may_replace` is true for it.
+    """
+
+    def __init__(self, target: bytes, *, force: bool, may_replace: Callable[[bytes], bool]) -> None:
+        self._may_replace = may_replace
         self.target = _real_target(target, force=force)
         if not self.target:
             raise StorageFailed("the path of the cache is empty; give --cache a folder to make")
@@ -122,7 +127,10 @@ class Staging:
     def _recover(self) -> None:
         """Complete or undo the exchange of a build that was killed between its two renames."""
         if os.path.lexists(self._set_aside):
-            if os.path.lexists(self.target):
+            if os.path.islink(self._set_aside):
+                # No build makes a link. It was planted, and what it leads to is not ours.
+                os.unlink(self._set_aside)
+            elif os.path.lexists(self.target):
                 _remove(self._set_aside)
             else:
                 os.rename(self._set_aside, self.target)
@@ -143,10 +151,10 @@ class Staging:
             raise StorageFailed(
                 f"{shown(self.target)} is not a folder, so --force leaves it alone; choose another path"
             )
-        if os.listdir(self.target) and not os.path.isfile(os.path.join(self.target, os.fsencode(MANIFEST_FILE))):
+        if os.listdir(self.target) and not self._may_replace(self.target):
             raise StorageFailed(
-                f"{shown(self.target)} is neither empty nor a cache (it has no {MANIFEST_FILE}), so --force leaves it "
-                "alone; choose another path"
+                f"{shown(self.target)} is neither empty nor a cache that contextfold made, so a build leaves it alone, "
+                "with --force too; choose another path"
             )
 
     def commit(self) -> None:
@@ -196,11 +204,25 @@ class Staging:
 
 
 def _real_target(target: bytes, *, force: bool) -> bytes:
-    """The path of the cache without trailing slashes. With --force, links are resolved: their target is replaced."""
+    """The path of the cache without trailing slashes. With `force`, a link is resolved: its target is replaced.
+
+    A link that leads out of its own folder is refused. It may have come with a cloned repository, and what it leads to
+    was not named by the person who runs the build.
+    """
     stripped = target
     while stripped.endswith((b"/", b"/.")) and stripped.strip(b"/"):
         stripped = stripped.removesuffix(b".").rstrip(b"/")
-    return os.path.realpath(stripped) if force and os.path.isdir(stripped) else stripped
+    if not force or not os.path.isdir(stripped):
+        return stripped
+    real = os.path.realpath(stripped)
+    if os.path.islink(stripped):
+        folder = os.path.realpath(os.path.dirname(stripped) or b".")
+        if os.path.commonpath([real, folder]) != folder:
+            raise StorageFailed(
+                f"{shown(stripped)} is a link to {shown(real)}, outside of its folder, so it is not replaced; remove "
+                "the link, or give --cache the folder itself"
+            )
+    return real
 
 
 def _short(name: bytes) -> bytes:
@@ -219,7 +241,10 @@ def _empty(folder: bytes) -> None:
 
 
 def _remove(folder: bytes) -> None:
-    """Remove a folder and its read-only subfolders; ignore what cannot be removed."""
+    """Remove a folder and its read-only subfolders; ignore what cannot be removed. Links are not followed."""
+    if not stat.S_ISDIR(os.lstat(folder).st_mode):
+        os.unlink(folder)
+        return
     for path, folders, _ in os.walk(folder):
         for inner in (path, *(os.path.join(path, name) for name in folders)):
             if not os.path.islink(inner):
