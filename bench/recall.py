@@ -31,7 +31,7 @@ from contextfold.fold.service.callers import Caller
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.tool_arguments import RecallRequest
 from contextfold.scrub.standard import standard_scrubber
-from contextfold.stores.sqlite.queries import phrases
+from contextfold.stores.sqlite.statements import fts_query
 from contextfold.stores.sqlite.store import SqliteStore
 
 FOLDS = 100_000
@@ -126,7 +126,7 @@ def _full_text(path: Path, questions: list[str]) -> tuple[list[float], list[floa
     any_words: list[float] = []
     all_words: list[float] = []
     for question in questions:
-        all_query = phrases(question)
+        all_query = fts_query(question)
         for matching, times_ms in (
             (all_query.removesuffix(" *").replace(" AND ", " OR "), any_words),
             (all_query, all_words),

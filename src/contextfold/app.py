@@ -15,6 +15,7 @@ from contextfold.fold.model_catalog import MODELS, ModelCatalog, ModelsInvalid, 
 from contextfold.fold.ports.store import Store
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.policy import FoldPolicy
+from contextfold.fold.service.reports import ScrubbedText
 from contextfold.fold.service.session_reader import SessionReader
 from contextfold.fold.session import SessionLimits
 from contextfold.settings import DaemonSettings, FoldSettings, SettingsError, offers_folding
@@ -24,9 +25,7 @@ from contextfold.stores.sqlite.store import SqliteStore
 
 if TYPE_CHECKING:
     # Optional extras, and the libraries of the daemon, which commands do not import.
-    from contextfold.scrub.quick_check import Scrubbed
     from contextfold.scrub.scrubber import Scrubber
-    from contextfold.scrub.standard import QuickScrubber
     from contextfold.serve.http.bearer_tokens import TokenFile
     from contextfold.serve.http.guard import Guard
     from contextfold.serve.ops.tracing import Tracer
@@ -99,15 +98,11 @@ class _DeferredScrubber:
 
     def __init__(self, settings: FoldSettings) -> None:
         self._settings = settings
-        self._scrubber: Scrubber | QuickScrubber | None = None
+        self._scrubber: Scrubber | None = None
 
-    def scrub(self, text: str) -> Scrubbed:
+    def scrub(self, text: str) -> ScrubbedText:
         if self._scrubber is None:
-            from contextfold.scrub.standard import QuickScrubber
-
-            # An allowlist is checked, whatever the text.
-            has_allowlist = bool(self._settings.scrub_allowlist)
-            self._scrubber = scrubber_of(self._settings, compiles_all=False) if has_allowlist else QuickScrubber()
+            self._scrubber = scrubber_of(self._settings, compiles_all=False)
         return self._scrubber.scrub(text)
 
 

@@ -5,8 +5,14 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from contextfold.fold.ports.call_outcomes import OUTCOMES_MAX
-from contextfold.fold.ports.store import AMBIGUOUS_OUTCOME, ArchivedResult, LeftOutDecision, ProxiedConversation, Store
+from contextfold.fold.messages.remembered import OUTCOMES_MAX
+from contextfold.fold.ports.store import (
+    AMBIGUOUS_OUTCOME,
+    ArchivedResult,
+    LeftOutDecision,
+    ProxiedConversation,
+    Store,
+)
 from tests.contract.sessions import NOON
 from tests.contract.stores import Run, run
 

@@ -15,7 +15,7 @@ from typing import Final
 from zlib import decompress
 
 from contextfold.common.relevance.question import Question
-from contextfold.fold.ports.stored_records import LeftOutDecision, Recalled, RecallHit, RecallSource, Summary
+from contextfold.fold.ports.store import LeftOutDecision, Recalled, RecallHit, RecallSource, Summary
 from contextfold.fold.recall.documents import DocumentTerms, leveled_stems
 from contextfold.fold.recall.packed_terms import LEVELS, first_number
 from contextfold.fold.recall.ranking import IndexedDocument, RecallScope, rank

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from contextfold.fold.ports.stored_records import LOCAL_OWNER
+from contextfold.fold.ports.store import LOCAL_OWNER
 from contextfold.fold.service.callers import Caller
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.quick_check import Scrubbed

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from contextfold.fold.ports.stored_records import LOCAL_OWNER
+from contextfold.fold.ports.store import LOCAL_OWNER
 from contextfold.serve.http.bearer_tokens import TokenFile, add
 from contextfold.serve.http.exchange import OWNER, Message, Receive, RequestLimits, Scope, Send
 from contextfold.serve.http.guard import Guard

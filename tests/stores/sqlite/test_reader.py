@@ -12,7 +12,7 @@ import pytest
 from contextfold.common.event_loop import run_at_once
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.stores.sqlite.reader import SqliteFileReader
-from contextfold.stores.sqlite.state_file import FORMAT
+from contextfold.stores.sqlite.schema import FORMAT
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.contract.sessions import key_of
 from tests.stores.sqlite.files import fill, path

@@ -15,7 +15,7 @@ import pytest
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.ports.store import ArchivedThread
-from contextfold.stores.sqlite import schema
+from contextfold.stores.sqlite import state_file
 from contextfold.stores.sqlite import statements as sqlite_rows
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.contract.sessions import NOON, begin, commit_of, key_of, numbers, summary_of, take, watching
@@ -188,14 +188,14 @@ def test_an_invalid_commit_does_not_fail_others_in_its_transaction(path: Path) -
 
 def test_commits_that_wait_together_share_a_transaction(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     statements: list[str] = []
-    open_for_writing = schema.open_for_writing
+    open_for_writing = state_file.open_for_writing
 
     def traced(*args: object, **named: object) -> sqlite3.Connection:
         connection = open_for_writing(*args, **named)  # type: ignore[arg-type]
         connection.set_trace_callback(statements.append)
         return connection
 
-    monkeypatch.setattr(schema, "open_for_writing", traced)
+    monkeypatch.setattr(state_file, "open_for_writing", traced)
 
     async def act(store: SqliteStore) -> None:
         await asyncio.gather(*(begin(store, key_of(f"p{number}")) for number in range(200)))
@@ -260,7 +260,7 @@ def test_an_expired_session_leaves_no_rows_after_its_retention(path: Path) -> No
 
 
 def test_a_commit_is_flushed_before_it_is_acknowledged(tmp_path: Path) -> None:
-    connection = schema.open_for_writing(str(tmp_path / "state.db"))
+    connection = state_file.open_for_writing(str(tmp_path / "state.db"))
     values = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")]
     connection.close()
     # The value 2 means FULL.

@@ -9,7 +9,7 @@ from contextfold.cli.output import print_note
 from contextfold.cli.parse import Values
 from contextfold.cli.terminal import Line, Part, Screen, screen, text_lines
 from contextfold.errors import EXIT_OK
-from contextfold.fold.ports.stored_records import SEARCH_MOST, Summary
+from contextfold.fold.ports.store import SEARCH_MOST, Summary
 from contextfold.settings import between
 
 LIMIT = "20"

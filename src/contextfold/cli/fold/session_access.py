@@ -17,7 +17,7 @@ from contextfold.common.canonical import Encodable, encode
 from contextfold.common.event_loop import run_at_once
 from contextfold.errors import EXIT_OK, ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.ports.stored_records import LOCAL_OWNER, ArchivedThread, SessionKey
+from contextfold.fold.ports.store import LOCAL_OWNER, ArchivedThread, SessionKey
 from contextfold.fold.project import Project, name_hash_of, project_at
 from contextfold.fold.service.archive_reader import thread_entries
 from contextfold.fold.service.overview import Overview

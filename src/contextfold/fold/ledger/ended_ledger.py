@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextfold.common.canonical import Encodable, Malformed, decode
 from contextfold.fold.ledger.savings import LedgerSums, SavingsLedger, sums_from, sums_result, total_of
 from contextfold.fold.model_catalog import LedgerPrices
-from contextfold.fold.ports.stored_records import EndedSession
+from contextfold.fold.ports.store import EndedSession
 
 ENDED_FIELDS = (
     "project_path",

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from contextfold.fold.messages.own_tools import CallOutcome
-from contextfold.fold.ports.call_outcomes import merged_by_call
+
+# The most outcomes of our calls that are stored of a conversation.
+OUTCOMES_MAX = 2_000
+Outcome = TypeVar("Outcome")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,4 +50,15 @@ def by_call(results: tuple[LeftOutResult, ...]) -> dict[str, dict[str, LeftOutRe
 
 def merged_outcomes(old: Mapping[str, CallOutcome], new: Mapping[str, CallOutcome]) -> dict[str, CallOutcome]:
     """Merge outcomes; drop the oldest if there are too many. An id of two different calls is ambiguous."""
-    return merged_by_call(old, new, ambiguous=CallOutcome(""))
+    return merge_by_call(old, new, ambiguous=CallOutcome(""))
+
+
+def merge_by_call(old: Mapping[str, Outcome], new: Mapping[str, Outcome], *, ambiguous: Outcome) -> dict[str, Outcome]:
+    """Merge outcomes by call id; drop the oldest if there are too many. An id of two different calls is ambiguous."""
+    merged = dict(old)
+    for call_id, outcome in new.items():
+        earlier = merged.get(call_id, outcome)
+        merged[call_id] = outcome if earlier == outcome else ambiguous
+    for call_id in list(merged)[: max(0, len(merged) - OUTCOMES_MAX)]:
+        del merged[call_id]
+    return merged

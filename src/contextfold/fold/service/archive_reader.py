@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from contextfold.fold.archive import ArchiveEntry, has_moved_work, readable
-from contextfold.fold.ports.store import StoreReader, Trajectory
-from contextfold.fold.ports.stored_records import ArchivedThread
+from contextfold.fold.ports.store import ArchivedThread, StoreReader, Trajectory
 
 PAGE_ENTRIES = 64
 

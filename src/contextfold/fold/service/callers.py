@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from contextfold.fold.ports.stored_records import SessionKey
+from contextfold.fold.ports.store import SessionKey
 from contextfold.fold.project import Project, name_hash_of
 
 

@@ -16,8 +16,7 @@ from contextfold.common.relevance.question import read_question
 from contextfold.errors import ArgumentInvalid, ContextError, StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import timestamp
-from contextfold.fold.ports.store import RecallSource, SessionKey, StoreReader
-from contextfold.fold.ports.stored_records import ArchivedResult, ArchivedThread, Summary
+from contextfold.fold.ports.store import ArchivedResult, ArchivedThread, RecallSource, SessionKey, StoreReader, Summary
 from contextfold.fold.recall.answer import RecallAnswer, answer, memory_line
 from contextfold.fold.recall.documents import (
     OPERATION_CHARACTERS,

@@ -20,8 +20,14 @@ from contextfold.fold.events import Event
 from contextfold.fold.ledger.ended_ledger import ended_ledger, ended_savings
 from contextfold.fold.ledger.savings import SavingsLedger, ledger_result, sums_result
 from contextfold.fold.paging import TrajectoryPage
-from contextfold.fold.ports.store import EndedSession, ListedSession, SessionKey, StoreReader
-from contextfold.fold.ports.stored_records import ArchivedThread, KnownRevision
+from contextfold.fold.ports.store import (
+    ArchivedThread,
+    EndedSession,
+    KnownRevision,
+    ListedSession,
+    SessionKey,
+    StoreReader,
+)
 from contextfold.fold.service.archive_reader import is_archived, thread_entries
 from contextfold.fold.service.callers import Target
 from contextfold.fold.service.policy import FoldPolicy

@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable
 
 from contextfold.common.exception_location import place_of
 from contextfold.errors import LimitReached
-from contextfold.fold.ports.stored_records import LOCAL_OWNER
+from contextfold.fold.ports.store import LOCAL_OWNER
 from contextfold.serve.http.bearer_tokens import TokenFile
 from contextfold.serve.http.exchange import (
     NOBODY,

@@ -25,7 +25,7 @@ from contextfold.stores.nats.conversations import NatsConversations, decision_of
 from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
 from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped, session_part
 from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_stored
-from contextfold.stores.sqlite import queries, statements
+from contextfold.stores.sqlite import statements
 from contextfold.stores.sqlite.schema import MIGRATIONS
 
 # The most owners whose documents are in memory.
@@ -41,13 +41,15 @@ class NatsRecall:
         self._indexes: OrderedDict[str, _OwnerIndex] = OrderedDict()
 
     async def unindexed(self, owner: str, limit: int) -> list[RecallSource]:
-        return [await self._complete(source) for source in await self._answer(owner, queries.unindexed, owner, limit)]
+        return [
+            await self._complete(source) for source in await self._answer(owner, statements.unindexed, owner, limit)
+        ]
 
     async def summaries(self, owner: str, project_hash: str | None) -> list[Summary]:
-        return await self._answer(owner, queries.summaries, owner, project_hash)
+        return await self._answer(owner, statements.summaries, owner, project_hash)
 
     async def search(self, owner: str, query: str, project_hash: str | None, limit: int) -> list[Summary]:
-        return await self._answer(owner, queries.search, owner, query, project_hash, limit)
+        return await self._answer(owner, statements.search, owner, query, project_hash, limit)
 
     async def index(self, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None:
         for owner in {source.owner for source, _ in documents}:
@@ -56,7 +58,7 @@ class NatsRecall:
 
     async def recall(self, owner: str, question: Question, scope: RecallScope) -> Recalled:
         # The service has just indexed what was missing.
-        return await self._answer(owner, queries.recall, owner, question, scope, is_current=False)
+        return await self._answer(owner, statements.recall, owner, question, scope, is_current=False)
 
     def check_deletions(self) -> None:
         """Compare with what is stored before the next answer, because something may have been deleted."""

@@ -21,7 +21,7 @@ from contextfold.fold.ports.store_export import (
     encode_record,
     hashed,
 )
-from contextfold.stores.sqlite import queries, state_file, statements
+from contextfold.stores.sqlite import state_file, statements
 
 # The stage of an imported session that has ended: its log is gone, and so is its last event.
 _ENDED: Final = 3
@@ -60,7 +60,7 @@ def _all_records(connection: sqlite3.Connection) -> Iterator[ExportRecord]:
         yield from _of_session(connection, row, session)
     # In the order of an index, so that no text is part of a sort.
     left_out = connection.execute(
-        f"SELECT owner, conversation, text, {queries.DECISION_COLUMNS} FROM left_out"  # noqa: S608 - only our own names
+        f"SELECT owner, conversation, text, {statements.DECISION_COLUMNS} FROM left_out"  # noqa: S608 - only our own names
         " ORDER BY owner, conversation, call_id, text_hash"
     )
     for owner, conversation, text, *decision in left_out:
@@ -76,21 +76,21 @@ def _all_records(connection: sqlite3.Connection) -> Iterator[ExportRecord]:
 def _of_session(connection: sqlite3.Connection, row: int, session: ExportedSession) -> Iterator[ExportRecord]:
     if session.is_live:
         for (body,) in connection.execute("SELECT body FROM events WHERE session = ? ORDER BY n", (row,)):
-            yield queries.event_of(body)
+            yield statements.event_of(body)
         receipts = connection.execute(
             "SELECT lower(hex(operation)), fingerprint, answer FROM operations WHERE session = ? ORDER BY operation",
             (row,),
         )
         for receipt in receipts:
             yield ExportedReceipt(*receipt)
-    yield from queries.summaries_of(connection, row)
+    yield from statements.summaries_of(connection, row)
     # The ids are sorted first, so that no text is part of a sort.
     entries = connection.execute(
         "SELECT id FROM archive WHERE session = ? ORDER BY n, branch_id, id", (row,)
     ).fetchall()
     for entry in entries:
-        columns = connection.execute(f"SELECT {queries.ENTRY_COLUMNS} FROM archive WHERE id = ?", entry)  # noqa: S608 - only our own names
-        yield queries.entry_of(columns.fetchone())
+        columns = connection.execute(f"SELECT {statements.ENTRY_COLUMNS} FROM archive WHERE id = ?", entry)  # noqa: S608 - only our own names
+        yield statements.entry_of(columns.fetchone())
 
 
 def import_records(path: str, records: Iterable[ExportRecord]) -> None:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, TypeVarTuple
 
 from contextfold.errors import ContextError, StoreUnavailable
-from contextfold.fold.ports.stored_records import RecallSource
+from contextfold.fold.ports.store import RecallSource
 from contextfold.fold.recall.documents import DocumentTerms
-from contextfold.stores.sqlite import queries, state_file
+from contextfold.stores.sqlite import state_file, statements
 from contextfold.stores.sqlite.threads import Readers
 from contextfold.stores.sqlite.transactions import Work
 
@@ -43,7 +43,7 @@ class ReaderInPlace:
             raise StoreUnavailable("the store is closed")
         try:
             return work(self._connection)
-        except state_file.SqliteError as problem:
+        except sqlite3.Error as problem:
             raise self._error_of(problem) from problem
 
     def stop(self, _timeout_s: float) -> None:
@@ -71,18 +71,18 @@ class SqliteReads:
     async def _read(self, query: Callable[[sqlite3.Connection, *Positional], T], *args: *Positional) -> T:
         return await self._readers.read(lambda connection: query(connection, *args))
 
-    load = reads(queries.load)
-    sessions = reads(queries.sessions)
-    ended_sessions = reads(queries.ended_sessions)
-    find = reads(queries.find)
-    cursor = reads(queries.cursor)
-    search = reads(queries.search)
-    summaries = reads(queries.summaries)
-    unindexed = reads(queries.unindexed)
-    recall = reads(queries.recall)
-    trajectory = reads(queries.trajectory)
-    left_out_text = reads(queries.left_out_text)
-    count = reads(queries.count)
+    load = reads(statements.load)
+    sessions = reads(statements.sessions)
+    ended_sessions = reads(statements.ended_sessions)
+    find = reads(statements.find)
+    cursor = reads(statements.cursor)
+    search = reads(statements.search)
+    summaries = reads(statements.summaries)
+    unindexed = reads(statements.unindexed)
+    recall = reads(statements.recall)
+    trajectory = reads(statements.trajectory)
+    left_out_text = reads(statements.left_out_text)
+    count = reads(statements.count)
 
 
 class SqliteFileReader(SqliteReads):

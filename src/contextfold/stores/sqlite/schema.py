@@ -1,43 +1,12 @@
-"""The tables of the SQLite state file, its migrations, and opening it for writing.
-
-Owns the file's folder and its tables. Knows no more of sessions than their tables. The checks before a file is opened
-are in `state_file`.
-"""
+"""The tables of the SQLite state file, as the migrations that make them. Knows no file."""
 
 from __future__ import annotations
 
-import os
-import sqlite3
-import time
 from collections.abc import Sequence
 from typing import Final
 
-from contextfold.errors import StoreInvalid
-from contextfold.stores.sqlite.state_file import (
-    APPLICATION_ID,
-    BUSY_TIMEOUT_S,
-    FORMAT,
-    START_ANEW,
-    check_file,
-    check_regular,
-    connect,
-    not_writable,
-    refusal,
-    refuse_newer,
-    refuse_other_format,
-    version_of,
-)
-
 # The statements of one migration. The first migration creates the tables; each later one changes them.
 Migration = Sequence[str]
-
-FOLDER_MODE: Final = 0o700
-WAL_KEEPS_BYTES: Final = 64 * 1024 * 1024
-WAL_TRIES: Final = 100
-WAL_PAUSE_S: Final = 0.05
-
-# These errors are caused by a statement, not by the disk or a lock.
-_STATEMENT_AT_FAULT: Final = ("SQLITE_ERROR", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH")
 
 # The tables of recall's index (`stores.recall_index`).
 # `kind` and `ref` name the row of another table that a document is made from. `tokens` of a document follow from
@@ -213,105 +182,5 @@ MIGRATIONS: Final[Sequence[Migration]] = (
     ),
     ("ALTER TABLE conversations ADD COLUMN cache_life_s INTEGER NOT NULL DEFAULT 0",),
 )
-assert len(MIGRATIONS) == FORMAT
-
-
-def open_for_writing(
-    path: str,
-    *,
-    migrations: Sequence[Migration] = MIGRATIONS,
-    busy_timeout_s: float = BUSY_TIMEOUT_S,
-    may_migrate: bool = True,
-) -> sqlite3.Connection:
-    """Open the file. Raises StoreInvalid if it is not ours or cannot be used.
-
-    With `may_migrate` a missing file is created and an older one migrated; otherwise both are refused.
-    """
-    if may_migrate:
-        try:
-            _create_folders(os.path.dirname(os.path.abspath(path)))
-        except OSError as problem:
-            raise not_writable(path, problem.strerror or str(problem)) from problem
-    check_regular(path, creates=may_migrate)
-    version = check_file(path, len(migrations), busy_timeout_s)
-    if not may_migrate:
-        refuse_other_format(path, version, len(migrations))
-    connection: sqlite3.Connection | None = None
-    try:
-        connection = connect(path, busy_timeout_s)
-        _migrate(connection, path, migrations)
-        _enable_wal(connection)
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute(f"PRAGMA journal_size_limit = {WAL_KEEPS_BYTES}")
-    except BaseException as problem:
-        if connection is not None:
-            connection.close()
-        if isinstance(problem, sqlite3.Error):
-            raise refusal(path, problem) from problem
-        raise
-    return connection
-
-
-def _create_folders(folder: str) -> None:
-    """Create the folders that are missing. Each has the mode, which `os.makedirs` sets only for the last one."""
-    if os.path.exists(folder):
-        return
-    _create_folders(os.path.dirname(folder))
-    try:
-        os.mkdir(folder, FOLDER_MODE)
-    except FileExistsError:
-        if not os.path.isdir(folder):
-            raise
-
-
-# ---- creation and migration
-
-
-def _migrate(connection: sqlite3.Connection, path: str, migrations: Sequence[Migration]) -> None:
-    """Run the missing migrations in one transaction: a failure leaves the file as it was.
-
-    A new file is created the same way, before it changes to WAL mode: from the first commit on its header identifies
-    it, and a process that is killed meanwhile leaves a journal that makes it empty again.
-    """
-    if version_of(connection) == len(migrations):
-        return
-    connection.execute("BEGIN EXCLUSIVE")
-    try:
-        # Another process may have migrated it while we waited.
-        version = version_of(connection)
-        refuse_newer(path, version, len(migrations))
-        for number, statements in enumerate(migrations[version:], version + 1):
-            _run(connection, path, number, statements)
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {len(migrations)}")
-        connection.execute("COMMIT")
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-
-
-def _run(connection: sqlite3.Connection, path: str, number: int, statements: Migration) -> None:
-    try:
-        for statement in statements:
-            connection.execute(statement)
-    except sqlite3.Error as problem:
-        if not (getattr(problem, "sqlite_errorname", "") or "").startswith(_STATEMENT_AT_FAULT):
-            raise
-        raise StoreInvalid(
-            f"{path} could not be brought to format {number} ({problem}) and is as it was: report this, or {START_ANEW}"
-        ) from problem
-
-
-def _enable_wal(connection: sqlite3.Connection) -> None:
-    """Enable WAL mode. The change needs an exclusive lock, and SQLite itself does not wait for it."""
-    for attempt in range(WAL_TRIES):
-        try:
-            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-        except sqlite3.OperationalError:
-            if attempt == WAL_TRIES - 1:
-                raise
-        else:
-            if mode == "wal":
-                return
-        time.sleep(WAL_PAUSE_S)
-    raise StoreInvalid("SQLite cannot use a write-ahead log on this file system: name a file on a local disk")
+# The version of the tables.
+FORMAT: Final = len(MIGRATIONS)

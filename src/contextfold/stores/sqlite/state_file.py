@@ -1,8 +1,7 @@
-"""The SQLite state file as every process finds it: the checks before it is opened, and connections to it.
+"""The state file: the checks before it is opened, connections to it, its creation and its migration.
 
-Owns the file's header, its format number and the errors of SQLite. Knows no table: they are in `schema`, which most
-commands do not need. A file that is refused is opened read-only and stays unchanged, because it may be the only copy of
-a user's work.
+Owns the file, its folder, its header, its format number and the errors of SQLite; the tables are in `schema`. A file
+that is refused is opened read-only and stays unchanged, because it may be the only copy of a user's work.
 """
 
 from __future__ import annotations
@@ -10,13 +9,14 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import time
+from collections.abc import Sequence
 from typing import Final
+from urllib.parse import quote
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
+from contextfold.stores.sqlite.schema import FORMAT, MIGRATIONS, Migration
 
-SqliteError = sqlite3.Error
-# The number of migrations in `schema`, which is the version of the tables.
-FORMAT: Final = 6
 # "cxfd" in the header of the file identifies it as ours.
 APPLICATION_ID: Final = 0x63786664
 # The longest time to wait for a lock of another process.
@@ -24,18 +24,23 @@ BUSY_TIMEOUT_S: Final = 2.0
 # A check of all pages of a file of this size takes about 0.1 s, and the start waits for it.
 CHECK_MOST_BYTES: Final = 128 * 1024 * 1024
 FILE_MODE: Final = 0o600
+FOLDER_MODE: Final = 0o700
+WAL_KEEPS_BYTES: Final = 64 * 1024 * 1024
+WAL_TRIES: Final = 100
+WAL_PAUSE_S: Final = 0.05
 START_ANEW: Final = "move it away (with its -wal and -shm files) to start with a new file, or name another file"
 
+# These errors are caused by a statement, not by the disk or a lock.
+_STATEMENT_AT_FAULT: Final = ("SQLITE_ERROR", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH")
 _HEADER_BYTES: Final = 100
 _MAGIC: Final = b"SQLite format 3\x00"
-_URI_SAFE: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~/")
 
 
 # ---- connections
 
 
 def connect(path: str, busy_timeout_s: float, *, read_only: bool = False) -> sqlite3.Connection:
-    address = f"file:{_quoted(path)}?mode={'ro' if read_only else 'rw'}"
+    address = f"file:{quote(os.fsencode(path))}?mode={'ro' if read_only else 'rw'}"
     return sqlite3.connect(
         address,
         uri=True,
@@ -77,14 +82,57 @@ def open_existing(path: str) -> sqlite3.Connection:
     return connection
 
 
+def open_for_writing(
+    path: str,
+    *,
+    migrations: Sequence[Migration] = MIGRATIONS,
+    busy_timeout_s: float = BUSY_TIMEOUT_S,
+    may_migrate: bool = True,
+) -> sqlite3.Connection:
+    """Open the file. Raises StoreInvalid if it is not ours or cannot be used.
+
+    With `may_migrate` a missing file is created and an older one migrated; otherwise both are refused.
+    """
+    if may_migrate:
+        try:
+            _create_folders(os.path.dirname(os.path.abspath(path)))
+        except OSError as problem:
+            raise not_writable(path, problem.strerror or str(problem)) from problem
+    check_regular(path, creates=may_migrate)
+    version = check_file(path, len(migrations), busy_timeout_s)
+    if not may_migrate:
+        refuse_other_format(path, version, len(migrations))
+    connection: sqlite3.Connection | None = None
+    try:
+        connection = connect(path, busy_timeout_s)
+        _migrate(connection, path, migrations)
+        _enable_wal(connection)
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA journal_size_limit = {WAL_KEEPS_BYTES}")
+    except BaseException as problem:
+        if connection is not None:
+            connection.close()
+        if isinstance(problem, sqlite3.Error):
+            raise refusal(path, problem) from problem
+        raise
+    return connection
+
+
+def _create_folders(folder: str) -> None:
+    """Create the folders that are missing. Each has the mode, which `os.makedirs` sets only for the last one."""
+    if os.path.exists(folder):
+        return
+    _create_folders(os.path.dirname(folder))
+    try:
+        os.mkdir(folder, FOLDER_MODE)
+    except FileExistsError:
+        if not os.path.isdir(folder):
+            raise
+
+
 def version_of(connection: sqlite3.Connection) -> int:
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     return version
-
-
-def _quoted(path: str) -> str:
-    """The path in a URI."""
-    return "".join(chr(byte) if byte in _URI_SAFE else f"%{byte:02X}" for byte in os.fsencode(path))
 
 
 # ---- checks
@@ -182,6 +230,59 @@ def _refuse_damaged(connection: sqlite3.Connection, path: str) -> None:
         found = connection.execute("PRAGMA quick_check(1)").fetchone()
         if found != ("ok",):
             raise StoreInvalid(f"{path} is damaged ({found[0]}): put a backup in its place, or {START_ANEW}")
+
+
+# ---- creation and migration
+
+
+def _migrate(connection: sqlite3.Connection, path: str, migrations: Sequence[Migration]) -> None:
+    """Run the missing migrations in one transaction: a failure leaves the file as it was.
+
+    A new file is created the same way, before it changes to WAL mode: from the first commit on its header identifies
+    it, and a process that is killed meanwhile leaves a journal that makes it empty again.
+    """
+    if version_of(connection) == len(migrations):
+        return
+    connection.execute("BEGIN EXCLUSIVE")
+    try:
+        # Another process may have migrated it while we waited.
+        version = version_of(connection)
+        refuse_newer(path, version, len(migrations))
+        for number, statements in enumerate(migrations[version:], version + 1):
+            _run(connection, path, number, statements)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {len(migrations)}")
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def _run(connection: sqlite3.Connection, path: str, number: int, statements: Migration) -> None:
+    try:
+        for statement in statements:
+            connection.execute(statement)
+    except sqlite3.Error as problem:
+        if not (getattr(problem, "sqlite_errorname", "") or "").startswith(_STATEMENT_AT_FAULT):
+            raise
+        raise StoreInvalid(
+            f"{path} could not be brought to format {number} ({problem}) and is as it was: report this, or {START_ANEW}"
+        ) from problem
+
+
+def _enable_wal(connection: sqlite3.Connection) -> None:
+    """Enable WAL mode. The change needs an exclusive lock, and SQLite itself does not wait for it."""
+    for attempt in range(WAL_TRIES):
+        try:
+            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        except sqlite3.OperationalError:
+            if attempt == WAL_TRIES - 1:
+                raise
+        else:
+            if mode == "wal":
+                return
+        time.sleep(WAL_PAUSE_S)
+    raise StoreInvalid("SQLite cannot use a write-ahead log on this file system: name a file on a local disk")
 
 
 # ---- errors

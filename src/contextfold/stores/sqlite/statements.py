@@ -1,7 +1,8 @@
-"""The statements of the SQLite store that change it, and what only they and the daemon read (`queries` has the rest).
+"""The statements of the SQLite store: each function is one unit of work on a connection.
 
-Each function is one unit of work on a connection. Those that write run in a transaction of the writer and decide before
-they change anything. Knows no thread and no file.
+Those that write run in a transaction of the writer and decide before they change anything. A query uses one statement,
+or a transaction, where the result must be consistent. Knows no thread and no file. What ends and deletes sessions is in
+`sweeps`.
 """
 
 from __future__ import annotations
@@ -9,69 +10,74 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
-from contextfold.common.canonical import encode
-from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.events import SessionExpired, from_json, to_json
+from contextfold.common.canonical import Malformed, encode
+from contextfold.common.relevance.question import Question
+from contextfold.errors import StoreInvalid
+from contextfold.fold.archive import ArchiveEntry, up_to
+from contextfold.fold.events import Event, EventUnknown, from_json, to_json
 from contextfold.fold.ports.store import (
+    SEARCH_MOST,
     ArchivedResult,
+    ArchivedThread,
     Commit,
     CommitReceipt,
+    EndedSession,
+    KnownRevision,
     LeftOutDecision,
+    ListedSession,
     ProxiedConversation,
+    Recalled,
     RecallSource,
     SessionKey,
+    SessionLog,
     StaleRevision,
     Summary,
+    Trajectory,
     WatchedEvent,
 )
 from contextfold.fold.recall.documents import DocumentTerms
+from contextfold.fold.recall.packed_terms import RESULT
+from contextfold.fold.recall.ranking import RecallScope
 from contextfold.stores import recall_index
-from contextfold.stores.session_document import figures_of
-from contextfold.stores.sqlite.queries import (
-    DECISION_COLUMNS,
-    DECISION_NAMES,
-    ENTRY_NAMES,
-    SUMMARY_NAMES,
-    event_of,
-    last_seq,
-)
 
+QUERY_WORDS: Final = 32
+# Sorts after every time.
+LATER_THAN_ALL: Final = "~"
 # The most events that a watcher gets at once.
 EVENTS_MOST: Final = 256
-# A sweep is done in steps, so that commits can go between them.
-STEP_SESSIONS: Final = 64
-STEP_ROWS: Final = 256
 
 
-def _insert(table: str, *columns: str) -> str:
+def insert_into(table: str, *columns: str) -> str:
     """A statement that adds a row."""
     return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608 - only our own names
 
 
-def _delete_some(
-    connection: sqlite3.Connection, table: str, condition: str, *values: object, most: int = STEP_ROWS
-) -> int:
-    """Delete rows, but not so many that commits would have to wait long. Returns the number of deleted rows."""
-    some = f"SELECT rowid FROM {table} WHERE {condition} LIMIT ?"  # noqa: S608 - only our own names
-    return connection.execute(f"DELETE FROM {table} WHERE rowid IN ({some})", (*values, most)).rowcount  # noqa: S608 - only our own names
-
-
+# The members of records as columns, and the statements that insert them.
+# The members of a Summary, of `summaries m JOIN sessions s`.
+_OF_SESSION = ("project_hash", "session_id")
+SUMMARY_NAMES = tuple(each.name for each in fields(Summary) if each.name not in _OF_SESSION)
+_SUMMARY_COLUMNS = ", ".join(f"{'s' if each.name in _OF_SESSION else 'm'}.{each.name}" for each in fields(Summary))
+_SUMMARIES = "FROM summaries m JOIN sessions s ON s.id = m.session"
+ENTRY_COLUMNS = "branch_id, n, at, kind, text, tokens, type, source, failed, child_id, undone_from"
+ENTRY_NAMES = tuple(ENTRY_COLUMNS.split(", "))
+DECISION_NAMES = tuple(each.name for each in fields(LeftOutDecision))
+DECISION_COLUMNS = ", ".join(DECISION_NAMES)
 _KEY = ("owner", "project_hash", "name_hash")
-INSERT_SESSION = _insert("sessions", *_KEY, "session_id", "revision", "last_at", "stage", "ended_at", "figures")
-INSERT_EVENT = _insert("events", "session", "n", "body")
-INSERT_RECEIPT = _insert("operations", "session", "operation", "fingerprint", "answer")
-INSERT_ENTRY = _insert("archive", "session", *ENTRY_NAMES)
+INSERT_SESSION = insert_into("sessions", *_KEY, "session_id", "revision", "last_at", "stage", "ended_at", "figures")
+INSERT_EVENT = insert_into("events", "session", "n", "body")
+INSERT_RECEIPT = insert_into("operations", "session", "operation", "fingerprint", "answer")
+INSERT_ENTRY = insert_into("archive", "session", *ENTRY_NAMES)
 INSERT_SUMMARY = (
-    _insert("summaries", "session", *SUMMARY_NAMES)
+    insert_into("summaries", "session", *SUMMARY_NAMES)
     + " ON CONFLICT (session, branch_id) DO UPDATE SET "
     + ", ".join(f"{name} = excluded.{name}" for name in SUMMARY_NAMES if name != "branch_id")
 )
 _INSERT_LEFT_OUT = (
-    _insert("left_out", "owner", "conversation", *DECISION_NAMES, "text")
+    insert_into("left_out", "owner", "conversation", *DECISION_NAMES, "text")
     + " ON CONFLICT (owner, conversation, call_id, text_hash) DO NOTHING"
 )
 
@@ -79,15 +85,27 @@ _INSERT_LEFT_OUT = (
 # ---- one session
 
 
-def summary_row(summary: Summary) -> tuple[object, ...]:
-    return tuple(getattr(summary, name) for name in SUMMARY_NAMES)
+def load(connection: sqlite3.Connection, key: SessionKey, known: KnownRevision | None = None) -> SessionLog | None:
+    known = known or KnownRevision("", 0)
+    rows = connection.execute(
+        "SELECT s.session_id, e.body FROM sessions s LEFT JOIN events e"
+        " ON e.session = s.id AND e.n > CASE s.session_id WHEN ? THEN ? ELSE 0 END"
+        " WHERE s.owner = ? AND s.project_hash = ? AND s.name_hash = ? AND s.stage = 0 ORDER BY e.n",
+        (known.session_id, known.revision, key.owner, key.project_hash, key.name_hash),
+    ).fetchall()
+    if not rows:
+        return None
+    return SessionLog(rows[0][0], [event_of(body) for _, body in rows if body is not None])
 
 
-def entry_row(entry: ArchiveEntry) -> tuple[object, ...]:
-    return tuple(getattr(entry, name) for name in ENTRY_NAMES)
+def event_of(body: str) -> Event:
+    try:
+        return from_json(body)
+    except (EventUnknown, Malformed) as problem:
+        raise StoreInvalid(f"the state file has an event that cannot be read: {problem}") from problem
 
 
-def committing(commit: Commit) -> Callable[[sqlite3.Connection], CommitReceipt]:
+def prepare_commit(commit: Commit) -> Callable[[sqlite3.Connection], CommitReceipt]:
     """The commit as a unit of work. Its rows are prepared here, so that the transaction is as short as possible."""
     receipt = CommitReceipt(commit.operation.fingerprint if commit.operation else "", commit.answer)
     last_at = max(event.at for event in commit.events)
@@ -166,7 +184,70 @@ def _digest(operation_id: str) -> bytes:
     return sha256(operation_id.encode("utf-8", "surrogatepass")).digest()
 
 
-# ---- events of an owner
+def summary_row(summary: Summary) -> tuple[object, ...]:
+    return tuple(getattr(summary, name) for name in SUMMARY_NAMES)
+
+
+def entry_row(entry: ArchiveEntry) -> tuple[object, ...]:
+    return tuple(getattr(entry, name) for name in ENTRY_NAMES)
+
+
+# ---- the sessions of an owner
+
+
+def sessions(
+    connection: sqlite3.Connection, owner: str, *, after: tuple[str, str] | None = None, limit: int
+) -> list[ListedSession]:
+    rows = connection.execute(
+        "SELECT project_hash, name_hash, session_id, last_at FROM sessions WHERE owner = ? AND stage = 0"
+        " AND (last_at, session_id) < (?, ?) ORDER BY last_at DESC, session_id DESC LIMIT ?",
+        (owner, *(after or (LATER_THAN_ALL, "")), max(limit, 0)),
+    )
+    return [ListedSession(SessionKey(owner, *row[:2]), *row[2:]) for row in rows]
+
+
+def ended_sessions(
+    connection: sqlite3.Connection,
+    owner: str,
+    *,
+    after: tuple[str, str] | None = None,
+    limit: int,
+    session_id: str | None = None,
+) -> list[EndedSession]:
+    only = " AND session_id = ?" if session_id is not None else ""
+    rows = connection.execute(
+        "SELECT project_hash, name_hash, session_id, last_at, ended_at, figures FROM sessions WHERE owner = ?"  # noqa: S608 - only our own text
+        f" AND stage > 0 AND (last_at, session_id) < (?, ?){only} ORDER BY last_at DESC, session_id DESC LIMIT ?",
+        (owner, *(after or (LATER_THAN_ALL, "")), *([session_id] if only else []), max(limit, 0)),
+    )
+    return [EndedSession(SessionKey(owner, *row[:2]), *row[2:]) for row in rows]
+
+
+def find(connection: sqlite3.Connection, owner: str, session_id: str) -> SessionKey | None:
+    row = connection.execute(
+        "SELECT project_hash, name_hash FROM sessions WHERE session_id = ? AND owner = ? AND stage = 0",
+        (session_id, owner),
+    ).fetchone()
+    return SessionKey(owner, *row) if row else None
+
+
+def count(connection: sqlite3.Connection, owner: str | None = None) -> int:
+    everybodys = "SELECT count(*) FROM sessions WHERE stage = 0"
+    counted = connection.execute(everybodys + " AND owner = ?" * (owner is not None), (owner,) * (owner is not None))
+    live: int = counted.fetchone()[0]
+    return live
+
+
+# ---- the events of an owner
+
+
+def last_seq(connection: sqlite3.Connection) -> int:
+    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
+    return row[0] if row else 0
+
+
+def cursor(connection: sqlite3.Connection) -> str:
+    return str(last_seq(connection))
 
 
 def events_after(connection: sqlite3.Connection, owner: str, position: int) -> tuple[list[WatchedEvent], int]:
@@ -190,6 +271,89 @@ def events_after(connection: sqlite3.Connection, owner: str, position: int) -> t
     return events, last if len(rows) == EVENTS_MOST else max(last, reached)
 
 
+# ---- summaries and archive
+
+
+def search(
+    connection: sqlite3.Connection, owner: str, query: str, project_hash: str | None, limit: int
+) -> list[Summary]:
+    words = fts_query(query)
+    if not words or limit < 1:
+        return []
+    found = """FROM summary_words JOIN summaries m ON m.id = summary_words.rowid JOIN sessions s ON s.id = m.session
+        WHERE summary_words MATCH ? AND m.undone = 0 AND s.owner = ? AND s.project_hash = coalesce(?, s.project_hash)
+        ORDER BY bm25(summary_words), m.folded_at DESC, m.id DESC LIMIT ?"""
+    return _selected_summaries(connection, found, words, owner, project_hash, min(limit, SEARCH_MOST))
+
+
+def fts_query(query: str) -> str:
+    """The query in FTS5's syntax. Every word is a quoted phrase, so that nothing in it is an operator.
+
+    A word without a letter or digit is omitted, because FTS5 matches nothing with a phrase without a token.
+    """
+    legible = query.replace("\0", " ").encode("utf-8", "ignore").decode()
+    words = [word for word in legible.split() if any(map(str.isalnum, word))][:QUERY_WORDS]
+    phrases = " AND ".join('"' + word.replace('"', '""') + '"' for word in words)
+    return phrases and phrases + " *"
+
+
+def summaries(connection: sqlite3.Connection, owner: str, project_hash: str | None) -> list[Summary]:
+    stored = f"""{_SUMMARIES} WHERE m.undone = 0 AND s.owner = ? AND s.project_hash = coalesce(?, s.project_hash)
+        ORDER BY s.session_id, m.branch_id"""
+    return _selected_summaries(connection, stored, owner, project_hash)
+
+
+def summaries_of(connection: sqlite3.Connection, session: int) -> list[Summary]:
+    """Every summary of a session, which is given by its row; ordered by branch."""
+    return _selected_summaries(connection, f"{_SUMMARIES} WHERE s.id = ? ORDER BY m.branch_id", session)
+
+
+def _selected_summaries(connection: sqlite3.Connection, tables_and_conditions: str, *values: object) -> list[Summary]:
+    rows = connection.execute(f"SELECT {_SUMMARY_COLUMNS} {tables_and_conditions}", values)
+    return [Summary(*(*others, bool(undone))) for *others, undone in rows]
+
+
+_OF_BRANCH = """FROM archive JOIN sessions ON sessions.id = archive.session
+    WHERE owner = ? AND project_hash = ? AND branch_id = ?"""
+_OF_MAIN = """FROM archive WHERE branch_id IS NULL AND session = (SELECT id FROM sessions
+    WHERE owner = ? AND project_hash = ? AND session_id = ? ORDER BY id DESC LIMIT 1)"""
+
+
+def trajectory(
+    connection: sqlite3.Connection,
+    thread: ArchivedThread,
+    *,
+    after_n: int = 0,
+    limit: int,
+    characters: int | None = None,
+) -> Trajectory | None:
+    archived, name = (_OF_MAIN, thread.session_id) if thread.branch_id is None else (_OF_BRANCH, thread.branch_id)
+    whose = (thread.owner, thread.project_hash, name)
+    # In a transaction, so that all statements see the same commits.
+    connection.execute("BEGIN")
+    try:
+        if connection.execute(f"SELECT 1 {archived} LIMIT 1", whose).fetchone() is None:
+            return None
+        rollbacks = connection.execute(
+            f"SELECT undone_from, n {archived} AND kind = 'rollback' ORDER BY n", whose
+        ).fetchall()
+        rows = connection.execute(
+            f"SELECT {ENTRY_COLUMNS} {archived} AND n > ? ORDER BY n LIMIT ?",
+            (*whose, after_n, max(limit, 0)),
+        )
+        # Rows are fetched one by one, so that texts after the limit are not read.
+        entries = list(up_to(map(entry_of, rows), characters))
+        rows.close()
+        return Trajectory(entries, rollbacks)
+    finally:
+        connection.execute("COMMIT")
+
+
+def entry_of(row: Sequence[Any]) -> ArchiveEntry:
+    branch_id, n, at, kind, text, tokens, type_, source, failed, child_id, undone_from = row
+    return ArchiveEntry(branch_id, n, at, kind, text, tokens, type_, source, bool(failed), child_id, undone_from)
+
+
 # ---- results that requests leave out
 
 
@@ -200,6 +364,13 @@ def left_out(connection: sqlite3.Connection, owner: str, conversation: str) -> l
         (owner, conversation),
     )
     return [LeftOutDecision(*row) for row in rows]
+
+
+def left_out_text(connection: sqlite3.Connection, owner: str, result_id: str) -> str | None:
+    row = connection.execute(
+        "SELECT text FROM left_out WHERE owner = ? AND result_id = ? ORDER BY id LIMIT 1", (owner, result_id)
+    ).fetchone()
+    return row[0] if row else None
 
 
 def keep_left_out(
@@ -235,27 +406,24 @@ def note_conversation(
     )
 
 
-def forget_left_out(connection: sqlite3.Connection, since: str) -> bool:
-    """Delete some rows of conversations without a decision or request since; False if there are none left."""
-    idle = """(owner, conversation) IN (SELECT owner, conversation FROM left_out GROUP BY owner, conversation
-            HAVING max(decided_at) < ?)
-        AND NOT EXISTS (SELECT 1 FROM conversations AS noted WHERE noted.owner = left_out.owner
-            AND noted.conversation = left_out.conversation AND noted.last_request_at >= ?)"""
-    return _delete_some(connection, "left_out", idle, since, since) > 0
-
-
-def forget_conversations(connection: sqlite3.Connection, since: str) -> bool:
-    """Delete some conversations without a request since, whose left-out results are deleted already."""
-    deleted = connection.execute(
-        "DELETE FROM conversations WHERE (owner, conversation) IN (SELECT owner, conversation FROM conversations AS"
-        " noted WHERE last_request_at < ? AND NOT EXISTS (SELECT 1 FROM left_out WHERE left_out.owner = noted.owner"
-        " AND left_out.conversation = noted.conversation) LIMIT ?)",
-        (since, STEP_ROWS),
-    ).rowcount
-    return deleted > 0
-
-
 # ---- recall
+
+
+def unindexed(connection: sqlite3.Connection, owner: str | None, limit: int) -> list[RecallSource]:
+    queued = connection.execute(
+        "SELECT id, kind, ref, owner FROM recall_queue"
+        + " WHERE owner = ?" * (owner is not None)
+        + " ORDER BY id LIMIT ?",
+        (*((owner,) if owner is not None else ()), limit),
+    ).fetchall()
+    sources = []
+    for number, kind, ref, whose in queued:
+        document: Summary | ArchivedResult | LeftOutDecision | None = _recall_source(connection, kind, ref)
+        if isinstance(document, LeftOutDecision):
+            (text,) = connection.execute("SELECT text FROM left_out WHERE id = ?", (ref,)).fetchone()
+            document = ArchivedResult(document, text)
+        sources.append(RecallSource(f"{number}.{kind}.{ref}", whose, document))
+    return sources
 
 
 def index(connection: sqlite3.Connection, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None:
@@ -271,109 +439,26 @@ def index(connection: sqlite3.Connection, documents: Sequence[tuple[RecallSource
             recall_index.put(connection, row, source, terms)
 
 
-# ---- sweeps, in steps
-
-
-@dataclass(frozen=True, slots=True)
-class IdleSession:
-    """A session to be ended if it still has this revision."""
-
-    row: int
-    session_id: str
-    revision: int
-    figures: str
-
-
-def correct_future(connection: sqlite3.Connection, at: str) -> None:
-    """Replace times in the future, which a wrong clock recorded, by the current time."""
-    connection.execute("UPDATE sessions SET last_at = ? WHERE stage = 0 AND last_at > ?", (at, at))
-
-
-def idle_sessions(connection: sqlite3.Connection, idle_since: str) -> list[IdleSession]:
-    """Some of the sessions without activity since then. Their figures are computed outside of the transaction."""
-    rows = connection.execute(
-        "SELECT id, session_id, revision FROM sessions WHERE stage = 0 AND last_at <= ? ORDER BY last_at, id LIMIT ?",
-        (idle_since, STEP_SESSIONS),
-    ).fetchall()
-    return [IdleSession(row, session_id, revision, _figures(connection, row)) for row, session_id, revision in rows]
-
-
-def _figures(connection: sqlite3.Connection, session: int) -> str:
-    bodies = connection.execute("SELECT body FROM events WHERE session = ? ORDER BY n", (session,))
-    return figures_of(lambda: [from_json(body) for (body,) in bodies])
-
-
-def end_idle(connection: sqlite3.Connection, idle: Sequence[IdleSession], idle_since: str, at: str) -> int:
-    ended = 0
-    for session in idle:
-        expired = SessionExpired(session.revision + 1, at, session.session_id)
-        changed = connection.execute(
-            "UPDATE sessions SET stage = 1, ended_at = ?, revision = ?, figures = ?"
-            " WHERE id = ? AND revision = ? AND stage = 0 AND last_at <= ?",
-            (at, expired.n, session.figures, session.row, session.revision, idle_since),
-        ).rowcount
-        if changed:
-            connection.execute(INSERT_EVENT, (session.row, expired.n, to_json(expired)))
-            ended += 1
-    return ended
-
-
-def clear_ended(connection: sqlite3.Connection) -> bool:
-    """Delete some of the log and receipts of ended sessions, except the last event. False if there is nothing left."""
-    ended = connection.execute("SELECT id, revision FROM sessions WHERE stage = 1 LIMIT ?", (STEP_SESSIONS,)).fetchall()
-    left = STEP_ROWS
-    for session, revision in ended:
-        left -= _delete_some(connection, "events", "session = ? AND n < ?", session, revision, most=left)
-        left -= _delete_some(connection, "operations", "session = ?", session, most=left)
-        if left == 0:
-            break
-        connection.execute("UPDATE sessions SET stage = 2 WHERE id = ?", (session,))
-    return bool(ended)
-
-
-def delete_last_events(connection: sqlite3.Connection, idle_since: str) -> bool:
-    """Delete some of the last events that every watcher had time to see. False if there are none."""
-    sessions = connection.execute(
-        "SELECT id FROM sessions WHERE stage = 2 AND ended_at <= ? LIMIT ?", (idle_since, STEP_SESSIONS)
-    ).fetchall()
-    connection.executemany("DELETE FROM events WHERE session = ?", sessions)
-    connection.executemany("UPDATE sessions SET stage = 3 WHERE id = ?", sessions)
-    return bool(sessions)
-
-
-def ended_before(connection: sqlite3.Connection, before: str, after_id: int) -> list[int]:
-    """Some of the sessions that have ended and were last active before, ordered by row."""
-    rows = connection.execute(
-        "SELECT id FROM sessions WHERE id > ? AND stage > 0 AND last_at < ? ORDER BY id LIMIT ?",
-        (after_id, before, STEP_SESSIONS),
-    )
-    return [session for (session,) in rows]
-
-
-def forget(connection: sqlite3.Connection, table: str, sessions: Sequence[int]) -> bool:
-    """Delete some rows of these sessions, which never become live again. False if there are none."""
-    marks = ", ".join("?" * len(sessions))
-    if table == "archive":
-        # The documents of their folds lose words. A fold that is already queued for recall may be read at this moment,
-        # so it is queued again.
-        folds = (
-            f"SELECT 'fold', m.id, s.owner FROM summaries m JOIN sessions s ON s.id = m.session WHERE s.id IN ({marks})"  # noqa: S608 - only marks
-            " AND EXISTS (SELECT 1 FROM archive WHERE session = s.id)"
+def recall(connection: sqlite3.Connection, owner: str, question: Question, scope: RecallScope) -> Recalled:
+    # In a transaction, so that all statements see the same commits.
+    connection.execute("BEGIN")
+    try:
+        return recall_index.recall(
+            connection, owner, question, scope, lambda kind, ref: _recall_source(connection, kind, ref)
         )
-        queued = connection.execute(folds, sessions).fetchall()
-        connection.executemany("DELETE FROM recall_queue WHERE kind = ? AND ref = ?", [row[:2] for row in queued])
-        connection.executemany(_insert("recall_queue", "kind", "ref", "owner"), queued)
-    return _delete_some(connection, table, f"session IN ({marks})", *sessions) > 0
+    finally:
+        connection.execute("COMMIT")
 
 
-def forget_rows(connection: sqlite3.Connection, sessions: Sequence[int], since: str) -> None:
-    """Delete the sessions that have no archive and no summaries any more and were last active before."""
-    connection.executemany(
-        "DELETE FROM sessions WHERE id = ? AND stage = 3 AND last_at < ?"
-        " AND NOT EXISTS (SELECT 1 FROM archive WHERE session = sessions.id)"
-        " AND NOT EXISTS (SELECT 1 FROM summaries WHERE session = sessions.id)",
-        [(session, since) for session in sessions],
-    )
+def _recall_source(connection: sqlite3.Connection, kind: str, ref: int) -> Summary | LeftOutDecision | None:
+    if kind == RESULT:
+        row = connection.execute(f"SELECT {DECISION_COLUMNS} FROM left_out WHERE id = ?", (ref,)).fetchone()  # noqa: S608 - only our own names
+        return LeftOutDecision(*row) if row else None
+    stored = _selected_summaries(connection, f"{_SUMMARIES} WHERE m.id = ?", ref)
+    return stored[0] if stored else None
+
+
+# ---- the store itself
 
 
 def write_check(connection: sqlite3.Connection, size: int) -> None:

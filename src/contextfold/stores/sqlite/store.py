@@ -16,7 +16,7 @@ from contextfold.common.event_loop import asyncio, in_thread
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.ports.store import Commit, CommitReceipt, WatchedEvent, cursor_number, cursor_unknown
 from contextfold.fold.ports.store_export import ExportRecord
-from contextfold.stores.sqlite import queries, schema, state_file, statements
+from contextfold.stores.sqlite import schema, state_file, statements, sweeps
 from contextfold.stores.sqlite.export import export_records, import_records
 from contextfold.stores.sqlite.reader import ReaderInPlace, SqliteReads, reads
 from contextfold.stores.sqlite.threads import Readers, Writer
@@ -70,7 +70,7 @@ class SqliteStore(SqliteReads):
         # The owner of each watcher, by the event that wakes it.
         self._watchers: dict[asyncio.Event, str] = {}
         self._polling: asyncio.Task[None] | None = None
-        connection = schema.open_for_writing(
+        connection = state_file.open_for_writing(
             self._path, migrations=migrations, busy_timeout_s=busy_timeout_s, may_migrate=may_migrate
         )
         self._file = _identity(self._path)
@@ -88,7 +88,7 @@ class SqliteStore(SqliteReads):
     # ---- one session
 
     async def commit(self, commit: Commit) -> CommitReceipt:
-        receipt = await self._writer.write(statements.committing(commit))
+        receipt = await self._writer.write(statements.prepare_commit(commit))
         self._wake(commit.key.owner)
         return receipt
 
@@ -133,7 +133,7 @@ class SqliteStore(SqliteReads):
         try:
             while self._watchers:
                 try:
-                    last = await self._read(queries.last_seq)
+                    last = await self._read(statements.last_seq)
                 except StoreUnavailable:
                     # The next read reports the failure.
                     last = -1
@@ -145,7 +145,7 @@ class SqliteStore(SqliteReads):
             self._polling = None
 
     async def _begin_at(self, position: int | None) -> int:
-        reached = await self._read(queries.last_seq)
+        reached = await self._read(statements.last_seq)
         if position is not None and position > reached:
             raise cursor_unknown()
         return reached if position is None else position
@@ -178,15 +178,15 @@ class SqliteStore(SqliteReads):
     # ---- sweeps: many short transactions, so that commits can go between them
 
     async def expire(self, idle_since: str, at: str) -> int:
-        await self._repeat(statements.delete_last_events, idle_since)
-        await self._write(statements.correct_future, at)
+        await self._repeat(sweeps.delete_last_events, idle_since)
+        await self._write(sweeps.correct_future, at)
         ended = 0
         for _ in range(SWEEP_STEPS):
-            idle = await self._read(statements.idle_sessions, idle_since)
-            ended += await self._write(statements.end_idle, idle, idle_since, at)
-            if len(idle) < statements.STEP_SESSIONS:
+            idle = await self._read(sweeps.idle_sessions, idle_since)
+            ended += await self._write(sweeps.end_idle, idle, idle_since, at)
+            if len(idle) < sweeps.STEP_SESSIONS:
                 break
-        await self._repeat(statements.clear_ended)
+        await self._repeat(sweeps.clear_ended)
         if ended:
             self._wake()
         return ended
@@ -195,14 +195,14 @@ class SqliteStore(SqliteReads):
         for table, since in (("archive", archive_since), ("summaries", summaries_since)):
             last = 0
             for _ in range(SWEEP_STEPS):
-                sessions = await self._read(statements.ended_before, since, last)
+                sessions = await self._read(sweeps.ended_before, since, last)
                 if not sessions:
                     break
                 last = sessions[-1]
-                await self._repeat(statements.forget, table, sessions)
-                await self._write(statements.forget_rows, sessions, min(archive_since, summaries_since))
-        await self._repeat(statements.forget_left_out, archive_since)
-        await self._repeat(statements.forget_conversations, archive_since)
+                await self._repeat(sweeps.forget, table, sessions)
+                await self._write(sweeps.forget_rows, sessions, min(archive_since, summaries_since))
+        await self._repeat(sweeps.forget_left_out, archive_since)
+        await self._repeat(sweeps.forget_conversations, archive_since)
 
     async def _repeat(self, step: Callable[[sqlite3.Connection, *Positional], bool], *args: *Positional) -> None:
         """Repeat until nothing is left to do. The next sweep continues where this one stops."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from contextfold.errors import StoreUnavailable
-from contextfold.stores.sqlite.state_file import SqliteError, unavailable
+from contextfold.stores.sqlite.state_file import unavailable
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -41,7 +41,7 @@ class Transactions:
         try:
             self.connection.execute("BEGIN IMMEDIATE")
             self._guard(self.connection)
-        except (SqliteError, StoreUnavailable) as problem:
+        except (sqlite3.Error, StoreUnavailable) as problem:
             self._roll_back()
             _fail(jobs, problem)
             return
@@ -77,7 +77,7 @@ class Transactions:
         try:
             job.result = job.work(self.connection)
         except Exception as problem:
-            broken = isinstance(problem, SqliteError) or not self.connection.in_transaction
+            broken = isinstance(problem, sqlite3.Error) or not self.connection.in_transaction
             if broken or self.connection.total_changes != before:
                 raise
             job.problem = problem
@@ -87,10 +87,10 @@ class Transactions:
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK")
         # SQLite has rolled back by itself, or the next BEGIN fails.
-        except SqliteError:
+        except sqlite3.Error:
             pass
 
 
 def _fail(jobs: Sequence[Job[object]], problem: Exception) -> None:
     for job in jobs:
-        job.problem = unavailable(problem) if isinstance(problem, SqliteError) else problem
+        job.problem = unavailable(problem) if isinstance(problem, sqlite3.Error) else problem

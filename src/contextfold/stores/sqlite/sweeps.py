@@ -1,0 +1,149 @@
+"""Sweeps of the SQLite store in steps: ending idle sessions, and deleting what is no longer retained.
+
+Each function is one short transaction, so that commits can go between them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from contextfold.fold.events import SessionExpired, from_json, to_json
+from contextfold.stores.session_document import figures_of
+from contextfold.stores.sqlite.statements import INSERT_EVENT, insert_into
+
+# A sweep is done in steps, so that commits can go between them.
+STEP_SESSIONS: Final = 64
+STEP_ROWS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class IdleSession:
+    """A session to be ended if it still has this revision."""
+
+    row: int
+    session_id: str
+    revision: int
+    figures: str
+
+
+def correct_future(connection: sqlite3.Connection, at: str) -> None:
+    """Replace times in the future, which a wrong clock recorded, by the current time."""
+    connection.execute("UPDATE sessions SET last_at = ? WHERE stage = 0 AND last_at > ?", (at, at))
+
+
+def idle_sessions(connection: sqlite3.Connection, idle_since: str) -> list[IdleSession]:
+    """Some of the sessions without activity since then. Their figures are computed outside of the transaction."""
+    rows = connection.execute(
+        "SELECT id, session_id, revision FROM sessions WHERE stage = 0 AND last_at <= ? ORDER BY last_at, id LIMIT ?",
+        (idle_since, STEP_SESSIONS),
+    ).fetchall()
+    return [IdleSession(row, session_id, revision, _figures(connection, row)) for row, session_id, revision in rows]
+
+
+def _figures(connection: sqlite3.Connection, session: int) -> str:
+    bodies = connection.execute("SELECT body FROM events WHERE session = ? ORDER BY n", (session,))
+    return figures_of(lambda: [from_json(body) for (body,) in bodies])
+
+
+def end_idle(connection: sqlite3.Connection, idle: Sequence[IdleSession], idle_since: str, at: str) -> int:
+    ended = 0
+    for session in idle:
+        expired = SessionExpired(session.revision + 1, at, session.session_id)
+        changed = connection.execute(
+            "UPDATE sessions SET stage = 1, ended_at = ?, revision = ?, figures = ?"
+            " WHERE id = ? AND revision = ? AND stage = 0 AND last_at <= ?",
+            (at, expired.n, session.figures, session.row, session.revision, idle_since),
+        ).rowcount
+        if changed:
+            connection.execute(INSERT_EVENT, (session.row, expired.n, to_json(expired)))
+            ended += 1
+    return ended
+
+
+def clear_ended(connection: sqlite3.Connection) -> bool:
+    """Delete some of the log and receipts of ended sessions, except the last event. False if there is nothing left."""
+    ended = connection.execute("SELECT id, revision FROM sessions WHERE stage = 1 LIMIT ?", (STEP_SESSIONS,)).fetchall()
+    left = STEP_ROWS
+    for session, revision in ended:
+        left -= _delete_some(connection, "events", "session = ? AND n < ?", session, revision, most=left)
+        left -= _delete_some(connection, "operations", "session = ?", session, most=left)
+        if left == 0:
+            break
+        connection.execute("UPDATE sessions SET stage = 2 WHERE id = ?", (session,))
+    return bool(ended)
+
+
+def delete_last_events(connection: sqlite3.Connection, idle_since: str) -> bool:
+    """Delete some of the last events that every watcher had time to see. False if there are none."""
+    sessions = connection.execute(
+        "SELECT id FROM sessions WHERE stage = 2 AND ended_at <= ? LIMIT ?", (idle_since, STEP_SESSIONS)
+    ).fetchall()
+    connection.executemany("DELETE FROM events WHERE session = ?", sessions)
+    connection.executemany("UPDATE sessions SET stage = 3 WHERE id = ?", sessions)
+    return bool(sessions)
+
+
+def ended_before(connection: sqlite3.Connection, before: str, after_id: int) -> list[int]:
+    """Some of the sessions that have ended and were last active before, ordered by row."""
+    rows = connection.execute(
+        "SELECT id FROM sessions WHERE id > ? AND stage > 0 AND last_at < ? ORDER BY id LIMIT ?",
+        (after_id, before, STEP_SESSIONS),
+    )
+    return [session for (session,) in rows]
+
+
+def forget(connection: sqlite3.Connection, table: str, sessions: Sequence[int]) -> bool:
+    """Delete some rows of these sessions, which never become live again. False if there are none."""
+    marks = ", ".join("?" * len(sessions))
+    if table == "archive":
+        # The documents of their folds lose words. A fold that is already queued for recall may be read at this moment,
+        # so it is queued again.
+        folds = (
+            f"SELECT 'fold', m.id, s.owner FROM summaries m JOIN sessions s ON s.id = m.session WHERE s.id IN ({marks})"  # noqa: S608 - only marks
+            " AND EXISTS (SELECT 1 FROM archive WHERE session = s.id)"
+        )
+        queued = connection.execute(folds, sessions).fetchall()
+        connection.executemany("DELETE FROM recall_queue WHERE kind = ? AND ref = ?", [row[:2] for row in queued])
+        connection.executemany(insert_into("recall_queue", "kind", "ref", "owner"), queued)
+    return _delete_some(connection, table, f"session IN ({marks})", *sessions) > 0
+
+
+def forget_rows(connection: sqlite3.Connection, sessions: Sequence[int], since: str) -> None:
+    """Delete the sessions that have no archive and no summaries any more and were last active before."""
+    connection.executemany(
+        "DELETE FROM sessions WHERE id = ? AND stage = 3 AND last_at < ?"
+        " AND NOT EXISTS (SELECT 1 FROM archive WHERE session = sessions.id)"
+        " AND NOT EXISTS (SELECT 1 FROM summaries WHERE session = sessions.id)",
+        [(session, since) for session in sessions],
+    )
+
+
+def forget_left_out(connection: sqlite3.Connection, since: str) -> bool:
+    """Delete some rows of conversations without a decision or request since; False if there are none left."""
+    idle = """(owner, conversation) IN (SELECT owner, conversation FROM left_out GROUP BY owner, conversation
+            HAVING max(decided_at) < ?)
+        AND NOT EXISTS (SELECT 1 FROM conversations AS noted WHERE noted.owner = left_out.owner
+            AND noted.conversation = left_out.conversation AND noted.last_request_at >= ?)"""
+    return _delete_some(connection, "left_out", idle, since, since) > 0
+
+
+def forget_conversations(connection: sqlite3.Connection, since: str) -> bool:
+    """Delete some conversations without a request since, whose left-out results are deleted already."""
+    deleted = connection.execute(
+        "DELETE FROM conversations WHERE (owner, conversation) IN (SELECT owner, conversation FROM conversations AS"
+        " noted WHERE last_request_at < ? AND NOT EXISTS (SELECT 1 FROM left_out WHERE left_out.owner = noted.owner"
+        " AND left_out.conversation = noted.conversation) LIMIT ?)",
+        (since, STEP_ROWS),
+    ).rowcount
+    return deleted > 0
+
+
+def _delete_some(
+    connection: sqlite3.Connection, table: str, condition: str, *values: object, most: int = STEP_ROWS
+) -> int:
+    """Delete rows, but not so many that commits would have to wait long. Returns the number of deleted rows."""
+    some = f"SELECT rowid FROM {table} WHERE {condition} LIMIT ?"  # noqa: S608 - only our own names
+    return connection.execute(f"DELETE FROM {table} WHERE rowid IN ({some})", (*values, most)).rowcount  # noqa: S608 - only our own names
