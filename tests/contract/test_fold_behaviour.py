@@ -72,14 +72,14 @@ class TestWorkedExampleOfTheSpecification:
             ("main_thread_tokens", 5200),
             ("current_branch_tokens", 0),
         ]
-        assert returned["context_health"] == {"warning": "none", "main_thread_usage": 0.15}
+        assert returned["context_health"] == {"warning": "none", "main_thread_usage": 0.16}
         assert transport.result["_meta"][STATE] == {
             "session_id": opened["session_id"],
             "active_branch_id": None,
             "branch_depth": 0,
             "total_tokens": 5200,
             "folded_tokens": 8500,
-            "context_usage": 0.15,
+            "context_usage": 0.16,
         }
         assert list(transport.result["_meta"][STATE]) == [
             "session_id", "active_branch_id", "branch_depth", "total_tokens", "folded_tokens", "context_usage",

@@ -103,7 +103,7 @@ class TestWorkedExamplesOfTheSpecification:
                 "main_thread_tokens": 5200,
                 "current_branch_tokens": 0,
             },
-            "context_health": {"warning": "none", "main_thread_usage": 0.15},
+            "context_health": {"warning": "none", "main_thread_usage": 0.16},
         }
 
     def test_status_and_header_have_the_figures_of_all_threads(self) -> None:
@@ -437,11 +437,11 @@ class TestHealth:
         assert health(five, 1000, Thresholds(), five.active)["failure_rate"] == 0.4
         assert "failure_rate" not in health(NEW_SESSION, 1000, Thresholds(), None)
 
-    def test_ratios_are_truncated_like_percentages(self) -> None:
+    def test_ratios_are_rounded_half_up_like_percentages(self) -> None:
         assert [repr(share(part, 200)) for part in (0, 1, 2, 3, 199, 200, 500)] == [
-            "0.00", "0.00", "0.01", "0.01", "0.99", "1.00", "2.50",
+            "0.00", "0.01", "0.01", "0.02", "1.00", "1.00", "2.50",
         ]  # fmt: skip
-        assert [percent(part, 200) for part in (0, 1, 3, 199, 200)] == [0, 0, 1, 99, 100]
+        assert [percent(part, 200) for part in (0, 1, 2, 3, 199, 200, 500)] == [0, 1, 1, 2, 100, 100, 250]
 
 
 class TestLog:

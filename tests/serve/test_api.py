@@ -87,7 +87,7 @@ class TestSessions:
             "folded_tokens": 8500 + 400,
             "tokens_saved": 8300 + 350,
             "context_limit": 32768,
-            "usage_percent": 15,
+            "usage_percent": 16,
             "operations": 3,
             "failed_operations": 1,
             "secrets_scrubbed": 0,
@@ -96,7 +96,7 @@ class TestSessions:
             "folded_branches": 2,
             "discarded_branches": 0,
             "branch_depth": 1,
-            "context_health": {"warning": "none", "main_thread_usage": 0.15},
+            "context_health": {"warning": "none", "main_thread_usage": 0.16},
         }
         assert {name: row[name] for name in expected} == expected
         assert row["branch_path"] == ["main", row["active_branch_id"]]

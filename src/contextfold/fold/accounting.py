@@ -54,12 +54,13 @@ def folded_tokens(state: State) -> int:
 
 
 def share(part: int, whole: int) -> Hundredths:
-    """The quotient, truncated to two decimals, so that it agrees with `percent`."""
+    """The quotient with two decimals, rounded as `percent`, so that both say the same."""
     return Hundredths(percent(part, whole) / PERCENT) if whole else Hundredths(0)
 
 
 def percent(part: int, whole: int) -> int:
-    return PERCENT * part // whole
+    """The share as a whole percentage, rounded half up."""
+    return (2 * PERCENT * part + whole) // (2 * whole)
 
 
 def warning(main_tokens: int, limit: int, thresholds: Thresholds) -> str:

@@ -42,10 +42,10 @@ export function counted(n, one, many = `${one}s`) {
   return `${grouped(n)} ${n === 1 ? one : many}`;
 }
 
-/** A share of 1, as a whole number of percent. @param {number} share */
+/** A share of 1, as a whole number of percent, rounded half up as in every other place. @param {number} share */
 export function percent(share) {
-  // 0.29 * 100 is a little less than 29.
-  const whole = Math.floor(share * 100 + 1e-9);
+  // 0.145 * 100 is a little less than 14.5.
+  const whole = Math.floor(share * 100 + 0.5 + 1e-9);
   return whole === 0 && share > 0 ? `<1${THIN}%` : `${whole}${THIN}%`;
 }
 
