@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.figures import Figure, report_progress, show
-from contextfold.common.canonical import parse_json
 from contextfold.fold.ports.store import LOCAL_OWNER
 from contextfold.fold.service.callers import Caller
 from contextfold.fold.service.fold_service import FoldService
@@ -51,13 +50,13 @@ async def fill(path: Path) -> str:
     caller, project = Caller(LOCAL_OWNER), {"project_path": PROJECT}
     for number in range(FOLDS):
         branch = {"description": f"Find fault {number} in the timer", "prompt": "Look into it."}
-        opened = await service.branch(caller, {**project, **branch})
+        opened = await service.open_branch(caller, {**project, **branch})
         done = {"type": "test", "content": "three tests fail\n" * 40}
         await service.record(caller, {**project, **done}, "hook")
         message = {"message": f"The clock was wrong in case {number}; the timer of module {number} was broken."}
-        await service.fold(caller, {**project, **message})
+        await service.return_branch(caller, {**project, **message})
     await service.close()
-    branch_id: str = parse_json(opened.answer)["branch_id"]
+    branch_id: str = opened.answer["branch_id"]
     return branch_id
 
 

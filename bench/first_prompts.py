@@ -61,9 +61,9 @@ async def _line(recorded: list[RecordedSession], current: int) -> tuple[str, str
     for number, each in enumerate(recorded):
         if number != current:
             branch = {"description": each.prompt[:200].strip() or "-", "prompt": each.prompt[:10_000].strip() or "-"}
-            opened = await service.branch(caller, {**branch, "project_path": project.path})
-            await service.fold(caller, {"message": each.answer[:50_000], "project_path": project.path})
-            kinds[json.loads(opened.answer)["branch_id"]] = each.kind
+            opened = await service.open_branch(caller, {**branch, "project_path": project.path})
+            await service.return_branch(caller, {"message": each.answer[:50_000], "project_path": project.path})
+            kinds[opened.answer["branch_id"]] = each.kind
     line = await service.recalls.memory_line(target_of(caller, project).key, recorded[current].prompt)
     first = (
         min((offset, kind) for branch_id, kind in kinds.items() if (offset := line.find(branch_id)) >= 0)[1]

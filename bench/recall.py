@@ -167,8 +167,8 @@ async def _fold_costs(folder: Path, folds: Folds, *, has_recall: bool) -> tuple[
         branch = {"description": folds.text(8)[:200], "prompt": folds.text(30), **project}
         message = {"message": folds.text(60), **project}
         begin = time.process_time()
-        await service.branch(Caller("local"), branch)
-        await service.fold(Caller("local"), message)
+        await service.open_branch(Caller("local"), branch)
+        await service.return_branch(Caller("local"), message)
         times_s.append(time.process_time() - begin)
     begin = time.process_time()
     while await store.unindexed(None, 1):

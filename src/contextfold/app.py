@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
+from contextfold.common.canonical import encode
 from contextfold.fold.accounting import AdviceSettings, Thresholds
 from contextfold.fold.model_catalog import MODELS, ModelCatalog, ModelsInvalid, TokenPrices, parse_models
 from contextfold.fold.ports.store import Store
@@ -17,7 +18,7 @@ from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.service.reports import ScrubbedText
 from contextfold.fold.service.session_reader import SessionReader
-from contextfold.fold.session import SessionLimits
+from contextfold.fold.session import EMPTY, SessionLimits
 from contextfold.settings import DaemonSettings, FoldSettings, SettingsError, offers_folding
 from contextfold.stores.no_store import NoStore
 from contextfold.stores.sqlite.reader import SqliteFileReader
@@ -228,7 +229,7 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
         buckets=buckets,
         tokens=tokens,
         tracer=tracer,
-        state=fold.no_state,
+        state=encode(fold.summarise(EMPTY)),
         limits=RequestLimits(
             in_flight=settings.requests_max,
             body_bytes=settings.body_max_bytes,

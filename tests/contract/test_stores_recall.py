@@ -64,10 +64,12 @@ class RecallHarness:
         """Opens a branch, records operations in it, folds it, and returns its id."""
         caller, there = Caller(owner), {"project_path": project}
         self.seconds += 1
-        opened = await self.service.branch(caller, {"description": description, "prompt": "Look into it.", **there})
+        opened = await self.service.open_branch(
+            caller, {"description": description, "prompt": "Look into it.", **there}
+        )
         for text in operations:
             await self.service.record(caller, {"type": "Bash", "content": text, **there}, "reported")
-        await self.service.fold(caller, {"message": summary, **there})
+        await self.service.return_branch(caller, {"message": summary, **there})
         (created,) = (event for event in opened.events if isinstance(event, BranchCreated))
         return created.branch_id
 
@@ -120,7 +122,7 @@ def test_recent_work_that_was_folded_is_found_by_its_operations(run: Run) -> Non
         there = {"project_path": "/p"}
         operation = {"type": "Bash", "content": "make zebra", **there}
         await harness.service.record(Caller("local"), operation, "reported")
-        await harness.service.fold_recent_work(Caller("local"), {"message": "Built it.", **there})
+        await harness.service.fold_work(Caller("local"), {"message": "Built it.", **there})
         (fold,) = (await harness.recall("zebra")).folds
         assert fold.description == "Built it."
         assert fold.why[0].fields == ("operations",)
@@ -134,9 +136,9 @@ def test_undone_folds_are_found_only_on_request(run: Run) -> None:
         first = await harness.fold("Try walrus", "It works.")
         second = await harness.fold("Try walrus again", "It works too.")
         there, caller = {"project_path": "/p"}, Caller("local")
-        await harness.service.branch(caller, {"description": "Third walrus", "prompt": "Never folded.", **there})
+        await harness.service.open_branch(caller, {"description": "Third walrus", "prompt": "Never folded.", **there})
         assert await harness.recalled_ids("walrus") == [first, second]
-        await harness.service.rollback(caller, {"branch_id": second, **there})
+        await harness.service.roll_back(caller, {"branch_id": second, **there})
         assert await harness.recalled_ids("walrus") == [first]
         undone = (await harness.recall("walrus", undone=True)).folds
         assert {fold.description: fold.undone for fold in undone} == {
@@ -145,7 +147,7 @@ def test_undone_folds_are_found_only_on_request(run: Run) -> None:
             "Third walrus": True,
         }
         assert [summary.branch_id for summary in await store.search("local", "walrus", None, 9)] == [first]
-        await harness.service.fold(caller, {"message": "Folded at last.", **there})
+        await harness.service.return_branch(caller, {"message": "Folded at last.", **there})
         assert await harness.recalled_ids("last") == [second]
 
     run(act)
@@ -292,19 +294,19 @@ async def _do_step(harness: RecallHarness, number: int, step: tuple[Any, ...]) -
     service = harness.service
     match step:
         case "branch", owner, project, text:
-            await service.branch(
+            await service.open_branch(
                 Caller(owner), {"project_path": project, "description": text, "prompt": f"prompt {text}"}
             )
         case "record", owner, project, text:
             operation = {"project_path": project, "type": "Bash", "content": text}
             await service.record(Caller(owner), operation, "reported")
         case "return", owner, project, text:
-            await service.fold(Caller(owner), {"project_path": project, "message": text})
+            await service.return_branch(Caller(owner), {"project_path": project, "message": text})
         case "fold", owner, project, text:
-            await service.fold_recent_work(Caller(owner), {"project_path": project, "message": text})
+            await service.fold_work(Caller(owner), {"project_path": project, "message": text})
         case "rollback", owner, project, branch, restore:
             request = {"project_path": project, "branch_id": f"br_{branch:03}", "restore_state": restore}
-            await service.rollback(Caller(owner), request)
+            await service.roll_back(Caller(owner), request)
         case "left_out", owner, text:
             result = left_out(f"res_{number}", text, text)
             at = harness._now().strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -208,7 +208,7 @@ class TestRepetition:
             service = FoldService(MemoryStore(), standard_scrubber(), clock=lambda: now)
             key = target_of(Caller("local"), project_at("/p")).key
             begun = {"description": "d", "prompt": "p", "project_path": "/p"}
-            await service.branch(Caller("local"), begun)
+            await service.open_branch(Caller("local"), begun)
             work = {"type": "t", "tokens": 9_000, "project_path": "/p"}
             await service.record(Caller("local"), work, "hook")
             before = service.line(key)

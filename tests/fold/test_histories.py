@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import json
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from contextfold.common.canonical import encode
 from contextfold.errors import FoldError, StoreUnavailable
 from contextfold.fold.events import Event
 from contextfold.fold.ledger.sent_request import RequestReport, Share
@@ -165,7 +165,7 @@ class Histories(RuleBasedStateMachine):
                 return None
             if not repeat:
                 break
-        assert len({outcome.answer for outcome in outcomes}) == 1
+        assert len({encode(outcome.answer) for outcome in outcomes}) == 1
         return outcomes[0]
 
     faults = st.sampled_from(["", "", "before", "after"])
@@ -174,11 +174,11 @@ class Histories(RuleBasedStateMachine):
     @rule(which=st.integers(0, 1), fault=faults, repeat=st.booleans(), size=st.integers(1, 400))
     def branch(self, which: int, fault: str, repeat: bool, size: int) -> None:
         request = {"description": "d", "prompt": "p" * size, "project_path": PROJECT}
-        outcome = self.call_tool("branch", request, which, fault, repeat)
+        outcome = self.call_tool("open_branch", request, which, fault, repeat)
         is_possible = len(self.model.path) < LIMITS.depth and len(self.model.branches) < LIMITS.branches
         assert (outcome is not None) == is_possible
         if outcome:
-            self.model.branch(json.loads(outcome.answer)["branch_id"], -(-size // 4))
+            self.model.branch(outcome.answer["branch_id"], -(-size // 4))
 
     @rule(which=st.integers(0, 1), fault=faults, repeat=st.booleans(), tokens=tokens)
     def record(self, which: int, fault: str, repeat: bool, tokens: int) -> None:
@@ -207,7 +207,7 @@ class Histories(RuleBasedStateMachine):
         known = list(self.model.branches)
         target = known[pick] if pick < len(known) else None
         request = {"message": "m" * size, "project_path": PROJECT, "branch_id": target}
-        outcome = self.call_tool("fold", request, which, fault, repeat)
+        outcome = self.call_tool("return_branch", request, which, fault, repeat)
         expected = target or (self.model.path[-1] if self.model.path else None)
         assert (outcome is not None) == (expected in self.model.path)
         if outcome and expected:
@@ -219,12 +219,12 @@ class Histories(RuleBasedStateMachine):
         known = list(self.model.branches)
         target = known[pick % len(known)]
         request = {"project_path": PROJECT, "branch_id": target, "restore_state": restore}
-        outcome = self.call_tool("rollback", request, which, fault, repeat)
+        outcome = self.call_tool("roll_back", request, which, fault, repeat)
         assert (outcome is not None) == (self.model.branches[target]["status"] != "discarded")
         if outcome:
             before = self.model.total
             self.model.rollback(target, restore=restore)
-            assert json.loads(outcome.answer)["tokens_recovered"] == max(0, before - self.model.total)
+            assert outcome.answer["tokens_recovered"] == max(0, before - self.model.total)
 
     @rule()
     def restart(self) -> None:
@@ -239,11 +239,11 @@ class Histories(RuleBasedStateMachine):
     def both_daemons_agree_with_the_model(self) -> None:
         for service in self.services:
             caller, request = Caller("local"), {"project_path": PROJECT}
-            status = json.loads(self.runner.run(service.status(caller, request)).answer)
+            status = self.runner.run(service.branch_status(caller, request)).answer
             assert status["branch_path"] == ["main", *self.model.path]
             assert status["token_breakdown"]["main_thread"] == self.model.main
             assert status["token_breakdown"]["total"] == self.model.total
-            listed = json.loads(self.runner.run(service.list_branches(caller, request)).answer)["branches"]
+            listed = self.runner.run(service.list_branches(caller, request)).answer["branches"]
             assert [(each["id"], each["status"], each["tokens"]) for each in listed] == [
                 (branch_id, branch["status"], branch["tokens"]) for branch_id, branch in self.model.branches.items()
             ]

@@ -7,7 +7,6 @@ It uses the service with a simulated clock, so that the work of an hour takes a 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -108,8 +107,8 @@ class SeedAgent:
     async def branch(self, description: str, prompt: str) -> str:
         self._clock.wait(7)
         arguments = {"description": description, "prompt": prompt, "project_path": self._project}
-        outcome = await self._service.branch(self._caller, arguments)
-        branch_id: str = json.loads(outcome.answer)["branch_id"]
+        outcome = await self._service.open_branch(self._caller, arguments)
+        branch_id: str = outcome.answer["branch_id"]
         if self.model:
             self.model.open_branch(branch_id)
         return branch_id
@@ -124,7 +123,7 @@ class SeedAgent:
 
     async def fold(self, summary: str, *, after_a_pause: bool = False) -> None:
         self._clock.wait(11)
-        await self._service.fold(self._caller, {"message": summary, "project_path": self._project})
+        await self._service.return_branch(self._caller, {"message": summary, "project_path": self._project})
         if self.model:
             self.model.folds(summary)
             if after_a_pause:
@@ -134,7 +133,7 @@ class SeedAgent:
     async def rollback(self, branch_id: str) -> None:
         self._clock.wait(15)
         arguments = {"branch_id": branch_id, "project_path": self._project, "restore_state": True}
-        await self._service.rollback(self._caller, arguments)
+        await self._service.roll_back(self._caller, arguments)
         if self.model:
             self.model.roll_back(branch_id)
 

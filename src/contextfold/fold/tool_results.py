@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 
-from contextfold.common.canonical import Encodable
+from contextfold.common.canonical import Encodable, Hundredths
 from contextfold.fold.accounting import folded_tokens, percent, share, total_tokens
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import BranchDiscarded, BranchFolded, Event, OperationCompleted, WorkFolded
 from contextfold.fold.session import Branch, State
 
 Shape = Mapping[str, Encodable]
+
+
+def parse_stored_result(text: str) -> Shape:
+    """The result in a stored receipt. It encodes to the same text again: all its fractions are hundredths."""
+    result: Shape = json.loads(text, parse_float=Hundredths)
+    return result
 
 
 def state_summary(state: State, limit: int) -> Shape:

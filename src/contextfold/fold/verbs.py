@@ -36,6 +36,8 @@ class Verb(Protocol):
 
     # Whether the verb may begin a session; otherwise there must be one.
     begins_session: ClassVar[bool] = False
+    # Whether the session's health, which may contain a suggestion, is part of the result.
+    has_health: ClassVar[bool] = False
 
     @property
     def identity(self) -> Sequence[str]: ...
@@ -85,6 +87,7 @@ class ReturnFromBranch(Verb):
     Open branches below it are folded first, without a summary, beginning with the deepest.
     """
 
+    has_health: ClassVar[bool] = True
     branch_id: str | None
     summary: str
     summary_tokens: int
@@ -127,6 +130,7 @@ class FoldRecentWork(Verb):
     They are the operations since the user's last prompt, or since a later fold, return or branch point.
     """
 
+    has_health: ClassVar[bool] = True
     branch_id: str
     summary: str
     summary_tokens: int
@@ -156,6 +160,7 @@ class RecordOperations(Verb):
     """Record operations of the active thread. They are never refused because of a limit."""
 
     begins_session: ClassVar[bool] = True
+    has_health: ClassVar[bool] = True
     # Operations without number, time and thread, which the log determines; and the text of each.
     operations: Sequence[OperationCompleted]
     contents: Sequence[str]

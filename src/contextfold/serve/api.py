@@ -17,7 +17,8 @@ from starlette.routing import Route
 from contextfold.common.canonical import encode
 from contextfold.common.exception_location import place_of
 from contextfold.errors import ArgumentInvalid, FoldError
-from contextfold.fold.ports.store import SEARCH_MOST
+from contextfold.fold.events import members
+from contextfold.fold.ports.store import SEARCH_MOST, WatchedEvent
 from contextfold.fold.service.demo_session import demo_session
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.overview import SAVINGS_GROUPS, Overview, Shape
@@ -51,8 +52,6 @@ UNPROCESSABLE = 422
 
 # A handler returns a response, or what is sent as JSON.
 Handler = Callable[[Request], Awaitable[Response | Shape]]
-# The cursor, the kind and the JSON of an event.
-StreamedEvent = tuple[str, str, str]
 
 
 class HttpApi:
@@ -91,7 +90,7 @@ class HttpApi:
         async def answered(request: Request) -> Response:
             try:
                 answer = await handler(request)
-                return answer if isinstance(answer, Response) else _json(encode(answer))
+                return answer if isinstance(answer, Response) else Response(encode(answer), media_type=JSON)
             except FoldError as problem:
                 return failure_response(problem, self._fold)
             except RequestError as error:
@@ -100,10 +99,10 @@ class HttpApi:
         answered.__doc__ = handler.__doc__
         return answered
 
-    async def operations(self, request: Request) -> Response:
+    async def operations(self, request: Request) -> Shape:
         """Record an operation of your own agent loop; the body is what `context_record` takes."""
         body = object_in(await request.body())
-        return _json((await self._fold.record(caller_of(request.scope), body)).answer)
+        return (await self._fold.record(caller_of(request.scope), body)).answer
 
     async def sessions(self, request: Request) -> Shape:
         """Live sessions, the latest activity first, or with `ended=true` the ended ones: `limit`, `cursor`."""
@@ -149,11 +148,11 @@ class HttpApi:
             owner, session_id, branch_id, restore_state=restore_state, most=DISCARDED_MOST
         )
 
-    async def rollback(self, request: Request) -> Response:
+    async def rollback(self, request: Request) -> Shape:
         """Roll back to the beginning of a branch; the body is `{"branch_id": …, "restore_state": true}`."""
         body = object_in(await request.body())
         operation_id = caller_of(request.scope).operation_id
-        return _json(await self._fold.roll_back_session(*_session(request), body, operation_id))
+        return await self._fold.roll_back_session(*_session(request), body, operation_id)
 
     async def summaries(self, request: Request) -> Shape:
         """Folded branches whose summary or description has every word of `query`; `limit`."""
@@ -170,9 +169,9 @@ class HttpApi:
         recall = recall_request(object_in(await request.body()))
         return (await self._fold.recalls.answer(_owner(request), recall)).as_members()
 
-    async def demo(self, request: Request) -> Response:
+    async def demo(self, request: Request) -> Shape:
         """Create a small scripted session to explore the dashboard, or return the one that exists."""
-        return _json(await demo_session(self._fold, _owner(request)))
+        return {"session_id": await demo_session(self._fold, _owner(request))}
 
     async def caches(self, _request: Request) -> Response:
         """The caches of documents below the daemon's cache root, as `context.list_caches` lists them."""
@@ -206,7 +205,7 @@ class HttpApi:
         return StreamingResponse(_stream(cursor, events), media_type=EVENT_STREAM)
 
 
-async def _stream(cursor: str, events: AsyncGenerator[StreamedEvent]) -> AsyncGenerator[str]:
+async def _stream(cursor: str, events: AsyncGenerator[WatchedEvent]) -> AsyncGenerator[str]:
     """Server-sent events, with a comment at intervals so that both ends notice a broken connection."""
     coming = asyncio.ensure_future(anext(events))
     try:
@@ -216,8 +215,9 @@ async def _stream(cursor: str, events: AsyncGenerator[StreamedEvent]) -> AsyncGe
             if not done:
                 yield ": still here\n\n"
                 continue
-            number, kind, body = coming.result()
-            yield f"id: {number}\nevent: {kind}\ndata: {body}\n\n"
+            seen = coming.result()
+            body = encode({"session_id": seen.session_id, **members(seen.event)})
+            yield f"id: {seen.cursor}\nevent: {seen.event.kind}\ndata: {body}\n\n"
             coming = asyncio.ensure_future(anext(events))
     except StopAsyncIteration:
         return
@@ -225,10 +225,10 @@ async def _stream(cursor: str, events: AsyncGenerator[StreamedEvent]) -> AsyncGe
     except FoldError as problem:
         log("events.ended", "warning", code=problem.code, raised_at=place_of(problem))
     finally:
-        await _ended(coming, events)
+        await _stop_following(coming, events)
 
 
-async def _ended(coming: asyncio.Future[StreamedEvent], events: AsyncGenerator[StreamedEvent]) -> None:
+async def _stop_following(coming: asyncio.Future[WatchedEvent], events: AsyncGenerator[WatchedEvent]) -> None:
     """Stop following after the client has disconnected."""
     coming.cancel()
     with suppress(asyncio.CancelledError, StopAsyncIteration, FoldError):
@@ -258,10 +258,6 @@ def _flag(request: Request, name: str, *, default: bool) -> bool:
     if value not in ("true", "false"):
         raise ArgumentInvalid(name, "must be true or false")
     return value == "true"
-
-
-def _json(text: str) -> Response:
-    return Response(text, media_type=JSON)
 
 
 def _owner(request: Request) -> str:

@@ -1,13 +1,13 @@
 """The error type of all transports: a request that is answered with an error.
 
-An error has an HTTP status, a JSON-RPC code, and a `kind`, which is its name in logs, metrics and `data`. Pure. The
-stdio server imports this module at its start, so the import must be cheap.
+An error has an HTTP status, a JSON-RPC code, and a `kind`, which is its name in logs, metrics and `data`. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from contextfold.common.canonical import Encodable
 from contextfold.errors import HTTP_STATUSES, INTERNAL_ERROR, JSON_RPC_CODES, InternalError
 
 PARSE_ERROR = -32700
@@ -22,8 +22,8 @@ RETRY_AFTER_S = 1
 class RequestError(Exception):
     """A request that is answered with an error.
 
-    `data` is for programs, `reason` for the operator's log and never for the caller, `state` is the session's state
-    after the failed call, as JSON.
+    `data` is for programs, `reason` for the operator's log and never for the caller, `state` is what the
+    response says about the session after the failed call.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class RequestError(Exception):
         *,
         code: int | None = None,
         reason: str = "",
-        state: str = "",
+        state: Mapping[str, Encodable] | None = None,
     ) -> None:
         super().__init__(kind)
         default = INTERNAL_ERROR if status >= INTERNAL_ERROR_STATUS else INVALID_REQUEST
@@ -57,13 +57,20 @@ class RequestError(Exception):
 
 
 def known_error(
-    kind: str, message: str, data: Mapping[str, object] | None = None, *, reason: str = "", state: str = ""
+    kind: str,
+    message: str,
+    data: Mapping[str, object] | None = None,
+    *,
+    reason: str = "",
+    state: Mapping[str, Encodable] | None = None,
 ) -> RequestError:
     """An error with one of this product's error codes; status and JSON-RPC code follow from it."""
     return RequestError(HTTP_STATUSES[kind], kind, message, data=data, reason=reason, state=state)
 
 
-def internal_error(reason: str = "", *, state: str = "", data: Mapping[str, object] | None = None) -> RequestError:
+def internal_error(
+    reason: str = "", *, state: Mapping[str, Encodable] | None = None, data: Mapping[str, object] | None = None
+) -> RequestError:
     return known_error(InternalError.code, InternalError.message, data, reason=reason, state=state)
 
 

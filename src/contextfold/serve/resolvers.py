@@ -98,7 +98,7 @@ class ResolverProcess:
         try:
             async with asyncio.timeout(self._timeout_s):
                 result = _result_of(await self._ask(request), self._calls)
-                return ToolResult(json.dumps(result)) if is_resource else _read(result)
+                return ToolResult(members=result) if is_resource else _read(result)
         except RequestError as error:
             if not is_resource:
                 raise

@@ -8,7 +8,6 @@ read responses, no further request is read.
 from __future__ import annotations
 
 import json
-import marshal
 import os
 import signal
 import sys
@@ -31,7 +30,7 @@ from contextfold.serve.mcp.protocol import McpToolCall, encode_tool_result, has_
 from contextfold.serve.mcp.resolve_tools import call as run_tool
 from contextfold.serve.mcp.resolve_tools import failure
 from contextfold.serve.mcp.resources import RESOURCE_READERS
-from contextfold.serve.mcp.tools import ResolveTool, Tool, ToolResult
+from contextfold.serve.mcp.tools import FoldTool, Tool, ToolResult
 from contextfold.serve.mcp.toolsets import server_of, tools_of
 from contextfold.serve.request_error import (
     BAD_REQUEST_STATUS,
@@ -120,7 +119,7 @@ def _run(call: McpToolCall, worker: Worker, timeout_s: float) -> ToolResult:
         result = _unpack(worker.ask(request, timeout_s))
     except Exception as problem:
         error = InternalError(f"{type(problem).__name__}: {problem}")
-        result = failure(error) if isinstance(call.tool, ResolveTool) else internal_error(error.reason)
+        result = internal_error(error.reason) if isinstance(call.tool, FoldTool) else failure(error)
     if result.reason:
         log(f"{call.tool.name}: {result.reason}")
     if isinstance(result, RequestError):
@@ -138,9 +137,9 @@ class ToolRunner:
         name, arguments, meta = json.loads(request)
         tool = RESOURCE_READERS.get(name) or next(tool for tool in tools_of(self._settings.tools) if tool.name == name)
         try:
-            if isinstance(tool, ResolveTool):
-                return _pack(run_tool(tool, self._root, arguments))
-            return _pack(self._fold.call(tool, arguments, meta))
+            if isinstance(tool, FoldTool):
+                return _pack(self._fold.call(tool, arguments, meta))
+            return _pack(run_tool(tool, self._root, arguments))
         except RequestError as error:
             return _pack(error)
         except FoldError as problem:
@@ -160,19 +159,15 @@ class ToolRunner:
 
 
 def _pack(result: ToolResult | RequestError) -> bytes:
-    """Encode a result as a tuple, or an error as a list."""
     if isinstance(result, ToolResult):
-        return marshal.dumps(tuple(result))
-    error = result
-    return marshal.dumps([error.status, error.kind, error.message, error.data, error.code, error.reason])
+        return json.dumps({"result": result._asdict()}).encode()
+    names = ("status", "kind", "message", "data", "code", "reason")
+    return json.dumps({"error": {name: getattr(result, name) for name in names}}).encode()
 
 
 def _unpack(packed: bytes) -> ToolResult | RequestError:
-    fields = marshal.loads(packed)  # noqa: S302 - our own fork has packed it
-    if isinstance(fields, tuple):
-        return ToolResult(*fields)
-    status, kind, message, data, code, reason = fields
-    return RequestError(status, kind, message, data=data, code=code, reason=reason)
+    message = json.loads(packed)
+    return ToolResult(**message["result"]) if "result" in message else RequestError(**message["error"])
 
 
 def lines(descriptor: int) -> Iterator[bytes | None]:

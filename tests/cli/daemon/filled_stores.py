@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from contextfold.app import open_store
+from contextfold.common.canonical import encode
 from contextfold.fold.ports.store import ArchivedThread, SessionKey, Store
 from contextfold.fold.project import project_at
 from contextfold.fold.service.callers import Caller, target_of
@@ -85,20 +86,20 @@ class SessionWorker:
 
     async def branch(self, description: str, *, as_operation: str | None = None) -> str:
         request = self._with(description=description, prompt=f"Begin {description}")
-        outcome = await self.service.branch(self._caller(as_operation), request)
-        return outcome.answer
+        outcome = await self.service.open_branch(self._caller(as_operation), request)
+        return encode(outcome.answer)
 
     async def record(self, content: str, *, as_operation: str | None = None) -> str:
         request = self._with(type="Read", content=content)
         outcome = await self.service.record(self._caller(as_operation), request, "hook")
-        return outcome.answer
+        return encode(outcome.answer)
 
     async def fold(self, message: str, *, as_operation: str | None = None) -> str:
-        outcome = await self.service.fold(self._caller(as_operation), self._with(message=message))
-        return outcome.answer
+        outcome = await self.service.return_branch(self._caller(as_operation), self._with(message=message))
+        return encode(outcome.answer)
 
     async def rollback(self, branch_id: str) -> None:
-        await self.service.rollback(self._caller(None), self._with(branch_id=branch_id))
+        await self.service.roll_back(self._caller(None), self._with(branch_id=branch_id))
 
 
 async def fill(store: Store) -> None:

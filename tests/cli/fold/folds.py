@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import json
 import os
 import pty
 import re
@@ -49,7 +48,7 @@ class StoreAgent:
 
     def branch(self, description: str, prompt: str = "Look into it.") -> str:
         request = self._with(description=description, prompt=prompt)
-        return str(self._answer(lambda service: service.branch(self._caller, request))["branch_id"])
+        return str(self._answer(lambda service: service.open_branch(self._caller, request))["branch_id"])
 
     def record(self, kind: str, content: str = "", *, failed: bool = False, tokens: int | None = None) -> None:
         request = self._with(type=kind, content=content, failed=failed, tokens=tokens)
@@ -57,11 +56,11 @@ class StoreAgent:
 
     def fold(self, message: str) -> None:
         request = self._with(message=message)
-        self._answer(lambda service: service.fold(self._caller, request))
+        self._answer(lambda service: service.return_branch(self._caller, request))
 
     def rollback(self, branch_id: str) -> None:
         request = self._with(branch_id=branch_id)
-        self._answer(lambda service: service.rollback(self._caller, request))
+        self._answer(lambda service: service.roll_back(self._caller, request))
 
     def sent(self, sent: RequestReport) -> None:
         """Records a request to a model, as the proxy does."""
@@ -80,7 +79,7 @@ class StoreAgent:
         return {"project_path": self._project, **arguments}
 
     def _answer(self, work: Callable[[FoldService], Awaitable[Any]]) -> Any:
-        return json.loads(self._run(work).answer)
+        return self._run(work).answer
 
     def _run(self, work: Callable[[FoldService], Awaitable[Result]]) -> Result:
         async def run() -> Result:

@@ -32,11 +32,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
             ("local", "/work/app", "Undone walrus", "w", "w"),
         ):
             caller, in_project = Caller(owner), {"project_path": project}
-            opened = await service.branch(caller, {"description": description, "prompt": "Do.", **in_project})
+            opened = await service.open_branch(caller, {"description": description, "prompt": "Do.", **in_project})
             await service.record(caller, {"type": "Bash", "content": content, **in_project}, "reported")
-            await service.fold(caller, {"message": summary, **in_project})
-        branch_id = json.loads(opened.answer)["branch_id"]
-        await service.rollback(caller, {"branch_id": branch_id, **in_project})
+            await service.return_branch(caller, {"message": summary, **in_project})
+        branch_id = opened.answer["branch_id"]
+        await service.roll_back(caller, {"branch_id": branch_id, **in_project})
         await service.close()
 
     asyncio.run(fill())

@@ -111,8 +111,8 @@ def test_a_report_is_redacted_as_by_the_full_scrubber(call: Call, tmp_path: Path
         caller, project = Caller(LOCAL_OWNER), {"project_path": PROJECT}
         for text in texts:
             request = {**project, "description": " ".join(text.split()), "prompt": "Look into it."}
-            await service.branch(caller, request)
-            await service.fold(caller, {**project, "message": text})
+            await service.open_branch(caller, request)
+            await service.return_branch(caller, {**project, "message": text})
         await service.close()
 
     asyncio.run(fill())

@@ -29,8 +29,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
             ("alice", "/work/app", "alice's token"),
         ):
             in_project = {"project_path": project}
-            await service.branch(Caller(owner), {"description": "Look", "prompt": "p", **in_project})
-            await service.fold(Caller(owner), {"message": summary, **in_project})
+            await service.open_branch(Caller(owner), {"description": "Look", "prompt": "p", **in_project})
+            await service.return_branch(Caller(owner), {"message": summary, **in_project})
         await opened.close()
 
     asyncio.run(fill())

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -54,16 +53,16 @@ class LedgerHarness:
 
     async def branch(self) -> str:
         request = {"description": "d", "prompt": "p" * 40, **PROJECT}
-        return str(json.loads((await self.service.branch(ME, request)).answer)["branch_id"])
+        return str((await self.service.open_branch(ME, request)).answer["branch_id"])
 
     async def fold(self) -> None:
-        await self.service.fold(ME, {"message": "m" * 40, **PROJECT})
+        await self.service.return_branch(ME, {"message": "m" * 40, **PROJECT})
 
     async def record(self, tokens: int) -> None:
         await self.service.record(ME, {"type": "t", "tokens": tokens, **PROJECT}, "reported")
 
     async def figures(self) -> dict[str, Any]:
-        status: dict[str, Any] = json.loads((await self.service.status(ME, PROJECT)).answer)
+        status: Mapping[str, Any] = (await self.service.branch_status(ME, PROJECT)).answer
         return dict(status["token_breakdown"])
 
     async def main_texts(self) -> list[str]:
@@ -73,7 +72,7 @@ class LedgerHarness:
 
     async def expanded(self, branch_id: str) -> list[dict[str, Any]]:
         request = {"branch_id": branch_id, "budget": 100_000, **PROJECT}
-        return list(json.loads((await self.service.expand(ME, request)).answer)["entries"])
+        return list((await self.service.expand(ME, request)).answer["entries"])
 
     async def log(self) -> list[Event]:
         await self.service.reports.settled(KEY)

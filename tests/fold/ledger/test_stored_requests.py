@@ -106,7 +106,7 @@ class TestArchive:
             )
             await harness.fold()
             request = {"branch_id": branch_id, **PROJECT}
-            await harness.service.rollback(ME, request)
+            await harness.service.roll_back(ME, request)
             assert harness.service.messages_known(KEY) == {None: 1, branch_id: 0}
             harness.service.reports.receive(
                 TARGET, sent_request(3, main_share(100, messages=1), Share(branch_id, 50, 1, ("b1 again",)))

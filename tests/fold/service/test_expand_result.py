@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ async def service_with_result() -> FoldService:
 
 async def expand(service: FoldService, owner: str, result_id: str, **more: object) -> Any:
     request = {"project_path": "/work/app", "branch_id": result_id, **more}
-    return json.loads((await service.expand(Caller(owner), request)).answer)
+    return (await service.expand(Caller(owner), request)).answer
 
 
 def test_a_result_comes_back_page_by_page_within_the_budget() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from contextfold.common.canonical import encode
 from contextfold.errors import BranchNotFound, ScrubFailed, StoreInvalid
 from contextfold.fold.ports.store import ArchivedThread, Store
 from contextfold.fold.project import project_at
@@ -56,18 +56,18 @@ class ServiceHarness:
 
     async def branch(self, caller: Caller = ME) -> Any:
         request = {"description": "d", "prompt": "p", **PROJECT}
-        return json.loads((await self.service.branch(caller, request)).answer)
+        return (await self.service.open_branch(caller, request)).answer
 
     async def fold(self, message: str = "done", caller: Caller = ME) -> Any:
         request = {"message": message, **PROJECT}
-        return json.loads((await self.service.fold(caller, request)).answer)
+        return (await self.service.return_branch(caller, request)).answer
 
     async def status(self) -> Any:
-        return json.loads((await self.service.status(ME, PROJECT)).answer)
+        return (await self.service.branch_status(ME, PROJECT)).answer
 
     async def expand(self, branch_id: str) -> Any:
         request = {"branch_id": branch_id, **PROJECT}
-        return json.loads((await self.service.expand(ME, request)).answer)
+        return (await self.service.expand(ME, request)).answer
 
 
 Run = Callable[[Callable[[ServiceHarness], Awaitable[None]]], None]
@@ -194,7 +194,7 @@ class TestTwoDaemons:
             await other.record(ME, {"type": "t", "tokens": 5, **PROJECT}, "reported")
             # This branch is decided on a state that is one event old.
             await harness.branch()
-            await other.rollback(ME, {"branch_id": (await harness.status())["branch_path"][1], **PROJECT})
+            await other.roll_back(ME, {"branch_id": (await harness.status())["branch_path"][1], **PROJECT})
             assert (await harness.fold())["summary"]["tokens_folded"] == 1
 
         run(act)
@@ -203,7 +203,7 @@ class TestTwoDaemons:
         async def act(harness: ServiceHarness) -> None:
             await harness.service.record(ME, {"type": "t", "tokens": 5, **PROJECT}, "reported")
             other = harness.another_service()
-            await other.branch(ME, {"description": "d", "prompt": "p", **PROJECT})
+            await other.open_branch(ME, {"description": "d", "prompt": "p", **PROJECT})
             # The cached state of this service has no branch yet.
             assert (await harness.fold())["context_state"]["active_branch_id"] is None
 
@@ -228,10 +228,10 @@ class TestTwoDaemons:
             outcomes = await asyncio.gather(
                 *(service.record(caller, request, "reported") for service in (harness.service, other) for _ in range(5))
             )
-            assert len({outcome.answer for outcome in outcomes}) == 1
+            assert len({encode(outcome.answer) for outcome in outcomes}) == 1
             assert (await harness.status())["token_breakdown"]["main_thread"] == 5
             await harness.branch()
-            status = json.loads((await other.status(ME, PROJECT)).answer)
+            status = (await other.branch_status(ME, PROJECT)).answer
             assert status == await harness.status()
 
         run(act)
@@ -265,7 +265,7 @@ class TestSearch:
             await harness.fold("the cause was a comma")
             assert len(await harness.service.store.search("local", "comma", None, 20)) == 1
             request = {"branch_id": branch_id, **PROJECT}
-            await harness.service.rollback(ME, request)
+            await harness.service.roll_back(ME, request)
             assert await harness.service.store.search("local", "comma", None, 20) == []
             await harness.fold("a comma after all")
             assert [summary.summary for summary in await harness.service.store.search("local", "comma", None, 20)] == [
@@ -279,7 +279,7 @@ class TestSearch:
             outer = (await harness.branch())["branch_id"]
             inner = (await harness.branch())["branch_id"]
             await harness.service.record(ME, {"type": "t", "content": "ECONNRESET", **PROJECT}, "reported")
-            await harness.service.fold(ME, {"message": "done", "branch_id": outer, **PROJECT})
+            await harness.service.return_branch(ME, {"message": "done", "branch_id": outer, **PROJECT})
             assert {summary.branch_id for summary in await harness.service.store.search("local", "d", None, 20)} == {
                 outer,
                 inner,
@@ -315,7 +315,7 @@ class TestFailingClosed:
             store = MemoryStore()
             service = FoldService(store, BrokenScrubber())
             with pytest.raises(ScrubFailed) as raised:
-                await service.branch(ME, {"description": "d", "prompt": "secret", **PROJECT})
+                await service.open_branch(ME, {"description": "d", "prompt": "secret", **PROJECT})
             assert "secret" not in f"{raised.value.reason} {raised.value.message} {raised.value.data}"
             assert await store.count() == 0
             assert service.safe_error(BranchNotFound("secret", None)) == ("Internal error", {})
@@ -330,9 +330,9 @@ class TestFailingClosed:
 
         async def act() -> None:
             store = StoreWithGap()
-            await FoldService(store, SCRUBBER).branch(ME, {"description": "d", "prompt": "p", **PROJECT})
+            await FoldService(store, SCRUBBER).open_branch(ME, {"description": "d", "prompt": "p", **PROJECT})
             with pytest.raises(StoreInvalid):
-                await FoldService(store, SCRUBBER).status(ME, PROJECT)
+                await FoldService(store, SCRUBBER).branch_status(ME, PROJECT)
 
         asyncio.run(act())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from contextfold.cli.fold.tree import id_length
 from contextfold.cli.output import ask_yes_no, can_ask, print_error, print_on_stderr, print_on_terminal
 from contextfold.cli.parse import UsageError, Values
 from contextfold.cli.terminal import Column, Line, Screen, screen, screen_on, several
+from contextfold.common.canonical import encode
 from contextfold.errors import EXIT_CODES, EXIT_OK, EXIT_USAGE, ArgumentInvalid, BranchNotFound, BranchStateInvalid
 from contextfold.fold.accounting import total_tokens
 from contextfold.fold.session import Branch, State
@@ -74,7 +74,7 @@ def run_rollback(values: Values) -> int:
                 {"branch_id": preview.target.id, "restore_state": not keeps},
             )
         )
-    write(answer + "\n" if "json" in values else _done(screen(), preview, answer))
+    write(encode(answer) + "\n" if "json" in values else _done(screen(), preview, answer))
     return EXIT_OK
 
 
@@ -126,9 +126,8 @@ def _listed(shown: Screen, state: State, title: str, branch_ids: Sequence[str], 
     return shown.lines([(title, "bold"), f"  {several(len(branch_ids), 'branch')}"]) + shown.table(columns, rows)
 
 
-def _done(shown: Screen, preview: Preview, answer: str) -> str:
+def _done(shown: Screen, preview: Preview, done: Mapping[str, Any]) -> str:
     """The result of the rollback. It may have discarded more branches than the preview had."""
-    done = json.loads(answer)
     target = shown.short(done["rolled_back_to"], id_length(preview.state.branches))
     discarded, recovered = len(done["branches_discarded"]), shown.figure(done["tokens_recovered"])
     left = shown.figure(done["context_state"]["total_tokens"])

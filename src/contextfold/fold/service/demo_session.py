@@ -6,8 +6,6 @@ requests to models, because none were sent.
 
 from __future__ import annotations
 
-import json
-
 from contextfold.fold.project import project_at
 from contextfold.fold.service.callers import Caller, target_of
 from contextfold.fold.service.fold_service import FoldService
@@ -36,27 +34,27 @@ class DemoAgent:
         self._service, self._caller = service, Caller(owner, DEMO_SESSION)
 
     async def branch(self, description: str, prompt: str) -> None:
-        await self._service.branch(self._caller, {"description": description, "prompt": prompt, **_PROJECT})
+        await self._service.open_branch(self._caller, {"description": description, "prompt": prompt, **_PROJECT})
 
     async def record(self, kind: str, text: str, *, times: int = 1, failed: bool = False) -> None:
         arguments = {"type": kind, "content": text * times, "failed": failed, **_PROJECT}
         await self._service.record(self._caller, arguments, source=SOURCE)
 
     async def return_summary(self, summary: str) -> None:
-        await self._service.fold(self._caller, {"message": summary, **_PROJECT})
+        await self._service.return_branch(self._caller, {"message": summary, **_PROJECT})
 
-    async def fold_recent_work(self, summary: str) -> None:
-        await self._service.fold_recent_work(self._caller, {"message": summary, **_PROJECT})
+    async def fold_work(self, summary: str) -> None:
+        await self._service.fold_work(self._caller, {"message": summary, **_PROJECT})
 
 
-async def demo_session(service: FoldService, owner: str) -> str:
-    """The id of the owner's demo session, as JSON. The session is created if there is none."""
+async def demo_session(service: FoldService, owner: str) -> str | None:
+    """The id of the owner's demo session, which is created if there is none."""
     key = target_of(Caller(owner, DEMO_SESSION), project_at(DEMO_PROJECT)).key
     state = await service.look(key)
     if not state.session_id:
         await _play(DemoAgent(service, owner))
         state = await service.look(key)
-    return json.dumps({"session_id": state.session_id})
+    return state.session_id
 
 
 async def _play(agent: DemoAgent) -> None:
@@ -74,6 +72,6 @@ async def _play(agent: DemoAgent) -> None:
     )
     await agent.record("Edit", _CODE, times=12)
     await agent.record("Bash", "12 passed in 0.31s\n", times=30)
-    await agent.fold_recent_work("cart/total.py always divides the discount by 100. All 12 tests pass.")
+    await agent.fold_work("cart/total.py always divides the discount by 100. All 12 tests pass.")
     await agent.branch("Look for other callers", "Check that no other module passes a fraction.")
     await agent.record("Grep", "cart/total.py:1: def total(prices, discount):\n", times=15)

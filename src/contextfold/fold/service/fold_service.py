@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
+from typing import Any
 
 from contextfold.common.canonical import encode
 from contextfold.common.event_loop import asyncio, is_running
@@ -25,9 +26,9 @@ from contextfold.errors import (
 from contextfold.fold import tool_results
 from contextfold.fold.advice import Advice
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.events import Event, OperationCompleted, SessionStarted, members, timestamp
+from contextfold.fold.events import Event, OperationCompleted, SessionStarted, timestamp
 from contextfold.fold.paging import TrajectoryPage
-from contextfold.fold.ports.store import Operation, SessionKey, Store
+from contextfold.fold.ports.store import Operation, SessionKey, Store, WatchedEvent
 from contextfold.fold.project import displayed, hashed
 from contextfold.fold.service.activity import Activity
 from contextfold.fold.service.callers import Caller, Target, target_of
@@ -103,7 +104,7 @@ class FoldService(SessionReader):
 
     # ---- verbs
 
-    async def branch(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
+    async def open_branch(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
         fields = ArgumentFields(arguments, "description", "prompt", "project_path")
         given_description = fields.text("description", length_max=DESCRIPTION_LENGTH_MAX, may_be_blank=False)
         given_prompt = fields.text("prompt", length_max=PROMPT_LENGTH_MAX, may_be_blank=False)
@@ -120,7 +121,7 @@ class FoldService(SessionReader):
         )
         return await self.change(target, verb, caller.operation_id)
 
-    async def fold(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
+    async def return_branch(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
         fields = ArgumentFields(arguments, "message", "project_path", "branch_id")
         message = fields.text("message", length_max=MESSAGE_LENGTH_MAX)
         target = target_of(caller, fields.project())
@@ -129,7 +130,7 @@ class FoldService(SessionReader):
         verb = ReturnFromBranch(branch_id, summary.text, self.count(message), summary.redactions)
         return await self.change(target, verb, caller.operation_id)
 
-    async def fold_recent_work(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
+    async def fold_work(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
         fields = ArgumentFields(arguments, "message", "project_path")
         message = fields.text("message", length_max=MESSAGE_LENGTH_MAX, may_be_blank=False)
         target = target_of(caller, fields.project())
@@ -154,13 +155,13 @@ class FoldService(SessionReader):
         verb = RecordOperations((done,), (content.text,), self.policy.counter if is_counted else None)
         return await self.change(target, verb, caller.operation_id)
 
-    async def rollback(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
+    async def roll_back(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
         fields = ArgumentFields(arguments, "project_path", "branch_id", "restore_state")
         return await self.change(target_of(caller, fields.project()), _rollback(fields), caller.operation_id)
 
     async def roll_back_session(
         self, owner: str, session_id: str, arguments: Arguments, operation_id: str | None = None
-    ) -> str:
+    ) -> Mapping[str, Any]:
         """The result of a rollback by a person, in a session that was found in a list."""
         verb = _rollback(ArgumentFields(arguments, "branch_id", "restore_state"))
         found = await self.find(owner, session_id)
@@ -168,23 +169,21 @@ class FoldService(SessionReader):
 
     # ---- reading
 
-    async def follow(
-        self, owner: str, after: str, session_id: str | None = None
-    ) -> AsyncGenerator[tuple[str, str, str]]:
-        """Yield events after a cursor as (cursor, kind, JSON), without end."""
+    async def follow(self, owner: str, after: str, session_id: str | None = None) -> AsyncGenerator[WatchedEvent]:
+        """Yield events after a cursor, of one session or of all, without end."""
         async for seen in self.store.watch(owner, after):
             if session_id in (None, seen.session_id):
-                yield seen.cursor, seen.event.kind, encode({"session_id": seen.session_id, **members(seen.event)})
+                yield seen
 
-    async def status(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
+    async def branch_status(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
         target = target_of(caller, ArgumentFields(arguments, "project_path").project())
         state = await self.look(target.key)
         self._remember(target)
-        return self._read(tool_results.status(state, self.policy.context_limit(state)), state)
+        return VerbOutcome(tool_results.status(state, self.policy.context_limit(state)), state)
 
     async def list_branches(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
         state = await self.look(target_of(caller, ArgumentFields(arguments, "project_path").project()).key)
-        return self._read(tool_results.listed(state), state)
+        return VerbOutcome(tool_results.listed(state), state)
 
     async def expand(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
         """A page of a branch's trajectory, or of a left-out result, within the budget."""
@@ -194,8 +193,8 @@ class FoldService(SessionReader):
         thread_id, budget_tokens = fields.branch_id(), fields.budget()
         state = await self.look(key)
         if thread_id.startswith(RESULT_PREFIX):
-            return self._read(await self._result_page(key.owner, thread_id, budget_tokens, *position), state)
-        return self._read(await self.page(key, thread_id, state.session_id, budget_tokens, position), state)
+            return VerbOutcome(await self._result_page(key.owner, thread_id, budget_tokens, *position), state)
+        return VerbOutcome(await self.page(key, thread_id, state.session_id, budget_tokens, position), state)
 
     async def _result_page(self, owner: str, result_id: str, budget_tokens: int, after_n: int, offset: int) -> Shape:
         """A tool result that the proxy left out, as one entry. An id of another owner is not found."""
@@ -213,7 +212,7 @@ class FoldService(SessionReader):
         """Folded work and left-out results of all sessions that answer a question."""
         request = recall_request(arguments)
         state = await self.look(target_of(caller, request.project).key) if request.project else EMPTY
-        return self._read((await self.recalls.answer(caller.owner, request)).as_members(), state)
+        return VerbOutcome((await self.recalls.answer(caller.owner, request)).as_members(), state)
 
     # ---- housekeeping
 
@@ -252,12 +251,11 @@ class FoldService(SessionReader):
 
     # ---- state and advice beside every result
 
-    @property
-    def no_state(self) -> str:
-        """The state without a session, as JSON."""
-        return self.sessions.summary(EMPTY)
+    def summarise(self, state: State) -> Shape:
+        """What every response says about the session beside its result."""
+        return tool_results.state_summary(state, self.policy.context_limit(state))
 
-    async def state_after_failure(self, caller: Caller, arguments: Arguments, problem: Exception) -> str:
+    async def state_after_failure(self, caller: Caller, arguments: Arguments, problem: Exception) -> State:
         """The session's state, or an empty state if it cannot be read. A store that failed is not read again."""
         try:
             project_path = {"project_path": arguments.get("project_path")}
@@ -265,8 +263,8 @@ class FoldService(SessionReader):
             is_store = isinstance(problem, StoreUnavailable | StoreInvalid)
             state = self.sessions.last_known(key) if is_store else await self.sessions.look(key)
         except (ContextError, OSError):
-            return self.no_state
-        return self.sessions.summary(state)
+            return EMPTY
+        return state
 
     def line(self, key: SessionKey) -> str:
         """Advice for an agent whose host has just sent a report. Does not read the store."""
@@ -325,8 +323,8 @@ class FoldService(SessionReader):
             operation = Operation(hashed(check_operation_id(operation_id)), hashed(encode(verb.identity)))
         await self.reports.settled(target.key)
         outcome = await self.commit(target, verb, operation)
-        if outcome.events and "suggestion" in outcome.answer and (given := self._suggestion(outcome.now)):
-            self._mark(outcome.now, given)
+        if outcome.events and verb.has_health and (given := self._suggestion(outcome.state)):
+            self._mark(outcome.state, given)
         return outcome
 
     async def commit(self, target: Target, verb: Verb, operation: Operation | None) -> VerbOutcome:
@@ -384,9 +382,6 @@ class FoldService(SessionReader):
             self._addresses.move_to_end(session_id)
             if len(self._addresses) > ADDRESSES_MAX:
                 self._addresses.popitem(last=False)
-
-    def _read(self, shape: Shape, state: State) -> VerbOutcome:
-        return VerbOutcome(encode(shape), self.sessions.summary(state), now=state)
 
     async def scrub(self, *texts: str) -> list[ScrubbedText]:
         length = sum(map(len, texts))

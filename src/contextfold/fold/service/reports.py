@@ -91,6 +91,7 @@ class RecordReports:
     """The verb that records a batch of reports. `scrubbed` has the texts of each."""
 
     begins_session: ClassVar[bool] = True
+    has_health: ClassVar[bool] = False
 
     def __init__(self, batch_id: str, received: Sequence[Received], scrubbed: Sequence[Sequence[ScrubbedText]]) -> None:
         self.identity = (batch_id,)

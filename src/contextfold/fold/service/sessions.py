@@ -8,10 +8,11 @@ outdated.
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from contextfold.common.canonical import encode
 from contextfold.common.event_loop import CallLock, pause, timeout
@@ -38,7 +39,7 @@ from contextfold.fold.ports.store import (
 )
 from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.session import EMPTY, REPLAY_STEP_EVENTS, State, apply, replay
-from contextfold.fold.tool_results import Shape, state_summary
+from contextfold.fold.tool_results import Shape, parse_stored_result
 from contextfold.fold.verbs import Verb
 
 # A call is tried at most this many times. Each lost race means that another call has succeeded.
@@ -65,12 +66,11 @@ class SessionChange:
 
 @dataclass(frozen=True, slots=True)
 class VerbOutcome:
-    """A result and the session's state after it, both as JSON, and that state itself."""
+    """The result of a tool, the session's state after it, and the events that were committed for it."""
 
-    answer: str
-    state: str
+    answer: Mapping[str, Any]
+    state: State
     events: Sequence[Event] = ()
-    now: State = EMPTY
 
 
 @dataclass(slots=True)
@@ -141,9 +141,10 @@ class Sessions:
                 return self._again(done, operation, before)
             raise
         if not events:
-            return VerbOutcome("", self.summary(before), now=before) if is_fresh else None
+            return VerbOutcome({}, before) if is_fresh else None
         after = replay(events, before)
-        commit = self._commit(change, before, events, after)
+        answer = change.verb.result(before, events, after, lambda: self._health_of(events, after))
+        commit = self._commit(change, before, events, after, answer)
         try:
             receipt = await self._store.commit(commit)
         except StaleRevision:
@@ -152,28 +153,26 @@ class Sessions:
         if receipt.repeated and change.operation is not None:
             return self._again(receipt, change.operation, await self._refreshed(change.key))
         self._put(change.key, after)
-        return VerbOutcome(receipt.answer, self.summary(after), events, after)
-
-    def summary(self, state: State) -> str:
-        return encode(state_summary(state, self._policy.context_limit(state)))
+        return VerbOutcome(answer, after, events)
 
     def _again(self, done: CommitReceipt, operation: Operation, state: State) -> VerbOutcome:
         """The first result of a repeated call, with the current state."""
         if done.fingerprint != operation.fingerprint:
             raise ArgumentInvalid("operation_id", "was used for another call already; use a new one for each call")
-        return VerbOutcome(done.answer, self.summary(state), now=state)
+        return VerbOutcome(parse_stored_result(done.answer), state)
 
-    def _commit(self, change: SessionChange, before: State, events: Sequence[Event], after: State) -> Commit:
+    def _commit(
+        self, change: SessionChange, before: State, events: Sequence[Event], after: State, answer: Shape
+    ) -> Commit:
         assert after.session_id is not None
-        verb = change.verb
         return Commit(
             change.key,
             after.session_id,
             before.revision,
             events,
             change.operation,
-            encode(verb.result(before, events, after, lambda: self._health_of(events, after))),
-            entries_of(before, events, verb.texts(events)),
+            encode(answer),
+            entries_of(before, events, change.verb.texts(events)),
             _summaries(change.key, before, events, after),
             _unfolded(before, after) if isinstance(events[-1], SessionRolledBack) else (),
         )

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from urllib.parse import parse_qs
 
+from contextfold.common.canonical import encode
 from contextfold.errors import INVALID_PARAMS, ArgumentInvalid, FoldError, LimitReached
 from contextfold.fold.service.callers import Caller
 from contextfold.fold.service.fold_service import FoldService
@@ -25,7 +26,7 @@ from contextfold.serve.mcp import protocol
 from contextfold.serve.mcp.fold_tools import call as run_fold_tool
 from contextfold.serve.mcp.fold_tools import caller_from, request_error
 from contextfold.serve.mcp.jsonrpc import InvalidMessage, RpcRequest, encode_error, parse
-from contextfold.serve.mcp.tools import ResolveTool, Tool, ToolResult
+from contextfold.serve.mcp.tools import FoldTool, Tool, ToolResult
 from contextfold.serve.mcp.toolsets import chosen_tools, server_of
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import UNKNOWN_TOOL, Metrics
@@ -109,7 +110,7 @@ class McpEndpoint:
             if isinstance(response, protocol.McpToolCall):
                 response = protocol.encode_tool_result(response, await self._run(exchange, response))
         except RequestError as error:
-            exchange.state = error.state or exchange.state
+            _show_state(exchange, error)
             await exchange.respond(_status(exchange, request, error), self._encode(request_id, error))
         else:
             await exchange.respond(OK, response)
@@ -127,10 +128,10 @@ class McpEndpoint:
         outcome: ToolResult | RequestError
         with tool_span(services.tracer) as span:
             try:
-                if isinstance(tool, ResolveTool):
-                    outcome = await services.resolvers.call(tool.name, call.arguments)
-                else:
+                if isinstance(tool, FoldTool):
                     outcome = await run_fold_tool(tool, services.fold, caller_of(scope, call.meta), call.arguments)
+                else:
+                    outcome = await services.resolvers.call(tool.name, call.arguments)
             except FoldError as problem:
                 # The session's name or the operation id is invalid.
                 outcome = await request_error(problem, services.fold, Caller(scope[OWNER]), {})
@@ -138,7 +139,7 @@ class McpEndpoint:
                 outcome = error
             span.called(call.tool.name, outcome.kind or "ok")
         services.metrics.tool_call(call.tool.name, outcome.kind or "ok", time.monotonic() - started_s)
-        exchange.state = outcome.state or exchange.state
+        _show_state(exchange, outcome)
         if outcome.reason:
             log("tool.failed", "warning", tool=call.tool.name, reason=outcome.reason)
         if isinstance(outcome, RequestError):
@@ -171,6 +172,12 @@ class McpEndpoint:
         if error.code == protocol.UNSUPPORTED_VERSION and error.data is not None:
             error.data = {**error.data, "requested": services.redact(str(error.data["requested"]))}
         return encode_error(request_id, error)
+
+
+def _show_state(exchange: HttpExchange, outcome: ToolResult | RequestError) -> None:
+    """Put the state of the call's session into the response's header; without one, it stays as it is."""
+    if outcome.state is not None:
+        exchange.state = encode(outcome.state)
 
 
 def caller_of(scope: Scope, meta: Mapping[str, object] = _NO_META) -> Caller:

@@ -160,12 +160,12 @@ def _string(meta: Mapping[str, object], key: str) -> str | None:
 
 def _method_of(tool: FoldTool, service: FoldService) -> Callable[[Caller, Arguments], Awaitable[VerbOutcome]]:
     return {
-        "context_branch": service.branch,
-        "context_return": service.fold,
-        "context_fold": service.fold_recent_work,
-        "context_branch_status": service.status,
+        "context_branch": service.open_branch,
+        "context_return": service.return_branch,
+        "context_fold": service.fold_work,
+        "context_branch_status": service.branch_status,
         "context_list_branches": service.list_branches,
-        "context_rollback": service.rollback,
+        "context_rollback": service.roll_back,
         "context_record": service.record,
         "context_expand": service.expand,
         "context_recall": service.recall,
@@ -179,22 +179,17 @@ async def call(tool: FoldTool, service: FoldService, caller: Caller, arguments: 
     except FoldError as problem:
         raise await request_error(problem, service, caller, arguments) from problem
     except Exception as problem:
-        state = await service.state_after_failure(caller, arguments, problem)
+        state = service.summarise(await service.state_after_failure(caller, arguments, problem))
         raise internal_error(f"{type(problem).__name__} at {place_of(problem)}", state=state, data={}) from problem
     # On the main thread, the result itself has the advice as its suggestion.
-    reminder = service.advise(outcome.now) if outcome.now.path else ""
-    text = _with_reminder(outcome.answer, reminder) if reminder else outcome.answer
-    return ToolResult(text, state=outcome.state, counter=service.policy.counter)
-
-
-def _with_reminder(result: str, reminder: str) -> str:
-    """Add a reminder as the last member of the result, which is a JSON object."""
-    return f'{result[:-1]},"reminder":{encode(reminder)}}}'
+    reminder = service.advise(outcome.state) if outcome.state.path else ""
+    answer = {**outcome.answer, "reminder": reminder} if reminder else outcome.answer
+    return ToolResult(encode(answer), state=service.summarise(outcome.state), counter=service.policy.counter)
 
 
 async def request_error(problem: FoldError, service: FoldService, caller: Caller, arguments: Arguments) -> RequestError:
     """The error for the caller after an expected failure: without secrets, with the session's state."""
     message, data = service.safe_error(problem)
     reason = f"{problem.code}: {problem.reason}" if problem.reason != problem.message else problem.code
-    state = await service.state_after_failure(caller, arguments, problem)
+    state = service.summarise(await service.state_after_failure(caller, arguments, problem))
     return known_error(problem.code, message, data, reason=reason, state=state)

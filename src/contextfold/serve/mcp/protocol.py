@@ -9,14 +9,13 @@ transport itself checks what only it knows: the handshake on stdio, the headers 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from contextfold import __version__
 from contextfold.errors import INTERNAL_ERROR, INVALID_PARAMS, JSON_RPC_CODES, CacheMissing, DocumentMissing
 from contextfold.serve.mcp.jsonrpc import RpcRequest, encode_result
-from contextfold.serve.mcp.tools import Tool, ToolResult, instructions, listing, unknown_arguments
+from contextfold.serve.mcp.tools import ResourceReader, Tool, ToolResult, instructions, listing, unknown_arguments
 from contextfold.serve.request_error import (
     BAD_REQUEST_STATUS,
     INTERNAL_ERROR_STATUS,
@@ -41,8 +40,6 @@ RESOURCE_NOT_FOUND = -32002
 NOT_FOUND_KINDS = frozenset({CacheMissing.code, DocumentMissing.code})
 
 TOOLS_CALL, RESOURCES_READ = "tools/call", "resources/read"
-# The prefix of the methods for resources.
-RESOURCES = "resources/"
 # The name in metrics and spans for a call of a tool that does not exist.
 UNKNOWN_TOOL_KIND = "unknown_tool"
 
@@ -53,7 +50,7 @@ NOT_CACHEABLE = {"ttlMs": 0, "cacheScope": "private"}
 class McpToolCall(NamedTuple):
     """A tool that a request asks to run."""
 
-    tool: Tool
+    tool: Tool | ResourceReader
     arguments: Mapping[str, object]
     meta: Mapping[str, object]
     request_id: str | int | None
@@ -63,7 +60,7 @@ class McpToolCall(NamedTuple):
 class McpServer:
     """Answers requests for a set of tools, and for resources by readers of theirs, which are run as tools are."""
 
-    def __init__(self, tools: Sequence[Tool], readers: Mapping[str, Tool]) -> None:
+    def __init__(self, tools: Sequence[Tool], readers: Mapping[str, ResourceReader]) -> None:
         self._tools = {tool.name: tool for tool in tools}
         self._readers = readers
         self._listing = [listing(tool) for tool in tools]
@@ -129,22 +126,21 @@ def _encode_list(request_id: str | int | None, result: Members, *, is_stateless:
 
 
 def _encode_resource(call: McpToolCall, found: ToolResult) -> bytes:
-    """The response to a request for resources: the reader's text is the result itself."""
-    members = json.loads(found.text)
-    if not found.kind:
-        return _encode_list(call.request_id, members, is_stateless=call.is_stateless)
+    """The response to a request for resources: the reader's members are the result itself."""
+    if found.members is not None:
+        return _encode_list(call.request_id, dict(found.members), is_stateless=call.is_stateless)
     code = JSON_RPC_CODES[found.kind]
     if found.kind in NOT_FOUND_KINDS and not call.is_stateless:
         code = RESOURCE_NOT_FOUND
     status = INTERNAL_ERROR_STATUS if code == INTERNAL_ERROR else BAD_REQUEST_STATUS
     # The kind, because several have the same code.
     data = {**call.arguments, "kind": found.kind}
-    raise RequestError(status, found.kind, members["error"]["message"], data=data, code=code)
+    raise RequestError(status, found.kind, found.message, data=data, code=code)
 
 
 def encode_tool_result(call: McpToolCall, tool_result: ToolResult) -> bytes:
     """The response that carries a tool's result: its text is the only content block."""
-    if call.tool.name.startswith(RESOURCES):
+    if isinstance(call.tool, ResourceReader):
         return _encode_resource(call, tool_result)
     content = [{"type": "text", "text": tool_result.text}]
     result: Members = {"content": content, "isError": bool(tool_result.kind)}

@@ -29,7 +29,7 @@ from contextfold.resolve.relevance.answer import GetResult, places_of
 from contextfold.resolve.root import CacheRoot, check_name
 from contextfold.resolve.selection import parse_query
 from contextfold.resolve.service import ask_many, get_first
-from contextfold.serve.mcp.tools import ResolveTool, ToolResult, text_schema
+from contextfold.serve.mcp.tools import ResolveTool, ResourceReader, ToolResult, text_schema
 
 Arguments = Mapping[str, object]
 
@@ -211,12 +211,15 @@ RESOLVE_TOOLS = (
 )
 
 
-def call(tool: ResolveTool, root: CacheRoot, arguments: Arguments) -> ToolResult:
-    """Run a tool; every failure becomes a result with a code."""
+def call(tool: ResolveTool | ResourceReader, root: CacheRoot, arguments: Arguments) -> ToolResult:
+    """Run a tool or a reader of resources; every failure becomes a result with a code."""
     try:
+        if isinstance(tool, ResourceReader):
+            return ToolResult(members=tool.read(root, arguments))
         return ToolResult(tool.handler(root, arguments))
     except ContextError as problem:
-        return failure(problem, explanation(problem) if tool.explains else "")
+        is_explained = isinstance(tool, ResourceReader) or tool.explains
+        return failure(problem, explanation(problem) if is_explained else "")
     except Exception as problem:
         return failure(InternalError(f"{type(problem).__name__}: {problem}"))
 
@@ -228,7 +231,8 @@ def failure(problem: ContextError, explained: str = "") -> ToolResult:
 
 
 def failed(code: str, message: str, reason: str) -> ToolResult:
-    return ToolResult(encode({"error": {"code": code, "message": message}}) + "\n", code, reason)
+    text = encode({"error": {"code": code, "message": message}}) + "\n"
+    return ToolResult(text, code, reason, message)
 
 
 def explanation(problem: ContextError) -> str:

@@ -1,7 +1,6 @@
 """Caches and their documents as MCP resources: one resource for each cache, one template for the documents of all.
 
 Resources are read like tools are called: the transport runs a reader, and the protocol core encodes the result.
-Importing this module is cheap; a reader imports what it needs.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from urllib.parse import quote, unquote_to_bytes
 from contextfold.common.canonical import Encodable, encode
 from contextfold.errors import ContextError, NoCacheNamed
 from contextfold.resolve.root import CacheRoot, check_name
-from contextfold.serve.mcp.tools import ResolveTool
+from contextfold.serve.mcp.tools import ResourceReader
 
 Arguments = Mapping[str, object]
 
@@ -30,7 +29,7 @@ TEMPLATES: list[dict[str, Encodable]] = [
 ]
 
 
-def _list(root: CacheRoot, _arguments: Arguments) -> str:
+def _list(root: CacheRoot, _arguments: Arguments) -> Mapping[str, Encodable]:
     names = [listed.path for listed in root.list() if listed.has_manifest]
     resources = [
         {
@@ -41,10 +40,10 @@ def _list(root: CacheRoot, _arguments: Arguments) -> str:
         }
         for name in names
     ]
-    return encode({"resources": resources})
+    return {"resources": resources}
 
 
-def _read(root: CacheRoot, arguments: Arguments) -> str:
+def _read(root: CacheRoot, arguments: Arguments) -> Mapping[str, Encodable]:
     uri = arguments.get("uri")
     if not isinstance(uri, str) or not uri.startswith(SCHEME):
         raise NoCacheNamed(f"a resource's address begins with {SCHEME}")
@@ -63,19 +62,19 @@ def _read(root: CacheRoot, arguments: Arguments) -> str:
     except ContextError as problem:
         problem.cache = name
         raise
-    return encode({"contents": [{"uri": uri, "mimeType": kind, "text": text}]})
+    return {"contents": [{"uri": uri, "mimeType": kind, "text": text}]}
 
 
-def _list_templates(_root: CacheRoot, _arguments: Arguments) -> str:
-    return encode({"resourceTemplates": TEMPLATES})
+def _list_templates(_root: CacheRoot, _arguments: Arguments) -> Mapping[str, Encodable]:
+    return {"resourceTemplates": TEMPLATES}
 
 
-# The readers by method. They run like tools, but are not listed as tools.
+# The readers by method.
 RESOURCE_READERS = {
     reader.name: reader
     for reader in (
-        ResolveTool("resources/list", "", "", {}, _list, explains=True),
-        ResolveTool("resources/read", "", "", {}, _read, explains=True),
-        ResolveTool("resources/templates/list", "", "", {}, _list_templates, explains=True),
+        ResourceReader("resources/list", _list),
+        ResourceReader("resources/read", _read),
+        ResourceReader("resources/templates/list", _list_templates),
     )
 }

@@ -6,7 +6,6 @@ Importing this module must be cheap, because a server lists its tools long befor
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -22,24 +21,25 @@ META_COUNTER = "contextfold/counter"
 
 
 class ToolResult(NamedTuple):
-    """The result of a tool: one text, and the state of the session."""
+    """The result of a tool: one text, and the state of the session. A reader of resources has members instead."""
 
-    text: str
+    text: str = ""
     # The error code; empty if the call succeeded.
     kind: str = ""
     # The reason of an error, for the operator's log and never for the caller.
     reason: str = ""
-    # The session's state as JSON; empty if the tool has no session.
-    state: str = ""
+    # The message of an error.
+    message: str = ""
+    # The members of the protocol's own result, for a request about resources.
+    members: Mapping[str, Encodable] | None = None
+    # What every response says about the session; None if the tool has no session.
+    state: Mapping[str, Encodable] | None = None
     # The name of the token counter.
     counter: str = ""
 
     def meta(self) -> dict[str, object]:
         """The result's `_meta`."""
-        if not self.state:
-            return {}
-
-        return {META_STATE: json.loads(self.state), META_COUNTER: self.counter}
+        return {META_STATE: self.state, META_COUNTER: self.counter} if self.state is not None else {}
 
 
 class ResolveTool(NamedTuple):
@@ -52,6 +52,13 @@ class ResolveTool(NamedTuple):
     handler: Callable[[CacheRoot, Arguments], str]
     # Whether its errors say what was wrong. The messages of the tools of v0 are frozen.
     explains: bool = False
+
+
+class ResourceReader(NamedTuple):
+    """Answers a method of the protocol about resources. It runs like a resolve tool, but is not listed as one."""
+
+    name: str
+    read: Callable[[CacheRoot, Arguments], Mapping[str, Encodable]]
 
 
 class FoldTool(NamedTuple):
