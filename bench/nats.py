@@ -28,10 +28,10 @@ from nats.js.errors import APIError, NotFoundError
 from bench.daemon import CallTimes, combined, precise_ms
 from bench.figures import Figure, report_progress, show
 from bench.stdio import median, p99
-from contextfold.common.network_address import NatsOptions
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import BranchCreated, OperationCompleted, SessionStarted
 from contextfold.fold.ports.store import Commit, Operation, SessionKey
+from contextfold.settings import NatsOptions
 from contextfold.stores.nats.store import NatsStore
 
 SERVER = Path(sys.executable).parent / "nats-server"

@@ -15,8 +15,14 @@ import pytest
 
 from contextfold.cli.help import COMMANDS
 from contextfold.cli.parse import parse
-from contextfold.common.network_address import NatsOptions
-from contextfold.settings import SETTINGS, SettingsError, daemon_settings_from, fold_settings_from, settings_from
+from contextfold.settings import (
+    SETTINGS,
+    NatsOptions,
+    SettingsError,
+    read_daemon_settings,
+    read_fold_settings,
+    read_settings,
+)
 from tests.support.daemon import Daemon, Http, HttpAgent
 from tests.support.machine import COMMAND, context
 from tests.support.waiting import until
@@ -145,7 +151,7 @@ class TestContextd:
         process.stdout.close()
 
     def test_the_store_is_in_the_users_state_folder(self) -> None:
-        store = daemon_settings_from({"XDG_STATE_HOME": "/state"}, {}).fold.store
+        store = read_daemon_settings({"XDG_STATE_HOME": "/state"}, {}).fold.store
         assert store == "/state/contextfold/state.db"
 
 
@@ -181,15 +187,15 @@ class TestRules:
     )
     def test_an_invalid_value_is_refused_with_one_line(self, variable: str, value: str) -> None:
         with pytest.raises(SettingsError) as raised:
-            daemon_settings_from({variable: value}, {})
+            read_daemon_settings({variable: value}, {})
         assert "\n" not in str(raised.value)
 
     def test_a_setting_without_a_value_has_its_default(self) -> None:
-        settings = daemon_settings_from(ENVIRONMENT, {})
+        settings = read_daemon_settings(ENVIRONMENT, {})
         assert (settings.host, settings.port, settings.token_file) == ("127.0.0.1", 9090, "")
         assert settings.server.tools == ("resolve", "fold")
         assert settings.fold.context_limit == 0
-        assert settings_from({"CONTEXT_CACHE_ROOT": "x"}, {}).tools == ("resolve",)
+        assert read_settings({"CONTEXT_CACHE_ROOT": "x"}, {}).tools == ("resolve",)
 
     @pytest.mark.parametrize(
         ("text", "message"),
@@ -206,7 +212,7 @@ class TestRules:
     ) -> None:
         (tmp_path / "config.toml").write_text(text)
         with pytest.raises(SettingsError, match=message):
-            daemon_settings_from(ENVIRONMENT, {"config": str(tmp_path / "config.toml")})
+            read_daemon_settings(ENVIRONMENT, {"config": str(tmp_path / "config.toml")})
 
     def test_every_setting_is_in_the_help_with_its_variable(self) -> None:
         page = context("help", "settings").out.decode()
@@ -217,7 +223,7 @@ class TestRules:
 
 class TestUpstreams:
     def test_the_defaults_are_the_addresses_of_the_providers(self) -> None:
-        proxy = daemon_settings_from(ENVIRONMENT, {}).proxy
+        proxy = read_daemon_settings(ENVIRONMENT, {}).proxy
         assert (proxy.anthropic.url, proxy.openai.url) == ("https://api.anthropic.com", "https://api.openai.com/v1")
         assert proxy.body_max_bytes == 512 << 20
 
@@ -232,7 +238,7 @@ class TestUpstreams:
         ],
     )
     def test_an_upstream_is_a_url_with_or_without_a_path(self, value: str, url: str) -> None:
-        assert daemon_settings_from(ENVIRONMENT, {"openai-upstream": value}).proxy.openai.url == url
+        assert read_daemon_settings(ENVIRONMENT, {"openai-upstream": value}).proxy.openai.url == url
 
     @pytest.mark.parametrize(
         "value",
@@ -245,7 +251,7 @@ class TestUpstreams:
     def test_a_url_that_cannot_be_an_upstream_is_refused(self, value: str) -> None:
         for name in ("anthropic-upstream", "openai-upstream"):
             with pytest.raises(SettingsError, match=f"--{name} must be a URL"):
-                daemon_settings_from(ENVIRONMENT, {name: value})
+                read_daemon_settings(ENVIRONMENT, {name: value})
 
     @pytest.mark.parametrize(
         ("environment", "through"),
@@ -270,7 +276,7 @@ class TestUpstreams:
             "anthropic-upstream": "https://models.example.org:8443/x",
             "openai-upstream": "http://models.example.org",
         }
-        proxy = daemon_settings_from({**ENVIRONMENT, **environment}, options).proxy
+        proxy = read_daemon_settings({**ENVIRONMENT, **environment}, options).proxy
         assert (proxy.anthropic.through, proxy.openai.through) == (through, "")
         unusable = {"socks5://p:1", "http://p:99999", "http://p:one", "http://"}
         assert (proxy.anthropic.goes_direct, proxy.openai.goes_direct) == (
@@ -296,7 +302,7 @@ def secret(tmp_path: Path) -> str:
 
 class TestNats:
     def test_only_the_servers_are_required(self) -> None:
-        fold = fold_settings_from(ENVIRONMENT, {"store": "nats://one, nats://[::1]:4300/,nats://one:4222"})
+        fold = read_fold_settings(ENVIRONMENT, {"store": "nats://one, nats://[::1]:4300/,nats://one:4222"})
         assert fold.store == ""
         assert fold.nats == NatsOptions(
             ("nats://one:4222", "nats://[::1]:4300"), "contextfold", "", 0, "", "", "", "", "", "", ""
@@ -314,14 +320,14 @@ class TestNats:
             "nats-tls-cert": secret,
             "nats-tls-key": secret,
         }
-        settings = fold_settings_from(ENVIRONMENT, options).nats
+        settings = read_fold_settings(ENVIRONMENT, options).nats
         location = (("tls://one:4222",), "team-1", "Hub_1", 3)
         assert settings == NatsOptions(*location, "", "", "me", PASSWORD, __file__, secret, secret)
         for name in ("creds", "nkey"):
-            assert getattr(fold_settings_from({f"CONTEXT_NATS_{name.upper()}": secret}, ON_NATS).nats, name) == secret
+            assert getattr(read_fold_settings({f"CONTEXT_NATS_{name.upper()}": secret}, ON_NATS).nats, name) == secret
 
     def test_a_url_may_contain_a_user_whose_password_is_not_printed(self) -> None:
-        settings = daemon_settings_from({"CONTEXT_STORE": f"nats://me%40here:{PASSWORD}@one,nats://two"}, {})
+        settings = read_daemon_settings({"CONTEXT_STORE": f"nats://me%40here:{PASSWORD}@one,nats://two"}, {})
         assert settings.fold.nats
         assert (settings.fold.nats.user, settings.fold.nats.password) == ("me@here", PASSWORD)
         assert settings.fold.nats.servers == ("nats://one:4222", "nats://two:4222")
@@ -376,24 +382,24 @@ class TestNats:
     ) -> None:
         values = {name: secret if value == "SECRET" else value for name, value in options.items()}
         with pytest.raises(SettingsError, match=message) as raised:
-            fold_settings_from(ENVIRONMENT, ON_NATS | values)
+            read_fold_settings(ENVIRONMENT, ON_NATS | values)
         assert "\n" not in str(raised.value)
         assert PASSWORD not in str(raised.value)
 
     def test_a_nats_option_is_refused_with_a_store_in_a_file(self) -> None:
         with pytest.raises(SettingsError, match="--nats-prefix is for a store on NATS"):
-            fold_settings_from(ENVIRONMENT, {"store": "/here/state.db", "nats-prefix": "x"})
+            read_fold_settings(ENVIRONMENT, {"store": "/here/state.db", "nats-prefix": "x"})
 
     def test_nats_variables_are_ignored_with_a_store_in_a_file(self) -> None:
-        fold = fold_settings_from(ENVIRONMENT | {"CONTEXT_NATS_CREDS": "/nowhere"}, {"store": "/here/state.db"})
+        fold = read_fold_settings(ENVIRONMENT | {"CONTEXT_NATS_CREDS": "/nowhere"}, {"store": "/here/state.db"})
         assert (fold.nats, fold.store) == (None, "/here/state.db")
 
     def test_nats_variables_are_refused_without_a_store(self, tmp_path: Path) -> None:
         with pytest.raises(SettingsError, match="CONTEXT_NATS_PREFIX is for a store on NATS"):
-            fold_settings_from(ENVIRONMENT | {"CONTEXT_NATS_PREFIX": "x"}, {})
+            read_fold_settings(ENVIRONMENT | {"CONTEXT_NATS_PREFIX": "x"}, {})
         (tmp_path / "config.toml").write_text("nats_replicas = 3\n")
         with pytest.raises(SettingsError, match="nats_replicas in the configuration file is for a store on NATS"):
-            fold_settings_from(ENVIRONMENT, {"config": str(tmp_path / "config.toml")})
+            read_fold_settings(ENVIRONMENT, {"config": str(tmp_path / "config.toml")})
 
     def test_every_nats_setting_is_an_option_of_serve(self) -> None:
         options = {"nats-prefix": "p", "nats-replicas": "3"}

@@ -28,7 +28,7 @@ from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS
 from contextfold.serve.mcp.tools import listing
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.resolvers import Resolvers
-from contextfold.settings import SETTINGS, TOOL_TIMEOUT_S, Settings, daemon_settings_from
+from contextfold.settings import SETTINGS, TOOL_TIMEOUT_S, Settings, read_daemon_settings
 from contextfold.stores.no_store import NoStore
 
 COMMAND = "make reference"
@@ -119,12 +119,12 @@ def routes() -> list[tuple[str, str, str]]:
     """Method, path and purpose of every route of a daemon with all tools."""
     services = DaemonServices(
         FoldService(cast(Store, NoStore()), standard_scrubber()),
-        Resolvers(Settings({"cache_root": "", "tool_timeout_secs": TOOL_TIMEOUT_S})),
+        Resolvers(Settings(cache_root="", tool_timeout_secs=TOOL_TIMEOUT_S, tools=(), fold=None)),
         Buckets(1, 1),
         Metrics(tool.name for tool in TOOLS),
         str,
     )
-    proxied = daemon_settings_from({}, {}).proxy
+    proxied = read_daemon_settings({}, {}).proxy
     app = DaemonApplication(TOOLS, services, proxied)
     told = [
         (method, route.path, (inspect.getdoc(route.endpoint) or "").partition("\n")[0])

@@ -1,22 +1,24 @@
-"""Reads and checks the settings: from an option, else a variable, else the configuration file, else the default.
+"""The settings: one table of all of them, how each is checked, and the records that the program gets.
 
-No other module reads the environment or the configuration file. Names, rules and defaults are in
-`contextfold.settings`.
+A setting is taken from its option, else its variable, else the configuration file, else its default. Options, help and
+the reference are made from the table. No other module reads the environment or the configuration file.
 """
 
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from contextfold.common.network_address import (
     NATS_SCHEMES,
     NATS_URL,
     BadAddress,
-    NatsOptions,
-    authority_from,
-    nats_servers_from,
+    parse_authority,
+    parse_nats_servers,
+    split_url,
 )
 from contextfold.common.token_counter import COUNTERS
 
@@ -24,18 +26,24 @@ CACHE_ROOT = "CONTEXT_CACHE_ROOT"
 CONFIG = "CONTEXT_CONFIG"
 COMMON_OTLP_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 COMMON_OTLP_PROTOCOL = "OTEL_EXPORTER_OTLP_PROTOCOL"
+# The first variable that is not empty counts, as in most programs.
+HTTPS_PROXY = ("https_proxy", "HTTPS_PROXY")
+NO_PROXY = ("no_proxy", "NO_PROXY")
 
-TOOL_TIMEOUT_S = 30
-COUNTER_DEFAULT = "v0"
-WHOLE_NUMBER_MAX = 1_000_000_000
-# Eleven days; some systems accept no longer timeout.
-TIMEOUT_MAX_S = 1_000_000
 TOOLSETS = ("resolve", "fold")
 # This toolset replaces `fold`. It has only the two tools for folding afterwards, a third of the definitions.
 FOLD_AFTERWARDS = "fold-afterwards"
 ALL_TOOLSETS = (*TOOLSETS, FOLD_AFTERWARDS)
+STORE_SCHEME = "sqlite:"
+
+TOOL_TIMEOUT_S = 30
+# Eleven days; some systems accept no longer timeout.
+TIMEOUT_MAX_S = 1_000_000
+WHOLE_NUMBER_MAX = 1_000_000_000
 PREFIX_MAX = 32
 DOMAIN_MAX = 64
+# At most this many bytes of a file with a password are read.
+SECRET_MAX_BYTES = 4096
 _SMALL = "abcdefghijklmnopqrstuvwxyz0123456789-"
 _PLAIN = _SMALL + _SMALL.upper() + "_"
 
@@ -44,125 +52,89 @@ class SettingsError(Exception):
     """A setting is invalid; the message is one line that says how to correct it."""
 
 
-Value = TypeVar("Value")
+# ---- how a text is checked and converted; `label` is the name of the setting in the place where the user gave it
+
+Parse = Callable[[str, str], Any]
 
 
-class Setting(Generic[Value]):
-    """One setting: an attribute of a group.
-
-    The option is `--name`; in the configuration file its dashes are underscores, as in the attribute. `rule` checks and
-    converts a text; its first argument is the name of the setting for error messages. `variable` is empty if the name
-    of the variable follows from the name of the setting.
-    """
-
-    def __init__(
-        self, default: str, rule: Callable[[str, str], Value], metavar: str, help: str, variable: str = ""
-    ) -> None:
-        self.default, self.rule, self.metavar, self.help, self.variable = default, rule, metavar, help, variable
-
-    def __set_name__(self, _group: type, field: str) -> None:
-        self.field, self.name = field, field.replace("_", "-")
-        self.variable = self.variable or f"CONTEXT_{field.upper()}"
-        SETTINGS[self.name] = self
-
-    if TYPE_CHECKING:
-
-        def __get__(self, group: object, kind: type) -> Value: ...
-
-    @property
-    def empty(self) -> Any:  # noqa: ANN401 - as `rule`
-        """The value of a setting that is not given and has no default."""
-        return () if self.rule in (_names, toolsets) else ""
-
-
-# Every setting by its name, in the order of the reference.
-SETTINGS: dict[str, Setting[Any]] = {}
-
-
-class SettingsGroup:
-    """Checked values of settings, each under its name."""
-
-    def __init__(self, values: Mapping[str, object]) -> None:
-        self.__dict__.update(values)
-
-
-def _any(_called: str, text: str) -> str:
+def _parse_text(_label: str, text: str) -> str:
     return text
 
 
-def _filled(called: str, text: str) -> str:
+def _parse_filled(label: str, text: str) -> str:
     """A daemon that should use tokens must not start without them, so an empty name of a file is an error."""
     if not text:
-        raise SettingsError(f"{called} is empty: give it a value, or leave it out")
+        raise SettingsError(f"{label} is empty: give it a value, or leave it out")
     return text
 
 
-def _readable(called: str, text: str) -> str:
+def _parse_readable_file(label: str, text: str) -> str:
     try:
-        with open(_filled(called, text), "rb"):
+        with open(_parse_filled(label, text), "rb"):
             return text
     except OSError as problem:
-        raise SettingsError(f"{called} names {text}, which cannot be read: {problem.strerror}") from None
+        raise SettingsError(f"{label} names {text}, which cannot be read: {problem.strerror}") from None
 
 
-def _words(letters: str, described: str, most: int) -> Callable[[str, str], str]:
-    def rule(called: str, text: str) -> str:
-        if not (text and len(text) <= most and set(letters).issuperset(text)):
-            raise SettingsError(f"{called} must be 1 to {most} of {described}, not {text!r}")
+def _word_of(letters: str, description: str, length_max: int) -> Parse:
+    def parse(label: str, text: str) -> str:
+        if not (text and len(text) <= length_max and set(letters).issuperset(text)):
+            raise SettingsError(f"{label} must be 1 to {length_max} of {description}, not {text!r}")
         return text
 
-    return rule
+    return parse
 
 
-def _nats_prefix(called: str, text: str) -> str:
+def _parse_nats_prefix(label: str, text: str) -> str:
     """The first part of NATS subjects. With an empty prefix, subjects begin with the owner."""
-    return text and _words(_SMALL, "lowercase letters, digits and dashes", PREFIX_MAX)(called, text)
+    return text and str(_word_of(_SMALL, "lowercase letters, digits and dashes", PREFIX_MAX)(label, text))
 
 
-def _names(_called: str, text: str) -> tuple[str, ...]:
+def _parse_names(_label: str, text: str) -> tuple[str, ...]:
     return tuple(text.replace(",", " ").split())
 
 
-def _choice(*words: str) -> Callable[[str, str], str]:
-    def rule(called: str, text: str) -> str:
+def _one_of(*words: str) -> Parse:
+    def parse(label: str, text: str) -> str:
         if text not in words:
-            raise SettingsError(f"{called} must be {' or '.join(words)}, not {text!r}")
+            raise SettingsError(f"{label} must be {' or '.join(words)}, not {text!r}")
         return text
 
-    return rule
+    return parse
 
 
-def _switch(called: str, text: str) -> bool:
-    return _choice("on", "off")(called, text) == "on"
+def _parse_switch(label: str, text: str) -> bool:
+    return bool(_one_of("on", "off")(label, text) == "on")
 
 
-def is_http_url(text: str) -> bool:
-    scheme, separator, rest = text.partition("://")
-    host = rest.partition("/")[0]
-    return scheme in ("http", "https") and bool(separator and host) and "@" not in host and text.isprintable()
+def _is_http_url(text: str) -> bool:
+    parts = split_url(text)
+    is_http = text.startswith(("http://", "https://"))
+    return is_http and parts is not None and bool(parts.netloc) and "@" not in parts.netloc
 
 
-def _url_or_off(called: str, text: str) -> str:
-    if text != "off" and not is_http_url(text):
-        raise SettingsError(f"{called} must be off, or a URL such as http://localhost:4318, without a user")
+def _parse_url_or_off(label: str, text: str) -> str:
+    if text != "off" and not _is_http_url(text):
+        raise SettingsError(f"{label} must be off, or a URL such as http://localhost:4318, without a user")
     return text
 
 
-def _base_url(called: str, text: str) -> str:
+def _parse_base_url(label: str, text: str) -> str:
     """A base URL: paths are appended to it, so it must not have a query or a fragment."""
-    # Most commands need no address.
-
-    scheme, separator, rest = text.partition("://")
-    text = scheme.lower() + separator + rest
-    host = rest.partition("/")[0]
-    is_plain = text.isascii() and not set(text) & set(' ?#\\%"<>^`{|}')
-    has_dot_segments = not {".", ".."}.isdisjoint(text.split("/"))
-    if not (is_http_url(text) and is_plain and authority_from(host)) or has_dot_segments:
+    parts = split_url(text)
+    if (
+        parts is None
+        or parts.scheme not in ("http", "https")
+        or parse_authority(parts.netloc) is None
+        or not parts.path.isascii()
+        or not set(' ?#\\%"<>^`{|}').isdisjoint(text)
+        or not {".", ".."}.isdisjoint(parts.path.split("/"))
+    ):
         raise SettingsError(
-            f"{called} must be a URL such as https://api.example.org/v1: http or https, a host, perhaps a port and a "
+            f"{label} must be a URL such as https://api.example.org/v1: http or https, a host, perhaps a port and a "
             "path; no user, no query, no fragment"
         )
-    return text.rstrip("/")
+    return parts.geturl().rstrip("/")
 
 
 def offers_folding(tools: Collection[str]) -> bool:
@@ -170,219 +142,247 @@ def offers_folding(tools: Collection[str]) -> bool:
     return "fold" in tools or FOLD_AFTERWARDS in tools
 
 
-def toolsets(called: str, text: str) -> tuple[str, ...]:
-    """The names of toolsets in a list of them. `called` is how the user gave it."""
+def parse_toolsets(label: str, text: str) -> tuple[str, ...]:
+    """The names of toolsets in a list of them."""
     names = text.split(",")
     is_twice = len(set(names)) != len(names) or {"fold", FOLD_AFTERWARDS} <= set(names)
     if is_twice or not set(names) <= set(ALL_TOOLSETS):
-        raise SettingsError(
-            f"{called} must be resolve, fold, fold-afterwards or resolve and one of these, not {text!r}"
-        )
+        raise SettingsError(f"{label} must be resolve, fold, fold-afterwards or resolve and one of these, not {text!r}")
     return tuple(name for name in ALL_TOOLSETS if name in names)
 
 
-def _counter(called: str, text: str) -> str:
-    if text == COUNTER_DEFAULT:
-        return text
-
+def _parse_counter(label: str, text: str) -> str:
     if text not in COUNTERS:
-        raise SettingsError(f"{called} must be one of {', '.join(COUNTERS)}, not {text!r}")
+        raise SettingsError(f"{label} must be one of {', '.join(COUNTERS)}, not {text!r}")
     return text
 
 
 def between(least: int, most: int) -> Callable[[str, str], int]:
-    def rule(called: str, text: str) -> int:
+    """The rule for a whole number with these bounds."""
+
+    def parse(label: str, text: str) -> int:
         digits = text.lstrip("0") or "0"
         if not (text.isascii() and text.isdigit()) or len(digits) > len(str(most)) or not least <= int(digits) <= most:
-            raise SettingsError(f"{called} must be a whole number from {least} to {most}, not {text!r}")
+            raise SettingsError(f"{label} must be a whole number from {least} to {most}, not {text!r}")
         return int(digits)
 
-    return rule
+    return parse
 
 
-def _seconds(called: str, text: str) -> int:
+def _parse_seconds(label: str, text: str) -> int:
     digits = text.removeprefix("+").lstrip("0")
     if not (text.isascii() and digits.isdigit()):
-        raise SettingsError(f"{called} must be a positive whole number of seconds, not {text!r}")
+        raise SettingsError(f"{label} must be a positive whole number of seconds, not {text!r}")
     return int(digits) if len(digits) < len(str(TIMEOUT_MAX_S)) else TIMEOUT_MAX_S
 
 
-def _number(default: int, least: int, most: int, help: str, variable: str = "") -> Setting[int]:
-    return Setting(str(default), between(least, most), "N", help, variable)
+# ---- the table
 
 
-class Settings(SettingsGroup):
-    """The settings of a server on stdin and stdout."""
+class Setting(NamedTuple):
+    """One setting. Its option is `--name`; in the configuration file the dashes of the name are underscores."""
 
-    # None if the tools for folding are not offered.
-    fold: FoldSettings | None = None
+    name: str
+    metavar: str
+    default: str
+    parse: Parse
+    help: str
+    # Only for a variable whose name does not follow from the name of the setting.
+    other_variable: str = ""
 
-    cache_root = Setting("", _any, "DIR", "the folder that contains the caches")
-    tool_timeout_secs = Setting(str(TOOL_TIMEOUT_S), _seconds, "N", "the timeout of a resolve call")
-    tools = Setting(
-        "",
-        toolsets,
-        "LIST",
-        "the tools: resolve, fold or resolve,fold; fold-afterwards has context_fold and context_expand only",
-    )
+    @property
+    def field(self) -> str:
+        return self.name.replace("-", "_")
 
-
-class ListenSettings(SettingsGroup):
-    """Where the daemon listens, and for whom."""
-
-    host = Setting("127.0.0.1", _any, "ADDRESS", "the address to listen on")
-    port = _number(9090, 0, 65_535, "the port to listen on; 0 takes a free one")
-    token_file = Setting(
-        "", _filled, "FILE", "the file of owners and token hashes; required for any address but loopback"
-    )
-    allow_host = Setting("", _names, "NAMES", "further names of this machine that clients may use, separated by commas")
+    @property
+    def variable(self) -> str:
+        return self.other_variable or f"CONTEXT_{self.field.upper()}"
 
 
-class FoldSettings(SettingsGroup):
-    """The settings of folding, on any transport. With a store on NATS, `store` is empty."""
+def _number(name: str, default: int, least: int, most: int, help: str) -> Setting:
+    return Setting(name, "N", str(default), between(least, most), help)
 
-    nats: NatsOptions | None
 
-    store = Setting("", _filled, "STORE", "the store of the folding state: a file, or nats://HOST:PORT,…")
-    context_limit = _number(
-        0,
-        0,
-        WHOLE_NUMBER_MAX,
+# Each entry has its help on a line of its own.
+# fmt: off
+_TABLE = (
+    # A server, on any transport.
+    Setting("cache-root", "DIR", "", _parse_text,
+        "the folder that contains the caches"),
+    Setting("tool-timeout-secs", "N", str(TOOL_TIMEOUT_S), _parse_seconds,
+        "the timeout of a resolve call"),
+    Setting("tools", "LIST", "", parse_toolsets,
+        "the tools: resolve, fold or resolve,fold; fold-afterwards has context_fold and context_expand only"),
+    # Where the daemon listens, and for whom.
+    Setting("host", "ADDRESS", "127.0.0.1", _parse_text,
+        "the address to listen on"),
+    _number("port", 9090, 0, 65_535,
+        "the port to listen on; 0 takes a free one"),
+    Setting("token-file", "FILE", "", _parse_filled,
+        "the file of owners and token hashes; required for any address but loopback"),
+    Setting("allow-host", "NAMES", "", _parse_names,
+        "further names of this machine that clients may use, separated by commas"),
+    # Folding, on any transport.
+    Setting("store", "STORE", "", _parse_filled,
+        "the store of the folding state: a file, or nats://HOST:PORT,…"),
+    Setting("context-limit", "N", "0", between(0, WHOLE_NUMBER_MAX),
         "the size of a context in tokens; 0: the model's window, or 32768 where it is not known",
-        "CONTEXT_LIMIT_TOKENS",
-    )
-    hard_limit = Setting("off", _switch, "on|off", "whether a branch beyond the context limit is refused")
-    branch_depth = _number(8, 1, 64, "how deep branches may nest")
-    branches_per_session = _number(1000, 1, 10_000, "the maximum number of branches in a session")
-    branch_limit_tokens = _number(
-        0, 0, WHOLE_NUMBER_MAX, "the size in tokens from which a branch is asked to return; 0: half of the context"
-    )
-    branch_reminder = Setting(
-        "on", _switch, "on|off", "whether tool results and hook answers advise when to return or fold, each advice once"
-    )
-    recall_at_start = Setting(
-        "off",
-        _switch,
-        "on|off",
-        "whether the hook for a session's first prompt names up to three earlier folds of the project that fit it",
-    )
-    warn_medium_percent = _number(
-        50, 0, 100, "the warning is medium above this percentage of the limit on the main thread"
-    )
-    warn_high_percent = _number(70, 0, 100, "the warning is high above this percentage of the limit on the main thread")
-    price_cache_read_percent = _number(
-        10,
-        0,
-        1_000,
+        other_variable="CONTEXT_LIMIT_TOKENS"),
+    Setting("hard-limit", "on|off", "off", _parse_switch,
+        "whether a branch beyond the context limit is refused"),
+    _number("branch-depth", 8, 1, 64,
+        "how deep branches may nest"),
+    _number("branches-per-session", 1000, 1, 10_000,
+        "the maximum number of branches in a session"),
+    _number("branch-limit-tokens", 0, 0, WHOLE_NUMBER_MAX,
+        "the size in tokens from which a branch is asked to return; 0: half of the context"),
+    Setting("branch-reminder", "on|off", "on", _parse_switch,
+        "whether tool results and hook answers advise when to return or fold, each advice once"),
+    Setting("recall-at-start", "on|off", "off", _parse_switch,
+        "whether the hook for a session's first prompt names up to three earlier folds of the project that fit it"),
+    _number("warn-medium-percent", 50, 0, 100,
+        "the warning is medium above this percentage of the limit on the main thread"),
+    _number("warn-high-percent", 70, 0, 100,
+        "the warning is high above this percentage of the limit on the main thread"),
+    _number("price-cache-read-percent", 10, 0, 1_000,
         "the price of a token read from a prompt cache, in percent of an input token's; this one and the "
-        "following ones are for models without known prices",
-    )
-    price_cache_write_percent = _number(
-        125, 0, 1_000, "the price of a token written to a prompt cache for 5 minutes, in percent of an input token's"
-    )
-    price_cache_write_1h_percent = _number(
-        200, 0, 1_000, "the price of a token written to a prompt cache for one hour, in percent of an input token's"
-    )
-    price_output_percent = _number(500, 0, 10_000, "the price of a token of a response, in percent of an input token's")
-    models_file = Setting(
-        "",
-        _filled,
-        "FILE",
-        "a TOML file of models' windows and prices, which adds to or overrides the built-in list",
-    )
-    token_counter = Setting(COUNTER_DEFAULT, _counter, "NAME", "the token counter: v0 or dense")
-    session_idle_secs = _number(24 * 3600, 1, WHOLE_NUMBER_MAX, "seconds without activity after which a session ends")
-    archive_days = _number(30, 1, 36_500, "days after which trajectories are deleted")
-    summary_days = _number(365, 1, 36_500, "days after which summaries are deleted")
-    scrub_allowlist = Setting("", _filled, "FILE", "a file of values that are not secrets")
+        "following ones are for models without known prices"),
+    _number("price-cache-write-percent", 125, 0, 1_000,
+        "the price of a token written to a prompt cache for 5 minutes, in percent of an input token's"),
+    _number("price-cache-write-1h-percent", 200, 0, 1_000,
+        "the price of a token written to a prompt cache for one hour, in percent of an input token's"),
+    _number("price-output-percent", 500, 0, 10_000,
+        "the price of a token of a response, in percent of an input token's"),
+    Setting("models-file", "FILE", "", _parse_filled,
+        "a TOML file of models' windows and prices, which adds to or overrides the built-in list"),
+    Setting("token-counter", "NAME", "v0", _parse_counter,
+        "the token counter: v0 or dense"),
+    _number("session-idle-secs", 24 * 3600, 1, WHOLE_NUMBER_MAX,
+        "seconds without activity after which a session ends"),
+    _number("archive-days", 30, 1, 36_500,
+        "days after which trajectories are deleted"),
+    _number("summary-days", 365, 1, 36_500,
+        "days after which summaries are deleted"),
+    Setting("scrub-allowlist", "FILE", "", _parse_filled,
+        "a file of values that are not secrets"),
+    # Limits on requests to the daemon.
+    _number("rate-per-second", 2000, 1, WHOLE_NUMBER_MAX,
+        "calls that an owner may make per second in the long run"),
+    _number("rate-burst", 4000, 1, WHOLE_NUMBER_MAX,
+        "calls that an owner may make at once"),
+    _number("requests-max", 256, 1, 100_000,
+        "requests that are answered at a time"),
+    _number("body-max-bytes", 4 << 20, 1024, 1 << 30,
+        "the largest body of a request"),
+    # The proxy to models.
+    Setting("anthropic-upstream", "URL", "https://api.anthropic.com", _parse_base_url,
+        "where requests to /proxy/anthropic go, as in ANTHROPIC_BASE_URL"),
+    Setting("openai-upstream", "URL", "https://api.openai.com/v1", _parse_base_url,
+        "where requests to /proxy/openai/v1 go, as in OPENAI_BASE_URL"),
+    Setting("gemini-upstream", "URL", "https://generativelanguage.googleapis.com", _parse_base_url,
+        "where requests to /proxy/gemini go, as in GOOGLE_GEMINI_BASE_URL"),
+    Setting("fold-results", "off|cold", "cold", _one_of("off", "cold"),
+        "whether the proxy leaves old tool results out once the provider's prompt cache has lapsed"),
+    _number("prompt-cache-s", 0, 0, 604_800,
+        "seconds for which a provider caches a prompt if the request does not say it; 0: as documented"),
+    _number("proxy-body-max-bytes", 512 << 20, 1024, 1 << 40,
+        "the largest body of a proxied request"),
+    # Traces.
+    Setting("otlp-endpoint", "URL", "", _parse_url_or_off,
+        f"where traces are sent (OTLP over HTTP); off: nowhere (default: {COMMON_OTLP_ENDPOINT})"),
+    # A store on NATS.
+    Setting("nats-prefix", "NAME", "contextfold", _parse_nats_prefix,
+        "the first part of streams and subjects on NATS, which separates installations; may be empty"),
+    Setting("nats-domain", "NAME", "", _word_of(_PLAIN, "letters, digits, - and _", DOMAIN_MAX),
+        "the JetStream domain"),
+    _number("nats-replicas", 0, 0, 5,
+        "replicas of each stream; 0: one for a new stream, and an existing one is not changed"),
+    Setting("nats-creds", "FILE", "", _parse_readable_file,
+        "a file of credentials for NATS"),
+    Setting("nats-nkey", "FILE", "", _parse_readable_file,
+        "a file with the seed of an nkey for NATS"),
+    Setting("nats-user", "NAME", "", _parse_filled,
+        "the user on NATS"),
+    Setting("nats-password-file", "FILE", "", _parse_readable_file,
+        "a file whose first line is the password of the user on NATS"),
+    Setting("nats-tls-ca", "FILE", "", _parse_readable_file,
+        "a file of the certificate authorities of NATS servers"),
+    Setting("nats-tls-cert", "FILE", "", _parse_readable_file,
+        "a file with our certificate for NATS servers"),
+    Setting("nats-tls-key", "FILE", "", _parse_readable_file,
+        "a file with the key of our certificate for NATS servers"),
+)
+# fmt: on
 
-
-class LimitSettings(SettingsGroup):
-    """The limits on requests to the daemon."""
-
-    rate_per_second = _number(2000, 1, WHOLE_NUMBER_MAX, "calls that an owner may make per second in the long run")
-    rate_burst = _number(4000, 1, WHOLE_NUMBER_MAX, "calls that an owner may make at once")
-    requests_max = _number(256, 1, 100_000, "requests that are answered at a time")
-    body_max_bytes = _number(4 << 20, 1024, 1 << 30, "the largest body of a request")
-
-
-class ModelProxySettings(SettingsGroup):
-    """The settings of the proxy to models."""
-
-    anthropic_upstream = Setting(
-        "https://api.anthropic.com", _base_url, "URL", "where requests to /proxy/anthropic go, as in ANTHROPIC_BASE_URL"
-    )
-    openai_upstream = Setting(
-        "https://api.openai.com/v1", _base_url, "URL", "where requests to /proxy/openai/v1 go, as in OPENAI_BASE_URL"
-    )
-    gemini_upstream = Setting(
-        "https://generativelanguage.googleapis.com",
-        _base_url,
-        "URL",
-        "where requests to /proxy/gemini go, as in GOOGLE_GEMINI_BASE_URL",
-    )
-    fold_results = Setting(
-        "cold",
-        _choice("off", "cold"),
-        "off|cold",
-        "whether the proxy leaves old tool results out once the provider's prompt cache has lapsed",
-    )
-    prompt_cache_s = _number(
-        0, 0, 604_800, "seconds for which a provider caches a prompt if the request does not say it; 0: as documented"
-    )
-    proxy_body_max_bytes = _number(512 << 20, 1024, 1 << 40, "the largest body of a proxied request")
-
-
-class DaemonSettings(ListenSettings, LimitSettings):
-    """The settings of the daemon.
-
-    `otlp_is_asked_for` means that the endpoint is a setting of this program and not the common variable.
-    """
-
-    server: Settings
-    fold: FoldSettings
-    proxy: ProxySettings
-    otlp_is_asked_for: bool
-
-    otlp_endpoint = Setting(
-        "",
-        _url_or_off,
-        "URL",
-        f"where traces are sent (OTLP over HTTP); off: nowhere (default: {COMMON_OTLP_ENDPOINT})",
-    )
-
-
-class NatsSettings(SettingsGroup):
-    """The settings of a store on NATS."""
-
-    nats_prefix = Setting(
-        "contextfold",
-        _nats_prefix,
-        "NAME",
-        "the first part of streams and subjects on NATS, which separates installations; may be empty",
-    )
-    nats_domain = Setting("", _words(_PLAIN, "letters, digits, - and _", DOMAIN_MAX), "NAME", "the JetStream domain")
-    nats_replicas = _number(
-        0, 0, 5, "replicas of each stream; 0: one for a new stream, and an existing one is not changed"
-    )
-    nats_creds = Setting("", _readable, "FILE", "a file of credentials for NATS")
-    nats_nkey = Setting("", _readable, "FILE", "a file with the seed of an nkey for NATS")
-    nats_user = Setting("", _filled, "NAME", "the user on NATS")
-    nats_password_file = Setting("", _readable, "FILE", "a file whose first line is the password of the user on NATS")
-    nats_tls_ca = Setting("", _readable, "FILE", "a file of the certificate authorities of NATS servers")
-    nats_tls_cert = Setting("", _readable, "FILE", "a file with our certificate for NATS servers")
-    nats_tls_key = Setting("", _readable, "FILE", "a file with the key of our certificate for NATS servers")
-
-
+# Every setting by its name, in the order of the reference.
+SETTINGS = {setting.name: setting for setting in _TABLE}
 NATS = tuple(name for name in SETTINGS if name.startswith("nats-"))
 
 
-STORE_SCHEME = "sqlite:"
-# The first variable that is not empty counts, as in most programs.
-HTTPS_PROXY = ("https_proxy", "HTTPS_PROXY")
-NO_PROXY = ("no_proxy", "NO_PROXY")
-# At most this many bytes of a file with a password are read.
-SECRET_MAX_BYTES = 4096
+# ---- the records; most of their fields are named after a setting
+
+
+class NatsOptions(NamedTuple):
+    """The servers of a cluster, without users and passwords in their URLs, and how to connect to them.
+
+    The fields from `prefix` on are the settings that begin with `nats-`. With 0 replicas new streams get one, and
+    existing streams stay as they are.
+    """
+
+    servers: tuple[str, ...]
+    prefix: str = "contextfold"
+    domain: str = ""
+    replicas: int = 0
+    creds: str = ""
+    nkey: str = ""
+    user: str = ""
+    password: str = ""
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+
+    def __repr__(self) -> str:
+        """A representation for logs and traces, without credentials."""
+        return f"NatsOptions(servers={self.servers!r}, prefix={self.prefix!r})"
+
+    @property
+    def uses_tls(self) -> bool:
+        return bool(self.tls_ca) or any(server.startswith("tls://") for server in self.servers)
+
+
+class FoldSettings(NamedTuple):
+    """The settings of folding, on any transport. With a store on NATS, `store` is empty; otherwise `nats` is None."""
+
+    store: str
+    nats: NatsOptions | None
+    context_limit: int
+    hard_limit: bool
+    branch_depth: int
+    branches_per_session: int
+    branch_limit_tokens: int
+    branch_reminder: bool
+    recall_at_start: bool
+    warn_medium_percent: int
+    warn_high_percent: int
+    price_cache_read_percent: int
+    price_cache_write_percent: int
+    price_cache_write_1h_percent: int
+    price_output_percent: int
+    models_file: str
+    token_counter: str
+    session_idle_secs: int
+    archive_days: int
+    summary_days: int
+    scrub_allowlist: str
+
+
+class Settings(NamedTuple):
+    """The settings of a server on stdin and stdout. `fold` is None if the tools for folding are not offered."""
+
+    cache_root: str
+    tool_timeout_secs: int
+    tools: tuple[str, ...]
+    fold: FoldSettings | None
 
 
 class Upstream(NamedTuple):
@@ -409,198 +409,39 @@ class ProxySettings(NamedTuple):
     prompt_cache_s: int = 0
 
 
-def settings_from(environment: Mapping[str, str], options: Mapping[str, str]) -> Settings:
-    """The settings of a server on stdin and stdout."""
-    values = _SettingValues(environment, options)
-    tools = values.get("tools") or ("resolve",)
-    if not values.get("cache-root") and "resolve" in tools:
-        raise SettingsError(
-            "no cache root: give --cache-root DIR, or set CONTEXT_CACHE_ROOT to the folder that holds the caches"
-        )
-    fold = _fold_settings(values) if offers_folding(tools) else None
-    return Settings(values.of(Settings, tools=tools, fold=fold))
+class DaemonSettings(NamedTuple):
+    """The settings of the daemon.
 
-
-def daemon_settings_from(environment: Mapping[str, str], options: Mapping[str, str]) -> DaemonSettings:
-    values = _SettingValues(environment, options)
-    root = values.get("cache-root") or _in_home(environment, "XDG_DATA_HOME", ".local/share", "caches")
-    fold = _fold_settings(values)
-    server = Settings(values.of(Settings, cache_root=root, tools=values.get("tools") or TOOLSETS, fold=fold))
-    endpoint, is_asked_for = _otlp_endpoint(values)
-    proxy = _proxy_settings(values)
-    special = {"server": server, "fold": fold, "proxy": proxy, "otlp_is_asked_for": is_asked_for}
-    return DaemonSettings(values.of(DaemonSettings, otlp_endpoint=endpoint, **special))
-
-
-def fold_settings_from(environment: Mapping[str, str], options: Mapping[str, str]) -> FoldSettings:
-    return _fold_settings(_SettingValues(environment, options))
-
-
-def _fold_settings(values: _SettingValues) -> FoldSettings:
-    nats = _nats_settings(values)
-    store = "" if nats else _store_path(values)
-    settings = FoldSettings(values.of(FoldSettings, store=store, nats=nats))
-    if settings.warn_high_percent < settings.warn_medium_percent:
-        raise SettingsError("warn-high-percent must not be below warn-medium-percent")
-    return settings
-
-
-def _proxy_settings(values: _SettingValues) -> ProxySettings:
-    return ProxySettings(
-        _upstream(values, "anthropic-upstream"),
-        _upstream(values, "openai-upstream"),
-        values.get("proxy-body-max-bytes"),
-        _upstream(values, "gemini-upstream"),
-        values.get("fold-results") == "cold",
-        values.get("prompt-cache-s"),
-    )
-
-
-def _upstream(values: _SettingValues, name: str) -> Upstream:
-    """An upstream. The proxy variables count for https only, where the HTTP proxy does not see the API key."""
-    url = values.get(name)
-    scheme, _, rest = url.partition("://")
-    machine = authority_from(rest.partition("/")[0])
-    assert machine is not None
-    through = _first(values.environment, HTTPS_PROXY)
-    if scheme != "https" or not through or _goes_direct(values.environment, machine.name):
-        return Upstream(url)
-    through = through if "://" in through else f"http://{through}"
-    return Upstream(url, through) if _is_proxy(through) else Upstream(url, goes_direct=True)
-
-
-def _is_proxy(url: str) -> bool:
-    """Whether the URL of an HTTP proxy is usable. An unusable one in a common variable is not an error."""
-    from urllib.parse import urlsplit
-
-    try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
-
-
-def _goes_direct(environment: Mapping[str, str], host: str) -> bool:
-    """Whether NO_PROXY names the hostname or one of its parent domains."""
-    names = [name.strip().lower().lstrip(".") for name in _first(environment, NO_PROXY).split(",") if name.strip()]
-    return "*" in names or any(f".{host.lower()}".endswith(f".{name}") for name in names)
-
-
-def _first(environment: Mapping[str, str], variables: tuple[str, ...]) -> str:
-    return next((text for name in variables if (text := environment.get(name, ""))), "")
-
-
-def _otlp_endpoint(values: _SettingValues) -> tuple[str, bool]:
-    """The endpoint for traces, and whether it is a setting of this program.
-
-    The common variable is for all programs of a machine; it is ignored if this program cannot use it.
+    `otlp_is_asked_for` means that the endpoint is a setting of this program and not the common variable.
     """
-    own = values.get("otlp-endpoint")
-    if own:
-        return ("" if own == "off" else own), own != "off"
-    common = values.environment.get(COMMON_OTLP_ENDPOINT, "")
-    speaks_http = values.environment.get(COMMON_OTLP_PROTOCOL, "http/protobuf") == "http/protobuf"
-    return (common if speaks_http and is_http_url(common) else ""), False
+
+    server: Settings
+    fold: FoldSettings
+    proxy: ProxySettings
+    host: str
+    port: int
+    token_file: str
+    allow_host: tuple[str, ...]
+    rate_per_second: int
+    rate_burst: int
+    requests_max: int
+    body_max_bytes: int
+    otlp_endpoint: str
+    otlp_is_asked_for: bool
 
 
-def _store_path(values: _SettingValues) -> str:
-    store: str = values.get("store")
-    if not store:
-        return _in_home(values.environment, "XDG_STATE_HOME", ".local/state", "state.db")
-    scheme, colon, _rest = store.partition(":")
-    if store.startswith(STORE_SCHEME):
-        store = store.removeprefix(STORE_SCHEME)
-    elif colon and "/" not in scheme and len(scheme) > 1:
-        # A single letter would be a Windows drive.
-
-        raise SettingsError(
-            f"--store must be a file, as {STORE_SCHEME}PATH or plain PATH, or servers of NATS, as {NATS_URL}; "
-            f"there is no {scheme} store"
-        )
-    if not store:
-        raise SettingsError(f"--store {STORE_SCHEME} lacks the path of the file")
-    return store
+# ---- reading them
 
 
-def _is_on_nats(store: str) -> bool:
-    # Most paths are absolute, and then there is no scheme to look at.
-    if not store or store.startswith("/"):
-        return False
-
-    return store.partition("://")[0].lower() in NATS_SCHEMES
-
-
-def _nats_settings(values: _SettingValues) -> NatsOptions | None:
-    """The settings of NATS; None if the store is a file, in which case a setting for NATS is an error."""
-    store = values.get("store")
-    if not _is_on_nats(store):
-        if idle := [name for name in NATS if name in values.options or (not store and values.given(name))]:
-            raise SettingsError(
-                f"{values.called(idle[0])} is for a store on NATS: give --store {NATS_URL} too, or leave it out"
-            )
-        return None
-
-    try:
-        servers = nats_servers_from(store)
-    except BadAddress as problem:
-        raise SettingsError(f"{values.called('store')} cannot be used: {problem}") from None
-    special: dict[str, Any] = {
-        "servers": servers.urls,
-        "user": servers.user or values.get("nats-user"),
-        "password": servers.password or _first_line(values, "nats-password-file"),
-    }
-    others = [name for name in NatsOptions._fields if name not in special]
-    settings = NatsOptions(**special, **{name: values.get(f"nats-{name.replace('_', '-')}") for name in others})
-    _check_nats(values, settings, bool(servers.user))
-    return settings
-
-
-def _check_nats(values: _SettingValues, settings: NatsOptions, is_user_in_url: bool) -> None:
-    if is_user_in_url and (values.get("nats-user") or values.get("nats-password-file")):
-        raise SettingsError("the user is given twice: take user:password out of --store, or leave --nats-user out")
-    if bool(settings.user) != bool(settings.password):
-        raise SettingsError("--nats-user and --nats-password-file need each other")
-    if len([way for way in (settings.user, settings.creds, settings.nkey) if way]) > 1:
-        raise SettingsError("give one of --nats-user, --nats-creds and --nats-nkey: the server takes one")
-    if bool(settings.tls_cert) != bool(settings.tls_key):
-        raise SettingsError("--nats-tls-cert and --nats-tls-key need each other")
-    if (settings.tls_ca or settings.tls_cert) and not settings.servers[0].startswith("tls:"):
-        raise SettingsError("write the servers of --store with tls://, or leave the files for TLS out")
-
-
-def _first_line(values: _SettingValues, name: str) -> str:
-    """Read a secret from a file. As an option it would be visible in the list of processes."""
-    path = values.get(name)
-    if not path:
-        return ""
-    with open(path, "rb") as file:
-        line = file.read(SECRET_MAX_BYTES).partition(b"\n")[0].removesuffix(b"\r")
-    try:
-        text = line.decode("utf-8")
-    except UnicodeDecodeError:
-        text = ""
-    if not text:
-        raise SettingsError(f"{values.called(name)} names {path}, whose first line is no password in UTF-8")
-    return text
-
-
-def _in_home(environment: Mapping[str, str], variable: str, beside: str, name: str) -> str:
-    base = environment.get(variable, "")
-    # The XDG specification says that relative paths must be ignored.
-    if not os.path.isabs(base):
-        base = os.path.join(os.path.expanduser("~"), beside)
-    return os.path.join(base, "contextfold", name)
-
-
-class _SettingValues:
-    """The values of settings. Each is taken from the first source that has it, and checked by its rule."""
+class _Sources:
+    """Where settings are given: options, variables and the configuration file, in this order."""
 
     def __init__(self, environment: Mapping[str, str], options: Mapping[str, str]) -> None:
         self.environment, self.options = environment, options
         path = options.get("config") or environment.get(CONFIG)
         self._file = _read_file(path) if path else {}
 
-    def given(self, name: str) -> tuple[str, str] | None:
+    def find(self, name: str) -> tuple[str, str] | None:
         """The text of a setting, and its name in the first source that has it; None if no source has it."""
         setting = SETTINGS[name]
         if name in self.options:
@@ -609,27 +450,26 @@ class _SettingValues:
             return self.environment[setting.variable], setting.variable
         return (self._file[name], f"{setting.field} in the configuration file") if name in self._file else None
 
-    def get(self, name: str) -> Any:  # noqa: ANN401 - the rule decides
-        setting, given = SETTINGS[name], self.given(name)
-        if given is None and not setting.default:
-            return setting.empty
-        text, called = given or (setting.default, f"--{name}")
-        return setting.rule(called, text)
-
-    def of(self, group: type[SettingsGroup], **special: object) -> dict[str, object]:
-        """The values of a group: those in `special`, and the checked settings for all others."""
-        names = [name for name, setting in SETTINGS.items() if hasattr(group, setting.field)]
-        return {SETTINGS[name].field: self.get(name) for name in names if SETTINGS[name].field not in special} | special
-
-    def called(self, name: str) -> str:
+    def label(self, name: str) -> str:
         """The name of a setting in the source that has it, for messages."""
-        given = self.given(name)
-        return given[1] if given else f"--{name}"
+        found = self.find(name)
+        return found[1] if found else f"--{name}"
+
+    def read(self, name: str) -> Any:  # noqa: ANN401 - the setting's parser decides
+        """The checked value of a setting. It is empty if no source has the setting and it has no default."""
+        found, setting = self.find(name), SETTINGS[name]
+        if found is None and not setting.default:
+            return ""
+        text, label = found or (setting.default, f"--{name}")
+        return setting.parse(label, text)
+
+    def read_fields(self, record: type[NamedTuple], **others: object) -> dict[str, Any]:
+        """The fields of a record: `others`, and the settings that the rest of them are named after."""
+        names = [field for field in record._fields if field not in others]
+        return {field: self.read(field.replace("_", "-")) for field in names} | others
 
 
 def _read_file(path: str) -> dict[str, str]:
-    import tomllib
-
     try:
         with open(path, "rb") as file:
             members = tomllib.load(file)
@@ -646,3 +486,183 @@ def _read_file(path: str) -> dict[str, str]:
             )
         values[name] = ("on" if value else "off") if isinstance(value, bool) else str(value)
     return values
+
+
+def read_settings(environment: Mapping[str, str], options: Mapping[str, str]) -> Settings:
+    """The settings of a server on stdin and stdout."""
+    sources = _Sources(environment, options)
+    tools = sources.read("tools") or ("resolve",)
+    if not sources.read("cache-root") and "resolve" in tools:
+        raise SettingsError(
+            "no cache root: give --cache-root DIR, or set CONTEXT_CACHE_ROOT to the folder that holds the caches"
+        )
+    fold = _read_fold_settings(sources) if offers_folding(tools) else None
+    return Settings(**sources.read_fields(Settings, tools=tools, fold=fold))
+
+
+def read_daemon_settings(environment: Mapping[str, str], options: Mapping[str, str]) -> DaemonSettings:
+    sources = _Sources(environment, options)
+    fold = _read_fold_settings(sources)
+    server = sources.read_fields(
+        Settings,
+        cache_root=sources.read("cache-root") or _path_in_home(environment, "XDG_DATA_HOME", ".local/share", "caches"),
+        tools=sources.read("tools") or TOOLSETS,
+        fold=fold,
+    )
+    endpoint, is_asked_for = _read_otlp_endpoint(sources)
+    fields = sources.read_fields(
+        DaemonSettings,
+        server=Settings(**server),
+        fold=fold,
+        proxy=_read_proxy_settings(sources),
+        allow_host=sources.read("allow-host") or (),
+        otlp_endpoint=endpoint,
+        otlp_is_asked_for=is_asked_for,
+    )
+    return DaemonSettings(**fields)
+
+
+def read_fold_settings(environment: Mapping[str, str], options: Mapping[str, str]) -> FoldSettings:
+    return _read_fold_settings(_Sources(environment, options))
+
+
+def _read_fold_settings(sources: _Sources) -> FoldSettings:
+    nats = _read_nats_options(sources)
+    store = "" if nats else _read_store_path(sources)
+    settings = FoldSettings(**sources.read_fields(FoldSettings, store=store, nats=nats))
+    if settings.warn_high_percent < settings.warn_medium_percent:
+        raise SettingsError("warn-high-percent must not be below warn-medium-percent")
+    return settings
+
+
+def _read_store_path(sources: _Sources) -> str:
+    store: str = sources.read("store")
+    if not store:
+        return _path_in_home(sources.environment, "XDG_STATE_HOME", ".local/state", "state.db")
+    scheme, colon, _rest = store.partition(":")
+    if store.startswith(STORE_SCHEME):
+        store = store.removeprefix(STORE_SCHEME)
+    elif colon and "/" not in scheme and len(scheme) > 1:
+        # A single letter would be a Windows drive.
+        raise SettingsError(
+            f"--store must be a file, as {STORE_SCHEME}PATH or plain PATH, or servers of NATS, as {NATS_URL}; "
+            f"there is no {scheme} store"
+        )
+    if not store:
+        raise SettingsError(f"--store {STORE_SCHEME} lacks the path of the file")
+    return store
+
+
+def _path_in_home(environment: Mapping[str, str], variable: str, default: str, name: str) -> str:
+    folder = environment.get(variable, "")
+    # The XDG specification says that relative paths must be ignored.
+    if not os.path.isabs(folder):
+        folder = os.path.join(os.path.expanduser("~"), default)
+    return os.path.join(folder, "contextfold", name)
+
+
+def _read_nats_options(sources: _Sources) -> NatsOptions | None:
+    """How to connect to NATS; None if the store is a file, in which case a setting for NATS is an error."""
+    store = sources.read("store")
+    if store.partition("://")[0].lower() not in NATS_SCHEMES:
+        if unused := [name for name in NATS if name in sources.options or (not store and sources.find(name))]:
+            raise SettingsError(
+                f"{sources.label(unused[0])} is for a store on NATS: give --store {NATS_URL} too, or leave it out"
+            )
+        return None
+    try:
+        servers = parse_nats_servers(store)
+    except BadAddress as problem:
+        raise SettingsError(f"{sources.label('store')} cannot be used: {problem}") from None
+    special: dict[str, Any] = {
+        "servers": servers.urls,
+        "user": servers.user or sources.read("nats-user"),
+        "password": servers.password or _read_password(sources, "nats-password-file"),
+    }
+    others = [field for field in NatsOptions._fields if field not in special]
+    options = NatsOptions(**special, **{field: sources.read(f"nats-{field.replace('_', '-')}") for field in others})
+    if servers.user and (sources.read("nats-user") or sources.read("nats-password-file")):
+        raise SettingsError("the user is given twice: take user:password out of --store, or leave --nats-user out")
+    _check_nats_options(options)
+    return options
+
+
+def _check_nats_options(options: NatsOptions) -> None:
+    if bool(options.user) != bool(options.password):
+        raise SettingsError("--nats-user and --nats-password-file need each other")
+    if len([way for way in (options.user, options.creds, options.nkey) if way]) > 1:
+        raise SettingsError("give one of --nats-user, --nats-creds and --nats-nkey: the server takes one")
+    if bool(options.tls_cert) != bool(options.tls_key):
+        raise SettingsError("--nats-tls-cert and --nats-tls-key need each other")
+    if (options.tls_ca or options.tls_cert) and not options.servers[0].startswith("tls:"):
+        raise SettingsError("write the servers of --store with tls://, or leave the files for TLS out")
+
+
+def _read_password(sources: _Sources, name: str) -> str:
+    """The first line of a file. As an option the password would be visible in the list of processes."""
+    path = sources.read(name)
+    if not path:
+        return ""
+    with open(path, "rb") as file:
+        line = file.read(SECRET_MAX_BYTES).partition(b"\n")[0].removesuffix(b"\r")
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError:
+        text = ""
+    if not text:
+        raise SettingsError(f"{sources.label(name)} names {path}, whose first line is no password in UTF-8")
+    return text
+
+
+def _read_proxy_settings(sources: _Sources) -> ProxySettings:
+    return ProxySettings(
+        _read_upstream(sources, "anthropic-upstream"),
+        _read_upstream(sources, "openai-upstream"),
+        sources.read("proxy-body-max-bytes"),
+        _read_upstream(sources, "gemini-upstream"),
+        sources.read("fold-results") == "cold",
+        sources.read("prompt-cache-s"),
+    )
+
+
+def _read_upstream(sources: _Sources, name: str) -> Upstream:
+    """An upstream. The proxy variables count for https only, where the HTTP proxy does not see the API key."""
+    url = sources.read(name)
+    parts = urlsplit(url)
+    proxy = _first_filled(sources.environment, HTTPS_PROXY)
+    if parts.scheme != "https" or not proxy or _is_without_proxy(sources.environment, parts.hostname or ""):
+        return Upstream(url)
+    proxy = proxy if "://" in proxy else f"http://{proxy}"
+    return Upstream(url, proxy) if _is_usable_proxy(proxy) else Upstream(url, goes_direct=True)
+
+
+def _is_usable_proxy(url: str) -> bool:
+    """Whether the URL of an HTTP proxy is usable. An unusable one in a common variable is not an error."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _is_without_proxy(environment: Mapping[str, str], host: str) -> bool:
+    """Whether NO_PROXY names the hostname or one of its parent domains."""
+    names = [name.strip(" []").lower().lstrip(".") for name in _first_filled(environment, NO_PROXY).split(",")]
+    return "*" in names or any(f".{host}".endswith(f".{name}") for name in names if name)
+
+
+def _first_filled(environment: Mapping[str, str], variables: tuple[str, ...]) -> str:
+    return next((text for name in variables if (text := environment.get(name, ""))), "")
+
+
+def _read_otlp_endpoint(sources: _Sources) -> tuple[str, bool]:
+    """The endpoint for traces, and whether it is a setting of this program.
+
+    The common variable is for all programs of a machine; it is ignored if this program cannot use it.
+    """
+    own = sources.read("otlp-endpoint")
+    if own:
+        return ("" if own == "off" else own), own != "off"
+    common = sources.environment.get(COMMON_OTLP_ENDPOINT, "")
+    speaks_http = sources.environment.get(COMMON_OTLP_PROTOCOL, "http/protobuf") == "http/protobuf"
+    return (common if speaks_http and _is_http_url(common) else ""), False

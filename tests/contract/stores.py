@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from contextfold.common.network_address import NatsOptions
 from contextfold.fold.ports.store import Store
+from contextfold.settings import NatsOptions
 from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.support.memory_store import MemoryStore

@@ -15,7 +15,7 @@ from contextfold import __version__
 from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS
 from contextfold.serve.mcp.tools import ToolResult
 from contextfold.serve.stdio import StdioSession
-from contextfold.settings import settings_from
+from contextfold.settings import read_settings
 from tests.serve.stdio_client import (
     ALIVE,
     ASK,
@@ -336,9 +336,9 @@ class TestStartAndEnd:
         assert b"--cache-root" in result.stderr
 
     def test_the_timeout_of_a_call_is_30_seconds_by_default(self) -> None:
-        assert settings_from({"CONTEXT_CACHE_ROOT": "x"}, {}).tool_timeout_secs == 30
+        assert read_settings({"CONTEXT_CACHE_ROOT": "x"}, {}).tool_timeout_secs == 30
         variables = {"CONTEXT_CACHE_ROOT": "x", "CONTEXT_TOOL_TIMEOUT_SECS": "1"}
-        assert settings_from(variables, {}).tool_timeout_secs == 1
+        assert read_settings(variables, {}).tool_timeout_secs == 1
 
     @pytest.mark.parametrize("stdout", ["> /dev/full", ">&-"])
     def test_a_stdout_that_cannot_be_written_is_an_io_error(self, stdout: str, root: Path) -> None:

@@ -25,7 +25,7 @@ import nats
 import nats.errors
 from nats.aio.client import Client
 
-from contextfold.common.network_address import NatsOptions
+from contextfold.settings import NatsOptions
 from tests.support.prerequisites import NATS, NATS_SERVER, require
 
 # At most this many workers run tests at once, and each of them has its own ports.

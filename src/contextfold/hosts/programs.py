@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from shlex import quote
 from typing import NamedTuple
 
-from contextfold.common.network_address import address_from
+from contextfold.common.network_address import parse_daemon_url
 
 SERVER = "contextfold"
 COMMAND = "context"
@@ -245,7 +245,7 @@ def entry(host: Host, wiring: Wiring) -> dict[str, object]:
             return kind | {"command": [wiring.command, *arguments]}
         return kind | {"command": wiring.command, "args": arguments}
     kind = {"type": host.http_type} if host.http_type else {}
-    return kind | {host.url_key: address_from(wiring.url).mcp} | _headers(host.variable, wiring.token_variable)
+    return kind | {host.url_key: parse_daemon_url(wiring.url).mcp} | _headers(host.variable, wiring.token_variable)
 
 
 def hook_files(host: Host, project: str, home: str) -> Iterator[str]:

@@ -18,7 +18,7 @@ from contextfold.fold.service.callers import Caller, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.session import replay
 from contextfold.scrub.standard import standard_scrubber
-from contextfold.settings import FoldSettings, fold_settings_from
+from contextfold.settings import FoldSettings, read_fold_settings
 
 Result = TypeVar("Result")
 HOSTILE_NAME = "'; DROP TABLE sessions; -- 😀 é e\u0301 \\ \" $1 ? .> *. /"
@@ -41,7 +41,7 @@ class NamedStore:
 
     @property
     def settings(self) -> FoldSettings:
-        return fold_settings_from({}, {"store": self.name, **self.options})
+        return read_fold_settings({}, {"store": self.name, **self.options})
 
     def run(self, work: Callable[[Store], Awaitable[Result]]) -> Result:
         async def open_and_run() -> Result:

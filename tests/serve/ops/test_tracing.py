@@ -20,7 +20,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from contextfold import __version__
-from contextfold.settings import SettingsError, daemon_settings_from
+from contextfold.settings import SettingsError, read_daemon_settings
 from tests.serve.ops import patient_daemon
 from tests.serve.proxy.raw_upstream import RawUpstream
 from tests.support.daemon import ANSWER_TIMEOUT_S, LEGACY, MODERN, Daemon, Http, HttpAgent, Refused
@@ -441,13 +441,13 @@ class TestEndpoint:
         ],
     )
     def test_our_variable_overrides_the_common_one(self, env: Mapping[str, str], endpoint: tuple[str, bool]) -> None:
-        settings = daemon_settings_from({**HERE, **env}, {})
+        settings = read_daemon_settings({**HERE, **env}, {})
         assert (settings.otlp_endpoint, settings.otlp_is_asked_for) == endpoint
 
     @pytest.mark.parametrize("text", ["", "a:4318", "ftp://a", "http://", "http://me:secret@a", "http://a\n"])
     def test_an_invalid_url_is_refused_without_repeating_it(self, text: str) -> None:
         with pytest.raises(SettingsError, match="CONTEXT_OTLP_ENDPOINT must be off, or a URL") as raised:
-            daemon_settings_from({**HERE, "CONTEXT_OTLP_ENDPOINT": text}, {})
+            read_daemon_settings({**HERE, "CONTEXT_OTLP_ENDPOINT": text}, {})
         assert "secret" not in str(raised.value)
 
     def test_an_endpoint_with_the_full_path_is_used_unchanged(self, tmp_path: Path, collector: Collector) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from contextfold.common.network_address import NatsOptions
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import (
     BranchCreated,
@@ -20,6 +19,7 @@ from contextfold.fold.events import (
     members,
 )
 from contextfold.fold.ports.store import Commit, SessionKey
+from contextfold.settings import NatsOptions
 from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
 from contextfold.stores.nats.wire.names import SubjectNames
 from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from contextfold.common.network_address import NatsOptions
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.ports.store import ArchivedThread, StaleRevision
+from contextfold.settings import NatsOptions
 from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
 from contextfold.stores.nats.wire.names import SubjectNames

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from contextfold.common.network_address import NatsOptions
 from contextfold.errors import StoreUnavailable
 from contextfold.serve.mcp.fold_tools import META_OPERATION
+from contextfold.settings import NatsOptions
 from contextfold.stores.nats import log
 from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.nats.wire import connection

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from contextfold.common.network_address import NatsOptions
 from contextfold.errors import StoreInvalid
 from contextfold.fold.ports.store import StaleRevision
+from contextfold.settings import NatsOptions
 from contextfold.stores.nats.store import NatsStore
 from tests.contract.sessions import NOON, begin, commit_of, key_of, numbers, summary_of, take, watching
 from tests.support.nats_servers import NatsServer, connect, delete_streams, random_prefix

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from contextfold.common.network_address import NatsOptions
 from contextfold.fold.project import project_at
+from contextfold.settings import NatsOptions
 from contextfold.stores.nats.store import NatsStore
 from tests.contract.sessions import branch_commit, commit_of, key_of
 from tests.stores.nats.subjects import subjects_of

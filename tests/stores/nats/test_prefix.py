@@ -10,7 +10,7 @@ import nats
 import pytest
 from nats.aio.msg import Msg
 
-from contextfold.common.network_address import NatsOptions
+from contextfold.settings import NatsOptions
 from contextfold.stores.nats.store import NatsStore
 from tests.stores.nats.store_fixture import KEY, branch_commits
 from tests.support.nats_servers import NatsServer

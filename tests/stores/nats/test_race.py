@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from contextfold.common.network_address import NatsOptions
 from contextfold.errors import JSON_RPC_CODES
 from contextfold.fold.events import OperationCompleted
 from contextfold.fold.ports.store import StaleRevision
 from contextfold.serve.mcp.fold_tools import META_OPERATION
+from contextfold.settings import NatsOptions
 from contextfold.stores.nats.store import NatsStore
 from tests.contract.sessions import NOON, branch_commit, commit_of, key_of
 from tests.stores.nats.agents import CallRecorder, Session, random_call

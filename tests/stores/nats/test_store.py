@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from contextfold.common.network_address import NatsOptions
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import (
@@ -20,6 +19,7 @@ from contextfold.fold.events import (
     SessionStarted,
 )
 from contextfold.fold.ports.store import ArchivedThread, Commit, Operation, StaleRevision
+from contextfold.settings import NatsOptions
 from contextfold.stores.nats import log as nats_log
 from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.nats.wire.connection import NatsConnection, OutcomeUnknown, check_server

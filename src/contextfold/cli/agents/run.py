@@ -21,11 +21,11 @@ from typing import Any
 from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, client_from
 from contextfold.cli.output import plain, print_error, print_note
 from contextfold.cli.parse import UsageError, Values
-from contextfold.common.network_address import address_from
+from contextfold.common.network_address import parse_daemon_url
 from contextfold.errors import StorageFailed
 from contextfold.hosts import launch as launching
 from contextfold.hosts.launch import launch
-from contextfold.settings import FOLD_AFTERWARDS, toolsets
+from contextfold.settings import FOLD_AFTERWARDS, parse_toolsets
 
 DAEMON_START_S = 20.0
 DAEMON_STOP_S = 15.0
@@ -47,7 +47,7 @@ def run_run(values: Values) -> int:
         print_error(f"{values['program']} is not on your PATH; install it, or give its path")
         return NOT_FOUND
     # Few definitions, because every request pays for them.
-    tools = ",".join(toolsets("--tools", values.get("tools", FOLD_AFTERWARDS)))
+    tools = ",".join(parse_toolsets("--tools", values.get("tools", FOLD_AFTERWARDS)))
     folder = _new_folder()
     try:
         elsewhere = _own_upstreams()
@@ -201,7 +201,7 @@ class _OwnDaemon:
                 lines = file.read().strip().splitlines()
             raise StorageFailed(f"the daemon did not start: {lines[-1] if lines else 'no reason given'}")
         url = next(word for word in line.decode("utf-8", "replace").split() if word.startswith("http"))
-        return DaemonClient(address_from(url))
+        return DaemonClient(parse_daemon_url(url))
 
     def stop(self) -> None:
         self._process.terminate()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from socket import create_connection, socket
 
 from contextfold.cli.parse import UsageError
-from contextfold.common.network_address import Address, BadAddress, address_from
+from contextfold.common.network_address import Address, BadAddress, parse_daemon_url
 
 READ_BYTES = 1 << 16
 _HEADER_UNSAFE = frozenset(map(chr, [*range(0x20), *range(0x7F, 0x100)]))
@@ -18,7 +18,7 @@ class BadResponse(Exception):
 def daemon_address(url: str) -> Address:
     """The address that an option names."""
     try:
-        return address_from(url)
+        return parse_daemon_url(url)
     except BadAddress as problem:
         raise UsageError(f"--url cannot be used: {problem}") from problem
 

@@ -10,7 +10,7 @@ from contextfold.app import serve_daemon
 from contextfold.cli.output import is_terminal, print_answer
 from contextfold.cli.parse import UsageError
 from contextfold.errors import EXIT_OK, StorageFailed
-from contextfold.settings import daemon_settings_from, settings_from
+from contextfold.settings import read_daemon_settings, read_settings
 
 DAEMON_ONLY = ("host", "port", "token-file", "allow-host", "anthropic-upstream", "openai-upstream", "gemini-upstream")
 
@@ -21,9 +21,9 @@ def run_serve(values: Mapping[str, str]) -> int:
             raise UsageError(f"{given[0]} is for the daemon and means nothing with --stdio; leave one of them out")
         from contextfold.serve.stdio import serve
 
-        serve(settings_from(os.environ, values))
+        serve(read_settings(os.environ, values))
         return EXIT_OK
-    settings = daemon_settings_from(os.environ, values)
+    settings = read_daemon_settings(os.environ, values)
 
     serve_daemon(settings, _announce)
     return EXIT_OK

@@ -17,12 +17,12 @@ from contextfold.cli.parse import Values
 from contextfold.cli.terminal import several
 from contextfold.errors import EXIT_OK, StoreInvalid
 from contextfold.fold.ports.store_export import ExportRecord, kind_of
-from contextfold.settings import FoldSettings, fold_settings_from
+from contextfold.settings import FoldSettings, read_fold_settings
 from contextfold.stores.export_file import read_records, verify, write_export
 
 
 def run_export(values: Values) -> int:
-    settings = fold_settings_from(os.environ, values)
+    settings = read_fold_settings(os.environ, values)
     if settings.nats is None and not os.path.exists(settings.store):
         raise StoreInvalid(f"there is no store to export: {settings.store} does not exist")
     with ProgressLine("exporting") as line:
@@ -32,7 +32,7 @@ def run_export(values: Values) -> int:
 
 
 def run_import(values: Values) -> int:
-    settings = fold_settings_from(os.environ, values)
+    settings = read_fold_settings(os.environ, values)
     path = Path(values["file"])
     # An invalid file must not create the store.
     counts = verify(path)

@@ -24,7 +24,7 @@ from contextfold.fold.service.overview import Overview
 from contextfold.fold.service.session_reader import SessionLists, SessionReader
 from contextfold.fold.session import State
 from contextfold.serve.serial_fold import SerialFold
-from contextfold.settings import FoldSettings, fold_settings_from
+from contextfold.settings import FoldSettings, read_fold_settings
 
 Result = TypeVar("Result")
 # A session's row in the format of the `/v1` API.
@@ -206,7 +206,7 @@ def open_service(values: Values) -> OpenService:
 
 
 def _settings_of_store(values: Values) -> FoldSettings:
-    settings = fold_settings_from(os.environ, values)
+    settings = read_fold_settings(os.environ, values)
     if settings.nats is None and not os.path.exists(settings.store):
         problem = StoreInvalid(
             f"{settings.store} is not there; `context run` and `context serve` make it, --store names another"

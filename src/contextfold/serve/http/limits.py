@@ -6,7 +6,7 @@ import ipaddress
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from contextfold.common.network_address import authority_from
+from contextfold.common.network_address import parse_authority
 from contextfold.settings import SettingsError
 
 # At most this many owners are remembered. The one that has not called for the longest time is dropped first.
@@ -82,13 +82,10 @@ def is_loopback(host: str) -> bool:
 
 def _host(authority: str) -> str | None:
     """The name in `name` or `name:port`. IPv6 addresses are normalised."""
-    machine = authority_from(authority) if len(authority) <= AUTHORITY_MAX_CHARS else None
-    if machine is None or machine.name[-1] in ".-":
+    machine = parse_authority(authority) if len(authority) <= AUTHORITY_MAX_CHARS else None
+    if machine is None or machine.host[-1] in ".-":
         return None
-    if not machine.name.startswith("["):
-        return machine.name
-    address = _address(machine.name)
-    return f"[{address}]" if isinstance(address, ipaddress.IPv6Address) else None
+    return f"[{_address(machine.host)}]" if ":" in machine.host else machine.host
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

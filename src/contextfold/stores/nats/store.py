@@ -16,7 +16,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, TypeVar
 
-from contextfold.common.network_address import NatsOptions
 from contextfold.common.relevance.question import Question
 from contextfold.errors import FoldError, StoreInvalid, StoreUnavailable
 from contextfold.fold.events import Event, timestamp
@@ -38,6 +37,7 @@ from contextfold.fold.ports.store import (
 from contextfold.fold.ports.store_export import ExportedSession, ExportRecord
 from contextfold.fold.recall.documents import DocumentTerms
 from contextfold.fold.recall.ranking import RecallScope
+from contextfold.settings import NatsOptions
 from contextfold.stores.nats.archive import ArchiveReader
 from contextfold.stores.nats.conversations import NatsConversations
 from contextfold.stores.nats.expiry import SessionExpiry

@@ -20,8 +20,8 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from contextfold.common.network_address import NatsOptions
 from contextfold.errors import StoreInvalid, StoreUnavailable
+from contextfold.settings import NatsOptions
 from contextfold.stores.nats.wire.client import NatsClient
 from contextfold.stores.nats.wire.tasks import end_tasks
 

@@ -16,8 +16,8 @@ from typing import Any, Final, TypeVar
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from contextfold.common.network_address import NatsOptions
 from contextfold.errors import StoreUnavailable
+from contextfold.settings import NatsOptions
 from contextfold.stores.nats.wire.connection import NatsConnection, OnConnectionChange, OutcomeUnknown, first_line
 
 AGAIN_S: Final = 0.05
