@@ -312,34 +312,3 @@ class TestStreams:
         assert process.returncode == 0
         assert "of 1,200 documents (" in output
         assert output.rstrip().splitlines()[-1].split("\x1b[K")[-1].startswith("built ")
-
-
-class TestStartUp:
-    def modules(self, *argv: str) -> set[str]:
-        script = "import sys; from contextfold.cli.main import main; main(sys.argv[1:]); print(*sys.modules, sep='\\n')"
-        done = subprocess.run([sys.executable, "-c", script, *argv], capture_output=True, text=True, check=True)
-        return set(done.stdout.split("\n")[1:])
-
-    def test_resolve_imports_only_cheap_modules_of_the_standard_library(self, cache: Path) -> None:
-        loaded = self.modules("resolve", "--cache", str(cache), *QUESTION)
-        ours = {name for name in loaded if name.startswith("contextfold")}
-        assert {"contextfold.resolve.service"} <= ours
-        assert not {"contextfold.resolve.build", "contextfold.common.unicode17", "contextfold.cli.help"} & ours
-        costly = {
-            "argparse",
-            "asyncio",
-            "ctypes",
-            "dataclasses",
-            "inspect",
-            "pathlib",
-            "shutil",
-            "socket",
-            "subprocess",
-            "tempfile",
-            "threading",
-            "typing",
-        }
-        assert not costly & loaded
-        top_levels = {name.partition(".")[0] for name in loaded if name.isidentifier() or "." in name}
-        outside = {name for name in top_levels if name and name not in sys.stdlib_module_names}
-        assert outside <= {"contextfold", "sitecustomize", "_distutils_hack", "__main__"}

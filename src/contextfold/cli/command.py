@@ -54,7 +54,7 @@ class Command(NamedTuple):
     def module(self) -> str:
         """The module below `contextfold.cli` that has the command's function."""
         first, _, second = self.name.partition(" ")
-        return f"fold.{second}" if first == "fold" else MODULES[first]
+        return f"fold.{'show' if second == 'expand' else second}" if first == "fold" else MODULES[first]
 
     @property
     def function(self) -> str:
@@ -76,17 +76,17 @@ class Command(NamedTuple):
 MODULES = {
     "build": "caches.build",
     "ask": "caches.ask",
-    "recall": "fold.recall",
-    "get": "caches.get",
+    "recall": "fold.search",
+    "get": "caches.ask",
     "resolve": "caches.resolve",
-    "inspect": "caches.inspect",
-    "verify": "caches.inspect",
+    "inspect": "caches.resolve",
+    "verify": "caches.resolve",
     "serve": "daemon.serve",
     "run": "agents.run",
     "doctor": "daemon.doctor",
     "service": "daemon.service",
     "statusline": "agents.statusline",
-    "token": "daemon.token",
+    "token": "daemon.serve",
     "fold": "fold",
     "store": "daemon.store",
     "install": "agents.install",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextfold.cli.fold.tree import guides, id_length
+from contextfold.cli.fold.list import guides, id_length
 from tests.cli.fold.folds import PROJECT, StoreAgent, on_terminal, without_colours
 from tests.support.machine import Call
 

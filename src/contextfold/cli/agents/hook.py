@@ -11,7 +11,7 @@ from _thread import allocate_lock, start_new_thread
 from collections.abc import Mapping
 from json import loads
 
-from contextfold.cli.daemon.request import daemon_address, request
+from contextfold.cli.daemon.client import daemon_address, request
 from contextfold.common.descriptors import write_all
 from contextfold.common.network_address import DAEMON_URL, Address
 from contextfold.errors import EXIT_OK

@@ -20,8 +20,7 @@ from contextfold.cli.agents.files import (
     executable,
     files_of,
 )
-from contextfold.cli.daemon.client import DaemonSilent, client_from
-from contextfold.cli.daemon.request import daemon_address
+from contextfold.cli.daemon.client import DaemonSilent, client_from, daemon_address
 from contextfold.cli.output import plain, print_note, print_on_terminal
 from contextfold.cli.parse import UsageError
 from contextfold.common.network_address import DAEMON_URL, is_variable

@@ -1,16 +1,24 @@
-"""`context build`: makes a cache of a folder. Stdout stays empty; stderr has the number of files left out."""
+"""`context build`: makes a cache of a folder. Stdout stays empty; stderr has the number of files left out.
+
+With --from-folds the documents are folded summaries of the store, written into a temporary folder.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from shlex import quote
+from tempfile import TemporaryDirectory
 from types import FrameType
 
-from contextfold.cli.caches.fold_documents import folder_of_folds
+from contextfold.cli.fold.session_access import open_store, owner_of, project_of
 from contextfold.cli.output import ProgressLine, plain, print_error, print_note, print_on_terminal
 from contextfold.cli.parse import UsageError, Values
-from contextfold.errors import EXIT_OK, ContextError
+from contextfold.errors import EXIT_OK, ContextError, NoDocuments
+from contextfold.fold.ports.store import Summary
 from contextfold.resolve.build import BuildReport, BuildRequest, counted
 from contextfold.resolve.build import run_build as build_cache
 from contextfold.resolve.documents.rules import ALL_TEXT, MARKDOWN_ONLY
@@ -118,3 +126,36 @@ def _watch(request: BuildRequest) -> int:
 
 def _terminate(number: int, _frame: FrameType | None) -> None:
     raise SystemExit(EXIT_BY_SIGNAL + number)
+
+
+# This many digits of the project's hash distinguish two projects whose folders have the same name.
+HASH_DIGITS = 8
+
+
+@contextmanager
+def folder_of_folds(values: Values) -> Iterator[tuple[str, str]]:
+    """A folder with a document for each fold, and the time of the last one. Raises NoDocuments if there is none."""
+    project = project_of(values) if "project" in values else None
+    with open_store(values) as store:
+        summaries = store.run(store.reader.store.summaries(owner_of(values), project.hash if project else None))
+    if not summaries:
+        raise NoDocuments("nothing was folded yet" if project is None else f"nothing was folded yet in {project.path}")
+    with TemporaryDirectory(prefix="contextfold-folds-") as folder:
+        for summary in summaries:
+            path = Path(folder, _name(summary), f"{summary.branch_id}.md")
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(_document(summary), encoding="utf-8", newline="\n")
+        yield folder, max(summary.folded_at for summary in summaries)
+
+
+def _name(summary: Summary) -> str:
+    """The name of the folder for a project's folds."""
+    name = os.path.basename(summary.project_path)
+    safe = "".join(mark if mark.isascii() and (mark.isalnum() or mark in "-_") else "-" for mark in name)
+    return f"{safe or 'root'}-{summary.project_hash[:HASH_DIGITS]}"
+
+
+def _document(summary: Summary) -> str:
+    title = " ".join(summary.description.split()) or summary.branch_id
+    facts = f"Folded {summary.folded_at} in {summary.project_path}, session {summary.session_id}."
+    return f"# {title}\n\n{facts} Full text: `context fold expand {summary.branch_id}`\n\n{summary.summary}\n"

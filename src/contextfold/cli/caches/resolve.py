@@ -1,13 +1,15 @@
-"""`context resolve`: prints the selection as JSON."""
+"""`context resolve` prints a selection as JSON; `context inspect` and `context verify` tell what a cache is."""
 
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Mapping
 
 from contextfold.cli.caches.choosing import query_in
-from contextfold.cli.output import print_answer
-from contextfold.errors import EXIT_OK, BudgetInvalid
+from contextfold.cli.output import ProgressLine, print_answer, print_error, print_note
+from contextfold.errors import EXIT_CODES, EXIT_OK, BudgetInvalid, CacheInvalid
+from contextfold.resolve.cache import rebuild_command
 from contextfold.resolve.selection import BUDGET_MAX
 from contextfold.resolve.service import Cache
 
@@ -29,3 +31,27 @@ def budget_in(argument: str) -> int:
     if len(significant) > len(str(BUDGET_MAX)) or int(significant) > BUDGET_MAX:
         raise BudgetInvalid(f"{argument} is more than {BUDGET_MAX}, the largest budget there is")
     return int(significant)
+
+
+def run_inspect(values: Mapping[str, str]) -> int:
+    print_answer(Cache(values["cache"]).inspect().to_json())
+    return EXIT_OK
+
+
+def run_verify(values: Mapping[str, str]) -> int:
+    with ProgressLine("verifying") as progress:
+        verification = Cache(values["cache"]).verify(progress)
+    if verification.faults:
+        count = len(verification.faults)
+        print_error(
+            f"{CacheInvalid.message}: {count} fault{'s' if count > 1 else ''}",
+            *(f"{fault.file}: {fault.problem}" for fault in verification.faults),
+            f"make it anew with {rebuild_command(os.fsencode(values['cache']))}",
+        )
+        return EXIT_CODES[CacheInvalid.code]
+    print_answer(f"ok: {verification.document_count} documents, {verification.cache_version}\n")
+    if not verification.packed:
+        print_note(
+            "there is no packed index for these very files, so each resolve reads all of them; building anew makes one"
+        )
+    return EXIT_OK

@@ -4,11 +4,93 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from socket import create_connection, socket
 from typing import Any
 
-from contextfold.cli.daemon.request import BadResponse, daemon_address, request
+from contextfold.cli.parse import UsageError
 from contextfold.common.canonical import parse_json
-from contextfold.common.network_address import DAEMON_URL, Address
+from contextfold.common.network_address import DAEMON_URL, Address, BadAddress, parse_daemon_url
+
+READ_BYTES = 1 << 16
+_HEADER_UNSAFE = frozenset(map(chr, [*range(0x20), *range(0x7F, 0x100)]))
+
+
+class BadResponse(Exception):
+    """The response is not HTTP, or is too long."""
+
+
+def daemon_address(url: str) -> Address:
+    """The address that an option names."""
+    try:
+        return parse_daemon_url(url)
+    except BadAddress as problem:
+        raise UsageError(f"--url cannot be used: {problem}") from problem
+
+
+def request(
+    address: Address, path: str, token: str, *, content: bytes | None = None, timeout_s: float, bytes_max: int
+) -> tuple[int, bytes]:
+    """Send a POST with JSON if there is content, otherwise a GET; return the status and body of the response."""
+    # Such a token is invalid, and its characters are not allowed in a header.
+    if not _HEADER_UNSAFE.isdisjoint(token) or not token.isascii():
+        token = ""
+    posted = ["Content-Type: application/json", f"Content-Length: {len(content)}"] if content is not None else []
+    lines = [
+        # With HTTP/1.0 a response is not chunked, and the server closes the connection after it.
+        f"{'GET' if content is None else 'POST'} {address.path}{path} HTTP/1.0",
+        f"Host: {address.authority}",
+        *posted,
+        *([f"Authorization: Bearer {token}"] if token else []),
+    ]
+    connection = _connected(address, timeout_s)
+    try:
+        connection.sendall("\r\n".join([*lines, "", ""]).encode("ascii") + (content or b""))
+        received = bytearray()
+        while chunk := connection.recv(READ_BYTES):
+            received += chunk
+            if len(received) > bytes_max:
+                raise BadResponse("the response is too long")
+    finally:
+        connection.close()
+    head, _, body = bytes(received).partition(b"\r\n\r\n")
+    status = head.split(b" ", 2)[1:2]
+    if not head.startswith(b"HTTP/1.") or not status or not status[0].isdigit():
+        raise BadResponse("no HTTP response")
+    return int(status[0]), body
+
+
+def _connected(address: Address, timeout_s: float) -> socket:
+    # A name in bytes avoids loading the tables for internationalised names; the type stubs allow only text.
+    name: str = address.name.encode("ascii")  # type: ignore[assignment]
+    if not address.is_secure:
+        return _plainly_connected(name, address.port, timeout_s)
+    from ssl import create_default_context
+
+    connection = create_connection((name, address.port), timeout=timeout_s)
+    return create_default_context().wrap_socket(connection, server_hostname=address.name)
+
+
+def _plainly_connected(name: str, port: int, timeout_s: float) -> socket:
+    """`socket.create_connection` with the interpreter's own sockets, whose import takes a tenth of the time."""
+    try:
+        import _socket as sockets
+    except ImportError:
+        import socket as sockets  # type: ignore[no-redef]  # The same functions.
+    failure = OSError("the name has no address")
+    for family, kind, protocol, _, target in sockets.getaddrinfo(name, port, 0, sockets.SOCK_STREAM):
+        connection = None
+        try:
+            connection = sockets.socket(family, kind, protocol)
+            connection.settimeout(timeout_s)
+            connection.connect(target)
+        except OSError as problem:
+            failure = problem
+            if connection is not None:
+                connection.close()
+        else:
+            return connection  # type: ignore[return-value]  # It has all methods that are used here.
+    raise failure
+
 
 TIMEOUT_S = 2.0
 RESPONSE_BYTES_MAX = 8 << 20

@@ -1,4 +1,7 @@
-"""`context serve`: runs the daemon or the stdio server. `contextd` is another name for the daemon."""
+"""`context serve` runs the daemon or the stdio server; `context token` makes a token for the daemon.
+
+`contextd` is another name for the daemon.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import sys
 from collections.abc import Mapping
 
 from contextfold.app import serve_daemon
-from contextfold.cli.output import is_terminal, print_answer
+from contextfold.cli.output import is_terminal, plain, print_answer, print_note
 from contextfold.cli.parse import UsageError
 from contextfold.errors import EXIT_OK, StorageFailed
 from contextfold.settings import read_daemon_settings, read_settings
@@ -43,3 +46,13 @@ def _announce(url: str) -> None:
     except StorageFailed:
         # Stdout is closed. The log has the address, too.
         pass
+
+
+def run_token(values: Mapping[str, str]) -> int:
+    from contextfold.serve.http.bearer_tokens import add
+
+    path = values["token-file"]
+    token = add(path, values["owner"])
+    print_answer(token + "\n")
+    print_note(f"this token is shown once: {plain(path)} keeps its hash alone; remove that line to revoke it")
+    return EXIT_OK

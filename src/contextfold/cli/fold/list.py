@@ -1,12 +1,13 @@
-"""`context fold list`: prints a session's branches as a tree."""
+"""`context fold list`: prints a session's branches as a tree, with status and tokens of each; or ended sessions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice, pairwise
 
-from contextfold.cli.fold.savings import saved_text
 from contextfold.cli.fold.session_access import (
+    BRANCH_PREFIX,
+    MAIN,
     OpenStore,
     SessionAddress,
     SessionView,
@@ -17,13 +18,12 @@ from contextfold.cli.fold.session_access import (
     write_json,
     write_rows,
 )
-from contextfold.cli.fold.status import headline, project_cell
-from contextfold.cli.fold.tree import draw, legend, outline
+from contextfold.cli.fold.status import headline, project_cell, saved_text
 from contextfold.cli.parse import Values
-from contextfold.cli.terminal import Column, Line, Screen, right_columns, screen
+from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, screen
 from contextfold.errors import EXIT_OK
-from contextfold.fold.service.session_views import branch_view, tree
-from contextfold.fold.session import State
+from contextfold.fold.service.session_views import BranchRow, branch_view, tokens_saved, tree
+from contextfold.fold.session import Branch, State, Thread
 from contextfold.settings import between
 
 LIMIT = "200"
@@ -95,3 +95,117 @@ def _drawing(shown: Screen, state: State, store: OpenStore, limit: int) -> str:
         + draw(shown, state, rows[earlier:], earlier=earlier)
         + (shown.lines("", legend(state), wraps=True) if rows else "")
     )
+
+
+# At least this many characters of an id are shown.
+ID_LEAST = len(BRANCH_PREFIX) + 4
+FORK, LAST, DOWN, NOTHING = "├─ ", "└─ ", "│  ", "   "
+# The indentation of one level in a pipe.
+INDENT = "  "
+
+# The mark of the innermost open branch.
+HERE = "●"
+MARKS = {"active": "○", "folded": "✓", "discarded": "✗"}
+STYLES = {"active": "cyan", "folded": "green", "discarded": "dim"}
+
+
+def branch_look(branch: Branch, state: State) -> tuple[str, str, str]:
+    """The mark of a branch's status, the style of the mark, and that of the description."""
+    is_here = state.path[-1:] == (branch.id,)
+    if is_here:
+        return HERE, f"bold {STYLES[branch.status]}", "bold"
+    return MARKS[branch.status], STYLES[branch.status], "dim strike" if branch.status == "discarded" else ""
+
+
+def id_length(branch_ids: Iterable[str]) -> int:
+    """The length of the shortest prefixes that distinguish these ids."""
+    known = sorted(branch_ids)
+    shared = (_shared(one, other) + 1 for one, other in pairwise(known))
+    return max(ID_LEAST, *shared, 0)
+
+
+def draw(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier: int) -> str:
+    """Draw the last rows of a tree, below the main thread. `earlier` is the number of rows left out above them."""
+    length = id_length(state.branches)
+    figure = screen.figure
+    rendered_rows: list[list[Line]] = [
+        [[("main thread", "" if state.path else "bold")], [(MAIN, "dim")], [], *_figures(figure, state.main), []]
+    ]
+    if earlier:
+        rendered_rows.append([[(f"⋮  {earlier:,} earlier; --limit N shows more", "dim italic")], *[[]] * 5])
+    for row, guide in zip(rows, guides([row.depth for row in rows]), strict=True):
+        rendered_rows.append(_cells(screen, state, row, guide, length))
+    numbers = right_columns("failed", "tokens", "saved")
+    columns = [Column("branch", shrinks=True), Column("id"), Column("status"), *numbers]
+    # On a narrow screen only the mark shows the status; the legend below the tree explains it.
+    empty = {at for at in (3, 5) if not any(cells[at] for cells in rendered_rows)}
+    spared = {2, 3, 5} if screen.is_narrow else empty
+    columns = [column for at, column in enumerate(columns) if at not in spared]
+    return screen.table(
+        columns, [[cell for at, cell in enumerate(cells) if at not in spared] for cells in rendered_rows]
+    )
+
+
+def outline(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier: int) -> str:
+    """The tree for a pipe: one line for each branch, with the description indented by its depth."""
+    columns = [Column("id"), Column("status"), *right_columns("tokens", "saved"), Column("description")]
+    cells: list[Sequence[Line]] = [[[MAIN], ["-"], [str(state.main.tokens)], ["0"], ["main thread"]]]
+    for row in rows:
+        branch = row.branch
+        figures: list[Line] = [[str(branch.tokens)], [str(tokens_saved(branch))]]
+        cells.append([[branch.id], [branch.status], *figures, [INDENT * (row.depth + 1) + branch.description]])
+    left_out = [[f"{earlier} earlier branches are left out; --limit N shows more"]] if earlier else []
+    return screen.lines(*left_out) + screen.table(columns, cells)
+
+
+def legend(state: State) -> Line:
+    """The meaning of the marks, and the number of branches with each."""
+    parts: list[Part] = []
+    for word, mark in MARKS.items():
+        count = sum(branch.status == word for branch in state.branches.values())
+        marks = f"{HERE} {mark}" if word == "active" and count > 1 else HERE if word == "active" else mark
+        if count:
+            parts += [(marks, STYLES[word]), (f" {count:,} {word}   ", "dim")]
+    return parts
+
+
+def guides(depths: Sequence[int]) -> list[str]:
+    """The lines before each row of a tree, given the depths of all rows from top to bottom."""
+    drawn: list[str] = []
+    # The depths at which a later row follows.
+    below: set[int] = set()
+    for depth in reversed(depths):
+        stems = "".join(DOWN if level in below else NOTHING for level in range(depth))
+        drawn.append(stems + (FORK if depth in below else LAST))
+        below = {level for level in below if level < depth} | {depth}
+    return drawn[::-1]
+
+
+def saved_part(screen: Screen, branch: Branch) -> Part:
+    saved = tokens_saved(branch)
+    return (screen.figure(saved), "green" if saved > 0 else "yellow")
+
+
+def _cells(screen: Screen, state: State, row: BranchRow, guide: str, length: int) -> list[Line]:
+    branch = row.branch
+    mark, style, text_style = branch_look(branch, state)
+    return [
+        [(guide, "dim"), (mark, style), " ", (branch.description, text_style)],
+        [(branch.id[:length], "dim")],
+        [(branch.status, style)],
+        *_figures(screen.figure, branch, "dim" if branch.status == "discarded" else text_style),
+        [saved_part(screen, branch)] if branch.status == "folded" else [],
+    ]
+
+
+def _figures(figure: Callable[[int], str], thread: Thread | Branch, style: str = "") -> tuple[Line, Line]:
+    failed = [(figure(thread.failed), "red")] if thread.failed else []
+    return failed, [(figure(thread.tokens), style)]
+
+
+def _shared(one: str, other: str) -> int:
+    """The length of the common prefix of two texts."""
+    for at, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
+            return at
+    return min(len(one), len(other))

@@ -1,12 +1,19 @@
-"""`context fold report`: prints a live or ended session as a document, for example for a pull request."""
+"""`context fold report`: prints a live or ended session as a document, for example for a pull request.
+
+Descriptions, summaries and names are untrusted texts. In Markdown they are in code spans or in fences longer than any
+fence in the text, so they cannot contain links, images, HTML, mentions or references to issues. In HTML they are
+escaped, and the page cannot load or run anything. Control and bidirectional characters are escaped in both formats.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from html import escape
 from typing import Any
 
-from contextfold.cli.fold.report_document import SessionReport, html, markdown
+from contextfold import __version__
+from contextfold.cli.fold.list import guides
 from contextfold.cli.fold.session_access import (
     OpenStore,
     SessionAddress,
@@ -16,11 +23,149 @@ from contextfold.cli.fold.session_access import (
     write,
     write_json,
 )
-from contextfold.cli.fold.tree import guides
+from contextfold.cli.output import plain, plain_lines
 from contextfold.cli.parse import Values
 from contextfold.errors import EXIT_OK
 from contextfold.fold.service.session_reader import FoundSession
 from contextfold.fold.service.session_views import BranchRow, tree
+
+# The members that --json prints. `session` is the session's row in the `/v1` API; `tree` has the lines of its tree.
+SessionReport = Mapping[str, Any]
+
+FENCE_LEAST = 3
+NO_FOLDS = "\nNothing was folded.\n"
+MICROS = 1_000_000
+STYLE = (
+    ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;"
+    "padding:0 1rem}pre{white-space:pre-wrap;overflow-wrap:anywhere;padding:.75rem 1rem;border:1px solid #8884;"
+    "border-radius:.5rem}dl{display:grid;grid-template-columns:max-content 1fr;gap:.25rem 1.5rem}dd{margin:0;"
+    "overflow-wrap:anywhere}dt,footer,.muted{opacity:.8}"
+)
+NOTHING_LOADS = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def markdown(report: SessionReport) -> str:
+    facts = "".join(f"- {label}: {_code(value)}\n" for label, value in _facts(report))
+    folds = "".join(
+        f"\n### {number}. {_code(fold['description'])}\n\n{_fold_line(fold, _code(fold['branch_id']))}\n\n"
+        + _fenced(fold["summary"])
+        for number, fold in enumerate(report["folds"], 1)
+    )
+    return (
+        f"# Session report\n\n{facts}\n## Sent and saved\n\n{_saved(report)}\n\n## Branches\n\n{_tree_note(report)}"
+        f"{_fenced(_drawn_tree(report))}\n## Folded work\n{folds or NO_FOLDS}\n---\n\n{_footer(report)}\n"
+    )
+
+
+def html(report: SessionReport) -> str:
+    facts = "".join(f"<dt>{label}</dt><dd>{_escaped(value)}</dd>\n" for label, value in _facts(report))
+    folds = "".join(
+        f"<h3>{number}. {_escaped(fold['description'])}</h3>\n"
+        f'<p class="muted">{_fold_line(fold, _escaped(fold["branch_id"]))}</p>\n{_preformatted(fold["summary"])}'
+        for number, fold in enumerate(report["folds"], 1)
+    )
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{NOTHING_LOADS}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>Session report</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>Session report</h1>\n"
+        f"<dl>\n{facts}</dl>\n<h2>Sent and saved</h2>\n<p>{_saved(report)}</p>\n<h2>Branches</h2>\n"
+        f"{f'<p>{_tree_note(report).strip()}</p>' if _tree_note(report) else ''}{_preformatted(_drawn_tree(report))}"
+        f"<h2>Folded work</h2>\n{folds or f'<p>{NO_FOLDS.strip()}</p>'}</main>\n"
+        f"<footer><p>{_footer(report)}</p></footer>\n"
+        "</body>\n</html>\n"
+    )
+
+
+def _facts(report: SessionReport) -> Iterator[tuple[str, str]]:
+    figures = report["session"]
+    counts = ", ".join(f"{figures[f'{word}_branches']:,} {word}" for word in ("folded", "active", "discarded"))
+    facts = {
+        "project": report["project"],
+        "name": report["name"],
+        "session": figures["session_id"],
+        "host": figures["host"],
+        "model": figures["model"],
+        "started": figures["started_at"],
+        "last activity": figures["last_at"],
+        "ended": figures.get("ended_at"),
+        "branches": counts,
+        "operations": f"{figures['operations']:,}, {figures['failed_operations']:,} failed",
+        "secrets redacted": f"{report['secrets_redacted']:,}",
+    }
+    return ((label, value) for label, value in facts.items() if value)
+
+
+def _saved(report: SessionReport) -> str:
+    """The savings: measured if requests went through the proxy, otherwise estimated from the folded tokens."""
+    savings = report["session"]["savings"]
+    if not savings:
+        return (
+            f"Not measured: no request went through the proxy. If folded, the branches leave"
+            f" {report['session']['tokens_saved']:,} tokens out of later requests."
+        )
+    tokens, unfolded = f"{savings['tokens_sent']:,}", f"{savings['tokens_without']:,}"
+    sent = f"{savings['requests']:,} requests sent {tokens} tokens; without folding {unfolded}."
+    if money := savings["money"]:
+        spent, without = (money[f"{name}_micros"] / MICROS for name in ("sent", "without"))
+        return f"{sent} Cost ${spent:,.2f} instead of ${without:,.2f}, at list prices."
+    return f"{sent} Cost {savings['cost_sent']:,.0f} instead of {savings['cost_without']:,.0f} input tokens' worth."
+
+
+def _tree_note(report: SessionReport) -> str:
+    left_out = report["branches_left_out"]
+    return f"{left_out:,} earlier branches are left out.\n\n" if left_out else ""
+
+
+def _drawn_tree(report: SessionReport) -> str:
+    main = f"main thread  ({report['session']['main_thread_tokens']:,} tokens)"
+    # A line break in a description would draw a branch that does not exist.
+    return "\n".join([main, *map(plain, report["tree"])])
+
+
+def _fold_line(fold: Mapping[str, Any], branch_id: str) -> str:
+    return f"{branch_id}: {fold['tokens']:,} tokens folded to {fold['summary_tokens']:,}"
+
+
+def _footer(report: SessionReport) -> str:
+    return (
+        f"Written by contextfold {__version__}. Texts are as the agent wrote them, with secrets redacted"
+        f" ({report['secrets_redacted']:,}); token counts are estimates where no request went through the proxy."
+    )
+
+
+def _code(text: str) -> str:
+    """A code span of one line."""
+    shown = plain(text)
+    ticks = "`" * (_longest_run(shown) + 1)
+    # A code span must not begin or end with a backtick, and Markdown removes a space from a span of spaces.
+    return f"{ticks} {shown} {ticks}" if shown.strip("` ") != shown or not shown else f"{ticks}{shown}{ticks}"
+
+
+def _fenced(text: str) -> str:
+    shown = plain_lines(_one_kind_of_line(text))
+    fence = "`" * max(FENCE_LEAST, _longest_run(shown) + 1)
+    return f"{fence}text\n{shown}\n{fence}\n"
+
+
+def _preformatted(text: str) -> str:
+    return f"<pre>{escape(plain_lines(_one_kind_of_line(text)))}</pre>\n"
+
+
+def _escaped(text: str) -> str:
+    return escape(plain(text))
+
+
+def _one_kind_of_line(text: str) -> str:
+    return text.replace("\r\n", "\n").strip("\n")
+
+
+def _longest_run(text: str) -> int:
+    if "`" not in text:
+        return 0
+    ticks = "".join("`" if letter == "`" else " " for letter in text)
+    return max(map(len, ticks.split()), default=0)
+
 
 # The report has only the last branches; a session may have 10,000.
 FOLDS_MOST = 500

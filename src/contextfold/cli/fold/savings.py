@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from contextfold.cli.fold.list import id_length
 from contextfold.cli.fold.session_access import (
     NO_LIVE_SESSION,
     open_store,
@@ -20,10 +21,11 @@ from contextfold.cli.fold.status import (
     BAR_WIDTH_NARROW,
     FREE_CELL,
     MAIN_CELL,
+    MICROS,
     SESSION_ID_SHOWN,
     project_cell,
+    saved_text,
 )
-from contextfold.cli.fold.tree import id_length
 from contextfold.cli.output import print_note
 from contextfold.cli.parse import Values
 from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, screen
@@ -38,7 +40,6 @@ Savings = Mapping[str, Any]
 # Only the latest folds are shown; --json has more.
 FOLDS_SHOWN = 20
 PERCENT = 100
-MICROS = 1_000_000
 
 
 def run_savings(values: Values) -> int:
@@ -105,15 +106,6 @@ def _totals_table(shown: Screen, group: str, rows: Sequence[Savings], total: Sav
         for row in [*(reversed(rows) if group == "day" else rows), {**total, group: "all"}]
     ]
     return shown.table(columns, cells)
-
-
-def saved_text(sums: Savings | None) -> str:
-    """The savings: in money if all prices are known, otherwise in input tokens' worth."""
-    if sums is None:
-        return "not measured"
-    if money := sums["money"]:
-        return f"{'-' if money['saved_micros'] < 0 else ''}${abs(money['saved_micros']) / MICROS:,.2f}"
-    return f"{sums['cost_saved']:,.0f} tokens"
 
 
 # ---- Output in a pipe

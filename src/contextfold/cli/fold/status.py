@@ -28,6 +28,7 @@ BAR_WIDTH = 32
 BAR_WIDTH_NARROW = 16
 MAIN_CELL, BRANCH_CELL, FREE_CELL = "█", "▓", "░"
 FULL_PERCENT = 100
+MICROS = 1_000_000
 HEALTH_STYLES = {"none": "green", "medium": "yellow", "high": "bold red"}
 HEALTH_WORDS = {"none": "✓ good", "medium": "▲ medium", "high": "▲ high"}
 
@@ -79,6 +80,15 @@ def _cells(shown: Screen, session: SessionView) -> list[Line]:
 def project_cell(session: SessionView) -> Line:
     """The project and, if it has one, the name of a session."""
     return [(session["project_path"] or "", "bold"), (f" · {session['name']}" if session["name"] else "", "dim")]
+
+
+def saved_text(sums: SessionView | None) -> str:
+    """The savings: in money if all prices are known, otherwise in input tokens' worth."""
+    if sums is None:
+        return "not measured"
+    if money := sums["money"]:
+        return f"{'-' if money['saved_micros'] < 0 else ''}${abs(money['saved_micros']) / MICROS:,.2f}"
+    return f"{sums['cost_saved']:,.0f} tokens"
 
 
 def _status(shown: Screen, state: State, figures: SessionView) -> str:
