@@ -18,7 +18,7 @@ from bench.figures import Figure, report_progress, show
 from contextfold.fold.ports.store import LOCAL_OWNER
 from contextfold.fold.service.callers import Caller
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.scrub.standard import standard_scrubber
+from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
 
 TURNS = 15

@@ -46,7 +46,7 @@ from contextfold.fold.messages import (
 )
 from contextfold.fold.model_catalog import RELATIVE_PRICES
 from contextfold.fold.session import EMPTY, replay
-from contextfold.scrub.quick_check import Scrubbed
+from contextfold.scrub.scrubber import ScrubResult
 from contextfold.serve.mcp.fold_tools import AFTERWARDS_TOOLS, FOLD_TOOLS
 from contextfold.serve.mcp.tools import FoldTool
 from contextfold.serve.proxy.response_reader import ResponseFacts, ResponseReader
@@ -384,7 +384,7 @@ class ConversationReplay:
             kept_tokens=kept_tokens,
             new_blocks=max(0, projection.blocks - self._blocks) if self._blocks else 0,
         )
-        recorded = requested(self._state, _moment(at_s), report, [Scrubbed(report.model, 0, ())])
+        recorded = requested(self._state, _moment(at_s), report, [ScrubResult(report.model, 0, ())])
         self._state = replay(recorded.events, self._state)
         self.run.events += [event for event in recorded.events if isinstance(event, RequestSent)]
         self._blocks, self._last_s = projection.blocks, at_s

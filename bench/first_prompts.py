@@ -21,7 +21,7 @@ from contextfold.common.relevance.token_estimate import estimate
 from contextfold.fold.project import project_at
 from contextfold.fold.service.callers import Caller, target_of
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.scrub.standard import standard_scrubber
+from contextfold.scrub.scrubber import standard_scrubber
 from tests.support.memory_store import MemoryStore
 
 RECORDED = Path(__file__).parent.parent.parent / "shared" / "trajectories" / "tau-bench-airline.jsonl"

@@ -16,7 +16,7 @@ from contextfold.fold.service.callers import Caller, Target, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.inbox import InboxFull
 from contextfold.fold.service.reports import HookReport
-from contextfold.scrub.standard import standard_scrubber
+from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
 
 FLOOD = 20_000

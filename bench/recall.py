@@ -30,7 +30,7 @@ from contextfold.fold.project import project_at
 from contextfold.fold.service.callers import Caller
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.tool_arguments import RecallRequest
-from contextfold.scrub.standard import standard_scrubber
+from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.stores.sqlite.statements import fts_query
 from contextfold.stores.sqlite.store import SqliteStore
 

@@ -15,9 +15,8 @@ from bench.everyday_secrets import everyday_secrets
 from bench.figures import Figure, in_turns, print_table, report_progress, show
 from bench.heldout_secrets import heldout_secrets
 from bench.labelled_secrets import Labelled, SecretSource, negatives, positives
-from contextfold.scrub.rules import Rule, rules_from
-from contextfold.scrub.scrubber import Scrubber
-from contextfold.scrub.standard import standard_scrubber
+from contextfold.scrub.rules import Rule, parse_rules
+from contextfold.scrub.scrubber import Scrubber, standard_scrubber
 
 SEEDS = range(20)
 # The size and the files of the source trees in which redactions are counted.
@@ -56,7 +55,7 @@ class PlainScanner:
 
 
 def our_rules() -> tuple[Rule, ...]:
-    return rules_from(files("contextfold.scrub").joinpath("rules.toml").read_text(encoding="utf-8"))
+    return parse_rules(files("contextfold.scrub").joinpath("rules.toml").read_text(encoding="utf-8"))
 
 
 def filled(unit: str, size: int) -> str:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from contextfold.fold.messages import Format
 from contextfold.fold.service.callers import Caller
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.scrub.standard import standard_scrubber
+from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, call
 from contextfold.serve.mcp.tools import listing
 from contextfold.serve.request_error import RequestError

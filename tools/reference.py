@@ -18,7 +18,7 @@ from contextfold.cli.help import COMMANDS
 from contextfold.errors import EXIT_CODES, HTTP_STATUSES, JSON_RPC_CODES
 from contextfold.fold.ports.store import Store
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.scrub.standard import standard_scrubber
+from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.serve.http.exchange import OPEN_PATHS, PAGE_PATH, WEB_PATH
 from contextfold.serve.http.limits import Buckets
 from contextfold.serve.http.mcp_endpoint import DaemonServices

@@ -77,17 +77,16 @@ def models_of(settings: FoldSettings) -> ModelCatalog:
         raise SettingsError(f"the models {path}: {problem}") from None
 
 
-def scrubber_of(settings: FoldSettings, *, compiles_all: bool = True) -> Scrubber:
-    # Compiling the rules takes longer than most commands run, and most commands do not scrub.
+def scrubber_of(settings: FoldSettings) -> Scrubber:
     from contextfold.scrub.rules import AllowlistInvalid
-    from contextfold.scrub.standard import standard_scrubber
+    from contextfold.scrub.scrubber import standard_scrubber
 
     path = settings.scrub_allowlist
     if not path:
-        return standard_scrubber(compiles_all=compiles_all)
+        return standard_scrubber()
     try:
         with open(path, encoding="utf-8") as file:
-            return standard_scrubber(file.read(), compiles_all=compiles_all)
+            return standard_scrubber(file.read())
     except (OSError, UnicodeDecodeError) as problem:
         raise SettingsError(f"cannot read the allowlist {path}: {problem}") from None
     except AllowlistInvalid as problem:
@@ -95,7 +94,7 @@ def scrubber_of(settings: FoldSettings, *, compiles_all: bool = True) -> Scrubbe
 
 
 class _DeferredScrubber:
-    """Makes the scrubber when the first text is scrubbed, and compiles only the rules that a text needs."""
+    """Makes the scrubber when the first text is scrubbed."""
 
     def __init__(self, settings: FoldSettings) -> None:
         self._settings = settings
@@ -103,7 +102,7 @@ class _DeferredScrubber:
 
     def scrub(self, text: str) -> ScrubbedText:
         if self._scrubber is None:
-            self._scrubber = scrubber_of(self._settings, compiles_all=False)
+            self._scrubber = scrubber_of(self._settings)
         return self._scrubber.scrub(text)
 
 

@@ -23,7 +23,7 @@ from contextfold.fold.recall.answer import RecallAnswer
 from contextfold.fold.service.callers import Caller
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.tool_arguments import RecallRequest
-from contextfold.scrub.standard import standard_scrubber
+from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.contract.stores import Run, options_on, run

@@ -29,7 +29,7 @@ from contextfold.fold.service.callers import Caller, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.session import EMPTY, SessionLimits, State, replay
-from contextfold.scrub.standard import standard_scrubber
+from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, call
 from contextfold.serve.mcp.tools import ToolResult
 from tests.fold import verb_functions

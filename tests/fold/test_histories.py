@@ -30,7 +30,7 @@ from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.service.sessions import VerbOutcome
 from contextfold.fold.session import SessionLimits, replay
-from contextfold.scrub.standard import standard_scrubber
+from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.support.machine import times
 from tests.support.memory_store import MemoryStore

@@ -15,8 +15,7 @@ from bench.everyday_secrets import everyday_secrets
 from bench.heldout_secrets import heldout_secrets
 from bench.labelled_secrets import Labelled
 from bench.secrets import half_remains
-from contextfold.scrub.scrubber import Scrubber
-from contextfold.scrub.standard import standard_scrubber
+from contextfold.scrub.scrubber import Scrubber, standard_scrubber
 from tests.support.machine import times
 
 SEEDS = range(100, 100 + times(2, 20))

@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextfold.scrub import scrubber as scrubber_module
-from contextfold.scrub.rules import Allowlist, AllowlistInvalid, Rule, allowlist_from
-from contextfold.scrub.scrubber import Scrubber
-from contextfold.scrub.standard import standard_scrubber
+from contextfold.scrub.rules import Allowlist, AllowlistInvalid, Rule, parse_allowlist
+from contextfold.scrub.scrubber import Scrubber, standard_scrubber
 from tests.support.known_secrets import known_secrets
 from tests.support.machine import times
 
@@ -25,7 +24,7 @@ LOOSE = Rule("loose", "what follows a name", ("name=",), r"name=([^\s;]+)", grou
 
 
 def scrubber_with(*rules: Rule, allowlist: str = "") -> Scrubber:
-    return Scrubber(rules or (SIMPLE, LOOSE), allowlist_from(allowlist))
+    return Scrubber(rules or (SIMPLE, LOOSE), parse_allowlist(allowlist))
 
 
 @cache

@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextfold.scrub.rules import Allowlist, Rule, rules_from
-from contextfold.scrub.scrubber import Scrubber
-from contextfold.scrub.standard import read_rules_file, standard_scrubber
+from contextfold.scrub.rules import Allowlist, Rule, parse_rules, read_rules_file
+from contextfold.scrub.scrubber import Scrubber, standard_scrubber
 from tests.support.known_secrets import KnownSecret, known_secrets
 from tests.support.machine import times
 
-RULES = rules_from(read_rules_file())
+RULES = parse_rules(read_rules_file())
 # This many consecutive characters of a secret are a leak.
 LEAK_CHARS = 6
 

@@ -13,7 +13,7 @@ from contextfold.common.canonical import encode
 from contextfold.common.token_counter import COUNTERS
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.overview import Overview
-from contextfold.scrub.standard import standard_scrubber
+from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.serve import hooks
 from contextfold.serve.ops.metrics import Metrics
 from tests.serve.reporting import OURS, ApiReader, HookedAgent, agent_of_test, api, daemon, folder_of_test

@@ -301,7 +301,7 @@ def main() -> None:
         if not name.endswith("__main__") and not name.startswith("contextfold.adapters."):
             importlib.import_module(name)
     from contextfold.cli.main import run
-    from contextfold.scrub.standard import standard_scrubber
+    from contextfold.scrub.scrubber import standard_scrubber
 
     # Compiled once, before the forks.
     standard_scrubber()

@@ -18,7 +18,7 @@ from contextfold.fold.messages import Fold, Receipt
 from contextfold.fold.project import project_at
 from contextfold.fold.service.callers import Caller, target_of
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.scrub.standard import standard_scrubber
+from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
 
 # This many sessions are written at a time, because the store combines concurrent commits.

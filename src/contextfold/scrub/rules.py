@@ -1,4 +1,4 @@
-"""Reads the rules and the user's allowlist from text. Knows neither files nor the texts that are scrubbed.
+"""Reads the standard rules from the package, and rules and a user's allowlist from text.
 
 The rules are ours, so a test checks them (`tests/scrub/test_rules.py`). The allowlist is checked when it is read.
 """
@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import re
 import tomllib
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 import re2  # type: ignore[import-untyped]
 
 # The shapes of a loosely described value. Each shape also rejects what the shape before it rejects.
 ValueShape = Literal["any", "no-word", "no-code", "random"]
 
+RULES_FILE = Path(__file__).with_name("rules.toml")
 RULE_ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 # The group of a pattern with the name of the value.
 NAME_GROUP = "name"
@@ -47,13 +49,17 @@ class Allowlist(NamedTuple):
     rules_off: frozenset[str] = frozenset()
 
 
-def compiled(pattern: str, *, as_bytes: bool) -> re2._Regexp:
-    """A compiled RE2 pattern that matches single bytes, or the characters of a decoded value."""
-    if as_bytes:
-        return re2.compile(pattern.encode("utf-8"), byte_options(log_errors=False))
+def compile_pattern(pattern: str) -> re2._Regexp:
+    """Compile a pattern that matches characters. Raises re2.error."""
     options = re2.Options()
     options.log_errors = False
     return re2.compile(pattern, options)
+
+
+def compile_bytes(pattern: str | bytes, **named: int) -> re2._Regexp:
+    """Compile a pattern that matches single bytes, with these options of RE2."""
+    raw = pattern.encode("utf-8") if isinstance(pattern, str) else pattern
+    return re2.compile(raw, byte_options(log_errors=False, **named))
 
 
 def byte_options(**named: int) -> re2.Options:
@@ -65,43 +71,29 @@ def byte_options(**named: int) -> re2.Options:
     return options
 
 
-class DeferredPattern:
-    """A pattern that matches single bytes, compiled when it is first used.
-
-    With `longest` it finds the longest of the leftmost matches, and no groups.
-    """
-
-    def __init__(self, pattern: str, *, longest: bool = False) -> None:
-        self._pattern = pattern
-        self._longest = longest
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a method of a compiled pattern
-        options = byte_options(log_errors=False, longest_match=self._longest, never_capture=self._longest)
-        regexp = re2.compile(self._pattern.encode("utf-8"), options)
-        for method in ("finditer", "fullmatch", "search"):
-            setattr(self, method, getattr(regexp, method))
-        return getattr(regexp, name)
+def read_rules_file() -> str:
+    return RULES_FILE.read_text(encoding="utf-8")
 
 
-def rules_from(toml_text: str) -> tuple[Rule, ...]:
+def parse_rules(toml_text: str) -> tuple[Rule, ...]:
     """The rules of a TOML text, in their order. A pattern and a fragment may use the fragments above them."""
     tables = tomllib.loads(toml_text)
     fragments: dict[str, str] = {}
     for name, text in tables.get("fragment", {}).items():
-        fragments[name] = _expanded(text, fragments)
+        fragments[name] = _expand(text, fragments)
     rules = []
     for entry in tables["rule"]:
-        patterns = {key: _expanded(entry[key], fragments) for key in ("pattern", "each") if key in entry}
+        patterns = {key: _expand(entry[key], fragments) for key in ("pattern", "each") if key in entry}
         rules.append(Rule(**(entry | patterns | {"keywords": tuple(entry["keywords"])})))
     return tuple(rules)
 
 
-def _expanded(pattern: str, fragments: dict[str, str]) -> str:
-    """The pattern with each `@{fragment}` replaced."""
+def _expand(pattern: str, fragments: dict[str, str]) -> str:
+    """Replace each `@{fragment}` of a pattern."""
     return _FRAGMENT.sub(lambda used: fragments[used.group(1)], pattern)
 
 
-def allowlist_from(text: str) -> Allowlist:
+def parse_allowlist(text: str) -> Allowlist:
     """A user's allowlist: one value, `re:PATTERN` or `rule:ID` per line; a line that starts with `#` is a comment."""
     values: set[str] = set()
     patterns: list[str] = []
@@ -111,7 +103,7 @@ def allowlist_from(text: str) -> Allowlist:
         if not line or line.startswith("#"):
             continue
         if line.startswith("re:"):
-            patterns.append(_allowed_pattern(line.removeprefix("re:").strip(), number))
+            patterns.append(_check_pattern(line.removeprefix("re:").strip(), number))
         elif line.startswith("rule:"):
             rule_id = line.removeprefix("rule:").strip()
             if not RULE_ID.fullmatch(rule_id):
@@ -124,11 +116,11 @@ def allowlist_from(text: str) -> Allowlist:
     return Allowlist(frozenset(values), tuple(patterns), frozenset(rules_off))
 
 
-def _allowed_pattern(pattern: str, number: int) -> str:
+def _check_pattern(pattern: str, number: int) -> str:
     if not pattern:
         raise AllowlistInvalid(f"allowlist line {number}: 're:' needs a pattern after it")
     try:
-        compiled(pattern, as_bytes=False)
+        compile_pattern(pattern)
     except re2.error as problem:
         reason = problem.args[0] if problem.args else b""
         text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)

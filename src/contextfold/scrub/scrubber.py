@@ -1,4 +1,4 @@
-"""Redacts the secrets in a text. Owns finding, judging and replacing them; knows no file and no rule by name.
+"""Redacts the secrets in a text: finds, judges and replaces them.
 
 The text is processed as UTF-8 bytes. Each redaction, old or new, is represented by one byte that valid UTF-8 never
 contains, so that no rule matches inside a redaction and a text that merely resembles one is not spared. The rules whose
@@ -19,22 +19,26 @@ import binascii
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import re2  # type: ignore[import-untyped]
 
-from contextfold.scrub.quick_check import KeywordSearch, Scrubbed
 from contextfold.scrub.rules import (
     NAME_GROUP,
     Allowlist,
     AllowlistInvalid,
-    DeferredPattern,
     Rule,
     byte_options,
-    compiled,
+    compile_bytes,
+    compile_pattern,
+    parse_allowlist,
+    parse_rules,
+    read_rules_file,
 )
 from contextfold.scrub.secret_shape import copies_are_secret, looks_secret
 
+SCRUBBERS_MAX, COMPILED_RULES_MAX = 4, 2_000
 REDACTION_BYTE = b"\xff"
 # The bytes of a UTF-8 character after its first.
 CONTINUATION_BYTES = range(0x80, 0xC0)
@@ -58,8 +62,8 @@ BACKSLASHES = 16
 # The part of an encoded value that is decoded and searched.
 DECODED_BYTES = 1 << 16
 
-_MARKER = DeferredPattern(r"\[REDACTED:([a-z0-9-]{1,64})\]")
-_GAP = DeferredPattern(r"\s|\\[nrt]")
+_MARKER = compile_bytes(r"\[REDACTED:([a-z0-9-]{1,64})\]")
+_GAP = compile_bytes(r"\s|\\[nrt]")
 _ALPHANUMERIC = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _UNRESERVED = re.compile(rb"[^A-Za-z0-9._~-]")
 _STANDARD_BASE64 = bytes.maketrans(b"-_", b"+/")
@@ -79,8 +83,22 @@ _BACKSLASH_CODE = re.compile(rb"\\(?:u00(?:0[aAdD9]|2[267]|3[cCdDeE])|(?:u001[bB
 _COLOUR = re.compile(rb"\x1b\[[0-9;]{0,12}[mK]")
 _PERCENT_CODE = re.compile(rb"%(?:0[aAdD9]|2[02367cC]|3[aAdDfFbB]|[57][bBdD])")
 
+_ESCAPED_LINES = compile_bytes(
+    r"(?:[^\n]*\n)?(?:[^\n]*(?:\\[nrtuxe0\"'\\]|%[0-9A-Fa-f]{2}|\x1b\[|&(?:quot|apos|amp|#))[^\n]*(?:\n|$)(?:[^\n]*(?:\n|$))?)+",
+    longest_match=True,
+    never_capture=True,
+)
+
 # Separates parts of a text that are not adjacent, so that no rule matches across them.
 _PART_SEPARATOR = b"\n\xff\n"
+
+
+class ScrubResult(NamedTuple):
+    """A scrubbed text, the number of new redactions, and the rules that caused them, in order of appearance."""
+
+    text: str
+    redactions: int
+    rules: tuple[str, ...]
 
 
 class _SecretMatch(NamedTuple):
@@ -107,11 +125,16 @@ class _CompiledRule(NamedTuple):
     name_group: int
 
 
+@lru_cache(SCRUBBERS_MAX)
+def standard_scrubber(allowlist_text: str = "") -> Scrubber:
+    """The scrubber with the standard rules and the user's allowlist. Raises AllowlistInvalid."""
+    return Scrubber(parse_rules(read_rules_file()), parse_allowlist(allowlist_text))
+
+
 class Scrubber:
     """Redacts texts. One instance is used for many texts, also by several threads."""
 
-    def __init__(self, rules: Sequence[Rule], allowlist: Allowlist, *, compiles_all: bool = True) -> None:
-        """Without `compiles_all`, a rule is compiled when it is first needed, for a process that scrubs a few texts."""
+    def __init__(self, rules: Sequence[Rule], allowlist: Allowlist) -> None:
         self._rules = tuple(rules)
         self._redactions = tuple(b"[REDACTED:%s]" % rule.id.encode() for rule in rules)
         self._known = frozenset(rule.id.encode() for rule in rules)
@@ -119,92 +142,87 @@ class Scrubber:
             raise AllowlistInvalid(
                 f"the allowlist turns off {unknown[0]!r}, which is no rule: take the id from a redaction"
             )
-        self._compiled: list[_CompiledRule | None] = [_compiled_rule(rule) if compiles_all else None for rule in rules]
         self._allowed_values = frozenset(value.encode("utf-8", "surrogatepass") for value in allowlist.values)
-        self._allowed_patterns = tuple(compiled(pattern, as_bytes=False) for pattern in allowlist.patterns)
+        self._allowed_patterns = tuple(compile_pattern(pattern) for pattern in allowlist.patterns)
         active = [rank for rank, rule in enumerate(self._rules) if rule.id not in allowlist.rules_off]
         ranks: dict[str, list[int]] = {}
         for rank in active:
             for keyword in self._rules[rank].keywords:
                 ranks.setdefault(keyword, []).append(rank)
-        keywords = sorted(ranks)
-        # The rules of each keyword.
-        self._ranks = tuple(tuple(ranks[keyword]) for keyword in keywords)
-        self._matches: Callable[[bytes], Sequence[int] | None]
-        self._matches = _keyword_set(keywords).Match if compiles_all else KeywordSearch(keywords).matches
-        self._near_lines = DeferredPattern(
-            _near_lines(sorted({word for rank in active if rules[rank].near for word in rules[rank].keywords})),
-            longest=True,
+        # The rules of each keyword, in the order of the keywords.
+        self._ranks = tuple(tuple(ranks[keyword]) for keyword in sorted(ranks))
+        self._keywords = _compile_keywords(sorted(ranks))
+        self._near_lines = _compile_near_lines(
+            sorted({word for rank in active if rules[rank].near for word in rules[rank].keywords})
         )
 
-    def scrub(self, text: str) -> Scrubbed:
+    def scrub(self, text: str) -> ScrubResult:
         """The text with every secret that was found replaced by `[REDACTED:rule-id]`."""
         raw = text.encode("utf-8", "surrogatepass")
-        ranks = self._candidates(raw)
+        ranks = self._select_rules(raw)
         if not ranks:
-            return Scrubbed(text, 0, ())
-        folded, markers = self._without_redactions(raw)
+            return ScrubResult(text, 0, ())
+        folded, markers = self._hide_redactions(raw)
         copied: dict[bytes, int] = {}
         for _ in range(PASSES):
-            findings = self._findings(folded, ranks, copied)
+            findings = self._find_secrets(folded, ranks, copied)
             if not findings:
-                return self._restored(text, folded, markers)
+                return self._restore(text, folded, markers)
             new = [(start, end, _Marker(self._redactions[rank], rank)) for start, end, rank in findings]
-            folded, markers = _replaced(folded, markers, new)
-            ranks = self._candidates(folded)
+            folded, markers = _replace(folded, markers, new)
+            ranks = self._select_rules(folded)
         # Only a hostile text uncovers a new secret in every pass. It is redacted as a whole.
         first = min(finding.rank for finding in findings)
-        return self._restored(text, REDACTION_BYTE, [_Marker(self._redactions[first], first)])
+        return self._restore(text, REDACTION_BYTE, [_Marker(self._redactions[first], first)])
 
-    def _candidates(self, raw: bytes) -> list[int]:
+    def _select_rules(self, raw: bytes) -> list[int]:
         """The indexes of the rules that have a keyword in the text."""
-        matched = self._matches(raw) or ()
+        matched = self._keywords.Match(raw) or ()
         return sorted({rank for number in matched for rank in self._ranks[number]})
 
-    def _without_redactions(self, raw: bytes) -> tuple[bytes, list[_Marker]]:
+    def _hide_redactions(self, raw: bytes) -> tuple[bytes, list[_Marker]]:
         """The text with one byte for each redaction by one of our rules, and the redactions."""
         if b"[REDACTED:" not in raw:
             return raw, []
         known = [match for match in _MARKER.finditer(raw) if match.group(1) in self._known]
-        return _replaced(raw, [], [(*match.span(), _Marker(match.group(), None)) for match in known])
+        return _replace(raw, [], [(*match.span(), _Marker(match.group(), None)) for match in known])
 
-    def _findings(self, folded: bytes, ranks: Sequence[int], copied: dict[bytes, int]) -> list[_SecretMatch]:
+    def _find_secrets(self, folded: bytes, ranks: Sequence[int], copied: dict[bytes, int]) -> list[_SecretMatch]:
         """The secrets that one pass finds, merged where they overlap or touch; `copied` gets the new values."""
-        found = list(self._found_by_rules(folded, ranks))
+        found = list(self._apply_rules(folded, ranks))
         for start, end, rank in found:
             self._remember(folded[start:end], rank, copied)
         if found:
-            found += _copies(folded, copied)
-        return _merged(found)
+            found += _find_copies(folded, copied)
+        return _merge(found)
 
-    def _found_by_rules(self, folded: bytes, ranks: Sequence[int]) -> Iterator[_SecretMatch]:
+    def _apply_rules(self, folded: bytes, ranks: Sequence[int]) -> Iterator[_SecretMatch]:
         near = [rank for rank in ranks if self._rules[rank].near]
         far = [rank for rank in ranks if not self._rules[rank].near]
-        yield from self._found_in(folded, far, near)
+        yield from self._search(folded, far, near)
         # The meaning of an escape sequence never completes a keyword, so the same rules apply.
-        meant = _as_meant(folded) if ranks else None
+        meant = _unescape_lines(folded) if ranks else None
         if meant is not None:
-            for finding in self._found_in(meant.text, far, near):
+            for finding in self._search(meant.text, far, near):
                 yield from meant.original(finding)
 
-    def _found_in(self, folded: bytes, far: Sequence[int], near: Sequence[int]) -> Iterator[_SecretMatch]:
+    def _search(self, folded: bytes, far: Sequence[int], near: Sequence[int]) -> Iterator[_SecretMatch]:
         for rank in far:
-            yield from self._found_by(rank, folded)
+            yield from self._apply_rule(rank, folded)
         lines = _parts(folded, [match.span() for match in self._near_lines.finditer(folded)]) if near else None
         if lines is not None:
             for rank in near:
-                for finding in self._found_by(rank, lines.text):
+                for finding in self._apply_rule(rank, lines.text):
                     yield from lines.original(finding)
 
-    def _found_by(self, rank: int, folded: bytes) -> Iterator[_SecretMatch]:
+    def _apply_rule(self, rank: int, folded: bytes) -> Iterator[_SecretMatch]:
         rule = self._rules[rank]
-        ready = self._compiled[rank] = self._compiled[rank] or _compiled_rule(rule)
-        search, each, groups, name_group = ready.pattern.search, ready.each, ready.groups, ready.name_group
+        pattern, each, groups, name_group = _compile_rule(rule)
         verdicts: dict[tuple[bytes, bytes], bool] = {}
         position = 0
         # Bounded: each iteration advances the position.
         while position < len(folded):
-            match = search(folded, position)
+            match = pattern.search(folded, position)
             if match is None:
                 return
             start, end = _secret_span(match, groups)
@@ -212,7 +230,7 @@ class Scrubber:
                 for inner in each.finditer(folded, start, end):
                     inner_start, inner_end = inner.span(1)
                     if self._is_secret(rule, folded[inner_start:inner_end], b""):
-                        yield _whole_characters(folded, inner_start, inner_end, rank)
+                        yield _widen_to_characters(folded, inner_start, inner_end, rank)
                 position = max(end, match.start() + 1)
                 continue
             value = folded[start:end]
@@ -225,8 +243,8 @@ class Scrubber:
                     verdicts[name, value] = verdict
             if verdict:
                 if rule.entropy is not None and end - start > LOOSE_BYTES:
-                    end = _loose_end(folded, start, end)
-                yield _whole_characters(folded, start, end, rank)
+                    end = _end_of_loose_value(folded, start, end)
+                yield _widen_to_characters(folded, start, end, rank)
                 position = max(end, match.start() + 1)
             else:
                 short = end - start <= REREAD_BYTES
@@ -250,11 +268,11 @@ class Scrubber:
 
     def _encodes_a_secret(self, value: bytes) -> bool:
         """Whether the value is the encoding of an ASCII text in which some other rule finds a secret."""
-        decoded = _decoded(value[:DECODED_BYTES])
+        decoded = _decode(value[:DECODED_BYTES])
         if not decoded.isascii():
             return False
-        ranks = [rank for rank in self._candidates(decoded) if not self._rules[rank].decode]
-        return next(self._found_by_rules(decoded, ranks), None) is not None
+        ranks = [rank for rank in self._select_rules(decoded) if not self._rules[rank].decode]
+        return next(self._apply_rules(decoded, ranks), None) is not None
 
     def _remember(self, value: bytes, rank: int, copied: dict[bytes, int]) -> None:
         """Add the value and its encodings to the values whose copies are searched for."""
@@ -262,21 +280,21 @@ class Scrubber:
         if len(value) > COPIED_BYTES or len(copied) >= COPIED_VALUES or value in copied or REDACTION_BYTE in value:
             return
         if copies_are_secret(value):
-            for form in _forms(value):
+            for form in _encodings_of(value):
                 copied.setdefault(form, rank)
 
-    def _restored(self, text: str, folded: bytes, markers: list[_Marker]) -> Scrubbed:
+    def _restore(self, text: str, folded: bytes, markers: list[_Marker]) -> ScrubResult:
         ranks = [marker.rank for marker in markers if marker.rank is not None]
         if not ranks:
-            return Scrubbed(text, 0, ())
+            return ScrubResult(text, 0, ())
         pieces = folded.split(REDACTION_BYTE)
         assert len(pieces) == len(markers) + 1
         whole = b"".join(part for piece, marker in zip(pieces, markers, strict=False) for part in (piece, marker.text))
         ids = tuple(self._rules[rank].id for rank in ranks)
-        return Scrubbed((whole + pieces[-1]).decode("utf-8", "surrogatepass"), len(ranks), ids)
+        return ScrubResult((whole + pieces[-1]).decode("utf-8", "surrogatepass"), len(ranks), ids)
 
 
-def _replaced(
+def _replace(
     folded: bytes, markers: list[_Marker], new: Iterable[tuple[int, int, _Marker]]
 ) -> tuple[bytes, list[_Marker]]:
     """The text with one byte for each span, and the redactions of all such bytes in their order."""
@@ -322,21 +340,19 @@ def _parts(text: bytes, spans: Sequence[tuple[int, int]]) -> _Parts | None:
     return _Parts(joined, tuple(starts), tuple(first for first, _ in spans))
 
 
-def _as_meant(folded: bytes) -> _Parts | None:
+def _unescape_lines(folded: bytes) -> _Parts | None:
     """The lines with escape sequences and their neighbours, with the sequences decoded; None if there are none."""
     written = _parts(folded, [match.span() for match in _ESCAPED_LINES.finditer(folded)])
     if written is None:
         return None
-    meant = _unescaped(written.text)
+    meant = _unescape(written.text)
     return None if meant == written.text else _Parts(meant, written.starts, written.origins)
 
 
-def _unescaped(text: bytes) -> bytes:
+def _unescape(text: bytes) -> bytes:
     """Decode the escape sequences of a text. Padding preserves the offsets of all other bytes."""
     if b"\\" in text:
-        text = _BACKSLASH_CODE.sub(
-            _padded(lambda code: b" " if b"[" in code else bytes.fromhex(code[-2:].decode())), text
-        )
+        text = _BACKSLASH_CODE.sub(_pad(lambda code: b" " if b"[" in code else bytes.fromhex(code[-2:].decode())), text)
         for written, meant in _BACKSLASH_ESCAPES:
             text = text.replace(written, meant)
         # JSON inside JSON has several backslashes before the sign. Each round removes one of them.
@@ -345,20 +361,20 @@ def _unescaped(text: bytes) -> bytes:
                 break
             text = text.replace(b"\\ ", b"  ")
     if b"\x1b[" in text:
-        text = _COLOUR.sub(_padded(lambda _: b" "), text)
+        text = _COLOUR.sub(_pad(lambda _: b" "), text)
     if b"%" in text:
-        text = _PERCENT_CODE.sub(_padded(lambda code: bytes.fromhex(code[1:].decode())), text)
+        text = _PERCENT_CODE.sub(_pad(lambda code: bytes.fromhex(code[1:].decode())), text)
     if b"&" in text:
         for written, meant in _ENTITIES:
             text = text.replace(written, meant)
     return text
 
 
-def _padded(meaning: Callable[[bytes], bytes]) -> Callable[[re.Match[bytes]], bytes]:
+def _pad(meaning: Callable[[bytes], bytes]) -> Callable[[re.Match[bytes]], bytes]:
     return lambda match: meaning(match.group()).rjust(match.end() - match.start())
 
 
-def _decoded(value: bytes) -> bytes:
+def _decode(value: bytes) -> bytes:
     """The bytes that percent codes, or base64 of either alphabet, with or without padding, represent."""
     if value.startswith(b"%"):
         return bytes(int(code, 16) for code in value[1:].split(b"%") if code)
@@ -368,7 +384,7 @@ def _decoded(value: bytes) -> bytes:
     return binascii.a2b_base64(digits + b"=" * (-len(digits) % 4))
 
 
-def _forms(value: bytes) -> Iterator[bytes]:
+def _encodings_of(value: bytes) -> Iterator[bytes]:
     """The value and the ways in which a copy of it may be encoded."""
     yield value
     percent = _UNRESERVED.sub(lambda sign: b"%%%02X" % sign.group()[0], value)
@@ -383,13 +399,12 @@ def _forms(value: bytes) -> Iterator[bytes]:
             yield whole.translate(bytes.maketrans(b"+/", b"-_"))
 
 
-def _copies(folded: bytes, copied: dict[bytes, int]) -> Iterator[_SecretMatch]:
+def _find_copies(folded: bytes, copied: dict[bytes, int]) -> Iterator[_SecretMatch]:
     """Every occurrence of the values. Overlapping occurrences give the longest that begins first."""
     if not copied:
         return
     longest_first = sorted(copied, key=len, reverse=True)
-    options = byte_options(max_mem=LITERALS_MEMORY_BYTES, never_capture=True)
-    literals = re2.compile(b"|".join(map(_quoted, longest_first)), options)
+    literals = compile_bytes(b"|".join(map(_quote, longest_first)), max_mem=LITERALS_MEMORY_BYTES, never_capture=True)
     for match in literals.finditer(folded):
         start, end = match.span()
         if end - start < GLUED_COPY_BYTES and (
@@ -397,15 +412,15 @@ def _copies(folded: bytes, copied: dict[bytes, int]) -> Iterator[_SecretMatch]:
             or (end < len(folded) and folded[end] in _ALPHANUMERIC and folded[end - 1] in _ALPHANUMERIC)
         ):
             continue
-        yield _whole_characters(folded, start, end, copied[match.group()])
+        yield _widen_to_characters(folded, start, end, copied[match.group()])
 
 
-def _quoted(literal: bytes) -> bytes:
+def _quote(literal: bytes) -> bytes:
     """The literal as an RE2 pattern."""
     return b"".join(b"%c" % byte if byte in _ALPHANUMERIC else b"\\x%02x" % byte for byte in literal)
 
 
-def _merged(found: Iterable[_SecretMatch]) -> list[_SecretMatch]:
+def _merge(found: Iterable[_SecretMatch]) -> list[_SecretMatch]:
     """The findings in order. Those that overlap or touch become one, named by the earliest of their rules."""
     merged: list[_SecretMatch] = []
     for finding in sorted(found):
@@ -417,40 +432,36 @@ def _merged(found: Iterable[_SecretMatch]) -> list[_SecretMatch]:
     return merged
 
 
-def _keyword_set(keywords: Sequence[str]) -> re2.Set:
+def _compile_keywords(keywords: Sequence[str]) -> re2.Set:
     """All keywords in one automaton; a keyword with a capital letter matches only as it is written.
 
     The automaton is tested, because one that runs out of memory would report no match.
     """
     found = re2.Set.SearchSet(byte_options(max_mem=LITERALS_MEMORY_BYTES))
     for keyword in keywords:
-        found.Add((b"" if keyword != keyword.lower() else b"(?i)") + _quoted(keyword.encode("utf-8")))
+        found.Add((b"" if keyword != keyword.lower() else b"(?i)") + _quote(keyword.encode("utf-8")))
     found.Compile()
     everything = "\n".join(keywords).encode("utf-8")
     assert not keywords or len(found.Match(everything) or ()) == len(keywords), "the keyword automaton has no memory"
     return found
 
 
-def _compiled_rule(rule: Rule) -> _CompiledRule:
-    pattern = compiled(rule.pattern, as_bytes=True)
+@lru_cache(COMPILED_RULES_MAX)
+def _compile_rule(rule: Rule) -> _CompiledRule:
+    """Compile a rule for the first text that has one of its keywords."""
+    pattern = compile_bytes(rule.pattern)
     groups = range(rule.group, pattern.groups + 1) if rule.group else range(0)
-    each = compiled(rule.each, as_bytes=True) if rule.each else None
+    each = compile_bytes(rule.each) if rule.each else None
     return _CompiledRule(pattern, each, groups, pattern.groupindex.get(NAME_GROUP.encode(), 0))
 
 
-def _near_lines(keywords: Sequence[str]) -> str:
+def _compile_near_lines(keywords: Sequence[str]) -> re2._Regexp:
     """A pattern of the longest runs of lines in which a line with a keyword is never more than a few lines away."""
-    words = b"|".join(_quoted(keyword.encode("utf-8")) for keyword in keywords) or rb"[^\x00-\xff]"
+    words = b"|".join(_quote(keyword.encode("utf-8")) for keyword in keywords) or rb"[^\x00-\xff]"
     # An escaped newline ends a line too. Otherwise a JSON document would be one line.
     line, end = rb"(?:[^\n\\]|\\[^n\n])*", rb"(?:\\?\n|\\n|\\?$)"
     pattern = rb"(?i)(?:%s(?:%s)%s%s(?:%s%s){0,%d})+" % (line, words, line, end, line, end, NEAR_LINES)
-    return pattern.decode("ascii")
-
-
-_ESCAPED_LINES = DeferredPattern(
-    r"(?:[^\n]*\n)?(?:[^\n]*(?:\\[nrtuxe0\"'\\]|%[0-9A-Fa-f]{2}|\x1b\[|&(?:quot|apos|amp|#))[^\n]*(?:\n|$)(?:[^\n]*(?:\n|$))?)+",
-    longest=True,
-)
+    return compile_bytes(pattern, longest_match=True, never_capture=True)
 
 
 def _secret_span(match: re2._Match, groups: range) -> tuple[int, int]:
@@ -463,13 +474,13 @@ def _secret_span(match: re2._Match, groups: range) -> tuple[int, int]:
     return start, end
 
 
-def _loose_end(folded: bytes, start: int, end: int) -> int:
+def _end_of_loose_value(folded: bytes, start: int, end: int) -> int:
     """The end of a loosely described value that is very long: an unclosed quote must not take the rest of the text."""
     gap = _GAP.search(folded, start + LOOSE_BYTES, end)
     return int(gap.start()) if gap else end
 
 
-def _whole_characters(folded: bytes, start: int, end: int, rank: int) -> _SecretMatch:
+def _widen_to_characters(folded: bytes, start: int, end: int, rank: int) -> _SecretMatch:
     """The span, widened where it cuts through a character. Bounded, as a character has at most four bytes."""
     while start > 0 and folded[start] in CONTINUATION_BYTES:
         start -= 1

@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from functools import cache, lru_cache
 
-from contextfold.scrub.rules import DeferredPattern, ValueShape
+from contextfold.scrub.rules import ValueShape, compile_bytes
 
 # More bytes of a value would cost time and change no decision.
 JUDGED_BYTES = 256
@@ -22,7 +22,7 @@ COPY_ENTROPY = 2.3
 # The end of a name decides what it is. The decisions about the latest names are remembered, as texts repeat them.
 NAME_BYTES, REMEMBERED_NAMES = 40, 1_000
 
-_PLACEHOLDERS = DeferredPattern(
+_PLACEHOLDERS = compile_bytes(
     r"(?is)(?:"
     + "|".join(
         (
@@ -82,7 +82,7 @@ _PLACEHOLDERS = DeferredPattern(
 )
 
 # Sentences and labels: several words, one of which only ever joins other words. A passphrase seldom has one.
-_PROSE = DeferredPattern(
+_PROSE = compile_bytes(
     r"(?is)(?:[^\s0-9]+\s+(?:[^\s]+\s+)*)?(?:an?|the|is|are|was|to|of|for|in|on|or|and|not|no|your|you|must|please|enter|with|from|has|"
     r"have|this|that|be|by|as|at|it|if|can|cannot|should|will|do|does|when|than|least|use|set|get|new|all|only|"
     r"de|la|le|les|el|los|las|un|une|il|per|di|da|del|der|die|das|ein|eine|ist|und|zu|het|een|och|att|för|som|er|med|"
@@ -102,7 +102,7 @@ _CUSTOMARY = (
 _WORD = rf"(?:(?:[a-z]{{1,30}}|{_HUMP})(?:{_HUMP})*[A-Z]{{0,4}}|[A-Z]{{1,30}}|{_CUSTOMARY})"
 _PART = rf"(?:[$_]*{_WORD}(?:_+{_WORD})*_*|[A-Z][a-z]{{0,2}}[0-9]{{3,5}}(?:{_HUMP})+)"
 _MEMBER = r"(?:\.|->|::|\?\.)"
-_NAMES = DeferredPattern(
+_NAMES = compile_bytes(
     # Words with or without something between them.
     rf"(?s)[^\w]?_{{0,3}}{_WORD}(?:(?:[ _./:@=*-]{{1,3}}|%[2-7][0-9A-F])(?:{_WORD}|[0-9]))*_{{0,3}}[^\w]{{0,3}}"
     # Words of other scripts.
@@ -114,7 +114,7 @@ _NAMES = DeferredPattern(
 )
 
 # Expressions, which can only be code where the value has no quotes.
-_CODE = DeferredPattern(
+_CODE = compile_bytes(
     # A call or a subscript whose name has no digits, or that ends as code does: os.environ[, load2(path)
     rf"(?s)[$@&*!(]{{0,3}}[A-Za-z_$]+(?:{_MEMBER}[A-Za-z_$]+)*(?:<[\w, ]*>)?!?[(\[].*"
     rf"|[$@&*!(]{{0,3}}[A-Za-z_]\w*(?:{_MEMBER}\w+)*(?:<[\w, ]*>)?!?[(\[](?:.*[^A-Za-z0-9])?"
@@ -137,13 +137,13 @@ _DIGIT_WORD = (
     rf"|[A-Z]{{1,20}}[0-9]{{1,5}}(?:V[0-9]{{1,2}})?(?:{_HUMP})*[A-Z]{{0,10}}|[a-z]{{1,20}}[0-9]{{1,3}}[a-z]{{0,20}}"
     r"|[a-z]{1,10}[0-9]{1,3}v[0-9]|[A-Z][a-z]|[0-9]{1,4})"
 )
-_IDENTIFIERS = DeferredPattern(
+_IDENTIFIERS = compile_bytes(
     rf"(?s)[^\w]{{0,2}}_{{0,3}}{_DIGIT_WORD}(?:(?:[ _./:@#+=*-]|->|::|\?\.){{1,2}}{_DIGIT_WORD})*_{{0,3}}"
     r"[^\w!#$%&*]{0,3}",
 )
 
 # The last word of a name that describes a secret and does not contain one: token_type, passwordField, secret.name
-_DESCRIBING = DeferredPattern(
+_DESCRIBING = compile_bytes(
     r"(?i)(?:name|names|type|types|kind|file|filename|path|dir|url|uri|urls|endpoint|host|field|fields|label|length|len|"
     r"size|count|counts|limit|expiry|expires|expiration|expired|ttl|lifetime|timeout|age|regex|regexp|re|pattern|format|"
     r"policy|prompt|message|msg|error|errors|class|classes|prefix|suffix|header|headers|param|params|parameter|index|idx|"
@@ -165,7 +165,7 @@ _DESCRIBING = DeferredPattern(
     r"hash|scheme|close|open|dynamic|storage|builtin|enum|global|time|date|timestamp|through|fail|depth|mgr|realm|processor|variants?|terminator|compound|stack|buffer|matcher|lexer|identity|bundle|pool|queue|topic|interval|"
     r"window|delta|span|seconds|minutes|hours|days)",
 )
-_LAST_WORD = DeferredPattern(r"(?:[_.:-]|[a-z0-9])([A-Z]?[a-z]{1,15}|[A-Z]{1,15})[0-9]{0,2}$")
+_LAST_WORD = compile_bytes(r"(?:[_.:-]|[a-z0-9])([A-Z]?[a-z]{1,15}|[A-Z]{1,15})[0-9]{0,2}$")
 # Names in which such a word does not describe: the `id` of a secret id is as good as the secret.
 _SECRET_ALL_THE_SAME = (b"secret_id", b"secretid", b"secret-id")
 

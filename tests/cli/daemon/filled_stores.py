@@ -17,7 +17,7 @@ from contextfold.fold.project import project_at
 from contextfold.fold.service.callers import Caller, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.session import replay
-from contextfold.scrub.standard import standard_scrubber
+from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.settings import FoldSettings, read_fold_settings
 
 Result = TypeVar("Result")

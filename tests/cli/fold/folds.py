@@ -18,7 +18,7 @@ from contextfold.fold.ledger.sent_request import RequestReport
 from contextfold.fold.project import project_at
 from contextfold.fold.service.callers import Caller, target_of
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.scrub.standard import standard_scrubber
+from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.support.forked import forker
 from tests.support.machine import COMMAND

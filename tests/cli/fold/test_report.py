@@ -14,8 +14,7 @@ import pytest
 from contextfold.fold.ports.store import LOCAL_OWNER
 from contextfold.fold.service.callers import Caller
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.scrub.quick_check import Scrubbed
-from contextfold.scrub.standard import standard_scrubber
+from contextfold.scrub.scrubber import ScrubResult, standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.cli.fold.folds import PROJECT, StoreAgent
 from tests.support.known_secrets import known_secrets
@@ -95,8 +94,8 @@ def test_markdown_has_tree_summaries_and_figures_and_puts_quoted_text_into_code(
 class NoScrubber:
     """Redacts nothing: stands for an earlier version without the rules that match."""
 
-    def scrub(self, text: str) -> Scrubbed:
-        return Scrubbed(text, 0, ())
+    def scrub(self, text: str) -> ScrubResult:
+        return ScrubResult(text, 0, ())
 
 
 def test_a_report_is_redacted_as_by_the_full_scrubber(call: Call, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from contextfold.fold.project import project_at
 from contextfold.fold.service.activity import Activity
 from contextfold.fold.service.callers import Caller, Target, target_of
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.scrub.standard import standard_scrubber
+from contextfold.scrub.scrubber import standard_scrubber
 from tests.contract.stores import Run
 from tests.support.receipts import receipt_of
 

@@ -13,7 +13,7 @@ from contextfold.fold.project import project_at
 from contextfold.fold.service.callers import Caller, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.overview import Overview
-from contextfold.scrub.standard import standard_scrubber
+from contextfold.scrub.scrubber import standard_scrubber
 from tests.support.memory_store import MemoryStore
 
 PROJECT = "/work/shop"

@@ -11,7 +11,7 @@ from contextfold.errors import ArgumentInvalid, StoreUnavailable
 from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision
 from contextfold.fold.service.callers import Caller
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.scrub.standard import standard_scrubber
+from contextfold.scrub.scrubber import standard_scrubber
 from tests.support.memory_store import MemoryStore
 
 TEXT = "".join(f"line {number} é\n" for number in range(1_000))

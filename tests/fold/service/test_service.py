@@ -22,7 +22,7 @@ from contextfold.fold.session import SessionLimits
 from contextfold.fold.tool_arguments import (
     RecallRequest,
 )
-from contextfold.scrub.standard import standard_scrubber
+from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.support.memory_store import MemoryStore
 

@@ -15,7 +15,7 @@ from contextfold.fold.ports.store import SessionKey
 from contextfold.fold.project import project_at
 from contextfold.fold.service.callers import Caller, target_of
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.scrub.standard import standard_scrubber
+from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.serve.http.exchange import Message, Receive, RequestLimits, Scope, Send
 from contextfold.serve.http.guard import Guard
 from contextfold.serve.http.limits import Buckets, HostRule
