@@ -7,16 +7,18 @@ print(result.to_text())
 """
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from contextfold.errors import ContextError as ContextError
-from contextfold.resolve.build import BuildReport as BuildReport
-from contextfold.resolve.build import build as build
-from contextfold.resolve.relevance.answer import AskResult as AskResult
-from contextfold.resolve.relevance.answer import GetResult as GetResult
-from contextfold.resolve.selection import SelectionResult as SelectionResult
-from contextfold.resolve.service import Cache as Cache
-from contextfold.resolve.service import ask_caches as ask_caches
-from contextfold.resolve.service import open_cache as open_cache
+if TYPE_CHECKING:
+    from contextfold.errors import ContextError as ContextError
+    from contextfold.resolve.build import BuildReport as BuildReport
+    from contextfold.resolve.build import build as build
+    from contextfold.resolve.relevance.answer import AskResult as AskResult
+    from contextfold.resolve.relevance.answer import GetResult as GetResult
+    from contextfold.resolve.selection import SelectionResult as SelectionResult
+    from contextfold.resolve.service import Cache as Cache
+    from contextfold.resolve.service import ask_caches as ask_caches
+    from contextfold.resolve.service import open_cache as open_cache
 
 __version__ = "0.1.0"
 
@@ -36,7 +38,7 @@ __all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - the keys are strings
 
 
 def __getattr__(name: str) -> object:
-    """Import a name when it is first used, so that importing the package is fast."""
+    """Import a name when it is first used: a command imports this package too, and needs few of its modules."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

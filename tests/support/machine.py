@@ -8,10 +8,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import pathspec
 import pytest
 
 from tests.support.forked import forker
@@ -96,8 +98,16 @@ def interpreters() -> dict[str, str]:
 
 
 def from_sources() -> dict[str, str]:
-    """The variables with which another interpreter runs the sources, compiled once in a folder of the tests."""
-    return {"PYTHONPATH": str(SOURCE), "PYTHONPYCACHEPREFIX": os.path.join(os.environ["HOME"], ".compiled")}
+    """The variables with which another interpreter runs the sources, compiled once in a folder of the tests.
+
+    It finds `pathspec`, which is pure Python, and no other library.
+    """
+    libraries = Path(os.environ["HOME"], ".libraries")
+    libraries.mkdir(exist_ok=True)
+    with suppress(FileExistsError):
+        (libraries / "pathspec").symlink_to(Path(pathspec.__file__).parent)
+    compiled = os.path.join(os.environ["HOME"], ".compiled")
+    return {"PYTHONPATH": f"{SOURCE}:{libraries}", "PYTHONPYCACHEPREFIX": compiled}
 
 
 def command_of(python: str) -> list[str]:

@@ -18,7 +18,8 @@ from contextfold.resolve.cache_writer import CacheWriter
 from contextfold.resolve.document import Document
 from contextfold.resolve.documents import kinds
 from contextfold.resolve.documents.conversion import NotText, is_converted, text_of
-from contextfold.resolve.documents.rules import ALL_TEXT, DocumentRules, check_pattern, make_rules
+from contextfold.resolve.documents.patterns import check_pattern
+from contextfold.resolve.documents.rules import ALL_TEXT, DocumentRules, make_rules
 from contextfold.resolve.files import shown, silent
 from contextfold.resolve.rebuild.previous import PreviousCache, is_own_cache, previous_cache
 from contextfold.resolve.rebuild.replace import Staging

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from contextfold.errors import SourceInvalid, StorageFailed
 from contextfold.resolve.document import document_id
 from contextfold.resolve.documents import kinds
-from contextfold.resolve.documents.ignore import IgnoreFile, ignore_file
-from contextfold.resolve.documents.rules import PLAIN_MARKDOWN, Chooser, DocumentRules
+from contextfold.resolve.documents.patterns import Chooser, PathPatterns, parse_ignore_file, parse_patterns
+from contextfold.resolve.documents.rules import PLAIN_MARKDOWN, DocumentRules
 from contextfold.resolve.files import (
     LEADS_NOWHERE,
     READ_FLAGS,
@@ -85,14 +85,15 @@ def survey(sources: bytes, rules: DocumentRules, *, cache: bytes) -> Survey:
 
 
 class _Folder(NamedTuple):
-    """A folder that is still to be listed, with the patterns that apply to it, those that decide first at the front.
+    """A folder that is still to be listed. `components` is its path relative to the sources.
 
-    `components` is its path relative to the sources. With each list of patterns is the number of components from the
-    root of the repository to the folder that they are relative to.
+    `ignored` has the patterns of its .gitignore file and of those in the folders above; `excluded` has the patterns of
+    --exclude as well, which decide first. Both are relative to the root of the repository.
     """
 
     components: tuple[bytes, ...]
-    patterns: tuple[tuple[int, IgnoreFile], ...]
+    ignored: PathPatterns
+    excluded: PathPatterns
 
 
 class _SourceWalk:
@@ -105,9 +106,12 @@ class _SourceWalk:
         self._chooser = Chooser(rules)
         self._cache = os.path.realpath(cache)
         # The path from the root of the repository to the sources.
-        self._above, ignore_files = _ignore_files_above(self._real_sources) if rules.gitignore else ((), ())
-        # The patterns of --exclude decide first.
-        self._top = _Folder((), ((len(self._above), self._chooser.exclude), *ignore_files))
+        self._above: tuple[bytes, ...] = ()
+        ignored = parse_patterns(())
+        if rules.gitignore:
+            self._above, ignored = _read_ignore_files_above(self._real_sources)
+        self._exclude = parse_patterns(rules.exclude, self._above)
+        self._top = _Folder((), ignored, ignored.followed_by(self._exclude))
         self.left_out: Counter[str] = Counter()
 
     def documents(self) -> Iterator[Source]:
@@ -212,21 +216,18 @@ class _SourceWalk:
         return entry.name == os.path.basename(self._cache) and os.path.realpath(entry.path) == self._cache
 
     def _with_its_ignore_file(self, folder: _Folder) -> _Folder:
-        if self._rules.gitignore:
-            patterns = _read_ignore_file(os.path.join(self._sources, *folder.components, IGNORE_FILE_NAME))
-            if patterns:
-                first, *others = folder.patterns
-                depth = len(self._above) + len(folder.components)
-                return folder._replace(patterns=(first, (depth, patterns), *others))
-        return folder
+        if not self._rules.gitignore:
+            return folder
+        path = os.path.join(self._sources, *folder.components, IGNORE_FILE_NAME)
+        patterns = _read_ignore_file(path, (*self._above, *folder.components))
+        if not patterns:
+            return folder
+        ignored = folder.ignored.followed_by(patterns)
+        return folder._replace(ignored=ignored, excluded=ignored.followed_by(self._exclude))
 
     def _is_excluded(self, folder: _Folder, components: tuple[bytes, ...], *, is_folder: bool) -> bool:
         path = (*self._above, *components)
-        for depth, patterns in folder.patterns:
-            verdict = patterns.verdict(path[depth:], is_folder=is_folder)
-            if verdict is not None:
-                return verdict
-        return False
+        return folder.excluded.match_folder(path) if is_folder else folder.excluded.match_file(path)
 
 
 def _is_a_programs(names: set[bytes]) -> bool:
@@ -234,28 +235,30 @@ def _is_a_programs(names: set[bytes]) -> bool:
     return bool(names & kinds.MARKS_OF_PROGRAMS) or names >= kinds.NAMES_IN_A_CACHE
 
 
-def _ignore_files_above(sources: bytes) -> tuple[tuple[bytes, ...], tuple[tuple[int, IgnoreFile], ...]]:
-    """The path from the root of the repository to the sources, and the .gitignore files on it, the nearest first.
+def _read_ignore_files_above(sources: bytes) -> tuple[tuple[bytes, ...], PathPatterns]:
+    """The path from the root of the repository to the sources, and the patterns of the .gitignore files on it.
 
-    With each file is its depth on that path. Sources outside of a repository have neither.
+    Those of the sources themselves are not among them. Sources outside of a repository have neither.
     """
+    patterns = parse_patterns(())
     parts = sources.split(b"/")
     for root in range(len(parts), 0, -1):
         if os.path.lexists(b"/".join((*parts[:root], REPOSITORY_MARK))):
-            depths = range(len(parts) - 1, root - 1, -1)
-            files = [(at - root, _read_ignore_file(b"/".join((*parts[:at], IGNORE_FILE_NAME)))) for at in depths]
-            return tuple(parts[root:]), tuple(files)
-    return (), ()
+            for depth in range(root, len(parts)):
+                path = b"/".join((*parts[:depth], IGNORE_FILE_NAME))
+                patterns = patterns.followed_by(_read_ignore_file(path, parts[root:depth]))
+            return tuple(parts[root:]), patterns
+    return (), patterns
 
 
-def _read_ignore_file(path: bytes) -> IgnoreFile:
-    """The patterns of a .gitignore file. Like git, it treats anything but a regular file as an empty one."""
+def _read_ignore_file(path: bytes, folder: Sequence[bytes]) -> PathPatterns:
+    """The patterns of a .gitignore file. Like git, it takes anything but a regular file for an empty one."""
     if regular_size(path) > IGNORE_FILE_MAX_BYTES:
         raise SourceInvalid(f"{shown(path)} is larger than {IGNORE_FILE_MAX_BYTES >> 20} MiB; shorten it")
     try:
-        return ignore_file(read_regular(path))
+        return parse_ignore_file(read_regular(path), folder)
     except (FileAbsent, NotRegular):
-        return IgnoreFile(())
+        return parse_patterns(())
 
 
 def _source(components: tuple[bytes, ...], path: bytes, status: os.stat_result, *, is_included: bool) -> Source:

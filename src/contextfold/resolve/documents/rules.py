@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from contextfold.common.canonical import Encodable
 from contextfold.errors import SourceInvalid
-from contextfold.resolve.documents.ignore import PATTERN_MAX_BYTES, IgnoreFile, parse_pattern
-from contextfold.resolve.documents.kinds import is_plain_markdown, is_text_name
 
 # The kinds of documents: `.md` files only, or every known kind of text.
 MARKDOWN_ONLY = "markdown"
 ALL_TEXT = "text"
 PATTERNS_MAX = 10_000
+# No system accepts a path that a longer pattern could match.
+PATTERN_MAX_BYTES = 4096
 
 
 class DocumentRules(NamedTuple):
@@ -57,35 +57,22 @@ def make_rules(
     if len(include) + len(exclude) > PATTERNS_MAX:
         raise SourceInvalid(f"there are more than {PATTERNS_MAX:,} patterns; write them into a .gitignore file")
     for pattern in (*include, *exclude):
-        if not pattern.strip(" !/") or "\n" in pattern or "\0" in pattern or not _is_encodable(pattern):
-            raise _no_pattern(pattern)
+        if not pattern.strip(" !/") or "\n" in pattern or "\0" in pattern or not is_encodable(pattern):
+            raise not_a_pattern(pattern)
         if len(pattern.encode()) > PATTERN_MAX_BYTES:
             raise SourceInvalid(f"a pattern of more than {PATTERN_MAX_BYTES:,} bytes matches no path; shorten it")
     wanted = kinds == ALL_TEXT if gitignore is None else gitignore
     return DocumentRules(kinds, tuple(include), tuple(exclude), wanted)
 
 
-def check_pattern(pattern: str) -> None:
-    """Raise SourceInvalid for a pattern that can match no path: with an open bracket, or with `.` or `..` as a folder.
-
-    A .gitignore file may have such a line, and a cache may remember one, but nobody gives one on purpose.
-    """
-    if not isinstance(pattern, str):
-        raise SourceInvalid(f"a pattern is text, not {type(pattern).__name__}")
-    parsed = parse_pattern(pattern.encode()) if _is_encodable(pattern) else None
-    has_dots = not {".", ".."}.isdisjoint(pattern.removeprefix("!").split("/"))
-    if has_dots or (parsed is not None and not parsed.can_match):
-        raise _no_pattern(pattern)
-
-
-def _no_pattern(pattern: str) -> SourceInvalid:
+def not_a_pattern(pattern: str) -> SourceInvalid:
     return SourceInvalid(
         f"{pattern!r} is not a pattern that a path below the folder can match; "
         "give one such as '*.rst', 'drafts/' or 'api/**/*.html'"
     )
 
 
-def _is_encodable(pattern: str) -> bool:
+def is_encodable(pattern: str) -> bool:
     try:
         pattern.encode()
     except UnicodeEncodeError:
@@ -109,23 +96,3 @@ def rules_in(options: object) -> DocumentRules | None:
         return make_rules(str(kinds), include=include, exclude=exclude, gitignore=gitignore)
     except SourceInvalid:
         return None
-
-
-class Chooser:
-    """Applies the rules to paths."""
-
-    def __init__(self, rules: DocumentRules) -> None:
-        self._is_wanted_name = is_text_name if rules.kinds == ALL_TEXT else is_plain_markdown
-        self._include = IgnoreFile(pattern.encode() for pattern in rules.include)
-        self.exclude = IgnoreFile(pattern.encode() for pattern in rules.exclude)
-
-    def is_wanted(self, components: Sequence[bytes]) -> bool:
-        """Whether a file at this path is of a wanted kind, or included by a pattern."""
-        return self._is_wanted_name(components[-1]) or self.is_included(components)
-
-    def is_included(self, components: Sequence[bytes]) -> bool:
-        """Whether a pattern of `include` matches the file or a folder that it is in."""
-        if not self._include:
-            return False
-        ends = range(1, len(components) + 1)
-        return any(self._include.verdict(components[:end], is_folder=end < len(components)) for end in ends)
