@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from contextfold.fold.events import RequestSent
-from contextfold.fold.ledger.sent_request import FoldSeen
+from contextfold.fold.events import FoldSeen, RequestSent
 from contextfold.fold.model_catalog import TokenPrices
 
 LOOKBACK_BLOCKS = 20

@@ -31,9 +31,7 @@ from bench.figures import Figure, print_table, report_progress, show
 from contextfold.common.token_counter import BYTES_PER_TOKEN, tokens_of
 from contextfold.fold.advice import pays
 from contextfold.fold.events import RequestSent, SessionStarted
-from contextfold.fold.ledger.provider_counts import requested
-from contextfold.fold.ledger.savings import ledger_of
-from contextfold.fold.ledger.sent_request import RequestReport
+from contextfold.fold.ledger import ledger_of
 from contextfold.fold.messages import (
     BodyProjection,
     CallOutcome,
@@ -45,6 +43,7 @@ from contextfold.fold.messages import (
     project_body,
 )
 from contextfold.fold.model_catalog import RELATIVE_PRICES
+from contextfold.fold.sent_request import RequestReport, record_request
 from contextfold.fold.session import EMPTY, replay
 from contextfold.scrub.scrubber import ScrubResult
 from contextfold.serve.mcp.fold_tools import AFTERWARDS_TOOLS, FOLD_TOOLS
@@ -384,7 +383,7 @@ class ConversationReplay:
             kept_tokens=kept_tokens,
             new_blocks=max(0, projection.blocks - self._blocks) if self._blocks else 0,
         )
-        recorded = requested(self._state, _moment(at_s), report, [ScrubResult(report.model, 0, ())])
+        recorded = record_request(self._state, _moment(at_s), report, [ScrubResult(report.model, 0, ())])
         self._state = replay(recorded.events, self._state)
         self.run.events += [event for event in recorded.events if isinstance(event, RequestSent)]
         self._blocks, self._last_s = projection.blocks, at_s

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contextfold.common.relevance.token_estimate import estimate
-from contextfold.fold.project import project_at
-from contextfold.fold.service.callers import Caller, target_of
+from contextfold.fold.project import Caller, project_at, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.scrubber import standard_scrubber
 from tests.support.memory_store import MemoryStore

@@ -11,8 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from contextfold.fold.project import project_at
-from contextfold.fold.service.callers import Caller, Target, target_of
+from contextfold.fold.project import Caller, Target, project_at, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.inbox import InboxFull
 from contextfold.fold.service.reports import HookReport

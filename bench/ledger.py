@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.cache_simulation import FoldingModel, SimulatedConversation, random_shape, read_shapes, run_without
-from contextfold.fold.ledger.savings import ledger_of
+from contextfold.fold.ledger import ledger_of
 from contextfold.fold.model_catalog import RELATIVE_PRICES
 
 SHAPES = Path(__file__).parents[2] / "shared" / "trajectories" / "shapes.jsonl"

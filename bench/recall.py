@@ -26,8 +26,7 @@ from contextfold.common.relevance.words import tokens
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.ports.store import SessionKey, Summary
 from contextfold.fold.ports.store_export import ExportedSession, ExportRecord
-from contextfold.fold.project import project_at
-from contextfold.fold.service.callers import Caller
+from contextfold.fold.project import Caller, project_at
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.tool_arguments import RecallRequest
 from contextfold.scrub.scrubber import standard_scrubber

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from contextfold.common.canonical import encode
-from contextfold.fold.accounting import AdviceSettings, Thresholds
 from contextfold.fold.model_catalog import MODELS, ModelCatalog, ModelsInvalid, TokenPrices, parse_models
+from contextfold.fold.policy import AdviceSettings, FoldPolicy, Thresholds
 from contextfold.fold.ports.store import Store
+from contextfold.fold.sent_request import ScrubbedText
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.service.policy import FoldPolicy
-from contextfold.fold.service.reports import ScrubbedText
 from contextfold.fold.service.session_reader import SessionReader
 from contextfold.fold.session import EMPTY, SessionLimits
 from contextfold.settings import DaemonSettings, FoldSettings, SettingsError, offers_folding
@@ -198,7 +197,7 @@ def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer 
     from contextfold.serve.http.limits import Buckets, HostRule
     from contextfold.serve.http.mcp_endpoint import DaemonServices
     from contextfold.serve.http.routes import DaemonApplication
-    from contextfold.serve.mcp.toolsets import tools_of
+    from contextfold.serve.mcp.protocol import tools_of
     from contextfold.serve.ops.activity_recorder import ActivityRecorder, StoreConnectionLog
     from contextfold.serve.ops.logs import log
     from contextfold.serve.ops.metrics import Metrics

@@ -7,8 +7,15 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.events import BranchCreated, Event, OperationCompleted, RequestSent, SessionStarted
-from contextfold.fold.ledger.sent_request import FoldSeen, ThreadSeen
+from contextfold.fold.events import (
+    BranchCreated,
+    Event,
+    FoldSeen,
+    OperationCompleted,
+    RequestSent,
+    SessionStarted,
+    ThreadSeen,
+)
 from contextfold.fold.ports.store import Commit, Operation, SessionKey, Store, Summary, WatchedEvent
 
 NOON = "2026-01-01T12:00:00Z"

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from contextfold.fold.policy import FoldPolicy
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.service.policy import FoldPolicy
 from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, META_OPERATION, META_SESSION, caller_from
 from contextfold.serve.mcp.fold_tools import call as run_fold_tool

@@ -7,19 +7,14 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from contextfold.errors import FoldError
-from contextfold.fold.events import Event
-from contextfold.fold.ledger.provider_counts import requested
-from contextfold.fold.ledger.sent_request import FoldSeen, RequestReport, Share
+from contextfold.fold.events import Event, FoldSeen
+from contextfold.fold.sent_request import RequestReport, Share, record_request
 from contextfold.fold.session import EMPTY, SessionLimits, State, apply, replay
+from contextfold.scrub.scrubber import ScrubResult
 from tests.fold import verb_functions
 from tests.support.receipts import receipt_of
 
 LIMITS = SessionLimits(context_tokens=1_000, depth=3, branches=12)
-
-
-class PlainText(NamedTuple):
-    text: str
-    redactions: int = 0
 
 
 class Step(NamedTuple):
@@ -114,7 +109,9 @@ def _sent(state: State, step: Step, number: int, branch_id: str) -> list[Event]:
     shares = tuple(Share(thread, step.tokens, step.pick, (f"m{number}",)) for thread in threads)
     receipt = receipt_of(900, 500, FoldSeen(branch_id, 400, 100), turns_dropped=2, first_changed=1)
     report = RequestReport(f"r{number}", "anthropic", "m", receipt, shares=shares)
-    return list(requested(state, timestamp(number), report, [PlainText(text) for text in report.texts]).events)
+    return list(
+        record_request(state, timestamp(number), report, [ScrubResult(text, 0, ()) for text in report.texts]).events
+    )
 
 
 def log_of(steps: list[Step]) -> list[Event]:

@@ -13,21 +13,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextfold.fold.accounting import AdviceSettings, Thresholds
 from contextfold.fold.advice import (
     DESCRIPTION_LENGTH_SHOWN,
     TOKENS_WORTH_FOLDING,
-    advice_for,
+    choose_advice,
     pays,
     requests_until_paid,
 )
 from contextfold.fold.messages import project
 from contextfold.fold.messages.receipt import OPEN_BRANCH
 from contextfold.fold.model_catalog import MODELS, RELATIVE_PRICES
-from contextfold.fold.project import project_at
-from contextfold.fold.service.callers import Caller, target_of
+from contextfold.fold.policy import AdviceSettings, FoldPolicy
+from contextfold.fold.project import Caller, project_at, target_of
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.session import EMPTY, SessionLimits, State, replay
 from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, call
@@ -38,6 +36,7 @@ from tests.support.memory_store import MemoryStore
 AT = "2026-01-01T00:00:00Z"
 LIMIT = 40_000
 DEFAULT_SETTINGS = AdviceSettings()
+POLICY = FoldPolicy(SessionLimits(LIMIT), advice=DEFAULT_SETTINGS)
 
 
 def state_with(*descriptions: str, main_tokens: int = 0, tokens: Sequence[int] = ()) -> State:
@@ -61,7 +60,7 @@ def state_with(*descriptions: str, main_tokens: int = 0, tokens: Sequence[int] =
 
 
 def lines(state: State, waiting: int = 0, settings: AdviceSettings = DEFAULT_SETTINGS) -> list[str]:
-    advice = advice_for(state, LIMIT, Thresholds(), settings, RELATIVE_PRICES, waiting_tokens=waiting)
+    advice = choose_advice(state, replace(POLICY, advice=settings), waiting_tokens=waiting)
     return [advice.line] if advice else []
 
 
@@ -111,7 +110,7 @@ def test_the_main_thread_is_advised_to_fold_the_work_since_the_last_prompt() -> 
 
 def test_each_threshold_of_the_main_thread_has_advice_of_its_own() -> None:
     levels = [state_with(main_tokens=tokens) for tokens in (8_000, 20_001, 28_001)]
-    advice = [advice_for(state, LIMIT, Thresholds(), DEFAULT_SETTINGS, RELATIVE_PRICES) for state in levels]
+    advice = [choose_advice(state, POLICY) for state in levels]
     assert [each.key for each in advice if each] == ["main pays", "main medium", "main high"]
 
 

@@ -21,13 +21,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from contextfold.common.canonical import encode
 from contextfold.errors import FoldError, StoreUnavailable
 from contextfold.fold.events import Event
-from contextfold.fold.ledger.sent_request import RequestReport, Share
 from contextfold.fold.messages import Receipt
+from contextfold.fold.policy import FoldPolicy
 from contextfold.fold.ports.store import Commit, CommitReceipt, SessionKey, Store
-from contextfold.fold.project import project_at
-from contextfold.fold.service.callers import Caller, Target
+from contextfold.fold.project import Caller, Target, project_at
+from contextfold.fold.sent_request import RequestReport, Share
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.service.sessions import VerbOutcome
 from contextfold.fold.session import SessionLimits, replay
 from contextfold.scrub.scrubber import standard_scrubber

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from contextfold.errors import BranchNotFound, BranchStateInvalid, ContextLimitExceeded, LimitReached
 from contextfold.fold import tool_results
-from contextfold.fold.accounting import Thresholds, folded_tokens, health, percent, share, total_tokens
 from contextfold.fold.events import (
     BranchCreated,
     BranchDiscarded,
@@ -23,6 +22,7 @@ from contextfold.fold.events import (
     from_json,
     to_json,
 )
+from contextfold.fold.policy import FoldPolicy, percent, share
 from contextfold.fold.session import EMPTY, LogBroken, SessionLimits, State, apply, replay
 from tests.fold import verb_functions
 from tests.fold.histories import HISTORIES, Step, decide, log_of, new_log, states_after, timestamp
@@ -84,7 +84,7 @@ class TestWorkedExamplesOfTheSpecification:
         after = replay(events, worked)
         event = events[-1]
         assert isinstance(event, BranchFolded)
-        context_health = health(after, 32_768, Thresholds(), after.branches["br_abc123"])
+        context_health = FoldPolicy().health(after, after.branches["br_abc123"])
         assert tool_results.folded(event, after, context_health) == {
             "folded_at": AT,
             "branch_id": "br_abc123",
@@ -161,7 +161,7 @@ class TestFolding:
         state = after_verbs(NEW_SESSION, ("branch", {"tokens": 10}))
         (event,) = verb_functions.fold(state, AT, branch_id=None, summary="s", summary_tokens=50, redactions=0)
         assert isinstance(event, BranchFolded)
-        result = tool_results.folded(event, replay([event], state), health(state, 32_768, Thresholds()))
+        result = tool_results.folded(event, replay([event], state), FoldPolicy().health(state))
         assert result["summary"] == {
             "tokens_folded": 10,
             "tokens_saved": -40,
@@ -184,7 +184,7 @@ class TestFolding:
             ("br_a", False, "done", 1),
         ]
         after = replay(events, state)
-        assert (after.path, after.main.tokens, folded_tokens(after)) == ((), 8, 7)
+        assert (after.path, after.main.tokens, after.folded_tokens) == ((), 8, 7)
 
     def test_the_parent_grows_by_the_summary(self) -> None:
         state = after_verbs(
@@ -193,7 +193,7 @@ class TestFolding:
             ("branch", {"branch_id": "br_b", "tokens": 100}),
             ("fold", {"summary_tokens": 5}),
         )
-        assert (state.path, state.branches["br_a"].tokens, total_tokens(state)) == (("br_a",), 15, 15)
+        assert (state.path, state.branches["br_a"].tokens, state.total_tokens) == (("br_a",), 15, 15)
 
     @pytest.mark.parametrize("branch_id", [None, "br_a"])
     def test_only_an_open_branch_can_be_folded(self, branch_id: str | None) -> None:
@@ -221,7 +221,7 @@ class TestCompactions:
         )
         after = after_verbs(before, ("record", {"tokens": 300, "compacts": True}))
         assert (after.main.tokens, after.branches["br_2"].tokens, after.branches["br_1"].tokens) == (300, 0, 500)
-        assert total_tokens(after) == 300
+        assert after.total_tokens == 300
         assert (after.main.operations, after.branches["br_2"].operations, after.path) == (2, 1, ("br_2",))
         returned = after_verbs(after, ("record", {"tokens": 50}), ("fold", {"summary_tokens": 30}))
         assert (returned.main.tokens, returned.branches["br_2"].tokens) == (330, 50)
@@ -245,7 +245,7 @@ class TestRollingBack:
             ("record", {"tokens": 50}),
             ("rollback", {"branch_id": "br_a"}),
         )
-        assert (state.path, state.main.tokens, total_tokens(state)) == (("br_a",), 7, 17)
+        assert (state.path, state.main.tokens, state.total_tokens) == (("br_a",), 7, 17)
 
     def test_a_rollback_without_restoring_keeps_the_accumulated_tokens(self) -> None:
         state = after_verbs(
@@ -284,8 +284,8 @@ class TestRollingBack:
                 later = [branch_id for branch_id in now.branches if branch_id not in then.branches]
                 assert {key: now.branches[key] for key in then.branches} == then.branches
                 assert all(now.branches[branch_id].status == "discarded" for branch_id in later)
-                assert (now.main, now.path, total_tokens(now)) == (then.main, then.path, total_tokens(then))
-                assert folded_tokens(now) == folded_tokens(then)
+                assert (now.main, now.path, now.total_tokens) == (then.main, then.path, then.total_tokens)
+                assert now.folded_tokens == then.folded_tokens
 
 
 class TestLimits:
@@ -347,14 +347,12 @@ class TestFoldingRecentWork:
         branched = after_verbs(
             after_verbs(before, ("branch", {"branch_id": "br_fold"}), *work), ("fold", {"summary_tokens": 200})
         )
-        assert (
-            (after.main.tokens, total_tokens(after)) == (branched.main.tokens, total_tokens(branched)) == (5200, 5200)
-        )
+        assert (after.main.tokens, after.total_tokens) == (branched.main.tokens, branched.total_tokens) == (5200, 5200)
         fold, branch = after.branches["br_fold"], branched.branches["br_fold"]
         assert (fold.tokens, fold.operations, fold.status) == (branch.tokens, branch.operations, branch.status)
         assert (after.main.operations, after.main.redactions) == (branched.main.operations, branched.main.redactions)
         assert (fold.description, fold.redactions) == ("Found it.", 13)
-        result = tool_results.folded(event, after, health(after, 32_768, Thresholds()))
+        result = tool_results.folded(event, after, FoldPolicy().health(after))
         assert result["summary"] == {
             "tokens_folded": 8400,
             "tokens_saved": 8200,
@@ -384,7 +382,7 @@ class TestFoldingRecentWork:
             state, ("record", {"tokens": 40}), ("fold_recent", {"branch_id": "br_x", "summary_tokens": 3})
         )
         assert done.branches["br_x"].tokens == 40
-        assert total_tokens(done) == total_tokens(state) + 3
+        assert done.total_tokens == state.total_tokens + 3
 
     def test_a_fold_in_a_branch_becomes_its_child(self) -> None:
         state = after_verbs(
@@ -421,21 +419,24 @@ class TestFoldingRecentWork:
         assert apply(NEW_SESSION, from_json(old)).main.recent.tokens == 5
 
 
+SMALL_CONTEXT = FoldPolicy(SessionLimits(1_000))
+
+
 class TestHealth:
     @pytest.mark.parametrize(
         ("tokens", "warning"), [(0, "none"), (500, "none"), (501, "medium"), (700, "medium"), (701, "high")]
     )
     def test_a_value_equal_to_a_threshold_does_not_exceed_it(self, tokens: int, warning: str) -> None:
         state = after_verbs(NEW_SESSION, ("record", {"tokens": tokens}))
-        assert health(state, 1000, Thresholds())["warning"] == warning
+        assert SMALL_CONTEXT.health(state)["warning"] == warning
 
     def test_a_failure_rate_needs_a_failure_and_five_operations(self) -> None:
         work: list[tuple[str, dict[str, object]]] = [("record", {})] * 2 + [("record", {"failed": True})] * 2
         four = after_verbs(NEW_SESSION, ("branch", {}), *work)
-        assert "failure_rate" not in health(four, 1000, Thresholds(), four.active)
+        assert "failure_rate" not in SMALL_CONTEXT.health(four, four.active)
         five = after_verbs(four, ("record", {}))
-        assert health(five, 1000, Thresholds(), five.active)["failure_rate"] == 0.4
-        assert "failure_rate" not in health(NEW_SESSION, 1000, Thresholds(), None)
+        assert SMALL_CONTEXT.health(five, five.active)["failure_rate"] == 0.4
+        assert "failure_rate" not in SMALL_CONTEXT.health(NEW_SESSION, None)
 
     def test_ratios_are_rounded_half_up_like_percentages(self) -> None:
         assert [repr(share(part, 200)) for part in (0, 1, 2, 3, 199, 200, 500)] == [
@@ -458,7 +459,7 @@ class TestLog:
             assert [branch.id for branch in open_branches] == list(state.path)
             parents = [None, *state.path][: len(state.path)]
             assert [branch.parent_id for branch in open_branches] == parents
-            assert total_tokens(state) == state.main.tokens + sum(branch.tokens for branch in open_branches)
+            assert state.total_tokens == state.main.tokens + sum(branch.tokens for branch in open_branches)
             assert all((branch.closed_at is None) == (branch.status == "active") for branch in state.branches.values())
             assert set(state.checkpoints) == {b.id for b in state.branches.values() if b.status != "discarded"}
 

@@ -48,8 +48,7 @@ from contextfold.fold.ports.store_export import (
     entry_order,
     hashed,
 )
-from contextfold.fold.recall.documents import DocumentTerms, leveled_stems
-from contextfold.fold.recall.packed_terms import FOLD, LEVELS, RESULT, first_number
+from contextfold.fold.recall.documents import FOLD, LEVELS, RESULT, DocumentTerms, first_number, leveled_stems
 from contextfold.fold.recall.ranking import IndexedDocument, RecallScope, rank
 from contextfold.stores.session_document import figures_of
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextfold.fold.ledger.sent_request import FoldSeen
+from contextfold.fold.events import FoldSeen
 from contextfold.fold.messages.receipt import Fold, Receipt
 
 

@@ -13,10 +13,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from contextfold.fold.ledger.sent_request import RequestReport, Usage
 from contextfold.fold.messages import Fold, Receipt
-from contextfold.fold.project import project_at
-from contextfold.fold.service.callers import Caller, target_of
+from contextfold.fold.project import Caller, project_at, target_of
+from contextfold.fold.sent_request import RequestReport, Usage
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore

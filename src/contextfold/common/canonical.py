@@ -41,6 +41,7 @@ class Hundredths(WrittenFloat):
 
 # The types that the encoder accepts. A plain float is not among them, because its number of digits must be chosen.
 Encodable = str | int | WrittenFloat | None | Mapping[str, "Encodable"] | Sequence["Encodable"]
+JsonObject = Mapping[str, Encodable]
 
 
 class Malformed(ValueError):

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from contextfold.fold.accounting import AdviceSettings, Thresholds, percent, total_tokens, warning
 from contextfold.fold.model_catalog import TokenPrices
+from contextfold.fold.policy import FoldPolicy, percent
 from contextfold.fold.session import Branch, State
 
 # Folding fewer tokens never pays.
@@ -79,53 +79,43 @@ def pays(
     return requests_until_paid(before_tokens, folded_tokens, prices, is_shared=is_shared) <= within
 
 
-def advice_for(
-    state: State,
-    context_tokens: int,
-    thresholds: Thresholds,
-    settings: AdviceSettings,
-    prices: TokenPrices,
-    *,
-    waiting_tokens: int = 0,
-) -> Advice | None:
+def choose_advice(state: State, policy: FoldPolicy, *, waiting_tokens: int = 0) -> Advice | None:
     """The most urgent advice now. `waiting_tokens` are reported but not yet recorded."""
-    if not settings.is_on:
+    if not policy.advice.is_on:
         return None
     if state.active is None:
-        return _for_main_thread(state, context_tokens, thresholds, prices, waiting_tokens)
-    limit = settings.branch_tokens or max(1, context_tokens // 2)
-    return _for_branch(state, state.active, limit, prices, waiting_tokens)
+        return _advise_main_thread(state, policy, waiting_tokens)
+    return _advise_branch(state, state.active, policy, waiting_tokens)
 
 
-def _for_branch(state: State, branch: Branch, limit: int, prices: TokenPrices, waiting_tokens: int) -> Advice | None:
+def _advise_branch(state: State, branch: Branch, policy: FoldPolicy, waiting_tokens: int) -> Advice | None:
+    limit = policy.advice.branch_tokens or max(1, policy.context_limit(state) // 2)
     tokens = branch.tokens + waiting_tokens
     if tokens >= limit:
         threshold, situation = "limit", "is at its limit"
         suggestion = "Call context_return now with what you have found."
-    elif pays(total_tokens(state) - branch.tokens, tokens, prices, requests=len(state.requests)):
+    elif pays(state.total_tokens - branch.tokens, tokens, policy.prices(state), requests=len(state.requests)):
         threshold, situation = "pays", "is open"
         suggestion = "When it is done, call context_return with all that is needed later."
     else:
         return None
     figures = f"{tokens} of {limit} tokens"
-    line = f"contextfold: branch {branch.id} ({_described(branch)}) {situation}: {figures}. {suggestion}"
+    line = f"contextfold: branch {branch.id} ({_describe(branch)}) {situation}: {figures}. {suggestion}"
     return Advice(f"{branch.id} {threshold}", suggestion, line)
 
 
-def _for_main_thread(
-    state: State, context_tokens: int, thresholds: Thresholds, prices: TokenPrices, waiting_tokens: int
-) -> Advice | None:
+def _advise_main_thread(state: State, policy: FoldPolicy, waiting_tokens: int) -> Advice | None:
     main, work = state.main.tokens + waiting_tokens, state.main.recent.tokens + waiting_tokens
-    if not pays(main - work, work, prices, requests=len(state.requests)):
+    if not pays(main - work, work, policy.prices(state), requests=len(state.requests)):
         return None
-    level = warning(main, context_tokens, thresholds)
+    level, context_tokens = policy.warning(state, main), policy.context_limit(state)
     suggestion = f"Call context_fold with what is still needed of the last {work} tokens of work, if that work is done."
     used = f"{main} of {context_tokens} tokens ({percent(main, context_tokens)} %)"
     line = f"contextfold: the main thread holds {used}. {suggestion}"
     return Advice(f"main {'pays' if level == 'none' else level}", suggestion, line)
 
 
-def _described(branch: Branch) -> str:
+def _describe(branch: Branch) -> str:
     text = " ".join(branch.description.translate(_NO_QUOTES).split())
     if len(text) > DESCRIPTION_LENGTH_SHOWN:
         text = text[: DESCRIPTION_LENGTH_SHOWN - len(_ELLIPSIS)].rstrip() + _ELLIPSIS

@@ -1,4 +1,4 @@
-"""The stored tree of an ended session, and its decoding to a state. Pure.
+"""What is stored of an ended session: its last tree, and the sums of its requests by day and by model. Pure.
 
 The log of an ended session is deleted; trajectories and summaries stay in the archive until their retention ends.
 """
@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from contextfold.common.canonical import Encodable
+from contextfold.common.canonical import Encodable, Malformed, decode
+from contextfold.fold.ledger import LedgerSums, SavingsLedger, sums_from, total_of
+from contextfold.fold.model_catalog import LedgerPrices
+from contextfold.fold.ports.store import EndedSession
 from contextfold.fold.session import STATUSES, Branch, State, Thread
 
 # Only the last branches are stored, because the document must fit into one message of NATS.
@@ -77,3 +80,34 @@ def _text(members: Mapping[str, Any], name: str) -> str:
 def _number(members: Mapping[str, Any], name: str) -> int:
     value = members.get(name)
     return value if type(value) is int else 0
+
+
+def ended_ledger(session: EndedSession, prices: LedgerPrices) -> SavingsLedger:
+    """The stored part of an ended session's ledger."""
+    models = ledger_parts(session, "model")
+    return SavingsLedger(prices, ledger_parts(session), models, {model: prices.of(model) for model in models})
+
+
+def ledger_parts(session: EndedSession, group: str = "day") -> dict[str, LedgerSums]:
+    """The sums of an ended session's requests by model, or by day."""
+    stored = stored_figures(session)
+    parts = stored.get("ledger_models" if group == "model" else "ledger_days")
+    # An earlier version did not record the models; such a session counts for its last model.
+    if parts is None and group == "model":
+        parts = stored.get("ledger_days")
+        sums = [sums_from(members) for members in (parts.values() if isinstance(parts, dict) else ())]
+        return {str(stored.get("model") or ""): total_of(sums)} if sums else {}
+    return {name: sums_from(members) for name, members in parts.items()} if isinstance(parts, dict) else {}
+
+
+def plain_figures(session: EndedSession) -> dict[str, Encodable]:
+    """The stored figures that are texts or whole numbers; none if an older version ended the session."""
+    return {name: value for name, value in stored_figures(session).items() if isinstance(value, str | int)}
+
+
+def stored_figures(session: EndedSession) -> dict[str, object]:
+    try:
+        figures = decode(session.figures.encode()) if session.figures else {}
+    except Malformed:
+        return {}
+    return figures if isinstance(figures, dict) else {}

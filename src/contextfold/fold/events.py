@@ -15,7 +15,6 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from contextfold.common.canonical import Encodable, decode_stored, encode_plain
-from contextfold.fold.ledger.sent_request import FoldSeen, ThreadSeen
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +63,23 @@ class OperationCompleted:
     # The model and the host, if they are known and have changed.
     model: str = ""
     host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FoldSeen:
+    """A branch that was left out of a request: the tokens dropped, and the tokens that are sent before the cut."""
+
+    branch_id: str
+    tokens: int
+    kept_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadSeen:
+    """The number of known messages of a thread; a branch id of None means the main thread."""
+
+    branch_id: str | None
+    messages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +249,5 @@ def from_members(stored: object) -> Event:
 
 
 def _listed(name: str, stored: Sequence[Mapping[str, Any]]) -> tuple[FoldSeen | ThreadSeen, ...]:
-    # Only requests to models have such lists.
-
     kind = FoldSeen if name == "folds" else ThreadSeen
     return tuple(kind(**{field.name: each[field.name] for field in fields(kind)}) for each in stored)

@@ -1,4 +1,7 @@
-"""Checks and normalises project paths and session names. Reads no disk: the daemon may run on another machine."""
+"""Projects, and the sessions in them that callers address. Checks and normalises project paths and session names.
+
+Reads no disk: the daemon may run on another machine.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from contextfold.errors import ArgumentInvalid
+from contextfold.fold.ports.store import SessionKey
 
 PATH_LENGTH_MAX = 4_096
 NAME_LENGTH_MAX = 200
@@ -84,3 +88,25 @@ def _steps(pieces: list[str]) -> list[str]:
         elif piece not in ("", ".", ".."):
             steps.append(piece)
     return steps
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    owner: str
+    session_name: str | None = None
+    # Set if the call may be repeated and must take effect once.
+    operation_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A session, and the path and name for a new one, both as the caller sent them."""
+
+    key: SessionKey
+    given_path: str
+    given_name: str | None
+
+
+def target_of(caller: Caller, project: Project) -> Target:
+    name = caller.session_name
+    return Target(SessionKey(caller.owner, project.hash, name_hash_of(name)), project.given, name)

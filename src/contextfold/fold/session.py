@@ -147,6 +147,15 @@ class State:
     def depth(self) -> int:
         return len(self.path)
 
+    @property
+    def total_tokens(self) -> int:
+        """The tokens in the working context: those of the main thread and of every open branch."""
+        return self.main.tokens + sum(self.branches[open_id].tokens for open_id in self.path)
+
+    @property
+    def folded_tokens(self) -> int:
+        return sum(branch.tokens for branch in self.branches.values() if branch.status == "folded")
+
 
 EMPTY = State()
 _values_of = attrgetter(*(each.name for each in fields(State)))
@@ -154,7 +163,7 @@ _values_of = attrgetter(*(each.name for each in fields(State)))
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    # None means the model's context window, if it is known (`fold.accounting`).
+    # None means the model's context window, if it is known (`fold.policy`).
     context_tokens: int | None = None
     is_hard: bool = False
     depth: int = 8

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
+from contextfold.common.canonical import JsonObject
 from contextfold.errors import BranchNotFound, BranchStateInvalid, ContextLimitExceeded, LimitReached
 from contextfold.fold import tool_results
-from contextfold.fold.accounting import context_limit, total_tokens
 from contextfold.fold.events import (
     BranchCreated,
     BranchDiscarded,
@@ -26,9 +26,9 @@ from contextfold.fold.events import (
     WorkFolded,
 )
 from contextfold.fold.model_catalog import MODELS, ModelCatalog
+from contextfold.fold.policy import context_limit
 from contextfold.fold.session import Branch, SessionLimits, State
 from contextfold.fold.tool_arguments import DESCRIPTION_LENGTH_MAX
-from contextfold.fold.tool_results import Shape
 
 
 class Verb(Protocol):
@@ -42,7 +42,9 @@ class Verb(Protocol):
     @property
     def identity(self) -> Sequence[str]: ...
     def decide(self, state: State, at: str) -> list[Event]: ...
-    def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Shape]) -> Shape: ...
+    def result(
+        self, before: State, events: Sequence[Event], after: State, health: Callable[[], JsonObject]
+    ) -> JsonObject: ...
     def texts(self, events: Sequence[Event]) -> Mapping[int, str]:
         """The texts of the operations among these events, for the archive. Most verbs record none."""
         return {}
@@ -70,13 +72,15 @@ class OpenBranch(Verb):
         if state.depth >= limits.depth:
             raise LimitReached("branch_depth", limits.depth, "return from a branch first")
         _check_branch_count(state, limits)
-        total, limit = total_tokens(state) + self.tokens, context_limit(state, limits, self.models)
+        total, limit = state.total_tokens + self.tokens, context_limit(state, limits, self.models)
         if limits.is_hard and total > limit:
             raise ContextLimitExceeded(total, limit, _way_out(state))
         given = (self.description, self.prompt, self.tokens, self.redactions)
         return [BranchCreated(state.revision + 1, at, self.branch_id, state.active_id, *given)]
 
-    def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Shape]) -> Shape:
+    def result(
+        self, before: State, events: Sequence[Event], after: State, health: Callable[[], JsonObject]
+    ) -> JsonObject:
         return tool_results.branched(after.branches[self.branch_id], after)
 
 
@@ -117,7 +121,9 @@ class ReturnFromBranch(Verb):
             raise BranchStateInvalid("Cannot fold branch: branch is not active", data)
         return target
 
-    def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Shape]) -> Shape:
+    def result(
+        self, before: State, events: Sequence[Event], after: State, health: Callable[[], JsonObject]
+    ) -> JsonObject:
         event = events[-1]
         assert isinstance(event, BranchFolded)
         return tool_results.folded(event, after, health())
@@ -149,7 +155,9 @@ class FoldRecentWork(Verb):
         summary = (first_line(self.summary), self.summary, self.summary_tokens, work.tokens, self.redactions)
         return [WorkFolded(state.revision + 1, at, self.branch_id, state.active_id, *summary, work.since)]
 
-    def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Shape]) -> Shape:
+    def result(
+        self, before: State, events: Sequence[Event], after: State, health: Callable[[], JsonObject]
+    ) -> JsonObject:
         (event,) = events
         assert isinstance(event, WorkFolded)
         return {**tool_results.folded(event, after, health()), "session_id": after.session_id}
@@ -184,7 +192,9 @@ class RecordOperations(Verb):
             model, host = done.model or model, done.host or host
         return events
 
-    def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Shape]) -> Shape:
+    def result(
+        self, before: State, events: Sequence[Event], after: State, health: Callable[[], JsonObject]
+    ) -> JsonObject:
         event = events[-1]
         assert isinstance(event, OperationCompleted)
         return tool_results.recorded(event, after, health(), self.counter)
@@ -219,7 +229,9 @@ class RollBack(Verb):
         n = state.revision + len(events) + 1
         return [*events, SessionRolledBack(n, at, self.branch_id, self.restore_state)]
 
-    def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Shape]) -> Shape:
+    def result(
+        self, before: State, events: Sequence[Event], after: State, health: Callable[[], JsonObject]
+    ) -> JsonObject:
         return tool_results.rolled_back(self.branch_id, before, events, after)
 
 

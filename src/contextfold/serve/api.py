@@ -14,14 +14,14 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from contextfold.common.canonical import encode
+from contextfold.common.canonical import JsonObject, encode
 from contextfold.common.exception_location import place_of
 from contextfold.errors import ArgumentInvalid, FoldError
 from contextfold.fold.events import members
 from contextfold.fold.ports.store import SEARCH_MOST, WatchedEvent
 from contextfold.fold.service.demo_session import demo_session
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.service.overview import SAVINGS_GROUPS, Overview, Shape
+from contextfold.fold.service.overview import SAVINGS_GROUPS, Overview
 from contextfold.fold.tool_arguments import (
     BRANCH_ID_LENGTH_MAX,
     BUDGET,
@@ -51,7 +51,7 @@ EVENT_STREAM = "text/event-stream"
 UNPROCESSABLE = 422
 
 # A handler returns a response, or what is sent as JSON.
-Handler = Callable[[Request], Awaitable[Response | Shape]]
+Handler = Callable[[Request], Awaitable[Response | JsonObject]]
 
 
 class HttpApi:
@@ -99,39 +99,39 @@ class HttpApi:
         answered.__doc__ = handler.__doc__
         return answered
 
-    async def operations(self, request: Request) -> Shape:
+    async def operations(self, request: Request) -> JsonObject:
         """Record an operation of your own agent loop; the body is what `context_record` takes."""
         body = object_in(await request.body())
         return (await self._fold.record(caller_of(request.scope), body)).answer
 
-    async def sessions(self, request: Request) -> Shape:
+    async def sessions(self, request: Request) -> JsonObject:
         """Live sessions, the latest activity first, or with `ended=true` the ended ones: `limit`, `cursor`."""
         limit = _integer(request, "limit", SESSIONS, 1, SESSIONS_MOST)
         read = self._overview.ended_sessions if _flag(request, "ended", default=False) else self._overview.sessions
         return await read(_owner(request), cursor=_text(request, "cursor"), limit=limit)
 
-    async def session(self, request: Request) -> Shape:
+    async def session(self, request: Request) -> JsonObject:
         """A session's figures and the last rows of its tree: `limit`, `before` (a row's number)."""
         limit = _integer(request, "limit", ROWS, 1, ROWS_MOST)
         before = _integer(request, "before", 0, 0, 10**9) if request.query_params.get("before") else None
         return await self._overview.session(*_session(request), before=before, limit=limit)
 
-    async def timeline(self, request: Request) -> Shape:
+    async def timeline(self, request: Request) -> JsonObject:
         """A session's figures over time, with at most 240 points."""
         return await self._overview.timeline(*_session(request))
 
-    async def savings(self, request: Request) -> Shape:
+    async def savings(self, request: Request) -> JsonObject:
         """The savings or costs of folding in a session's requests to models, with at most 240 points."""
         return await self._overview.savings(*_session(request))
 
-    async def savings_by(self, request: Request) -> Shape:
+    async def savings_by(self, request: Request) -> JsonObject:
         """What folding saved or cost in the live and ended sessions, `by` session, project, day or model."""
         group = _text(request, "by") or "project"
         if group not in SAVINGS_GROUPS:
             raise ArgumentInvalid("by", f"must be one of {', '.join(SAVINGS_GROUPS)}")
         return await self._overview.savings_by(_owner(request), group)
 
-    async def trajectory(self, request: Request) -> Shape:
+    async def trajectory(self, request: Request) -> JsonObject:
         """The trajectory of a branch or of the main thread, page by page: `branch_id`, `budget`, `cursor`."""
         budget = _integer(request, "budget", BUDGET, BUDGET_MIN, BUDGET_MAX)
         position = position_of(_text(request, "cursor") or "0.0")
@@ -139,7 +139,7 @@ class HttpApi:
         owner, session_id = _session(request)
         return await self._overview.trajectory(owner, session_id, branch_id, budget_tokens=budget, position=position)
 
-    async def preview(self, request: Request) -> Shape:
+    async def preview(self, request: Request) -> JsonObject:
         """The branches and tokens that a rollback would discard and recover: `branch_id`, `restore_state`."""
         restore_state = _flag(request, "restore_state", default=True)
         branch_id = _text(request, "branch_id") or ""
@@ -148,28 +148,28 @@ class HttpApi:
             owner, session_id, branch_id, restore_state=restore_state, most=DISCARDED_MOST
         )
 
-    async def rollback(self, request: Request) -> Shape:
+    async def rollback(self, request: Request) -> JsonObject:
         """Roll back to the beginning of a branch; the body is `{"branch_id": …, "restore_state": true}`."""
         body = object_in(await request.body())
         operation_id = caller_of(request.scope).operation_id
         return await self._fold.roll_back_session(*_session(request), body, operation_id)
 
-    async def summaries(self, request: Request) -> Shape:
+    async def summaries(self, request: Request) -> JsonObject:
         """Folded branches whose summary or description has every word of `query`; `limit`."""
         limit = _integer(request, "limit", SUMMARIES, 1, SEARCH_MOST)
         return await self._overview.search(_owner(request), _text(request, "query") or "", limit=limit)
 
-    async def search(self, request: Request) -> Shape:
+    async def search(self, request: Request) -> JsonObject:
         """Sessions, branches and summaries that have every word of `query`; `limit` for each kind."""
         limit = _integer(request, "limit", SUMMARIES, 1, SEARCH_MOST)
         return await self._overview.search_all(_owner(request), _text(request, "query") or "", limit=limit)
 
-    async def recall(self, request: Request) -> Shape:
+    async def recall(self, request: Request) -> JsonObject:
         """Folds and left-out results that answer a question; the body is what `context_recall` takes, and `undone`."""
         recall = recall_request(object_in(await request.body()))
         return (await self._fold.recalls.answer(_owner(request), recall)).as_members()
 
-    async def demo(self, request: Request) -> Shape:
+    async def demo(self, request: Request) -> JsonObject:
         """Create a small scripted session to explore the dashboard, or return the one that exists."""
         return {"session_id": await demo_session(self._fold, _owner(request))}
 

@@ -24,8 +24,7 @@ from starlette.routing import Route
 
 from contextfold.common.canonical import is_too_deep
 from contextfold.errors import ArgumentInvalid, FoldError
-from contextfold.fold.project import NAME_LENGTH_MAX, Project, project_at
-from contextfold.fold.service.callers import Caller, Target, target_of
+from contextfold.fold.project import NAME_LENGTH_MAX, Caller, Project, Target, project_at, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.inbox import InboxFull
 from contextfold.fold.service.reports import HookReport

@@ -23,8 +23,7 @@ from contextfold.serve.mcp.protocol import (
     TOOLS_CALL,
     invalid_params,
 )
-from contextfold.serve.mcp.resolve_tools import failed, failure
-from contextfold.serve.mcp.resources import RESOURCE_READERS
+from contextfold.serve.mcp.resolve_tools import RESOURCE_READERS, error_result, failure_result
 from contextfold.serve.mcp.tools import ToolResult
 from contextfold.serve.request_error import BAD_REQUEST_STATUS, RequestError, busy
 from contextfold.settings import CACHE_ROOT, CONFIG, SETTINGS, Settings
@@ -105,11 +104,11 @@ class ResolverProcess:
             # The daemon's client may be of the other era, which has another code for this. So only kind and message
             # are passed on.
             kind = str((error.data or {}).get("kind", InternalError.code))
-            return failed(kind, error.message, kind)
+            return error_result(kind, error.message, kind)
         except Exception as problem:
             # A late response must not be taken for the response to the next call.
             await self.stop()
-            return failure(InternalError(type(problem).__name__))
+            return failure_result(InternalError(type(problem).__name__))
         except asyncio.CancelledError:
             await self.stop()
             raise

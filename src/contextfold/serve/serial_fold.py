@@ -10,7 +10,7 @@ from typing import TypeVar
 from contextfold.common.event_loop import asyncio, run_at_once
 from contextfold.errors import FoldError
 from contextfold.fold.ports.store import LOCAL_OWNER
-from contextfold.fold.service.callers import Caller
+from contextfold.fold.project import Caller
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.serve.mcp.fold_tools import call as run_fold_tool
 from contextfold.serve.mcp.fold_tools import caller_from, request_error

@@ -26,12 +26,17 @@ from contextfold.serve.mcp.jsonrpc import (
     encode_error,
     parse,
 )
-from contextfold.serve.mcp.protocol import McpToolCall, encode_tool_result, has_envelope, is_initialize
+from contextfold.serve.mcp.protocol import (
+    McpServer,
+    McpToolCall,
+    encode_tool_result,
+    has_envelope,
+    is_initialize,
+    tools_of,
+)
+from contextfold.serve.mcp.resolve_tools import RESOURCE_READERS, failure_result
 from contextfold.serve.mcp.resolve_tools import call as run_tool
-from contextfold.serve.mcp.resolve_tools import failure
-from contextfold.serve.mcp.resources import RESOURCE_READERS
 from contextfold.serve.mcp.tools import FoldTool, Tool, ToolResult
-from contextfold.serve.mcp.toolsets import server_of, tools_of
 from contextfold.serve.request_error import (
     BAD_REQUEST_STATUS,
     INVALID_REQUEST,
@@ -82,7 +87,7 @@ class StdioSession:
     """One client's conversation: the handshake, and a response for each request."""
 
     def __init__(self, tools: list[Tool], run: Callable[[McpToolCall], ToolResult]) -> None:
-        self._server, self._run = server_of(tools), run
+        self._server, self._run = McpServer(tools), run
         self._is_initialized = False
 
     def receive(self, line: bytes | None) -> bytes | None:
@@ -119,7 +124,7 @@ def _run(call: McpToolCall, worker: Worker, timeout_s: float) -> ToolResult:
         result = _unpack(worker.ask(request, timeout_s))
     except Exception as problem:
         error = InternalError(f"{type(problem).__name__}: {problem}")
-        result = internal_error(error.reason) if isinstance(call.tool, FoldTool) else failure(error)
+        result = internal_error(error.reason) if isinstance(call.tool, FoldTool) else failure_result(error)
     if result.reason:
         log(f"{call.tool.name}: {result.reason}")
     if isinstance(result, RequestError):

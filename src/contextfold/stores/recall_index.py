@@ -16,8 +16,7 @@ from zlib import decompress
 
 from contextfold.common.relevance.question import Question
 from contextfold.fold.ports.store import LeftOutDecision, Recalled, RecallHit, RecallSource, Summary
-from contextfold.fold.recall.documents import DocumentTerms, leveled_stems
-from contextfold.fold.recall.packed_terms import LEVELS, first_number
+from contextfold.fold.recall.documents import LEVELS, DocumentTerms, first_number, leveled_stems
 from contextfold.fold.recall.ranking import IndexedDocument, RecallScope, rank
 
 # The tokenizer splits at every other character of ASCII.

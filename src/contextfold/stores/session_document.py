@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from contextfold.common.canonical import Encodable, Malformed, encode
-from contextfold.fold.accounting import folded_tokens, total_tokens
 from contextfold.fold.ended_session import ended_members
 from contextfold.fold.events import Event, EventUnknown
-from contextfold.fold.ledger.savings import ledger_of
+from contextfold.fold.ledger import ledger_of
 from contextfold.fold.session import LogBroken, State, replay
 
 
@@ -21,10 +20,10 @@ def session_document(state: State) -> dict[str, Encodable]:
         "active_branch_id": active.id if active else None,
         "branch_depth": state.depth,
         "branch_path": ["main", *state.path],
-        "total_tokens": total_tokens(state),
+        "total_tokens": state.total_tokens,
         "main_thread_tokens": state.main.tokens,
         "current_branch_tokens": active.tokens if active else 0,
-        "folded_tokens": folded_tokens(state),
+        "folded_tokens": state.folded_tokens,
         "started_at": state.started_at,
         "last_at": state.last_at,
         "revision": state.revision,

@@ -14,9 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from contextfold.fold.ledger.sent_request import RequestReport
-from contextfold.fold.project import project_at
-from contextfold.fold.service.callers import Caller, target_of
+from contextfold.fold.project import Caller, project_at, target_of
+from contextfold.fold.sent_request import RequestReport
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from contextfold.fold.ports.store import LOCAL_OWNER
-from contextfold.fold.service.callers import Caller
+from contextfold.fold.project import Caller
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.scrubber import ScrubResult, standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore

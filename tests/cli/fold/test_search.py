@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from contextfold.fold.service.callers import Caller
+from contextfold.fold.project import Caller
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore

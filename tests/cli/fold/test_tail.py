@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from contextfold.fold.ledger.sent_request import FoldSeen, RequestReport, Share
+from contextfold.fold.events import FoldSeen
+from contextfold.fold.sent_request import RequestReport, Share
 from tests.cli.fold.folds import PROJECT, StoreAgent, Terminal, without_colours
 from tests.serve.reporting import HookedAgent
 from tests.support.daemon import Daemon, HttpAgent

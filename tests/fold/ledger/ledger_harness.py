@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from contextfold.fold.events import Event, RequestSent
-from contextfold.fold.ledger.sent_request import FoldSeen, RequestReport, Share, Usage
+from contextfold.fold.events import Event, FoldSeen, RequestSent
 from contextfold.fold.ports.store import Store
-from contextfold.fold.project import project_at
-from contextfold.fold.service.activity import Activity
-from contextfold.fold.service.callers import Caller, Target, target_of
+from contextfold.fold.project import Caller, Target, project_at, target_of
+from contextfold.fold.sent_request import RequestReport, Share, Usage
 from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.service.reports import Activity
 from contextfold.scrub.scrubber import standard_scrubber
 from tests.contract.stores import Run
 from tests.support.receipts import receipt_of

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from bench.cache_simulation import random_shape, read_shapes
 from bench.ledger import OFF_MAX, SHAPES, WAYS, compared
 from contextfold.common.canonical import encode
-from contextfold.fold.events import BranchCreated, Event, RequestSent, from_json, to_json
-from contextfold.fold.ledger.savings import SavingsLedger, ledger_of, ledger_result
-from contextfold.fold.ledger.sent_request import FoldSeen, Usage, was_warm
+from contextfold.fold.events import BranchCreated, Event, FoldSeen, RequestSent, from_json, to_json
+from contextfold.fold.ledger import SavingsLedger, ledger_of
 from contextfold.fold.model_catalog import MODELS, LedgerPrices, ModelsInvalid, TokenPrices, parse_models, plain_name
+from contextfold.fold.sent_request import Usage, was_warm
+from contextfold.fold.service.session_views import ledger_result
 from tests.support.machine import times
 
 AT = "2026-01-17T10:30:00Z"

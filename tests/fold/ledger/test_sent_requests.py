@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from contextfold.fold.events import OperationCompleted
-from contextfold.fold.ledger.provider_counts import thread_levels
-from contextfold.fold.ledger.sent_request import FoldSeen, Share, Usage
+from contextfold.fold.events import FoldSeen, OperationCompleted
+from contextfold.fold.sent_request import Share, Usage, thread_levels
 from contextfold.fold.service.inbox import InboxFull
 from contextfold.fold.service.overview import Overview
 from contextfold.fold.service.reports import HookReport

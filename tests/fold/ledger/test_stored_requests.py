@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from contextfold.fold.ledger.provider_counts import EVENT_FOLDS_MAX
-from contextfold.fold.ledger.sent_request import FoldSeen, Share, Usage
+from contextfold.fold.events import FoldSeen
 from contextfold.fold.ports.store import ArchivedThread
+from contextfold.fold.sent_request import EVENT_FOLDS_MAX, Share, Usage
 from contextfold.fold.service.reports import HookReport
 from tests.contract.stores import run
 from tests.fold.ledger.ledger_harness import (

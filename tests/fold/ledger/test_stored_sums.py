@@ -6,11 +6,10 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from contextfold.fold.ledger.savings import LedgerSums, sums_from
-from contextfold.fold.ledger.sent_request import RequestReport, Usage
+from contextfold.fold.ledger import LedgerSums, sums_from
 from contextfold.fold.messages import Receipt
-from contextfold.fold.project import project_at
-from contextfold.fold.service.callers import Caller, target_of
+from contextfold.fold.project import Caller, project_at, target_of
+from contextfold.fold.sent_request import RequestReport, Usage
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.overview import Overview
 from contextfold.scrub.scrubber import standard_scrubber

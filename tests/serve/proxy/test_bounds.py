@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from contextfold.fold.ports.store import SessionKey
-from contextfold.fold.project import project_at
-from contextfold.fold.service.callers import Caller, target_of
+from contextfold.fold.project import Caller, project_at, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.serve.http.exchange import Message, Receive, RequestLimits, Scope, Send

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from contextfold.fold.ledger.sent_request import Usage
 from contextfold.fold.messages import FORMATS, Format
+from contextfold.fold.sent_request import Usage
 from contextfold.serve.proxy.response_reader import (
     EXCERPT_BYTES,
     INFLATED_CHUNK_MAX,

@@ -22,7 +22,6 @@ from contextfold.cli.parse import UsageError, Values
 from contextfold.cli.terminal import Column, Line, Screen, screen, screen_on, several
 from contextfold.common.canonical import encode
 from contextfold.errors import EXIT_CODES, EXIT_OK, EXIT_USAGE, ArgumentInvalid, BranchNotFound, BranchStateInvalid
-from contextfold.fold.accounting import total_tokens
 from contextfold.fold.session import Branch, State
 
 QUESTION = "Roll back?"
@@ -98,7 +97,7 @@ def _preview(store: OpenService, address: SessionAddress, values: Values) -> Pre
 def _rendered(shown: Screen, preview: Preview, *, keeps: bool) -> str:
     target, figure = preview.target, shown.figure
     length = id_length(preview.state.branches)
-    before, after = total_tokens(preview.state), preview.result["total_tokens_after"]
+    before, after = preview.state.total_tokens, preview.result["total_tokens_after"]
     title: Line = ["Back to where ", (shown.short(target.id, length), "dim"), " began: ", (target.description, "bold")]
     effect = "what it and the threads above it did stays" if keeps else "everything since is undone"
     text = shown.lines(title, [(f"begun {shown.moment(target.created_at)}; {effect}", "dim")], "", wraps=True)

@@ -20,7 +20,7 @@ from contextfold.cli.fold.session_access import (
 from contextfold.cli.parse import Values
 from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, screen, several
 from contextfold.errors import EXIT_OK
-from contextfold.fold.accounting import percent, total_tokens
+from contextfold.fold.policy import percent
 from contextfold.fold.session import STATUSES, State
 
 SESSION_ID_SHOWN = len("sess_") + 6
@@ -99,7 +99,7 @@ def _status(shown: Screen, state: State, figures: SessionView) -> str:
 
 
 def headline(shown: Screen, state: State, limit: int) -> list[Line]:
-    total = total_tokens(state)
+    total = state.total_tokens
     where: list[Part] = [(state.project_path, "bold"), f" · {state.name}" if state.name else ""]
     used = (f"{shown.figure(total)} of {shown.figure(limit)} tokens ({percent(total, limit)}%)", "dim")
     return [where, [used]] if shown.is_narrow else [[*where, "  ", used]]

@@ -1,4 +1,4 @@
-"""Makes a document of a folded branch or a left-out result: its fields, its words, and their stored form. Pure.
+"""The documents that recall searches: made of folded branches and left-out results, stored, and read again. Pure.
 
 A document has four fields. The first three were written for later reading; words of the fourth count less:
 
@@ -25,19 +25,23 @@ from typing import NamedTuple
 from contextfold.common.relevance.term_scores import saturation
 from contextfold.common.relevance.words import read_token, stem_of, tokens
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.recall.packed_terms import (
-    AVERAGE_WORDS,
-    HASH_BITS,
-    HEX,
-    LEVEL_BOUNDS,
-    OPERATIONS,
-    PAIR_JOINT,
-    STRONG,
-    WORDS_MAX,
-    first_number,
-)
 
+FOLD, RESULT = "fold", "result"
+FIELDS = {FOLD: ("description", "summary", "prompt", "operations"), RESULT: ("call", "", "", "text")}
+# The weights of an occurrence in the first three fields.
+FIELD_WEIGHTS = (5, 2, 1)
+OPERATIONS = len(FIELD_WEIGHTS)
+# The average length of documents in words, and the largest length that counts: a word in the prompt of the longest
+# document still counts more than a word in its operations.
+AVERAGE_WORDS, WORDS_MAX = 120, 240
+# The lower bounds of the levels above 1, in 65536ths of tf / (tf + K).
+LEVEL_BOUNDS = (32_768, 42_598, 52_428)
+LEVELS = len(LEVEL_BOUNDS) + 2
+PAIR_JOINT = " "
+HEX = "0123456789abcdef"
 COUNT_MAX = 15
+# The number of low bits of a document's number with a hash; the high bits are its time.
+HASH_BITS = 24
 
 # Of a long text only its beginning, where commands and paths are, and lines that look like errors are read.
 HEAD_CHARACTERS = 2_000
@@ -49,12 +53,11 @@ OPERATION_WORDS = 800
 OPERATION_WORD_CHARACTERS = 40
 # At most this many characters of a prompt or summary are read.
 STRONG_CHARACTERS = 1 << 16
-
-# Patterns are compiled when they are first needed.
-_ERROR_LINE = (
+TOKENS_CACHED = 1 << 15
+_ERROR_LINE = re.compile(
     r"(?im)^.*(?:error|exception|fail|fatal|panic|refused|denied|cannot|not found|timed out|traceback|\bE[A-Z]{3,}).*$"
 )
-TOKENS_CACHED = 1 << 15
+_TIME = re.compile(r"(?a)(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,30 +78,29 @@ def fold_fields(
         if entry.kind == "prompt":
             prompt = entry.text
         elif entry.kind == "operation" and left > 0 and (undone or not entry.undone):
-            part = f"{entry.type}\n{notable(entry.text[:left])}"
+            part = f"{entry.type}\n{select_notable_lines(entry.text[:left])}"
             parts.append(part)
             left -= len(entry.text)
     return description, summary[:STRONG_CHARACTERS], prompt[:STRONG_CHARACTERS], "\n".join(parts)
 
 
 def result_fields(stub: str, text: str) -> tuple[str, str, str, str]:
-    return stub, "", "", notable(text[:OPERATION_CHARACTERS])
+    return stub, "", "", select_notable_lines(text[:OPERATION_CHARACTERS])
 
 
-def notable(text: str) -> str:
+def select_notable_lines(text: str) -> str:
     """The beginning of a text, and the lines after it that look like errors."""
     if len(text) <= HEAD_CHARACTERS:
         return text
-
     lines: dict[str, None] = {}
-    for found in re.compile(_ERROR_LINE).finditer(text, HEAD_CHARACTERS):
+    for found in _ERROR_LINE.finditer(text, HEAD_CHARACTERS):
         lines[found[0][:ERROR_LINE_CHARACTERS]] = None
         if len(lines) == ERROR_LINES:
             break
     return "\n".join((text[:HEAD_CHARACTERS], *lines))
 
 
-def document_terms(number: int, fields: Sequence[str]) -> DocumentTerms:
+def count_terms(number: int, fields: Sequence[str]) -> DocumentTerms:
     counts: dict[tuple[str, str], list[int]] = {}
     length = 0
     for field, text in enumerate(fields[:OPERATIONS]):
@@ -107,7 +109,7 @@ def document_terms(number: int, fields: Sequence[str]) -> DocumentTerms:
             length += times * read.length
             for key in read.keys:
                 counts.setdefault(key, [0, 0, 0, 0])[field] += times
-    for key, times in _operation_words(fields[OPERATIONS]).items():
+    for key, times in _count_operation_words(fields[OPERATIONS]).items():
         counts.setdefault(key, [0, 0, 0, 0])[OPERATIONS] = times
     described = [stem for token in tokens(fields[0]) for stem, _ in _read(token).keys[: _read(token).length]]
     for pair, times in Counter(pairwise(described)).items():
@@ -119,7 +121,7 @@ def document_terms(number: int, fields: Sequence[str]) -> DocumentTerms:
     return DocumentTerms(number, min(length, WORDS_MAX), "\n" + "\n".join(lines) + "\n")
 
 
-def _operation_words(text: str) -> dict[tuple[str, str], int]:
+def _count_operation_words(text: str) -> dict[tuple[str, str], int]:
     words: dict[tuple[str, str], int] = {}
     for token, times in Counter(tokens(text)).items():
         if len(token) <= OPERATION_WORD_CHARACTERS:
@@ -144,10 +146,23 @@ def _read(token: str) -> _ReadToken:
     return _ReadToken(len(read.words), tuple((stem_of(word), word) for word in (*read.words, *read.parts)))
 
 
-def level_of(strong: int, words: int) -> int:
-    if not strong:
+def document_number(at: str, *key: str) -> int:
+    """A number for a document that is the same in every store. Later documents have larger numbers."""
+    digest = sha256("\0".join(key).encode("utf-8", "surrogatepass")).digest()
+    return first_number(at) | int.from_bytes(digest[: HASH_BITS // 8], "big")
+
+
+def first_number(at: str) -> int:
+    """The smallest number of a document of this time. An invalid time is before all others.
+
+    Numbers are stored, and only their order matters: each part of the time has a fixed range, 32 for the days of a
+    month.
+    """
+    found = _TIME.fullmatch(at)
+    if found is None:
         return 0
-    return 1 + bisect_right(LEVEL_BOUNDS, saturation(strong, words, AVERAGE_WORDS))
+    year, month, day, hour, minute, second = map(int, found.groups())
+    return ((((year * 12 + month) * 32 + day) * 24 + hour) * 60 + minute) * 60 + second << HASH_BITS
 
 
 def leveled_stems(terms: DocumentTerms) -> Iterator[tuple[str, int]]:
@@ -155,12 +170,64 @@ def leveled_stems(terms: DocumentTerms) -> Iterator[tuple[str, int]]:
     strong: dict[str, int] = {}
     for line in terms.packed.split("\n")[1:-1]:
         stem, _, counts = line.split("\t")
-        strong[stem] = strong.get(stem, 0) + STRONG[counts[:OPERATIONS]]
-    levels = {occurrences: level_of(occurrences, terms.words) for occurrences in set(strong.values())}
+        strong[stem] = strong.get(stem, 0) + _weigh_occurrences(counts[:OPERATIONS])
+    levels = {occurrences: _level_of(occurrences, terms.words) for occurrences in set(strong.values())}
     return ((stem, levels[occurrences]) for stem, occurrences in strong.items() if PAIR_JOINT not in stem)
 
 
-def document_number(at: str, *key: str) -> int:
-    """A number for a document that is the same in every store. Later documents have larger numbers."""
-    digest = sha256("\0".join(key).encode("utf-8", "surrogatepass")).digest()
-    return first_number(at) | int.from_bytes(digest[: HASH_BITS // 8], "big")
+def _level_of(strong: int, words: int) -> int:
+    if not strong:
+        return 0
+    return 1 + bisect_right(LEVEL_BOUNDS, saturation(strong, words, AVERAGE_WORDS))
+
+
+class TermCounts(NamedTuple):
+    """The occurrences of a stem in a document.
+
+    `strong` has the weighted occurrences in the first three fields, `typed` those of the words in the question, `weak`
+    the occurrences in the fourth field. `fields` has a bit for each field.
+    """
+
+    strong: int
+    typed: int
+    weak: int
+    fields: int
+
+
+def find_term(packed: str, stem: str, words: Sequence[str]) -> TermCounts | None:
+    """Count a stem in a document; None if the document does not have it."""
+    start = packed.find(f"\n{stem}\t")
+    if start < 0:
+        return None
+    strong = typed = weak = fields = 0
+    # The words of a stem are adjacent lines.
+    while start >= 0:
+        end = packed.index("\n", start + 1)
+        digits = packed[end - OPERATIONS - 1 : end]
+        occurrences = _weigh_occurrences(digits[:OPERATIONS])
+        strong += occurrences
+        if occurrences and (packed[start + len(stem) + 2 : end - OPERATIONS - 2] or stem) in words:
+            typed += occurrences
+        weak += HEX.index(digits[OPERATIONS])
+        fields |= _field_bits(digits)
+        start = end if packed.startswith(f"{stem}\t", end + 1) else -1
+    return TermCounts(strong, typed, weak, fields)
+
+
+def count_pair(packed: str, first: str, second: str) -> int:
+    """The number of times that two stems are neighbours in the first field."""
+    start = packed.find(f"\n{first}{PAIR_JOINT}{second}\t")
+    return HEX.index(packed[packed.index("\n", start + 1) - OPERATIONS - 1]) if start >= 0 else 0
+
+
+# There are few different counts, and each is read many times.
+@lru_cache(TOKENS_CACHED)
+def _weigh_occurrences(digits: str) -> int:
+    """The weighted occurrences for the digits of the first three fields."""
+    return sum(weight * int(digit, 16) for weight, digit in zip(FIELD_WEIGHTS, digits, strict=True))
+
+
+@lru_cache(TOKENS_CACHED)
+def _field_bits(digits: str) -> int:
+    """A bit for each field whose digit is not 0."""
+    return sum(1 << field for field, digit in enumerate(digits) if digit != "0")

@@ -27,7 +27,7 @@ from contextfold.common.relevance.term_scores import (
     saturation,
     term_weight,
 )
-from contextfold.fold.recall.packed_terms import AVERAGE_WORDS, FIELDS, LEVELS, TermCounts, pair_count, term_counts
+from contextfold.fold.recall.documents import AVERAGE_WORDS, FIELDS, LEVELS, TermCounts, count_pair, find_term
 
 TERMS_MAX = 32
 POSTINGS_MAX = 20_000
@@ -166,12 +166,12 @@ def _reasons(
     names = FIELDS[document.kind]
     reasons = []
     for term, weight, _ in terms:
-        found = term_counts(document.packed, term.stem, term.words)
+        found = find_term(document.packed, term.stem, term.words)
         if found is not None:
             fields = tuple([name for bit, name in enumerate(names) if found.fields >> bit & 1])
             reasons.append(RecallReason(term.words[0], fields, _term_score(found, weight, document.words)))
     for (first, second), weight in pairs.items():
-        if times := pair_count(document.packed, first, second):
+        if times := count_pair(document.packed, first, second):
             reasons.append(RecallReason(f"{first} {second}", (names[0],), PAIR_WEIGHT * pair_score(weight, times)))
     reasons.sort(key=lambda reason: (-reason.score, reason.term))
     return tuple(reasons)

@@ -6,8 +6,7 @@ requests to models, because none were sent.
 
 from __future__ import annotations
 
-from contextfold.fold.project import project_at
-from contextfold.fold.service.callers import Caller, target_of
+from contextfold.fold.project import Caller, project_at, target_of
 from contextfold.fold.service.fold_service import FoldService
 
 DEMO_PROJECT = "/demo/contextfold-demo"

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any
 
-from contextfold.common.canonical import encode
+from contextfold.common.canonical import JsonObject, encode
 from contextfold.common.event_loop import asyncio, is_running
 from contextfold.errors import (
     ArgumentInvalid,
@@ -24,16 +24,14 @@ from contextfold.errors import (
     StoreUnavailable,
 )
 from contextfold.fold import tool_results
-from contextfold.fold.advice import Advice
+from contextfold.fold.advice import Advice, choose_advice
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event, OperationCompleted, SessionStarted, timestamp
-from contextfold.fold.paging import TrajectoryPage
+from contextfold.fold.policy import FoldPolicy
 from contextfold.fold.ports.store import Operation, SessionKey, Store, WatchedEvent
-from contextfold.fold.project import displayed, hashed
-from contextfold.fold.service.activity import Activity
-from contextfold.fold.service.callers import Caller, Target, target_of
-from contextfold.fold.service.policy import FoldPolicy
-from contextfold.fold.service.reports import Reports, ScrubbedText
+from contextfold.fold.project import Caller, Target, displayed, hashed, target_of
+from contextfold.fold.sent_request import ScrubbedText
+from contextfold.fold.service.reports import Activity, Reports
 from contextfold.fold.service.session_reader import SessionReader, TextScrubber, now
 from contextfold.fold.service.sessions import SessionChange, Sessions, VerbOutcome
 from contextfold.fold.session import EMPTY, State
@@ -51,7 +49,7 @@ from contextfold.fold.tool_arguments import (
     cursor_of,
     recall_request,
 )
-from contextfold.fold.tool_results import Shape
+from contextfold.fold.tool_results import TrajectoryPage
 from contextfold.fold.verbs import (
     FoldRecentWork,
     OpenBranch,
@@ -98,7 +96,7 @@ class FoldService(SessionReader):
         self._addresses: OrderedDict[str, Target] = OrderedDict()
         # The keys of the advice that was given in the latest sessions.
         self._advised: OrderedDict[str | None, set[str]] = OrderedDict()
-        self.reports = Reports(self, note)
+        self.reports = Reports(self.scrub, self.commit, note)
         # Made for the first text that needs them: those for long texts, and those for even longer ones.
         self._scrub_threads: dict[bool, ThreadPoolExecutor] = {}
 
@@ -196,7 +194,9 @@ class FoldService(SessionReader):
             return VerbOutcome(await self._result_page(key.owner, thread_id, budget_tokens, *position), state)
         return VerbOutcome(await self.page(key, thread_id, state.session_id, budget_tokens, position), state)
 
-    async def _result_page(self, owner: str, result_id: str, budget_tokens: int, after_n: int, offset: int) -> Shape:
+    async def _result_page(
+        self, owner: str, result_id: str, budget_tokens: int, after_n: int, offset: int
+    ) -> JsonObject:
         """A tool result that the proxy left out, as one entry. An id of another owner is not found."""
         text = await self.store.left_out_text(owner, result_id)
         if text is None:
@@ -251,7 +251,7 @@ class FoldService(SessionReader):
 
     # ---- state and advice beside every result
 
-    def summarise(self, state: State) -> Shape:
+    def summarise(self, state: State) -> JsonObject:
         """What every response says about the session beside its result."""
         return tool_results.state_summary(state, self.policy.context_limit(state))
 
@@ -283,7 +283,7 @@ class FoldService(SessionReader):
         return advice.line
 
     def _new_advice(self, state: State, waiting_tokens: int = 0) -> Advice | None:
-        advice = self.policy.advice_for(state, waiting_tokens) if state.session_id else None
+        advice = choose_advice(state, self.policy, waiting_tokens=waiting_tokens) if state.session_id else None
         return None if advice is None or advice.key in self._advised.get(state.session_id, ()) else advice
 
     def _mark(self, state: State, advice: Advice) -> None:
@@ -293,7 +293,7 @@ class FoldService(SessionReader):
         if len(self._advised) > SESSIONS_ADVISED_MAX:
             self._advised.popitem(last=False)
 
-    def safe_error(self, problem: FoldError) -> tuple[str, Shape]:
+    def safe_error(self, problem: FoldError) -> tuple[str, JsonObject]:
         """An error's message and data, scrubbed, because they repeat the caller's input."""
         try:
             data = {
@@ -338,7 +338,7 @@ class FoldService(SessionReader):
         self._remember(target)
         return outcome
 
-    def _health(self, events: Sequence[Event], after: State) -> Shape:
+    def _health(self, events: Sequence[Event], after: State) -> JsonObject:
         """The health of a session after events, for the branch that the last of them names."""
         branch_id = getattr(events[-1], "branch_id", None)
         given = self._suggestion(after)

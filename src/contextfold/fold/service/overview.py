@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from contextfold.common.canonical import Encodable
+from contextfold.common.canonical import Encodable, JsonObject
 from contextfold.errors import BranchNotFound
-from contextfold.fold.accounting import total_tokens
+from contextfold.fold.ended_session import ledger_parts, plain_figures
 from contextfold.fold.events import BranchDiscarded, Event
-from contextfold.fold.ledger.ended_ledger import ledger_parts, plain_figures
-from contextfold.fold.ledger.savings import LedgerSums, sums_result, total_of, verdict
+from contextfold.fold.ledger import POINTS_CACHED, LedgerSums, thin_points, total_of
 from contextfold.fold.service.session_reader import FollowedLogs, FoundSession, SessionLists, SessionReader
 from contextfold.fold.service.session_views import (
     branch_view,
     row_of,
+    sums_result,
     tree,
+    verdict,
 )
 from contextfold.fold.session import EMPTY, advance, drafted, replay
-from contextfold.fold.timeline_points import POINTS_MAX, thinned
 from contextfold.fold.verbs import RollBack
 
 # The groups of savings, and the number of sessions that are read at a time for them.
@@ -29,10 +29,7 @@ SAVINGS_GROUPS = ("session", "project", "day", "model")
 SESSIONS_READ = 100
 # A search reads the names and branches of this many sessions, the latest first.
 SEARCHED_SESSIONS_MAX = 300
-POINTS_CACHED = 4 * POINTS_MAX
 SUMMARY_FIELDS = ("project_path", "session_id", "branch_id", "description", "summary", "tokens_folded", "folded_at")
-
-Shape = Mapping[str, Encodable]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +52,14 @@ class _Timeline:
     def take(self, event: Event) -> None:
         advance(self._state, (event,))
         state = self._state
-        self._points.append(TimelinePoint(state.revision, state.last_at, total_tokens(state), state.main.tokens))
+        self._points.append(TimelinePoint(state.revision, state.last_at, state.total_tokens, state.main.tokens))
 
     def points(self) -> list[TimelinePoint]:
         """As many points as a screen can show. More are cached, so that repeated thinning loses no peak."""
-        shown = thinned(self._points, height=_height)
+        points = thin_points(self._points, height=_height)
         if len(self._points) > POINTS_CACHED:
-            self._points = thinned(self._points, POINTS_CACHED // 2, height=_height)
-        return shown
+            self._points = thin_points(self._points, POINTS_CACHED // 2, height=_height)
+        return points
 
 
 def _height(point: TimelinePoint) -> int:
@@ -74,7 +71,7 @@ class Overview(SessionLists):
         super().__init__(service)
         self._timelines = FollowedLogs(service.store, _Timeline)
 
-    async def session(self, owner: str, session_id: str, *, before: int | None = None, limit: int) -> Shape:
+    async def session(self, owner: str, session_id: str, *, before: int | None = None, limit: int) -> JsonObject:
         """A session and a part of its tree: the last rows, or the last rows before a given one."""
         events_cursor = await self._store.cursor()
         found = await self.find_any(owner, session_id)
@@ -92,7 +89,7 @@ class Overview(SessionLists):
             "events_cursor": events_cursor,
         }
 
-    async def timeline(self, owner: str, session_id: str) -> Shape:
+    async def timeline(self, owner: str, session_id: str) -> JsonObject:
         """The figures of a session over time; empty for an ended session."""
         found = await self.find_any(owner, session_id)
         points = [] if found.ended else (await self._timelines.read(found.key, session_id)).points()
@@ -101,11 +98,11 @@ class Overview(SessionLists):
             "points": [{each.name: getattr(point, each.name) for each in fields(point)} for point in points],
         }
 
-    async def savings(self, owner: str, session_id: str) -> Shape:
+    async def savings(self, owner: str, session_id: str) -> JsonObject:
         """The savings or costs of folding in the session's requests."""
         return await self.savings_of(await self.find_any(owner, session_id))
 
-    async def savings_by(self, owner: str, group: str) -> Shape:
+    async def savings_by(self, owner: str, group: str) -> JsonObject:
         """The savings or costs of folding in the owner's live and ended sessions, by session, project, day or model."""
         is_divided = group in ("day", "model")
         sums: dict[str, LedgerSums] = {}
@@ -143,7 +140,7 @@ class Overview(SessionLists):
 
     async def trajectory(
         self, owner: str, session_id: str, branch_id: str | None, *, budget_tokens: int, position: tuple[int, int]
-    ) -> Shape:
+    ) -> JsonObject:
         """A page of the trajectory of a branch or of the main thread. A folded branch's first page has its summary."""
         found = await self.find_any(owner, session_id)
         if branch_id is not None and branch_id not in found.state.branches:
@@ -161,7 +158,7 @@ class Overview(SessionLists):
 
     async def preview(
         self, owner: str, session_id: str, branch_id: str, *, restore_state: bool, most: int | None = None
-    ) -> Shape:
+    ) -> JsonObject:
         """The effects of a rollback, with a limited number of the branches that it would discard."""
         state = (await self._service.find(owner, session_id)).state
         events = RollBack(branch_id, restore_state).decide(state, state.last_at)
@@ -172,11 +169,11 @@ class Overview(SessionLists):
             "branches_discarded": [branch_view(row_of(state, later)) for later in discarded[::-1][:most]],
             "total_discarded": len(discarded),
             "reopened": [branch_view(row_of(state, opened)) for opened in after.path if opened not in state.path],
-            "tokens_recovered": max(0, total_tokens(state) - total_tokens(after)),
-            "total_tokens_after": total_tokens(after),
+            "tokens_recovered": max(0, state.total_tokens - after.total_tokens),
+            "total_tokens_after": after.total_tokens,
         }
 
-    async def search(self, owner: str, query: str, *, limit: int) -> Shape:
+    async def search(self, owner: str, query: str, *, limit: int) -> JsonObject:
         """Summaries of folded branches, and whether their sessions are live."""
         summaries = await self._store.search(owner, query, None, limit)
         sessions = {one.session_id for one in summaries}
@@ -188,15 +185,15 @@ class Overview(SessionLists):
             ]
         }
 
-    async def search_all(self, owner: str, query: str, *, limit: int) -> Shape:
+    async def search_all(self, owner: str, query: str, *, limit: int) -> JsonObject:
         """Live sessions by project or name, open and discarded branches by description, summaries of folded ones.
 
         Every word of the query must occur; case does not matter. Sessions and branches are those of the sessions with
         the latest activity, at most SEARCHED_SESSIONS_MAX.
         """
         words = query.casefold().split()
-        sessions: list[Shape] = []
-        branches: list[Shape] = []
+        sessions: list[JsonObject] = []
+        branches: list[JsonObject] = []
         page = await self._store.sessions(owner, limit=SEARCHED_SESSIONS_MAX) if words else ()
         for listed in page:
             state = await self._readable(listed.key)

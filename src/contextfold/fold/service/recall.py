@@ -19,17 +19,18 @@ from contextfold.fold.events import timestamp
 from contextfold.fold.ports.store import ArchivedResult, ArchivedThread, RecallSource, SessionKey, StoreReader, Summary
 from contextfold.fold.recall.answer import RecallAnswer, answer, memory_line
 from contextfold.fold.recall.documents import (
+    FOLD,
     OPERATION_CHARACTERS,
+    RESULT,
     DocumentTerms,
+    count_terms,
     document_number,
-    document_terms,
     fold_fields,
     result_fields,
 )
-from contextfold.fold.recall.packed_terms import FOLD, RESULT
 from contextfold.fold.recall.ranking import RecallScope
+from contextfold.fold.sent_request import ScrubbedText
 from contextfold.fold.service.archive_reader import thread_entries
-from contextfold.fold.service.reports import ScrubbedText
 from contextfold.fold.tool_arguments import RecallRequest
 
 # This many documents are indexed in one step.
@@ -129,7 +130,7 @@ def _documents(
     sources: Sequence[RecallSource], texts: Sequence[Sequence[str] | None]
 ) -> list[tuple[RecallSource, DocumentTerms | None]]:
     return [
-        (source, None if fields is None else document_terms(_number(source), fields))
+        (source, None if fields is None else count_terms(_number(source), fields))
         for source, fields in zip(sources, texts, strict=True)
     ]
 

@@ -9,24 +9,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import ClassVar
 
+from contextfold.common.canonical import JsonObject
 from contextfold.fold import session
 from contextfold.fold.events import Event, OperationCompleted
-from contextfold.fold.ledger.provider_counts import MessageText, RecordedRequest, call_id_of, requested
-from contextfold.fold.ledger.sent_request import RequestReport
 from contextfold.fold.ports.store import Operation, SessionKey
-from contextfold.fold.service.activity import Activity
-from contextfold.fold.service.callers import Target
+from contextfold.fold.project import Target
+from contextfold.fold.sent_request import RecordedRequest, RequestReport, ScrubbedText, call_id_of, record_request
 from contextfold.fold.service.inbox import Inbox
+from contextfold.fold.service.sessions import VerbOutcome
 from contextfold.fold.session import State
-from contextfold.fold.tool_results import Shape
-from contextfold.fold.verbs import RecordOperations
-
-if TYPE_CHECKING:
-    from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.verbs import RecordOperations, Verb
 
 # The source of the figures of a hook report.
 HOOK = "hook"
@@ -35,9 +31,22 @@ RECORDED, REPEATED, LOST = "recorded", "repeated", "lost"
 CHARACTER_BYTES_MAX = 4
 
 
-class ScrubbedText(MessageText, Protocol):
-    @property
-    def rules(self) -> tuple[str, ...]: ...
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What the service did, for metrics and traces: numbers and fixed names, no texts."""
+
+    events: Sequence[Event] = ()
+    # The rules that redacted something.
+    rules: Sequence[str] = ()
+    conflicts: int = 0
+    store_failed: bool = False
+    # The number of reports by host and outcome.
+    reports: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    reports_took_s: float | None = None
+    # The error because of which reports were lost.
+    reports_failed: Exception | None = None
+    # Whether reports wait for an unavailable store; set only when that changes.
+    reports_wait: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +130,20 @@ class RecordReports:
                     run.append((done, scrubbed[1].text))
                     self.new.add(index)
                 continue
-            recorded, run = _recorded(run, draft, at), []
+            recorded, run = _record_operations(run, draft, at), []
             session.advance(draft, recorded.events)
             take(recorded)
-            request = requested(draft, at, one, scrubbed)
+            request = record_request(draft, at, one, scrubbed)
             session.advance(draft, request.events)
             take(request)
             if request.events:
                 self.new.add(index)
-        take(_recorded(run, draft, at))
+        take(_record_operations(run, draft, at))
         return events
 
-    def result(self, before: State, events: Sequence[Event], after: State, health: Callable[[], Shape]) -> Shape:
+    def result(
+        self, before: State, events: Sequence[Event], after: State, health: Callable[[], JsonObject]
+    ) -> JsonObject:
         return {}
 
     def texts(self, events: Sequence[Event]) -> Mapping[int, str]:
@@ -164,9 +175,16 @@ class WaitingSums:
 
 
 class Reports(Inbox[Received]):
-    def __init__(self, service: FoldService, note: Callable[[Activity], None]) -> None:
+    """The inbox of the service. What it receives is scrubbed, then committed as one verb for each batch."""
+
+    def __init__(
+        self,
+        scrub: Callable[..., Awaitable[Sequence[ScrubbedText]]],
+        commit: Callable[[Target, Verb, Operation], Awaitable[VerbOutcome]],
+        note: Callable[[Activity], None],
+    ) -> None:
         super().__init__()
-        self._service, self._note = service, note
+        self._scrub, self._commit, self._note = scrub, commit, note
         # The waiting reports by session.
         self._sessions: dict[SessionKey, WaitingSums] = {}
 
@@ -185,10 +203,10 @@ class Reports(Inbox[Received]):
         started_s = time.monotonic()
         # Many reports have texts in common, such as the names of tools.
         distinct = dict.fromkeys(text for one in items for text in one.texts)
-        clean = dict(zip(distinct, await self._service.scrub(*distinct), strict=True))
+        clean = dict(zip(distinct, await self._scrub(*distinct), strict=True))
         verb = RecordReports(batch_id, items, [[clean[text] for text in one.texts] for one in items])
         # With an operation id, a retry after a lost response does not record the batch twice.
-        await self._service.commit(self._sessions[key].target, verb, Operation(batch_id, batch_id))
+        await self._commit(self._sessions[key].target, verb, Operation(batch_id, batch_id))
         outcomes = Counter(
             (one.reporter, RECORDED if index in verb.new else REPEATED) for index, one in enumerate(items)
         )
@@ -211,7 +229,7 @@ class Reports(Inbox[Received]):
         self._note(Activity(reports_wait=is_unavailable))
 
 
-def _recorded(run: Sequence[tuple[OperationCompleted, str]], state: State, at: str) -> RecordedRequest:
+def _record_operations(run: Sequence[tuple[OperationCompleted, str]], state: State, at: str) -> RecordedRequest:
     verb = RecordOperations([done for done, _ in run], [text for _, text in run])
     events = verb.decide(state, at)
     return RecordedRequest(events, list(verb.texts(events).items()))

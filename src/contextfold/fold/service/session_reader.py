@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Generic, Protocol, TypeVar
 
-from contextfold.common.canonical import Encodable
+from contextfold.common.canonical import Encodable, JsonObject
 from contextfold.common.event_loop import CallLock, pause
 from contextfold.common.token_counter import COUNTERS
 from contextfold.errors import ArgumentInvalid, BranchNotFound, ScrubFailed, SessionNotFound, StoreInvalid
+from contextfold.fold.ended_session import ended_ledger, ended_state, stored_figures
 from contextfold.fold.events import Event
-from contextfold.fold.ledger.ended_ledger import ended_ledger, ended_savings
-from contextfold.fold.ledger.savings import SavingsLedger, ledger_result, sums_result
-from contextfold.fold.paging import TrajectoryPage
+from contextfold.fold.ledger import SavingsLedger
+from contextfold.fold.policy import FoldPolicy
 from contextfold.fold.ports.store import (
     ArchivedThread,
     EndedSession,
@@ -28,15 +28,14 @@ from contextfold.fold.ports.store import (
     SessionKey,
     StoreReader,
 )
+from contextfold.fold.project import Target
+from contextfold.fold.sent_request import ScrubbedText
 from contextfold.fold.service.archive_reader import is_archived, thread_entries
-from contextfold.fold.service.callers import Target
-from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.service.recall import Recall
-from contextfold.fold.service.reports import ScrubbedText
-from contextfold.fold.service.session_views import session_view
+from contextfold.fold.service.session_views import ended_row, ended_savings, ledger_result, session_view, sums_result
 from contextfold.fold.session import EMPTY, REPLAY_STEP_EVENTS, State, replay
 from contextfold.fold.tool_arguments import cursor_of
-from contextfold.fold.tool_results import Shape
+from contextfold.fold.tool_results import TrajectoryPage
 
 
 class TextScrubber(Protocol):
@@ -108,7 +107,7 @@ class SessionReader:
         session_id: str | None,
         budget_tokens: int,
         position: tuple[int, int],
-    ) -> Shape:
+    ) -> JsonObject:
         """A page of a thread's trajectory from a position on. A branch id of None means the main thread."""
         page = TrajectoryPage(branch_id or "", budget_tokens, self.count)
         thread = ArchivedThread(key.owner, key.project_hash, branch_id, session_id or "")
@@ -213,7 +212,7 @@ class SessionLists:
     def _new_ledger(self) -> SavingsLedger:
         return SavingsLedger(self._service.policy.ledger_prices)
 
-    async def sessions(self, owner: str, *, cursor: str | None = None, limit: int) -> Shape:
+    async def sessions(self, owner: str, *, cursor: str | None = None, limit: int) -> JsonObject:
         """Live sessions, the latest activity first."""
         await self._service.settled(owner)
         events_cursor = await self._store.cursor()
@@ -231,12 +230,10 @@ class SessionLists:
             "events_cursor": events_cursor,
         }
 
-    async def ended_sessions(self, owner: str, *, cursor: str | None = None, limit: int) -> Shape:
+    async def ended_sessions(self, owner: str, *, cursor: str | None = None, limit: int) -> JsonObject:
         """Ended sessions in the same order, with their last figures, until they are deleted."""
         after = _position(cursor) if cursor else None
         page = await self._store.ended_sessions(owner, after=after, limit=limit + 1)
-        if page:
-            from contextfold.fold.ledger.ended_ledger import ended_row
         return {
             "owner": owner,
             "sessions": [ended_row(session) for session in page[:limit]],
@@ -249,9 +246,6 @@ class SessionLists:
             return await self._service.find(owner, session_id)
         except SessionNotFound:
             for ended in await self._store.ended_sessions(owner, limit=1, session_id=session_id):
-                from contextfold.fold.ended_session import ended_state
-                from contextfold.fold.ledger.ended_ledger import stored_figures
-
                 state = ended_state(stored_figures(ended), session_id=session_id, last_at=ended.last_at)
                 return FoundSession(ended.key, state, ended)
             raise
@@ -268,7 +262,7 @@ class SessionLists:
     def row(self, state: State) -> dict[str, Encodable]:
         return session_view(state, self._service.policy)
 
-    async def row_of(self, found: FoundSession) -> Shape:
+    async def row_of(self, found: FoundSession) -> JsonObject:
         """The row with the session's savings, which are None if no request went through the proxy."""
         row = self.row(found.state)
         if found.ended:
@@ -278,7 +272,7 @@ class SessionLists:
 
         return {**row, "savings": sums_result((await self._ledger(found)).sums)}
 
-    async def savings_of(self, found: FoundSession) -> Shape:
+    async def savings_of(self, found: FoundSession) -> JsonObject:
         """The savings or costs of folding in the session's requests."""
         return {"session_id": found.state.session_id or "", **ledger_result(await self._ledger(found))}
 

@@ -1,4 +1,4 @@
-"""Views of a session for the dashboard and the terminal: figures, tree of branches. Pure.
+"""Views of a session for the dashboard and the terminal: figures, tree of branches, savings. Pure.
 
 The results of the tools are in `fold.tool_results`.
 """
@@ -8,10 +8,34 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from contextfold.common.canonical import Encodable
-from contextfold.fold.accounting import folded_tokens, percent, total_tokens
-from contextfold.fold.service.policy import FoldPolicy
+from contextfold.common.canonical import Encodable, Hundredths, JsonObject
+from contextfold.fold.ended_session import ledger_parts, plain_figures
+from contextfold.fold.ledger import WORTH, LedgerSums, SavingsLedger, thin_points, tokens_without, total_of
+from contextfold.fold.model_catalog import TokenPrices
+from contextfold.fold.policy import FoldPolicy, percent
+from contextfold.fold.ports.store import EndedSession
 from contextfold.fold.session import Branch, State
+
+# Only the latest folds are listed.
+FOLDS_LISTED_MAX = 200
+# A smaller difference than one in this many of the cost is not significant.
+DIFFERENCE_SHARE = 2_000
+NANODOLLARS_PER_MICRO = 1_000
+NANODOLLARS_PER_DOLLAR = 1_000_000_000
+# The figures of an ended session that are shown as they are stored.
+ENDED_FIELDS = (
+    "project_path",
+    "name",
+    "started_at",
+    "total_tokens",
+    "main_thread_tokens",
+    "folded_tokens",
+    "total_branches",
+    "folded_branches",
+    "operations",
+    "model",
+    "host",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +48,7 @@ class BranchRow:
 
 def session_view(state: State, policy: FoldPolicy) -> dict[str, Encodable]:
     branches = state.branches.values()
-    total, limit = total_tokens(state), policy.context_limit(state)
+    total, limit = state.total_tokens, policy.context_limit(state)
     return {
         "session_id": state.session_id,
         "project_path": state.project_path,
@@ -39,7 +63,7 @@ def session_view(state: State, policy: FoldPolicy) -> dict[str, Encodable]:
         "branch_path": ["main", *state.path],
         "total_tokens": total,
         "main_thread_tokens": state.main.tokens,
-        "folded_tokens": folded_tokens(state),
+        "folded_tokens": state.folded_tokens,
         "tokens_saved": sum(map(tokens_saved, branches)),
         "context_limit": limit,
         "usage_percent": percent(total, limit),
@@ -100,3 +124,110 @@ def row_of(state: State, branch_id: str) -> BranchRow:
     while parent_id is not None:
         depth, parent_id = depth + 1, state.branches[parent_id].parent_id
     return BranchRow(state.branches[branch_id], depth)
+
+
+def ended_row(session: EndedSession) -> JsonObject:
+    """An ended session in a list, with its last figures."""
+    figures = plain_figures(session)
+    return {
+        **{name: figures.get(name) for name in ENDED_FIELDS},
+        "session_id": session.session_id,
+        "last_at": session.last_at,
+        "ended_at": session.ended_at,
+        "savings": ended_savings(session),
+    }
+
+
+def ended_savings(session: EndedSession) -> JsonObject | None:
+    """The savings of an ended session; None if no request went through the proxy."""
+    total = total_of(ledger_parts(session).values())
+    return sums_result(total) if total.requests else None
+
+
+def ledger_result(ledger: SavingsLedger) -> dict[str, Encodable]:
+    """The ledger as JSON. Costs are in input tokens' worth, money is in millionths of a dollar."""
+    sums, folds = ledger.sums, ledger.folds
+    costly = [fold.branch_id for fold in folds if fold.saved < 0]
+    return {
+        "prices": [_prices_result(model, *known) for model, known in ledger.models.items()],
+        **sums_result(sums),
+        "results_dropped": ledger.results_dropped,
+        "failed_open": dict(ledger.not_folded),
+        "folds": [
+            {
+                "branch_id": fold.branch_id,
+                "description": fold.description,
+                "tokens_dropped": fold.tokens,
+                "requests": fold.requests,
+                "cost_saved": _worth(fold.saved),
+            }
+            for fold in folds[-FOLDS_LISTED_MAX:]
+        ],
+        "costly_folds": costly[-FOLDS_LISTED_MAX:],
+        "days": [{"day": day, **sums_result(each)} for day, each in sorted(ledger.days.items())],
+        "points": [
+            {"n": point.n, "at": point.at, "sent": point.sent, "without": point.without}
+            for point in thin_points(ledger.points, height=tokens_without)
+        ],
+        "verdict": verdict(sums, folds=len(folds), costly=len(costly)),
+    }
+
+
+def sums_result(sums: LedgerSums) -> dict[str, Encodable]:
+    money: Encodable = None
+    if sums.is_priced:
+        sent, without = sums.money_sent // NANODOLLARS_PER_MICRO, sums.money_without // NANODOLLARS_PER_MICRO
+        money = {"currency": "USD", "sent_micros": sent, "without_micros": without, "saved_micros": without - sent}
+    return {
+        "requests": sums.requests,
+        "estimated_requests": sums.estimated_requests,
+        "extra_requests": sums.extra_requests,
+        "warm_requests": sums.warm_requests,
+        "tokens_sent": sums.tokens_sent,
+        "tokens_without": sums.tokens_without,
+        "tokens_saved": sums.tokens_without - sums.tokens_sent,
+        "output_tokens": sums.output_tokens,
+        "output_tokens_without": sums.output_tokens_without,
+        "cost_sent": _worth(sums.cost_sent),
+        "cost_without": _worth(sums.cost_without),
+        "cost_saved": _worth(sums.cost_saved),
+        "money": money,
+    }
+
+
+def verdict(sums: LedgerSums, *, folds: int = 0, costly: int = 0) -> str:
+    """A sentence that says whether folding paid."""
+    if not sums.requests:
+        return "No request of this session has gone through the proxy, so there is nothing to compare."
+    requests = f"{sums.requests:,} request{'' if sums.requests == 1 else 's'}"
+    saved, without = sums.cost_saved, sums.cost_without
+    amount = f"{abs(saved) / WORTH:,.0f} input tokens' worth"
+    if sums.is_priced:
+        saved, without = sums.money_without - sums.money_sent, sums.money_without
+        amount = f"${abs(saved) / NANODOLLARS_PER_DOLLAR:,.4f}"
+    percent = (2 * 100 * abs(saved) + without) // (2 * without) if without else 0
+    if DIFFERENCE_SHARE * abs(saved) <= without:
+        sentence = f"Folding has made no difference to the cost of {requests}"
+    elif saved > 0:
+        sentence = f"With folding, {requests} cost {percent} % less than without it: {amount} were saved"
+    else:
+        sentence = f"With folding, {requests} cost {percent} % more than without it: {amount} were lost"
+    if costly:
+        sentence += f"; {costly:,} of {folds:,} folds cost more than they saved"
+    if sums.warm_requests:
+        many = sums.warm_requests > 1
+        sentence += f"; {sums.warm_requests:,} {'prompts were' if many else 'prompt was'} still cached after a pause"
+    if sums.estimated_requests:
+        sentence += f"; {sums.estimated_requests:,} of the requests are estimates"
+    return sentence + "."
+
+
+def _prices_result(model: str, prices: TokenPrices, is_money: bool) -> dict[str, Encodable]:
+    """The prices in dollars for a million tokens, or in input tokens if the model's prices are not known."""
+    unit = 1_000 if is_money else WORTH
+    figures = {name: f"{getattr(prices, name) / unit:.10g}" for name in prices.__slots__}
+    return {"model": model, "currency": "USD" if is_money else None, **figures}
+
+
+def _worth(hundredths: int) -> Hundredths:
+    return Hundredths(hundredths / WORTH)

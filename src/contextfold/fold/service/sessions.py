@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from contextfold.common.canonical import encode
+from contextfold.common.canonical import JsonObject, encode
 from contextfold.common.event_loop import CallLock, pause, timeout
 from contextfold.errors import ArgumentInvalid, FoldError, StoreUnavailable
 from contextfold.fold.archive import entries_of
@@ -27,6 +27,7 @@ from contextfold.fold.events import (
     WorkFolded,
     timestamp,
 )
+from contextfold.fold.policy import FoldPolicy
 from contextfold.fold.ports.store import (
     Commit,
     CommitReceipt,
@@ -37,9 +38,8 @@ from contextfold.fold.ports.store import (
     Store,
     Summary,
 )
-from contextfold.fold.service.policy import FoldPolicy
 from contextfold.fold.session import EMPTY, REPLAY_STEP_EVENTS, State, apply, replay
-from contextfold.fold.tool_results import Shape, parse_stored_result
+from contextfold.fold.tool_results import parse_stored_result
 from contextfold.fold.verbs import Verb
 
 # A call is tried at most this many times. Each lost race means that another call has succeeded.
@@ -88,7 +88,7 @@ class Sessions:
         policy: FoldPolicy,
         clock: Callable[[], datetime],
         *,
-        health_of: Callable[[Sequence[Event], State], Shape],
+        health_of: Callable[[Sequence[Event], State], JsonObject],
         on_conflict: Callable[[], None] = lambda: None,
     ) -> None:
         self._store, self._policy, self._clock = store, policy, clock
@@ -162,7 +162,7 @@ class Sessions:
         return VerbOutcome(parse_stored_result(done.answer), state)
 
     def _commit(
-        self, change: SessionChange, before: State, events: Sequence[Event], after: State, answer: Shape
+        self, change: SessionChange, before: State, events: Sequence[Event], after: State, answer: JsonObject
     ) -> Commit:
         assert after.session_id is not None
         return Commit(

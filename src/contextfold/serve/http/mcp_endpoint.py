@@ -17,7 +17,7 @@ from urllib.parse import parse_qs
 
 from contextfold.common.canonical import encode
 from contextfold.errors import INVALID_PARAMS, ArgumentInvalid, FoldError, LimitReached
-from contextfold.fold.service.callers import Caller
+from contextfold.fold.project import Caller
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.serve.http.exchange import EXCHANGE, OWNER, HttpExchange, Receive, Scope, Send
 from contextfold.serve.http.guard import CALLS_PER_SECOND
@@ -26,8 +26,8 @@ from contextfold.serve.mcp import protocol
 from contextfold.serve.mcp.fold_tools import call as run_fold_tool
 from contextfold.serve.mcp.fold_tools import caller_from, request_error
 from contextfold.serve.mcp.jsonrpc import InvalidMessage, RpcRequest, encode_error, parse
+from contextfold.serve.mcp.protocol import McpServer, chosen_tools
 from contextfold.serve.mcp.tools import FoldTool, Tool, ToolResult
-from contextfold.serve.mcp.toolsets import chosen_tools, server_of
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import UNKNOWN_TOOL, Metrics
 from contextfold.serve.ops.tracing import Tracer, tool_span
@@ -118,7 +118,7 @@ class McpEndpoint:
     def _choose(self, query: bytes) -> protocol.McpServer:
         """The server with all tools, or with those that `?tools=` names: a client may want fewer definitions."""
         names = ",".join(parse_qs(query.decode("latin-1"), keep_blank_values=True).get("tools", ()))
-        return server_of(chosen_tools(self._tools, names) if names else self._tools)
+        return McpServer(chosen_tools(self._tools, names) if names else self._tools)
 
     async def _run(self, exchange: HttpExchange, call: protocol.McpToolCall) -> ToolResult:
         """Run a tool and count the call; log the reason of a failure."""

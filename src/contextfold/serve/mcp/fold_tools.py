@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextfold.common.canonical import Encodable, encode
 from contextfold.common.exception_location import place_of
 from contextfold.errors import ArgumentInvalid, FoldError
-from contextfold.fold.service.callers import Caller
+from contextfold.fold.project import Caller
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.sessions import VerbOutcome
 from contextfold.serve.mcp.tools import FoldTool, ToolResult, text_schema

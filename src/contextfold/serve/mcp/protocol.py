@@ -1,4 +1,4 @@
-"""The server side of MCP, in both eras. Pure: it reads no stream, stores no session and runs no tool.
+"""The server side of MCP, in both eras, and the tools that it offers. It reads no stream, and runs no tool.
 
     handshake era   2024-11-05 … 2025-11-25: the client sends `initialize` first
     stateless era   2026-07-28: every request carries its version in `params._meta`; no handshake, no ping
@@ -9,19 +9,31 @@ transport itself checks what only it knows: the handshake on stdio, the headers 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from contextfold import __version__
 from contextfold.errors import INTERNAL_ERROR, INVALID_PARAMS, JSON_RPC_CODES, CacheMissing, DocumentMissing
+from contextfold.serve.mcp.fold_tools import AFTERWARDS_TOOLS, FOLD_TOOLS
 from contextfold.serve.mcp.jsonrpc import RpcRequest, encode_result
-from contextfold.serve.mcp.tools import ResourceReader, Tool, ToolResult, instructions, listing, unknown_arguments
+from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS, RESOURCE_READERS
+from contextfold.serve.mcp.tools import (
+    ResolveTool,
+    ResourceReader,
+    Tool,
+    ToolResult,
+    instructions,
+    listing,
+    unknown_arguments,
+)
 from contextfold.serve.request_error import (
     BAD_REQUEST_STATUS,
     INTERNAL_ERROR_STATUS,
+    INVALID_REQUEST,
     METHOD_NOT_FOUND,
     RequestError,
 )
+from contextfold.settings import ALL_TOOLSETS, offers_folding
 
 Members = dict[str, object]
 
@@ -60,7 +72,9 @@ class McpToolCall(NamedTuple):
 class McpServer:
     """Answers requests for a set of tools, and for resources by readers of theirs, which are run as tools are."""
 
-    def __init__(self, tools: Sequence[Tool], readers: Mapping[str, ResourceReader]) -> None:
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        """A server with these tools. Caches are its resources if it has tools for them."""
+        readers = RESOURCE_READERS if any(isinstance(tool, ResolveTool) for tool in tools) else {}
         self._tools = {tool.name: tool for tool in tools}
         self._readers = readers
         self._listing = [listing(tool) for tool in tools]
@@ -119,6 +133,23 @@ class McpServer:
             raise invalid_params(unknown)
         meta = params.get("_meta")
         return McpToolCall(tool, arguments, meta if isinstance(meta, dict) else {}, request.id, is_stateless)
+
+
+def tools_of(names: Collection[str]) -> list[Tool]:
+    """The tools of the sets with these names."""
+    tools: list[Tool] = list(RESOLVE_TOOLS) if "resolve" in names else []
+    if offers_folding(names):
+        tools += FOLD_TOOLS if "fold" in names else AFTERWARDS_TOOLS
+    return tools
+
+
+def chosen_tools(offered: Sequence[Tool], names: str) -> list[Tool]:
+    """Of the offered tools, those of the sets with these names, separated by commas."""
+    wanted = names.split(",")
+    if not set(wanted) <= set(ALL_TOOLSETS):
+        message = f"tools must be one or more of {', '.join(ALL_TOOLSETS)}, separated by commas"
+        raise RequestError(BAD_REQUEST_STATUS, "unknown_toolset", message, code=INVALID_REQUEST)
+    return [tool for tool in tools_of(wanted) if tool in offered]
 
 
 def _encode_list(request_id: str | int | None, result: Members, *, is_stateless: bool) -> bytes:

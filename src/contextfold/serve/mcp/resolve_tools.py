@@ -1,11 +1,14 @@
-"""The definitions of the resolve tools, for every transport: name, description, schema and handler of each.
+"""What MCP offers of caches, for every transport: the resolve tools, and caches and their documents as resources.
 
-A tool returns a text, the same on every transport. Importing this module is cheap; a call imports what it needs.
+A tool has a name, a description, a schema and a handler, which returns a text. There is one resource for each cache,
+and one template for the documents of all. Resources are read like tools are called: the transport runs a reader, and
+the protocol core encodes the result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from urllib.parse import quote, unquote_to_bytes
 
 from contextfold.common.canonical import Encodable, encode
 from contextfold.common.relevance.defaults import AROUND_MAX, ASK_BUDGET, GET_BUDGET
@@ -33,9 +36,14 @@ from contextfold.serve.mcp.tools import ResolveTool, ResourceReader, ToolResult,
 
 Arguments = Mapping[str, object]
 
-# The values of arguments, which the schemas list; the modules that define them are imported by a call.
+# The values of arguments, which the schemas list.
 UNITS = ("section", "document")
 COUNTERS = ("estimate-1", "o200k")
+# The addresses of resources.
+SCHEME = "context://caches/"
+JSON_TYPE, MARKDOWN_TYPE, PLAIN_TYPE = "application/json", "text/markdown", "text/plain"
+MARKDOWN_ENDINGS = (".md", ".mdx", ".markdown")
+DOCUMENTS_LISTED_MAX = 1_000
 
 
 def _resolve(root: CacheRoot, arguments: Arguments) -> str:
@@ -211,6 +219,67 @@ RESOLVE_TOOLS = (
 )
 
 
+TEMPLATES: list[dict[str, Encodable]] = [
+    {
+        "uriTemplate": SCHEME + "{cache}/{+id}",
+        "name": "document",
+        "title": "A document of a cache",
+        "description": "The whole text of a document, by the cache's name and the document's id",
+    }
+]
+
+
+def _list_resources(root: CacheRoot, _arguments: Arguments) -> Mapping[str, Encodable]:
+    names = [listed.path for listed in root.list() if listed.has_manifest]
+    resources = [
+        {
+            "uri": SCHEME + quote(name, safe=""),
+            "name": name,
+            "description": "A cache of documents: its version, and the ids and titles of its documents",
+            "mimeType": JSON_TYPE,
+        }
+        for name in names
+    ]
+    return {"resources": resources}
+
+
+def _read_resource(root: CacheRoot, arguments: Arguments) -> Mapping[str, Encodable]:
+    uri = arguments.get("uri")
+    if not isinstance(uri, str) or not uri.startswith(SCHEME):
+        raise NoCacheNamed(f"a resource's address begins with {SCHEME}")
+    written_name, _, written_id = uri.removeprefix(SCHEME).partition("/")
+    try:
+        name, document_id = (unquote_to_bytes(part).decode() for part in (written_name, written_id))
+    except UnicodeError:
+        raise NoCacheNamed("the address is not UTF-8") from None
+    try:
+        cache = root.cache(check_name(name))
+        if document_id:
+            kind = MARKDOWN_TYPE if document_id.lower().endswith(MARKDOWN_ENDINGS) else PLAIN_TYPE
+            text = cache.document_text(document_id)
+        else:
+            kind, text = JSON_TYPE, encode(cache.table_of_contents(DOCUMENTS_LISTED_MAX))
+    except ContextError as problem:
+        problem.cache = name
+        raise
+    return {"contents": [{"uri": uri, "mimeType": kind, "text": text}]}
+
+
+def _list_templates(_root: CacheRoot, _arguments: Arguments) -> Mapping[str, Encodable]:
+    return {"resourceTemplates": TEMPLATES}
+
+
+# The readers by method.
+RESOURCE_READERS = {
+    reader.name: reader
+    for reader in (
+        ResourceReader("resources/list", _list_resources),
+        ResourceReader("resources/read", _read_resource),
+        ResourceReader("resources/templates/list", _list_templates),
+    )
+}
+
+
 def call(tool: ResolveTool | ResourceReader, root: CacheRoot, arguments: Arguments) -> ToolResult:
     """Run a tool or a reader of resources; every failure becomes a result with a code."""
     try:
@@ -219,23 +288,23 @@ def call(tool: ResolveTool | ResourceReader, root: CacheRoot, arguments: Argumen
         return ToolResult(tool.handler(root, arguments))
     except ContextError as problem:
         is_explained = isinstance(tool, ResourceReader) or tool.explains
-        return failure(problem, explanation(problem) if is_explained else "")
+        return failure_result(problem, explain_error(problem) if is_explained else "")
     except Exception as problem:
-        return failure(InternalError(f"{type(problem).__name__}: {problem}"))
+        return failure_result(InternalError(f"{type(problem).__name__}: {problem}"))
 
 
-def failure(problem: ContextError, explained: str = "") -> ToolResult:
+def failure_result(problem: ContextError, explained: str = "") -> ToolResult:
     """An error in the frozen format, which has only a code and a message."""
     message = f"{problem.message}: {explained}" if explained else problem.message
-    return failed(problem.code, message, f"{problem.code}: {problem.reason}")
+    return error_result(problem.code, message, f"{problem.code}: {problem.reason}")
 
 
-def failed(code: str, message: str, reason: str) -> ToolResult:
+def error_result(code: str, message: str, reason: str) -> ToolResult:
     text = encode({"error": {"code": code, "message": message}}) + "\n"
     return ToolResult(text, code, reason, message)
 
 
-def explanation(problem: ContextError) -> str:
+def explain_error(problem: ContextError) -> str:
     """What was wrong and what to do, for the caller of a tool that explains its errors. It contains no path."""
     name = quoted(problem.cache)
     cache = f"the cache {name}" if problem.cache else "a cache"

@@ -13,9 +13,8 @@ from contextfold.fold.events import (
     SessionStarted,
     WorkFolded,
 )
-from contextfold.fold.ledger.sent_request import RequestReport
-from contextfold.fold.service.activity import Activity
-from contextfold.fold.service.reports import LOST
+from contextfold.fold.sent_request import RequestReport
+from contextfold.fold.service.reports import LOST, Activity
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.ops.tracing import Tracer

@@ -24,8 +24,8 @@ from urllib.parse import unquote_to_bytes
 from starlette.routing import Route
 
 from contextfold.fold import messages
-from contextfold.fold.ledger.sent_request import RequestReport, was_warm
 from contextfold.fold.messages import Format
+from contextfold.fold.sent_request import RequestReport, was_warm
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.stored_results import FRESH_S, LeftOutResultsInStore
 from contextfold.serve.http.exchange import AS_IT_CAME, ClientGone, Headers, Receive, Scope, Send

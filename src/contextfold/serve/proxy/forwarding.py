@@ -31,8 +31,8 @@ from contextfold.fold.messages import (
     project_body,
 )
 from contextfold.fold.messages.cold_results import ANTHROPIC_CACHE_S, stub_of
-from contextfold.fold.service.callers import Target
-from contextfold.fold.service.reports import ScrubbedText
+from contextfold.fold.project import Target
+from contextfold.fold.sent_request import ScrubbedText
 from contextfold.fold.service.stored_results import (
     NEW_CONVERSATION,
     ConversationRecord,

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 from contextfold.common.canonical import Malformed, decode
 from contextfold.common.token_counter import tokens_of
-from contextfold.fold.ledger.sent_request import Usage
 from contextfold.fold.messages import Format
 from contextfold.fold.messages.apis.facts import Members, block_members, items_of
 from contextfold.fold.messages.own_tools import is_marked
+from contextfold.fold.sent_request import Usage
 
 # This many bytes of the end of a body or an event are stored.
 EXCERPT_BYTES = 96 * 1024

@@ -22,10 +22,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from contextfold.errors import ArgumentInvalid, FoldError, StoreUnavailable
-from contextfold.fold.ledger.sent_request import RequestReport, Share
 from contextfold.fold.messages import BodyProjection, Span
-from contextfold.fold.project import NAME_LENGTH_MAX, project_at
-from contextfold.fold.service.callers import Caller, Target, target_of
+from contextfold.fold.project import NAME_LENGTH_MAX, Caller, Target, project_at, target_of
+from contextfold.fold.sent_request import RequestReport, Share
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.inbox import InboxFull
 from contextfold.fold.service.stored_results import ORIGIN_UNKNOWN, ResultOrigin

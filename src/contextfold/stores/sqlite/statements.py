@@ -39,8 +39,7 @@ from contextfold.fold.ports.store import (
     Trajectory,
     WatchedEvent,
 )
-from contextfold.fold.recall.documents import DocumentTerms
-from contextfold.fold.recall.packed_terms import RESULT
+from contextfold.fold.recall.documents import RESULT, DocumentTerms
 from contextfold.fold.recall.ranking import RecallScope
 from contextfold.stores import recall_index
 

@@ -1,4 +1,6 @@
-"""Divides the provider's count of a request among the open threads of a session. Pure.
+"""An answered request to a model, and what is recorded of it in its session. Pure; knows no HTTP and no provider.
+
+The sender of a request makes a report after the response: its size, the folds in it, the provider's usage.
 
 A provider counts the whole context, so its count is a total and not an increase: every open thread is raised to its
 share of it. So operations that hooks or the agent have already reported are not counted twice. The model's response is
@@ -11,17 +13,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
-from contextfold.fold.events import Event, OperationCompleted, RequestSent
-from contextfold.fold.ledger.sent_request import ESTIMATE_OFF_MAX, FoldSeen, RequestReport, Share, ThreadSeen
-from contextfold.fold.messages.receipt import Fold
+from contextfold.fold.events import Event, FoldSeen, OperationCompleted, RequestSent, ThreadSeen
+from contextfold.fold.messages.receipt import Fold, Receipt
 from contextfold.fold.project import hashed
 from contextfold.fold.session import Branch, State, Thread
 
+# Providers cache no shorter prefix, so reading fewer tokens from the cache is not significant.
+CACHEABLE_TOKENS = 1_024
+# The error of an estimate of a part of a prompt is at most one in this many.
+ESTIMATE_OFF_SHARE = 10
+# If the provider's count is more than this many times the estimate, the estimate did not see a part of the request.
+ESTIMATE_OFF_MAX = 2
+# The name of the reporter of requests, beside those of hosts.
+PROXY = "proxy"
 # The type of the recorded operations, and the source of their figures.
 TYPE = "model_turns"
-SOURCE = RequestReport.reporter
+SOURCE = PROXY
 # The limits on the folds in one event, after which the next request lists the others, and in a session.
 EVENT_FOLDS_MAX = 100
 SESSION_FOLDS_MAX = 10_000
@@ -36,13 +45,95 @@ BRANCH_ID_PREFIX, BRANCH_ID_DIGITS = "br_", 16
 _HEX = frozenset("0123456789abcdef")
 
 
-class MessageText(Protocol):
-    """A scrubbed text."""
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The provider's counts. No token is in two of them, except that one-hour writes are also cache writes."""
+
+    input_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    output_tokens: int
+    cache_write_1h_tokens: int = 0
+
+    @property
+    def prompt_tokens(self) -> int:
+        """All tokens of the prompt."""
+        return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens
+
+
+def was_warm(usage: Usage | None, tokens: int, opening_tokens: int) -> bool:
+    """Whether the provider read a prefix from its cache that only this conversation can have written.
+
+    `tokens` are those of the request, `opening_tokens` those before the model's first message; both are estimates.
+    """
+    if usage is None or not tokens:
+        return False
+    opening = opening_tokens * usage.prompt_tokens // tokens
+    return usage.cache_read_tokens >= opening + max(CACHEABLE_TOKENS, opening // ESTIMATE_OFF_SHARE)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """An open thread's part of a request: its tokens, the number of its messages, and the last of them as JSON text.
+
+    The texts are ordered from the oldest, are not yet scrubbed, and may be fewer than the messages.
+    """
+
+    branch_id: str | None
+    tokens: int
+    messages: int
+    texts: tuple[str, ...] = ()
+    # Whether the new messages of this request end with a prompt of the user.
+    by_user: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RequestReport:
+    """An answered request that is not yet recorded. `id` is unique, so a repeated report is recorded once."""
+
+    reporter: ClassVar[str] = PROXY
+    # The tokens by which the session certainly grows: the figures are first compared with the session's.
+    tokens: ClassVar[int] = 0
+
+    id: str
+    api: str
+    model: str
+    receipt: Receipt
+    usage: Usage | None = None
+    shares: tuple[Share, ...] = ()
+    # The number of the host's compactions at the time of the request, if it is known.
+    compactions: int | None = None
+    # The estimated tokens of our tools' definitions, calls and results in the agent's request.
+    our_tokens: int = 0
+    # The estimated tokens of our calls in the response, and whether it contained no other call and no text.
+    our_output_tokens: int = 0
+    only_ours: bool = False
+    # The estimated tokens before the first new change of this request, if the receipt's folds do not have it.
+    kept_tokens: int | None = None
+    # The number of new content blocks since the conversation's last request, or 0 if it is not known. A provider
+    # searches only a limited number of blocks for a cached prefix.
+    new_blocks: int = 0
+    # Identifies the conversation within the session; empty if only one is known.
+    conversation: str = ""
+    # The pause in seconds after which the prompt was still cached, although its cache was taken to have expired; or 0.
+    warm_after_s: int = 0
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All texts that may contain secrets: the model's name, then those of the shares."""
+        return (self.model, *(text for share in self.shares for text in share.texts))
+
+
+class ScrubbedText(Protocol):
+    """A text without its secrets."""
 
     @property
     def text(self) -> str: ...
     @property
     def redactions(self) -> int: ...
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The rules that redacted something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +168,7 @@ def call_id_of(given: str) -> str:
     return hashed(given)[:CALL_ID_LENGTH] if given else ""
 
 
-def requested(state: State, at: str, report: RequestReport, scrubbed: Sequence[MessageText]) -> RecordedRequest:
+def record_request(state: State, at: str, report: RequestReport, scrubbed: Sequence[ScrubbedText]) -> RecordedRequest:
     """The events of a request, those of threads first; none if it is already recorded. `scrubbed` are its texts."""
     call_id = call_id_of(report.id)
     if call_id in state.requests:
@@ -99,9 +190,9 @@ def requested(state: State, at: str, report: RequestReport, scrubbed: Sequence[M
         if is_outdated or thread is None or share.branch_id in done:
             continue
         done.add(share.branch_id)
-        new = [] if has_hooks else _new(share, thread, messages)
+        new = [] if has_hooks else _new_messages(share, thread, messages)
         own = level - unseen if share is report.shares[-1] else level
-        tokens = 0 if _is_known(share, thread, report) else _bounded(own - thread.tokens)
+        tokens = 0 if _is_known(share, thread, report) else _bound(own - thread.tokens)
         if tokens or new:
             n = state.revision + len(events) + 1
             redactions = sum(message.redactions for message in new)
@@ -118,7 +209,7 @@ def requested(state: State, at: str, report: RequestReport, scrubbed: Sequence[M
                     by_user=share.by_user and not has_hooks,
                 )
             )
-            operation_texts.append((n, _joined(new, share.messages - thread.messages)))
+            operation_texts.append((n, _join_texts(new, share.messages - thread.messages)))
         if share.messages > thread.messages:
             grown.append(ThreadSeen(share.branch_id, share.messages))
     receipt, usage = report.receipt, report.usage
@@ -127,27 +218,27 @@ def requested(state: State, at: str, report: RequestReport, scrubbed: Sequence[M
         at,
         report.api[:WORD_LENGTH_MAX],
         model.text[:MODEL_LENGTH_MAX],
-        _bounded(receipt.tokens_before),
-        _bounded(receipt.tokens_after),
-        _bounded(receipt.turns_dropped),
+        _bound(receipt.tokens_before),
+        _bound(receipt.tokens_after),
+        _bound(receipt.turns_dropped),
         receipt.first_changed,
         receipt.problem[:WORD_LENGTH_MAX],
-        _bounded(usage.input_tokens) if usage else None,
-        _bounded(usage.cache_read_tokens) if usage else None,
-        _bounded(usage.cache_write_tokens) if usage else None,
-        _bounded(usage.output_tokens) if usage else None,
+        _bound(usage.input_tokens) if usage else None,
+        _bound(usage.cache_read_tokens) if usage else None,
+        _bound(usage.cache_write_tokens) if usage else None,
+        _bound(usage.output_tokens) if usage else None,
         call_id,
         folds=_new_folds(state, receipt.folds),
         threads=tuple(grown),
-        cache_write_1h_tokens=_bounded(usage.cache_write_1h_tokens) if usage else 0,
-        our_tokens=_bounded(report.our_tokens),
-        our_output_tokens=_bounded(report.our_output_tokens),
+        cache_write_1h_tokens=_bound(usage.cache_write_1h_tokens) if usage else 0,
+        our_tokens=_bound(report.our_tokens),
+        our_output_tokens=_bound(report.our_output_tokens),
         only_ours=report.only_ours,
-        results_dropped=_bounded(receipt.results_left_out),
-        kept_tokens=None if report.kept_tokens is None else _bounded(report.kept_tokens),
-        new_blocks=_bounded(report.new_blocks),
+        results_dropped=_bound(receipt.results_left_out),
+        kept_tokens=None if report.kept_tokens is None else _bound(report.kept_tokens),
+        new_blocks=_bound(report.new_blocks),
         conversation=report.conversation[:WORD_LENGTH_MAX],
-        warm_after_s=_bounded(report.warm_after_s),
+        warm_after_s=_bound(report.warm_after_s),
     )
     return RecordedRequest([*events, event], operation_texts)
 
@@ -173,13 +264,13 @@ def _unseen_tokens(state: State, report: RequestReport) -> int:
     return sum(state.branches[open_id].tokens for open_id in state.path if open_id not in seen)
 
 
-def _new(share: Share, thread: Thread | Branch, messages: Sequence[MessageText]) -> Sequence[MessageText]:
+def _new_messages(share: Share, thread: Thread | Branch, messages: Sequence[ScrubbedText]) -> Sequence[ScrubbedText]:
     """The messages that were in no earlier request; none if the list has become shorter."""
     count = share.messages - thread.messages
     return messages[-count:] if count > 0 else ()
 
 
-def _joined(new: Sequence[MessageText], expected: int) -> str:
+def _join_texts(new: Sequence[ScrubbedText], expected: int) -> str:
     if not new:
         return ""
     missing = expected - len(new)
@@ -190,7 +281,7 @@ def _joined(new: Sequence[MessageText], expected: int) -> str:
 def _new_folds(state: State, folds: Sequence[Fold]) -> tuple[FoldSeen, ...]:
     room = min(EVENT_FOLDS_MAX, SESSION_FOLDS_MAX - len(state.folds_seen))
     new = {
-        fold.branch_id: FoldSeen(fold.branch_id, _bounded(fold.tokens), _bounded(fold.kept_tokens))
+        fold.branch_id: FoldSeen(fold.branch_id, _bound(fold.tokens), _bound(fold.kept_tokens))
         for fold in folds
         if fold.branch_id not in state.folds_seen
         and (fold.branch_id in state.branches or _is_branch_id(fold.branch_id))
@@ -203,5 +294,5 @@ def _is_branch_id(text: str) -> bool:
     return prefix == BRANCH_ID_PREFIX and len(digits) == BRANCH_ID_DIGITS and _HEX.issuperset(digits)
 
 
-def _bounded(tokens: int) -> int:
+def _bound(tokens: int) -> int:
     return min(max(0, tokens), TOKENS_MAX)

@@ -22,19 +22,24 @@ of the same model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime, timedelta
+from typing import TypeVar
 
-from contextfold.common.canonical import Encodable, Hundredths
+from contextfold.common.canonical import Encodable
 from contextfold.fold.events import BranchCreated, Event, RequestSent, WorkFolded
-from contextfold.fold.ledger.sent_request import CACHEABLE_TOKENS, ESTIMATE_OFF_MAX
 from contextfold.fold.model_catalog import LedgerPrices, TokenPrices
-from contextfold.fold.timeline_points import POINTS_MAX, thinned
+from contextfold.fold.sent_request import CACHEABLE_TOKENS, ESTIMATE_OFF_MAX
 
+AnyPoint = TypeVar("AnyPoint")
+
+# A timeline has at most this many points; a screen cannot show many more.
+POINTS_MAX = 240
 # More points than are shown are stored, so that repeated thinning loses no peak.
 POINTS_CACHED = 4 * POINTS_MAX
-# Only the latest folds are listed.
-FOLDS_LISTED_MAX = 200
+# The savings are divided among at most this many folds, the latest.
+FOLDS_SHARING_MAX = 200
 # At most this many pairs of conversation and model are distinguished in a session.
 CHAINS_MAX = 256
 # Anthropic searches this many blocks before a breakpoint for a cached prefix.
@@ -50,11 +55,7 @@ REWRITTEN_PERCENT = 98
 # The lifetimes of a cached prefix after its last use: Anthropic's, Anthropic's for an hour, and the others' longest.
 CACHE_LIFE_S = 5 * 60
 CACHE_LIFE_1H_S = 60 * 60
-# A smaller difference than one in this many of the cost is not significant.
-DIFFERENCE_SHARE = 2_000
 WORTH = 100
-NANODOLLARS_PER_MICRO = 1_000
-NANODOLLARS_PER_DOLLAR = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +111,20 @@ class LedgerSums:
         return bool(self.requests) and self.priced_requests == self.requests
 
     def plus(self, other: LedgerSums) -> LedgerSums:
-        return LedgerSums(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+        return LedgerSums(*(getattr(self, name) + getattr(other, name) for name in _SUM_NAMES))
 
     def as_members(self) -> dict[str, Encodable]:
         """The stored form of the sums, for an ended session; `sums_from` decodes it."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {name: getattr(self, name) for name in _SUM_NAMES}
+
+
+_SUM_NAMES = tuple(each.name for each in fields(LedgerSums))
 
 
 def sums_from(members: object) -> LedgerSums:
     """Decode stored sums. A member of another version that is missing or not an integer counts as 0."""
     given = members if isinstance(members, dict) else {}
-    values = (given.get(name, 0) for name in LedgerSums.__slots__)
+    values = (given.get(name, 0) for name in _SUM_NAMES)
     return LedgerSums(*(value if type(value) is int else 0 for value in values))
 
 
@@ -152,7 +156,7 @@ class _Prompt:
             + self.written_1h * prices.cache_write_1h
         )
 
-    def resized(self, tokens: int, read: int) -> _Prompt:
+    def resize(self, tokens: int, read: int) -> _Prompt:
         """A prompt with other numbers of tokens and read tokens. The other tokens have the same proportions."""
         read = max(0, min(read, tokens))
         unread, mine = tokens - read, self.tokens - self.read
@@ -234,7 +238,7 @@ class SavingsLedger:
         chain.new_blocks += event.new_blocks
         if prompt.read and _has_usage(event):
             chain.least_read = min(chain.least_read or prompt.read, prompt.read)
-        without = _without(event, chain, prompt, is_warm=was_warm, has_new_cut=cut is not None)
+        without = _prompt_without(event, chain, prompt, is_warm=was_warm, has_new_cut=cut is not None)
         output = event.output_tokens or 0
         output_without = 0 if event.only_ours else max(0, output - event.our_output_tokens)
         if event.only_ours:
@@ -248,7 +252,7 @@ class SavingsLedger:
             chain.last_without = without.tokens
         cost_sent = prompt.cost(prices) + output * prices.output
         cost_without = counterfactual.cost(prices) + output_without * prices.output
-        self._put_down(chain, new, event, WORTH * (cost_without - cost_sent) // prices.input)
+        self._assign_savings(chain, new, event, WORTH * (cost_without - cost_sent) // prices.input)
         chain.last, chain.last_sent, chain.level = event, prompt.tokens, without.tokens
         if _has_usage(event):
             chain.has_cache = chain.has_cache or bool(event.cache_read_tokens or event.cache_write_tokens)
@@ -283,7 +287,7 @@ class SavingsLedger:
             self.not_folded[event.reason] = self.not_folded.get(event.reason, 0) + 1
         self.points.append(LedgerPoint(event.n, event.at, prompt.tokens, without.tokens))
         if len(self.points) > POINTS_CACHED:
-            self.points = thinned(self.points, POINTS_CACHED // 2, height=_height)
+            self.points = thin_points(self.points, POINTS_CACHED // 2, height=tokens_without)
 
     def _chain(self, event: RequestSent) -> _Chain:
         key = (event.conversation, event.api, event.model)
@@ -302,20 +306,35 @@ class SavingsLedger:
             new.append(fold)
         return new
 
-    def _put_down(self, chain: _Chain, new: Sequence[FoldSavings], event: RequestSent, saved: int) -> None:
+    def _assign_savings(self, chain: _Chain, new: Sequence[FoldSavings], event: RequestSent, saved: int) -> None:
         """Divide the savings of a request among the current folds, in proportion to their tokens."""
         chain.pending += saved
-        in_effect = chain.folds[-FOLDS_LISTED_MAX:] if event.tokens_after < event.tokens_before else []
+        in_effect = chain.folds[-FOLDS_SHARING_MAX:] if event.tokens_after < event.tokens_before else []
         if not in_effect:
             return
         # The new folds bear the cost of their calls before they took effect.
         overhead = chain.pending - saved if new else 0
-        for fold, part in _divided(overhead, new):
+        for fold, part in _divide(overhead, new):
             fold.saved += part
-        for fold, part in _divided(chain.pending - overhead, in_effect):
+        for fold, part in _divide(chain.pending - overhead, in_effect):
             fold.saved += part
             fold.requests += 1
         chain.pending = 0
+
+
+def thin_points(
+    points: Sequence[AnyPoint], most: int = POINTS_MAX, *, height: Callable[[AnyPoint], int]
+) -> list[AnyPoint]:
+    """Reduce the number of points: take the peak and the end of each interval, so that no peak is lost."""
+    if len(points) <= most:
+        return list(points)
+    stretches = most // 2
+    chosen: list[AnyPoint] = []
+    for stretch in range(stretches):
+        part = points[len(points) * stretch // stretches : len(points) * (stretch + 1) // stretches]
+        peak = max(part, key=height)
+        chosen += [peak] if peak is part[-1] else [peak, part[-1]]
+    return chosen
 
 
 def ledger_of(events: Iterable[Event], prices: LedgerPrices | None = None) -> SavingsLedger:
@@ -331,16 +350,14 @@ def _has_usage(event: RequestSent) -> bool:
 
 def _sent_prompt(event: RequestSent, chain: _Chain, cut: int | None) -> tuple[_Prompt, bool]:
     """The real prompt, from the provider's usage or else from the estimate; and whether the cache was warm."""
-    # Only a session with requests needs their types.
-
     usual_s = CACHE_LIFE_S if event.api == "anthropic" and not chain.writes_1h else CACHE_LIFE_1H_S
-    life_s = max(usual_s, chain.life_s)
-    is_in_time = chain.last is not None and _seconds(event.at) - _seconds(chain.last.at) <= life_s
-    expected = chain.last_sent if cut is None else min(chain.last_sent, _scaled(event, cut))
+    life = timedelta(seconds=max(usual_s, chain.life_s))
+    is_in_time = chain.last is not None and _moment(event) - _moment(chain.last) <= life
+    expected = chain.last_sent if cut is None else min(chain.last_sent, _scale(event, cut))
     if not _has_usage(event):
         is_warm = is_in_time and chain.has_cache
         tokens = event.tokens_after
-        return chain.unread.resized(tokens, min(expected, tokens) if is_warm else 0), is_warm
+        return chain.unread.resize(tokens, min(expected, tokens) if is_warm else 0), is_warm
     written_1h = min(event.cache_write_1h_tokens, event.cache_write_tokens or 0)
     written_5m = (event.cache_write_tokens or 0) - written_1h
     prompt = _Prompt(event.input_tokens or 0, event.cache_read_tokens or 0, written_5m, written_1h)
@@ -350,7 +367,7 @@ def _sent_prompt(event: RequestSent, chain: _Chain, cut: int | None) -> tuple[_P
     return prompt, expected >= CACHEABLE_TOKENS and 2 * prompt.read >= min(expected, prompt.tokens)
 
 
-def _without(event: RequestSent, chain: _Chain, prompt: _Prompt, *, is_warm: bool, has_new_cut: bool) -> _Prompt:
+def _prompt_without(event: RequestSent, chain: _Chain, prompt: _Prompt, *, is_warm: bool, has_new_cut: bool) -> _Prompt:
     """The prompt of a run without our tools at this point."""
     tokens = _tokens_without(event, chain, prompt)
     is_rewritten = 100 * tokens < REWRITTEN_PERCENT * chain.last_without
@@ -367,7 +384,7 @@ def _without(event: RequestSent, chain: _Chain, prompt: _Prompt, *, is_warm: boo
     else:
         read = prompt.read
     base = prompt if prompt.tokens > prompt.read else chain.unread
-    return base.resized(tokens, read)
+    return base.resize(tokens, read)
 
 
 def _tokens_without(event: RequestSent, chain: _Chain, prompt: _Prompt) -> int:
@@ -377,17 +394,17 @@ def _tokens_without(event: RequestSent, chain: _Chain, prompt: _Prompt) -> int:
         return max(0, prompt.tokens + estimate - event.tokens_after)
     grown = estimate - (last.tokens_before - last.our_tokens) if last else -1
     if last is None or grown < 0:
-        return max(0, _scaled(event, estimate))
+        return max(0, _scale(event, estimate))
     grown_sent = event.tokens_after - last.tokens_after
     is_counted = _has_usage(event) == _has_usage(last)
     if is_counted and abs(event.tokens_before - last.tokens_before - grown_sent) <= ROUNDED_TOKENS:
         counted = prompt.tokens - chain.last_sent
         chain.grown += max(0, counted)
         chain.grown_estimate += grown_sent
-        return max(0, chain.level + counted - _scaled(event, event.our_tokens - last.our_tokens))
+        return max(0, chain.level + counted - _scale(event, event.our_tokens - last.our_tokens))
     # New messages have more bytes per token than the whole, because there is more JSON around short texts.
     if chain.grown_estimate < GROWN_ENOUGH_TOKENS:
-        return chain.level + _scaled(event, grown)
+        return chain.level + _scale(event, grown)
     return chain.level + grown * chain.grown // chain.grown_estimate
 
 
@@ -397,24 +414,17 @@ def _is_out_of_reach(event: RequestSent, chain: _Chain, prompt: _Prompt, *, has_
     return event.api == "anthropic" and chain.new_blocks > LOOKBACK_BLOCKS and has_missed
 
 
-def _seconds(at: str) -> int:
-    """A timestamp like `2025-01-17T10:30:00Z` in seconds. Years begin in March, so that a leap day ends one.
-
-    Commands must not import `datetime`, because that takes long.
-    """
-    year, month, day = int(at[:4]), int(at[5:7]), int(at[8:10])
-    year, month = (year, month - 3) if month > 2 else (year - 1, month + 9)  # noqa: PLR2004 - February
-    days = 365 * year + year // 4 - year // 100 + year // 400 + (153 * month + 2) // 5 + day
-    return 86_400 * days + 3_600 * int(at[11:13]) + 60 * int(at[14:16]) + int(at[17:19])
+def _moment(event: RequestSent) -> datetime:
+    return datetime.fromisoformat(event.at)
 
 
-def _scaled(event: RequestSent, estimate: int) -> int:
+def _scale(event: RequestSent, estimate: int) -> int:
     """Convert an estimate of a part of the request to the provider's tokens."""
     counted = (event.input_tokens or 0) + (event.cache_read_tokens or 0) + (event.cache_write_tokens or 0)
     return estimate * counted // event.tokens_after if counted and event.tokens_after else estimate
 
 
-def _divided(amount: int, folds: Sequence[FoldSavings]) -> list[tuple[FoldSavings, int]]:
+def _divide(amount: int, folds: Sequence[FoldSavings]) -> list[tuple[FoldSavings, int]]:
     """Divide an amount among folds in proportion to their tokens, without a remainder."""
     whole = sum(fold.tokens for fold in folds) or 1
     parts: list[tuple[FoldSavings, int]] = []
@@ -427,97 +437,5 @@ def _divided(amount: int, folds: Sequence[FoldSavings]) -> list[tuple[FoldSaving
     return parts
 
 
-def _height(point: LedgerPoint) -> int:
+def tokens_without(point: LedgerPoint) -> int:
     return point.without
-
-
-# ---- Output for `/v1`, the terminal and the page
-
-
-def ledger_result(ledger: SavingsLedger) -> dict[str, Encodable]:
-    """The ledger as JSON. Costs are in input tokens' worth, money is in millionths of a dollar."""
-    sums, folds = ledger.sums, ledger.folds
-    costly = [fold.branch_id for fold in folds if fold.saved < 0]
-    return {
-        "prices": [_prices_result(model, *known) for model, known in ledger.models.items()],
-        **sums_result(sums),
-        "results_dropped": ledger.results_dropped,
-        "failed_open": dict(ledger.not_folded),
-        "folds": [
-            {
-                "branch_id": fold.branch_id,
-                "description": fold.description,
-                "tokens_dropped": fold.tokens,
-                "requests": fold.requests,
-                "cost_saved": _worth(fold.saved),
-            }
-            for fold in folds[-FOLDS_LISTED_MAX:]
-        ],
-        "costly_folds": costly[-FOLDS_LISTED_MAX:],
-        "days": [{"day": day, **sums_result(each)} for day, each in sorted(ledger.days.items())],
-        "points": [
-            {"n": point.n, "at": point.at, "sent": point.sent, "without": point.without}
-            for point in thinned(ledger.points, height=_height)
-        ],
-        "verdict": verdict(sums, folds=len(folds), costly=len(costly)),
-    }
-
-
-def sums_result(sums: LedgerSums) -> dict[str, Encodable]:
-    money: Encodable = None
-    if sums.is_priced:
-        sent, without = sums.money_sent // NANODOLLARS_PER_MICRO, sums.money_without // NANODOLLARS_PER_MICRO
-        money = {"currency": "USD", "sent_micros": sent, "without_micros": without, "saved_micros": without - sent}
-    return {
-        "requests": sums.requests,
-        "estimated_requests": sums.estimated_requests,
-        "extra_requests": sums.extra_requests,
-        "warm_requests": sums.warm_requests,
-        "tokens_sent": sums.tokens_sent,
-        "tokens_without": sums.tokens_without,
-        "tokens_saved": sums.tokens_without - sums.tokens_sent,
-        "output_tokens": sums.output_tokens,
-        "output_tokens_without": sums.output_tokens_without,
-        "cost_sent": _worth(sums.cost_sent),
-        "cost_without": _worth(sums.cost_without),
-        "cost_saved": _worth(sums.cost_saved),
-        "money": money,
-    }
-
-
-def verdict(sums: LedgerSums, *, folds: int = 0, costly: int = 0) -> str:
-    """A sentence that says whether folding paid."""
-    if not sums.requests:
-        return "No request of this session has gone through the proxy, so there is nothing to compare."
-    requests = f"{sums.requests:,} request{'' if sums.requests == 1 else 's'}"
-    saved, without = sums.cost_saved, sums.cost_without
-    amount = f"{abs(saved) / WORTH:,.0f} input tokens' worth"
-    if sums.is_priced:
-        saved, without = sums.money_without - sums.money_sent, sums.money_without
-        amount = f"${abs(saved) / NANODOLLARS_PER_DOLLAR:,.4f}"
-    percent = (2 * 100 * abs(saved) + without) // (2 * without) if without else 0
-    if DIFFERENCE_SHARE * abs(saved) <= without:
-        sentence = f"Folding has made no difference to the cost of {requests}"
-    elif saved > 0:
-        sentence = f"With folding, {requests} cost {percent} % less than without it: {amount} were saved"
-    else:
-        sentence = f"With folding, {requests} cost {percent} % more than without it: {amount} were lost"
-    if costly:
-        sentence += f"; {costly:,} of {folds:,} folds cost more than they saved"
-    if sums.warm_requests:
-        many = sums.warm_requests > 1
-        sentence += f"; {sums.warm_requests:,} {'prompts were' if many else 'prompt was'} still cached after a pause"
-    if sums.estimated_requests:
-        sentence += f"; {sums.estimated_requests:,} of the requests are estimates"
-    return sentence + "."
-
-
-def _prices_result(model: str, prices: TokenPrices, is_money: bool) -> dict[str, Encodable]:
-    """The prices in dollars for a million tokens, or in input tokens if the model's prices are not known."""
-    unit = 1_000 if is_money else WORTH
-    figures = {name: f"{getattr(prices, name) / unit:.10g}" for name in prices.__slots__}
-    return {"model": model, "currency": "USD" if is_money else None, **figures}
-
-
-def _worth(hundredths: int) -> Hundredths:
-    return Hundredths(hundredths / WORTH)
