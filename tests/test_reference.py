@@ -7,7 +7,7 @@ from pathlib import Path
 
 from contextfold.errors import EXIT_CODES
 from contextfold.serve.ops.metrics import Metrics
-from contextfold.stores.nats.wire.names import SubjectNames
+from contextfold.stores.nats.streams import SubjectNames
 from tests.support.machine import ROOT, SOURCE
 from tools import reference
 

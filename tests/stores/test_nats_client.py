@@ -8,7 +8,7 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
 
-from contextfold.stores.nats.wire.client import PRIVATE_WRITER
+from contextfold.stores.nats.connection import PRIVATE_WRITER
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,8 @@ from contextfold.fold.events import (
 )
 from contextfold.fold.ports.store import Commit, SessionKey
 from contextfold.settings import NatsOptions
-from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
-from contextfold.stores.nats.wire.names import SubjectNames
-from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
-from contextfold.stores.nats.wire.streams import prepare
+from contextfold.stores.nats.jetstream import JetStream, StoredMessage, StreamQuery, read_to
+from contextfold.stores.nats.streams import SubjectNames, prepare
 from tests.contract.sessions import NOON, key_of, summary_of
 from tests.support.nats_servers import NatsServer, delete_streams, random_prefix
 

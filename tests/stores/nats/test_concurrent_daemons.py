@@ -12,11 +12,9 @@ from contextfold.errors import StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.ports.store import ArchivedThread, StaleRevision
 from contextfold.settings import NatsOptions
+from contextfold.stores.nats.jetstream import JetStream, StoredMessage, StreamQuery, read_to
 from contextfold.stores.nats.store import NatsStore
-from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
-from contextfold.stores.nats.wire.names import SubjectNames
-from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
-from contextfold.stores.nats.wire.streams import prepare
+from contextfold.stores.nats.streams import SubjectNames, prepare
 from tests.contract.sessions import NOON, commit_of, key_of, summary_of
 from tests.stores.nats.store_fixture import (
     KEY,

@@ -12,9 +12,8 @@ import pytest
 from contextfold.errors import StoreUnavailable
 from contextfold.serve.mcp.fold_tools import META_OPERATION
 from contextfold.settings import NatsOptions
-from contextfold.stores.nats import log
+from contextfold.stores.nats import connection, log
 from contextfold.stores.nats.store import NatsStore
-from contextfold.stores.nats.wire import connection
 from tests.contract.sessions import commit_of, key_of
 from tests.serve.reporting import HookedAgent
 from tests.stores.nats.history_checker import Attempt, History, effect_of, excerpt, violations

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contextfold.fold.ports.store import SessionKey
-from contextfold.stores.nats.wire.names import SubjectNames, escaped, unescaped
+from contextfold.stores.nats.streams import SubjectNames, escaped, unescaped
 
 NAMES = SubjectNames("contextfold")
 # Lone surrogates are included, because paths may contain them.

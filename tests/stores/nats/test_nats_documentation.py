@@ -19,7 +19,7 @@ import pytest
 from nats.aio.client import Client
 
 from contextfold.cli.parse import parse
-from contextfold.stores.nats.wire.names import SubjectNames
+from contextfold.stores.nats.streams import SubjectNames
 from tests.support.daemon import Daemon, Http, HttpAgent, Refused
 from tests.support.machine import ROOT, context
 from tests.support.nats_servers import NatsCluster, NatsServer, free_port

@@ -14,8 +14,8 @@ from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import BranchCreated, BranchFolded, Event, OperationCompleted, SessionStarted
 from contextfold.fold.ports.store import CommitReceipt, Summary
 from contextfold.fold.session import EMPTY, replay
-from contextfold.stores.nats.wire import records
-from contextfold.stores.nats.wire.records import ChunkReference, CommitRecord
+from contextfold.stores.nats import records
+from contextfold.stores.nats.records import ChunkReference, CommitRecord
 
 AT = "2026-01-01T12:00:00Z"
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)

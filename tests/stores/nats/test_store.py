@@ -21,11 +21,11 @@ from contextfold.fold.events import (
 from contextfold.fold.ports.store import ArchivedThread, Commit, Operation, StaleRevision
 from contextfold.settings import NatsOptions
 from contextfold.stores.nats import log as nats_log
+from contextfold.stores.nats.connection import NatsConnection, OutcomeUnknown, check_server
+from contextfold.stores.nats.jetstream import JetStream, SequenceConflict, StoredMessage
+from contextfold.stores.nats.records import CommitRecord
 from contextfold.stores.nats.store import NatsStore
-from contextfold.stores.nats.wire.connection import NatsConnection, OutcomeUnknown, check_server
-from contextfold.stores.nats.wire.jetstream import JetStream, SequenceConflict, StoredMessage
-from contextfold.stores.nats.wire.names import SubjectNames
-from contextfold.stores.nats.wire.records import CommitRecord
+from contextfold.stores.nats.streams import SubjectNames
 from tests.contract.sessions import NOON, commit_of, key_of, take, watching
 from tests.stores.nats.store_fixture import (
     KEY,

@@ -1,4 +1,8 @@
-"""Reads the archive on NATS: trajectories, and the messages about the summary of a branch."""
+"""The archive stream: trajectories, the messages about the summary of a branch, and contents of any size as chunks.
+
+A record refers to chunks by a mark. Chunks are written before the record. The chunks of a refused commit are never
+referred to, and are deleted with the archive of the session.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,45 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+from contextfold.errors import StoreInvalid
 from contextfold.fold.archive import ArchiveEntry, up_to
 from contextfold.fold.ports.store import ArchivedThread, Summary, Trajectory
-from contextfold.stores.nats.wire import records
-from contextfold.stores.nats.wire.chunks import read_chunks
-from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
-from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped, session_part
-from contextfold.stores.nats.wire.tasks import in_batches
+from contextfold.stores.nats import records
+from contextfold.stores.nats.connection import in_batches
+from contextfold.stores.nats.jetstream import JetStream, StoredMessage, StreamQuery, new_mark, read_stored
+from contextfold.stores.nats.records import ChunkReference
+from contextfold.stores.nats.streams import NOTHING, SubjectNames, escaped, session_part
 
+CHUNK_BYTES: Final = 512 << 10
+# This many chunks are written at once.
+CHUNKS_AT_ONCE: Final = 8
 # This many messages are read at once.
 AT_ONCE: Final = 32
+
+
+def most_in_one(js: JetStream) -> int:
+    """The size of a message that every server accepts."""
+    return min(CHUNK_BYTES, js.payload_most // 2 or CHUNK_BYTES)
+
+
+async def write_chunks(js: JetStream, archived: str, data: bytes) -> ChunkReference:
+    """Write chunks below the archive subject of a session or conversation."""
+    size = most_in_one(js)
+    starts = range(0, len(data), size)
+    written = ChunkReference(new_mark(), len(starts))
+    pieces = f"{archived}.pieces.{written.mark}"
+    chunks = (js.put_last(f"{pieces}.{number}", data[at : at + size]) for number, at in enumerate(starts))
+    await in_batches(chunks, CHUNKS_AT_ONCE)
+    return written
+
+
+async def read_chunks(js: JetStream, archived: str, chunks: ChunkReference) -> bytes:
+    # The first part of a subject of the archive is the name of its stream.
+    query = StreamQuery(archived.partition(".")[0], f"{archived}.pieces.{chunks.mark}.*")
+    pieces = {int(stored.subject.rpartition(".")[2]): stored.data async for stored in read_stored(js, query)}
+    if len(pieces) != chunks.count:
+        raise StoreInvalid(f"NATS has {len(pieces)} of the {chunks.count} pieces of a text")
+    return b"".join(pieces[number] for number in range(chunks.count))
 
 
 class _ArchiveSubject(NamedTuple):

@@ -16,12 +16,11 @@ from typing import Any, Final
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision, ProxiedConversation
 from contextfold.fold.ports.store_export import ExportedConversation, ExportedLeftOut
-from contextfold.stores.nats.wire import records
-from contextfold.stores.nats.wire.chunks import most_in_one, read_chunks, write_chunks
-from contextfold.stores.nats.wire.jetstream import JetStream, SequenceConflict, StoredMessage
-from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped, session_part, unescaped
-from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_stored
-from contextfold.stores.nats.wire.tasks import in_batches
+from contextfold.stores.nats import records
+from contextfold.stores.nats.archive import most_in_one, read_chunks, write_chunks
+from contextfold.stores.nats.connection import in_batches
+from contextfold.stores.nats.jetstream import JetStream, SequenceConflict, StoredMessage, StreamQuery, read_stored
+from contextfold.stores.nats.streams import NOTHING, SubjectNames, escaped, session_part, unescaped
 
 AT_ONCE: Final = 16
 _LAST_REQUEST_AT: Final = "Cf-Last-Request-At"

@@ -30,16 +30,15 @@ from contextfold.fold.ports.store_export import (
     entry_order,
     hashed,
 )
+from contextfold.stores.nats import records
 from contextfold.stores.nats.archive import ArchiveReader, BranchSummary, revision_of
 from contextfold.stores.nats.conversations import NatsConversations
-from contextfold.stores.nats.expiry import SessionExpiry
+from contextfold.stores.nats.jetstream import JetStream, StoredMessage, StreamQuery, read_stored
 from contextfold.stores.nats.log import SessionLogs
 from contextfold.stores.nats.publisher import Publisher
-from contextfold.stores.nats.wire import records
-from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
-from contextfold.stores.nats.wire.names import SubjectNames
-from contextfold.stores.nats.wire.records import CommitRecord
-from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_stored
+from contextfold.stores.nats.records import CommitRecord
+from contextfold.stores.nats.sessions import SessionExpiry
+from contextfold.stores.nats.streams import SubjectNames
 
 # A session that ends while it is read is read again at most this many times.
 TRIES: Final = 3

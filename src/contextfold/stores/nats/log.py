@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.events import Event
 from contextfold.fold.ports.store import Commit, CommitReceipt, KnownRevision, SessionKey, SessionLog, StaleRevision
-from contextfold.stores.nats.session_cache import SessionCache
-from contextfold.stores.nats.wire import records
-from contextfold.stores.nats.wire.chunks import most_in_one, read_chunks, write_chunks
-from contextfold.stores.nats.wire.jetstream import JetStream, SequenceConflict, StoredMessage, new_mark
-from contextfold.stores.nats.wire.names import SubjectNames
-from contextfold.stores.nats.wire.records import CommitRecord, LoggedCommit
-from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_to
+from contextfold.stores.nats import records
+from contextfold.stores.nats.archive import most_in_one, read_chunks, write_chunks
+from contextfold.stores.nats.jetstream import JetStream, SequenceConflict, StoredMessage, StreamQuery, new_mark, read_to
+from contextfold.stores.nats.records import CommitRecord, LoggedCommit
+from contextfold.stores.nats.streams import SubjectNames
 
+Value = TypeVar("Value")
 # The most bytes of a commit's texts in its message. Longer ones are stored as chunks, which loading a session skips.
 TEXTS_INLINE_BYTES: Final = 8 << 10
 # The longest time that a commit takes, with all attempts.
@@ -32,6 +32,35 @@ RETRY_S: Final = 0.05
 LOADS_TRIED: Final = 3
 # The most commits in all indexes.
 REMEMBERED_MOST: Final = 200_000
+# A commit in a log, and its content, which says where long texts are.
+Committed = tuple[LoggedCommit, CommitRecord]
+
+
+class SessionCache(Generic[Value]):
+    """Drops what was put in the longest time ago when the sum of all weights is too large."""
+
+    def __init__(self, weight_of: Callable[[Value], int], weight_most: int) -> None:
+        self._weight_of = weight_of
+        self._weight_most = weight_most
+        # A value may grow after it was put in, so its weight in the sum is stored with it.
+        self._values: OrderedDict[SessionKey, tuple[Value, int]] = OrderedDict()
+        self._weight = 0
+
+    def get(self, key: SessionKey) -> Value | None:
+        value, _ = self._values.get(key, (None, 0))
+        return value
+
+    def put(self, key: SessionKey, value: Value) -> None:
+        self.forget(key)
+        weight = self._weight_of(value)
+        self._values[key] = value, weight
+        self._weight += weight
+        while self._weight > self._weight_most and len(self._values) > 1:
+            self.forget(next(iter(self._values)))
+
+    def forget(self, key: SessionKey) -> None:
+        _, weight = self._values.pop(key, (None, 0))
+        self._weight -= weight
 
 
 @dataclass(slots=True)
@@ -61,10 +90,6 @@ class LogIndex:
     def seq_at(self, revision: int) -> int:
         """The sequence to continue reading after a revision."""
         return self.commits[bisect_right(self.commits, revision, key=lambda commit: commit[0]) - 1][1]
-
-
-# A commit in a log, and its content, which says where long texts are.
-Committed = tuple[LoggedCommit, CommitRecord]
 
 
 class SessionLogs:

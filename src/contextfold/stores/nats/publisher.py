@@ -20,14 +20,13 @@ from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import BranchCreated, BranchFolded, Event, SessionExpired, WorkFolded
 from contextfold.fold.ports.store import SessionKey
 from contextfold.fold.session import EMPTY, Branch, LogBroken, State, replay
-from contextfold.stores.nats.log import Committed, SessionLogs
-from contextfold.stores.nats.session_cache import SessionCache
-from contextfold.stores.nats.wire import records
-from contextfold.stores.nats.wire.chunks import most_in_one, read_chunks, write_chunks
-from contextfold.stores.nats.wire.jetstream import TTL, JetStream, SequenceConflict
-from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped, unescaped
-from contextfold.stores.nats.wire.records import CommitRecord, LoggedCommit
-from contextfold.stores.nats.wire.tasks import end_tasks, in_batches
+from contextfold.stores.nats import records
+from contextfold.stores.nats.archive import most_in_one, read_chunks, write_chunks
+from contextfold.stores.nats.connection import end_tasks, in_batches
+from contextfold.stores.nats.jetstream import TTL, JetStream, SequenceConflict
+from contextfold.stores.nats.log import Committed, SessionCache, SessionLogs
+from contextfold.stores.nats.records import CommitRecord, LoggedCommit
+from contextfold.stores.nats.streams import NOTHING, SubjectNames, escaped, unescaped
 
 N: Final = "Cf-N"
 NO_STATE: Final = (0, -1)

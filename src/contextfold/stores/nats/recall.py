@@ -22,9 +22,8 @@ from contextfold.fold.recall.documents import DocumentTerms
 from contextfold.fold.recall.ranking import RecallScope
 from contextfold.stores.nats.archive import BranchSummary
 from contextfold.stores.nats.conversations import NatsConversations, decision_of
-from contextfold.stores.nats.wire.jetstream import JetStream, StoredMessage
-from contextfold.stores.nats.wire.names import NOTHING, SubjectNames, escaped, session_part
-from contextfold.stores.nats.wire.stream_reader import StreamQuery, read_stored
+from contextfold.stores.nats.jetstream import JetStream, StoredMessage, StreamQuery, read_stored
+from contextfold.stores.nats.streams import NOTHING, SubjectNames, escaped, session_part
 from contextfold.stores.sqlite import statements
 from contextfold.stores.sqlite.schema import MIGRATIONS
 

@@ -38,23 +38,18 @@ from contextfold.fold.ports.store_export import ExportedSession, ExportRecord
 from contextfold.fold.recall.documents import DocumentTerms
 from contextfold.fold.recall.ranking import RecallScope
 from contextfold.settings import NatsOptions
-from contextfold.stores.nats.archive import ArchiveReader
+from contextfold.stores.nats import records
+from contextfold.stores.nats.archive import ArchiveReader, most_in_one
+from contextfold.stores.nats.connection import OnConnectionChange, end_tasks
 from contextfold.stores.nats.conversations import NatsConversations
-from contextfold.stores.nats.expiry import SessionExpiry
 from contextfold.stores.nats.export import NatsExport
+from contextfold.stores.nats.jetstream import TTL, JetStream, StreamQuery, follow, new_mark
 from contextfold.stores.nats.log import SessionLogs
 from contextfold.stores.nats.publisher import Publisher
 from contextfold.stores.nats.recall import NatsRecall
-from contextfold.stores.nats.session_table import SessionTable
-from contextfold.stores.nats.wire import records
-from contextfold.stores.nats.wire.chunks import most_in_one
-from contextfold.stores.nats.wire.connection import OnConnectionChange
-from contextfold.stores.nats.wire.jetstream import TTL, JetStream, new_mark
-from contextfold.stores.nats.wire.names import SubjectNames
-from contextfold.stores.nats.wire.records import LoggedCommit
-from contextfold.stores.nats.wire.stream_reader import StreamQuery, follow
-from contextfold.stores.nats.wire.streams import prepare
-from contextfold.stores.nats.wire.tasks import end_tasks
+from contextfold.stores.nats.records import LoggedCommit
+from contextfold.stores.nats.sessions import SessionExpiry, SessionTable
+from contextfold.stores.nats.streams import SubjectNames, prepare
 
 CLOSE_TIMEOUT_S: Final = 4.0
 HELP_EVERY_S: Final = 1.0

@@ -3,6 +3,10 @@
 The client library does not reconnect here. Each of its connections is used once; when it breaks, every waiting request
 fails at once and this module makes the next connection, each step within a timeout. A request that was not sent and one
 whose response did not arrive are different errors, because the second may have taken effect.
+
+The library sends what is left in its buffer before it reports that a connection has ended, which can take long if the
+server is gone. It also starts TLS only if the server announces it. Neither can be changed through its public interface,
+so `NatsClient` uses private names of the library.
 """
 
 from __future__ import annotations
@@ -12,9 +16,10 @@ import itertools
 import random
 import re
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, TypeVar
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -22,9 +27,10 @@ from nats.errors import Error as NatsError
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.settings import NatsOptions
-from contextfold.stores.nats.wire.client import NatsClient
-from contextfold.stores.nats.wire.tasks import end_tasks
 
+Result = TypeVar("Result")
+# An attribute of a transport. `tests/stores/test_nats_client.py` has all private names that this module uses.
+PRIVATE_WRITER: Final = "_io_writer"
 # Older servers ignore features that the store relies on, without an error.
 SERVER_LEAST: Final = (2, 12)
 CONNECT_TIMEOUT_S: Final = 3.0
@@ -47,16 +53,62 @@ RESETS_REFUSE: Final = 4
 # The library waits in vain for the end of a failed TLS handshake.
 CLOSE_TIMEOUT_S: Final = 1.0
 FLUSH_TIMEOUT_S: Final = 1
-
-
-class OutcomeUnknown(StoreUnavailable):
-    """No response: the request may have taken effect, or may still do so."""
-
-
 # Messages of a subscription, and None when the connection is lost.
 MessageQueue = asyncio.Queue[Msg | None]
 # Called with "connected" or "away: …".
 OnConnectionChange = Callable[[str], None]
+
+
+async def in_batches(works: Iterable[Awaitable[Result]], at_once: int) -> list[Result]:
+    """Await some at a time. The first failure is raised when nothing is in progress any more."""
+    results: list[Result] = []
+    left = iter(works)
+    while batch := list(islice(left, at_once)):
+        for result in await asyncio.gather(*batch, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+            results.append(result)
+    return results
+
+
+async def end_tasks(*tasks: asyncio.Task[Any] | None) -> None:
+    """Cancel the tasks and wait for them, ignoring their exceptions."""
+    running = [task for task in tasks if task is not None]
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+
+
+class NatsClient(Client):
+    """A connection that reports its end at once, and requires TLS if the address does."""
+
+    def __init__(self, on_end: Callable[[Client], None]) -> None:
+        super().__init__()
+        self._on_end = on_end
+
+    @property
+    def has_jetstream(self) -> bool:
+        """Whether the server announces JetStream. A server without it may still be connected to others that have it."""
+        return bool(self._server_info.get("jetstream"))
+
+    async def _close(self, status: int, do_cbs: bool = True) -> None:
+        self._on_end(self)
+        self._pending = []
+        self._pending_data_size = 0
+        writer = getattr(self._transport, PRIVATE_WRITER, None)
+        if writer is not None:
+            writer.transport.abort()
+        await super()._close(status, do_cbs)
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        server = self._current_server
+        if initial_connection and server and server.uri.scheme == "tls" and not info.get("tls_required"):
+            raise StoreInvalid("NATS: the server does not use TLS; write nats:// instead of tls:// if that is intended")
+        await super()._process_info(info, initial_connection)
+
+
+class OutcomeUnknown(StoreUnavailable):
+    """No response: the request may have taken effect, or may still do so."""
 
 
 class NatsConnection:

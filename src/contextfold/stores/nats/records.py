@@ -26,8 +26,8 @@ from contextfold.fold.ports.store import (
 )
 from contextfold.fold.ports.store_export import ExportedSession
 from contextfold.fold.session import Branch, State
-from contextfold.stores.nats.wire.jetstream import StoredMessage
-from contextfold.stores.nats.wire.names import escaped, unescaped
+from contextfold.stores.nats.jetstream import StoredMessage
+from contextfold.stores.nats.streams import escaped, unescaped
 from contextfold.stores.session_document import session_document
 
 FORMAT: Final = 1

@@ -1,1 +1,0 @@
-"""The connection to NATS: streams, subjects, records and chunks on the wire."""
