@@ -358,6 +358,49 @@ def encoded_secrets(source: SecretSource) -> list[Labelled]:
     return labelled
 
 
+# Forms in which a secret is not assigned: commands, sentences, tables, statements, headers.
+UNASSIGNED = (
+    "setx DEPLOY_CODE {v}",
+    'setx DEPLOY_CODE "{v}" /M',
+    "Use the password {v} to log in.",
+    "Mit dem Passwort {v} kannst du dich anmelden.",
+    "Utilisez le mot de passe {v} pour vous connecter.",
+    "Usa la contraseña {v} para iniciar sesión.",
+    "login: ann / {v}",
+    "credentials: admin@example.com / {v}",
+    "htpasswd -b /etc/nginx/.htpasswd ann {v}",
+    "htpasswd -nbB ann '{v}'",
+    'sudo -S <<< "{v}" apt update',
+    '["mysql", "-u", "root", "-p{v}", "shop"]',
+    "| user | password |\n|---|---|\n| ann | {v} |",
+    "| Host | User | Password | Port |\n| --- | --- | --- | --- |\n| db1 | app | {v} | 5432 |",
+    "| password | `{v}` |",
+    "INSERT INTO users (name, password) VALUES ('ann', '{v}');",
+    "insert into accounts (id, email, passwd, active) values (1, 'a@b.c', '{v}', true);",
+    "#HttpOnly_.example.com\tTRUE\t/\tTRUE\t0\tsid\t{v}",
+    'curl -u ":{v}" https://api.internal/v1',
+    "curl --user k:'{v}' https://api.internal/v1",
+    "Authorization: Api-Token {v}",
+    "access_token=123456789012345|{v}",
+    "service token - '{v}'",
+)
+
+
+def unassigned(source: SecretSource) -> list[Labelled]:
+    labelled = []
+    for syntax in UNASSIGNED:
+        value = with_digit(source, MIXED, 27) if "token" in syntax.lower() else plain_password(source)
+        labelled.append(Labelled(f"unassigned: {syntax}", syntax.format(v=value) + "\n", value))
+    response = source.of(HEX, 32)
+    encoded = base64.b64encode(plain_password(source).encode()).decode()
+    for kind, text, value in (
+        ("digest", f'Authorization: Digest username="ann", realm="r", uri="/", response="{response}"\n', response),
+        ("secret without its kind", f"$ kubectl get secret app -o yaml\ndata:\n  main: {encoded}\n", encoded),
+    ):
+        labelled.append(Labelled(f"unassigned: {kind}", text, value))
+    return labelled
+
+
 FAMILIES: Sequence[Callable[[SecretSource], list[Labelled]]] = (
     named,
     second_copies,
@@ -366,6 +409,7 @@ FAMILIES: Sequence[Callable[[SecretSource], list[Labelled]]] = (
     files_and_commands,
     formats,
     encoded_secrets,
+    unassigned,
 )
 
 

@@ -24,7 +24,7 @@ TREE_BYTES = 12_000_000
 SOURCE_SUFFIXES = frozenset((".py", ".pyi", ".js", ".ts", ".c", ".h", ".md", ".txt", ".json", ".toml", ".cfg"))
 SMALL, HOSTILE, LARGE = 2_048, 24_000, 1_000_000
 MISSED_LIMIT = 0.05
-EVERYDAY_MISSED_LIMIT = 0.10
+EVERYDAY_MISSED_LIMIT = 0.04
 # Redactions in a megabyte of source code. Examples of secrets in documentation and tests count.
 ALARMS_LIMIT = 2.0
 MISTAKEN_LIMIT = 0.05

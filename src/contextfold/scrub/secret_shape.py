@@ -73,6 +73,12 @@ _PLACEHOLDERS = compile_bytes(
             r"[~^>=v]*[0-9]+(?:\.[0-9]+)+(?:-[a-z]+[.0-9]*)?",
             r"[\w:./@-]*(?-i:\$[A-Z_]{3,})|[\w=\"'./: -]*\{[a-z_]+(?:\.[a-z_]+)+\}.*",
             r"(?-i:[a-z]{2,20}(?:Password|Passwd|Token|Secret|Key))",
+            # The name of another value: delete_branch_password
+            r"(?-i:[a-z]{2,20}(?:_[a-z]{2,20}){0,4}_(?:password|passwd|token|secret|key|credentials?)(?:_[a-z]{2,20}){0,4})",
+            # The tag of a field of a Go struct: json:"keys,omitempty"
+            r"[a-z_]{2,20}:\\?\"[\w,.=; -]*(?:\\?\"(?: [a-z_]{2,20}:.*)?)?",
+            # A format with something else behind its value: %s&zip=1
+            r"(?:[^%]*[=/:])?%[sdvq][&/\"' ].*",
             # A small number: a port, a limit.
             r"[-+]?[0-9]{1,5}(?:\.[0-9]+)?[a-z]{0,2}[)}\],;]*",
             r".*(?:[-_.]|\b)(?:placeholder|your[-_](?:own|api|secret|token|key|password)[a-z_-]*|goes[-_ ]here)\b.*",
@@ -92,14 +98,15 @@ _PROSE = compile_bytes(
 # Words of letters, joined or not. Digits occur only where they are customary in names. A random value of any length has
 # digits elsewhere, or capitals that begin no word.
 _HUMP = (
-    r"(?:[A-Z]{1,12}[a-z]{2,20}|Id|To|In|Of|On|By|At|Is|Or|As|Db|Ui|Up|No|De|Ex|Fn|Do|My|Ok|Ip|Io|Os|Fs|Js|Ts|Tx|Rx|Re|Un|"
-    r"If|We|Me|Go)"
+    r"(?:[A-Z]{1,12}[a-z]{2,20}|PKCS(?:1|7|8|12)|SHA(?:1|224|256|384|512)|MD5|AES(?:128|256)|X509|S3|EC2|OAuth2|HTTP2|"
+    r"IPv[46]|UTF8|Base64|V[0-9]|[A-Z]{0,6}(?:Id|To|In|Of|On|By|At|Is|Or|As|Db|Ui|Up|No|De|Ex|Fn|Do|My|Ok|Ip|Io|Os|Fs|Js|Ts|Tx|Rx|Re|Un|"
+    r"If|We|Me|Go))"
 )
 _CUSTOMARY = (
     r"(?i:oauth2?|base64|b64|sha-?(?:1|256|384|512)|md5|utf-?8|http[23]|ipv[46]|x509|[rhep]s(?:256|512)|argon2i?d?|"
     r"pbkdf2|v[0-9]{1,2})"
 )
-_WORD = rf"(?:(?:[a-z]{{1,30}}|{_HUMP})(?:{_HUMP})*[A-Z]{{0,4}}|[A-Z]{{1,30}}|{_CUSTOMARY})"
+_WORD = rf"(?:(?:[a-z]{{1,30}}|{_HUMP})(?:{_HUMP})*[A-Z]{{0,4}}|[A-Z]{{1,30}}|{_CUSTOMARY}(?:{_HUMP})*)"
 _PART = rf"(?:[$_]*{_WORD}(?:_+{_WORD})*_*|[A-Z][a-z]{{0,2}}[0-9]{{3,5}}(?:{_HUMP})+)"
 _MEMBER = r"(?:\.|->|::|\?\.)"
 _NAMES = compile_bytes(
@@ -119,6 +126,10 @@ _CODE = compile_bytes(
     rf"(?s)[$@&*!(]{{0,3}}[A-Za-z_$]+(?:{_MEMBER}[A-Za-z_$]+)*(?:<[\w, ]*>)?!?[(\[].*"
     rf"|[$@&*!(]{{0,3}}[A-Za-z_]\w*(?:{_MEMBER}\w+)*(?:<[\w, ]*>)?!?[(\[](?:.*[^A-Za-z0-9])?"
     r"|!\(.*|/\^.*|\$[\w:]+->.*|(?:self|this)\..*"
+    # Go: a type assertion, a conversion to a slice, a composite literal.
+    r"|[A-Za-z_]\w*(?:\.\w+)*\.\([\w*.\[\]]+\).*|\[\][\w.*]+[({].*|&?[A-Za-z_.]+\{(?:\}|[A-Z]\w*:|$).*"
+    # A call of a method whose name begins with a capital, as in Go and C#.
+    r"|[A-Za-z_]\w*\.[A-Z][A-Za-z]{3,40}\(.*"
     # Identifiers with digits that no password has.
     rf"|[A-Z]{{2,20}}[0-9]{{1,4}}(?:{_HUMP})+[0-9]{{0,3}}[^\w]*|[A-Z][a-z]{{0,2}}[0-9]{{3,5}}(?:{_HUMP})+[^\w]*"
     r"|[a-z]+[0-9]{0,2}(?:_[a-z]+[0-9]{0,2}){2,}[^\w]*|Uint(?:8|16|32)\w*.*"
