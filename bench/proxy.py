@@ -36,9 +36,7 @@ from bench.figures import Figure, report_progress, show
 from bench.stdio import median, p99
 from bench.trajectories import EACH, CallTool, TrajectoryRun, branched, generated, rendered
 
-LIMIT = 2.0  # times what the bare proxy adds
-# This limit is for many clients at once, when the processor is busy all the time and must parse every history.
-FULL_LIMIT = 2.5
+LIMIT = 2.5  # times what the bare proxy adds
 # A generated run with this many subtasks has a body of 168 KB.
 SUBTASKS = 4
 TIMEOUT_S = 30.0
@@ -316,7 +314,7 @@ def figure(load: Load, running: ProxyServers, *, turns: int, requests: int) -> F
         f"{ours_text}, {ours_cpu}",
         f"bare proxy {bare_text}, {bare_cpu}; direct p50 {precise_ms(least_s)}",
         (median(ours.seconds) - least_s) / (median(bare.seconds) - least_s),
-        LIMIT if clients == 1 else FULL_LIMIT,
+        LIMIT,
     )
 
 

@@ -352,18 +352,26 @@ def test_a_law_detects_a_planted_breach(breach: Breach) -> None:
 
 @every_format
 def test_bytes_before_the_first_changed_message_are_sent_again(format: Format) -> None:
+    """When something folds for the first time, the form changes from the client's to ours, and the content does not."""
     for history in histories(format):
-        before, sent_before = b"", list[Any]()
+        before, was_changed, sent_before = b"", False, list[Any]()
         for count in lengths_to_check(history):
-            now, sent_now = body_projection(history, count).body, sent_messages(history, count)
+            projected, sent_now = body_projection(history, count), sent_messages(history, count)
             same = 0
             while same < len(sent_before) and sent_now[same] == sent_before[same]:
                 same += 1
+            if projected.changed and before and not was_changed:
+                before = in_one_form(json.loads(before))
             pieces = cut(before, LIST[format]) if before else None
             if pieces and same:
                 start = pieces.without(frozenset(range(same, len(pieces.texts))))
-                assert now.startswith(start[: len(start) - len(history.tail)]), f"{history} at {count}"
-            before, sent_before = now, sent_now
+                assert projected.body.startswith(start[: len(start) - len(pieces.tail)]), f"{history} at {count}"
+            before, was_changed, sent_before = projected.body, projected.changed, sent_now
+
+
+def in_one_form(request: object) -> bytes:
+    """The JSON of a folded request."""
+    return json.dumps(request, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 @every_format
@@ -468,8 +476,9 @@ def test_the_receipt_describes_what_was_folded(format: Format) -> None:
             for closing in expectation.folded
         ], str(history)
         if PNG not in str(history.messages):
-            assert receipt.tokens_before == tokens(history.body()), str(history)
-            assert receipt.tokens_after == tokens(projected.body), str(history)
+            assert receipt.tokens_before == tokens(in_one_form(json.loads(history.body()))), str(history)
+            if projected.changed:
+                assert receipt.tokens_after == tokens(projected.body), str(history)
         same = 0
         while same < len(sent) and sent[same] == history.messages[same]:
             same += 1
@@ -508,7 +517,7 @@ def test_the_projection_reports_the_open_branches_and_their_messages(format: For
             history
         )
         index = random.Random(history.seed).randrange(len(history.messages))
-        assert projected.original(index).encode() == history.texts[index], str(history)
+        assert json.loads(projected.original(index)) == history.messages[index], str(history)
         assert projected.model == history.model
         assert projected.session_id != "sess_000000000000", f"{history}: a session of another server's tool"
 

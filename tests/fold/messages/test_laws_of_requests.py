@@ -24,7 +24,7 @@ from contextfold.fold.messages import (
     project,
     project_body,
 )
-from contextfold.fold.messages.remembered import NOTHING_REMEMBERED
+from contextfold.fold.messages.cold_results import NOTHING_REMEMBERED
 from tests.fold.messages import hostile
 from tests.fold.messages.elements import cut
 from tests.fold.messages.expected import expected, sent_messages
@@ -38,6 +38,7 @@ from tests.fold.messages.test_laws import (
     check_receipt,
     every_format,
     histories,
+    in_one_form,
     lengths_to_check,
     result_texts,
     texts_of_results,
@@ -74,26 +75,18 @@ REAL_PROJECTOR = Projector()
 # ---- the laws
 
 
-def law_unchanged_bytes(history: History, projector: Projector) -> int:
-    """Bytes of messages that do not change are the original ones."""
+def law_unchanged_content(history: History, projector: Projector) -> int:
+    """Only the list changes, and the request is written in one form: the same content gives the same bytes."""
     body, format = history.body(), history.format
     sent = projector.sent(body, format)
-    before, after = cut(body, LIST[format]), cut(sent, LIST[format])
-    assert before
-    assert after, str(history)
     if sent == body:
         return 0
-    assert (after.head, after.tail) == (before.head, before.tail), str(history)
-    remaining_messages = sent_messages(history)
-    assert json.loads(sent) == json.loads(body) | {LIST[format]: remaining_messages}, str(history)
-    assert len(after.texts) == len(remaining_messages)
-    original_texts = {id(message): text for message, text in zip(history.messages, before.texts, strict=True)}
-    for text, message in zip(after.texts, remaining_messages, strict=True):
-        assert original_texts.get(id(message), text) == text, f"{history}: a message that should be unchanged"
+    members, remaining_messages = json.loads(body), sent_messages(history)
+    assert json.loads(sent) == members | {LIST[format]: remaining_messages}, str(history)
+    assert sent == in_one_form(members | {LIST[format]: remaining_messages}), str(history)
     first = projector.body(body, format).receipt.first_changed
     assert first is not None
-    start = before.without(frozenset(range(first, len(before.texts))))
-    assert sent.startswith(start[: len(start) - len(before.tail)]), f"{history}: the bytes before the change"
+    assert remaining_messages[:first] == members[LIST[format]][:first], f"{history}: the messages before the change"
     return 1
 
 
@@ -209,7 +202,7 @@ def _check_cold(history: History, count: int, cold: Sequence[ColdResult]) -> Non
         assert not calls[0].failed or history.format == "openai-responses", f"{history} at {count}: an error"
 
 
-LAWS = (law_unchanged_bytes, law_every_skip_has_a_reason, law_remembered_folds_stay, law_stubs_are_stable)
+LAWS = (law_unchanged_content, law_every_skip_has_a_reason, law_remembered_folds_stay, law_stubs_are_stable)
 
 
 @every_format
@@ -281,10 +274,20 @@ def test_hostile_requests_never_raise_and_stay_valid(format: Format) -> None:
 # ---- planted breaches: each law must detect its own
 
 
-class SerialisesAgain(Projector):
+class WritesAsTheClient(Projector):
+    """Writes a folded request with the client's spaces, so that its bytes depend on more than its content."""
+
     def sent(self, body: bytes, format: Format, remembered: Remembered = NOTHING_REMEMBERED) -> bytes:
         projected = self.body(body, format, remembered)
-        return json.dumps(json.loads(projected.body)).encode() if projected.changed else projected.body
+        separators = (", ", ": ") if b", " in body else (",", ":")
+        return json.dumps(json.loads(projected.body), ensure_ascii=False, separators=separators).encode()
+
+
+class SortsMembers(Projector):
+    def sent(self, body: bytes, format: Format, remembered: Remembered = NOTHING_REMEMBERED) -> bytes:
+        projected = self.body(body, format, remembered)
+        members = dict(sorted(json.loads(projected.body).items()))
+        return in_one_form(members) if projected.changed else body
 
 
 class GivesNoReason(Projector):
@@ -343,7 +346,8 @@ class PlantedBreach:
 
 
 BREACHES = [
-    PlantedBreach(law_unchanged_bytes, SerialisesAgain()),
+    PlantedBreach(law_unchanged_content, WritesAsTheClient()),
+    PlantedBreach(law_unchanged_content, SortsMembers()),
     PlantedBreach(law_every_skip_has_a_reason, GivesNoReason()),
     PlantedBreach(law_every_skip_has_a_reason, ReportsOnlyTheFirstSkip()),
     PlantedBreach(law_remembered_folds_stay, Forgets()),
@@ -373,16 +377,13 @@ class DropsTheLastMessage(Projector):
         elements = cut(projected.body, LIST[format]) if projected.changed else None
         if elements is None:
             return projected
-        projected.body = elements.without(frozenset({len(elements.texts) - 1}))
-        return projected
+        return replace(projected, body=elements.without(frozenset({len(elements.texts) - 1})))
 
 
 class CopiesUnchangedBodies(Projector):
     def body(self, body: bytes, format: Format, remembered: Remembered = NOTHING_REMEMBERED) -> BodyProjection:
         projected = super().body(body, format, remembered)
-        if not projected.changed:
-            projected.body = bytes(bytearray(body))
-        return projected
+        return projected if projected.changed else replace(projected, body=bytes(bytearray(body)))
 
 
 @every_format

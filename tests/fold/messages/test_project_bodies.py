@@ -1,4 +1,4 @@
-"""The projection of a request's body: other bytes do not change, and an unreadable body passes unchanged."""
+"""The projection of a request's body: how it is written again, and which bodies pass unchanged."""
 
 from __future__ import annotations
 
@@ -7,42 +7,70 @@ import json
 import pytest
 
 from contextfold.common.canonical import DEPTH_MAX
-from contextfold.fold.messages import IMAGE_TOKENS, BodyProjection, Format, project, project_body, repeated
-from contextfold.fold.messages.body import MESSAGES_MAX, VALUES_MAX
-from contextfold.fold.messages.repeated import forget_messages
-from tests.fold.messages.histories import FORMATS, generate_history
-from tests.fold.messages.short_histories import MODEL, Message, body_of, branch, return_turn, work
-from tests.support.machine import times
-
-UNUSUAL_BODY = """\ufeff{
- "system" : [ {"type":"text","text":"é \\u00e9 東京","cache_control":{"type":"ephemeral"}} ] ,"n":%s,
-\t"messages"\t:[ %s\n ,%s  ,\r\n%s, %s,%s ,  %s ]
-, "x" : -0.0e+1 , "thinking":{"type":"enabled"}}  \n"""
+from contextfold.fold.messages import IMAGE_TOKENS, Format, project, project_body
+from contextfold.fold.messages.request import MESSAGES_MAX, NUMBER_MAX_CHARS, VALUES_MAX
+from tests.fold.messages.short_histories import MODEL, Message, body_of, branch, return_turn, say, work
 
 
-def unusual_body() -> tuple[bytes, bytes]:
-    """A body with unusual whitespace and escapes, and the bytes that must be sent of it."""
-    texts = [json.dumps(message, indent=1, ensure_ascii=False) for message in (*branch("anthropic", "br_1"),)]
-    texts += [
-        json.dumps(message, ensure_ascii=False).replace("Bash", "\\u0042ash é😀") for message in work("anthropic", "w")
-    ]
-    texts += [json.dumps(message, separators=(" , ", " : ")) for message in return_turn("anthropic", "br_1")]
-    body = (UNUSUAL_BODY.lstrip("\ufeff") % ("9" * 5000, *texts)).encode()
-    first, last = body.index(texts[2].encode()), body.index(texts[4].encode())
-    return body, body[:first] + body[last:]
+def folded_body(written: str, *, before: str = "") -> bytes:
+    """A request with a branch that folds; `written` is the client's text of another member."""
+    messages = [*branch("anthropic", "br_1"), *work("anthropic", "w"), *return_turn("anthropic", "br_1")]
+    listed = json.dumps(messages, separators=(",", ":"))
+    return f'{{"model":"{MODEL}",{before}"messages":{listed},"other":{written}}}'.encode()
 
 
-def test_only_the_bytes_of_folded_messages_are_removed() -> None:
-    body, expected = unusual_body()
-    projected = project_body(body, "anthropic")
-    assert projected.body == expected
+@pytest.mark.parametrize(
+    ("written", "sent"),
+    [
+        # White space between the tokens goes, that inside of strings stays.
+        ('{ "a" :\t[ 1 ,\r\n2 ] }', '{"a":[1,2]}'),
+        ('" a \\n b "', '" a \\n b "'),
+        # Escapes that are not necessary go. Those that are necessary stay, and so does half a surrogate pair.
+        (r'"\u00e9 é \u6771 \ud83d\ude00 \/ \u0041"', '"é é 東 😀 / A"'),
+        (r'"\" \\ \b \f \n \r \t \u0000 \u001F \u007f"', '"\\" \\\\ \\b \\f \\n \\r \\t \\u0000 \\u001f \x7f"'),
+        (r'["\uD800","x\udc00y","\ud800\ud83d\ude00"]', r'["\ud800","x\udc00y","\ud800😀"]'),
+        (r'{"\ud800":1,"\u0061":2}', r'{"\ud800":1,"a":2}'),
+        # A number keeps its value: an integer every digit, any other number as much as a double has.
+        ("[0,-7,123456789012345678901234567890]", "[0,-7,123456789012345678901234567890]"),
+        ("[1.0,1.0e2,1E-7,2.50,-0.0e+1,0.1]", "[1.0,100.0,1e-07,2.5,-0.0,0.1]"),
+        ("[1e300]", "[1e+300]"),
+        ("0.10000000000000000555", "0.1"),
+        # The order of members stays.
+        ('{"z":1,"a":{"y":null,"b":true},"m":false}', '{"z":1,"a":{"y":null,"b":true},"m":false}'),
+    ],
+)
+def test_a_folded_request_is_written_in_one_form(written: str, sent: str) -> None:
+    projected = project_body(folded_body(written), "anthropic")
     assert projected.changed
-    again = project_body(expected, "anthropic")
-    assert again.body is expected
-    assert projected.receipt.tokens_before == -(-len(body) // 4)
-    assert again.receipt.tokens_before == projected.receipt.tokens_after == -(-len(expected) // 4)
-    assert projected.original(2).encode() in body
-    assert "é😀" in projected.original(2)
+    assert projected.body.endswith(f',"other":{sent}}}'.encode())
+    assert json.loads(projected.body)["other"] == json.loads(written)
+    again = project_body(projected.body, "anthropic")
+    assert again.body is projected.body
+    assert again.receipt.tokens_before == projected.receipt.tokens_after == -(-len(projected.body) // 4)
+
+
+def test_a_request_in_which_nothing_folds_is_sent_as_the_bytes_that_came() -> None:
+    body = b' {"messages" : [ {"role":"user","content":"\\u00e9 \xc3\xa9"} ] ,\n"x":1.0e2} '
+    projected = project_body(body, "anthropic")
+    assert projected.body is body
+    assert (projected.receipt.reason, projected.changed) == ("", False)
+    assert projected.original(0) == '{"role":"user","content":"é é"}'
+
+
+def test_everything_before_the_first_change_is_the_same_in_later_requests() -> None:
+    """However the client writes it: as JSON it is what came, and as bytes it is what was sent before."""
+    opening = [*say("go é \ud800"), *branch("anthropic", "br_1")]
+    folded = [*opening, *work("anthropic", "w"), *return_turn("anthropic", "br_1")]
+    longer = [*folded, *say("next"), *branch("anthropic", "br_2"), *work("anthropic", "x")]
+    members = {"model": MODEL, "system": "é", "temperature": 1.50}
+    bodies = [json.dumps({**members, "messages": each}, indent=1).encode() for each in (opening, folded, longer)]
+    first, second, third = (project_body(body, "anthropic") for body in bodies)
+    # Nothing folds yet, so the form is the client's. The content is the same when something folds.
+    assert first.body is bodies[0]
+    assert second.receipt.first_changed == third.receipt.first_changed == len(opening)
+    for projected, messages in ((second, folded), (third, longer)):
+        assert json.loads(projected.body)["messages"][: len(opening)] == messages[: len(opening)]
+    assert third.body.startswith(second.body.removesuffix(b"]}"))
 
 
 @pytest.mark.parametrize(
@@ -61,6 +89,11 @@ def test_only_the_bytes_of_folded_messages_are_removed() -> None:
         (b"{1:[]}", "not_json"),
         (b'{"messages":[],"x":NaN}', "not_json"),
         (b'{"messages":[],"x":01}', "not_json"),
+        (b'{"messages":[],"x":-Infinity}', "not_json"),
+        (b'{"messages":[],"x":1e400}', "not_json"),
+        (b'{"messages":[],"x":' + b"9" * (NUMBER_MAX_CHARS + 1) + b"}", "not_json"),
+        (b'{"messages":[],"x":0.' + b"9" * NUMBER_MAX_CHARS + b"}", "not_json"),
+        (b'{"messages":[],"x":' + b"9" * NUMBER_MAX_CHARS + b"}", ""),
         (b'{"messages":[{"content":"\xff"}]}', "not_json"),
         (b'{"messages":[],"x":"\xed\xa0\x80"}', "not_json"),
         (b'{"messages":[],"x":"\xe6"}', "not_json"),
@@ -75,7 +108,6 @@ def test_only_the_bytes_of_folded_messages_are_removed() -> None:
         (b'{"messages":{"0":{}}}', "no_messages"),
         (b'{"input":[]}', "no_messages"),
         (b'{"messages":[]}', ""),
-        (b' {\n"messages"\t: [ ] } ', ""),
     ],
 )
 def test_an_unreadable_body_passes_unchanged_with_a_reason(body: bytes, reason: str) -> None:
@@ -171,71 +203,3 @@ def test_a_model_name_is_read_with_escapes_and_in_utf8() -> None:
     assert project_body('{"messages":[],"model":"モデル"}'.encode(), "anthropic").model == "モデル"
     assert project_body(b'{"messages":[],"model":"\\u30e2"}', "anthropic").model == "モ"
     assert project_body(b'{"messages":[],"model":7}', "anthropic").model == ""
-
-
-# ---- the cache of messages
-
-
-def all_fields(projection: BodyProjection) -> tuple[object, ...]:
-    counted = projection.our_tokens, projection.our_tools, projection.blocks, projection.opening_tokens
-    known = projection.session_id, projection.model, dict(projection.outcomes)
-    return projection.body, projection.receipt, projection.threads, *counted, *known
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_the_cache_of_messages_changes_no_projection(format: Format) -> None:
-    """Each history is projected as it grows, then once more, then with an empty cache."""
-    for number in range(times(3, 2_000)):
-        history = generate_history(format, f"repeated {number}")
-        bodies = [history.body(count) for count in range(1, len(history.texts) + 1)]
-        grown = [all_fields(project_body(body, format)) for body in bodies]
-        repeated_projections = [all_fields(project_body(body, format)) for body in bodies]
-        for body, first, second in zip(bodies, grown, repeated_projections, strict=True):
-            forget_messages()
-            assert first == second == all_fields(project_body(body, format)), str(history)
-
-
-def test_a_cached_message_does_not_match_a_longer_one() -> None:
-    for message in ("1", "12", '"a"', '"ab"', '{"role":"user","content":"x"}', '{"role":"user","content":"x"} '):
-        body = f'{{"messages":[{message}]}}'.encode()
-        for _ in range(2):
-            projected = project_body(body, "anthropic")
-            assert (projected.receipt.reason, projected.receipt.messages_before) == ("", 1)
-    assert project_body(b'{"messages":[{"role":"user","content":"x"}x]}', "anthropic").receipt.reason == "not_json"
-
-
-def test_a_cached_result_is_read_again_if_its_call_is_ours() -> None:
-    """A client may use one id for two calls with the same result, one of another tool and one of ours."""
-    opened, result = branch("anthropic", "br_1")
-    foreign = json.loads(json.dumps(opened).replace("context_branch", "Bash"))
-    for call, threads in ((foreign, 1), (opened, 2), (foreign, 1), (opened, 2)):
-        projected = project_body(body_of([call, result], "anthropic"), "anthropic")
-        assert len(projected.threads) == threads
-
-
-def test_the_cache_of_messages_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeated, "MESSAGES_CACHED_MAX", 10)
-    body = body_of([{"role": "user", "content": f"words {number}"} for number in range(50)], "anthropic")
-    first = all_fields(project_body(body, "anthropic"))
-    assert len(repeated._following) <= 10
-    assert all_fields(project_body(body, "anthropic")) == first
-
-
-def test_wrong_guesses_cost_no_more_than_reading_the_request_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of many short messages was followed by a long one in an earlier request."""
-    hashed = 0
-
-    def counting(text: str) -> int:
-        nonlocal hashed
-        hashed += len(text)
-        return hash(text)
-
-    monkeypatch.setattr(repeated, "hash", counting, raising=False)
-    short = [{"role": "user", "content": f"x{number}"} for number in range(100)]
-    # Its length is nearly that of the request in which it is the wrong guess.
-    long = {"role": "user", "content": "y" * 3_000}
-    for message in short:
-        project_body(body_of([message, long], "anthropic"), "anthropic")
-    body, hashed = body_of(short, "anthropic"), 0
-    assert project_body(body, "anthropic").receipt.messages_before == len(short)
-    assert hashed <= 4 * len(body)

@@ -383,7 +383,7 @@ def test_only_the_last_messages_of_a_long_request_are_recorded(
         {"role": "assistant", "content": "Fine."},
         {"role": "user", "content": "last"},
     ]
-    last = json.dumps(messages[-1])
+    last = json.dumps(messages[-1], separators=(",", ":"))
     monkeypatch.setattr(session_reports, "TEXTS_MAX_CHARS", len(last))
 
     async def scenario() -> None:
@@ -402,7 +402,7 @@ def test_an_exception_in_folding_breaks_no_request(guarded: GuardedProxy, monkey
     def broken(_body: bytes, _api: str) -> None:
         raise RecursionError
 
-    monkeypatch.setattr(forwarding, "project_body", broken)
+    monkeypatch.setattr(forwarding, "parse_request", broken)
 
     async def scenario() -> None:
         client = await Client(HELLO).call(guarded)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from contextfold.errors import StoreUnavailable
-from contextfold.fold.messages import CallOutcome, LeftOutResult
+from contextfold.fold.messages import CallOutcome, LeftOutResult, parse_request
 from contextfold.fold.service.stored_results import (
     ORIGIN_UNKNOWN,
     ConversationRecord,
@@ -278,7 +278,7 @@ def test_requests_to_gemini_are_folded() -> None:
 def test_a_conversation_is_identified_by_the_hosts_headers_or_its_first_message() -> None:
     def of(body: Any, **headers: str) -> Any:
         by_name = {name.replace("_", "-").encode(): [value.encode()] for name, value in headers.items()}
-        return conversation_of(by_name, "anthropic", json.dumps(body).encode())
+        return conversation_of(by_name, parse_request(json.dumps(body).encode(), "anthropic"))
 
     marked = [{"type": "text", "text": "go", "cache_control": {"type": "ephemeral"}}]
     first, later = {"messages": say("go")}, {"messages": [{"role": "user", "content": marked}, *work("anthropic", "w")]}

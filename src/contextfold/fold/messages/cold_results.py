@@ -1,7 +1,7 @@
 """Decides which old tool results are left out when a conversation continues after its prompt cache has expired. Pure.
 
-Only then does leaving them out cost nothing, because the whole prefix must be paid for again. The decisions are stored,
-and later requests of the conversation get the same stubs (`remembered.py`).
+Only then does leaving them out cost nothing, because the whole prefix must be paid for again. Others store the
+decisions, and later requests of the conversation get the same stubs (`Remembered`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
 
 from contextfold.common.token_counter import tokens_of
 from contextfold.fold.messages.apis.facts import (
@@ -21,25 +20,21 @@ from contextfold.fold.messages.apis.facts import (
     Call,
     Fact,
     Members,
-    Result,
     block_members,
     has_quoted_user,
     items_of,
 )
-from contextfold.fold.messages.own_tools import may_be_own
-from contextfold.fold.messages.remembered import LeftOutResult, Remembered
+from contextfold.fold.messages.own_tools import CallOutcome, may_be_ours
 from contextfold.fold.messages.walk import Walk
 
+# No provider's cache has a shorter usual lifetime.
+SHORTEST_CACHE_S = 300.0
 MIN_TOKENS = 400
 SPARED_TURNS = 2
 STUB_MAX_BYTES = 240
-# At most this many encoded stubs are cached, each of about 240 bytes.
-STUBS_ENCODED_MAX = 10_000
-ANTHROPIC_CACHE_S = 300.0
-LONG_CACHE_S = 3600.0
-DAY_CACHE_S = 86_400.0
-# A `cache_control` with a lifetime of an hour. It is never inside a string, because there quotes are escaped.
-_LONG_CACHE = re.compile(rb'"cache_control"\s*+:\s*+\{[^{}]*"ttl"\s*+:\s*+"1h"')
+# The most outcomes of our calls that are stored of a conversation.
+OUTCOMES_MAX = 2_000
+Outcome = TypeVar("Outcome")
 
 _PATHS = ("file_path", "path", "filePath", "filename", "notebook_path", "absolute_path", "target_file", "file")
 _READS = re.compile(r"(?i)read|view|cat|open|get_?file|show")
@@ -75,48 +70,75 @@ class ColdResult(NamedTuple):
     text: str
 
 
-def cache_life_s(format: str, body: bytes, retention: object, default_s: float | None = None) -> float:
-    """The longest lifetime of a request's prefix in the provider's cache, according to its documentation.
+@dataclass(frozen=True, slots=True)
+class LeftOutResult:
+    """A tool result that every later request of its conversation leaves out, and the stub that replaces it."""
 
-    `retention` is its member `prompt_cache_retention`.
-    """
-    if format == "anthropic" and _LONG_CACHE.search(body):
-        return LONG_CACHE_S
-    if format.startswith("openai") and retention == "24h":
-        return DAY_CACHE_S
-    usual_s = ANTHROPIC_CACHE_S if format == "anthropic" else LONG_CACHE_S
-    return usual_s if default_s is None else default_s
-
-
-def result_hashes(results: Sequence[Result], *, encoding: str = "utf-8") -> tuple[str, ...]:
-    """The hashes of results. `encoding` is that which gives UTF-8 bytes: latin-1 for text decoded as latin-1."""
-    texts = [plain_text(result.content) for result in results]
-    return tuple("" if text is None else hash_of(text, encoding) for text in texts)
+    # The id, which begins with `res_`.
+    id: str
+    call_id: str
+    # The hash of the text in the request, because some clients reuse call ids.
+    text_hash: str
+    stub: str
+    # The tokens of the text.
+    tokens: int
+    # The number of the conversation's messages at the time of the decision. Bound thinking before is left out, too.
+    decided_at: int
 
 
-def remembered_stubs(results: Sequence[Result], remembered: Remembered) -> dict[int, LeftOutResult]:
-    """The results of a message that earlier requests left out, by their number."""
-    stubs: dict[int, LeftOutResult] = {}
-    for number, result in enumerate(results):
-        known = remembered.results.get(result.id)
-        text = plain_text(result.content) if known else None
-        if known and text is not None and (found := known.get(hash_of(text))):
-            stubs[number] = found
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    # The outcomes by call id. An outcome without a verb is ambiguous, because the client used the id for several calls.
+    outcomes: Mapping[str, CallOutcome] = field(default_factory=dict)
+    # The results by call id, then by hash of the text.
+    results: Mapping[str, Mapping[str, LeftOutResult]] = field(default_factory=dict)
+
+
+NOTHING_REMEMBERED = Remembered()
+
+
+def by_call(results: tuple[LeftOutResult, ...]) -> dict[str, dict[str, LeftOutResult]]:
+    """Results by call id and hash, for `Remembered`."""
+    ordered: dict[str, dict[str, LeftOutResult]] = {}
+    for result in results:
+        ordered.setdefault(result.call_id, {})[result.text_hash] = result
+    return ordered
+
+
+def merged_outcomes(old: Mapping[str, CallOutcome], new: Mapping[str, CallOutcome]) -> dict[str, CallOutcome]:
+    """Merge outcomes; drop the oldest if there are too many. An id of two different calls is ambiguous."""
+    return merge_by_call(old, new, ambiguous=CallOutcome(""))
+
+
+def merge_by_call(old: Mapping[str, Outcome], new: Mapping[str, Outcome], *, ambiguous: Outcome) -> dict[str, Outcome]:
+    """Merge outcomes by call id; drop the oldest if there are too many. An id of two different calls is ambiguous."""
+    merged = dict(old)
+    for call_id, outcome in new.items():
+        earlier = merged.get(call_id, outcome)
+        merged[call_id] = outcome if earlier == outcome else ambiguous
+    for call_id in list(merged)[: max(0, len(merged) - OUTCOMES_MAX)]:
+        del merged[call_id]
+    return merged
+
+
+def find_stubs(facts: Sequence[Fact], remembered: Remembered) -> dict[int, dict[int, LeftOutResult]]:
+    """The results that earlier requests left out, by the index of the message, then by the result's number in it."""
+    stubs: dict[int, dict[int, LeftOutResult]] = {}
+    for place, fact in enumerate(facts):
+        for number, result in enumerate(fact.results):
+            known = remembered.results.get(result.id)
+            text = plain_text(result.content) if known else None
+            if known and text is not None and (found := known.get(hash_text(text))):
+                stubs.setdefault(place, {})[number] = found
     return stubs
 
 
-def hash_of(text: str, encoding: str = "utf-8") -> str:
+def hash_text(text: str) -> str:
     """The hash of a text. It does not depend on the escapes in the request."""
-    return hashlib.sha256(text.encode(encoding, "surrogatepass")).hexdigest()
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-@lru_cache(maxsize=STUBS_ENCODED_MAX)
-def encoded_stub(stub: str, *, is_object: bool) -> bytes:
-    """The content of a left-out result. It is cached, because every request of a conversation has the same stubs."""
-    return json.dumps({"output": stub} if is_object else stub).encode("ascii")
-
-
-def cold_results(
+def choose_results(
     seen: Sequence[SeenResult],
     walk: Walk,
     gone: Collection[tuple[str, str]],
@@ -137,14 +159,14 @@ def cold_results(
     protected = _reads_before_edits(seen)
     chosen: list[ColdResult] = []
     for number, each in enumerate(seen):
-        if each.text is None or each.failed or number in protected or may_be_own(each.tool):
+        if each.text is None or each.failed or number in protected or may_be_ours(each.tool):
             continue
         if _turn_of(each.place, walk.turns) >= spared or each.place < first_movable:
             continue
-        tokens, text_hash = tokens_of(len(each.text.encode("utf-8", "surrogatepass"))), hash_of(each.text)
+        tokens, text_hash = tokens_of(len(each.text.encode("utf-8", "surrogatepass"))), hash_text(each.text)
         if tokens < settings.min_tokens or (each.call_id, text_hash) in gone:
             continue
-        res_id = "res_" + hash_of(f"{salt}\0{each.call_id}\0{text_hash}")[:20]
+        res_id = "res_" + hash_text(f"{salt}\0{each.call_id}\0{text_hash}")[:20]
         stub = stub_of(res_id, each.tool, each.arguments, tokens)
         chosen.append(ColdResult(LeftOutResult(res_id, each.call_id, text_hash, stub, tokens, walk.count), each.text))
     return chosen
@@ -196,7 +218,7 @@ def _reads_before_edits(seen: Sequence[SeenResult]) -> set[int]:
     return set(protected.values())
 
 
-def seen_results(facts: Iterable[Fact]) -> list[SeenResult]:
+def list_results(facts: Iterable[Fact]) -> list[SeenResult]:
     """All results of a request's messages with their calls."""
     calls: dict[str, Call] = {}
     seen: list[SeenResult] = []

@@ -3,8 +3,6 @@
 Clients rename tools and wrap results. A name with a client's usual mark is sufficient. A name with only `SERVER_` as a
 prefix could belong to any tool: it must be confirmed by the request's list of tools, or by a result with all the
 members that only our results have.
-
-Text may be UTF-8 decoded as latin-1 (`body.py` explains it), so it is only compared, measured, or matched with ASCII.
 """
 
 from __future__ import annotations
@@ -13,27 +11,15 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal
 
-from contextfold.fold.messages.apis.facts import (
-    HOSTED,
-    Call,
-    Members,
-    Result,
-    block_members,
-    items_of,
-    made,
-    own_length,
-)
+from contextfold.fold.messages.apis.facts import HOSTED, Call, Members, Result, block_members, items_of, own_length
 
 # Matching a longer name takes too long: the patterns' time grows faster than linearly.
 NAME_LENGTH_MAX = 256
 # Our own results are much shorter; text that a client adds at their end is not read.
 RESULT_LENGTH_MAX = 65_536
 TOOLS_MAX = 10_000
-# At most this many names with their verbs are cached.
-NAMES_MAX = 1_000
 
 # Why there is no outcome: the call failed, its result has no outcome, or the tool is not ours.
 NoOutcome = Literal["failed", "unreadable", "foreign"]
@@ -50,7 +36,7 @@ _OWN_NAME = re.compile(rf"context_({_VERBS}|{_OTHERS})")
 _ANY_OF_OURS = re.compile(rf"(.*)context_({_VERBS}|{_OTHERS})", re.DOTALL)
 
 # A client may put a result into a string of its own JSON (with backslashes) or print it as Python does (with single
-# quotes). The patterns begin with the name, which is found quickly; then the quote before it is checked.
+# quotes). The patterns begin with the name; the quote before it is checked behind it.
 _QUOTE = r"\\*+[\"']"
 _COLON = rf"{_QUOTE}\s*+:\s*+"
 
@@ -65,11 +51,11 @@ _ROLLED_BACK = _member("rolled_back_to", rf"{_QUOTE}br_")
 # The match ends at the next list if this one has no end.
 _DISCARDED = _member("branches_discarded", r"\[([^\[\]]*+)\]")
 _ID = re.compile(r"br_[0-9A-Za-z_-]{1,64}")
-_FAILED = {
-    "error": _member("error", "(?!null|None)"),
-    "current_status": _member("current_status", "(?!null|None)"),
-    "isError": _member("isError", "[tT]rue"),
-}
+_FAILED = (
+    _member("error", "(?!null|None)"),
+    _member("current_status", "(?!null|None)"),
+    _member("isError", "[tT]rue"),
+)
 # A member that every result of this tool has and results of other tools hardly ever have.
 _CONFIRMING = {
     "branch": _member("parent_branch_id", ""),
@@ -95,12 +81,6 @@ def verb_of(tool_name: str) -> tuple[str, bool]:
     """The verb of one of our tools, and whether its name needs confirmation; an empty verb for any other tool."""
     if "context_" not in tool_name or len(tool_name) > NAME_LENGTH_MAX:
         return "", False
-    return _verb_in(tool_name)
-
-
-@lru_cache(maxsize=NAMES_MAX)
-def _verb_in(tool_name: str) -> tuple[str, bool]:
-    """The same for a name that may be ours. It is cached, because each request repeats the names."""
     marked = _MARKED.fullmatch(tool_name) or _MARKED_BEHIND.fullmatch(tool_name)
     if marked:
         return marked[1], False
@@ -110,12 +90,10 @@ def _verb_in(tool_name: str) -> tuple[str, bool]:
 
 def call_of(part: Members, call_id: object, name: object, arguments: object = None) -> Call | None:
     """A call; None if it has no id or no name."""
-    if isinstance(call_id, str) and call_id and isinstance(name, str):
-        if "context_" not in name:
-            return made(Call, (call_id, name, False, "", False, arguments, part))
-        verb, needs_proof = verb_of(name)
-        return made(Call, (call_id, name, True, verb, needs_proof, arguments, part))
-    return None
+    if not (isinstance(call_id, str) and call_id and isinstance(name, str)):
+        return None
+    verb, needs_proof = verb_of(name)
+    return Call(call_id, name, "context_" in name, verb, needs_proof, arguments, part)
 
 
 def hosted_call(part: Members) -> Call:
@@ -125,7 +103,7 @@ def hosted_call(part: Members) -> Call:
     return Call("", str(name), True, verb, needs_proof, part=part) if verb else HOSTED
 
 
-def confirmed_names(tools: Iterable[str]) -> frozenset[str]:
+def confirm_names(tools: Iterable[str]) -> frozenset[str]:
     """The names in a request's list of tools that are ours because at least two of our tools have the same prefix."""
     by_prefix: dict[str, list[str]] = {}
     for name in tools:
@@ -135,9 +113,9 @@ def confirmed_names(tools: Iterable[str]) -> frozenset[str]:
     return frozenset(name for names in by_prefix.values() if len(set(names)) > 1 for name in names)
 
 
-def our_tool_names(names: Collection[str]) -> frozenset[str]:
+def select_our_tools(names: Collection[str]) -> frozenset[str]:
     """Those names of a request's tools that are ours."""
-    return confirmed_names(names) | {name for name in names if is_marked(name)}
+    return confirm_names(names) | {name for name in names if is_marked(name)}
 
 
 def is_marked(name: str) -> bool:
@@ -146,15 +124,15 @@ def is_marked(name: str) -> bool:
     return bool(verb) and not needs_proof
 
 
-def may_be_own(name: str) -> bool:
+def may_be_ours(name: str) -> bool:
     """Whether a name contains that of one of our tools."""
     return _OWN_NAME.search(name) is not None
 
 
-def names_in(tools: object) -> list[str]:
+def list_tool_names(tools: object) -> list[str]:
     """The names in a request's member `tools`, in the formats of the four APIs."""
     names = (
-        name_in(block_members(definition))
+        name_of(block_members(definition))
         for tool in (items_of(tools) or ())[:TOOLS_MAX]
         for definition in definitions_in(block_members(tool))
     )
@@ -167,7 +145,7 @@ def definitions_in(tool: Members) -> Sequence[object]:
     return (items_of(listed) or ())[:TOOLS_MAX] if listed else (tool,)
 
 
-def name_in(definition: Members) -> object:
+def name_of(definition: Members) -> object:
     return definition["name"] if "name" in definition else block_members(definition.get("function")).get("name")
 
 
@@ -175,11 +153,7 @@ def read_result(call: Call, result: Result, confirmed: Collection[str]) -> CallO
     """The outcome in the result of one of our calls, or the reason why there is none."""
     text = _text_of(result.content)[:RESULT_LENGTH_MAX]
     is_ours = not call.needs_proof or call.name in confirmed or _CONFIRMING[call.verb].search(text) is not None
-    failed = result.failed
-    for name, pattern in _FAILED.items():
-        # Most texts have none of the names, and this is the fastest test.
-        if name in text and pattern.search(text):
-            failed = True
+    failed = result.failed or any(pattern.search(text) for pattern in _FAILED)
     if failed or not is_ours:
         return "failed" if is_ours else "foreign"
     return _outcome_in(text, call.verb) or "unreadable"

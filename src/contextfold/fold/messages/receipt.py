@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from contextfold.common.token_counter import tokens_of
-from contextfold.fold.messages.remembered import LeftOutResult
-from contextfold.fold.messages.rewriting import Rewrite
-from contextfold.fold.messages.walk import MIXED, STAYS, WORDS, FoldRange, Walk, decide, is_inside
-
-# Patterns over the fates of all messages. A search with them is faster than a loop.
-_HAS_WORDS = re.compile(b"[%c%c]" % (WORDS, MIXED))
-_STANDS = re.compile(b"%c" % STAYS)
-_STAYS = re.compile(b"[%c%c]" % (STAYS, WORDS))
+from contextfold.fold.messages.plan import Plan
+from contextfold.fold.messages.walk import Walk, is_inside
 
 # The reason in the receipt if there is no problem, but a branch is still open.
 OPEN_BRANCH = "open_branch"
@@ -92,69 +84,41 @@ class Span:
     places: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The changes of a list of messages."""
-
-    # The ranges that are folded, and those that are not, both in order.
-    folded: Sequence[FoldRange]
-    skipped: Sequence[FoldRange]
-    # The ranges of indexes that are left out for each folded range, in order; the end is exclusive.
-    cuts_of_folds: Sequence[Sequence[tuple[int, int]]]
-    # The changes inside messages that stay, by index.
-    rewrites: Mapping[int, Rewrite]
-
-    @property
-    def cuts(self) -> list[tuple[int, int]]:
-        return [cut for cuts in self.cuts_of_folds for cut in cuts]
-
-
-# The stubs by the index of the message, then by the number of the result in it.
-Stubs = Mapping[int, Mapping[int, LeftOutResult]]
-
-
-def plan_of(walk: Walk, *, binds_thinking: bool, merges_words: bool, stubs: Stubs) -> Plan:
-    changes: list[tuple[int, int]] = []
-    if binds_thinking and walk.thinking:
-        changes = [(place, each.decided_at) for place, those in stubs.items() for each in those.values()]
-    folded, skipped, without_thinking = decide(walk, binds_thinking=binds_thinking, stubs=changes)
-    rewrites = {place: Rewrite(without_thinking=True) for place in without_thinking}
-    cuts_of_folds = [list(_cuts(pair, walk.fates, merges_words=merges_words)) for pair in folded]
-    for pair in folded if merges_words else ():
-        words = tuple(match.start() for match in _HAS_WORDS.finditer(walk.fates, pair.start, pair.end))
-        if words:
-            rewrites[pair.start - 1] = Rewrite(words_of=words)
-    for place, those in stubs.items():
-        if not folded or not is_inside(place, folded):
-            earlier = rewrites.get(place)
-            rewrites[place] = earlier._replace(stubs=those) if earlier else Rewrite(stubs=those)
-    return Plan(folded, skipped, cuts_of_folds, rewrites)
-
-
-def _cuts(pair: FoldRange, fates: bytearray, *, merges_words: bool) -> Iterator[tuple[int, int]]:
-    """The parts of a range without the messages that stay."""
-    start = pair.start
-    for match in (_STANDS if merges_words else _STAYS).finditer(fates, pair.start, pair.end):
-        if match.start() > start:
-            yield start, match.start()
-        start = match.end()
-    if pair.end > start:
-        yield start, pair.end
-
-
-def untouched(weight: int, reason: str) -> tuple[Receipt, tuple[Span, ...]]:
-    """The receipt and the threads of a list that was not walked."""
+def make_empty_receipt(weight: int, reason: str) -> tuple[Receipt, tuple[Span, ...]]:
+    """The receipt and the threads of a request whose messages were not read."""
     tokens = tokens_of(weight)
     return Receipt(tokens, tokens, reason=reason), (Span(None, tokens, ()),)
 
 
-def outcome_of(
-    walk: Walk, plan: Plan, weights: array[int], sent: array[int], rest: int
+def make_receipt(
+    walk: Walk, plan: Plan, weights: Sequence[int], sent: Sequence[int], rest: int
 ) -> tuple[Receipt, tuple[Span, ...]]:
     """The receipt and the threads of a plan. `weights` are those of the original messages, `sent` those that are sent.
 
     `rest` is the weight of everything else in the request.
     """
+    folds = _list_folds(walk, plan, weights, sent, rest)
+    skipped = list(dict.fromkeys(Skipped(pair.branch_id, pair.flaw) for pair in plan.skipped))
+    skipped += [
+        Skipped(call.branch_id, call.reason) for call in walk.unfolded if not is_inside(call.place, plan.folded)
+    ]
+    changed = [*(start for start, _ in plan.cuts[:1]), *plan.rewrites]
+    receipt = Receipt(
+        tokens_before=tokens_of(rest + sum(weights)),
+        tokens_after=tokens_of(rest + sum(sent)),
+        messages_before=walk.count,
+        messages_after=walk.count - sum(fold.messages for fold in folds),
+        turns_dropped=sum(fold.turns for fold in folds),
+        results_left_out=sum(len(rewrite.stubs) for rewrite in plan.rewrites.values()),
+        first_changed=min(changed, default=None),
+        folds=tuple(folds),
+        skipped=tuple(skipped),
+        reason=skipped[0].reason if skipped else OPEN_BRANCH if walk.open else "",
+    )
+    return receipt, tuple(_divide(walk, sent, rest))
+
+
+def _list_folds(walk: Walk, plan: Plan, weights: Sequence[int], sent: Sequence[int], rest: int) -> list[Fold]:
     folds: list[Fold] = []
     in_front, seen, dropped = rest, 0, 0
     for pair, cuts in zip(plan.folded, plan.cuts_of_folds, strict=True):
@@ -177,27 +141,10 @@ def outcome_of(
             fold = Fold(pair.branch_id, first, number, turns, tokens_of(max(0, weight)), tokens_of(in_front))
         folds.append(fold)
         seen = first
-    skipped = list(dict.fromkeys(Skipped(pair.branch_id, pair.flaw) for pair in plan.skipped))
-    skipped += [
-        Skipped(call.branch_id, call.reason) for call in walk.unfolded if not is_inside(call.place, plan.folded)
-    ]
-    changed = [*(start for start, _ in plan.cuts[:1]), *plan.rewrites]
-    receipt = Receipt(
-        tokens_before=tokens_of(rest + sum(weights)),
-        tokens_after=tokens_of(rest + sum(sent)),
-        messages_before=walk.count,
-        messages_after=walk.count - sum(fold.messages for fold in folds),
-        turns_dropped=sum(fold.turns for fold in folds),
-        results_left_out=sum(len(rewrite.stubs) for rewrite in plan.rewrites.values()),
-        first_changed=min(changed, default=None),
-        folds=tuple(folds),
-        skipped=tuple(skipped),
-        reason=skipped[0].reason if skipped else OPEN_BRANCH if walk.open else "",
-    )
-    return receipt, tuple(_spans(walk, sent, rest))
+    return folds
 
 
-def _spans(walk: Walk, sent: array[int], rest: int) -> Iterator[Span]:
+def _divide(walk: Walk, sent: Sequence[int], rest: int) -> Iterator[Span]:
     """Divide the messages among the threads: an open branch has all messages since its beginning, except those of the
     branches opened in it.
     """

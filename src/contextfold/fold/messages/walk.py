@@ -14,10 +14,10 @@ A range is not folded if leaving it out could make the request invalid; the firs
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -48,8 +48,16 @@ FOLD_REASONS = (
     *(NO_BRANCH_POINT, UNREADABLE_RESULT, CALL_FAILED, UNCONFIRMED_TOOL, TOO_MANY_OPEN, HOSTED_CALL),
 )
 
-# The fates of a message inside a range: it is left out, it stays, only its words stay, or its words next to results.
-GOES, STAYS, WORDS, MIXED = range(4)
+
+class Fate(Enum):
+    """What becomes of a message inside a range that is folded."""
+
+    GOES = auto()
+    STAYS = auto()
+    # Only the user wrote it, so it stays, or its words are moved.
+    WORDS = auto()
+    # It has the user's words next to results. The words stay.
+    MIXED = auto()
 
 
 class BranchPoint(NamedTuple):
@@ -96,17 +104,15 @@ class Walk:
     session_id: str | None = None
     # The outcomes of our calls in this history, by call id.
     outcomes: dict[str, CallOutcome] = field(default_factory=dict)
-    # One of GOES, STAYS, WORDS and MIXED for each message.
-    fates: bytearray = field(default_factory=bytearray)
+    # For each message.
+    fates: list[Fate] = field(default_factory=list)
     # The index of the first message of each turn of the model.
-    turns: array[int] = field(default_factory=lambda: array("q"))
-    thinking: array[int] = field(default_factory=lambda: array("q"))
-    only_thinking: array[int] = field(default_factory=lambda: array("q"))
+    turns: list[int] = field(default_factory=list)
+    thinking: list[int] = field(default_factory=list)
+    only_thinking: list[int] = field(default_factory=list)
     # The messages that only the user wrote. A tool loop never continues after one.
-    prompts: array[int] = field(default_factory=lambda: array("q"))
+    prompts: list[int] = field(default_factory=list)
     count: int = 0
-    # Whether the last message has a call of a tool that may be ours, or the result of one.
-    has_own: bool = False
 
     _turn_end: int = -1
     _results_end: int = -1
@@ -125,14 +131,14 @@ class Walk:
     _flaw_at: int = -1
 
     def take(self, fact: Fact) -> None:
+        """Read the next message."""
         place = self.count
         self.count = place + 1
-        self.has_own = False
         if fact.flaw:
-            self._flawed(place, fact.flaw)
+            self._add_flaw(place, fact.flaw)
         if fact.kind == "model":
-            self.fates.append(GOES)
-            self._said(place, fact.calls, fact.leads)
+            self.fates.append(Fate.GOES)
+            self._add_turn(place, fact.calls, fact.leads)
             if fact.thinks:
                 self._turn_thinks = True
                 self.thinking.append(place)
@@ -141,34 +147,29 @@ class Walk:
             return
         if self._turn_leads and self._turn_end == place:
             # This is reasoning without the item to which it belongs.
-            self._flawed(place, UNKNOWN_CONTENT)
+            self._add_flaw(place, UNKNOWN_CONTENT)
         has_words = fact.has_words
         if fact.kind == "standing":
-            self.fates.append(STAYS)
+            self.fates.append(Fate.STAYS)
         elif fact.results:
-            self.fates.append(MIXED if has_words else GOES)
-            self._answered(place, fact.results, quotes_user=fact.quotes_user)
+            self.fates.append(Fate.MIXED if has_words else Fate.GOES)
+            self._add_results(place, fact.results, quotes_user=fact.quotes_user)
         else:
-            self.fates.append(WORDS if has_words else GOES)
+            self.fates.append(Fate.WORDS if has_words else Fate.GOES)
             if has_words and not fact.is_meanwhile:
                 self.prompts.append(place)
         if has_words or fact.quotes_user:
             self._since = place + 1
 
-    def awaits_own(self, call_id: str) -> bool:
-        """Whether the result of a call of a tool that may be ours is missing."""
-        call = self._pending.get(call_id)
-        return call is not None and call.may_be_ours
-
-    def goes(self, start: int, end: int) -> bool:
+    def has_dropped(self, start: int, end: int) -> bool:
         """Whether any message of a range is left out."""
-        return self.fates.find(GOES, start, end) >= 0 or self.fates.find(MIXED, start, end) >= 0
+        return any(self.fates[place] in (Fate.GOES, Fate.MIXED) for place in range(start, end))
 
-    def _said(self, place: int, calls: tuple[Call, ...], leads: bool) -> None:
+    def _add_turn(self, place: int, calls: tuple[Call, ...], leads: bool) -> None:
         if self._turn_end != place:
             if self._pending:
-                self._flawed(self.turns[-1], UNBALANCED)
-                self._complete(UNBALANCED)
+                self._add_flaw(self.turns[-1], UNBALANCED)
+                self._apply_outcomes(UNBALANCED)
                 self._pending.clear()
             self.turns.append(place)
             self._turn_thinks = self._is_apart = False
@@ -179,33 +180,29 @@ class Walk:
         pending = self._pending
         for call in calls:
             call_id = call.id
-            if call.may_be_ours:
-                self.has_own = True
             if call_id in pending:
-                self._flawed(place, UNBALANCED)
+                self._add_flaw(place, UNBALANCED)
             elif call_id:
                 pending[call_id] = call
             elif call.verb in ("branch", "return", "fold"):
                 is_ours = not call.needs_proof or call.name in self.confirmed
                 self.unfolded.append(Unfolded("", self.turns[-1], HOSTED_CALL if is_ours else UNCONFIRMED_TOOL))
 
-    def _answered(self, place: int, results: tuple[Result, ...], *, quotes_user: bool) -> None:
+    def _add_results(self, place: int, results: tuple[Result, ...], *, quotes_user: bool) -> None:
         pending = self._pending
         for result in results:
             call = pending.pop(result.id, None)
             if call is None:
-                self._flawed(place, UNBALANCED)
-            elif call.may_be_ours:
-                self.has_own = True
-                if call.verb:
-                    self._ours.append((call, result))
+                self._add_flaw(place, UNBALANCED)
+            elif call.verb:
+                self._ours.append((call, result))
         if place != self._results_end:
             self._is_apart = True
         self._results_end = place + 1
         if self._kept or quotes_user:
             self._keep_turn(place + 1, quotes_user=quotes_user)
         if self._ours and not pending:
-            self._complete("")
+            self._apply_outcomes("")
 
     def _keep_turn(self, end: int, *, quotes_user: bool) -> None:
         """Keep the whole turn if one of its results quotes the user."""
@@ -215,7 +212,7 @@ class Walk:
         elif quotes_user and turn >= 0:
             self._kept.append((turn, end))
 
-    def _complete(self, flaw: str) -> None:
+    def _apply_outcomes(self, flaw: str) -> None:
         """Apply the outcomes of our calls after all calls of the turn are answered, or never will be."""
         turn, end = self.turns[-1], self._results_end
         work_start = self._work_start
@@ -225,23 +222,23 @@ class Walk:
             flaw = flaw or self._flaw
         ours, self._ours = self._ours, []
         for call, result in ours:
-            outcome = self._outcome(call, result, turn)
+            outcome = self._read_outcome(call, result, turn)
             if outcome is None:
                 continue
             self.session_id = outcome.session_id or self.session_id
             match outcome.verb:
                 case "branch":
-                    self._branched(outcome.branch_id, end, flaw)
+                    self._open_branch(outcome.branch_id, end, flaw)
                 case "return":
-                    self._returned(outcome.branch_id, turn, end, flaw)
+                    self._close_branch(outcome.branch_id, turn, end, flaw)
                 case "fold":
-                    self._close(FoldRange(outcome.branch_id, work_start, turn, end, flaw, self._turn_thinks))
+                    self._close_range(FoldRange(outcome.branch_id, work_start, turn, end, flaw, self._turn_thinks))
                 case "rollback":
-                    self._rolled_back(frozenset(outcome.discarded), turn)
+                    self._roll_back(frozenset(outcome.discarded), turn)
             if outcome.verb in ("branch", "return", "fold"):
                 self._since, work_start = end, turn
 
-    def _outcome(self, call: Call, result: Result, turn: int) -> CallOutcome | None:
+    def _read_outcome(self, call: Call, result: Result, turn: int) -> CallOutcome | None:
         outcome = read_result(call, result, self.confirmed)
         if isinstance(outcome, CallOutcome):
             earlier = self.outcomes.get(call.id)
@@ -258,7 +255,7 @@ class Walk:
             self.unfolded.append(Unfolded("", turn, CALL_FAILED))
         return None
 
-    def _branched(self, branch_id: str, end: int, flaw: str) -> None:
+    def _open_branch(self, branch_id: str, end: int, flaw: str) -> None:
         """Open a branch. If it is already open, its first beginning counts."""
         for each in self.open:
             if each.branch_id == branch_id:
@@ -268,7 +265,7 @@ class Walk:
         else:
             self.unfolded.append(Unfolded(branch_id, end, TOO_MANY_OPEN))
 
-    def _returned(self, branch_id: str, turn: int, end: int, flaw: str) -> None:
+    def _close_branch(self, branch_id: str, turn: int, end: int, flaw: str) -> None:
         depth = len(self.open) - 1
         while depth >= 0 and self.open[depth].branch_id != branch_id:
             depth -= 1
@@ -279,41 +276,44 @@ class Walk:
         del self.open[depth:]
         pair = FoldRange(branch_id, branch.start, turn, end, branch.flaw or flaw, self._turn_thinks)
         if pair.start < pair.end:
-            self._close(pair)
-            _put_around(self.closed, pair)
+            self._close_range(pair)
+            _add_outermost(self.closed, pair)
 
-    def _close(self, pair: FoldRange) -> None:
+    def _close_range(self, pair: FoldRange) -> None:
         flaw = pair.flaw or (self._flaw if self._flaw_at >= pair.start else "")
-        if not self._kept:
-            if pair.start < pair.end and self.goes(pair.start, pair.end):
-                self.ranges.append(pair._replace(flaw=flaw) if flaw != pair.flaw else pair)
-            return
         inside = [] if flaw else self._kept[bisect_left(self._kept, (pair.start, 0)) :]
         loop_start = self.prompts[-1] if self.prompts else 0
         running = [place for place in self.thinking if place >= loop_start] if inside else []
         thinks = pair.thinks or any(first <= place < end for first, end in inside for place in running)
         start = pair.start
         for kept, kept_end in (*inside, (pair.end, pair.end)):
-            if start < kept <= pair.end and self.goes(start, kept):
+            if start < kept <= pair.end and self.has_dropped(start, kept):
                 self.ranges.append(pair._replace(start=start, end=kept, flaw=flaw, thinks=thinks))
             start = kept_end
 
-    def _rolled_back(self, discarded: frozenset[str], turn: int) -> None:
+    def _roll_back(self, discarded: frozenset[str], turn: int) -> None:
         """Apply a rollback. An open target stays open. A folded one is not opened again, so that the list is stable."""
         left = [n for n, each in enumerate(self.open) if each.branch_id not in discarded]
         innermost = self.open[left[-1] + 1 if left else 0 :]
         if innermost and innermost[0].start < turn:
-            _put_around(self.closed, FoldRange(innermost[0].branch_id, innermost[0].start, turn, turn))
+            _add_outermost(self.closed, FoldRange(innermost[0].branch_id, innermost[0].start, turn, turn))
         self.open = [self.open[n] for n in left]
 
-    def _flawed(self, place: int, flaw: str) -> None:
+    def _add_flaw(self, place: int, flaw: str) -> None:
         self._flaw, self._flaw_at = flaw, max(place, self._flaw_at)
 
 
-def _put_around(outermost: list[FoldRange], pair: FoldRange) -> None:
+def _add_outermost(outermost: list[FoldRange], pair: FoldRange) -> None:
     while outermost and outermost[-1].start >= pair.start:
         outermost.pop()
     outermost.append(pair)
+
+
+def walk_messages(facts: Iterable[Fact], remembered: Mapping[str, CallOutcome], confirmed: Collection[str]) -> Walk:
+    walk = Walk(remembered, confirmed)
+    for fact in facts:
+        walk.take(fact)
+    return walk
 
 
 def decide(
@@ -329,41 +329,43 @@ def decide(
     skipped: list[FoldRange] = []
     changes: list[tuple[int, int]] = list(stubs) if binds_thinking else []
     for pair in walk.ranges:
-        flaw, made_at = pair.flaw, pair.decided
+        flaw = pair.flaw
         if not flaw and binds_thinking:
-            made_at = _made_at(walk, pair)
-            if made_at < 0:
+            folded_at = _fold_time(walk, pair)
+            if folded_at is None:
                 flaw = BOUND_THINKING
             else:
-                changes.append((pair.start, made_at))
+                changes.append((pair.start, folded_at))
         if flaw:
             skipped.append(pair._replace(flaw=flaw))
             continue
-        _put_around(folded, pair)
+        _add_outermost(folded, pair)
         while skipped and skipped[-1].start >= pair.start:
             skipped.pop()
-    return folded, skipped, _thinking_behind(walk, changes, folded)
+    return folded, skipped, _old_thinking(walk, changes, folded)
 
 
-def _made_at(walk: Walk, pair: FoldRange) -> int:
-    """The number of messages with which a range is folded: at once, or after the user's next words; -1 for not yet."""
-    made_at = pair.decided
+def _fold_time(walk: Walk, pair: FoldRange) -> int | None:
+    """The number of messages with which a range is folded: at once, or after the user's next words; None if not yet."""
+    folded_at = pair.decided
     if pair.thinks:
         number = bisect_left(walk.prompts, pair.decided)
-        made_at = walk.prompts[number] if number < len(walk.prompts) else -1
+        if number == len(walk.prompts):
+            return None
+        folded_at = walk.prompts[number]
     # A message with only thinking cannot be sent without it.
-    is_stuck = bisect_left(walk.only_thinking, pair.end) < bisect_left(walk.only_thinking, made_at)
-    return -1 if is_stuck else made_at
+    is_stuck = bisect_left(walk.only_thinking, pair.end) < bisect_left(walk.only_thinking, folded_at)
+    return None if is_stuck else folded_at
 
 
-def _thinking_behind(walk: Walk, changes: list[tuple[int, int]], folded: list[FoldRange]) -> list[int]:
+def _old_thinking(walk: Walk, changes: list[tuple[int, int]], folded: list[FoldRange]) -> list[int]:
     """The messages with thinking that was made before a change, comes after the change, and is still sent."""
     places: list[int] = []
     reached = 0
-    for start, made_at in sorted(changes):
+    for start, folded_at in sorted(changes):
         first = bisect_left(walk.thinking, max(start, reached))
-        places += walk.thinking[first : bisect_left(walk.thinking, made_at)]
-        reached = max(reached, made_at)
+        places += walk.thinking[first : bisect_left(walk.thinking, folded_at)]
+        reached = max(reached, folded_at)
     return [place for place in places if not is_inside(place, folded)]
 
 

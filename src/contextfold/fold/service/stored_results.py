@@ -51,7 +51,7 @@ class ConversationRecord:
     """The record of one conversation."""
 
     results: tuple[LeftOutResult, ...] = ()
-    # The outcomes by call id; see `fold.messages.remembered`.
+    # The outcomes by call id; see `fold.messages.Remembered`.
     outcomes: Mapping[str, CallOutcome] = field(default_factory=dict)
     # The time at which its last request was answered, in seconds since 1970; None before the first.
     last_request_at: float | None = None

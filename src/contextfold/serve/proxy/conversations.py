@@ -10,27 +10,15 @@ share one record; their left-out results are still distinguished by call id and 
 from __future__ import annotations
 
 import hashlib
-import json
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from contextfold.fold.messages import FORMATS, Format
-from contextfold.fold.messages.formats import api_of
+from contextfold.fold.messages import ParsedRequest
 
 SESSION_ID_HEADER = b"x-claude-code-session-id"
 AGENT_ID_HEADER = b"x-claude-code-agent-id"
 # A longer value is not accepted as an id.
 ID_MAX_BYTES = 256
-# Only this many bytes of the body are searched for the first message.
-FIRST_MESSAGE_MAX_BYTES = 256 << 10
-
-# The beginning of the list of messages.
-_LISTS: Mapping[Format, re.Pattern[bytes]] = {
-    format: re.compile(rb'"%s"\s*+:\s*+\[\s*+(?=\{)' % api_of(format).list_name.encode()) for format in FORMATS
-}
-_decoder = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +29,14 @@ class Conversation:
     agent: str = ""
 
 
-def conversation_of(headers: Mapping[bytes, list[bytes]], format: Format, body: bytes) -> Conversation | None:
+def conversation_of(headers: Mapping[bytes, list[bytes]], request: ParsedRequest) -> Conversation | None:
     """The conversation of a request; None if neither the host nor the content identifies it."""
     session = _id_in(headers, SESSION_ID_HEADER)
     if session:
         agent = _id_in(headers, AGENT_ID_HEADER)
-        return Conversation(_hashed((b"host", session, agent)), session.decode("latin-1"), agent.decode("latin-1"))
-    texts = list(_first_texts(format, body))
-    return Conversation(_hashed((b"content", *texts))) if texts else None
+        return Conversation(_hash_parts((b"host", session, agent)), session.decode("latin-1"), agent.decode("latin-1"))
+    texts = list(_first_texts(request.messages))
+    return Conversation(_hash_parts((b"content", *texts))) if texts else None
 
 
 def _id_in(headers: Mapping[bytes, list[bytes]], name: bytes) -> bytes:
@@ -56,28 +44,21 @@ def _id_in(headers: Mapping[bytes, list[bytes]], name: bytes) -> bytes:
     return values[0] if len(values) == 1 and len(values[0]) <= ID_MAX_BYTES else b""
 
 
-def _hashed(parts: Iterable[bytes]) -> str:
+def _hash_parts(parts: Iterable[bytes]) -> str:
     digest = hashlib.sha256()
     for part in parts:
         digest.update(b"%d:" % len(part) + part)
     return f"conv_{digest.hexdigest()[:32]}"
 
 
-def _first_texts(format: Format, body: bytes) -> Iterable[bytes]:
+def _first_texts(messages: object) -> Iterator[bytes]:
     """The texts of the first message. Other members change: marks for the cache move between messages."""
-    match = _LISTS[format].search(body)
-    if match is None:
+    first = messages[0] if isinstance(messages, list) and messages else None
+    if not isinstance(first, dict):
         return
-    window = body[match.end() : match.end() + FIRST_MESSAGE_MAX_BYTES].decode("utf-8", "replace")
-    try:
-        message, _ = _decoder.raw_decode(window)
-    except (ValueError, RecursionError):
-        yield window.encode()
-        return
-    content: Any = message.get("content", message.get("parts"))
-    if isinstance(content, str):
-        yield content.encode("utf-8", "surrogatepass")
-    for part in content if isinstance(content, list) else ():
+    content = first.get("content", first.get("parts"))
+    parts = content if isinstance(content, list) else [{"text": content}]
+    for part in parts:
         text = part.get("text") if isinstance(part, dict) else None
         if isinstance(text, str):
             yield text.encode("utf-8", "surrogatepass")

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 import httpx2
 
@@ -28,9 +29,10 @@ from contextfold.fold.messages import (
     Receipt,
     Remembered,
     by_call,
-    project_body,
+    parse_request,
+    project_request,
 )
-from contextfold.fold.messages.cold_results import ANTHROPIC_CACHE_S, stub_of
+from contextfold.fold.messages.cold_results import SHORTEST_CACHE_S, stub_of
 from contextfold.fold.project import Target
 from contextfold.fold.sent_request import ScrubbedText
 from contextfold.fold.service.stored_results import (
@@ -66,6 +68,8 @@ RESULTS_HEADER = b"x-context-fold-results"
 # The reasons why a request was not parsed, in addition to those of `fold.messages`.
 TOO_LARGE, BUSY, ENCODED, FAILED = "too_large", "busy", "encoded", "failed"
 REASONS = (TOO_LARGE, BUSY, ENCODED, FAILED)
+
+Answer = TypeVar("Answer")
 
 
 class ProxiedRequest(httpx2.AsyncByteStream):
@@ -108,6 +112,8 @@ class ProxiedRequest(httpx2.AsyncByteStream):
         self.lapsed_s = 0.0
         self.warm_after_s = 0.0
         self.size_bytes = 0
+        # The time for parsing and folding.
+        self.folding_s = 0.0
         self._budget = budget
         # Whether no part of the body is in memory any more.
         self._is_sent = False
@@ -244,47 +250,51 @@ class RequestFolding:
             if size > FOLDED_MAX_BYTES or not request.reserve(len(part)):
                 request.send_parts(parts)
                 return TOO_LARGE if size > FOLDED_MAX_BYTES else BUSY
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        body = b"".join(parts)
         del parts
         request.send_body(body)
-        request.conversation = conversation_of(request.given_headers, format, body)
-        record = await self._record(request)
-        projection = await self._projected(request, format, body, record.outcomes, record.results)
-        if projection is None:
-            return FAILED
-        if request.conversation and not request.is_count:
-            request.outcomes = projection.outcomes
-            request.lapsed_s = self._lapsed_s(record, projection)
-            results = await self._left_out(request, request.conversation.id, record, projection)
-            new = results[len(record.results) :]
-            again = await self._projected(request, format, body, record.outcomes, results) if new else None
-            if again is not None:
-                projection, request.newly_left_out = again, frozenset(result.id for result in new)
-        request.projection, request.receipt = projection, projection.receipt
-        request.send_body(projection.body)
-        return ""
-
-    async def _projected(
-        self,
-        request: ProxiedRequest,
-        format: Format,
-        body: bytes,
-        outcomes: Mapping[str, CallOutcome],
-        results: tuple[LeftOutResult, ...],
-    ) -> BodyProjection | None:
-        began_s = time.perf_counter()
-        remembered = Remembered(outcomes, by_call(results))
-        work = partial(project_body, body, format, model=request.model, remembered=remembered)
         try:
-            if len(body) <= INLINE_BYTES:
-                return work()
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            await self._project(request, format, body)
         except Exception as problem:
             # After a bug, the request is forwarded unfolded.
             log_failure("proxy.fold_failed", problem)
-            return None
+            return FAILED
         finally:
-            self._metrics.projection_took(format, time.perf_counter() - began_s)
+            self._metrics.projection_took(format, request.folding_s)
+        return ""
+
+    async def _project(self, request: ProxiedRequest, format: Format, body: bytes) -> None:
+        """Fold a request that has arrived completely."""
+        parsed = await self._work(request, partial(parse_request, body, format))
+        request.conversation = conversation_of(request.given_headers, parsed)
+        record = await self._record(request)
+
+        async def project_with(results: tuple[LeftOutResult, ...]) -> BodyProjection:
+            remembered = Remembered(record.outcomes, by_call(results))
+            work = partial(project_request, parsed, model=request.model, remembered=remembered)
+            return await self._work(request, work)
+
+        projection = await project_with(record.results)
+        if request.conversation and not request.is_count:
+            request.lapsed_s = self._lapsed_s(record, projection)
+            results = await self._left_out(request, request.conversation.id, record, projection)
+            new = results[len(record.results) :]
+            if new:
+                projection = await project_with(results)
+                request.newly_left_out = frozenset(result.id for result in new)
+            request.outcomes = projection.outcomes
+        request.projection, request.receipt = projection, projection.receipt
+        request.send_body(projection.body)
+
+    async def _work(self, request: ProxiedRequest, work: Callable[[], Answer]) -> Answer:
+        """Do some work on a request, in a thread if the request is long."""
+        began_s = time.perf_counter()
+        try:
+            if request.size_bytes <= INLINE_BYTES:
+                return work()
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        finally:
+            request.folding_s += time.perf_counter() - began_s
 
     # ---- the record of a conversation, and results that are left out after a pause
 
@@ -304,8 +314,8 @@ class RequestFolding:
         if record.last_request_at is None:
             return 0.0
         pause_s = self._clock() - record.last_request_at
-        if pause_s <= min(ANTHROPIC_CACHE_S, self._prompt_cache_s or ANTHROPIC_CACHE_S):
-            # No request has a shorter lifetime. To find its own, the whole body is searched.
+        if pause_s <= min(SHORTEST_CACHE_S, self._prompt_cache_s or SHORTEST_CACHE_S):
+            # No request has a shorter lifetime. To find its own, the whole request is searched.
             return 0.0
         life_s = max(projection.cache_life_s(self._prompt_cache_s), record.cache_life_s)
         return pause_s if pause_s > life_s else 0.0

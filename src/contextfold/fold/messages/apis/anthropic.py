@@ -1,8 +1,9 @@
-"""Reads messages of Anthropic's Messages API. Knows its roles and blocks, nothing of folding."""
+"""Reads messages of Anthropic's Messages API. Knows its roles, blocks, models and cache, nothing of folding."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 from contextfold.fold.messages.apis.facts import (
     INSTRUCTION,
@@ -10,6 +11,7 @@ from contextfold.fold.messages.apis.facts import (
     PROMPT,
     SAID,
     UNKNOWN,
+    Api,
     Call,
     Fact,
     Members,
@@ -18,7 +20,6 @@ from contextfold.fold.messages.apis.facts import (
     has_quoted_user,
     is_host_text,
     items_of,
-    made,
     quotes_user,
 )
 from contextfold.fold.messages.own_tools import call_of, hosted_call
@@ -29,19 +30,51 @@ _HOSTED = ("server_tool_use", "mcp_tool_use")
 _SHOWN = ("text", "image", "document", "search_result")
 _SYSTEM_MEMBERS = frozenset({"role", "content"})
 
+# From version 5.1 on, Claude's models accept a thinking block only after exactly the messages before which it was made.
+# Only models with a lower version in their names are known to accept it anyway.
+_CLAUDE = re.compile(r"claude-(?:[a-z]+-)?(\d{1,2})(?!\d)(?:[-.](\d{1,2})(?!\d))?(?!.*latest)")
+_FIRST_BINDING = (5, 1)
+
+CACHE_S = 300.0
+LONG_CACHE_S = 3600.0
+
 
 def read(message: Members) -> Fact:
     role, content = message.get("role"), message.get("content")
     if role == "system":
-        return _system(message)
+        return _read_system(message)
     if isinstance(content, str) and role in ("user", "assistant"):
         return PROMPT if role == "user" else SAID
-    blocks = content if type(content) is list else items_of(content)
+    blocks = items_of(content)
     if blocks is None:
         return UNKNOWN
     if role == "user":
-        return _user(blocks)
-    return _assistant(blocks) if role == "assistant" else UNKNOWN
+        return _read_user(blocks)
+    return _read_assistant(blocks) if role == "assistant" else UNKNOWN
+
+
+def binds_thinking(model: str, thinking: object) -> bool:
+    """Whether the model may refuse thinking if the messages before it have changed. An unknown model may."""
+    binding = thinking.get("block_binding") if isinstance(thinking, Mapping) else None
+    if isinstance(binding, Mapping) and binding.get("prefix_mismatch_behavior") == "drop_block":
+        return False
+    match = _CLAUDE.search(model)
+    return match is None or (int(match[1]), int(match[2] or 0)) >= _FIRST_BINDING
+
+
+def find_cache_s(request: Members) -> float | None:
+    """An hour if any `cache_control` of the request, wherever it is, asks for one."""
+    waiting: list[object] = [request]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            mark = value.get("cache_control")
+            if isinstance(mark, Mapping) and mark.get("ttl") == "1h":
+                return LONG_CACHE_S
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+    return None
 
 
 def is_thinking(block: Members) -> bool:
@@ -60,7 +93,7 @@ def is_words(block: Members, beside_result: bool) -> bool:
     return not (beside_result and kind == "text" and is_host_text(block.get("text")))
 
 
-def _system(message: Members) -> Fact:
+def _read_system(message: Members) -> Fact:
     """An instruction between the turns.
 
     Plain text is left out with the branch around it, because the API does not accept two adjacent instructions, unless
@@ -75,18 +108,17 @@ def _system(message: Members) -> Fact:
     return MEANWHILE if any(map(quotes_user, texts)) else INSTRUCTION
 
 
-def _user(blocks: Sequence[object]) -> Fact:
+def _read_user(blocks: Sequence[object]) -> Fact:
     results: list[Result] = []
     flaw, has_words, quotes = "", False, False
     for block in blocks:
-        # The usual case without a call: this is done for every block of every request.
-        members: Members = block if type(block) is dict else block_members(block)
+        members = block_members(block)
         kind = members.get("type")
         if kind == "tool_result" and isinstance(members.get("tool_use_id"), str):
             result, mark = members.get("content"), members.get("is_error")
             # The call succeeded only if the member is missing, null or false; 0 means a failure.
             failed = mark is not None and mark is not False
-            results.append(made(Result, (members["tool_use_id"], result, failed, members)))
+            results.append(Result(members["tool_use_id"], result, failed, members))
             quotes = quotes or has_quoted_user(result)
         elif kind not in _SHOWN:
             flaw = "unknown_content"
@@ -94,18 +126,17 @@ def _user(blocks: Sequence[object]) -> Fact:
             has_words = True
     if not results:
         return UNKNOWN if flaw else PROMPT
-    return made(Fact, ("input", (), tuple(results), flaw, False, False, False, has_words, quotes, False))
+    return Fact("input", results=tuple(results), flaw=flaw, has_words=has_words, quotes_user=quotes)
 
 
-def _assistant(blocks: Sequence[object]) -> Fact:
+def _read_assistant(blocks: Sequence[object]) -> Fact:
     calls: list[Call] = []
     flaw, thoughts = "", 0
     # The calls that the provider runs. Its results name them and may be in a later turn.
     asked: list[object] = []
     answered: list[object] = []
     for block in blocks:
-        # The usual case without a call: this is done for every block of every request.
-        members: Members = block if type(block) is dict else block_members(block)
+        members = block_members(block)
         kind = members.get("type")
         if kind == "text":
             continue
@@ -122,15 +153,28 @@ def _assistant(blocks: Sequence[object]) -> Fact:
             answered.append(members.get("tool_use_id"))
         else:
             flaw = "unknown_content"
-    if asked != answered and not flaw and not _are_same(asked, answered):
+    if not flaw and not _are_same(asked, answered):
         flaw = "unbalanced"
     if not (calls or flaw or thoughts):
         return SAID
-    thinks, only_thinks = thoughts > 0, thoughts == len(blocks)
-    return made(Fact, ("model", tuple(calls), (), flaw, thinks, only_thinks, False, False, False, False))
+    return Fact("model", tuple(calls), flaw=flaw, thinks=thoughts > 0, only_thinks=thoughts == len(blocks))
 
 
 def _are_same(asked: Sequence[object], answered: Sequence[object]) -> bool:
     """Whether both lists have the same ids, each once, in any order."""
     ids = {each for each in asked if isinstance(each, str)}
     return len(ids) == len(asked) == len(answered) and ids == {each for each in answered if isinstance(each, str)}
+
+
+API = Api(
+    "messages",
+    read,
+    lambda block: ("content",),
+    CACHE_S,
+    find_cache_s,
+    is_result,
+    has_alternating_roles=True,
+    is_words=is_words,
+    is_thinking=is_thinking,
+    binds_thinking=binds_thinking,
+)

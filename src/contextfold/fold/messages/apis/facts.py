@@ -1,12 +1,13 @@
 """The facts about a message that folding needs, for all APIs: calls, results, words of the user. Knows no format.
 
-Text may be UTF-8 decoded as latin-1 (`body.py` explains it), so it is only compared, measured, or matched with ASCII.
+`Api` says what folding must know of an API. Each module beside this one has the knowledge of one API.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -14,9 +15,6 @@ from typing import Any, Literal, NamedTuple
 Kind = Literal["model", "input", "standing"]
 Members = Mapping[str, Any]
 NO_MEMBERS: Members = MappingProxyType({})
-
-# A union of types would be made anew in each test, which takes longer than the test.
-_SEQUENCES = (list, tuple)
 
 # The id of a call without an id begins with this; the rest is the tool's name.
 BY_NAME = "\0"
@@ -95,7 +93,7 @@ class CallNumbers:
         self._unanswered: dict[str, list[str]] = {}
         self._is_over = False
 
-    def numbered(self, fact: Fact) -> Fact:
+    def number(self, fact: Fact) -> Fact:
         """The fact about the next message, with such ids."""
         if fact.kind != "model":
             self._is_over = True
@@ -105,26 +103,56 @@ class CallNumbers:
             self._is_over = False
         if not fact.lacks_ids:
             return fact
-        calls = tuple([call._replace(id=self._of_call(call.id)) for call in fact.calls])
-        return fact._replace(
-            calls=calls, results=tuple([each._replace(id=self._of_result(each.id)) for each in fact.results])
-        )
+        calls = tuple(call._replace(id=self._number_call(call.id)) for call in fact.calls)
+        results = tuple(each._replace(id=self._number_result(each.id)) for each in fact.results)
+        return fact._replace(calls=calls, results=results)
 
-    def _of_call(self, call_id: str) -> str:
+    def _number_call(self, call_id: str) -> str:
         if not call_id.startswith(BY_NAME):
             return call_id
         self._counts[call_id] = number = self._counts.get(call_id, 0) + 1
-        numbered = f"{call_id[len(BY_NAME) :]}#{number}"
-        self._unanswered.setdefault(call_id, []).append(numbered)
-        return numbered
+        unique_id = f"{call_id[len(BY_NAME) :]}#{number}"
+        self._unanswered.setdefault(call_id, []).append(unique_id)
+        return unique_id
 
-    def _of_result(self, call_id: str) -> str:
+    def _number_result(self, call_id: str) -> str:
         waiting = self._unanswered.get(call_id)
         return waiting.pop(0) if waiting else call_id
 
 
-# Calling a class of named tuples takes twice as long as this, and each message of each request has two of them.
-made = tuple.__new__
+@dataclass(frozen=True, slots=True)
+class Api:
+    # The member of a request with the list of messages.
+    list_name: str
+    # Reads one message.
+    read: Callable[[Members], Fact]
+    # The names of the members that lead to the content of a result, from the message or from the part that is a result.
+    content_path: Callable[[Members], tuple[str, ...]]
+    # The usual lifetime of a prompt in the provider's cache, and the one that a request asks for, if it does.
+    usual_cache_s: float
+    find_cache_s: Callable[[Members], float | None] = lambda request: None
+    # Whether a part of a message is a result; None if the message itself is the result.
+    is_result: Callable[[Members], bool] | None = None
+    # Whether the content of a result must be an object, which then has the stub as a member.
+    has_object_results: bool = False
+    # The member with the parts of a message.
+    parts_name: str = "content"
+    # Whether roles must alternate. Then a user's words inside a range that is left out are moved to the user's message
+    # before it. In the other APIs words do not move.
+    has_alternating_roles: bool = False
+    # Whether the user wrote or attached a part; the second argument says whether the message has a result, too.
+    is_words: Callable[[Members, bool], bool] = lambda part, beside_result: True
+    is_thinking: Callable[[Members], bool] = lambda part: False
+    # Whether a model may refuse thinking if the messages before it have changed. The arguments are the model's name and
+    # the request's member `thinking`.
+    binds_thinking: Callable[[str, object], bool] = lambda model, thinking: False
+    # The members of a request which mean that the provider stores the history.
+    stored_history_names: frozenset[str] = frozenset()
+    # Whether a text is allowed instead of the list.
+    takes_text: bool = False
+    # Whether calls may lack ids, so that they are numbered.
+    numbers_calls: bool = False
+
 
 PROMPT = Fact("input", has_words=True)
 MEANWHILE = Fact("input", has_words=True, is_meanwhile=True)
@@ -138,7 +166,7 @@ HOSTED = Call("")
 
 def members_of(value: object) -> Members | None:
     """The members of a JSON object or of an object of an official client."""
-    if type(value) is dict or isinstance(value, Mapping):
+    if isinstance(value, Mapping):
         return value
     dump = getattr(value, "model_dump", None)
     dumped = dump() if callable(dump) else None
@@ -147,11 +175,11 @@ def members_of(value: object) -> Members | None:
 
 def block_members(value: object) -> Members:
     """The members of a part of a message; none if it is not an object."""
-    return value if type(value) is dict else members_of(value) or {}
+    return value if isinstance(value, dict) else members_of(value) or {}
 
 
 def items_of(value: object) -> Sequence[object] | None:
-    return value if type(value) is list or isinstance(value, _SEQUENCES) else None
+    return value if isinstance(value, list | tuple) else None
 
 
 def is_host_text(text: object) -> bool:
@@ -179,14 +207,13 @@ def has_quoted_user(content: object) -> bool:
 
 
 def _quotes_user_at_end(text: str) -> bool:
-    # Nearly all results need only the first check.
     return ">" in text[-_END_CHARS:] and quotes_user(text[own_length(text) :])
 
 
 def own_length(text: str) -> int:
     """The length of a result without the texts that a host has added at its end, in its markup.
 
-    It reads backwards, block by block, because most results have no such block.
+    It reads backwards, block by block.
     """
     end = len(text)
     while True:
@@ -201,10 +228,8 @@ def own_length(text: str) -> int:
         end = begin
 
 
-def answer(message: Members, call_id: object, content: object) -> Fact:
+def read_answer(message: Members, call_id: object, content: object) -> Fact:
     """The fact for a message that is a single result."""
     if isinstance(call_id, str) and call_id:
-        result = made(Result, (call_id, content, False, message))
-        quotes = has_quoted_user(content)
-        return made(Fact, ("input", (), (result,), "", False, False, False, False, quotes, False))
+        return Fact("input", results=(Result(call_id, content, part=message),), quotes_user=has_quoted_user(content))
     return UNKNOWN

@@ -12,6 +12,7 @@ from contextfold.fold.messages.apis.facts import (
     PROMPT,
     SAID,
     UNKNOWN,
+    Api,
     Call,
     Fact,
     Members,
@@ -20,9 +21,10 @@ from contextfold.fold.messages.apis.facts import (
     has_quoted_user,
     is_host_text,
     items_of,
-    made,
 )
 from contextfold.fold.messages.own_tools import call_of
+
+CACHE_S = 3600.0
 
 _CALL = ("functionCall", "function_call")
 _RESPONSE = ("functionResponse", "function_response")
@@ -39,7 +41,7 @@ def read(content: Members) -> Fact:
     parts = items_of(content.get("parts"))
     if not parts or role not in ("model", "user"):
         return UNKNOWN
-    return _model(parts) if role == "model" else _user(parts)
+    return _read_model(parts) if role == "model" else _read_user(parts)
 
 
 def is_result(part: Members) -> bool:
@@ -58,17 +60,17 @@ def is_words(part: Members, beside_result: bool) -> bool:
     return not (beside_result and "text" in part and is_host_text(part["text"]))
 
 
-def _user(parts: Sequence[object]) -> Fact:
+def _read_user(parts: Sequence[object]) -> Fact:
     results: list[Result] = []
     flaw, has_words, quotes = "", False, False
     for part in parts:
-        members: Members = part if type(part) is dict else block_members(part)
+        members = block_members(part)
         response = _member(members, _RESPONSE)
         if response is not None:
-            about: Members = response if type(response) is dict else block_members(response)
+            about = block_members(response)
             result_id, content = _id_of(about), about.get("response")
             if result_id and isinstance(about.get("name"), str):
-                results.append(made(Result, (result_id, content, False, members)))
+                results.append(Result(result_id, content, part=members))
                 quotes = quotes or has_quoted_user(content)
             else:
                 flaw = "unknown_content"
@@ -78,17 +80,17 @@ def _user(parts: Sequence[object]) -> Fact:
             has_words = True
     if not results:
         return UNKNOWN if flaw else PROMPT
-    return made(Fact, ("input", (), tuple(results), flaw, False, False, False, has_words, quotes, False))
+    return Fact("input", results=tuple(results), flaw=flaw, has_words=has_words, quotes_user=quotes)
 
 
-def _model(parts: Sequence[object]) -> Fact:
+def _read_model(parts: Sequence[object]) -> Fact:
     calls: list[Call] = []
     flaw = ""
     for part in parts:
-        members: Members = part if type(part) is dict else block_members(part)
+        members = block_members(part)
         asked = _member(members, _CALL)
         if asked is not None:
-            about: Members = asked if type(asked) is dict else block_members(asked)
+            about = block_members(asked)
             call = call_of(members, _id_of(about), about.get("name"), about.get("args"))
             if call:
                 calls.append(call)
@@ -98,7 +100,7 @@ def _model(parts: Sequence[object]) -> Fact:
             flaw = "unknown_content"
     if not (calls or flaw):
         return SAID
-    return made(Fact, ("model", tuple(calls), (), flaw, False, False, False, False, False, False))
+    return Fact("model", tuple(calls), flaw=flaw)
 
 
 def _member(part: Members, names: tuple[str, str]) -> object:
@@ -111,3 +113,17 @@ def _id_of(about: Members) -> str:
     if isinstance(given, str) and given:
         return given
     return BY_NAME + name if isinstance(name, str) and name else ""
+
+
+API = Api(
+    "contents",
+    read,
+    response_path,
+    CACHE_S,
+    is_result=is_result,
+    has_object_results=True,
+    parts_name="parts",
+    has_alternating_roles=True,
+    is_words=is_words,
+    numbers_calls=True,
+)

@@ -1,4 +1,4 @@
-"""Reads messages of OpenAI's Chat Completions. Knows its roles, nothing of folding."""
+"""Reads messages of OpenAI's Chat Completions. Knows its roles and cache, nothing of folding."""
 
 from __future__ import annotations
 
@@ -7,29 +7,32 @@ from contextfold.fold.messages.apis.facts import (
     SAID,
     STANDING,
     UNKNOWN,
+    Api,
     Call,
     Fact,
     Members,
-    answer,
     block_members,
     items_of,
-    made,
+    read_answer,
 )
 from contextfold.fold.messages.own_tools import call_of
+
+CACHE_S = 3600.0
+LONG_CACHE_S = 86_400.0
 
 
 def read(message: Members) -> Fact:
     role = message.get("role")
     if role == "assistant":
-        return _assistant(message)
+        return _read_assistant(message)
     if role == "tool":
-        return answer(message, message.get("tool_call_id"), message.get("content"))
+        return read_answer(message, message.get("tool_call_id"), message.get("content"))
     if role == "user":
         return PROMPT
     return STANDING if role in ("system", "developer") else UNKNOWN
 
 
-def _assistant(message: Members) -> Fact:
+def _read_assistant(message: Members) -> Fact:
     # The results of `function_call`, the predecessor of `tool_calls`, name no call.
     if message.get("function_call") is not None:
         return Fact("model", flaw="unknown_content")
@@ -39,15 +42,22 @@ def _assistant(message: Members) -> Fact:
     calls: list[Call] = []
     flaw = ""
     for each in items_of(asked) or (None,):
-        call = _call(each if type(each) is dict else block_members(each))
+        call = _read_call(block_members(each))
         if call:
             calls.append(call)
         else:
             flaw = "unknown_content"
-    return made(Fact, ("model", tuple(calls), (), flaw, False, False, False, False, False, False))
+    return Fact("model", tuple(calls), flaw=flaw)
 
 
-def _call(asked: Members) -> Call | None:
+def _read_call(asked: Members) -> Call | None:
     kind = asked.get("type", "function")
     about = block_members(asked.get(kind)) if kind in ("function", "custom") else {}
     return call_of(asked, asked.get("id"), about.get("name"), about.get("arguments"))
+
+
+def find_cache_s(request: Members) -> float | None:
+    return LONG_CACHE_S if request.get("prompt_cache_retention") == "24h" else None
+
+
+API = Api("messages", read, lambda message: ("content",), CACHE_S, find_cache_s)

@@ -10,12 +10,13 @@ from contextfold.fold.messages.apis.facts import (
     SAID,
     STANDING,
     UNKNOWN,
+    Api,
     Call,
     Fact,
     Members,
-    answer,
-    made,
+    read_answer,
 )
+from contextfold.fold.messages.apis.openai_chat import CACHE_S, find_cache_s
 from contextfold.fold.messages.own_tools import call_of, hosted_call
 
 _ROLES = {"user": PROMPT, "assistant": SAID, "system": STANDING, "developer": STANDING}
@@ -25,8 +26,6 @@ _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 _CLIENT_RUN = ("local_shell_call", "shell_call", "apply_patch_call", "computer_call")
 # Tools that the provider runs: one item has both call and result.
 _HOSTED = ("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call")
-# The other members of a fact about a call.
-_NOTHING_ELSE = Fact("model")[2:]
 _OTHERS = {
     "reasoning": Fact("model", leads=True),
     "mcp_list_tools": STANDING,
@@ -45,9 +44,9 @@ def _read_other(item: Members, kind: str) -> Fact:
     call_id = item.get("call_id")
     if kind in _CALLS:
         call = call_of(item, call_id, item.get("name"), item.get("arguments"))
-        return made(Fact, ("model", (call,), *_NOTHING_ELSE)) if call else UNKNOWN
+        return Fact("model", (call,)) if call else UNKNOWN
     if kind in _OUTPUTS:
-        return answer(item, call_id, item.get("output"))
+        return read_answer(item, call_id, item.get("output"))
     if kind in _HOSTED:
         return Fact("model", (hosted_call(item),))
     called = kind.removesuffix("_output")
@@ -55,4 +54,15 @@ def _read_other(item: Members, kind: str) -> Fact:
         return _OTHERS.get(kind, UNKNOWN)
     # Ids are unique only within a kind of calls.
     unique_id = f"{called} {call_id}"
-    return Fact("model", (Call(unique_id),)) if called == kind else answer(item, unique_id, None)
+    return Fact("model", (Call(unique_id),)) if called == kind else read_answer(item, unique_id, None)
+
+
+API = Api(
+    "input",
+    read,
+    lambda item: ("output",),
+    CACHE_S,
+    find_cache_s,
+    stored_history_names=frozenset({"previous_response_id", "conversation"}),
+    takes_text=True,
+)

@@ -1,0 +1,130 @@
+"""What to change in a list of messages, and the changed list.
+
+A plan is made of the ranges that fold and of the results that are left out. It says which messages are not sent, and
+what changes inside of those that stay: words of the user are added, thinking is removed, results become stubs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from contextfold.fold.messages.apis.facts import Api, Members, block_members, items_of
+from contextfold.fold.messages.cold_results import LeftOutResult
+from contextfold.fold.messages.walk import Fate, FoldRange, Walk, decide, is_inside
+
+# The results that become stubs, by the index of the message, then by the number of the result in it.
+Stubs = Mapping[int, Mapping[int, LeftOutResult]]
+
+
+class Rewrite(NamedTuple):
+    """The changes inside of one message that stays."""
+
+    without_thinking: bool = False
+    # The messages that are left out and whose words are added after its parts.
+    words_of: tuple[int, ...] = ()
+    # The results that become stubs, by their number in the message.
+    stubs: Mapping[int, LeftOutResult] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The changes of a list of messages."""
+
+    # The ranges that are folded, and those that are not, both in order.
+    folded: Sequence[FoldRange] = ()
+    skipped: Sequence[FoldRange] = ()
+    # The ranges of indexes that are left out for each folded range, in order; the end is exclusive.
+    cuts_of_folds: Sequence[Sequence[tuple[int, int]]] = ()
+    # The changes inside messages that stay, by index.
+    rewrites: Mapping[int, Rewrite] = field(default_factory=dict)
+
+    @property
+    def cuts(self) -> list[tuple[int, int]]:
+        return [cut for cuts in self.cuts_of_folds for cut in cuts]
+
+
+def make_plan(walk: Walk, api: Api, stubs: Stubs, *, binds_thinking: bool) -> Plan:
+    changes = [(place, each.decided_at) for place, those in stubs.items() for each in those.values()]
+    folded, skipped, without_thinking = decide(walk, binds_thinking=binds_thinking, stubs=changes)
+    # Words that cannot stay where they are move to the message before the range.
+    moves_words = api.has_alternating_roles
+    staying = (Fate.STAYS,) if moves_words else (Fate.STAYS, Fate.WORDS)
+    cuts_of_folds = [list(_cut_around(pair, walk.fates, staying)) for pair in folded]
+    rewrites = {place: Rewrite(without_thinking=True) for place in without_thinking}
+    for pair in folded if moves_words else ():
+        words = tuple(n for n in range(pair.start, pair.end) if walk.fates[n] in (Fate.WORDS, Fate.MIXED))
+        if words:
+            rewrites[pair.start - 1] = Rewrite(words_of=words)
+    for place, those in stubs.items():
+        if not is_inside(place, folded):
+            rewrites[place] = rewrites.get(place, Rewrite())._replace(stubs=those)
+    return Plan(folded, skipped, cuts_of_folds, rewrites)
+
+
+def _cut_around(pair: FoldRange, fates: Sequence[Fate], staying: Sequence[Fate]) -> Iterator[tuple[int, int]]:
+    """The parts of a range without the messages that stay."""
+    start = pair.start
+    for place in range(pair.start, pair.end):
+        if fates[place] in staying:
+            if place > start:
+                yield start, place
+            start = place + 1
+    if pair.end > start:
+        yield start, pair.end
+
+
+def rewrite_messages(messages: Sequence[Any], plan: Plan, api: Api) -> list[Any]:
+    """The messages with the changes inside of those that stay. Those that are left out are still among them."""
+    changed: list[Any] = list(messages)
+    for place, rewrite in plan.rewrites.items():
+        sources = [block_members(messages[source]) for source in rewrite.words_of]
+        changed[place] = _rewrite_message(block_members(messages[place]), rewrite, sources, api)
+    return changed
+
+
+def leave_out(messages: list[Any], plan: Plan) -> list[Any]:
+    """The messages that are sent."""
+    sent = list(messages)
+    for start, end in reversed(plan.cuts):
+        del sent[start:end]
+    return sent
+
+
+def _rewrite_message(message: Members, rewrite: Rewrite, sources: Sequence[Members], api: Api) -> dict[str, Any]:
+    if api.is_result is None:
+        # The message itself is the result, and nothing else in it changes.
+        return _replace_content(message, rewrite.stubs[0].stub, api)
+    parts: list[object] = list(_parts_of(message, api))
+    numbers = [number for number, part in enumerate(parts) if api.is_result(block_members(part))]
+    for number, result in rewrite.stubs.items():
+        parts[numbers[number]] = _replace_content(block_members(parts[numbers[number]]), result.stub, api)
+    if rewrite.without_thinking:
+        parts = [part for part in parts if not api.is_thinking(block_members(part))]
+    for source in sources:
+        parts += _words_of(source, api)
+    return {**message, api.parts_name: parts}
+
+
+def _replace_content(holder: Members, stub: str, api: Api) -> dict[str, Any]:
+    """A copy of a result with a stub as its content."""
+    *outer, name = api.content_path(holder)
+    content: dict[str, Any] = {name: {"output": stub} if api.has_object_results else stub}
+    for each in reversed(outer):
+        content = {each: {**holder[each], **content}}
+    return {**holder, **content}
+
+
+def _parts_of(message: Members, api: Api) -> Sequence[object]:
+    content = message.get(api.parts_name)
+    return ({"type": "text", "text": content},) if isinstance(content, str) else items_of(content) or ()
+
+
+def _words_of(message: Members, api: Api) -> list[object]:
+    """The parts with the user's words. A host's text counts as the user's unless there is a result."""
+    parts = _parts_of(message, api)
+    members = [block_members(part) for part in parts]
+    has_results = any(not api.is_words(each, False) for each in members)
+    return [part for part, each in zip(parts, members, strict=True) if api.is_words(each, has_results)]

@@ -1,0 +1,149 @@
+"""Folds a list of parsed messages: reads them, finds what folds, makes a plan, applies it, and describes it.
+
+    messages  →  facts  →  walk (ranges)  →  plan  →  messages to send, receipt, threads
+
+Each step is a function of the step before it. The proxy and users of the library call the same `project`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from contextfold.common.token_counter import tokens_of
+from contextfold.fold.messages.apis.facts import Fact
+from contextfold.fold.messages.cold_results import (
+    NOTHING_REMEMBERED,
+    ColdResult,
+    ColdSettings,
+    Remembered,
+    choose_results,
+    find_stubs,
+    hash_text,
+    list_results,
+)
+from contextfold.fold.messages.formats import Format, api_of, read_facts
+from contextfold.fold.messages.own_tools import CallOutcome, confirm_names, list_tool_names
+from contextfold.fold.messages.plan import Plan, Stubs, leave_out, make_plan, rewrite_messages
+from contextfold.fold.messages.receipt import Receipt, Span, make_empty_receipt, make_receipt
+from contextfold.fold.messages.walk import Fate, Walk, first_movable, is_inside, walk_messages
+from contextfold.fold.messages.weight import weight_of
+
+# The reason why nothing was folded if there is no list of messages.
+NO_MESSAGES = "no_messages"
+
+# The bytes of an empty list, and of the separator before each message but the first.
+_BRACKETS, _COMMA = 2, 1
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectionDetails:
+    """What was read from the messages, and what was changed."""
+
+    facts: Sequence[Fact] = ()
+    walk: Walk = field(default_factory=Walk)
+    stubs: Stubs = field(default_factory=dict)
+    plan: Plan = field(default_factory=Plan)
+    binds_thinking: bool = False
+    # The weight of each original message as it is sent (0 if it is left out), and of the rest of the request.
+    sent_weights: Sequence[int] = ()
+    rest_weight: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    # The list of the same objects, some left out and a few rewritten. A text instead of a list is returned unchanged.
+    messages: Any
+    receipt: Receipt
+    # The main thread, then the open branches, the outermost first.
+    threads: tuple[Span, ...]
+    details: ProjectionDetails
+
+    @property
+    def changed(self) -> bool:
+        return self.receipt.first_changed is not None
+
+    @property
+    def session_id(self) -> str | None:
+        """The session id in the last result of our tools."""
+        return self.details.walk.session_id
+
+    @property
+    def outcomes(self) -> Mapping[str, CallOutcome]:
+        """The outcomes of our calls by call id, to be stored for later requests of the conversation."""
+        return self.details.walk.outcomes
+
+    def has_words(self, place: int) -> bool:
+        """Whether the user wrote a part of a message."""
+        return self.details.walk.fates[place] in (Fate.WORDS, Fate.MIXED)
+
+    @property
+    def opening_tokens(self) -> int:
+        """The tokens that are sent before the model's first message; all of them if there is none."""
+        first = self.details.walk.turns[0] if self.details.walk.turns else len(self.details.sent_weights)
+        return tokens_of(self.details.rest_weight + sum(self.details.sent_weights[:first]))
+
+    def tokens_before_stubs(self, results: Collection[str]) -> int | None:
+        """The tokens that are sent before the first stub of these results; None if none of them is sent."""
+        places = [
+            place
+            for place, those in self.details.stubs.items()
+            if any(each.id in results for each in those.values()) and not is_inside(place, self.details.plan.folded)
+        ]
+        return tokens_of(self.details.rest_weight + sum(self.details.sent_weights[: min(places)])) if places else None
+
+    def cold_results(self, *, salt: str, settings: ColdSettings) -> list[ColdResult]:
+        """The results to leave out after the prompt cache has expired, without those that are already left out."""
+        details = self.details
+        seen, folded = list_results(details.facts), details.plan.folded
+        gone = {(each.call_id, each.text_hash) for those in details.stubs.values() for each in those.values()}
+        gone |= {(each.call_id, hash_text(each.text or "")) for each in seen if is_inside(each.place, folded)}
+        movable = first_movable(details.walk) if details.binds_thinking else 0
+        return choose_results(seen, details.walk, gone, first_movable=movable, salt=salt, settings=settings)
+
+
+def project(
+    messages: Sequence[Mapping[str, Any]] | str,
+    format: Format,
+    *,
+    model: str = "",
+    binds_thinking: bool | None = None,
+    tools: object = None,
+    remembered: Remembered = NOTHING_REMEMBERED,
+    other_bytes: int = 0,
+) -> Projection:
+    """The messages to send.
+
+    `binds_thinking` says whether the model accepts its thinking only after exactly the same messages. By default the
+    model's name decides; an unknown model is assumed to bind it. `tools` is the request's list of tools. `other_bytes`
+    is the size of the rest of the request, which counts as tokens in the receipt.
+    """
+    api = api_of(format)
+    if binds_thinking is None:
+        binds_thinking = api.binds_thinking(model, None)
+    if isinstance(messages, str) or not isinstance(messages, Sequence):
+        reason = "" if isinstance(messages, str) and api.takes_text else NO_MESSAGES
+        return make_empty_projection(messages, weight_of(messages) + other_bytes, reason)
+    facts = read_facts(messages, api)
+    walk = walk_messages(facts, remembered.outcomes, confirm_names(list_tool_names(tools)))
+    stubs = find_stubs(facts, remembered)
+    plan = make_plan(walk, api, stubs, binds_thinking=binds_thinking)
+    rewritten = rewrite_messages(messages, plan, api)
+    weights = [weight_of(message) + _COMMA for message in messages]
+    sent_weights = list(weights)
+    for place in plan.rewrites:
+        sent_weights[place] = weight_of(rewritten[place]) + _COMMA
+    for start, end in plan.cuts:
+        sent_weights[start:end] = [0] * (end - start)
+    # The first message has no separator before it.
+    rest_weight = other_bytes + _BRACKETS - (_COMMA if messages else 0)
+    receipt, threads = make_receipt(walk, plan, weights, sent_weights, rest_weight)
+    details = ProjectionDetails(facts, walk, stubs, plan, binds_thinking, sent_weights, rest_weight)
+    return Projection(leave_out(rewritten, plan), receipt, threads, details)
+
+
+def make_empty_projection(messages: object, weight: int, reason: str) -> Projection:
+    """The projection of a request whose messages are not read."""
+    receipt, threads = make_empty_receipt(weight, reason)
+    return Projection(messages, receipt, threads, ProjectionDetails(rest_weight=weight))

@@ -1,0 +1,253 @@
+"""Folds the JSON of a whole request: parses it, calls `project`, and encodes it again if something was folded.
+
+A request in which nothing folds is sent as the bytes that came. One that is folded is written in one form, whatever the
+client's: no spaces, no escape that is not necessary, the shortest spelling of a number. The same messages always give
+the same bytes, so everything before the first change is the same from one request of a conversation to the next. When a
+conversation folds for the first time, its form changes once. That costs nothing: providers cache what a request says,
+not the bytes of its JSON.
+
+A request that cannot be parsed safely and exactly is sent as the bytes that came, too, and the receipt has the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from contextfold.common.canonical import DEPTH_MAX
+from contextfold.common.token_counter import tokens_of
+from contextfold.fold.messages.apis.facts import Api, Members, block_members
+from contextfold.fold.messages.cold_results import NOTHING_REMEMBERED, Remembered
+from contextfold.fold.messages.formats import Format, api_of
+from contextfold.fold.messages.own_tools import is_marked, select_our_tools
+from contextfold.fold.messages.projection import NO_MESSAGES, Projection, make_empty_projection, project
+from contextfold.fold.messages.weight import encode_json, weigh_own_calls, weigh_own_definitions
+
+MESSAGES_MAX = 100_000
+# A request has at most this many values and names of members, which limits the memory of a parsed request.
+VALUES_MAX = 2_000_000
+# A longer number takes long to convert, and no client needs it.
+NUMBER_MAX_CHARS = 1_000
+
+# The reasons why a whole request is forwarded unchanged: it is not a JSON object in UTF-8, or has a number that could
+# not be written again; a member is repeated, and only the provider knows which value counts; it is nested too deeply;
+# it has too many values; it has no list of messages; the provider stores the history.
+NOT_JSON = "not_json"
+REPEATED_MEMBERS = "repeated_members"
+TOO_DEEP = "too_deep"
+TOO_MANY_VALUES = "too_many_values"
+KEPT_ELSEWHERE = "kept_elsewhere"
+REQUEST_REASONS = (NOT_JSON, REPEATED_MEMBERS, TOO_DEEP, TOO_MANY_VALUES, NO_MESSAGES, KEPT_ELSEWHERE)
+
+_VALUE = re.compile(rb'"[^"\\]*+(?:\\[\s\S][^"\\]*+)*+"?|[\[{]|[^\s"\[\]{},:]++')
+
+
+class _UnreadableRequest(ValueError):
+    """The request is forwarded unchanged; the message is the reason."""
+
+
+# ---- parsing
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedRequest:
+    body: bytes
+    format: Format
+    # None of the members if the body could not be parsed.
+    members: Members
+    # Why the messages are not read; else empty.
+    reason: str = ""
+
+    @property
+    def messages(self) -> Any:  # noqa: ANN401 - a list of any JSON, unless there is a reason
+        return self.members.get(api_of(self.format).list_name)
+
+
+def parse_request(body: bytes, format: Format) -> ParsedRequest:
+    """Parse a request. It never raises an error."""
+    api = api_of(format)
+    try:
+        _check_value_count(body)
+        members = _DECODER.decode(body.decode("utf-8"))
+    except _UnreadableRequest as problem:
+        return ParsedRequest(body, format, {}, str(problem))
+    except ValueError:
+        return ParsedRequest(body, format, {}, NOT_JSON)
+    except RecursionError:
+        return ParsedRequest(body, format, {}, TOO_DEEP)
+    if not isinstance(members, dict):
+        return ParsedRequest(body, format, {}, NOT_JSON)
+    if _is_too_deep(members, api):
+        return ParsedRequest(body, format, {}, TOO_DEEP)
+    return ParsedRequest(body, format, members, _reason_to_pass(members, api))
+
+
+def _reason_to_pass(members: Members, api: Api) -> str:
+    """Why the messages of a request are not read, or an empty text."""
+    if any(members.get(name) is not None for name in api.stored_history_names):
+        return KEPT_ELSEWHERE
+    messages = members.get(api.list_name)
+    if isinstance(messages, str) and api.takes_text:
+        return ""
+    if not isinstance(messages, list):
+        return NO_MESSAGES
+    return TOO_MANY_VALUES if len(messages) > MESSAGES_MAX else ""
+
+
+def _check_value_count(body: bytes) -> None:
+    # A value with its separator has at least two bytes.
+    if len(body) <= 2 * VALUES_MAX:
+        return
+    # Each value follows one of these characters or is the outermost. Characters inside of strings are counted, too.
+    if 1 + body.count(b"[") + body.count(b",") + 2 * body.count(b":") <= VALUES_MAX:
+        return
+    for number, _ in enumerate(_VALUE.finditer(body), 1):
+        if number > VALUES_MAX:
+            raise _UnreadableRequest(TOO_MANY_VALUES)
+
+
+def _is_too_deep(members: Members, api: Api) -> bool:
+    """Whether a message, a tool or another member is nested too deeply.
+
+    The parser has a limit of its own, but it depends on the interpreter.
+    """
+    lists = (api.list_name, "tools")
+    level: list[Any] = [
+        value if name in lists and isinstance(value, list) else [value] for name, value in members.items()
+    ]
+    for _ in range(DEPTH_MAX + 1):
+        level = [
+            child
+            for parent in level
+            for child in (parent.values() if isinstance(parent, dict) else parent)
+            if isinstance(child, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _parse_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise _UnreadableRequest(REPEATED_MEMBERS)
+    return members
+
+
+def _parse_integer(digits: str) -> int:
+    if len(digits) > NUMBER_MAX_CHARS:
+        raise _UnreadableRequest(NOT_JSON)
+    return int(digits)
+
+
+def _parse_float(digits: str) -> float:
+    number = float(digits)
+    if len(digits) > NUMBER_MAX_CHARS or not math.isfinite(number):
+        raise _UnreadableRequest(NOT_JSON)
+    return number
+
+
+def _refuse_constant(name: str) -> object:
+    """`NaN` and `Infinity` are not JSON."""
+    raise _UnreadableRequest(NOT_JSON)
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_parse_object,
+    parse_int=_parse_integer,
+    parse_float=_parse_float,
+    parse_constant=_refuse_constant,
+)
+
+
+# ---- folding
+
+
+@dataclass(frozen=True, slots=True)
+class BodyProjection(Projection):
+    """A request: its messages, what was left out of them, and the body to send. `project_body` makes it."""
+
+    # The body to send; the original object, if nothing was folded.
+    body: bytes
+    # The original request.
+    parsed: ParsedRequest
+    model: str
+    # The names of our tools in the request's list of tools.
+    our_tools: frozenset[str]
+    # The tokens of our tools' definitions, calls and results in the original request.
+    our_tokens: int
+    # The number of content blocks in the original messages, without our calls and results.
+    blocks: int
+
+    def original(self, place: int) -> str:
+        """The JSON text of an original message."""
+        return encode_json(self.parsed.messages[place]).decode("utf-8")
+
+    def cache_life_s(self, default_s: float | None = None) -> float:
+        """The longest lifetime of this request's prefix in the provider's cache, according to its documentation.
+
+        `default_s` counts if the request does not say it.
+        """
+        api = api_of(self.parsed.format)
+        asked_s = api.find_cache_s(self.parsed.members)
+        return asked_s or (api.usual_cache_s if default_s is None else default_s)
+
+
+def project_body(
+    body: bytes, format: Format, *, model: str = "", remembered: Remembered = NOTHING_REMEMBERED
+) -> BodyProjection:
+    """The request to send, and what was changed in it. It never raises an error.
+
+    `model` is for APIs whose requests do not name the model.
+    """
+    return project_request(parse_request(body, format), model=model, remembered=remembered)
+
+
+def project_request(
+    parsed: ParsedRequest, *, model: str = "", remembered: Remembered = NOTHING_REMEMBERED
+) -> BodyProjection:
+    """The same for a request that was parsed before."""
+    api, request, messages = api_of(parsed.format), parsed.members, parsed.messages
+    named = request.get("model")
+    model = named if isinstance(named, str) else model
+    if parsed.reason or isinstance(messages, str):
+        projection = make_empty_projection(messages, len(parsed.body), parsed.reason)
+    else:
+        projection = project(
+            messages,
+            parsed.format,
+            binds_thinking=api.binds_thinking(model, request.get("thinking")),
+            tools=request.get("tools"),
+            remembered=remembered,
+            other_bytes=len(encode_json({**request, api.list_name: []})) - len(b"[]"),
+        )
+    body = parsed.body
+    if projection.changed:
+        body = encode_json({**request, api.list_name: projection.messages})
+    facts = projection.details.facts
+    definitions = weigh_own_definitions(request.get("tools"))
+    our_tools = select_our_tools([name for name, _ in definitions])
+    calls = weigh_own_calls(messages, facts) if facts else []
+    our_calls = [weight for name, weight in calls if name in our_tools or is_marked(name)]
+    our_definitions = [weight for name, weight in definitions if name in our_tools]
+    return BodyProjection(
+        projection.messages,
+        projection.receipt,
+        projection.threads,
+        projection.details,
+        body=body,
+        parsed=parsed,
+        model=model,
+        our_tools=our_tools,
+        our_tokens=tokens_of(sum(our_calls) + sum(our_definitions)),
+        blocks=_count_blocks(messages, api) - len(our_calls) if facts else 0,
+    )
+
+
+def _count_blocks(messages: Sequence[object], api: Api) -> int:
+    parts = [block_members(message).get(api.parts_name) for message in messages]
+    return sum(len(each) if isinstance(each, list) else 1 for each in parts)
