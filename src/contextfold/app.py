@@ -1,6 +1,6 @@
 """The composition root: makes services from settings. The only module that names the concrete stores and scrubber.
 
-Every function imports what it makes, because most commands need a part of it.
+What only a server or a store on NATS needs is imported by the functions that make it.
 """
 
 from __future__ import annotations
@@ -14,23 +14,21 @@ from contextfold.common.canonical import encode
 from contextfold.fold.model_catalog import MODELS, ModelCatalog, ModelsInvalid, TokenPrices, parse_models
 from contextfold.fold.policy import AdviceSettings, FoldPolicy, Thresholds
 from contextfold.fold.ports.store import Store
-from contextfold.fold.sent_request import ScrubbedText
-from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.service.session_reader import SessionReader
+from contextfold.fold.service.stored_sessions import StoredSessions
 from contextfold.fold.session import EMPTY, SessionLimits
-from contextfold.settings import DaemonSettings, FoldSettings, SettingsError, offers_folding
+from contextfold.settings import DaemonSettings, FoldSettings, Settings, SettingsError, offers_folding
 from contextfold.stores.no_store import NoStore
-from contextfold.stores.sqlite.reader import SqliteFileReader
-from contextfold.stores.sqlite.store import SqliteStore
+from contextfold.stores.sqlite.reader import SqliteReader
 
 if TYPE_CHECKING:
     # Optional extras, and the libraries of the daemon, which commands do not import.
+    from contextfold.fold.service.fold_service import FoldService
     from contextfold.scrub.scrubber import Scrubber
     from contextfold.serve.http.bearer_tokens import TokenFile
     from contextfold.serve.http.guard import Guard
     from contextfold.serve.ops.tracing import Tracer
-    from contextfold.serve.serial_fold import SerialFold
     from contextfold.stores.nats.store import NatsStore
+    from contextfold.stores.sqlite.store import SqliteStore
 
 # Relative prices are in hundredths of an input token.
 INPUT_PERCENT = 100
@@ -92,32 +90,17 @@ def scrubber_of(settings: FoldSettings) -> Scrubber:
         raise SettingsError(f"the allowlist {path}: {problem}") from None
 
 
-class _DeferredScrubber:
-    """Makes the scrubber when the first text is scrubbed."""
-
-    def __init__(self, settings: FoldSettings) -> None:
-        self._settings = settings
-        self._scrubber: Scrubber | None = None
-
-    def scrub(self, text: str) -> ScrubbedText:
-        if self._scrubber is None:
-            self._scrubber = scrubber_of(self._settings)
-        return self._scrubber.scrub(text)
-
-
 def open_store(
-    settings: FoldSettings,
-    *,
-    may_migrate: bool = True,
-    in_place: bool = False,
-    on_change: Callable[[str], None] = lambda _: None,
+    settings: FoldSettings, *, may_migrate: bool = True, on_change: Callable[[str], None] = lambda _: None
 ) -> SqliteStore | NatsStore:
     """Open the store. A file is opened at once; a connection to NATS is made with the first call.
 
-    `on_change` is called when the connection is made or lost. `in_place` is for a process without an event loop.
+    `on_change` is called when the connection is made or lost.
     """
     if settings.nats is None:
-        return SqliteStore(settings.store, may_migrate=may_migrate, in_place=in_place)
+        from contextfold.stores.sqlite.store import SqliteStore
+
+        return SqliteStore(settings.store, may_migrate=may_migrate)
     try:
         from contextfold.stores.nats.store import NatsStore
     except ImportError as problem:
@@ -129,25 +112,23 @@ def open_store(
     return NatsStore(settings.nats, idle_s=settings.session_idle_secs, may_make=may_migrate, on_change=on_change)
 
 
-def file_reader(settings: FoldSettings) -> SessionReader:
-    """Make the reader of a state file, for a command. It never migrates the file."""
-
-    def open_writer() -> SqliteStore:
-        return SqliteStore(settings.store, may_migrate=False, in_place=True)
-
-    store = SqliteFileReader(settings.store, open_writer)
-    scrubber = _DeferredScrubber(settings)
-    return SessionReader(store, scrubber, lambda: policy_of(settings), settings.session_idle_secs)
+def stored_sessions(settings: FoldSettings) -> StoredSessions:
+    """Open a state file for a command that reads. The file is never migrated."""
+    return StoredSessions(SqliteReader(settings.store), policy_of(settings))
 
 
-def serial_fold(settings: FoldSettings, *, is_command: bool = False) -> SerialFold:
-    """Make the folding service of a process without concurrency. A command never migrates the store."""
-    from contextfold.serve.serial_fold import SerialFold
+def fold_service(settings: FoldSettings, store: Store | None = None) -> FoldService:
+    """Make the folding service of a process without a daemon."""
+    from contextfold.fold.service.fold_service import FoldService
 
-    scrubber = _DeferredScrubber(settings) if is_command else scrubber_of(settings)
-    store = open_store(settings, may_migrate=not is_command, in_place=is_command)
-    has_loop = not is_command or settings.nats is not None
-    return SerialFold(FoldService(store, scrubber, policy_of(settings)), has_loop=has_loop)
+    return FoldService(store or open_store(settings), scrubber_of(settings), policy_of(settings))
+
+
+def serve_stdio(settings: Settings) -> None:
+    """Answer a client on stdin and stdout until it leaves."""
+    from contextfold.serve.stdio import serve
+
+    serve(settings, fold_service)
 
 
 def serve_daemon(settings: DaemonSettings, on_listening: Callable[[str], None]) -> None:
@@ -192,6 +173,7 @@ def _tracer_of(settings: DaemonSettings) -> Tracer | None:
 
 
 def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer | None) -> Guard:
+    from contextfold.fold.service.fold_service import FoldService
     from contextfold.serve.http.exchange import RequestLimits
     from contextfold.serve.http.guard import Guard
     from contextfold.serve.http.limits import Buckets, HostRule

@@ -20,7 +20,6 @@ Opener = Callable[[Path, Callable[[], NatsOptions]], Store]
 STORES: dict[str, Opener] = {
     "memory": lambda _folder, _new_options: MemoryStore(),
     "sqlite": lambda folder, _new_options: SqliteStore(folder / "state.db"),
-    "sqlite in place": lambda folder, _new_options: SqliteStore(folder / "state.db", in_place=True),
     "nats": lambda _folder, new_options: NatsStore(new_options()),
 }
 Act = Callable[[Store], Awaitable[None]]

@@ -14,9 +14,9 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cached_property
 
-from contextfold.app import serial_fold
 from contextfold.common.descriptors import READABLE, STDERR, WRITABLE, fill_standard_descriptors, wait, write_all
 from contextfold.errors import FoldError, InternalError, StorageFailed
+from contextfold.fold.service.fold_service import FoldService
 from contextfold.resolve.root import CacheRoot
 from contextfold.serve.mcp.jsonrpc import (
     INTEGER_DIGITS,
@@ -47,23 +47,28 @@ from contextfold.serve.request_error import (
 )
 from contextfold.serve.serial_fold import SerialFold
 from contextfold.serve.worker import Worker
-from contextfold.settings import Settings, SettingsError
+from contextfold.settings import FoldSettings, Settings, SettingsError
 
 CHUNK_BYTES = 1 << 16
 # A pipe accepts this many bytes at once.
 LOG_LINE_BYTES = 512
 STDIN, STDOUT = 0, 1
 
+MakeFold = Callable[[FoldSettings], FoldService]
 
-def serve(settings: Settings) -> None:
-    """Answer requests until the input ends or the client closes the output."""
+
+def serve(settings: Settings, make_fold: MakeFold) -> None:
+    """Answer requests until the input ends or the client closes the output.
+
+    `make_fold` opens the store and makes the folding service, in the worker.
+    """
     responses = _take_stdout()
     # A parent may have ignored SIGCHLD or changed the digit limit; both are inherited.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     sys.set_int_max_str_digits(INTEGER_DIGITS)
     if "resolve" in settings.tools and not os.path.isdir(settings.cache_root):
         log(f"the cache root {settings.cache_root} does not exist; `context build` makes caches in it")
-    worker = Worker(ToolRunner(settings).respond, close_in_worker=(STDIN, responses))
+    worker = Worker(ToolRunner(settings, make_fold).respond, close_in_worker=(STDIN, responses))
     session = StdioSession(tools_of(settings.tools), lambda call: _run(call, worker, settings.tool_timeout_secs))
     try:
         for line in lines(STDIN):
@@ -135,8 +140,8 @@ def _run(call: McpToolCall, worker: Worker, timeout_s: float) -> ToolResult:
 class ToolRunner:
     """Runs tools in the worker and packs their results. Caches and stores stay open between calls."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, make_fold: MakeFold) -> None:
+        self._settings, self._make_fold = settings, make_fold
 
     def respond(self, request: bytes) -> bytes:
         name, arguments, meta = json.loads(request)
@@ -156,7 +161,7 @@ class ToolRunner:
     @cached_property
     def _fold(self) -> SerialFold:
         assert self._settings.fold is not None
-        return serial_fold(self._settings.fold)
+        return SerialFold(self._make_fold(self._settings.fold))
 
     @cached_property
     def _root(self) -> CacheRoot:

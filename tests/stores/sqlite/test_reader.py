@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from contextfold.common.event_loop import run_at_once
 from contextfold.errors import StoreInvalid, StoreUnavailable
-from contextfold.stores.sqlite.reader import SqliteFileReader
+from contextfold.stores.sqlite.reader import SqliteReader
 from contextfold.stores.sqlite.schema import FORMAT
-from contextfold.stores.sqlite.store import SqliteStore
 from tests.contract.sessions import key_of
 from tests.stores.sqlite.files import fill, path
 
@@ -24,17 +22,13 @@ PAGE = 4096
 DAMAGE = b"\xa5"
 
 
-def no_writer() -> SqliteStore:
-    raise AssertionError("a reader wrote")
-
-
 def read_all(path: Path) -> int:
     """The number of sessions whose log could be read."""
-    reader = SqliteFileReader(path, no_writer)
+    reader = SqliteReader(path)
     try:
-        return sum(run_at_once(reader.load(key_of(f"p{number}"))) is not None for number in range(SESSIONS))
+        return sum(reader.load(key_of(f"p{number}")) is not None for number in range(SESSIONS))
     finally:
-        run_at_once(reader.close())
+        reader.close()
 
 
 def outcome(path: Path) -> str:
@@ -74,9 +68,9 @@ def test_a_write_ahead_log_left_by_a_killed_process_is_read_and_stays_unchanged(
     log = copy.with_name("state.db-wal")
     before = copy.read_bytes(), log.read_bytes()
     assert before[1]
-    reader = SqliteFileReader(copy, no_writer)
-    listed = run_at_once(reader.sessions("local", limit=1))
-    run_at_once(reader.close())
+    reader = SqliteReader(copy)
+    listed = reader.sessions("local", limit=1)
+    reader.close()
     assert [session.last_at for session in listed] == ["2027-01-01T00:00:00Z"]
     assert (copy.read_bytes(), log.read_bytes()) == before
 
@@ -118,12 +112,12 @@ def test_an_empty_file_is_refused_as_older(path: Path) -> None:
 
 def test_a_folder_a_pipe_and_a_missing_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreInvalid, match="is a folder"):
-        SqliteFileReader(tmp_path, no_writer)
+        SqliteReader(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(StoreInvalid, match="not a regular file"):
-        SqliteFileReader(tmp_path / "pipe", no_writer)
+        SqliteReader(tmp_path / "pipe")
     with pytest.raises(StoreInvalid, match="cannot be opened for writing"):
-        SqliteFileReader(tmp_path / "missing.db", no_writer)
+        SqliteReader(tmp_path / "missing.db")
     assert os.listdir(tmp_path) == ["pipe"]
 
 

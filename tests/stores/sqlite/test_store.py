@@ -43,10 +43,12 @@ def test_a_killed_process_loses_no_acknowledged_commit(path: Path) -> None:
         project = f"p{turn}"
         process = worker(path, project, 10_000)
         assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(50 + 37 * turn)]
-        process.kill()
-        rest, _ = process.communicate(timeout=60)
-        lines += rest.splitlines()
+        with process.stdout as output:
+            lines = [output.readline() for _ in range(50 + 37 * turn)]
+            process.kill()
+            # `communicate` would pass over the lines that `readline` has buffered.
+            lines += output.read().splitlines()
+        process.wait(timeout=60)
         acknowledged = [line.split()[1] for line in lines if line.startswith("committed") and "/" in line]
         for task, number in event_counts(path, project).items():
             of_task = [name for name in acknowledged if name.startswith(f"{project}/{task}/")]

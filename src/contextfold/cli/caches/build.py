@@ -137,7 +137,7 @@ def folder_of_folds(values: Values) -> Iterator[tuple[str, str]]:
     """A folder with a document for each fold, and the time of the last one. Raises NoDocuments if there is none."""
     project = project_of(values) if "project" in values else None
     with open_store(values) as store:
-        summaries = store.run(store.reader.store.summaries(owner_of(values), project.hash if project else None))
+        summaries = store.sessions.store.summaries(owner_of(values), project.hash if project else None)
     if not summaries:
         raise NoDocuments("nothing was folded yet" if project is None else f"nothing was folded yet in {project.path}")
     with TemporaryDirectory(prefix="contextfold-folds-") as folder:

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from contextfold.app import serve_daemon
+from contextfold.app import serve_daemon, serve_stdio
 from contextfold.cli.output import is_terminal, plain, print_answer, print_note
 from contextfold.cli.parse import UsageError
 from contextfold.errors import EXIT_OK, StorageFailed
@@ -22,13 +22,9 @@ def run_serve(values: Mapping[str, str]) -> int:
     if "stdio" in values:
         if given := [f"--{name}" for name in DAEMON_ONLY if name in values]:
             raise UsageError(f"{given[0]} is for the daemon and means nothing with --stdio; leave one of them out")
-        from contextfold.serve.stdio import serve
-
-        serve(read_settings(os.environ, values))
+        serve_stdio(read_settings(os.environ, values))
         return EXIT_OK
-    settings = read_daemon_settings(os.environ, values)
-
-    serve_daemon(settings, _announce)
+    serve_daemon(read_daemon_settings(os.environ, values), _announce)
     return EXIT_OK
 
 

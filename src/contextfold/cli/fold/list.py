@@ -10,7 +10,6 @@ from contextfold.cli.fold.session_access import (
     MAIN,
     OpenStore,
     SessionAddress,
-    SessionView,
     open_store,
     session_address,
     session_not_found,
@@ -22,7 +21,8 @@ from contextfold.cli.fold.status import headline, project_cell, saved_text
 from contextfold.cli.parse import Values
 from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, screen
 from contextfold.errors import EXIT_OK
-from contextfold.fold.service.session_views import BranchRow, branch_view, tokens_saved, tree
+from contextfold.fold.service.session_views import BranchRow, branch_view, session_view, tokens_saved, tree
+from contextfold.fold.service.stored_sessions import SessionView
 from contextfold.fold.session import Branch, State, Thread
 from contextfold.settings import between
 
@@ -41,7 +41,7 @@ def run_list(values: Values) -> int:
         address, state = store.find(session_address(values))
         if "json" in values:
             branches = [branch_view(row) for row in tree(state)[-limit:]]
-            write_json({"session": store.lists.row(state), "branches": branches})
+            write_json({"session": session_view(state, store.sessions.policy), "branches": branches})
             return EXIT_OK
         if not state.revision:
             raise session_not_found(address)
@@ -54,7 +54,7 @@ def run_list(values: Values) -> int:
 def _list_ended(values: Values, limit: int) -> int:
     address = session_address(values)
     with open_store(values) as store:
-        mine = (row for row in store.ended_rows(address.owner) if "all" in values or _is_below(row, address))
+        mine = (row for row in store.sessions.ended_rows(address.owner) if "all" in values or _is_below(row, address))
         rows = list(islice(mine, limit))
     note = "no ended session is stored here; --all looks in every project"
     return write_rows(values, rows, _ended_table, note_if_empty=note)
@@ -91,7 +91,7 @@ def _drawing(shown: Screen, state: State, store: OpenStore, limit: int) -> str:
         return outline(shown, state, rows[earlier:], earlier=earlier)
 
     return (
-        shown.lines(*headline(shown, state, store.reader.policy.context_limit(state)), "")
+        shown.lines(*headline(shown, state, store.sessions.policy.context_limit(state)), "")
         + draw(shown, state, rows[earlier:], earlier=earlier)
         + (shown.lines("", legend(state), wraps=True) if rows else "")
     )

@@ -13,6 +13,7 @@ from html import escape
 from typing import Any
 
 from contextfold import __version__
+from contextfold.app import scrubber_of
 from contextfold.cli.fold.list import guides
 from contextfold.cli.fold.session_access import (
     OpenStore,
@@ -26,8 +27,8 @@ from contextfold.cli.fold.session_access import (
 from contextfold.cli.output import plain, plain_lines
 from contextfold.cli.parse import Values
 from contextfold.errors import EXIT_OK
-from contextfold.fold.service.session_reader import FoundSession
-from contextfold.fold.service.session_views import BranchRow, tree
+from contextfold.fold.service.session_views import BranchRow, FoundSession, tree
+from contextfold.settings import FoldSettings, read_fold_settings
 
 # The members that --json prints. `session` is the session's row in the `/v1` API; `tree` has the lines of its tree.
 SessionReport = Mapping[str, Any]
@@ -175,7 +176,7 @@ FORMATS = {"md": markdown, "html": html}
 def run_report(values: Values) -> int:
     with open_store(values) as store:
         found = _find_session(store, values)
-        report = _report(store, found)
+        report = _report(store, found, read_fold_settings(os.environ, values))
     if "json" in values:
         write_json(report)
     else:
@@ -187,28 +188,27 @@ def _find_session(store: OpenStore, values: Values) -> FoundSession:
     """The session with the given id, else the project's live session, else its last session that ended."""
     address = session_address(values)
     if "id" in values:
-        return store.run(store.lists.find_any(address.owner, values["id"]))
+        return store.sessions.find(address.owner, values["id"])
     at, state = store.find(address)
     if state.revision:
         return FoundSession(at.key, state)
     for session_id in _ended_ids(store, address):
-        return store.run(store.lists.find_any(address.owner, session_id))
+        return store.sessions.find(address.owner, session_id)
     raise session_not_found(address)
 
 
 def _ended_ids(store: OpenStore, address: SessionAddress) -> Iterator[str]:
-    for row in store.ended_rows(address.owner):
+    for row in store.sessions.ended_rows(address.owner):
         if row["project_path"] == address.project.path and address.name in (None, row["name"]):
             yield row["session_id"]
 
 
-def _report(store: OpenStore, found: FoundSession) -> SessionReport:
-    row: Any = store.run(store.lists.row_of(found))
+def _report(store: OpenStore, found: FoundSession, settings: FoldSettings) -> SessionReport:
+    row: Any = store.sessions.row(found)
     rows = tree(found.state)
     shown = rows[-FOLDS_MOST:]
     folded = [row for row in shown if row.branch.status == "folded"]
-    reader = store.reader
-    stored = store.run(reader.summaries_of(found.key, found.state.session_id))
+    stored = store.sessions.summaries(found)
     summaries = [stored.get(row.branch.id, "") for row in folded]
     # Stored texts are already redacted. They are redacted again, because the rules may have improved since.
     texts = [
@@ -217,7 +217,8 @@ def _report(store: OpenStore, found: FoundSession) -> SessionReport:
         *(row.branch.description for row in shown),
         *summaries,
     ]
-    scrubbed = store.run(reader.scrub(*texts))
+    scrubber = scrubber_of(settings)
+    scrubbed = [scrubber.scrub(text) for text in texts]
     project, name, *clean = (one.text for one in scrubbed)
     descriptions = {row.branch.id: text for row, text in zip(shown, clean, strict=False)}
     return {

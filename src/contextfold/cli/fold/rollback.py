@@ -6,12 +6,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from contextfold.app import fold_service
+from contextfold.cli.fold.awaited_store import AwaitedStore, open_awaited_store
 from contextfold.cli.fold.list import id_length
 from contextfold.cli.fold.session_access import (
     MAIN,
-    OpenService,
     SessionAddress,
-    open_service,
     session_address,
     session_not_found,
     write,
@@ -22,6 +22,7 @@ from contextfold.cli.parse import UsageError, Values
 from contextfold.cli.terminal import Column, Line, Screen, screen, screen_on, several
 from contextfold.common.canonical import encode
 from contextfold.errors import EXIT_CODES, EXIT_OK, EXIT_USAGE, ArgumentInvalid, BranchNotFound, BranchStateInvalid
+from contextfold.fold.service.session_views import preview_rollback
 from contextfold.fold.session import Branch, State
 
 QUESTION = "Roll back?"
@@ -48,7 +49,7 @@ def run_rollback(values: Values) -> int:
         raise UsageError(
             "there is no terminal to ask on: add --yes to roll back, or --dry-run to see what that discards"
         )
-    with open_service(values) as store:
+    with open_awaited_store(values) as store:
         preview = _preview(store, address, values)
         if "dry-run" in values:
             if "json" in values:
@@ -66,18 +67,14 @@ def run_rollback(values: Values) -> int:
                 print_error("the session went on meanwhile", "nothing was rolled back; run the command again")
                 return EXIT_CODES[BranchStateInvalid.code]
         assert preview.state.session_id
-        answer = store.fold.run(
-            store.fold.service.roll_back_session(
-                address.owner,
-                preview.state.session_id,
-                {"branch_id": preview.target.id, "restore_state": not keeps},
-            )
-        )
+        arguments = {"branch_id": preview.target.id, "restore_state": not keeps}
+        service = fold_service(store.settings, store.store)
+        answer = store.run(service.roll_back_session(address.owner, preview.state.session_id, arguments))
     write(encode(answer) + "\n" if "json" in values else _done(screen(), preview, answer))
     return EXIT_OK
 
 
-def _preview(store: OpenService, address: SessionAddress, values: Values) -> Preview:
+def _preview(store: AwaitedStore, address: SessionAddress, values: Values) -> Preview:
     found = store.find(address)
     try:
         _, state, branch_id = store.find_branch(address, found, values["branch"])
@@ -87,10 +84,7 @@ def _preview(store: OpenService, address: SessionAddress, values: Values) -> Pre
         raise session_not_found(address) from None
     if branch_id is None:
         raise ArgumentInvalid("BRANCH", f"cannot be {MAIN}: a rollback goes back to where a branch began")
-    assert state.session_id
-    result: Mapping[str, Any] = store.fold.run(
-        store.overview.preview(address.owner, state.session_id, branch_id, restore_state="keep" not in values)
-    )
+    result = preview_rollback(state, branch_id, restore_state="keep" not in values)
     return Preview(state, state.branches[branch_id], result)
 
 

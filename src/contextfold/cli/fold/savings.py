@@ -31,7 +31,7 @@ from contextfold.cli.parse import Values
 from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, screen
 from contextfold.common.canonical import Encodable
 from contextfold.errors import EXIT_OK
-from contextfold.fold.service.session_reader import FoundSession
+from contextfold.fold.service.session_views import FoundSession
 from contextfold.fold.session import State
 
 # The savings in the format of the `/v1` API.
@@ -49,7 +49,7 @@ def run_savings(values: Values) -> int:
         return _run_all(values)
     with open_store(values) as store:
         address, state = store.find(session_address(values))
-        savings: Savings = store.run(store.lists.savings_of(FoundSession(address.key, state)))
+        savings: Savings = store.sessions.savings(FoundSession(address.key, state))
         savings = {**savings, "session_id": state.session_id}
     if "json" in values:
         write_json(savings)
@@ -66,11 +66,11 @@ def _run_all(values: Values) -> int:
     with open_store(values) as store:
         rows: list[dict[str, Encodable]] = [
             {
-                "project_path": session["project_path"],
-                "name": session["name"],
-                **store.run(store.overview.savings(owner, session["session_id"])),
+                "project_path": found.state.project_path,
+                "name": found.state.name,
+                **store.sessions.savings(found),
             }
-            for session in store.live_rows(owner)
+            for found in store.sessions.live(owner)
         ]
     return write_rows(values, rows, _table, note_if_empty=NO_LIVE_SESSION.format(owner))
 
@@ -78,7 +78,7 @@ def _run_all(values: Values) -> int:
 def _run_totals(values: Values, group: str) -> int:
     owner = owner_of(values)
     with open_store(values) as store:
-        totals: Any = store.run(store.overview.savings_by(owner, group))
+        totals: Any = store.sessions.savings_by(owner, group)
     rows = [row for row in totals["groups"] if row["requests"]]
     if "json" in values:
         write_json(totals)

@@ -27,8 +27,7 @@ def run_search(values: Values) -> int:
     limit = int(between(1, SEARCH_MOST)("--limit", values.get("limit", LIMIT)))
     owner, project = owner_of(values), project_of(values) if "project" in values else None
     with open_store(values) as store:
-        search = store.reader.store.search(owner, query, project.hash if project else None, limit)
-        summaries = store.run(search)
+        summaries = store.sessions.store.search(owner, query, project.hash if project else None, limit)
     if "json" in values:
         write_json({"summaries": [{name: getattr(summary, name) for name in MEMBERS} for summary in summaries]})
         return EXIT_OK
@@ -83,7 +82,7 @@ def run_recall(values: Values) -> int:
         }
     )
     with open_store(values) as store:
-        answer = store.run(store.reader.recalls.answer(owner_of(values), request))
+        answer = store.sessions.recall(owner_of(values), request)
     if "json" in values or not is_terminal(sys.stdout):
         write_json(answer.as_members())
     else:

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self, TypeVar
+from typing import Self
 
-from contextfold.app import file_reader, serial_fold
+from contextfold.app import stored_sessions
 from contextfold.cli.output import TURNING, is_terminal, print_answer, print_note
 from contextfold.cli.parse import Values
 from contextfold.cli.terminal import Screen, screen
 from contextfold.common.canonical import Encodable, encode
-from contextfold.common.event_loop import run_at_once
 from contextfold.errors import EXIT_OK, ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.ports.store import LOCAL_OWNER, ArchivedThread, SessionKey
 from contextfold.fold.project import Project, name_hash_of, project_at
-from contextfold.fold.service.archive_reader import thread_entries
-from contextfold.fold.service.overview import Overview
-from contextfold.fold.service.session_reader import SessionLists, SessionReader
+from contextfold.fold.service.archive_reader import thread_pages
+from contextfold.fold.service.stored_sessions import SessionView, StoredSessions
 from contextfold.fold.session import State
-from contextfold.serve.serial_fold import SerialFold
 from contextfold.settings import FoldSettings, read_fold_settings
-
-Result = TypeVar("Result")
-# A session's row in the format of the `/v1` API.
-SessionView = Mapping[str, Any]
 
 # The name of the main thread in an argument for a branch.
 MAIN = "main"
@@ -36,10 +28,8 @@ BRANCH_PREFIX = "br_"
 NO_LIVE_SESSION = "no live session of {}; an agent's first call of a folding tool begins one"
 # An error about an ambiguous prefix lists at most this many branches.
 NAMED_MOST = 5
-SESSIONS_READ = 100
 # A page of the archive ends after this many characters.
 PAGE_CHARACTERS = 1_000_000
-SESSIONS_MOST = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,38 +51,24 @@ class SessionAddress:
 
 
 class OpenStore:
-    """An open store that is only read, for one operation at a time. It is closed at the end of a `with` statement."""
+    """An open store, for one operation at a time. It is closed at the end of a `with` statement."""
 
-    def __init__(self, reader: SessionReader) -> None:
-        self.reader = reader
-        self.lists = SessionLists(reader)
-        # A command that reads ends soon, and what it reads has no cycles that only the collector could free.
-        gc.disable()
+    def __init__(self, sessions: StoredSessions) -> None:
+        self.sessions = sessions
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.run(self.reader.store.close())
-
-    def run(self, work: Awaitable[Result]) -> Result:
-        return run_at_once(work)
-
-    @property
-    def overview(self) -> Overview:
-        return Overview(self.reader)
-
-    def look(self, address: SessionAddress) -> State:
-        """The live session at an address; an empty session if there is none."""
-        return self.run(self.reader.look(address.key))
+        self.sessions.store.close()
 
     def find(self, address: SessionAddress) -> tuple[SessionAddress, State]:
         """The live session of the project or, if the user named no project, of the nearest folder above it."""
-        state = self.look(address)
+        state = self.sessions.look(address.key)
         above = address
         while not state.revision and not address.is_given and above.project.path != "/":
             above = replace(above, project=project_at(os.path.dirname(above.project.path)))
-            state = self.look(above)
+            state = self.sessions.look(above.key)
         return (above, state) if state.revision else (address, state)
 
     def find_branch(
@@ -107,12 +83,10 @@ class OpenStore:
         except BranchNotFound:
             if address.is_given or not given.startswith(BRANCH_PREFIX):
                 raise
-            from contextfold.fold.project import project_at
-
-            for other in self._sessions(address.owner):
-                if given in other.branches:
-                    branch_address = SessionAddress(address.owner, project_at(other.project_path), other.name)
-                    return branch_address, other, given
+            for other in self.sessions.live(address.owner):
+                if given in other.state.branches:
+                    project = project_at(other.state.project_path)
+                    return SessionAddress(address.owner, project, other.state.name), other.state, given
             raise
 
     def find_archived(self, address: SessionAddress, given: str) -> tuple[SessionAddress, State, str | None]:
@@ -125,87 +99,38 @@ class OpenStore:
         except BranchNotFound:
             whole = given if given.startswith(BRANCH_PREFIX) else BRANCH_PREFIX + given
             for candidate in (at, *self.ended_addresses(address)):
-                for _ in self.pages(candidate, state, whole):
+                if any(self.pages(candidate, state, whole)):
                     return candidate, state, whole
             raise
 
     def pages(self, address: SessionAddress, state: State, branch_id: str | None) -> Iterator[Sequence[ArchiveEntry]]:
         """The archived entries of a thread, some at a time."""
         thread = ArchivedThread(address.owner, address.project.hash, branch_id, state.session_id or "")
-        pages = thread_entries(self.reader.store, thread, characters=PAGE_CHARACTERS)
-        while (page := self.run(anext(pages, None))) is not None:
-            yield page
+        return thread_pages(self.sessions.store, thread, characters=PAGE_CHARACTERS)
 
     def ended_addresses(self, address: SessionAddress) -> Iterator[SessionAddress]:
         """The projects of the owner's ended sessions, without repetitions; none if the user named a project."""
         if address.is_given:
             return
-
         seen = {address.project.path, None}
-        for row in self.ended_rows(address.owner):
+        for row in self.sessions.ended_rows(address.owner):
             if row["project_path"] not in seen:
                 seen.add(row["project_path"])
                 yield SessionAddress(address.owner, project_at(row["project_path"]), None)
 
-    def live_rows(self, owner: str) -> Iterator[SessionView]:
-        """The owner's live sessions, the latest activity first."""
-        return self._rows(lambda cursor: self.lists.sessions(owner, cursor=cursor, limit=SESSIONS_READ))
-
-    def ended_rows(self, owner: str) -> Iterator[SessionView]:
-        """The owner's ended sessions that are still stored, the latest activity first."""
-        return self._rows(lambda cursor: self.lists.ended_sessions(owner, cursor=cursor, limit=SESSIONS_READ))
-
-    def _rows(self, read_page: Callable[[str | None], Awaitable[Any]]) -> Iterator[SessionView]:
-        cursor: str | None = None
-        for _ in range(0, SESSIONS_MOST, SESSIONS_READ):
-            page = self.run(read_page(cursor))
-            yield from page["sessions"]
-            cursor = page["next_cursor"]
-            if cursor is None:
-                return
-
-    def _sessions(self, owner: str) -> Iterator[State]:
-        """Every live session of an owner."""
-        after: tuple[str, str] | None = None
-        for _ in range(0, SESSIONS_MOST, SESSIONS_READ):
-            page = self.run(self.reader.store.sessions(owner, after=after, limit=SESSIONS_READ))
-            for listed in page:
-                yield self.run(self.reader.look(listed.key))
-            if not page:
-                return
-            after = (page[-1].last_at, page[-1].session_id)
-
-
-class OpenService(OpenStore):
-    """An open store with the folding service, for what changes a session or waits."""
-
-    def __init__(self, fold: SerialFold) -> None:
-        super().__init__(fold.service)
-        gc.enable()
-        self.fold = fold
-
-    def __exit__(self, *_: object) -> None:
-        self.fold.close()
-
-    def run(self, work: Awaitable[Result]) -> Result:
-        return self.fold.run(work)
-
 
 def open_store(values: Values) -> OpenStore:
     """Open the store for reading. A daemon may have it open, too. A missing file is not created."""
-    settings = _settings_of_store(values)
-    if settings.nats is not None:
-        return open_service(values)
+    settings = store_settings(values)
+    if settings.nats is None:
+        return OpenStore(stored_sessions(settings))
+    # Commands that read a file need no event loop.
+    from contextfold.cli.fold.awaited_store import AwaitedStore
 
-    return OpenStore(file_reader(settings))
-
-
-def open_service(values: Values) -> OpenService:
-    """Open the store with the folding service."""
-    return OpenService(serial_fold(_settings_of_store(values), is_command=True))
+    return AwaitedStore(settings)
 
 
-def _settings_of_store(values: Values) -> FoldSettings:
+def store_settings(values: Values) -> FoldSettings:
     settings = read_fold_settings(os.environ, values)
     if settings.nats is None and not os.path.exists(settings.store):
         problem = StoreInvalid(

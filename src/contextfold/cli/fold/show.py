@@ -177,7 +177,7 @@ def run_expand(values: Values) -> int:
 
 def _expand_result(store: OpenStore, values: Values, *, is_raw: bool) -> int:
     result_id = utf8_text("ID", values["branch"])
-    text = store.run(store.reader.store.left_out_text(owner_of(values), result_id))
+    text = store.sessions.store.left_out_text(owner_of(values), result_id)
     if text is None:
         raise ArgumentInvalid("ID", f"{result_id} {RESULT_UNKNOWN}")
     if "json" in values:

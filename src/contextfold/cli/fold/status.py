@@ -8,7 +8,6 @@ from typing import Any
 from contextfold.cli.fold.session_access import (
     MAIN,
     NO_LIVE_SESSION,
-    SessionView,
     open_store,
     owner_of,
     session_address,
@@ -21,6 +20,8 @@ from contextfold.cli.parse import Values
 from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, screen, several
 from contextfold.errors import EXIT_OK
 from contextfold.fold.policy import percent
+from contextfold.fold.service.session_views import session_view
+from contextfold.fold.service.stored_sessions import SessionView
 from contextfold.fold.session import STATUSES, State
 
 SESSION_ID_SHOWN = len("sess_") + 6
@@ -39,11 +40,11 @@ def run_status(values: Values) -> int:
     with open_store(values) as store:
         address, state = store.find(session_address(values))
         if "json" in values:
-            write_json(store.lists.row(state))
+            write_json(session_view(state, store.sessions.policy))
             return EXIT_OK
         if not state.revision:
             raise session_not_found(address)
-        text = _status(screen(), state, store.lists.row(state))
+        text = _status(screen(), state, session_view(state, store.sessions.policy))
     write(text)
     return EXIT_OK
 
@@ -51,7 +52,7 @@ def run_status(values: Values) -> int:
 def _run_all(values: Values) -> int:
     owner = owner_of(values)
     with open_store(values) as store:
-        sessions = list(store.live_rows(owner))
+        sessions = [store.sessions.row(found) for found in store.sessions.live(owner)]
     return write_rows(values, sessions, _table, note_if_empty=NO_LIVE_SESSION.format(owner))
 
 

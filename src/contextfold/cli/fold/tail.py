@@ -8,12 +8,11 @@ import stat
 import sys
 from typing import NamedTuple
 
+from contextfold.cli.fold.awaited_store import AwaitedStore, open_awaited_store
 from contextfold.cli.fold.session_access import (
     MAIN,
-    OpenService,
     SessionAddress,
     escaped_for_terminal,
-    open_service,
     owner_of,
     session_address,
     write,
@@ -37,6 +36,7 @@ from contextfold.fold.events import (
     members,
 )
 from contextfold.fold.ports.store import WatchedEvent
+from contextfold.fold.session import EMPTY, replay
 
 # The cursor before the first event.
 START = "0"
@@ -52,15 +52,14 @@ TOKENS_WIDTH = 8
 
 def run_tail(values: Values) -> int:
     try:
-        with open_service(values) as store:
+        with open_awaited_store(values) as store:
             address = None if "all" in values else session_address(values)
             owner = owner_of(values)
-            service = store.fold.service
-            after = START if "since-start" in values else store.fold.run(service.store.cursor())
+            after = START if "since-start" in values else store.run(store.store.cursor())
             print_on_terminal(
                 f"following {address.description if address else f'every session of {owner}'}; Ctrl-C ends it"
             )
-            store.fold.run_waiting(_Tail(store, owner, address, values).follow(after))
+            store.run(_Tail(store, owner, address, values).follow(after))
     except KeyboardInterrupt:
         # Ctrl-C is the usual way to end the command.
         pass
@@ -68,8 +67,8 @@ def run_tail(values: Values) -> int:
 
 
 class _Tail:
-    def __init__(self, store: OpenService, owner: str, address: SessionAddress | None, values: Values) -> None:
-        self._service = store.fold.service
+    def __init__(self, store: AwaitedStore, owner: str, address: SessionAddress | None, values: Values) -> None:
+        self._store = store.store
         self._owner = owner
         self._address = address
         self._is_json = "json" in values
@@ -91,7 +90,7 @@ class _Tail:
             await asyncio.gather(printing, closing, return_exceptions=True)
 
     async def _print_events(self, after: str) -> None:
-        async for seen in self._service.store.watch(self._owner, after):
+        async for seen in self._store.watch(self._owner, after):
             if self._is_wanted(seen) and not write(await self._line(seen)):
                 return
 
@@ -115,7 +114,8 @@ class _Tail:
     async def _project(self, seen: WatchedEvent) -> str:
         """The last part of the project's path, padded to a fixed width."""
         if seen.session_id not in self._projects:
-            state = await self._service.look(seen.key)
+            log = await self._store.load(seen.key)
+            state = replay(log.events) if log else EMPTY
             if len(self._projects) >= PROJECTS_CACHED:
                 self._projects.clear()
             is_it = state.session_id == seen.session_id

@@ -272,9 +272,7 @@ class ProxiedConversation:
         return ProxiedConversation(max(self.last_request_at, later.last_request_at), outcomes, life_s)
 
 
-class StoreReader(Protocol):
-    """The part of a store that changes no session. Recall's index is a part of it, because a question updates it."""
-
+class Store(Protocol):
     async def load(self, key: SessionKey, known: KnownRevision | None = None) -> SessionLog | None:
         """Return the live session of this key, or None."""
 
@@ -334,8 +332,6 @@ class StoreReader(Protocol):
     async def close(self) -> None:
         """Finish the calls that were accepted and release the store."""
 
-
-class Store(StoreReader, Protocol):
     async def commit(self, commit: Commit) -> CommitReceipt:
         """Append the commit, or return the receipt of the earlier commit with this operation id.
 
@@ -394,3 +390,38 @@ class Store(StoreReader, Protocol):
 
     async def check(self) -> None:
         """Raise StoreUnavailable if a commit of ordinary size would fail now."""
+
+
+class StoreReader(Protocol):
+    """The methods of a store that commands need, for a process that does one thing at a time.
+
+    They mean the same as the methods of `Store`, and return when they are done.
+    """
+
+    def load(self, key: SessionKey) -> SessionLog | None: ...
+
+    def sessions(self, owner: str, *, after: tuple[str, str] | None = None, limit: int) -> Sequence[ListedSession]: ...
+
+    def ended_sessions(
+        self, owner: str, *, after: tuple[str, str] | None = None, limit: int, session_id: str | None = None
+    ) -> Sequence[EndedSession]: ...
+
+    def find(self, owner: str, session_id: str) -> SessionKey | None: ...
+
+    def search(self, owner: str, query: str, project_hash: str | None, limit: int) -> Sequence[Summary]: ...
+
+    def summaries(self, owner: str, project_hash: str | None) -> Sequence[Summary]: ...
+
+    def unindexed(self, owner: str | None, limit: int) -> Sequence[RecallSource]: ...
+
+    def index(self, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None: ...
+
+    def recall(self, owner: str, question: Question, scope: RecallScope) -> Recalled: ...
+
+    def trajectory(
+        self, thread: ArchivedThread, *, after_n: int = 0, limit: int, characters: int | None = None
+    ) -> Trajectory | None: ...
+
+    def left_out_text(self, owner: str, result_id: str) -> str | None: ...
+
+    def close(self) -> None: ...

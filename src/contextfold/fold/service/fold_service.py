@@ -6,20 +6,23 @@ original text, because that is what fills the agent's context.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
 
 from contextfold.common.canonical import JsonObject, encode
-from contextfold.common.event_loop import asyncio, is_running
+from contextfold.common.token_counter import COUNTERS
 from contextfold.errors import (
     ArgumentInvalid,
     ContextError,
     FoldError,
     InternalError,
+    ScrubFailed,
+    SessionNotFound,
     StoreInvalid,
     StoreUnavailable,
 )
@@ -28,11 +31,13 @@ from contextfold.fold.advice import Advice, choose_advice
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event, OperationCompleted, SessionStarted, timestamp
 from contextfold.fold.policy import FoldPolicy
-from contextfold.fold.ports.store import Operation, SessionKey, Store, WatchedEvent
+from contextfold.fold.ports.store import ArchivedThread, Operation, SessionKey, Store, WatchedEvent
 from contextfold.fold.project import Caller, Target, displayed, hashed, target_of
 from contextfold.fold.sent_request import ScrubbedText
+from contextfold.fold.service.archive_reader import read_page
+from contextfold.fold.service.recall import Recall
 from contextfold.fold.service.reports import Activity, Reports
-from contextfold.fold.service.session_reader import SessionReader, TextScrubber, now
+from contextfold.fold.service.session_views import FoundSession
 from contextfold.fold.service.sessions import SessionChange, Sessions, VerbOutcome
 from contextfold.fold.session import EMPTY, State
 from contextfold.fold.tool_arguments import (
@@ -70,26 +75,37 @@ ADDRESSES_MAX = 10_000
 SESSIONS_ADVISED_MAX = 10_000
 
 
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
 def _new_id(prefix: str) -> str:
     return f"{prefix}_{os.urandom(8).hex()}"
 
 
-class FoldService(SessionReader):
+class TextScrubber(Protocol):
+    def scrub(self, text: str) -> ScrubbedText: ...
+
+
+class FoldService:
     def __init__(
         self,
         store: Store,
         scrubber: TextScrubber,
         policy: FoldPolicy | None = None,
         *,
-        clock: Callable[[], datetime] = now,
+        clock: Callable[[], datetime] = _now,
         new_id: Callable[[str], str] = _new_id,
         note: Callable[[Activity], None] = lambda _activity: None,
     ) -> None:
-        given = policy or FoldPolicy()
-        super().__init__(store, scrubber, lambda: given, given.idle_s, clock)
-        self.store: Store = store
+        self.store = store
+        self.policy = policy or FoldPolicy()
+        # Counts the tokens of a text.
+        self.count = COUNTERS[self.policy.counter]
+        self._scrubber = scrubber
+        self._clock = clock
         self.sessions = Sessions(
-            store, given, clock, health_of=self._health, on_conflict=lambda: note(Activity(conflicts=1))
+            store, self.policy, clock, health_of=self._health, on_conflict=lambda: note(Activity(conflicts=1))
         )
         self._new_id = new_id
         self._note = note
@@ -97,6 +113,7 @@ class FoldService(SessionReader):
         # The keys of the advice that was given in the latest sessions.
         self._advised: OrderedDict[str | None, set[str]] = OrderedDict()
         self.reports = Reports(self.scrub, self.commit, note)
+        self.recalls = Recall(store, self.scrub, clock)
         # Made for the first text that needs them: those for long texts, and those for even longer ones.
         self._scrub_threads: dict[bool, ThreadPoolExecutor] = {}
 
@@ -214,6 +231,18 @@ class FoldService(SessionReader):
         state = await self.look(target_of(caller, request.project).key) if request.project else EMPTY
         return VerbOutcome((await self.recalls.answer(caller.owner, request)).as_members(), state)
 
+    async def page(
+        self,
+        key: SessionKey,
+        branch_id: str | None,
+        session_id: str | None,
+        budget_tokens: int,
+        position: tuple[int, int],
+    ) -> JsonObject:
+        """A page of a thread's trajectory from a position on. A branch id of None means the main thread."""
+        thread = ArchivedThread(key.owner, key.project_hash, branch_id, session_id or "")
+        return await read_page(self.store, thread, budget_tokens, position, self.count)
+
     # ---- housekeeping
 
     async def end_idle(self) -> int:
@@ -308,8 +337,16 @@ class FoldService(SessionReader):
     # ---- reading and changing sessions
 
     async def settled(self, owner: str) -> None:
-        # A waiting report may begin a session.
+        """Wait until what was reported is written. A waiting report may begin a session."""
         await self.reports.all_settled(owner)
+
+    async def find(self, owner: str, session_id: str) -> FoundSession:
+        """A live session of an owner."""
+        key = await self.store.find(owner, session_id)
+        state = await self.look(key) if key else EMPTY
+        if key is None or state.session_id != session_id:
+            raise SessionNotFound(session_id)
+        return FoundSession(key, state)
 
     async def look(self, key: SessionKey) -> State:
         """The current state of a session, with everything that was reported before."""
@@ -385,20 +422,25 @@ class FoldService(SessionReader):
 
     async def scrub(self, *texts: str) -> list[ScrubbedText]:
         length = sum(map(len, texts))
-        if length <= SCRUB_INLINE_LENGTH or not is_running():
-            scrubbed = self._scrubbed(*texts)
+        if length <= SCRUB_INLINE_LENGTH:
+            scrubbed = self._scrub_all(*texts)
         else:
             threads = self._threads_for(length)
-            scrubbed = await asyncio.get_running_loop().run_in_executor(threads, lambda: self._scrubbed(*texts))
+            scrubbed = await asyncio.get_running_loop().run_in_executor(threads, lambda: self._scrub_all(*texts))
         if rules := [rule for one in scrubbed for rule in one.rules]:
             self._note(Activity(rules=rules))
         return scrubbed
 
+    def _scrub_all(self, *texts: str) -> list[ScrubbedText]:
+        try:
+            return [self._scrubber.scrub(text) for text in texts]
+        except Exception as problem:
+            # After any error, no unscrubbed text is used.
+            raise ScrubFailed(type(problem).__name__) from None
+
     def _threads_for(self, length: int) -> ThreadPoolExecutor:
         is_long = length > SCRUB_LONG_LENGTH
         if is_long not in self._scrub_threads:
-            from concurrent.futures import ThreadPoolExecutor
-
             self._scrub_threads[is_long] = ThreadPoolExecutor(*SCRUB_THREADS[is_long])
         return self._scrub_threads[is_long]
 

@@ -8,6 +8,7 @@ session waits for the items before it, and ends the pause.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 from abc import ABC, abstractmethod
@@ -16,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from contextfold.common.event_loop import asyncio
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.ports.store import SessionKey
 

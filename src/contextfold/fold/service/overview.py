@@ -1,29 +1,36 @@
-"""Reads for the dashboard and the terminal: sessions, trees, timelines, trajectories, the ledger.
-
-Knows no protocol and no screen.
-"""
+"""Reads for the dashboard: sessions, trees, timelines, trajectories, the ledger. Knows no protocol and no screen."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from typing import Generic, Protocol, TypeVar
 
-from contextfold.common.canonical import Encodable, JsonObject
-from contextfold.errors import BranchNotFound
-from contextfold.fold.ended_session import ledger_parts, plain_figures
-from contextfold.fold.events import BranchDiscarded, Event
-from contextfold.fold.ledger import POINTS_CACHED, LedgerSums, thin_points, total_of
-from contextfold.fold.service.session_reader import FollowedLogs, FoundSession, SessionLists, SessionReader
+from contextfold.common.canonical import JsonObject
+from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StoreInvalid
+from contextfold.fold.ended_session import ended_ledger
+from contextfold.fold.events import Event
+from contextfold.fold.ledger import POINTS_CACHED, SavingsLedger, thin_points
+from contextfold.fold.ports.store import ArchivedThread, EndedSession, KnownRevision, ListedSession, SessionKey, Store
+from contextfold.fold.service.archive_reader import read_summary
+from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.session_views import (
+    FoundSession,
+    SavingsTotals,
     branch_view,
+    ended_row,
+    find_ended,
+    preview_rollback,
     row_of,
-    sums_result,
+    savings_view,
+    session_row,
     tree,
-    verdict,
 )
-from contextfold.fold.session import EMPTY, advance, drafted, replay
-from contextfold.fold.verbs import RollBack
+from contextfold.fold.session import EMPTY, REPLAY_STEP_EVENTS, State, advance, drafted
 
+# The number of sessions whose figures are cached. Those of one page of the list must fit.
+FOLLOWED_MAX = 128
 # The groups of savings, and the number of sessions that are read at a time for them.
 SAVINGS_GROUPS = ("session", "project", "day", "model")
 SESSIONS_READ = 100
@@ -66,21 +73,116 @@ def _height(point: TimelinePoint) -> int:
     return point.total_tokens
 
 
-class Overview(SessionLists):
-    def __init__(self, service: SessionReader) -> None:
-        super().__init__(service)
+class LogFigures(Protocol):
+    """Figures that are computed from the events of a session, one after the other."""
+
+    def take(self, event: Event) -> None: ...
+
+
+Figures = TypeVar("Figures", bound=LogFigures)
+
+
+class FollowedLogs(Generic[Figures]):
+    """The figures of the latest sessions. They are cached, so that only newer events are read."""
+
+    def __init__(self, store: Store, make: Callable[[], Figures]) -> None:
+        self._store, self._make = store, make
+        # The figures and the number of the last event, by session. The one that was used last is the last one.
+        self._followed: dict[str, tuple[Figures, int]] = {}
+        self._reading = asyncio.Lock()
+
+    async def read(self, key: SessionKey, session_id: str) -> Figures:
+        # With the lock, concurrent callers read a long log only once.
+        async with self._reading:
+            figures, revision = self._followed.pop(session_id, (self._make(), 0))
+            log = await self._store.load(key, KnownRevision(session_id, revision) if revision else None)
+            events = log.events if log and log.session_id == session_id else ()
+            for count, event in enumerate(events, 1):
+                figures.take(event)
+                if count % REPLAY_STEP_EVENTS == 0:
+                    await asyncio.sleep(0)
+            self._followed[session_id] = (figures, events[-1].n if events else revision)
+            if len(self._followed) > FOLLOWED_MAX:
+                del self._followed[next(iter(self._followed))]
+            return figures
+
+
+class Overview:
+    """Lists of sessions with their figures, and views of one session."""
+
+    def __init__(self, service: FoldService) -> None:
+        self._service, self._store = service, service.store
+        self._ledgers: FollowedLogs[SavingsLedger] = FollowedLogs(service.store, self._new_ledger)
         self._timelines = FollowedLogs(service.store, _Timeline)
+
+    def _new_ledger(self) -> SavingsLedger:
+        return SavingsLedger(self._service.policy.ledger_prices)
+
+    async def sessions(self, owner: str, *, cursor: str | None = None, limit: int) -> JsonObject:
+        """Live sessions, the latest activity first."""
+        await self._service.settled(owner)
+        events_cursor = await self._store.cursor()
+        page = await self._store.sessions(owner, after=_position(cursor) if cursor else None, limit=limit + 1)
+        states = [await self._readable(listed.key) for listed in page[:limit]]
+        return {
+            "owner": owner,
+            "sessions": [
+                await self._row(FoundSession(listed.key, state))
+                for listed, state in zip(page, states, strict=False)
+                if state.revision
+            ],
+            "total": await self._store.count(owner),
+            "next_cursor": _cursor(page[limit - 1]) if len(page) > limit else None,
+            "events_cursor": events_cursor,
+        }
+
+    async def ended_sessions(self, owner: str, *, cursor: str | None = None, limit: int) -> JsonObject:
+        """Ended sessions in the same order, with their last figures, until they are deleted."""
+        after = _position(cursor) if cursor else None
+        page = await self._store.ended_sessions(owner, after=after, limit=limit + 1)
+        return {
+            "owner": owner,
+            "sessions": [ended_row(session) for session in page[:limit]],
+            "next_cursor": _cursor(page[limit - 1]) if len(page) > limit else None,
+        }
+
+    async def _find_any(self, owner: str, session_id: str) -> FoundSession:
+        """A live session, or the last state of an ended one."""
+        try:
+            return await self._service.find(owner, session_id)
+        except SessionNotFound:
+            for ended in await self._store.ended_sessions(owner, limit=1, session_id=session_id):
+                return find_ended(ended)
+            raise
+
+    async def _readable(self, key: SessionKey) -> State:
+        """The state of a session for a list; empty if its log cannot be read, so that the list omits it."""
+        try:
+            return await self._service.look(key)
+        except StoreInvalid:
+            return EMPTY
+
+    async def _row(self, found: FoundSession) -> JsonObject:
+        ledger = await self._ledger(found) if found.has_live_ledger else None
+        return session_row(found, self._service.policy, ledger)
+
+    async def _ledger(self, found: FoundSession) -> SavingsLedger:
+        if found.ended:
+            return ended_ledger(found.ended, self._service.policy.ledger_prices)
+        if not found.has_live_ledger:
+            return self._new_ledger()
+        return await self._ledgers.read(found.key, found.state.session_id or "")
 
     async def session(self, owner: str, session_id: str, *, before: int | None = None, limit: int) -> JsonObject:
         """A session and a part of its tree: the last rows, or the last rows before a given one."""
         events_cursor = await self._store.cursor()
-        found = await self.find_any(owner, session_id)
+        found = await self._find_any(owner, session_id)
         state = found.state
         rows = tree(state)
         end = len(rows) if before is None else min(before, len(rows))
         first = max(0, end - limit)
         return {
-            "session": await self.row_of(found),
+            "session": await self._row(found),
             "open_branches": [branch_view(row_of(state, open_id)) for open_id in state.path],
             "branches": [branch_view(row) for row in rows[first:end]],
             "first_row": first,
@@ -91,7 +193,7 @@ class Overview(SessionLists):
 
     async def timeline(self, owner: str, session_id: str) -> JsonObject:
         """The figures of a session over time; empty for an ended session."""
-        found = await self.find_any(owner, session_id)
+        found = await self._find_any(owner, session_id)
         points = [] if found.ended else (await self._timelines.read(found.key, session_id)).points()
         return {
             "context_limit": self._service.policy.context_limit(found.state),
@@ -100,56 +202,38 @@ class Overview(SessionLists):
 
     async def savings(self, owner: str, session_id: str) -> JsonObject:
         """The savings or costs of folding in the session's requests."""
-        return await self.savings_of(await self.find_any(owner, session_id))
+        found = await self._find_any(owner, session_id)
+        return savings_view(found, await self._ledger(found))
 
     async def savings_by(self, owner: str, group: str) -> JsonObject:
         """The savings or costs of folding in the owner's live and ended sessions, by session, project, day or model."""
-        is_divided = group in ("day", "model")
-        sums: dict[str, LedgerSums] = {}
-        paths: dict[str, Encodable] = {}
-
-        def add(session_id: str, project_path: str, parts: Mapping[str, LedgerSums]) -> None:
-            for key, part in parts.items():
-                name = {"day": key, "model": key, "project": project_path}.get(group, session_id)
-                sums[name] = sums.get(name, LedgerSums()).plus(part)
-                paths[name] = project_path
-
+        totals = SavingsTotals(group)
         cursor: tuple[str, str] | None = None
         while page := await self._store.sessions(owner, after=cursor, limit=SESSIONS_READ):
             cursor = (page[-1].last_at, page[-1].session_id)
             for listed in page:
                 state = await self._readable(listed.key)
-                if not state.session_id:
-                    continue
-                ledger = await self._ledger(FoundSession(listed.key, state))
-                parts = ledger.model_sums if group == "model" else ledger.days
-                # A session without requests is a group, too, unless the groups are days or models.
-                add(state.session_id, state.project_path, parts or ({} if is_divided else {"": LedgerSums()}))
+                if state.session_id:
+                    totals.add_live(state, await self._ledger(FoundSession(listed.key, state)))
         cursor = None
         while ended := await self._store.ended_sessions(owner, after=cursor, limit=SESSIONS_READ):
             cursor = (ended[-1].last_at, ended[-1].session_id)
             for session in ended:
-                figures = plain_figures(session)
-                add(session.session_id, str(figures.get("project_path", "")), ledger_parts(session, group))
-        total = total_of(sums.values())
-        rows = [
-            {group: name, **({"project_path": paths[name]} if group == "session" else {}), **sums_result(part)}
-            for name, part in sorted(sums.items())
-        ]
-        return {"by": group, "groups": rows, "total": {**sums_result(total), "verdict": verdict(total)}}
+                totals.add_ended(session)
+        return totals.result()
 
     async def trajectory(
         self, owner: str, session_id: str, branch_id: str | None, *, budget_tokens: int, position: tuple[int, int]
     ) -> JsonObject:
         """A page of the trajectory of a branch or of the main thread. A folded branch's first page has its summary."""
-        found = await self.find_any(owner, session_id)
+        found = await self._find_any(owner, session_id)
         if branch_id is not None and branch_id not in found.state.branches:
             raise BranchNotFound(branch_id, session_id)
         page = await self._service.page(found.key, branch_id, session_id, budget_tokens, position)
         branch = branch_view(row_of(found.state, branch_id)) if branch_id is not None else None
         is_folded = branch_id is not None and found.state.branches[branch_id].status == "folded"
         summary = (
-            await self._service.summary_of(found.key, branch_id)
+            await read_summary(self._store, ArchivedThread(owner, found.key.project_hash, branch_id))
             if branch_id is not None and is_folded and position == (0, 0)
             else None
         )
@@ -161,17 +245,7 @@ class Overview(SessionLists):
     ) -> JsonObject:
         """The effects of a rollback, with a limited number of the branches that it would discard."""
         state = (await self._service.find(owner, session_id)).state
-        events = RollBack(branch_id, restore_state).decide(state, state.last_at)
-        after = replay(events, state)
-        discarded = [event.branch_id for event in events if isinstance(event, BranchDiscarded)]
-        return {
-            "rolled_back_to": branch_id,
-            "branches_discarded": [branch_view(row_of(state, later)) for later in discarded[::-1][:most]],
-            "total_discarded": len(discarded),
-            "reopened": [branch_view(row_of(state, opened)) for opened in after.path if opened not in state.path],
-            "tokens_recovered": max(0, state.total_tokens - after.total_tokens),
-            "total_tokens_after": after.total_tokens,
-        }
+        return preview_rollback(state, branch_id, restore_state=restore_state, most=most)
 
     async def search(self, owner: str, query: str, *, limit: int) -> JsonObject:
         """Summaries of folded branches, and whether their sessions are live."""
@@ -215,3 +289,14 @@ class Overview(SessionLists):
 def _has_words(text: str, words: Sequence[str]) -> bool:
     folded = text.casefold()
     return all(word in folded for word in words)
+
+
+def _cursor(listed: ListedSession | EndedSession) -> str:
+    return f"{listed.last_at}/{listed.session_id}"
+
+
+def _position(cursor: str) -> tuple[str, str]:
+    last_at, slash, session_id = cursor.partition("/")
+    if not slash:
+        raise ArgumentInvalid("cursor", "must be the next_cursor of an earlier answer")
+    return last_at, session_id

@@ -6,71 +6,58 @@ every answer. So an answer always includes everything that was stored before the
 
 from __future__ import annotations
 
-import time
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from contextfold.common.event_loop import in_thread, timeout
 from contextfold.common.relevance.question import read_question
-from contextfold.errors import ArgumentInvalid, ContextError, StoreUnavailable
+from contextfold.errors import ContextError, StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.events import timestamp
-from contextfold.fold.ports.store import ArchivedResult, ArchivedThread, RecallSource, SessionKey, StoreReader, Summary
+from contextfold.fold.ports.store import RecallSource, SessionKey, Store
 from contextfold.fold.recall.answer import RecallAnswer, answer, memory_line
-from contextfold.fold.recall.documents import (
-    FOLD,
-    OPERATION_CHARACTERS,
-    RESULT,
-    DocumentTerms,
-    count_terms,
-    document_number,
-    fold_fields,
-    result_fields,
+from contextfold.fold.recall.documents import OPERATION_CHARACTERS, DocumentTerms
+from contextfold.fold.recall.indexing import (
+    CATCH_UP_S,
+    INDEX_INCOMPLETE,
+    PAGE_CHARACTERS,
+    STEP_DOCUMENTS,
+    index_document,
+    operations_thread,
+    parse_question,
+    scope_of,
+    without_redactions,
 )
 from contextfold.fold.recall.ranking import RecallScope
 from contextfold.fold.sent_request import ScrubbedText
 from contextfold.fold.service.archive_reader import thread_entries
-from contextfold.fold.tool_arguments import RecallRequest
+from contextfold.fold.tool_arguments import QUERY_LENGTH_MAX, RecallRequest
 
-# This many documents are indexed in one step.
-STEP_DOCUMENTS = 16
 # One call of maintenance makes at most this many steps. The next call continues.
 MAINTENANCE_STEPS = 500
-# A question waits for the index at most this long.
-CATCH_UP_S = 10.0
 # How long a prompt waits for a line about earlier work.
 MEMORY_S = 1.0
-PAGE_CHARACTERS = 1 << 16
-REDACTION_START = "[REDACTED:"
 
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    store: StoreReader
+    store: Store
     scrub: Callable[[str], Awaitable[Sequence[ScrubbedText]]]
     clock: Callable[[], datetime]
 
     async def answer(self, owner: str, request: RecallRequest) -> RecallAnswer:
         (query,) = await self.scrub(request.query)
-        question = read_question(_without_redactions(query.text), request.budget_tokens)
-        if not question.terms:
-            raise ArgumentInvalid("query", "must have a word to look for: it has none, or only words like `the`")
+        question = parse_question(request, query.text)
         await self.catch_up(owner)
-        since = request.since
-        if isinstance(since, int):
-            since = timestamp(self.clock() - timedelta(seconds=since))
-        scope = RecallScope(request.project.hash if request.project else None, since, request.undone)
-        return answer(await self.store.recall(owner, question, scope), request.budget_tokens)
+        recalled = await self.store.recall(owner, question, scope_of(request, self.clock()))
+        return answer(recalled, request.budget_tokens)
 
     async def memory_line(self, key: SessionKey, prompt: str) -> str:
         """A line about earlier folds of the project that fit a prompt; empty if there is none, or no time for it."""
         try:
-            async with timeout(MEMORY_S):
-                from contextfold.fold.tool_arguments import QUERY_LENGTH_MAX
-
+            async with asyncio.timeout(MEMORY_S):
                 (scrubbed,) = await self.scrub(prompt[:QUERY_LENGTH_MAX])
-                question = read_question(_without_redactions(scrubbed.text), 0)
+                question = read_question(without_redactions(scrubbed.text), 0)
                 if not question.terms:
                     return ""
                 await self.catch_up(key.owner)
@@ -81,16 +68,11 @@ class Recall:
     async def catch_up(self, owner: str) -> None:
         """Index everything of an owner. Raises StoreUnavailable if that takes too long; a later call continues."""
         try:
-            async with timeout(CATCH_UP_S):
-                await self._steps(owner, time.monotonic() + CATCH_UP_S)
+            async with asyncio.timeout(CATCH_UP_S):
+                while await self._step(owner):
+                    pass
         except TimeoutError:
-            raise StoreUnavailable("the index of what was folded is still being built: ask again in a minute") from None
-
-    async def _steps(self, owner: str, until_s: float) -> None:
-        """Index everything of an owner. Without an event loop the timeout is checked only here."""
-        while await self._step(owner):
-            if time.monotonic() > until_s:
-                raise TimeoutError
+            raise StoreUnavailable(INDEX_INCOMPLETE) from None
 
     async def maintain(self) -> None:
         """Index new documents of all owners."""
@@ -102,49 +84,24 @@ class Recall:
         """Index some documents; return whether there may be more."""
         sources = await self.store.unindexed(owner, STEP_DOCUMENTS)
         if sources:
-            texts = [await self._fields(source) for source in sources]
-            await self.store.index(await in_thread(lambda: _documents(sources, texts)))
+            entries = [await self._entries(source) for source in sources]
+            await self.store.index(await asyncio.to_thread(_index_documents, sources, entries))
         return len(sources) == STEP_DOCUMENTS
 
-    async def _fields(self, source: RecallSource) -> Sequence[str] | None:
-        """The texts of a document; None if it was deleted."""
-        # Most questions find everything indexed.
-
-        document = source.document
-        if document is None:
-            return None
-        if isinstance(document, ArchivedResult):
-            return result_fields(document.decision.stub, document.text)
+    async def _entries(self, source: RecallSource) -> list[ArchiveEntry]:
+        """The first entries of a fold's thread."""
         entries: list[ArchiveEntry] = []
-        left = OPERATION_CHARACTERS
-        thread = ArchivedThread(source.owner, document.project_hash, document.branch_id, document.session_id)
+        thread = operations_thread(source)
+        if thread is None:
+            return entries
         async for page in thread_entries(self.store, thread, characters=PAGE_CHARACTERS):
             entries += page
-            left -= sum(len(entry.text) for entry in page)
-            if left <= 0:
+            if sum(len(entry.text) for entry in entries) >= OPERATION_CHARACTERS:
                 break
-        return fold_fields(document.description, document.summary, entries, undone=document.undone)
+        return entries
 
 
-def _documents(
-    sources: Sequence[RecallSource], texts: Sequence[Sequence[str] | None]
+def _index_documents(
+    sources: Sequence[RecallSource], entries: Sequence[Sequence[ArchiveEntry]]
 ) -> list[tuple[RecallSource, DocumentTerms | None]]:
-    return [
-        (source, None if fields is None else count_terms(_number(source), fields))
-        for source, fields in zip(sources, texts, strict=True)
-    ]
-
-
-def _number(source: RecallSource) -> int:
-    document = source.document
-    assert document is not None, "what was deleted has no texts"
-    if isinstance(document, Summary):
-        return document_number(document.folded_at, source.owner, FOLD, document.session_id, document.branch_id)
-    decision = document.decision
-    return document_number(decision.decided_at, source.owner, RESULT, decision.result_id, decision.call_id)
-
-
-def _without_redactions(text: str) -> str:
-    """A query without what replaced its secrets: the names of rules are no words to look for."""
-    parts = text.split(REDACTION_START)
-    return " ".join([parts[0], *(part.partition("]")[2] for part in parts[1:])])
+    return list(map(index_document, sources, entries))

@@ -1,20 +1,24 @@
-"""Views of a session for the dashboard and the terminal: figures, tree of branches, savings. Pure.
+"""Views of sessions for the dashboard and the terminal: figures, trees, savings, effects of a rollback. Pure.
 
-The results of the tools are in `fold.tool_results`.
+The daemon and the commands load sessions in different ways and show the same views. The results of the tools are in
+`fold.tool_results`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from contextfold.common.canonical import Encodable, Hundredths, JsonObject
-from contextfold.fold.ended_session import ledger_parts, plain_figures
+from contextfold.fold.ended_session import ended_state, ledger_parts, plain_figures, stored_figures
+from contextfold.fold.events import BranchDiscarded
 from contextfold.fold.ledger import WORTH, LedgerSums, SavingsLedger, thin_points, tokens_without, total_of
 from contextfold.fold.model_catalog import TokenPrices
 from contextfold.fold.policy import FoldPolicy, percent
-from contextfold.fold.ports.store import EndedSession
-from contextfold.fold.session import Branch, State
+from contextfold.fold.ports.store import EndedSession, SessionKey
+from contextfold.fold.project import Target
+from contextfold.fold.session import Branch, State, replay
+from contextfold.fold.verbs import RollBack
 
 # Only the latest folds are listed.
 FOLDS_LISTED_MAX = 200
@@ -36,6 +40,28 @@ ENDED_FIELDS = (
     "model",
     "host",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSession:
+    key: SessionKey
+    state: State
+    # Set if the session has ended; its state is then the last one.
+    ended: EndedSession | None = None
+
+    @property
+    def target(self) -> Target:
+        return Target(self.key, self.state.project_path, self.state.name)
+
+    @property
+    def has_live_ledger(self) -> bool:
+        """Whether the savings have to be computed from the log."""
+        return self.ended is None and bool(self.state.requests)
+
+
+def find_ended(session: EndedSession) -> FoundSession:
+    state = ended_state(stored_figures(session), session_id=session.session_id, last_at=session.last_at)
+    return FoundSession(session.key, state, session)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +103,74 @@ def session_view(state: State, policy: FoldPolicy) -> dict[str, Encodable]:
             f"{status}_branches": sum(branch.status == status for branch in branches)
             for status in ("active", "folded", "discarded")
         },
+    }
+
+
+def session_row(found: FoundSession, policy: FoldPolicy, ledger: SavingsLedger | None) -> JsonObject:
+    """The view with the session's savings, which are None if no request went through the proxy.
+
+    The ledger is that of a live session with requests.
+    """
+    row = session_view(found.state, policy)
+    if found.ended:
+        return {**row, "ended_at": found.ended.ended_at, "savings": ended_savings(found.ended)}
+    return {**row, "savings": sums_result(ledger.sums) if ledger else None}
+
+
+def savings_view(found: FoundSession, ledger: SavingsLedger) -> JsonObject:
+    """The savings or costs of folding in the session's requests."""
+    return {"session_id": found.state.session_id or "", **ledger_result(ledger)}
+
+
+@dataclass(slots=True)
+class SavingsTotals:
+    """The savings of several sessions by session, project, day or model."""
+
+    group: str
+    _sums: dict[str, LedgerSums] = field(default_factory=dict)
+    _paths: dict[str, Encodable] = field(default_factory=dict)
+
+    def add_live(self, state: State, ledger: SavingsLedger) -> None:
+        parts = ledger.model_sums if self.group == "model" else ledger.days
+        # A session without requests is a group, too, unless the groups are days or models.
+        nothing = {} if self.group in ("day", "model") else {"": LedgerSums()}
+        self._add(state.session_id or "", state.project_path, parts or nothing)
+
+    def add_ended(self, session: EndedSession) -> None:
+        project_path = str(plain_figures(session).get("project_path", ""))
+        self._add(session.session_id, project_path, ledger_parts(session, self.group))
+
+    def _add(self, session_id: str, project_path: str, parts: Mapping[str, LedgerSums]) -> None:
+        for key, part in parts.items():
+            name = {"day": key, "model": key, "project": project_path}.get(self.group, session_id)
+            self._sums[name] = self._sums.get(name, LedgerSums()).plus(part)
+            self._paths[name] = project_path
+
+    def result(self) -> JsonObject:
+        total = total_of(self._sums.values())
+        rows = [
+            {
+                self.group: name,
+                **({"project_path": self._paths[name]} if self.group == "session" else {}),
+                **sums_result(part),
+            }
+            for name, part in sorted(self._sums.items())
+        ]
+        return {"by": self.group, "groups": rows, "total": {**sums_result(total), "verdict": verdict(total)}}
+
+
+def preview_rollback(state: State, branch_id: str, *, restore_state: bool, most: int | None = None) -> JsonObject:
+    """The effects of a rollback, with a limited number of the branches that it would discard."""
+    events = RollBack(branch_id, restore_state).decide(state, state.last_at)
+    after = replay(events, state)
+    discarded = [event.branch_id for event in events if isinstance(event, BranchDiscarded)]
+    return {
+        "rolled_back_to": branch_id,
+        "branches_discarded": [branch_view(row_of(state, later)) for later in discarded[::-1][:most]],
+        "total_discarded": len(discarded),
+        "reopened": [branch_view(row_of(state, opened)) for opened in after.path if opened not in state.path],
+        "tokens_recovered": max(0, state.total_tokens - after.total_tokens),
+        "total_tokens_after": after.total_tokens,
     }
 
 

@@ -7,6 +7,7 @@ outdated.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -15,7 +16,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from contextfold.common.canonical import JsonObject, encode
-from contextfold.common.event_loop import CallLock, pause, timeout
 from contextfold.errors import ArgumentInvalid, FoldError, StoreUnavailable
 from contextfold.fold.archive import entries_of
 from contextfold.fold.events import (
@@ -77,7 +77,7 @@ class VerbOutcome:
 class _Turns:
     """The lock of a session, and the number of calls that hold it or wait for it."""
 
-    lock: CallLock = field(default_factory=CallLock)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     calls: int = 0
 
 
@@ -115,7 +115,7 @@ class Sessions:
                 if outcome := await self._attempt(change, state, is_fresh=True):
                     return outcome
 
-                await pause(random.uniform(0, min(RETRY_PAUSE_MAX_S, 0.001 * (lost + 1))))  # noqa: S311 - no secret
+                await asyncio.sleep(random.uniform(0, min(RETRY_PAUSE_MAX_S, 0.001 * (lost + 1))))  # noqa: S311 - no secret
         raise StoreUnavailable(f"lost {TRIES_MAX} races for one session in a row")
 
     def last_known(self, key: SessionKey) -> State:
@@ -228,10 +228,10 @@ def _weight(state: State) -> int:
     return 1 + len(state.branches) + ids // IDS_PER_WEIGHT if state.revision else 0
 
 
-async def _acquire(lock: CallLock) -> None:
+async def _acquire(lock: asyncio.Lock) -> None:
     """Wait for earlier calls, with a timeout, because the store may hang."""
     try:
-        async with timeout(TURN_TIMEOUT_S):
+        async with asyncio.timeout(TURN_TIMEOUT_S):
             await lock.acquire()
     except TimeoutError:
         raise StoreUnavailable(f"calls before this one have taken {TURN_TIMEOUT_S:g} s") from None
@@ -241,7 +241,7 @@ async def _replayed(events: Sequence[Event], state: State) -> State:
     """The state after events. Other calls run between the steps."""
     for begin_at in range(0, len(events), REPLAY_STEP_EVENTS):
         if begin_at:
-            await pause(0)
+            await asyncio.sleep(0)
         state = replay(events[begin_at : begin_at + REPLAY_STEP_EVENTS], state)
     return state
 

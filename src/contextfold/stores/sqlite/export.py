@@ -1,11 +1,13 @@
-"""Export of a SQLite store as records, and import of records into an empty one. Each is one transaction."""
+"""Export of a SQLite store as records, and import of records into an empty one.
+
+Each is one transaction on a connection of its own, because the writer's work has a timeout.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Final
 
 from contextfold.errors import ImportDiffers, TargetNotEmpty
@@ -27,24 +29,10 @@ from contextfold.stores.sqlite import state_file, statements
 _ENDED: Final = 3
 
 
-@contextmanager
-def _transaction(path: str, begin: str) -> Iterator[sqlite3.Connection]:
-    """A transaction on a connection of its own, because the writer's work has a timeout."""
-    connection = state_file.connect(path, state_file.BUSY_TIMEOUT_S)
-    try:
-        connection.execute(begin)
-        yield connection
-        connection.execute("COMMIT")
-    except sqlite3.Error as problem:
-        raise state_file.unavailable(problem) from problem
-    finally:
-        # What was not committed is rolled back.
-        connection.close()
-
-
 def export_records(path: str) -> Iterator[ExportRecord]:
     """All records, from one consistent snapshot."""
-    with _transaction(path, "BEGIN") as connection:
+    connection = state_file.connect(path, state_file.BUSY_TIMEOUT_S)
+    with state_file.transaction(connection, "BEGIN"):
         yield from _all_records(connection)
 
 
@@ -95,7 +83,8 @@ def _of_session(connection: sqlite3.Connection, row: int, session: ExportedSessi
 
 def import_records(path: str, records: Iterable[ExportRecord]) -> None:
     """Import into an empty store and compare. A failure leaves the store empty."""
-    with _transaction(path, "BEGIN IMMEDIATE") as connection:
+    connection = state_file.connect(path, state_file.BUSY_TIMEOUT_S)
+    with state_file.transaction(connection, "BEGIN IMMEDIATE"):
         for table in ("sessions", "left_out", "conversations"):
             if connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone():  # noqa: S608 - only our own names
                 raise TargetNotEmpty("the store has sessions already: import into a new file")

@@ -10,7 +10,8 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 from urllib.parse import quote
 
@@ -128,6 +129,19 @@ def _create_folders(folder: str) -> None:
     except FileExistsError:
         if not os.path.isdir(folder):
             raise
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
+    """A transaction on a connection that is closed afterwards, which rolls back what was not committed."""
+    try:
+        connection.execute(begin)
+        yield
+        connection.execute("COMMIT")
+    except sqlite3.Error as problem:
+        raise unavailable(problem) from problem
+    finally:
+        connection.close()
 
 
 def version_of(connection: sqlite3.Connection) -> int:

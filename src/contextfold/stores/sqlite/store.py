@@ -1,26 +1,25 @@
 """The embedded store: one SQLite file in WAL mode, for any number of processes on one machine.
 
-A commit is on disk when it is acknowledged (`synchronous = FULL`), and one flush serves many commits (`threads`). The
-tables are in `schema`, the statements in `statements`. The revision is checked inside the transaction, so other
-processes on the same file need no coordination.
+SQLite is called in threads (`threads`), so that the event loop never waits for a disk. A commit is on disk when it is
+acknowledged (`synchronous = FULL`), and one flush serves many commits. The tables are in `schema`, the statements in
+`statements` and `sweeps`. The revision is checked inside the transaction, so other processes on the same file need no
+coordination.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, TypeVarTuple
 
-from contextfold.common.event_loop import asyncio, in_thread
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.ports.store import Commit, CommitReceipt, WatchedEvent, cursor_number, cursor_unknown
 from contextfold.fold.ports.store_export import ExportRecord
 from contextfold.stores.sqlite import schema, state_file, statements, sweeps
 from contextfold.stores.sqlite.export import export_records, import_records
-from contextfold.stores.sqlite.reader import ReaderInPlace, SqliteReads, reads
 from contextfold.stores.sqlite.threads import Readers, Writer
-from contextfold.stores.sqlite.transactions import Transactions
 
 T = TypeVar("T")
 Arguments = ParamSpec("Arguments")
@@ -36,10 +35,21 @@ SWEEP_STEPS: Final = 10_000
 CHECK_BYTES: Final = 64 << 10
 
 
+def _reads(
+    query: Callable[Concatenate[sqlite3.Connection, Arguments], T],
+) -> Callable[Concatenate[SqliteStore, Arguments], Coroutine[Any, Any, T]]:
+    """The query as a method of the store, in the thread of a reader."""
+
+    async def method(self: SqliteStore, /, *args: Arguments.args, **named: Arguments.kwargs) -> T:
+        return await self._readers.read(lambda connection: query(connection, *args, **named))
+
+    return method
+
+
 def _writes(
     work: Callable[Concatenate[sqlite3.Connection, Arguments], T],
 ) -> Callable[Concatenate[SqliteStore, Arguments], Coroutine[Any, Any, T]]:
-    """The unit of work as a method of the store."""
+    """The unit of work as a method of the store, in the thread of the writer."""
 
     async def method(self: SqliteStore, /, *args: Arguments.args, **named: Arguments.kwargs) -> T:
         return await self._writer.write(lambda connection: work(connection, *args, **named))
@@ -47,7 +57,7 @@ def _writes(
     return method
 
 
-class SqliteStore(SqliteReads):
+class SqliteStore:
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -56,12 +66,10 @@ class SqliteStore(SqliteReads):
         busy_timeout_s: float = state_file.BUSY_TIMEOUT_S,
         poll_s: float = POLL_S,
         may_migrate: bool = True,
-        in_place: bool = False,
     ) -> None:
         """Open the store in this file. Raises StoreInvalid if it cannot be used.
 
-        With `may_migrate` a missing file is created, and an older one migrated. `in_place` is for a process that does
-        one thing at a time: work is done in the calling thread, without waiting.
+        With `may_migrate` a missing file is created, and an older one migrated.
         """
         self._path = os.path.realpath(os.fspath(path))
         self._version = len(migrations)
@@ -74,25 +82,43 @@ class SqliteStore(SqliteReads):
             self._path, migrations=migrations, busy_timeout_s=busy_timeout_s, may_migrate=may_migrate
         )
         self._file = _identity(self._path)
-        transactions = Transactions(connection, self._guard)
-        self._writer: Transactions | Writer = transactions
-        if in_place:
-            super().__init__(ReaderInPlace(connection))
-        else:
-            super().__init__(Readers(lambda: state_file.open_for_reading(self._path, busy_timeout_s)))
-            self._writer = Writer(transactions)
+        self._writer = Writer(connection, self._check_file)
+        self._readers = Readers(lambda: state_file.open_for_reading(self._path, busy_timeout_s))
+
+    async def _read(self, query: Callable[[sqlite3.Connection, *Positional], T], *args: *Positional) -> T:
+        return await self._readers.read(lambda connection: query(connection, *args))
 
     async def _write(self, work: Callable[[sqlite3.Connection, *Positional], T], *args: *Positional) -> T:
         return await self._writer.write(lambda connection: work(connection, *args))
 
-    # ---- one session
+    # ---- reading
+
+    load = _reads(statements.load)
+    receipt = _reads(statements.receipt)
+    sessions = _reads(statements.sessions)
+    ended_sessions = _reads(statements.ended_sessions)
+    find = _reads(statements.find)
+    count = _reads(statements.count)
+    cursor = _reads(statements.cursor)
+    search = _reads(statements.search)
+    summaries = _reads(statements.summaries)
+    trajectory = _reads(statements.trajectory)
+    unindexed = _reads(statements.unindexed)
+    recall = _reads(statements.recall)
+    left_out = _reads(statements.left_out)
+    left_out_text = _reads(statements.left_out_text)
+    conversation = _reads(statements.find_conversation)
+
+    # ---- writing
+
+    index = _writes(statements.index)
+    keep_left_out = _writes(statements.keep_left_out)
+    note_conversation = _writes(statements.note_conversation)
 
     async def commit(self, commit: Commit) -> CommitReceipt:
         receipt = await self._writer.write(statements.prepare_commit(commit))
         self._wake(commit.key.owner)
         return receipt
-
-    receipt = reads(statements.receipt)
 
     # ---- watching
 
@@ -155,14 +181,6 @@ class SqliteStore(SqliteReads):
         for changed, watcher in self._watchers.items():
             if owner in (None, watcher):
                 changed.set()
-
-    # ---- recall, and results that requests leave out
-
-    index = _writes(statements.index)
-    left_out = reads(statements.left_out)
-    keep_left_out = _writes(statements.keep_left_out)
-    conversation = reads(statements.find_conversation)
-    note_conversation = _writes(statements.note_conversation)
 
     # ---- export and import
 
@@ -229,13 +247,13 @@ class SqliteStore(SqliteReads):
         self._wake()
         if self._polling is not None:
             self._polling.cancel()
-        await in_thread(self._stop)
+        await asyncio.to_thread(self._stop)
 
     def _stop(self) -> None:
         self._readers.stop(CLOSE_TIMEOUT_S)
         self._writer.stop(CLOSE_TIMEOUT_S)
 
-    def _guard(self, connection: sqlite3.Connection) -> None:
+    def _check_file(self, connection: sqlite3.Connection) -> None:
         """Refuse a commit to a file that was replaced, or that has tables of another version."""
         if _identity(self._path) != self._file:
             raise StoreUnavailable(f"{self._path} was moved or deleted while in use: restart to go on with a new one")

@@ -1,0 +1,169 @@
+"""Reads sessions, trajectories and savings for commands: one after the other, from a store that answers at once.
+
+The daemon reads the same through `fold_service` and `overview`, which also know what was reported and is not yet
+written. What both show is computed by the functions of `session_views`. Knows no screen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from contextfold.errors import SessionNotFound, StoreInvalid, StoreUnavailable
+from contextfold.fold.archive import ArchiveEntry
+from contextfold.fold.ended_session import ended_ledger
+from contextfold.fold.events import timestamp
+from contextfold.fold.ledger import SavingsLedger, ledger_of
+from contextfold.fold.policy import FoldPolicy
+from contextfold.fold.ports.store import EndedSession, ListedSession, RecallSource, SessionKey, StoreReader
+from contextfold.fold.recall.answer import RecallAnswer, answer
+from contextfold.fold.recall.documents import OPERATION_CHARACTERS
+from contextfold.fold.recall.indexing import (
+    CATCH_UP_S,
+    INDEX_INCOMPLETE,
+    PAGE_CHARACTERS,
+    STEP_DOCUMENTS,
+    index_document,
+    operations_thread,
+    parse_question,
+    scope_of,
+)
+from contextfold.fold.service.archive_reader import thread_pages
+from contextfold.fold.service.session_views import (
+    FoundSession,
+    SavingsTotals,
+    ended_row,
+    find_ended,
+    savings_view,
+    session_row,
+)
+from contextfold.fold.session import EMPTY, State, replay
+from contextfold.fold.tool_arguments import RecallRequest
+
+# A session's row in the format of the `/v1` API.
+SessionView = Mapping[str, Any]
+
+Listed = TypeVar("Listed", ListedSession, EndedSession)
+
+SESSIONS_READ = 100
+SESSIONS_MOST = 100_000
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSessions:
+    store: StoreReader
+    policy: FoldPolicy
+    clock: Callable[[], datetime] = utc_now
+
+    # ---- one session
+
+    def look(self, key: SessionKey) -> State:
+        """The current state of a session; an empty state if there is none, or if it is idle."""
+        log = self.store.load(key)
+        state = replay(log.events) if log else EMPTY
+        idle_since = timestamp(self.clock() - timedelta(seconds=self.policy.idle_s))
+        return EMPTY if state.last_at <= idle_since else state
+
+    def find(self, owner: str, session_id: str) -> FoundSession:
+        """A live session, or the last state of an ended one."""
+        key = self.store.find(owner, session_id)
+        state = self.look(key) if key else EMPTY
+        if key and state.session_id == session_id:
+            return FoundSession(key, state)
+        for ended in self.store.ended_sessions(owner, limit=1, session_id=session_id):
+            return find_ended(ended)
+        raise SessionNotFound(session_id)
+
+    def row(self, found: FoundSession) -> SessionView:
+        return session_row(found, self.policy, self._ledger(found) if found.has_live_ledger else None)
+
+    def savings(self, found: FoundSession) -> SessionView:
+        return savings_view(found, self._ledger(found))
+
+    def summaries(self, found: FoundSession) -> dict[str, str]:
+        """The summaries of a session's folded branches that are still stored, by the ids of the branches."""
+        stored = self.store.summaries(found.key.owner, found.key.project_hash)
+        return {fold.branch_id: fold.summary for fold in stored if fold.session_id == found.state.session_id}
+
+    def _ledger(self, found: FoundSession) -> SavingsLedger:
+        if found.ended:
+            return ended_ledger(found.ended, self.policy.ledger_prices)
+        log = self.store.load(found.key) if found.has_live_ledger else None
+        return ledger_of(log.events if log else (), self.policy.ledger_prices)
+
+    # ---- all sessions of an owner
+
+    def live(self, owner: str) -> Iterator[FoundSession]:
+        """The live sessions, the latest activity first. A session whose log cannot be read is left out."""
+        for listed in _all_pages(lambda after: self.store.sessions(owner, after=after, limit=SESSIONS_READ)):
+            try:
+                state = self.look(listed.key)
+            except StoreInvalid:
+                continue
+            if state.revision:
+                yield FoundSession(listed.key, state)
+
+    def ended_rows(self, owner: str) -> Iterator[SessionView]:
+        """The rows of the ended sessions that are still stored, the latest activity first."""
+        return map(ended_row, self._ended(owner))
+
+    def savings_by(self, owner: str, group: str) -> SessionView:
+        """The savings of the live and ended sessions, by session, project, day or model."""
+        totals = SavingsTotals(group)
+        for found in self.live(owner):
+            totals.add_live(found.state, self._ledger(found))
+        for ended in self._ended(owner):
+            totals.add_ended(ended)
+        return totals.result()
+
+    def _ended(self, owner: str) -> Iterator[EndedSession]:
+        return _all_pages(lambda after: self.store.ended_sessions(owner, after=after, limit=SESSIONS_READ))
+
+    # ---- recall
+
+    def recall(self, owner: str, request: RecallRequest) -> RecallAnswer:
+        """Folded work and left-out results that answer a question.
+
+        It is the question of the person who reads the answer, and it is not stored. So it is not scrubbed.
+        """
+        question = parse_question(request, request.query)
+        self._index(owner)
+        return answer(self.store.recall(owner, question, scope_of(request, self.clock())), request.budget_tokens)
+
+    def _index(self, owner: str) -> None:
+        """Index everything of an owner. Raises StoreUnavailable if that takes too long; a later call continues."""
+        until_s = time.monotonic() + CATCH_UP_S
+        while sources := self.store.unindexed(owner, STEP_DOCUMENTS):
+            self.store.index([index_document(source, self._operations(source)) for source in sources])
+            if len(sources) < STEP_DOCUMENTS:
+                return
+            if time.monotonic() > until_s:
+                raise StoreUnavailable(INDEX_INCOMPLETE)
+
+    def _operations(self, source: RecallSource) -> list[ArchiveEntry]:
+        """The first entries of a fold's thread."""
+        entries: list[ArchiveEntry] = []
+        thread = operations_thread(source)
+        for page in thread_pages(self.store, thread, characters=PAGE_CHARACTERS) if thread else ():
+            entries += page
+            if sum(len(entry.text) for entry in entries) >= OPERATION_CHARACTERS:
+                break
+        return entries
+
+
+def _all_pages(read: Callable[[tuple[str, str] | None], Sequence[Listed]]) -> Iterator[Listed]:
+    """Every session of a list that is read in pages, each after the last session of the page before."""
+    after: tuple[str, str] | None = None
+    for _ in range(0, SESSIONS_MOST, SESSIONS_READ):
+        page = read(after)
+        yield from page
+        if len(page) < SESSIONS_READ:
+            return
+        after = (page[-1].last_at, page[-1].session_id)
