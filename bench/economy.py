@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from bench.cache_simulation import LIFE_S, LOOKBACK_BLOCKS, TURN_S
 from bench.figures import Figure, print_table, report_progress, show
-from contextfold.common.token_counter import BYTES_PER_TOKEN, tokens_of
+from contextfold.common.tokens import BYTES_PER_TOKEN, tokens_of
 from contextfold.fold.advice import pays
 from contextfold.fold.events import RequestSent, SessionStarted
 from contextfold.fold.ledger import ledger_of

@@ -17,7 +17,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from contextfold.common.relevance.token_estimate import estimate
+from contextfold.common.tokens import estimate
 from contextfold.fold.project import Caller, project_at, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.scrubber import standard_scrubber

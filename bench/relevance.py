@@ -27,8 +27,8 @@ from bench.corpora import HERE
 from bench.figures import Figure, ms, peak_with_children_mb, report_progress, show
 from contextfold.common.canonical import version_of
 from contextfold.common.relevance.question import read_question
-from contextfold.common.relevance.token_estimate import EXACT, counter_named, estimate
 from contextfold.common.relevance.words import tokens
+from contextfold.common.tokens import EXACT, counter_named, estimate
 from contextfold.errors import CounterMissing
 from contextfold.resolve.document import Document
 from contextfold.resolve.relevance.answer import LINE_BREAKS_TOKENS, breadcrumb

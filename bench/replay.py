@@ -35,7 +35,7 @@ from bench.trajectories import (
     rendered,
     sets,
 )
-from contextfold.common.token_counter import BYTES_PER_TOKEN, tokens_of
+from contextfold.common.tokens import BYTES_PER_TOKEN, tokens_of
 from contextfold.fold.messages import FORMATS, ColdSettings, Format, Remembered, by_call, project, project_body
 
 # Multiples of the price of an input token.

@@ -41,6 +41,7 @@ below maps each `code` to the exit code of a command, the code of JSON-RPC and t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import TracebackType
 
 from contextfold.common.canonical import Encodable
 
@@ -259,3 +260,19 @@ class TargetNotEmpty(StoreInvalid):
 
 class ImportDiffers(StoreInvalid):
     MESSAGE = "The import is not complete"
+
+
+def place_of(problem: BaseException) -> str:
+    """The file and line of an exception. Its message is not used, because it may quote a caller's input."""
+    return place_in(problem.__traceback__)
+
+
+def place_in(trace: TracebackType | None) -> str:
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    return f"{shorten_path(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}" if trace else "unknown"
+
+
+def shorten_path(path: str) -> str:
+    """A file's path reduced to package/module, without the folders of the machine."""
+    return "/".join(path.replace("\\", "/").split("/")[-2:])

@@ -20,7 +20,7 @@ from contextfold.common.network_address import (
     parse_nats_servers,
     split_url,
 )
-from contextfold.common.token_counter import COUNTERS
+from contextfold.common.tokens import FOLD_COUNTERS
 
 CACHE_ROOT = "CONTEXT_CACHE_ROOT"
 CONFIG = "CONTEXT_CONFIG"
@@ -152,8 +152,8 @@ def parse_toolsets(label: str, text: str) -> tuple[str, ...]:
 
 
 def _parse_counter(label: str, text: str) -> str:
-    if text not in COUNTERS:
-        raise SettingsError(f"{label} must be one of {', '.join(COUNTERS)}, not {text!r}")
+    if text not in FOLD_COUNTERS:
+        raise SettingsError(f"{label} must be one of {', '.join(FOLD_COUNTERS)}, not {text!r}")
     return text
 
 

@@ -199,7 +199,7 @@ def test_folds_of_other_owners_are_not_found_and_do_not_affect_scores(run: Run) 
 
 
 def test_the_whole_answer_fits_the_budget(run: Run) -> None:
-    from contextfold.common.relevance.token_estimate import estimate
+    from contextfold.common.tokens import estimate
 
     async def act(store: Store) -> None:
         harness = RecallHarness(store)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from contextfold.common.token_counter import COUNTERS
+from contextfold.common.tokens import FOLD_COUNTERS
 from contextfold.errors import ArgumentInvalid
 from contextfold.hosts.claude_code import answer, read
 from contextfold.hosts.hook_event import HookEvent, HookOperation
@@ -135,7 +135,7 @@ def test_a_tool_that_only_resembles_ours_is_counted(name: str) -> None:
 
 
 def test_the_counted_text_is_close_to_what_the_model_reads() -> None:
-    texts, count = texts_for_model(), COUNTERS["v0"]
+    texts, count = texts_for_model(), FOLD_COUNTERS["v0"]
     ours = theirs = 0
     for payload, hook_event in RECORDED_EVENTS:
         if hook_event.done and "tool_use_id" in payload:

@@ -210,4 +210,4 @@ def test_ranking_in_two_steps_selects_what_a_plain_loop_selects(
             left -= tokens[number]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selection, "RANKED_FIRST", ranked_first)
-        assert measures.chosen(budget) == expected
+        assert measures.choose(budget) == expected

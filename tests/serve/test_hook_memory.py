@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from contextfold.common.token_counter import COUNTERS
+from contextfold.common.tokens import FOLD_COUNTERS
 from tests.serve.reporting import ApiReader, HookedAgent
 from tests.support.daemon import Daemon, Reply
 
@@ -48,7 +48,7 @@ def test_the_first_prompt_gets_a_line_about_related_folds_which_is_counted(recal
     assert "payment" not in line
     # Control characters and changes of the writing direction are removed.
     assert "Checkout page: log out [31m button" in line
-    count = COUNTERS["v0"]
+    count = FOLD_COUNTERS["v0"]
     assert api.session("/work/shop")["total_tokens"] == before + count(RELATED_PROMPT) + count(line)
     assert added_context(agent.report("UserPromptSubmit", prompt=f"Again: {RELATED_PROMPT}")) == ""
     agent.close()

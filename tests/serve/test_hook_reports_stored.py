@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from contextfold.common.canonical import encode
-from contextfold.common.token_counter import COUNTERS
+from contextfold.common.tokens import FOLD_COUNTERS
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.overview import Overview
 from contextfold.scrub.scrubber import standard_scrubber
@@ -24,7 +24,7 @@ from tests.support.waiting import until
 
 __all__ = ["agent_of_test", "api", "daemon", "folder_of_test"]
 
-count = COUNTERS["v0"]
+count = FOLD_COUNTERS["v0"]
 
 
 class TestDurability:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from contextfold import __version__
-from contextfold.common.token_counter import COUNTERS
+from contextfold.common.tokens import FOLD_COUNTERS
 from tests.hosts.payloads import RECORDED, payloads
 from tests.serve.reporting import OURS, ApiReader, HookedAgent, agent_of_test, api, daemon, folder_of_test
 from tests.support.daemon import Daemon, Refused
@@ -18,7 +18,7 @@ from tests.support.waiting import until
 
 __all__ = ["agent_of_test", "api", "daemon", "folder_of_test"]
 
-count = COUNTERS["v0"]
+count = FOLD_COUNTERS["v0"]
 LIMIT = 32_768
 
 

@@ -64,7 +64,7 @@ def _execute(invocation: Invocation) -> int:
 
 
 def _location(problem: Exception) -> str:
-    from contextfold.common.exception_location import place_of
+    from contextfold.errors import place_of
 
     return f"{type(problem).__name__}: {problem} at {place_of(problem)}"
 

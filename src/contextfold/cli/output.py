@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Self, TextIO
 
-from contextfold.common.descriptors import write_all
+from contextfold.common.posix import write_all
 from contextfold.errors import StorageFailed
 
 PROGRESS_EVERY_S = 0.1

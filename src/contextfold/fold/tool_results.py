@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from contextfold.common.canonical import Encodable, Hundredths, JsonObject, encode
-from contextfold.common.token_counter import Counter
+from contextfold.common.tokens import CountTokens
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import BranchDiscarded, BranchFolded, Event, OperationCompleted, WorkFolded
 from contextfold.fold.policy import percent, share
@@ -169,7 +169,7 @@ LONGEST_CURSOR = "9" * 15 + "." + "9" * 15
 class TrajectoryPage:
     """Adds entries in order until one does not fit. The complete result is within the budget."""
 
-    def __init__(self, branch_id: str, budget_tokens: int, count: Counter) -> None:
+    def __init__(self, branch_id: str, budget_tokens: int, count: CountTokens) -> None:
         self._branch_id, self._budget_tokens, self._count = branch_id, budget_tokens, count
         self._entries: list[JsonObject] = []
         self._left = budget_tokens - count(encode(expanded(branch_id, [], budget_tokens, LONGEST_CURSOR)))

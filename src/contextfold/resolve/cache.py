@@ -13,7 +13,7 @@ from shlex import quote
 
 from contextfold.common.canonical import Malformed, decode
 from contextfold.common.text import count_terms
-from contextfold.common.token_counter import tokens_of
+from contextfold.common.tokens import tokens_of
 from contextfold.errors import CacheInvalid, ContextError, StorageFailed
 from contextfold.resolve.document import Document, decode_document
 from contextfold.resolve.documents.rules import ALL_TEXT
@@ -85,13 +85,13 @@ class CacheFolder:
             tokens.append(tokens_of(len(document.content)))
             total_words.append(words)
         measures = Measures(tokens, total_words, term_matches)
-        return measures, {number: manifest.entries[number] for number in measures.chosen(budget)}
+        return measures, {number: manifest.entries[number] for number in measures.choose(budget)}
 
     def _check_with(self, pack: Pack, terms: Sequence[bytes], budget: int) -> tuple[Measures, dict[int, ManifestEntry]]:
         unchanged = UnchangedFiles(self.path, pack.files, pack.fingerprints, uses_processes=self._uses_processes)
         try:
             measures = pack.measure(terms, self.read_postings)
-            chosen = {number: pack.entry(number) for number in measures.chosen(budget)}
+            chosen = {number: pack.entry(number) for number in measures.choose(budget)}
             if not (self._frame_is_as_built(pack) and unchanged.result()):
                 for _ in self.documents(self.manifest(), pack):
                     pass

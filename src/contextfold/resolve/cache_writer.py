@@ -7,8 +7,8 @@ import time
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 
-from contextfold.common import signals
 from contextfold.common.canonical import Encodable, Malformed
+from contextfold.common.posix import delay_signals
 from contextfold.errors import StorageFailed
 from contextfold.resolve import pack as packs
 from contextfold.resolve.cache import CacheFolder, Fault, Progress
@@ -189,7 +189,7 @@ class CacheWriter:
         derived = [packs.POSTINGS_FILE, packs.TABLE_FILE, *RELEVANCE_FILES, HEAD_FILE]
         files = [*self._written_files, *derived, MANIFEST_FILE, INDEX_FILE]
         make_durable(self._prefix, [*files, PACK_FOLDER, DOCUMENTS_FOLDER])
-        with Opened(self._path(PACK_FOLDER), os.O_RDONLY) as pack_folder, signals.delayed():
+        with Opened(self._path(PACK_FOLDER), os.O_RDONLY) as pack_folder, delay_signals():
             staging.commit()
             if self._to_link:
                 self._prefix = os.path.join(staging.target, b"")

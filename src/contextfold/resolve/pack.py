@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from contextfold.common.canonical import HASH_PREFIX, Malformed, decode, encode
 from contextfold.common.text import count_words
-from contextfold.common.token_counter import tokens_of
+from contextfold.common.tokens import tokens_of
 from contextfold.resolve.layout import FINGERPRINT_FIELDS, FRAME, UNTRUSTED
 from contextfold.resolve.manifest import ManifestEntry
 from contextfold.resolve.selection import Measures

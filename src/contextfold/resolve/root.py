@@ -7,7 +7,7 @@ import stat
 from collections import OrderedDict
 from typing import NamedTuple
 
-from contextfold.common.relevance.defaults import CACHES_MAX
+from contextfold.common.relevance.question import CACHES_MAX
 from contextfold.errors import CacheMissing, NoCacheNamed
 from contextfold.resolve.files import SET_ASIDE_SUFFIX, STAGING_SUFFIX, StorageErrors
 from contextfold.resolve.layout import MANIFEST_FILE

@@ -1,22 +1,72 @@
-"""A query, the documents selected for it, and the result in the frozen format. Pure; knows counts, not files."""
+"""A query, the documents selected for it, and the result in the frozen format. Pure; knows counts, not files.
+
+Scores are ratios in single precision. Python formats and parses floats by algorithms of its own, so their digits do not
+depend on the C library or the locale.
+"""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from heapq import nlargest
 from itertools import filterfalse
 from operator import truediv
 from typing import NamedTuple
 
-from contextfold.common.canonical import encode
-from contextfold.common.float32 import Float32, ratio
+from contextfold.common.canonical import WrittenFloat, encode
 from contextfold.common.text import split_words
 from contextfold.errors import BudgetInvalid, QueryInvalid
 
 BUDGET_MAX = 2**63 - 1
 # A budget of a few thousand tokens is used up after fewer documents.
 RANKED_FIRST = 256
+
+# Nine significant digits distinguish any two float32 values.
+MAX_DIGITS = 9
+# Numbers from 0.000001 on are written without an exponent.
+FIXED_POINT_FROM = -6
+CACHED_TEXTS = 4096
+
+
+class Float32(WrittenFloat):
+    """A float32 between 0 and 1. Its text is the shortest decimal that parses to the same value."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return shortest_text(float(self))
+
+    __str__ = __repr__
+
+
+def round_to_float32(value: float) -> float:
+    """Round to the nearest float32."""
+    return array("f", (value,))[0]
+
+
+def ratio(part: int, whole: int) -> Float32:
+    """Divide two integers in float32 arithmetic; 0 if `whole` is 0.
+
+    A double has more than twice the precision of a float32, so rounding the quotient of two float32 numbers once more
+    gives exactly the float32 quotient.
+    """
+    return Float32(round_to_float32(round_to_float32(part) / round_to_float32(whole))) if whole else Float32(0.0)
+
+
+@lru_cache(maxsize=CACHED_TEXTS)
+def shortest_text(value: float) -> str:
+    """The shortest decimal text of a float32 that is 0, or a quotient of counts: below 2^-64, it may be missed."""
+    if value == 0.0:
+        return "0.0"
+    for decimals in range(MAX_DIGITS):
+        text = f"{value:.{decimals}e}"
+        if round_to_float32(float(text)) == value:
+            break
+    mantissa, _, exponent = text.partition("e")
+    if int(exponent) >= FIXED_POINT_FROM:
+        return f"{value:.{max(decimals - int(exponent), 1)}f}"
+    return f"{mantissa}e{int(exponent)}"
 
 
 class Query(NamedTuple):
@@ -46,7 +96,7 @@ class Measures(NamedTuple):
         """The share of the document's words that are query terms."""
         return ratio(self.term_matches.get(number, 0), self.total_words[number])
 
-    def chosen(self, budget: int) -> list[int]:
+    def choose(self, budget: int) -> list[int]:
         """The documents that fit a budget of tokens, best score first, equal scores by id.
 
         A document that does not fit what is left is skipped. It does not fit later either, so after the best documents
@@ -67,7 +117,7 @@ class Measures(NamedTuple):
         matched = sorted(self.term_matches)
         parts = array("f", map(self.term_matches.__getitem__, matched))
         wholes = array("f", map(self.total_words.__getitem__, matched))
-        # This is `float32.ratio` for many documents at once.
+        # This is `ratio` for many documents at once.
         scores = array("f", map(truediv, parts, wholes)).tolist()
         # Sorting and `nlargest` are stable, so equal scores stay ordered by id.
         best = nlargest(RANKED_FIRST, range(len(matched)), key=scores.__getitem__)

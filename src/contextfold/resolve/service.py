@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, TypeVar
 
 from contextfold.common.canonical import Encodable, encode
-from contextfold.common.relevance.defaults import CACHES_MAX
-from contextfold.common.relevance.question import BUDGET_LIMIT, Question, read_question
+from contextfold.common.relevance.question import BUDGET_LIMIT, CACHES_MAX, Question, read_question
 from contextfold.errors import CacheMissing, ContextError, DocumentMissing, IndexMissing, QueryInvalid, StorageFailed
 from contextfold.resolve.cache import CacheFolder, Fault, Progress
 from contextfold.resolve.files import LEADS_NOWHERE, shown, silent, storage_failed

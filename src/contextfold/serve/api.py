@@ -15,8 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from contextfold.common.canonical import JsonObject, encode
-from contextfold.common.exception_location import place_of
-from contextfold.errors import ArgumentInvalid, FoldError
+from contextfold.errors import ArgumentInvalid, FoldError, place_of
 from contextfold.fold.events import members
 from contextfold.fold.ports.store import SEARCH_MOST, WatchedEvent
 from contextfold.fold.service.demo_session import demo_session

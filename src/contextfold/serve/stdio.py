@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cached_property
 
-from contextfold.common.descriptors import READABLE, STDERR, WRITABLE, fill_standard_descriptors, wait, write_all
+from contextfold.common.posix import READABLE, STDERR, WRITABLE, fill_standard_descriptors, wait, write_all
 from contextfold.errors import FoldError, InternalError, StorageFailed
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.resolve.root import CacheRoot

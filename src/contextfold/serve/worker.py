@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from contextfold.common.descriptors import READABLE, WRITABLE, wait, write_all
+from contextfold.common.posix import READABLE, WRITABLE, wait, write_all
 
 LENGTH_BYTES = 8
 CHUNK_BYTES = 1 << 20

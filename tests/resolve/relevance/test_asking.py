@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from contextfold import Cache, open_cache
 from contextfold.common.relevance.question import read_question
-from contextfold.common.relevance.token_estimate import estimate
+from contextfold.common.tokens import estimate
 from contextfold.errors import (
     BudgetInvalid,
     CounterMissing,

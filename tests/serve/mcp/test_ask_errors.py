@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from contextfold.common.relevance.token_estimate import COUNTERS
+from contextfold.common.tokens import ASK_COUNTERS
 from contextfold.resolve.relevance.asking import UNITS
 from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS
 from tests.support.daemon import MODERN, Daemon, Http, HttpAgent, Refused
@@ -275,7 +275,7 @@ class TestMessages:
         schemas: dict[str, Any] = {tool.name: tool.schema["properties"] for tool in RESOLVE_TOOLS}
         assert schemas["context.ask"]["unit"]["enum"] == list(UNITS)
         for tool in ("context.ask", "context.get"):
-            assert schemas[tool]["counter"]["enum"] == list(COUNTERS)
+            assert schemas[tool]["counter"]["enum"] == list(ASK_COUNTERS)
 
     def test_the_answer_names_its_counter(self, served: Served) -> None:
         asked = served.answer("context.ask", query="roll back", counter="estimate-1")

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from contextfold.cli.output import ask_yes_no, can_ask, is_terminal, plain, print_answer, print_on_terminal
 from contextfold.cli.parse import UsageError
-from contextfold.common import signals
-from contextfold.common.descriptors import write_all
+from contextfold.common.posix import delay_signals, write_all
 from contextfold.errors import StorageFailed
 from contextfold.hosts.config_files import Unfit
 from contextfold.hosts.programs import COMMAND, HOSTS, SKILL, Host
@@ -56,7 +55,7 @@ class ConfigFile:
         """
         self.refuse_if_read_only()
         folder = os.path.dirname(self._real)
-        with signals.delayed():
+        with delay_signals():
             try:
                 if text is not None:
                     os.makedirs(folder, exist_ok=True)
@@ -177,7 +176,7 @@ def make_all(changes: list[FileChange]) -> None:
     for change in changes:
         change.file.refuse_if_read_only()
     done: list[FileChange] = []
-    with signals.delayed():
+    with delay_signals():
         try:
             for change in changes:
                 change.file.change(change.text)

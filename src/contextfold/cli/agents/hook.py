@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from json import loads
 
 from contextfold.cli.daemon.client import daemon_address, request
-from contextfold.common.descriptors import write_all
 from contextfold.common.network_address import DAEMON_URL, Address
+from contextfold.common.posix import write_all
 from contextfold.errors import EXIT_OK
 
 # The command ends after this time, whether it waits for input, a name, a connection or an answer.

@@ -13,8 +13,14 @@ from collections.abc import Iterator
 from contextfold.cli.caches.choosing import cache_name, chosen_caches, query_in
 from contextfold.cli.output import is_terminal, plain, plain_lines, print_answer, print_note
 from contextfold.cli.parse import UsageError, Values, budget_for_people
-from contextfold.common.relevance.defaults import AROUND_MAX, ASK_BUDGET, GET_BUDGET
-from contextfold.common.relevance.question import TERMS_MAX, line_range, read_question
+from contextfold.common.relevance.question import (
+    AROUND_MAX,
+    ASK_BUDGET,
+    GET_BUDGET,
+    TERMS_MAX,
+    parse_lines,
+    read_question,
+)
 from contextfold.errors import EXIT_OK
 from contextfold.resolve.relevance.answer import AskResult, GetResult, places_of
 from contextfold.resolve.service import ask_many, get_first
@@ -92,7 +98,7 @@ def run_get(values: Values) -> int:
     except SettingsError as problem:
         raise UsageError(str(problem)) from None
     try:
-        lines = line_range(values["lines"]) if "lines" in values else None
+        lines = parse_lines(values["lines"]) if "lines" in values else None
     except ValueError as problem:
         raise UsageError(f"--lines {problem}") from None
     caches = {name or cache_name(os.fsdecode(cache.path)): cache for name, cache in chosen_caches(values)}

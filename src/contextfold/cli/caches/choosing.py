@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from contextfold.cli.parse import UsageError, Values
-from contextfold.common.relevance.defaults import CACHES_MAX
+from contextfold.common.relevance.question import CACHES_MAX
 from contextfold.errors import CacheMissing, QueryInvalid
 from contextfold.resolve.layout import DEFAULT_CACHE, MANIFEST_FILE
 from contextfold.resolve.root import CacheRoot

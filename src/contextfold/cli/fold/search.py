@@ -9,7 +9,7 @@ from contextfold.cli.fold.session_access import open_store, owner_of, project_of
 from contextfold.cli.output import is_terminal, print_note
 from contextfold.cli.parse import Values, budget_for_people
 from contextfold.cli.terminal import Line, Part, Screen, screen, text_lines
-from contextfold.common.relevance.defaults import ASK_BUDGET
+from contextfold.common.relevance.question import ASK_BUDGET
 from contextfold.errors import EXIT_OK
 from contextfold.fold.ports.store import SEARCH_MOST, Summary
 from contextfold.fold.recall.answer import RecallAnswer, RecalledFold

@@ -1,4 +1,4 @@
-"""Parses a question: checks it, and finds its stems, words and pairs of neighbouring stems. Pure."""
+"""A question: its defaults and limits, and its stems, words and pairs of neighbouring stems. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from typing import NamedTuple
 
 from contextfold.common.relevance.words import QUESTION_WORDS, read_token, stem_of, tokens
 from contextfold.errors import BudgetInvalid, QueryInvalid
+
+# The default budgets of the commands and the tools, in tokens.
+ASK_BUDGET = 4_000
+GET_BUDGET = 8_000
+# At most this many neighbouring sections are added on each side.
+AROUND_MAX = 100
+# One question goes to at most this many caches.
+CACHES_MAX = 64
 
 BUDGET_LIMIT = 2**63 - 1
 # Only the first 128 distinct stems of a question are used.
@@ -55,26 +63,26 @@ def read_question(text: object, budget: object) -> Question:
             break
     terms = tuple(QuestionTerm(root, tuple(forms)) for root, forms in words.items())[:TERMS_MAX]
     pairs = tuple(dict.fromkeys(pairwise(order)))
-    return Question(text, checked_budget(budget), terms, pairs, len(words) > TERMS_MAX)
+    return Question(text, check_budget(budget), terms, pairs, len(words) > TERMS_MAX)
 
 
-def checked_budget(budget: object) -> int:
+def check_budget(budget: object) -> int:
     if type(budget) is not int or not 0 <= budget <= BUDGET_LIMIT:
         raise BudgetInvalid(f"the budget must be a whole number of tokens from 0 to {BUDGET_LIMIT}")
     return budget
 
 
-def line_range(text: str) -> tuple[int, int]:
+def parse_lines(text: str) -> tuple[int, int]:
     """Parse a range of lines, written as `40-58` or `40`. Raises ValueError with the reason if it is invalid."""
     first, dash, last = text.partition("-")
     last = last if dash else first
     if not all(part.isascii() and part.isdigit() and 0 < len(part) <= LINE_DIGITS for part in (first, last)):
-        raise ValueError(f"must be like 40-58, not {quoted(text)}")
+        raise ValueError(f"must be like 40-58, not {quote_briefly(text)}")
     if not 1 <= int(first) <= int(last):
-        raise ValueError(f"must run from a line to a later one, not {quoted(text)}")
+        raise ValueError(f"must run from a line to a later one, not {quote_briefly(text)}")
     return int(first), int(last)
 
 
-def quoted(text: str) -> str:
+def quote_briefly(text: str) -> str:
     """The beginning of a text as an error repeats it: escaped, so that it is printable and valid UTF-8."""
     return repr(text if len(text) <= QUOTED_MAX else text[:QUOTED_MAX] + "…")

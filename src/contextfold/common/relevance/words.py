@@ -7,6 +7,7 @@ characters, the run's bigrams. Its parts are the pieces of an identifier: `camel
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import NamedTuple
 
 from contextfold.common.relevance.stemmer import stem
@@ -34,18 +35,9 @@ QUESTION_WORDS = frozenset(
 _CHUNK_CHARACTERS = {code: " " for code in range(128) if not (chr(code).isalnum() or chr(code) in "_'")}
 # Marks that English prose has beside ASCII. They separate words; the first is in every breadcrumb.
 TYPOGRAPHIC_MARKS = "\u203a\u2014\u2013\u2026\u201c\u201d"
-# Patterns, compiled when they are first needed: most questions are ASCII words, and start without `re`.
-_ASCII_WORD = "[0-9A-Za-z_]+(?:'[A-Za-z]+)?"
-_IDENTIFIER = "[a-z0-9][A-Z]|[A-Za-z0-9]_+[A-Za-z0-9]|[A-Z]{2}[a-z]"
-_PART = "[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+"
-_patterns: dict[str, re.Pattern[str]] = {}
-
-
-def _compiled(pattern: str) -> re.Pattern[str]:
-    found = _patterns.get(pattern)
-    if found is None:
-        found = _patterns[pattern] = re.compile(pattern)
-    return found
+_ASCII_WORD = re.compile("[0-9A-Za-z_]+(?:'[A-Za-z]+)?")
+_IDENTIFIER = re.compile("[a-z0-9][A-Z]|[A-Za-z0-9]_+[A-Za-z0-9]|[A-Z]{2}[a-z]")
+_PART = re.compile("[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
 class Token(NamedTuple):
@@ -58,28 +50,22 @@ class Token(NamedTuple):
 NOTHING = Token((), ())
 
 
+@cache
 def _wide_token(highest: str) -> re.Pattern[str]:
     """The pattern of a token up to the character `highest`.
 
     A character in no range is compared with all ranges, so the ranges beyond the basic plane are used only if needed.
     """
-    found = _patterns.get(highest)
-    if found is None:
-        word, cjk = (
-            "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges(table) if last <= ord(highest))
-            for table in (WORD, CJK)
-        )
-        found = _patterns[highest] = _compiled(f"[0-9A-Za-z_{word}]+(?:['\u2019][A-Za-z{word}]+)?|[{cjk}]+")
-    return found
+    word, cjk = (
+        "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges(table) if last <= ord(highest))
+        for table in (WORD, CJK)
+    )
+    return re.compile(f"[0-9A-Za-z_{word}]+(?:['\u2019][A-Za-z{word}]+)?|[{cjk}]+")
 
 
-_cjk_characters: set[str] = set()
-
-
-def _is_cjk(character: str) -> bool:
-    if not _cjk_characters:
-        _cjk_characters.update(characters(CJK))
-    return character in _cjk_characters
+@cache
+def _cjk_characters() -> frozenset[str]:
+    return characters(CJK)
 
 
 def without_marks(text: str, replacement: str = " ") -> str:
@@ -94,7 +80,7 @@ def tokens(text: str) -> list[str]:
     """The tokens of a text in their order and original spelling."""
     text = without_marks(text)
     if text.isascii():
-        return _compiled(_ASCII_WORD).findall(text) if "'" in text else chunks(text)
+        return _ASCII_WORD.findall(text) if "'" in text else chunks(text)
     highest = BASIC_PLANE_LAST if max(text) <= BASIC_PLANE_LAST else LAST_CHARACTER
     return _wide_token(highest).findall(text)
 
@@ -112,7 +98,7 @@ def read_token(token: str) -> Token:
         if word in STOP_WORDS or not word:
             return NOTHING
         return Token((word,), _parts(token))
-    if _is_cjk(token[0]):
+    if token[0] in _cjk_characters():
         return Token(_bigrams(token), ())
 
     word = lowercase(token).replace("\u2019", "'").strip("_")
@@ -121,9 +107,9 @@ def read_token(token: str) -> Token:
 
 def _parts(token: str) -> tuple[str, ...]:
     rest = token[1:]
-    if ("_" not in token and rest == rest.lower()) or not _compiled(_IDENTIFIER).search(token):
+    if ("_" not in token and rest == rest.lower()) or not _IDENTIFIER.search(token):
         return ()
-    parts = [part.lower() for part in _compiled(_PART).findall(token)]
+    parts = [part.lower() for part in _PART.findall(token)]
     return tuple(part for part in parts if len(part) > 1 and part not in STOP_WORDS)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from contextfold.common.token_counter import tokens_of
+from contextfold.common.tokens import tokens_of
 from contextfold.fold.messages.apis.facts import (
     HOSTED,
     Call,

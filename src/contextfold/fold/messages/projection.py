@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from contextfold.common.token_counter import tokens_of
+from contextfold.common.tokens import tokens_of
 from contextfold.fold.messages.apis.facts import Fact
 from contextfold.fold.messages.cold_results import (
     NOTHING_REMEMBERED,

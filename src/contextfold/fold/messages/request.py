@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from contextfold.common.canonical import DEPTH_MAX
-from contextfold.common.token_counter import tokens_of
+from contextfold.common.tokens import tokens_of
 from contextfold.fold.messages.apis.facts import Api, Members, block_members
 from contextfold.fold.messages.cold_results import NOTHING_REMEMBERED, Remembered
 from contextfold.fold.messages.formats import Format, api_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from contextfold.common.token_counter import BYTES_PER_TOKEN
+from contextfold.common.tokens import BYTES_PER_TOKEN
 from contextfold.fold.messages.apis.facts import Fact, Members, block_members, items_of
 from contextfold.fold.messages.own_tools import definitions_in, name_of
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from contextfold.common.canonical import Encodable, encode
-from contextfold.common.relevance.token_estimate import ESTIMATE, ChunkUnits, estimate
+from contextfold.common.tokens import ESTIMATE, ChunkUnits, estimate
 from contextfold.fold.ports.store import Recalled, RecallHit, Summary
 from contextfold.fold.recall.documents import FIELDS, FOLD, OPERATIONS, RESULT
 from contextfold.fold.recall.ranking import RecallReason

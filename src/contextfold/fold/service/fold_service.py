@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from contextfold.common.canonical import JsonObject, encode
-from contextfold.common.token_counter import COUNTERS
+from contextfold.common.tokens import FOLD_COUNTERS
 from contextfold.errors import (
     ArgumentInvalid,
     ContextError,
@@ -101,7 +101,7 @@ class FoldService:
         self.store = store
         self.policy = policy or FoldPolicy()
         # Counts the tokens of a text.
-        self.count = COUNTERS[self.policy.counter]
+        self.count = FOLD_COUNTERS[self.policy.counter]
         self._scrubber = scrubber
         self._clock = clock
         self.sessions = Sessions(

@@ -16,7 +16,7 @@ import stat
 import sys
 from collections.abc import Callable
 
-from contextfold.common import signals
+from contextfold.common.posix import delay_signals
 from contextfold.errors import CacheExists, StorageFailed
 from contextfold.resolve.files import SET_ASIDE_SUFFIX, STAGING_SUFFIX, StorageErrors, is_folder, shown, sync
 
@@ -57,7 +57,7 @@ class Staging:
     def __enter__(self) -> Staging:
         try:
             with StorageErrors("cannot prepare", self.path):
-                with signals.delayed():
+                with delay_signals():
                     self._take()
                 self._recover()
                 self._check_target()
@@ -159,7 +159,7 @@ class Staging:
 
     def commit(self) -> None:
         """Move the folder to the target and remove the old one. Signals are delayed until both are done."""
-        with signals.delayed():
+        with delay_signals():
             self._put_in_place()
             self._leave()
 

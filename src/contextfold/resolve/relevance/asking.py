@@ -6,10 +6,9 @@ from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
 from contextfold.common.canonical import HASH_PREFIX, Encodable, Malformed
-from contextfold.common.relevance.defaults import AROUND_MAX
-from contextfold.common.relevance.question import LINE_DIGITS, Question, checked_budget, quoted
-from contextfold.common.relevance.token_estimate import ESTIMATE, CountTokens, counter_named
+from contextfold.common.relevance.question import AROUND_MAX, LINE_DIGITS, Question, check_budget, quote_briefly
 from contextfold.common.text import lowercase
+from contextfold.common.tokens import ESTIMATE, CountTokens, counter_named
 from contextfold.errors import CacheInvalid, DocumentMissing, LinesMissing, OptionInvalid, QueryInvalid, SectionMissing
 from contextfold.resolve.document import document_id
 from contextfold.resolve.relevance.answer import (
@@ -30,8 +29,8 @@ from contextfold.resolve.relevance.answer import (
 )
 from contextfold.resolve.relevance.index.index_file import MappedIndex
 from contextfold.resolve.relevance.index.index_format import IndexView
+from contextfold.resolve.relevance.index_entries import section_digest
 from contextfold.resolve.relevance.ranking import RankedDocument, RankedSection, Ranking, explain, rank
-from contextfold.resolve.relevance.term_keys import section_digest
 
 SECTION_UNIT, DOCUMENT_UNIT = "section", "document"
 UNITS = (SECTION_UNIT, DOCUMENT_UNIT)
@@ -270,7 +269,7 @@ def get(
     counted, and listed if there is room for that.
     """
     _check_part(document_id, section, lines, around)
-    budget = left = checked_budget(budget)
+    budget = left = check_budget(budget)
     shelf = _Shelf([index], counter)
     view = index.mapped.view
     try:
@@ -278,7 +277,7 @@ def get(
         if number is None and CRUMB in document_id and section is None and lines is None:
             number, section = _document_number(view, document_id.partition(CRUMB)[0]), document_id
         if number is None:
-            name = quoted(document_id)
+            name = quote_briefly(document_id)
             raise DocumentMissing(f"the cache has no document {name}; `context ask` shows the ids it has")
         wanted = _wanted(view, shelf, number, section, lines)
         chosen = _with_neighbours(wanted, around, view.sections_of(number)) if around > 0 else wanted
@@ -363,7 +362,7 @@ def _wanted(
     if section is not None:
         found = _below(view, numbers, section, view.document_id(document))
         if not found:
-            raise SectionMissing(f"no heading is {quoted(section)}; get the whole document to see its headings")
+            raise SectionMissing(f"no heading is {quote_briefly(section)}; get the whole document to see its headings")
         return found
     return list(numbers)
 

@@ -7,21 +7,21 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 
-from contextfold.common.relevance.stored_counts import pack_counts
 from contextfold.common.relevance.term_scores import FRONT
-from contextfold.common.relevance.token_estimate import ChunkUnits, estimate
 from contextfold.common.relevance.words import chunks, read_token, stem_of, tokens, without_marks
-from contextfold.resolve.relevance.sections import outline
-from contextfold.resolve.relevance.term_keys import (
+from contextfold.common.tokens import ChunkUnits, estimate
+from contextfold.resolve.relevance.index_entries import (
     DOCUMENT_SHIFT,
     ENTRY_SHIFT,
     SECTIONS_MAX,
     DocumentRow,
     SectionRow,
+    pack_counts,
     pair_key,
     section_digest,
     term_key,
 )
+from contextfold.resolve.relevance.sections import outline
 
 SECTION_WORDS_MAX = 65535
 # While a section is counted, one integer carries the three counts of a word.

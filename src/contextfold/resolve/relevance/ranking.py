@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from contextfold.common.relevance.question import Question
-from contextfold.common.relevance.stored_counts import COUNT_MAX, FRONT_IN_SECTION, SECTION_IN_SECTION
 from contextfold.common.relevance.term_scores import (
     AVERAGE_FACTOR,
     BEST_PIECE_WEIGHT,
@@ -34,7 +33,15 @@ from contextfold.common.relevance.term_scores import (
 )
 from contextfold.resolve.relevance.answer import WhyTerm
 from contextfold.resolve.relevance.index.index_format import IndexView, Integers, Postings, integers
-from contextfold.resolve.relevance.term_keys import COUNTS_MASK, ENTRY_SHIFT, pair_key, word_of_key
+from contextfold.resolve.relevance.index_entries import (
+    COUNT_MAX,
+    COUNTS_MASK,
+    ENTRY_SHIFT,
+    FRONT_IN_SECTION,
+    SECTION_IN_SECTION,
+    pair_key,
+    word_of_key,
+)
 
 # Twice these numbers find nothing more in any of the public sets, and take longer. The limit on postings is at least
 # the number of documents.

@@ -18,8 +18,7 @@ import stat
 import time
 from collections.abc import Callable
 
-from contextfold.common import signals
-from contextfold.common.descriptors import write_all
+from contextfold.common.posix import delay_signals, write_all
 from contextfold.errors import StorageFailed
 from contextfold.resolve.files import read_all, storage_failed, sync
 from contextfold.settings import SettingsError
@@ -173,7 +172,7 @@ def add(path: str, owner: str) -> str:
     # A symbolic link is not replaced; its target is.
     real = os.path.realpath(path)
     token = mint()
-    with signals.delayed():
+    with delay_signals():
         try:
             _replace(real, f"{owner} {hashed(token)}\n".encode())
         except OSError as problem:

@@ -22,8 +22,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 
-from contextfold.common.exception_location import place_of
-from contextfold.errors import LimitReached
+from contextfold.errors import LimitReached, place_of
 from contextfold.fold.ports.store import LOCAL_OWNER
 from contextfold.serve.http.bearer_tokens import TokenFile
 from contextfold.serve.http.exchange import (

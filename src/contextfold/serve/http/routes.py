@@ -18,8 +18,7 @@ from starlette.routing import Route
 
 from contextfold import __version__
 from contextfold.common.canonical import Encodable, encode
-from contextfold.common.exception_location import place_of
-from contextfold.errors import FoldError, StoreUnavailable
+from contextfold.errors import FoldError, StoreUnavailable, place_of
 from contextfold.serve.api import HttpApi
 from contextfold.serve.hooks import HookEndpoints
 from contextfold.serve.http.dashboard_files import DashboardFiles

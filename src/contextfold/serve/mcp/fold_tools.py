@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from contextfold.common.canonical import Encodable, encode
-from contextfold.common.exception_location import place_of
-from contextfold.errors import ArgumentInvalid, FoldError
+from contextfold.errors import ArgumentInvalid, FoldError, place_of
 from contextfold.fold.project import Caller
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.sessions import VerbOutcome

@@ -11,8 +11,15 @@ from collections.abc import Mapping
 from urllib.parse import quote, unquote_to_bytes
 
 from contextfold.common.canonical import Encodable, encode
-from contextfold.common.relevance.defaults import AROUND_MAX, ASK_BUDGET, GET_BUDGET
-from contextfold.common.relevance.question import checked_budget, line_range, quoted, read_question
+from contextfold.common.relevance.question import (
+    AROUND_MAX,
+    ASK_BUDGET,
+    GET_BUDGET,
+    check_budget,
+    parse_lines,
+    quote_briefly,
+    read_question,
+)
 from contextfold.errors import (
     REBUILD_IT,
     BudgetInvalid,
@@ -94,7 +101,7 @@ def _get(root: CacheRoot, arguments: Arguments) -> str:
         raise OptionInvalid("section and lines exclude each other; give one of them")
     if isinstance(around, bool) or not isinstance(around, int) or not 0 <= around <= AROUND_MAX:
         raise OptionInvalid(f"around must be a whole number from 0 to {AROUND_MAX}")
-    budget, counter = checked_budget(arguments.get("budget", GET_BUDGET)), _counter(arguments)
+    budget, counter = check_budget(arguments.get("budget", GET_BUDGET)), _counter(arguments)
 
     names = named or root.names()
 
@@ -122,7 +129,7 @@ def _lines(arguments: Arguments) -> tuple[int, int] | None:
     if not isinstance(lines, str):
         raise OptionInvalid("lines must be a text like 40-58")
     try:
-        return line_range(lines)
+        return parse_lines(lines)
     except ValueError as problem:
         raise OptionInvalid(f"lines {problem}") from None
 
@@ -306,7 +313,7 @@ def error_result(code: str, message: str, reason: str) -> ToolResult:
 
 def explain_error(problem: ContextError) -> str:
     """What was wrong and what to do, for the caller of a tool that explains its errors. It contains no path."""
-    name = quoted(problem.cache)
+    name = quote_briefly(problem.cache)
     cache = f"the cache {name}" if problem.cache else "a cache"
     explained = ""
     match problem:

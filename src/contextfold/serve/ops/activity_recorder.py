@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextfold.common.exception_location import place_of
+from contextfold.errors import place_of
 from contextfold.fold.events import (
     BranchCreated,
     BranchDiscarded,

@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from functools import cache
 from types import TracebackType
 
-from contextfold.common.descriptors import STDERR, WRITABLE, fill_standard_descriptors, wait
-from contextfold.common.exception_location import place_in, place_of, short
+from contextfold.common.posix import STDERR, WRITABLE, fill_standard_descriptors, wait
+from contextfold.errors import place_in, place_of, shorten_path
 
 Field = str | int | float | bool | None
 
@@ -113,7 +113,7 @@ class LibraryLogHandler(logging.Handler):
             return
         fields: dict[str, Field] = {
             "logger": record.name,
-            "logged_at": f"{short(record.pathname)}:{record.lineno}",
+            "logged_at": f"{shorten_path(record.pathname)}:{record.lineno}",
         }
         problem = record.exc_info[1] if record.exc_info else None
         if problem is not None:

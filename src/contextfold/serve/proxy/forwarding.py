@@ -18,8 +18,7 @@ from typing import TypeVar
 
 import httpx2
 
-from contextfold.common.exception_location import place_of
-from contextfold.errors import ContextError
+from contextfold.errors import ContextError, place_of
 from contextfold.fold.messages import (
     BodyProjection,
     CallOutcome,

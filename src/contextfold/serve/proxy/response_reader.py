@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from contextfold.common.canonical import Malformed, decode
-from contextfold.common.token_counter import tokens_of
+from contextfold.common.tokens import tokens_of
 from contextfold.fold.messages import Format
 from contextfold.fold.messages.apis.facts import Members, block_members, items_of
 from contextfold.fold.messages.own_tools import is_marked

@@ -29,7 +29,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from contextfold.common.canonical import Malformed
-from contextfold.resolve.relevance.term_keys import (
+from contextfold.resolve.relevance.index_entries import (
     PAIR_MARK,
     SECTION_DIGEST_BYTES,
     STEM_END,

@@ -10,20 +10,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, groupby, repeat
 from operator import itemgetter, sub
 
-from contextfold.common.relevance.stored_counts import (
-    CLASS_LENGTHS,
-    FRONT_IN_DOCUMENT,
-    SECTION_IN_DOCUMENT,
-    length_class,
-)
 from contextfold.common.relevance.term_scores import OCCURRENCES_MAX, average_length, saturation
 from contextfold.resolve.relevance.index.index_format import IndexView, Postings
-from contextfold.resolve.relevance.term_keys import (
+from contextfold.resolve.relevance.index_entries import (
+    CLASS_LENGTHS,
     COUNTS_MASK,
     DOCUMENT_SHIFT,
     ENTRY_MASK,
+    FRONT_IN_DOCUMENT,
     PAIR_MARK,
+    SECTION_IN_DOCUMENT,
     STEM_END,
+    length_class,
     stem_of_key,
 )
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import BinaryIO
 
-from contextfold.common import signals
 from contextfold.common.canonical import HASH_PREFIX
+from contextfold.common.posix import delay_signals
 from contextfold.resolve.document import Document
 from contextfold.resolve.files import fingerprints, storage_failed, write_new
 from contextfold.resolve.layout import FRAME, PACK_FOLDER
@@ -32,7 +32,7 @@ from contextfold.resolve.relevance.index.index_head import (
 )
 from contextfold.resolve.relevance.index.index_merge import GONE, PostingsMaker, Term, merge, taken_over
 from contextfold.resolve.relevance.index.index_runs import RUN_MAX_ENTRIES, read_run, runs_in, write_run
-from contextfold.resolve.relevance.term_keys import DocumentRow
+from contextfold.resolve.relevance.index_entries import DocumentRow
 
 # For less text than this, starting processes takes longer than counting alone.
 COUNTED_ALONE_BYTES = 2 << 20
@@ -140,7 +140,7 @@ class IndexWriter:
             return
         try:
             # A signal between starting a child and noting it would leave the child behind.
-            with signals.delayed():
+            with delay_signals():
                 self._counting = CountingProcesses(
                     self._contents.path,
                     self._folder,

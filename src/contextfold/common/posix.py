@@ -1,12 +1,17 @@
-"""Waits for file descriptors and writes to them. Another program may have made them non-blocking."""
+"""File descriptors and signals.
+
+Another program may have made a descriptor non-blocking, so whoever reads or writes it may have to wait.
+"""
 
 from __future__ import annotations
 
 import os
 import select
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-# As in `select`, which is imported only to wait.
-READABLE, WRITABLE = 1, 4
+READABLE, WRITABLE = select.POLLIN, select.POLLOUT
 STDERR = 2
 
 
@@ -35,3 +40,16 @@ def fill_standard_descriptors() -> None:
         if opened > STDERR:
             os.close(opened)
             return
+
+
+@contextmanager
+def delay_signals() -> Iterator[None]:
+    """Delay SIGINT, SIGTERM and SIGHUP until the end of the `with` block."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

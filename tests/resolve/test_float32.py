@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextfold.common.float32 import Float32, ratio, shortest_text, single
+from contextfold.resolve.selection import Float32, ratio, round_to_float32, shortest_text
 from tests.support import oracle
 
 # Counts have at most 64 bits, so no score but 0 is below 2^-64.
@@ -39,9 +39,9 @@ def test_the_text_of_any_float32_up_to_one_gives_the_same_float32(bits: int) -> 
 def test_the_text_of_a_power_of_two_gives_the_same_float32() -> None:
     # The neighbours of a power of two are at different distances.
     for power in range(LEAST_POWER + 1):
-        value = single(2.0**-power)
+        value = round_to_float32(2.0**-power)
         text = shortest_text(value)
-        assert single(float(Fraction(text))) == value, power
+        assert round_to_float32(float(Fraction(text))) == value, power
         assert text == _numpy_text(numpy.float32(value)), power
 
 

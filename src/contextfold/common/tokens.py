@@ -1,5 +1,7 @@
 """Estimates the number of tokens in a text, in integers; also has the optional exact counter. Pure.
 
+v0 and folding count bytes. `ask` and `get` have a better estimate, `estimate-1`, and a counter of exact tokens.
+
 `estimate-1` adds weights in 256ths of a token. They were fitted to a current byte-pair vocabulary with English and
 Chinese documentation and source code. The number in the name changes with every change of a weight.
 """
@@ -7,16 +9,31 @@ Chinese documentation and source code. The number in the name changes with every
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from contextfold.common.relevance.words import without_marks
 from contextfold.errors import CounterMissing
 
 CountTokens = Callable[[str], int]
 
+BYTES_PER_TOKEN = 4
+BYTES_PER_DENSE_TOKEN = 3
+
+
+def tokens_of(byte_count: int) -> int:
+    """The v0 estimate: one token for every four UTF-8 bytes, rounded up."""
+    return -(-byte_count // BYTES_PER_TOKEN)
+
+
+# The counters of folding by the name in the setting. `dense` is for code, and for scripts that need more tokens.
+FOLD_COUNTERS: Mapping[str, CountTokens] = {
+    "v0": lambda text: tokens_of(len(text.encode("utf-8"))),
+    "dense": lambda text: -(-len(text.encode("utf-8")) // BYTES_PER_DENSE_TOKEN),
+}
+
 ESTIMATE = "estimate-1"
 EXACT = "o200k"
-COUNTERS = (ESTIMATE, EXACT)
+ASK_COUNTERS = (ESTIMATE, EXACT)
 UNIT = 256
 
 WORD = 241
@@ -137,7 +154,7 @@ def counter_named(name: str) -> CountTokens:
     if name == ESTIMATE:
         return lambda text: estimate(text, known=_UNITS)
     if name != EXACT:
-        raise CounterMissing(f"there is no counter {name!r}; choose one of {', '.join(COUNTERS)}")
+        raise CounterMissing(f"there is no counter {name!r}; choose one of {', '.join(ASK_COUNTERS)}")
     try:
         import bpe_openai  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
