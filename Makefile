@@ -32,7 +32,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Containers set it to write less. Here it would have every process of the tests compile its packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup install serve test quick quick-setup pythons clients claude adapters check reference bench soak lock clean
+.PHONY: setup install serve test newest quick quick-setup pythons clients claude adapters check reference bench soak lock clean
 
 setup: install $(NODE_MODULES)
 
@@ -103,6 +103,20 @@ serve: $(RUNTIME) $(COMPILED)
 test: $(READY) $(COMPILED) $(COLLECTED) clients
 	$(BIN)/python -m pytest -n $(WORKERS) $(BY_FILE) $(ARGS)
 
+# The suite with the newest version of every package, whatever pyproject.toml and the locks allow. It tells which bounds
+# can be raised, and what breaks next. Nothing else depends on it.
+NEWEST := .venv-newest
+WITHOUT_BOUNDS = import re, sys, tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	extras = project["optional-dependencies"]; \
+	lines = [*project["dependencies"], *extras["nats"], *extras["otel"], *open("requirements/dev.in").read().split()]; \
+	print(*sorted({re.split("[=<>~!;]", line)[0] for line in lines}))
+newest: clients
+	$(PYTHON) -m venv --clear $(NEWEST)
+	$(NEWEST)/bin/python -m pip install --quiet --upgrade $$($(PYTHON) -c '$(WITHOUT_BOUNDS)')
+	$(NEWEST)/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(NEWEST)/bin/python -m pip list --outdated
+	$(NEWEST)/bin/python -m pytest -n $(WORKERS) $(BY_FILE) $(ARGS)
+
 quick-setup: $(QUICK) $(COMPILED)
 
 quick: quick-setup
@@ -141,4 +155,4 @@ lock:
 	$(UV) requirements/runtime.in requirements/quick.in requirements/adapters.in -c requirements/dev.lock -o requirements/adapters.lock
 
 clean:
-	rm -rf .venv .venv-3.* $(ADAPTERS) $(CLIENTS)/node_modules $(CLIENTS)/claude .bench
+	rm -rf .venv .venv-3.* $(NEWEST) $(ADAPTERS) $(CLIENTS)/node_modules $(CLIENTS)/claude .bench
