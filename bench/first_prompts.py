@@ -21,7 +21,7 @@ from contextfold.common.tokens import estimate
 from contextfold.fold.project import Caller, project_at, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.scrubber import standard_scrubber
-from tests.support.memory_store import MemoryStore
+from tests.support.temporary_store import TemporaryStore
 
 RECORDED = Path(__file__).parent.parent.parent / "shared" / "trajectories" / "tau-bench-airline.jsonl"
 # Calls that only read do not show what a conversation was about.
@@ -54,7 +54,7 @@ def sessions(file: Path) -> list[RecordedSession]:
 
 async def _line(recorded: list[RecordedSession], current: int) -> tuple[str, str]:
     """The line at the start of a session, and the kind of the first fold that it names."""
-    service = FoldService(MemoryStore(), standard_scrubber())
+    service = FoldService(TemporaryStore(), standard_scrubber())
     project, caller = project_at("/recorded"), Caller("local")
     kinds: dict[str, str] = {}
     for number, each in enumerate(recorded):

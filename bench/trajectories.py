@@ -22,7 +22,7 @@ from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, call
 from contextfold.serve.mcp.tools import listing
 from contextfold.serve.request_error import RequestError
-from tests.support.memory_store import MemoryStore
+from tests.support.temporary_store import TemporaryStore
 
 HERE = Path(__file__).resolve().parent.parent.parent / "shared" / "trajectories"
 PROJECT = "/home/me/project"
@@ -228,7 +228,7 @@ def in_memory() -> CallTool:
     numbers = count()
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     service = FoldService(
-        MemoryStore(),
+        TemporaryStore(),
         SCRUBBER(),
         clock=lambda: begin + timedelta(seconds=next(numbers)),
         new_id=lambda prefix: f"{prefix}_{next(numbers):016x}",

@@ -12,13 +12,11 @@ from contextfold.fold.ports.store import Store
 from contextfold.settings import NatsOptions
 from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.sqlite.store import SqliteStore
-from tests.support.memory_store import MemoryStore
 from tests.support.nats_servers import NatsServer, delete_streams, random_prefix
 
 # The arguments are a folder for files, and a function that provides a prefix on NATS.
 Opener = Callable[[Path, Callable[[], NatsOptions]], Store]
 STORES: dict[str, Opener] = {
-    "memory": lambda _folder, _new_options: MemoryStore(),
     "sqlite": lambda folder, _new_options: SqliteStore(folder / "state.db"),
     "nats": lambda _folder, new_options: NatsStore(new_options()),
 }

@@ -1,11 +1,9 @@
-"""A random history of calls has the same outcome on every store as on the one in memory."""
+"""A random history of calls has the same outcome on every store."""
 
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from hypothesis import given, settings
@@ -14,12 +12,11 @@ from hypothesis import strategies as st
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.ports.store import ArchivedThread, KnownRevision, StaleRevision, Store
 from contextfold.stores.nats.store import NatsStore
-from contextfold.stores.sqlite.store import SqliteStore
 from tests.contract.sessions import commit_of, key_of, summary_of, take, watching
 from tests.contract.stores import options_on
 from tests.support.machine import times
-from tests.support.memory_store import MemoryStore
 from tests.support.nats_servers import NatsServer, delete_streams
+from tests.support.temporary_store import TemporaryStore
 
 STEPS_MAX = 40
 HOURS = [f"2026-01-{day:02}T{hour:02}:00:00Z" for day in (1, 2, 3) for hour in (0, 8, 16)]
@@ -132,19 +129,12 @@ async def _outcomes(store: Store, history: Sequence[Step]) -> list[object]:
         await store.close()
 
 
+@settings(max_examples=times(40, 500))
 @given(st.lists(steps, max_size=STEPS_MAX))
-def test_sqlite_and_memory_agree_on_any_history(history: list[Step]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        outcomes = asyncio.run(_outcomes(SqliteStore(Path(folder) / "state.db"), history))
-    assert outcomes == asyncio.run(_outcomes(MemoryStore(), history))
-
-
-@settings(max_examples=times(8, 500))
-@given(st.lists(steps, max_size=STEPS_MAX))
-def test_nats_and_memory_agree_on_any_history(nats_server: NatsServer, history: list[Step]) -> None:
+def test_sqlite_and_nats_agree_on_any_history(nats_server: NatsServer, history: list[Step]) -> None:
     options = options_on(nats_server)
     try:
         outcomes = asyncio.run(_outcomes(NatsStore(options), history))
     finally:
         asyncio.run(delete_streams(options))
-    assert outcomes == asyncio.run(_outcomes(MemoryStore(), history))
+    assert outcomes == asyncio.run(_outcomes(TemporaryStore(), history))

@@ -39,17 +39,12 @@ from contextfold.stores.sqlite.store import SqliteStore
 from tests.contract.sessions import NOON, commit_of, event_at, key_of, summary_of
 from tests.contract.stores import options_on
 from tests.support.machine import times
-from tests.support.memory_store import MemoryStore
 from tests.support.nats_servers import NatsServer, delete_streams
+from tests.support.temporary_store import TemporaryStore
 
 EVENING, NEXT_DAY = "2026-01-01T20:00:00Z", "2026-01-02T20:00:00Z"
 OWNERS = ("local", "ann@example.org")
-PAIRS = [
-    (source, target)
-    for source in ("memory", "sqlite", "nats")
-    for target in ("memory", "sqlite", "nats")
-    if source != target or source == "nats"
-]
+PAIRS = [(source, target) for source in ("sqlite", "nats") for target in ("sqlite", "nats")]
 # Longer than one part of an import into NATS.
 LONG = "0123456789 é\n" * 400_000
 
@@ -58,7 +53,7 @@ LONG = "0123456789 é\n" * 400_000
 async def open_store(kind: str, folder: Path, server: Callable[[], NatsServer]) -> AsyncIterator[Any]:
     options = options_on(server()) if kind == "nats" else None
     path = Path(tempfile.mkdtemp(dir=folder)) / "state.db"
-    store = MemoryStore() if kind == "memory" else NatsStore(options) if options else SqliteStore(path)
+    store = NatsStore(options) if options else SqliteStore(path)
     try:
         yield store
     finally:
@@ -67,7 +62,7 @@ async def open_store(kind: str, folder: Path, server: Callable[[], NatsServer]) 
             await delete_streams(options)
 
 
-async def records_of(store: MemoryStore | NatsStore | SqliteStore) -> list[ExportRecord]:
+async def records_of(store: NatsStore | SqliteStore) -> list[ExportRecord]:
     return [record async for record in store.export()]
 
 
@@ -178,7 +173,7 @@ def test_random_histories_are_equal_after_an_import(
 def test_a_long_session_is_imported_completely(target: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     async def run() -> None:
         async with (
-            open_store("memory", tmp_path, lambda: request.getfixturevalue("nats_server")) as source_store,
+            open_store("sqlite", tmp_path, lambda: request.getfixturevalue("nats_server")) as source_store,
             open_store(target, tmp_path, lambda: request.getfixturevalue("nats_server")) as target_store,
         ):
             for session_id, at in (("sess_1", NOON), ("sess_2", NEXT_DAY)):
@@ -197,7 +192,7 @@ def test_a_long_session_is_imported_completely(target: str, tmp_path: Path, requ
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "nats"])
+@pytest.mark.parametrize("kind", ["sqlite", "nats"])
 def test_an_import_into_a_store_with_sessions_is_refused(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -219,7 +214,7 @@ def test_an_import_that_fails_leaves_the_store_empty(tmp_path: Path) -> None:
         raise ExportInvalid("in the middle")
 
     async def run() -> None:
-        source, target = MemoryStore(), SqliteStore(tmp_path / "state.db")
+        source, target = TemporaryStore(), SqliteStore(tmp_path / "state.db")
         try:
             await source.commit(commit_of(key_of(), events=9))
             records = await records_of(source)
@@ -259,7 +254,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("exported") / "all.jsonl"
 
     async def run() -> None:
-        store = MemoryStore()
+        store = TemporaryStore()
         for seed in range(4):
             await write_history(store, seed)
         await write_export(path, store.export(), NOON)
@@ -334,7 +329,7 @@ def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "all.jsonl"
     path.write_text("mine")
     with pytest.raises(ExportInvalid):
-        asyncio.run(write_export(path, MemoryStore().export(), NOON))
+        asyncio.run(write_export(path, TemporaryStore().export(), NOON))
     assert path.read_text() == "mine"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,11 +22,10 @@ from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.tool_arguments import RecallRequest
 from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.stores.nats.store import NatsStore
-from contextfold.stores.sqlite.store import SqliteStore
 from tests.contract.stores import Run, options_on, run
 from tests.support.machine import times
-from tests.support.memory_store import MemoryStore
 from tests.support.nats_servers import NatsServer, delete_streams
+from tests.support.temporary_store import TemporaryStore
 
 __all__ = ["run"]
 
@@ -347,33 +344,32 @@ async def _check_agreement(history: Sequence[tuple[Any, ...]], stores: Sequence[
             except FoldError:
                 continue
         answers.append(await _answers(store))
-        model = MemoryStore()
-        await model.import_all([record async for record in store.export()])
-        assert await _answers(model) == answers[-1]
+        new = TemporaryStore()
+        await new.import_all([record async for record in store.export()])
+        assert await _answers(new) == answers[-1]
+        await new.close()
     assert all(answer == answers[0] for answer in answers)
 
 
 @settings(max_examples=times(8, 150), deadline=None)
 @given(history=st.lists(steps, min_size=6, max_size=30))
 def test_an_updated_index_answers_like_a_new_one(history: list[tuple[Any, ...]]) -> None:
-    async def run_and_close(folder: Path) -> None:
-        stores: list[Store] = [MemoryStore(), SqliteStore(folder / "state.db")]
+    async def run_and_close() -> None:
+        store = TemporaryStore()
         try:
-            await _check_agreement(history, stores)
+            await _check_agreement(history, [store])
         finally:
-            for store in stores:
-                await store.close()
+            await store.close()
 
-    with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(run_and_close(Path(folder)))
+    asyncio.run(run_and_close())
 
 
 @settings(max_examples=times(2, 40), deadline=None)
 @given(history=st.lists(steps, min_size=6, max_size=20))
-def test_nats_and_memory_give_the_same_answers(nats_server: NatsServer, history: list[tuple[Any, ...]]) -> None:
+def test_sqlite_and_nats_give_the_same_answers(nats_server: NatsServer, history: list[tuple[Any, ...]]) -> None:
     async def run_and_close() -> None:
         options = options_on(nats_server)
-        stores: list[Store] = [MemoryStore(), NatsStore(options)]
+        stores: list[Store] = [TemporaryStore(), NatsStore(options)]
         try:
             await _check_agreement(history, stores)
         finally:

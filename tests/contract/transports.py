@@ -18,7 +18,7 @@ from contextfold.serve.mcp.fold_tools import call as run_fold_tool
 from contextfold.serve.request_error import RequestError
 from tests.support.daemon import Daemon, HttpAgent, Refused
 from tests.support.machine import COMMAND
-from tests.support.memory_store import MemoryStore
+from tests.support.temporary_store import TemporaryStore
 
 STATE, COUNTER = "contextfold/state", "contextfold/counter"
 
@@ -38,7 +38,7 @@ class InProcess:
 
     def __init__(self, policy: FoldPolicy | None = None) -> None:
         self._runner = asyncio.Runner()
-        self._service = FoldService(MemoryStore(), standard_scrubber(), policy)
+        self._service = FoldService(TemporaryStore(), standard_scrubber(), policy)
         self._tools = {tool.name: tool for tool in FOLD_TOOLS}
 
     def call(self, tool: str, _meta: Mapping[str, Any] | None = None, **arguments: Any) -> Any:

@@ -31,7 +31,7 @@ from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, call
 from contextfold.serve.mcp.tools import ToolResult
 from tests.fold import verb_functions
-from tests.support.memory_store import MemoryStore
+from tests.support.temporary_store import TemporaryStore
 
 AT = "2026-01-01T00:00:00Z"
 LIMIT = 40_000
@@ -169,7 +169,7 @@ class TestRepetition:
 
         async def scenario() -> list[dict[str, Any]]:
             policy = FoldPolicy(limits=SessionLimits(context_tokens=LIMIT))
-            service = FoldService(MemoryStore(), standard_scrubber(), policy)
+            service = FoldService(TemporaryStore(), standard_scrubber(), policy)
             results = []
             for name, arguments in calls:
                 answer = await call(tools[name], service, Caller("local"), {"project_path": "/p", **arguments})
@@ -204,7 +204,7 @@ class TestRepetition:
 
         async def scenario() -> tuple[str, str]:
             nonlocal now
-            service = FoldService(MemoryStore(), standard_scrubber(), clock=lambda: now)
+            service = FoldService(TemporaryStore(), standard_scrubber(), clock=lambda: now)
             key = target_of(Caller("local"), project_at("/p")).key
             begun = {"description": "d", "prompt": "p", "project_path": "/p"}
             await service.open_branch(Caller("local"), begun)
@@ -227,7 +227,7 @@ def test_reminders_in_results_do_not_prevent_folding() -> None:
     described = "why {'error': 1}, \"isError\": true and 'branch_id': 'br_1'"
 
     async def scenario() -> list[dict[str, object]]:
-        service = FoldService(MemoryStore(), standard_scrubber())
+        service = FoldService(TemporaryStore(), standard_scrubber())
         work: list[tuple[str, dict[str, object]]] = [
             ("context_branch", {"description": described, "prompt": "p"}),
             ("context_branch", {"description": "inner", "prompt": "p"}),

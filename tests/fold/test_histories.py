@@ -32,7 +32,6 @@ from contextfold.fold.session import SessionLimits, replay
 from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.support.machine import times
-from tests.support.memory_store import MemoryStore
 
 PROJECT = "/work/app"
 LIMITS = SessionLimits(context_tokens=2_000, depth=4, branches=15)
@@ -126,13 +125,9 @@ class Histories(RuleBasedStateMachine):
         self.calls = 0
         self.services: list[FoldService] = []
 
-    @initialize(sqlite=st.booleans())
-    def begin(self, sqlite: bool) -> None:
-        self.is_sqlite = sqlite
-        self.open()
-
+    @initialize()
     def open(self) -> None:
-        self.store = FaultyStore(SqliteStore(self.folder / "state.db") if self.is_sqlite else MemoryStore())
+        self.store = FaultyStore(SqliteStore(self.folder / "state.db"))
         self.services = [self.service(), self.service()]
 
     def service(self) -> FoldService:
@@ -228,11 +223,8 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         """A restart loses everything that was only in memory."""
-        if self.is_sqlite:
-            self.runner.run(self.store.close())
-            self.open()
-        else:
-            self.services = [self.service(), self.service()]
+        self.runner.run(self.store.close())
+        self.open()
 
     @invariant()
     def both_daemons_agree_with_the_model(self) -> None:

@@ -19,7 +19,7 @@ from contextfold.serve.ops.metrics import Metrics
 from tests.serve.reporting import OURS, ApiReader, HookedAgent, agent_of_test, api, daemon, folder_of_test
 from tests.support.daemon import Daemon, Refused
 from tests.support.machine import context, times
-from tests.support.memory_store import MemoryStore
+from tests.support.temporary_store import TemporaryStore
 from tests.support.waiting import until
 
 __all__ = ["agent_of_test", "api", "daemon", "folder_of_test"]
@@ -206,7 +206,7 @@ class TestSessionOfAReport:
         monkeypatch.setattr(hooks, "CONVERSATIONS_MAX", 3)
 
         async def scenario() -> list[str]:
-            fold = FoldService(MemoryStore(), standard_scrubber())
+            fold = FoldService(TemporaryStore(), standard_scrubber())
             endpoints = hooks.HookEndpoints(fold, Metrics([]))
 
             async def report(owner: str, conversation: str, folder: str) -> None:

@@ -275,10 +275,10 @@ class TestSavings:
 
 
 def test_many_requests_at_once_are_each_written_once() -> None:
-    from tests.support.memory_store import MemoryStore
+    from tests.support.temporary_store import TemporaryStore
 
     async def scenario() -> None:
-        harness = LedgerHarness(MemoryStore())
+        harness = LedgerHarness(TemporaryStore())
         for number in range(200):
             harness.service.reports.receive(
                 TARGET, sent_request(number, main_share(10 * number, f"m{number}", messages=number + 1))

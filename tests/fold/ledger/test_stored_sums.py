@@ -13,7 +13,7 @@ from contextfold.fold.sent_request import RequestReport, Usage
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.overview import Overview
 from contextfold.scrub.scrubber import standard_scrubber
-from tests.support.memory_store import MemoryStore
+from tests.support.temporary_store import TemporaryStore
 
 PROJECT = "/work/shop"
 
@@ -33,7 +33,7 @@ def test_totals_still_include_ended_sessions() -> None:
 
     async def act() -> tuple[Any, Any, Any]:
         nonlocal now
-        service = FoldService(MemoryStore(), standard_scrubber(), clock=lambda: now)
+        service = FoldService(TemporaryStore(), standard_scrubber(), clock=lambda: now)
         target = target_of(Caller("local"), project_at(PROJECT))
         usage = Usage(12, 0, 900, 50)
         service.reports.receive(target, RequestReport("r1", "anthropic", "m", Receipt(1000, 1000), usage))

@@ -12,13 +12,13 @@ from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision
 from contextfold.fold.project import Caller
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.scrubber import standard_scrubber
-from tests.support.memory_store import MemoryStore
+from tests.support.temporary_store import TemporaryStore
 
 TEXT = "".join(f"line {number} é\n" for number in range(1_000))
 
 
 async def service_with_result() -> FoldService:
-    store = MemoryStore()
+    store = TemporaryStore()
     decision = LeftOutDecision("call_1", "hash", "res_1", "[stub]", "2026-01-01T12:00:00Z")
     await store.keep_left_out("ann", "conversation", [ArchivedResult(decision, TEXT)])
     return FoldService(store, standard_scrubber())
@@ -64,7 +64,7 @@ def test_an_expired_result_is_refused() -> None:
     asyncio.run(scenario())
 
 
-class UnavailableStore(MemoryStore):
+class UnavailableStore(TemporaryStore):
     async def left_out_text(self, owner: str, result_id: str) -> str | None:
         raise StoreUnavailable("away")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,8 +21,7 @@ from contextfold.fold.tool_arguments import (
     RecallRequest,
 )
 from contextfold.scrub.scrubber import standard_scrubber
-from contextfold.stores.sqlite.store import SqliteStore
-from tests.support.memory_store import MemoryStore
+from tests.support.temporary_store import TemporaryStore
 
 PROJECT = {"project_path": "/work/app"}
 ME = Caller("local")
@@ -73,11 +71,11 @@ Run = Callable[[Callable[[ServiceHarness], Awaitable[None]]], None]
 POLICY = FoldPolicy(archive_days=2, summary_days=4)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+@pytest.fixture
+def run() -> Run:
     def run(act: Callable[[ServiceHarness], Awaitable[None]]) -> None:
         async def run_and_close() -> None:
-            store: Store = MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "state.db")
+            store = TemporaryStore()
             try:
                 await act(ServiceHarness(store, POLICY))
             finally:
@@ -311,7 +309,7 @@ class TestFailingClosed:
                 raise RuntimeError(text)
 
         async def act() -> None:
-            store = MemoryStore()
+            store = TemporaryStore()
             service = FoldService(store, BrokenScrubber())
             with pytest.raises(ScrubFailed) as raised:
                 await service.open_branch(ME, {"description": "d", "prompt": "secret", **PROJECT})
@@ -322,7 +320,7 @@ class TestFailingClosed:
         asyncio.run(act())
 
     def test_a_log_with_a_gap_raises_store_invalid(self) -> None:
-        class StoreWithGap(MemoryStore):
+        class StoreWithGap(TemporaryStore):
             async def load(self, *given: Any) -> Any:
                 log = await super().load(*given)
                 return type(log)(log.session_id, log.events[1:]) if log else None

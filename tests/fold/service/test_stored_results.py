@@ -18,14 +18,14 @@ from contextfold.fold.service.stored_results import (
     LeftOutResultsInStore,
     StoredResult,
 )
-from tests.support.memory_store import MemoryStore
+from tests.support.temporary_store import TemporaryStore
 
 BEGIN = 1_700_000_000.25
 OPENED = CallOutcome("branch", "br_1", "sess_1")
 ROLLED_BACK = CallOutcome("rollback", discarded=("br_2", "br_3"))
 
 
-class CountingStore(MemoryStore):
+class CountingStore(TemporaryStore):
     """Counts what is read and written, and can be slow or unavailable."""
 
     reads = 0

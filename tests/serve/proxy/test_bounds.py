@@ -22,7 +22,7 @@ from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.proxy import endpoint, forwarding, session_reports, upstream
 from contextfold.settings import ProxySettings, Upstream
 from tests.serve.proxy.raw_upstream import WAIT_S, RawRequest, RawUpstream, Wire
-from tests.support.memory_store import MemoryStore
+from tests.support.temporary_store import TemporaryStore
 
 MESSAGES = "/proxy/anthropic/v1/messages"
 OTHER = "/proxy/openai/v1/x"
@@ -33,11 +33,11 @@ class GuardedProxy:
     """A guard around a proxy, and the provider that the proxy forwards to."""
 
     def __init__(
-        self, store: MemoryStore | None = None, *, proxy_options: dict[str, Any] | None = None, **limits: Any
+        self, store: TemporaryStore | None = None, *, proxy_options: dict[str, Any] | None = None, **limits: Any
     ) -> None:
         self.upstream = RawUpstream()
         self.metrics = Metrics([])
-        self.fold = FoldService(store or MemoryStore(), standard_scrubber())
+        self.fold = FoldService(store or TemporaryStore(), standard_scrubber())
         provider = Upstream(self.upstream.url)
         self.proxy = endpoint.Proxy(
             self.fold, self.metrics, ProxySettings(provider, provider, 1 << 20, provider), **(proxy_options or {})
@@ -342,7 +342,7 @@ def test_a_request_that_was_sent_uses_no_byte_budget(guarded: GuardedProxy, monk
     run(scenario, guarded)
 
 
-class SlowStore(MemoryStore):
+class SlowStore(TemporaryStore):
     """Blocks every search for a session until the test allows it."""
 
     def __init__(self) -> None:

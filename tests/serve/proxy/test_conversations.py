@@ -23,7 +23,7 @@ from contextfold.serve.proxy.conversations import conversation_of
 from tests.fold.messages.short_histories import Message, branch, model_turn, return_turn, say, tool_results, work
 from tests.serve.proxy.test_bounds import MESSAGES, Client, GuardedProxy
 from tests.support.known_secrets import known_secrets
-from tests.support.memory_store import MemoryStore
+from tests.support.temporary_store import TemporaryStore
 
 SECRET = known_secrets(1)[0]
 LONG = f"{SECRET.text}\n" + "line\n" * 900
@@ -92,7 +92,7 @@ def stubs(messages: Sequence[Message]) -> list[str]:
 
 
 def test_old_results_are_left_out_after_a_pause_and_in_later_requests() -> None:
-    memory = MemoryStore()
+    memory = TemporaryStore()
     store = LeftOutResultsInStore(memory)
 
     async def scenario(proxy: ProxyWithClock) -> None:
@@ -124,7 +124,7 @@ def test_old_results_are_left_out_after_a_pause_and_in_later_requests() -> None:
 
 def test_two_daemons_and_a_restarted_one_send_the_same_bytes() -> None:
     """Requests alternate between two daemons, each of which has a cache of its own."""
-    store, clock = MemoryStore(), Clock()
+    store, clock = TemporaryStore(), Clock()
     ids = [f"call_{number}" for number in range(12)]
 
     async def scenario() -> None:
@@ -174,7 +174,7 @@ def test_a_prompt_cache_that_lives_longer_than_assumed_corrects_the_assumed_life
     cached_tokens: int, is_warm: bool
 ) -> None:
     """A small number of cached tokens may come from another conversation, and proves nothing."""
-    store, clock = MemoryStore(), Clock()
+    store, clock = TemporaryStore(), Clock()
 
     async def scenario() -> None:
         daemons = [ProxyWithClock(LeftOutResultsInStore(store, clock=clock), clock) for _ in range(2)]
@@ -231,7 +231,7 @@ def test_a_result_that_cannot_be_stored_is_not_left_out(store: type[LeftOutResul
             assert stubs(proxy.sent()) == []
             proxy.clock.now += 9_999
 
-    run_with_proxy(scenario, store(MemoryStore()))
+    run_with_proxy(scenario, store(TemporaryStore()))
 
 
 def test_a_result_that_the_host_clears_later_stays_folded() -> None:
