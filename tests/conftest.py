@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import io
-import os
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -15,10 +12,9 @@ import pytest
 from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
 
-from contextfold.cli.main import main
-from tests.support.forked import end_forker
-from tests.support.machine import DOCUMENTS, SOAK, Call, Ran, times, write_files
+from tests.support.machine import DOCUMENTS, SOAK, Call, run_command, times, write_files
 from tests.support.nats_servers import NatsServer
+from tests.support.processes import end_processes
 from tests.support.signals import give_children_default_signals, lead_process_group
 from tests.support.temporary_home import remove_temporary_home, use_temporary_home
 
@@ -89,16 +85,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 @pytest.fixture
 def call() -> Call:
     """Runs a command in this process; returns its exit code and what it wrote."""
-
-    def call(*argv: object) -> Ran:
-        out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = main([os.fsdecode(word) if isinstance(word, bytes) else str(word) for word in argv])
-        out.seek(0)
-        err.seek(0)
-        return Ran(code, out.buffer.read(), err.buffer.read().decode("utf-8", "surrogateescape"))
-
-    return call
+    return run_command
 
 
 @pytest.fixture
@@ -160,7 +147,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def pytest_unconfigure() -> None:
-    end_forker()
+    end_processes()
     remove_temporary_home(HOME)
 
 

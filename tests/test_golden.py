@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 from pathlib import Path
@@ -11,10 +10,8 @@ from typing import Any
 import pytest
 
 from tests.golden import replay
-from tests.support.forked import forker
 from tests.support.machine import (
     COMMAND,
-    COMMAND_TIMEOUT_S,
     GOLDEN,
     SHARED,
     SOAK,
@@ -42,10 +39,8 @@ def run_in_this_process(monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
         if step.get("user"):
             done: subprocess.CompletedProcess[bytes] = run_new_process(work, step)
             return done
-        if "env" in step:
-            return forker().run(argv, COMMAND_TIMEOUT_S, env={**os.environ, **step["env"]}, cwd=Path(work))
-        with contextlib.chdir(work):
-            ran = call(*step["argv"])
+        env = {**os.environ, **step["env"]} if "env" in step else None
+        ran = call(*step["argv"], env=env, cwd=Path(work))
         return subprocess.CompletedProcess(argv, ran.code, ran.out, os.fsencode(ran.err))
 
     monkeypatch.setattr(replay, "CONTEXT", [str(COMMAND)])

@@ -34,6 +34,7 @@ GREETING = "Good morning."
 # Claude Code puts this text in the place of a result that it has cleared.
 CLEARED = "[Old tool result content cleared]"
 OURS = "mcp__contextfold__context_"
+SHIFTED_CLOCK = Path(__file__).parent / "shifted_clock.py"
 STUB = re.compile(r"\[contextfold: result of [^\]]*\]")
 
 
@@ -44,12 +45,7 @@ class ShiftedClockDaemon(Daemon):
         folder.mkdir()
         self._offset_file = folder / "ahead_s"
         self._offset_file.write_text("0")
-        super().__init__(folder, *argv)
-
-    def start(self) -> None:
-        self._argv[:1] = [sys.executable, str(Path(__file__).parent / "shifted_clock.py"), str(self._offset_file)]
-        super().start()
-        self._argv[:3] = self._argv[:1]
+        super().__init__(folder, *argv, program=[sys.executable, SHIFTED_CLOCK, self._offset_file])
 
     def advance_clock(self, pause_s: float) -> None:
         self._offset_file.write_text(str(float(self._offset_file.read_text()) + pause_s))

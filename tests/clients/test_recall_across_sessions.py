@@ -6,16 +6,17 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
-from tests.support import clocked_daemon
+from tests.support.clock import set_clock_forward
 from tests.support.daemon import Daemon, Http
 from tests.support.machine import Call
 
-DAY_S = 86_400
 TIMEOUT_S = 60
 PROJECT = "/work/shop"
 SECRET = "gh" + "p_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
@@ -27,8 +28,7 @@ class ClockedDaemon(Daemon):
     days = 0
 
     def start(self) -> None:
-        rest = self._argv[self._argv.index("serve") :]
-        self._argv = [str(Path(clocked_daemon.__file__)), str(self.days * DAY_S), *rest]
+        self._prepare = partial(set_clock_forward, timedelta(days=self.days))
         super().start()
 
     def restart_after(self, days: int) -> None:

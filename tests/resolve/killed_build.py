@@ -1,13 +1,11 @@
-"""Runs `context` and kills it with SIGKILL at the N-th step that touches a file.
+"""Kills the process in which it is called with SIGKILL at a step that touches a file."""
 
-python killed_build.py exchange|no-exchange N argv…
-"""
+from __future__ import annotations
 
 import os
 import signal
 import sys
 
-from contextfold.cli.main import run
 from contextfold.resolve.rebuild import replace
 
 STEPS = {
@@ -22,19 +20,19 @@ STEPS = {
     "os.truncate",
     "ctypes.dlsym",
 }
-if sys.argv.pop(1) == "no-exchange":
-    # This simulates a file system that does not have the call.
-    replace._EXCHANGE = replace._NO_REPLACE = 1 << 30
-remaining_steps = int(sys.argv.pop(1))
 
 
-def count_down(event: str, _arguments: object) -> None:
-    global remaining_steps  # noqa: PLW0603
-    if event in STEPS:
-        remaining_steps -= 1
-        if remaining_steps == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+def kill_at_step(step: int, *, has_exchange: bool = True) -> None:
+    """Without `has_exchange`, the file system does not have the call that exchanges two folders."""
+    if not has_exchange:
+        replace._EXCHANGE = replace._NO_REPLACE = 1 << 30
+    remaining_steps = step
 
+    def count_down(event: str, _arguments: object) -> None:
+        nonlocal remaining_steps
+        if event in STEPS:
+            remaining_steps -= 1
+            if remaining_steps == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
 
-sys.addaudithook(count_down)
-run()
+    sys.addaudithook(count_down)

@@ -13,9 +13,7 @@ import pytest
 from contextfold import open_cache
 from contextfold.resolve import files
 from contextfold.resolve.rebuild import replace
-from tests.support.machine import ROOT, Call, as_nobody, context, file_version, ids, leftover_files, write_files
-
-KILLER = ROOT / "tests" / "resolve" / "killed_build.py"
+from tests.support.machine import Call, as_nobody, context, file_version, ids, leftover_files, write_files
 
 
 class TestDocumentChoice:

@@ -10,17 +10,16 @@ import signal
 import subprocess
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from contextfold import open_cache
-from tests.support.forked import forker
-from tests.support.machine import COMMAND, ROOT, Call, as_nobody, context, ids, leftover_files, times, write_files
+from tests.resolve.killed_build import kill_at_step
+from tests.support.machine import COMMAND, Call, as_nobody, context, ids, leftover_files, times, write_files
+from tests.support.processes import run_in_fork
 from tests.support.waiting import until
-
-PATIENCE_S = 60
-KILLER = ROOT / "tests" / "resolve" / "killed_build.py"
 
 
 class TestFailures:
@@ -194,17 +193,17 @@ def many_documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestKilled:
-    @pytest.mark.parametrize("exchange", ["exchange", "no-exchange"])
+    @pytest.mark.parametrize("has_exchange", [True, False])
     def test_after_any_number_of_killed_builds_the_next_one_succeeds(
-        self, exchange: str, sources: Path, tmp_path: Path, call: Call
+        self, has_exchange: bool, sources: Path, tmp_path: Path, call: Call
     ) -> None:
         """Each build is killed one step later than the previous one, and starts from the files that it left."""
         target = tmp_path / "c"
         assert call("build", "--sources", sources, "--cache", target).code == 0
         argv = ["build", "--sources", str(sources), "--cache", str(target), "--force"]
         for step in range(1, 1000, times(4, 1)):
-            done = forker().run([str(KILLER), exchange, str(step), *argv], PATIENCE_S)
-            if done.returncode == 0:
+            done = run_in_fork(*argv, prepare=partial(kill_at_step, step, has_exchange=has_exchange))
+            if done.code == 0:
                 break
             ran = call(*argv)
             assert ran.code == 0, (step, ran.err)
@@ -224,7 +223,7 @@ class TestKilled:
         outcomes = set()
         for step in range(1, 1000, times(5, 1)):
             argv = ["build", "--sources", str(sources), "--cache", str(target), *(["--force"] if force else [])]
-            done = forker().run([str(KILLER), "exchange", str(step), *argv], PATIENCE_S)
+            done = run_in_fork(*argv, prepare=partial(kill_at_step, step))
             if not os.path.lexists(target):
                 outcomes.add("nothing")
                 assert not force
@@ -236,9 +235,9 @@ class TestKilled:
                     shutil.rmtree(target)
                     if force:
                         assert call("build", "--sources", tmp_path / "old", "--cache", target).code == 0
-            if done.returncode == 0:
+            if done.code == 0:
                 break
-            assert done.returncode == -signal.SIGKILL
+            assert done.code == -signal.SIGKILL
         else:
             pytest.fail("the build never ran to its end")
         assert outcomes == ({"old", "new"} if force else {"nothing", "new"})
@@ -324,7 +323,9 @@ class TestConcurrency:
             turn = 0
             while not stop.is_set():
                 turn += 1
-                ran = context("build", "--sources", tmp_path / ("one", "two")[turn % 2], "--cache", target, "--force")
+                ran = run_in_fork(
+                    "build", "--sources", tmp_path / ("one", "two")[turn % 2], "--cache", target, "--force"
+                )
                 if ran.code:
                     failures.append(ran.err)
 

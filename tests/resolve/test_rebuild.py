@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,10 @@ from contextfold.resolve import pack as packs
 from contextfold.resolve.cache import CacheFolder
 from contextfold.resolve.rebuild import previous
 from contextfold.resolve.relevance.index.index_head import HEAD_FILE, decode_head
-from tests.support.forked import forker
-from tests.support.machine import ROOT, Call, file_version, ids, times, write_files
+from tests.resolve.killed_build import kill_at_step
+from tests.support.machine import Call, file_version, ids, times, write_files
+from tests.support.processes import run_in_fork
 
-PATIENCE_S = 60
-KILLER = ROOT / "tests" / "resolve" / "killed_build.py"
 CREATED_AT = "2026-01-02T03:04:05Z"
 
 NAMES = st.sampled_from(["a.md", "B.md", "b.md", "c/d.md", "e.html", "F.HTML", "g.ipynb", "h.py", "i.txt", "z.md"])
@@ -165,8 +165,8 @@ def test_after_a_failed_rebuild_the_old_cache_is_still_trusted(tmp_path: Path, c
     assert is_trusted(tmp_path / "c")
 
 
-@pytest.mark.parametrize("exchange", ["exchange", "no-exchange"])
-def test_a_rebuild_killed_at_any_step_leaves_the_old_cache_or_the_new(exchange: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_exchange", [True, False])
+def test_a_rebuild_killed_at_any_step_leaves_the_old_cache_or_the_new(has_exchange: bool, tmp_path: Path) -> None:
     docs = write_files(tmp_path / "docs", {"a.md": "a", "b.html": "<p>b", "c.md": "old"})
     contextfold.build(docs)
     shutil.copytree(docs, tmp_path / "start", symlinks=True)
@@ -177,17 +177,17 @@ def test_a_rebuild_killed_at_any_step_leaves_the_old_cache_or_the_new(exchange: 
         # After this build its files are trusted, so the next build links them.
         contextfold.build(docs, force=True)
         (docs / "c.md").write_text("new")
-        done = forker().run([str(KILLER), exchange, str(step), "build", str(docs)], PATIENCE_S)
-        if exchange == "exchange" or (docs / ".context-cache").exists():
+        done = run_in_fork("build", docs, prepare=partial(kill_at_step, step, has_exchange=has_exchange))
+        if has_exchange or (docs / ".context-cache").exists():
             cache = open_cache(docs / ".context-cache")
             assert cache.verify().faults == ()
             outcomes.add({d.id: d.content for d in cache.resolve("x", 100).documents}["c.md"])
         contextfold.build(docs)
         assert not [name for name in os.listdir(docs) if "contextfold" in name]
         assert is_trusted(docs / ".context-cache")
-        if done.returncode == 0:
+        if done.code == 0:
             break
-        assert done.returncode == -signal.SIGKILL
+        assert done.code == -signal.SIGKILL
     else:
         pytest.fail("the build never ran to its end")
     assert outcomes == {"old", "new"}

@@ -15,8 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.support.forked import forker
-from tests.support.machine import COMMAND
+from tests.support.machine import COMMAND, run_command
 
 ANSWER_WAIT_S = 60.0
 INITIALIZE = b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}\n'
@@ -60,15 +59,10 @@ def environment(root: Path, **variables: str) -> dict[str, str]:
 
 def exchange(root: Path, *lines: bytes, **env: str) -> list[Any]:
     """Sends these bytes and the end of input, and returns all answers. The server must exit with code 0."""
-    argv, sent, timeout_s = [str(COMMAND), "serve", "--stdio"], b"".join(lines), 2 * ANSWER_WAIT_S
-    server_env = environment(root, **env)
-    if forker().can_start(server_env):
-        result = forker().run(argv, timeout_s, env=server_env, given=sent)
-    else:
-        result = subprocess.run(argv, input=sent, env=server_env, capture_output=True, timeout=timeout_s, check=False)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout == b"" or result.stdout.endswith(b"\n")
-    return [json.loads(line) for line in result.stdout.splitlines()]
+    ran = run_command("serve", "--stdio", env=environment(root, **env), stdin=b"".join(lines))
+    assert ran.code == 0, ran.err
+    assert ran.out == b"" or ran.out.endswith(b"\n")
+    return [json.loads(line) for line in ran.out.splitlines()]
 
 
 def after_handshake(root: Path, *lines: bytes, **env: str) -> list[Any]:

@@ -8,15 +8,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from tests.support.forked import Forked, forker
-from tests.support.machine import COMMAND
+from tests.support.processes import ForkedProcess, run_context
 
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
 ANSWER_TIMEOUT_S = 60
@@ -65,15 +63,19 @@ class Daemon:
         env: Mapping[str, str] | None = None,
         store: str = "",
         port: int = 0,
-        fresh: bool = False,
+        prepare: Callable[[], None] | None = None,
+        program: Sequence[str | Path] = (),
     ) -> None:
-        """`fresh` starts the installed command, for tests of the start itself. Otherwise a fork runs the same code."""
+        """`prepare` is called in the daemon's process before the command runs.
+
+        `program` is for tests of the start itself: the installed command, or a script that calls it.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         # This file is used unless another store is named.
         self.store = folder / "state" / "state.db"
         self.log = folder / "daemon.log"
-        self._argv = [str(COMMAND), "serve", "--store", store or str(self.store), *argv]
+        self._argv = ["serve", "--store", store or str(self.store), *argv]
         self.port = port
         if not port:
             # The port stays reserved for this daemon, also while the daemon is down.
@@ -81,20 +83,19 @@ class Daemon:
             weakref.finalize(self, reserved.close)
             self.port = int(reserved.getsockname()[1])
         self._env = {**os.environ, "XDG_DATA_HOME": str(folder / "data"), **(env or {})}
-        self._fresh = fresh
+        self._prepare, self._program = prepare, program
         self.start()
 
     def start(self) -> None:
-        with self.log.open("ab") as log:
-            argv = [*self._argv, "--port", str(self.port)]
-            self.process: subprocess.Popen[bytes] | Forked
-            is_script = argv[0].endswith(".py")
-            can_fork = is_script or argv[0] == str(COMMAND)
-            if self._fresh or not can_fork or not forker().can_start(self._env):
-                argv = [sys.executable, *argv] if is_script else argv
-                self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=log, env=self._env)
-            else:
-                self.process = forker().start(argv, self._env, log.fileno())
+        argv = [*self._argv, "--port", str(self.port)]
+        self.process: subprocess.Popen[bytes] | ForkedProcess
+        if self._program:
+            with self.log.open("ab") as log:
+                self.process = subprocess.Popen(
+                    [*self._program, *argv], stdout=subprocess.PIPE, stderr=log, env=self._env
+                )
+        else:
+            self.process = ForkedProcess(run_context, argv, self._prepare, log=self.log, env=self._env)
         assert self.process.stdout
         line = self.process.stdout.readline().decode()
         if not line.startswith("contextfold listens on "):

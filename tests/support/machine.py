@@ -7,16 +7,18 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, chdir, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import pathspec
 import pytest
 
-from tests.support.forked import forker
+from contextfold.cli.main import main
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCE = ROOT / "src"
@@ -63,16 +65,72 @@ def write_files(folder: Path, files: Mapping[str, str | bytes]) -> Path:
     return folder
 
 
-def context(*argv: str | bytes | Path, env: dict[str, str] | None = None, cwd: Path | None = None) -> Ran:
-    """Runs `context` as a process of its own: a fork, unless the environment needs a fresh process."""
-    environment = dict(os.environ) if env is None else env
-    if forker().can_start(environment):
-        words = [str(COMMAND), *map(os.fsdecode, argv)]
-        done = forker().run(words, COMMAND_TIMEOUT_S, env=environment, cwd=cwd)
-    else:
-        done = subprocess.run(
-            [COMMAND, *argv], env=env, cwd=cwd, capture_output=True, timeout=COMMAND_TIMEOUT_S, check=False
-        )
+def run_command(
+    *argv: object, env: Mapping[str, str] | None = None, cwd: Path | None = None, stdin: bytes = b""
+) -> Ran:
+    """Run `context` with these arguments in this process. `env` is its whole environment.
+
+    Its standard streams are files, so that it does not matter whether the command writes to a stream or a descriptor.
+    """
+    words = [os.fsdecode(word) if isinstance(word, bytes) else str(word) for word in argv]
+    with ExitStack() as stack:
+        given, out, err = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+        given.write(stdin)
+        given.seek(0)
+        with _standard_streams(given, out, err), _environment(env), chdir(cwd or os.getcwd()):
+            code = main(words)
+        out.seek(0)
+        err.seek(0)
+        return Ran(code, out.read(), err.read().decode("utf-8", "surrogateescape"))
+
+
+@contextmanager
+def _standard_streams(*files: IO[bytes]) -> Iterator[None]:
+    """Standard input, output and error are these files, as descriptors and as streams."""
+    before = sys.stdin, sys.stdout, sys.stderr
+    saved = [os.dup(number) for number in range(len(files))]
+    try:
+        for number, file in enumerate(files):
+            os.dup2(file.fileno(), number)
+        with (
+            open(0, encoding="utf-8", closefd=False) as sys.stdin,
+            open(1, "w", 1, "utf-8", "surrogateescape", closefd=False) as sys.stdout,
+            open(2, "w", 1, "utf-8", "surrogateescape", closefd=False) as sys.stderr,
+        ):
+            yield
+    finally:
+        sys.stdin, sys.stdout, sys.stderr = before
+        for number, descriptor in enumerate(saved):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str] | None) -> Iterator[None]:
+    before = dict(os.environ)
+    try:
+        set_environment(before if variables is None else variables)
+        yield
+    finally:
+        set_environment(before)
+
+
+def set_environment(variables: Mapping[str, str]) -> None:
+    if os.environ == variables:
+        return
+    os.environ.clear()
+    os.environ.update(variables)
+    time.tzset()
+
+
+context = run_command
+
+
+def run_program(*argv: str | bytes | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Ran:
+    """Run the installed `context`, for what only a new interpreter has: its locale, its hash seed, its start."""
+    done = subprocess.run(
+        [COMMAND, *argv], env=env, cwd=cwd, capture_output=True, timeout=COMMAND_TIMEOUT_S, check=False
+    )
     return Ran(done.returncode, done.stdout, done.stderr.decode("utf-8", "surrogateescape"))
 
 

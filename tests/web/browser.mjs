@@ -4,9 +4,8 @@
 
 import assert from "node:assert/strict";
 import { execFileSync, spawn } from "node:child_process";
-import { existsSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync } from "node:fs";
+import { copyFileSync, existsSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync } from "node:fs";
 import { createRequire } from "node:module";
-import { createConnection } from "node:net";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { createInterface } from "node:readline";
@@ -17,8 +16,6 @@ const HERE = dirname(fileURLToPath(import.meta.url));
 export const ROOT = dirname(dirname(HERE));
 export const COMMANDS = process.env.CONTEXTFOLD_BIN ?? join(ROOT, ".venv", "bin");
 const CHROMIUM = process.env.CONTEXTFOLD_CHROMIUM ?? "/usr/bin/chromium";
-// The socket of forked_daemons.py. Without it, as in the bench, each daemon is a separate process.
-const FORKED_DAEMONS = process.env.CONTEXTFOLD_FORKED_DAEMONS;
 const FLAGS = [
   "--no-sandbox",
   "--disable-gpu",
@@ -44,6 +41,7 @@ const AXE = readFileSync(installed.resolve("axe-core/axe.min.js"), "utf8");
 
 let launched;
 let sharedProfile; // the profile of the default pages
+const seeded = new Map(); // the file of each scene that has been written
 const idlePages = []; // default pages that no scenario uses
 let isRegistered = false;
 
@@ -73,7 +71,7 @@ export class Stage {
   async daemon({ name = "daemon", scene = [], argv = [], store } = {}) {
     const folder = join(this.folder, name);
     const daemon = new Daemon(folder, argv, store);
-    if (scene.length) await seed(daemon.store, scene);
+    if (scene.length) seed(daemon.store, scene);
     await daemon.start();
     this.onClose(() => daemon.stop());
     return daemon;
@@ -161,30 +159,20 @@ async function recycle(page) {
   idlePages.push(page);
 }
 
-async function seed(store, scene) {
-  if (FORKED_DAEMONS) await (await ask({ store, scene })).answer();
-  else execFileSync(join(COMMANDS, "python"), ["-m", "tests.web.seed", store, ...scene.map(String)], { cwd: ROOT });
-}
-
-/** Sends a request to forked_daemons.py. Gives its first answer, and the end of the connection. */
-async function ask(request) {
-  const socket = createConnection(FORKED_DAEMONS);
-  const ended = new Promise((resolve) => socket.once("close", resolve));
-  const lines = createInterface({ input: socket });
-  const line = Promise.race([new Promise((resolve) => lines.once("line", resolve)), ended]);
-  socket.write(`${JSON.stringify(request)}\n`);
-  return { ended, answer: async () => JSON.parse(await line) };
+/** Writes a store with a scene. A scene is written once, and copied for the next scenario. */
+function seed(store, scene) {
+  const name = scene.join("-");
+  if (!seeded.has(name)) {
+    const template = join(mkdtempSync(join(tmpdir(), "contextfold-scene-")), "state.db");
+    execFileSync(join(COMMANDS, "python"), ["-m", "tests.web.seed", template, ...scene.map(String)], { cwd: ROOT });
+    seeded.set(name, template);
+  }
+  mkdirSync(dirname(store), { recursive: true });
+  copyFileSync(seeded.get(name), store);
 }
 
 /** Starts `context`. Gives its first line, its end, and a function that sends a signal. */
 async function start(argv, env, log) {
-  if (FORKED_DAEMONS) {
-    const { ended, answer } = await ask({ argv, env, log });
-    const { pid, line } = await answer();
-    let isRunning = true;
-    ended.then(() => (isRunning = false));
-    return { line, ended, kill: (signal) => isRunning && process.kill(pid, signal) };
-  }
   const child = spawn(join(COMMANDS, "context"), argv, { stdio: ["ignore", "pipe", openSync(log, "a")], env });
   const ended = new Promise((resolve) => child.once("exit", resolve));
   const lines = createInterface({ input: child.stdout });

@@ -15,7 +15,6 @@ import pytest
 from tests.clients.node import NODE
 from tests.support.machine import ROOT, SOURCE
 from tests.support.prerequisites import BROWSER, CHROMIUM, CLIENTS, NATS, Prerequisite, require
-from tests.web.forked_daemons import forked_daemons
 
 HERE = Path(__file__).parent
 WEB = SOURCE / "contextfold" / "web"
@@ -37,17 +36,10 @@ def short_folder() -> Iterator[str]:
         yield folder
 
 
-@pytest.fixture(scope="module")
-def daemons() -> Iterator[Path]:
-    """The socket that starts daemons for every script."""
-    with tempfile.TemporaryDirectory(prefix="cf-") as folder, forked_daemons(Path(folder)) as socket:
-        yield socket
-
-
 @pytest.mark.timeout(PATIENCE_S)
 @pytest.mark.parametrize(("scripts", "needed"), [(SCRIPTS, ()), (WITH_NATS, (NATS,))], ids=["SQLite", "NATS"])
 def test_every_scenario_of_the_page_passes(
-    scripts: list[Path], needed: tuple[Prerequisite, ...], short_folder: str, daemons: Path
+    scripts: list[Path], needed: tuple[Prerequisite, ...], short_folder: str
 ) -> None:
     """All scenarios share one browser, because starting one takes longer than most scenarios."""
     scenarios = sum(len(re.findall(r"^scenario\(", path.read_text(encoding="utf-8"), re.MULTILINE)) for path in scripts)
@@ -60,7 +52,6 @@ def test_every_scenario_of_the_page_passes(
             "TMPDIR": short_folder,
             "CONTEXTFOLD_BIN": str(Path(sys.executable).parent),
             "CONTEXTFOLD_CHROMIUM": CHROMIUM,
-            "CONTEXTFOLD_FORKED_DAEMONS": str(daemons),
         },
         capture_output=True,
         encoding="utf-8",

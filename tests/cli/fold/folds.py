@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import struct
+import subprocess
 import termios
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
@@ -19,7 +20,6 @@ from contextfold.fold.sent_request import RequestReport
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
-from tests.support.forked import forker
 from tests.support.machine import COMMAND
 
 Result = TypeVar("Result")
@@ -100,8 +100,10 @@ class Terminal:
         unset = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "COLORTERM")
         environment = {name: value for name, value in os.environ.items() if name not in unset}
         environment = {**environment, "TERM": "xterm-256color", **(env or {})}
-        # The process has its own terminal, so Ctrl-C is a signal there.
-        self.process = forker().start_on_terminal([str(COMMAND), *map(str, argv)], environment, slave)
+        # The terminal controls the process, so Ctrl-C is a signal there.
+        self.process = subprocess.Popen(
+            ["setsid", "--ctty", COMMAND, *map(str, argv)], stdin=slave, stdout=slave, stderr=slave, env=environment
+        )
         os.close(slave)
         self._output = b""
 

@@ -9,6 +9,7 @@ import random
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,13 +28,12 @@ from contextfold.resolve.relevance.index.index_format import (
 )
 from contextfold.resolve.relevance.ranking import rank
 from contextfold.serve.worker import Worker, WorkerFailed
+from tests.resolve.killed_build import kill_at_step
 from tests.resolve.relevance.indexing import build_cache, random_documents, write_index
-from tests.support.forked import forker
-from tests.support.machine import ROOT, context, from_sources, interpreters, times, write_files
+from tests.support.machine import context, from_sources, interpreters, times, write_files
+from tests.support.processes import run_in_fork
 
 INDEX = "pack/relevance-index"
-PATIENCE_S = 60
-KILLER = ROOT / "tests" / "resolve" / "killed_build.py"
 
 
 def index_bytes(folder: Path) -> bytes:
@@ -215,7 +215,7 @@ def test_after_a_killed_build_the_answer_is_the_old_or_the_new_one(step: int, tm
     write_files(tmp_path / "new", {"a.md": "new deploy", "b.md": "more deploy"})
     assert context("build", "--sources", tmp_path / "old", "--cache", tmp_path / "c").code == 0
     argv = ["build", "--sources", str(tmp_path / "new"), "--cache", str(tmp_path / "c"), "--force"]
-    forker().run([str(KILLER), "exchange", str(step), *argv], PATIENCE_S)
+    run_in_fork(*argv, prepare=partial(kill_at_step, step))
     ids = {document.id for document in open_cache(tmp_path / "c").ask("deploy", 500).documents}
     assert ids in ({"a.md"}, {"a.md", "b.md"})
 

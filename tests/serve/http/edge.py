@@ -1,13 +1,11 @@
-"""The real HTTP server and guard around a small application, as a process that tests connect to.
-
-This file is also the program of that process.
-"""
+"""The real HTTP server and guard around a small application, as a process that tests connect to."""
 
 from __future__ import annotations
 
 import asyncio
 import http.client
 import json
+import multiprocessing
 import os
 import selectors
 import signal
@@ -31,7 +29,7 @@ from contextfold.serve.http.limits import Buckets, HostRule
 from contextfold.serve.ops.logs import log, take_over
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.settings import SettingsError
-from tests.support.forked import forker
+from tests.support.processes import ForkedProcess
 
 WAIT_S = 60.0
 
@@ -172,13 +170,9 @@ class EdgeDaemon:
     def __init__(self, folder: Path, host: str = "127.0.0.1", port: int = 0, **settings: Any) -> None:
         settings |= {"host": host, "port": port}
         self._log = folder / "stderr"
-        stdin, self._input = os.pipe()
-        try:
-            with self._log.open("ab") as stderr:
-                argv = [__file__, json.dumps(settings)]
-                self.process = forker().start(argv, os.environ, stderr.fileno(), stdin=stdin)
-        finally:
-            os.close(stdin)
+        stdin, self._input = multiprocessing.Pipe(duplex=False)
+        self.process = ForkedProcess(serve, settings, log=self._log, stdin=stdin)
+        stdin.close()
         self._unread = b""
 
     def start(self) -> EdgeDaemon:
@@ -201,7 +195,7 @@ class EdgeDaemon:
         return line.decode()
 
     def resume(self) -> None:
-        os.write(self._input, b"\n")
+        os.write(self._input.fileno(), b"\n")
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), WAIT_S)
@@ -229,7 +223,7 @@ class EdgeDaemon:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        os.close(self._input)
+        self._input.close()
         self.process.stdout.close()
 
 
@@ -258,7 +252,3 @@ def start_daemon(stack: ExitStack, folder: Path, **settings: Any) -> EdgeDaemon:
     daemon = EdgeDaemon(folder, **settings)
     stack.callback(daemon.close)
     return daemon.start()
-
-
-if __name__ == "__main__":
-    serve(json.loads(sys.argv[1]))

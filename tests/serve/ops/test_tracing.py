@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from contextfold import __version__
+from contextfold.serve.ops import tracing
 from contextfold.settings import SettingsError, read_daemon_settings
-from tests.serve.ops import patient_daemon
 from tests.serve.proxy.raw_upstream import RawUpstream
 from tests.support.daemon import ANSWER_TIMEOUT_S, LEGACY, MODERN, Daemon, Http, HttpAgent, Refused
 
@@ -95,20 +95,17 @@ def collector() -> Iterator[Collector]:
     collector.close()
 
 
-class PatientDaemon(Daemon):
-    """`context serve` that waits long for the collector when it stops."""
-
-    def start(self) -> None:
-        self._argv[:1] = [str(Path(patient_daemon.__file__))]
-        super().start()
+def wait_long_for_collector() -> None:
+    tracing.CLOSE_S = 60.0
 
 
 @contextmanager
 def traced(
-    folder: Path, endpoint: str, *argv: str, daemon_class: type[Daemon] = PatientDaemon, **env: str
+    folder: Path, endpoint: str, *argv: str, prepare: Callable[[], None] | None = wait_long_for_collector, **env: str
 ) -> Iterator[Daemon]:
-    """A daemon that exports its traces. After the `with` block all of them have arrived."""
-    daemon = daemon_class(folder, *argv, env={"NO_PROXY": "127.0.0.1", "CONTEXT_OTLP_ENDPOINT": endpoint, **env})
+    """A daemon that exports its traces. After the `with` block all of them have arrived, also on a busy machine."""
+    settings = {"NO_PROXY": "127.0.0.1", "CONTEXT_OTLP_ENDPOINT": endpoint, **env}
+    daemon = Daemon(folder, *argv, env=settings, prepare=prepare)
     try:
         yield daemon
     finally:
@@ -333,7 +330,7 @@ class TestFailingCollector:
     def test_an_unreachable_collector_changes_no_answer_and_does_not_delay_the_stop(self, tmp_path: Path) -> None:
         closed_collector = Collector()
         closed_collector.close()
-        with traced(tmp_path, closed_collector.url, daemon_class=Daemon) as daemon, mcp_agent(daemon.port) as agent:
+        with traced(tmp_path, closed_collector.url, prepare=None) as daemon, mcp_agent(daemon.port) as agent:
             assert agent.call("context_record", project_path="/p", type="read", tokens=5)["tokens"] == 5
         events = [line["event"] for line in logged(daemon, "traces.")]
         assert events
@@ -345,7 +342,7 @@ class TestFailingCollector:
         self, tmp_path: Path, collector: Collector
     ) -> None:
         collector.may_answer.clear()
-        with traced(tmp_path, collector.url, daemon_class=Daemon) as daemon, mcp_agent(daemon.port) as agent:
+        with traced(tmp_path, collector.url, prepare=None) as daemon, mcp_agent(daemon.port) as agent:
             agent.call("context_branch_status", project_path="/p")
             # From now on the exporter waits for the collector's response.
             collector.received.get(timeout=ANSWER_TIMEOUT_S)

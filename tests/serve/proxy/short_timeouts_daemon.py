@@ -1,4 +1,4 @@
-"""`context serve` with timeouts of seconds instead of minutes.
+"""Timeouts of seconds instead of minutes, for a daemon.
 
 They are not shorter, because well-behaved clients must meet them on a busy machine too.
 """
@@ -6,20 +6,17 @@ They are not shorter, because well-behaved clients must meet them on a busy mach
 from __future__ import annotations
 
 import functools
-import sys
 
-from contextfold.cli.main import run
 from contextfold.serve.http import exchange
 from contextfold.serve.http import uvicorn_adapter as daemon
 from contextfold.serve.proxy import endpoint as proxy
 from contextfold.serve.proxy import upstream
 
-upstream.READ_S = upstream.WRITE_S = 5.0
-proxy.EXCHANGE_S = 15.0
-daemon.STALLED_S = daemon.HEAD_TIMEOUT_S = 3.0
-vars(exchange)["RequestLimits"] = functools.partial(
-    exchange.RequestLimits, body_timeout_s=3.0, proxied_body_timeout_s=5.0
-)
 
-if __name__ == "__main__":
-    sys.exit(run())
+def shorten_timeouts() -> None:
+    upstream.READ_S = upstream.WRITE_S = 5.0
+    proxy.EXCHANGE_S = 15.0
+    daemon.STALLED_S = daemon.HEAD_TIMEOUT_S = 3.0
+    vars(exchange)["RequestLimits"] = functools.partial(
+        exchange.RequestLimits, body_timeout_s=3.0, proxied_body_timeout_s=5.0
+    )

@@ -22,6 +22,7 @@ import pytest
 
 from tests.serve.proxy.model_clients import KEY, Conversation
 from tests.serve.proxy.raw_upstream import RawRequest, RawUpstream, Script, Wire, answer_ok
+from tests.serve.proxy.short_timeouts_daemon import shorten_timeouts
 from tests.support.daemon import Daemon, Http
 from tests.support.machine import SOAK
 from tests.support.upstream import Upstream
@@ -40,12 +41,6 @@ STREAM = "Content-Type: text/event-stream"
 EVENT = b'event: ping\ndata: {"type":"ping"}\n\n'
 
 
-class ShortTimeoutsDaemon(Daemon):
-    def start(self) -> None:
-        self._argv[:1] = [str(Path(__file__).parent / "short_timeouts_daemon.py")]
-        super().start()
-
-
 @pytest.fixture(scope="module")
 def hostile() -> Iterator[RawUpstream]:
     with closing(RawUpstream()) as upstream:
@@ -57,7 +52,7 @@ def daemon(hostile: RawUpstream, tmp_path_factory: pytest.TempPathFactory) -> It
     with Upstream() as good:
         argv = ["--anthropic-upstream", hostile.url, "--openai-upstream", good.url + "/v1"]
         env = {"CONTEXT_PROXY_BODY_MAX_BYTES": str(BODY_MAX)}
-        daemon = ShortTimeoutsDaemon(tmp_path_factory.mktemp("hostile"), *argv, env=env)
+        daemon = Daemon(tmp_path_factory.mktemp("hostile"), *argv, env=env, prepare=shorten_timeouts)
         yield daemon
         assert daemon.stop() == 0
         log = daemon.log.read_text()

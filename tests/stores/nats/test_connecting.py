@@ -20,9 +20,9 @@ import pytest
 from tests.stores.nats.signing import Authority, operator_config
 from tests.stores.nats.test_nats_documentation import WAIT_S, agent, block, connection_to, daemon, is_ready, work
 from tests.support.daemon import Daemon, Http
-from tests.support.forked import forker
 from tests.support.machine import COMMAND, context
 from tests.support.nats_servers import NatsServer, free_port, random_prefix
+from tests.support.processes import run_in_fork
 from tests.support.waiting import until
 
 PROJECT = "/work/app"
@@ -32,10 +32,9 @@ USERS = f'accounts {{ CF {{ jetstream: enabled, users: [ {{ user: daemon, passwo
 
 def start_error(store: str, *argv: str) -> str:
     """The error message of a start that must fail."""
-    words = [str(COMMAND), "serve", "--port", "0", "--store", store, *argv]
-    done = forker().run(words, WAIT_S)
-    assert (done.returncode, done.stdout) == (5, b""), done.stderr
-    lines = done.stderr.decode().splitlines()
+    done = run_in_fork("serve", "--port", "0", "--store", store, *argv)
+    assert (done.code, done.out) == (5, b""), done.err
+    lines = done.err.splitlines()
     assert lines[-2] == "error: State store is unavailable"
     return lines[-1].removeprefix("reason: ")
 
@@ -57,7 +56,7 @@ class TestPasswords:
         secret = tmp_path / "secret"
         secret.write_text(f"{PASSWORD}\n")
         argv = ("--nats-user", "daemon", "--nats-password-file", str(secret))
-        with daemon(tmp_path / "d", server.url, *argv, fresh=True) as running:
+        with daemon(tmp_path / "d", server.url, *argv, program=[COMMAND]) as running:
             work(running)
             assert PASSWORD not in Path(f"/proc/{running.process.pid}/cmdline").read_text()
         assert PASSWORD not in running.log.read_text()

@@ -55,8 +55,8 @@ def password_file(tmp_path: Path) -> str:
 
 
 @contextmanager
-def daemon(folder: Path, store: str, *argv: str, fresh: bool = False) -> Iterator[Daemon]:
-    running = Daemon(folder, *argv, store=store, fresh=fresh)
+def daemon(folder: Path, store: str, *argv: str, program: Sequence[Path] = ()) -> Iterator[Daemon]:
+    running = Daemon(folder, *argv, store=store, program=program)
     try:
         yield running
     finally:
