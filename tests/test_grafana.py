@@ -119,4 +119,4 @@ def test_panels_do_not_overlap() -> None:
 
 
 def test_the_documentation_names_the_dashboard_file() -> None:
-    assert "deploy/grafana/contextfold.json" in Path(ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
+    assert "deploy/grafana/contextfold.json" in Path(ROOT / "docs" / "daemon.md").read_text(encoding="utf-8")

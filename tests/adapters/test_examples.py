@@ -10,7 +10,7 @@ import pytest
 from tests.adapters.scripted_conversation import import_or_skip
 from tests.support.machine import ROOT
 
-DOCS = (ROOT / "docs" / "adapters.md").read_text()
+DOCS = (ROOT / "docs" / "messages.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", DOCS, re.DOTALL)
 PACKAGES = ("pydantic_ai", "langchain", "agents", "litellm")
 LINES_MAX = 14

@@ -1,14 +1,22 @@
-# The command line
+"""What people type, with what they get: help, habits, near misses and mistakes.
 
-`context help` lists the commands, `context COMMAND --help` explains one, [reference.md](reference.md#commands) has them all. This page
-shows what a mistake gives: a line that says what is wrong, one that says what to do, and an exit code that is not 0. A test types every
-line of it, in a folder with `docs/` and an empty home folder; `…` stands for the rest of an output.
+A mistake gives a line that says what is wrong, one that says what to do, and an exit code that is not 0.
+"""
 
-## Habits
+from __future__ import annotations
 
-Help is never an error, wherever it is asked for, and neither is the version:
+import re
+import shlex
+import shutil
+from pathlib import Path
 
-```console
+import pytest
+
+from contextfold.cli.main import main
+from tests.support.machine import ROOT
+
+# Typed in this order, in a folder with `docs/`, an empty folder and an empty home. An ellipsis stands for any text.
+HELP_AND_HABITS = """\
 $ context
 usage: context COMMAND [options]        (contextfold is the same program)
 …
@@ -25,11 +33,6 @@ $ context version
 contextfold 0.1.0
 $ context -V
 contextfold 0.1.0
-```
-
-One obvious argument needs no option, and numbers may be written as people do:
-
-```console
 $ context build docs
 $ context build --sources docs --cache docs.cache
 $ context verify docs.cache
@@ -46,11 +49,9 @@ $ context get runbooks/Rollback.md --cache docs.cache
 $ context install claude --dry-run
 --- /dev/null
 …
-```
+"""
 
-## Near misses
-
-```console
+NEAR_MISSES = """\
 $ context status
 error: invalid command line
 reason: there is no command 'status' (did you mean `context fold status`?); see `context --help`
@@ -71,14 +72,12 @@ $ context service
 error: invalid command line
 reason: missing action (install, uninstall, start, stop, status); see `context service --help`
 exit 1
-```
+"""
 
-## Documents
-
-```console
+DOCUMENTS = """\
 $ context resolve "roll back"
 error: invalid command line
-reason: missing --cache, --budget (`context ask QUESTION` finds the nearest cache and has a default budget); see `context resolve --help`
+reason: missing --cache, --budget (`context ask QUESTION` finds the nearest cache and has a default budget); see …
 exit 1
 $ context resolve "roll back" --cache docs.cache --budget 4k
 error: Budget is invalid
@@ -119,16 +118,12 @@ reason: nothing-here is not a folder; give the folder that has the caches
 exit 4
 $ context build docs --include "["
 error: A source cannot be built into a cache
-reason: '[' is not a pattern that a path below the folder can match; give one such as '*.rst', 'drafts/' or 'api/**/*.html'
+reason: '[' is not a pattern that a path below the folder can match; give one such as …
 exit 5
-```
+"""
 
-## Sessions
-
-`fold` commands find the session of the nearest project above the current folder, and a branch by its whole id from anywhere. Before
-anything was recorded:
-
-```console
+# Nothing was recorded yet, and nothing is installed.
+SESSIONS = """\
 $ context fold ls
 error: Nothing has been recorded yet
 reason: …/state.db is not there; `context run` and `context serve` make it, --store names another
@@ -142,4 +137,28 @@ error: nosuchprogram is not on your PATH; install it, or give its path
 exit 127
 $ context uninstall claude-code --yes
 note: nothing to do: …/.claude.json has no entry contextfold
-```
+"""
+
+
+def read_steps(transcript: str) -> list[tuple[str, str]]:
+    """Each command of a transcript with its expected output."""
+    steps = [step for step in re.split(r"^\$ ", transcript, flags=re.MULTILINE) if step]
+    return [(command, expected) for command, _, expected in (step.partition("\n") for step in steps)]
+
+
+def test_commands_as_people_type_them_give_the_output_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    shutil.copytree(ROOT / "examples" / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns(".context-cache"))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "home").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "CONTEXT_STORE", "CONTEXT_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for command, expected in read_steps(HELP_AND_HABITS + NEAR_MISSES + DOCUMENTS + SESSIONS):
+        code = main(shlex.split(command)[1:])
+        out, err = (text.decode() for text in capfdbinary.readouterr())
+        output = out + err + (f"exit {code}\n" if code else "")
+        pattern = ".*".join(map(re.escape, expected.split("…")))
+        assert re.fullmatch(pattern, output, re.DOTALL), f"{command}\n{output}"
