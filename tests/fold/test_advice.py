@@ -252,14 +252,14 @@ class TestContextLimit:
     def test_the_limit_is_the_setting_or_the_window_of_the_model_or_a_default(self) -> None:
         policy = FoldPolicy()
         assert policy.context_limit(EMPTY) == 32_768
-        assert policy.context_limit(replace(EMPTY, model="some-model")) == 32_768
-        assert policy.context_limit(replace(EMPTY, model="claude-opus-4-5-20251101")) == 200_000
-        assert policy.context_limit(replace(EMPTY, model="us.anthropic.claude-sonnet-4-5")) == 200_000
-        assert policy.context_limit(replace(EMPTY, model="claude-sonnet-4-5[1m]")) == 1_000_000
+        assert policy.context_limit(EMPTY._replace(model="some-model")) == 32_768
+        assert policy.context_limit(EMPTY._replace(model="claude-opus-4-5-20251101")) == 200_000
+        assert policy.context_limit(EMPTY._replace(model="us.anthropic.claude-sonnet-4-5")) == 200_000
+        assert policy.context_limit(EMPTY._replace(model="claude-sonnet-4-5[1m]")) == 1_000_000
         configured = FoldPolicy(limits=SessionLimits(context_tokens=5_000))
-        assert configured.context_limit(replace(EMPTY, model="claude-opus-4-5")) == 5_000
+        assert configured.context_limit(EMPTY._replace(model="claude-opus-4-5")) == 5_000
 
     def test_the_hosts_own_tokens_are_subtracted_unless_the_provider_counts_them(self) -> None:
-        state = replace(EMPTY, model="claude-opus-4-5", host="claude-code")
+        state = EMPTY._replace(model="claude-opus-4-5", host="claude-code")
         assert FoldPolicy().context_limit(state) == 174_000
-        assert FoldPolicy().context_limit(replace(state, requests=("r",))) == 200_000
+        assert FoldPolicy().context_limit(state._replace(requests=("r",))) == 200_000

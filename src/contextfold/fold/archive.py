@@ -3,19 +3,19 @@
 Entries are written with each event and are never changed. So folding a long branch moves no entries, and the entries of
 a discarded branch can still be read. Two kinds of entries are about other entries of their thread:
 
-    rollback       the entries between `undone_from` and itself were undone; they are shown with `undone`
-    work folded    the entries between `undone_from` and itself moved to a branch that `context_fold` made
+    rollback       earlier entries were undone; they are shown with `undone`
+    work folded    earlier entries moved to a branch that `context_fold` made; it is shown as a `child` of the thread
 
-A store returns both kinds with every page of a thread (`ranges` below), so the second kind is stored as a rollback with
-a negative `undone_from`. It is shown as the `child` entry of its thread. The branch itself has only its summary, which
-says where its operations are: in the parent thread, between two events.
+Both name a range of entries (`EntryRange`), and a store returns all ranges of a thread with every page of it. The
+branch that `context_fold` made has only its summary, which says where its operations are: in the parent thread, between
+two events.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from contextfold.fold.events import (
     BranchCreated,
@@ -47,9 +47,38 @@ class ArchiveEntry:
     source: str = ""
     failed: bool = False
     child_id: str | None = None
-    # Only in a rollback: the entries after this number were undone.
+    # Where the range of entries begins that this entry is about, in its stored form (`EntryRange`).
     undone_from: int | None = None
     undone: bool = False
+
+    @property
+    def range(self) -> EntryRange:
+        """The entries of its thread that a rollback, or folded work, is about."""
+        return EntryRange.from_stored(self.undone_from or 0, self.n)
+
+
+class EntryRange(NamedTuple):
+    """The entries between two events. They were undone, or have moved to another thread.
+
+    Stores know one kind of range, that of a rollback. The beginning of entries that have moved is stored as a negative
+    number.
+    """
+
+    begin: int
+    end: int
+    has_moved: bool = False
+
+    @classmethod
+    def from_stored(cls, undone_from: int, n: int) -> EntryRange:
+        return cls(-undone_from - 1, n, has_moved=True) if undone_from < 0 else cls(undone_from, n)
+
+    @property
+    def undone_from(self) -> int:
+        """The stored form of its beginning."""
+        return -self.begin - 1 if self.has_moved else self.begin
+
+    def __contains__(self, n: object) -> bool:
+        return isinstance(n, int) and self.begin < n < self.end
 
 
 def entries_of(before: State, events: Iterable[Event], texts: Mapping[int, str]) -> list[ArchiveEntry]:
@@ -64,13 +93,13 @@ def entries_of(before: State, events: Iterable[Event], texts: Mapping[int, str])
                 text, more = texts.get(event.n, ""), (event.type, event.source, event.failed)
                 entries.append(_entry(event, event.branch_id, "operation", text, event.tokens, *more))
             case BranchFolded():
-                entries.extend(_of_fold(before, event))
+                entries.extend(_fold_entries(before, event))
             case WorkFolded():
-                entries.extend(_of_work_folded(before, event))
+                entries.extend(_work_folded_entries(before, event))
             case BranchDiscarded():
                 discarded.append(event.branch_id)
             case SessionRolledBack():
-                entries.extend(_of_rollback(before, event, discarded))
+                entries.extend(_rollback_entries(before, event, discarded))
     return entries
 
 
@@ -78,7 +107,7 @@ def _entry(event: Event, thread_id: str | None, kind: str, *more: Any, **named: 
     return ArchiveEntry(thread_id, event.n, event.at, kind, *more, **named)
 
 
-def _of_fold(before: State, event: BranchFolded) -> list[ArchiveEntry]:
+def _fold_entries(before: State, event: BranchFolded) -> list[ArchiveEntry]:
     parent_id, summary = before.branches[event.branch_id].parent_id, (event.summary, event.summary_tokens)
     return [
         _entry(event, event.branch_id, "summary", *summary),
@@ -86,17 +115,18 @@ def _of_fold(before: State, event: BranchFolded) -> list[ArchiveEntry]:
     ]
 
 
-def _of_work_folded(before: State, event: WorkFolded) -> list[ArchiveEntry]:
+def _work_folded_entries(before: State, event: WorkFolded) -> list[ArchiveEntry]:
     summary, moved = (event.summary, event.summary_tokens), (FOLDED_AFTERWARDS, before.session_id or "")
     above = {"child_id": event.parent_id, "undone_from": event.since}
-    below = {"child_id": event.branch_id, "undone_from": -event.since - 1}
+    moved_from = EntryRange(event.since, event.n, has_moved=True).undone_from
+    below = {"child_id": event.branch_id, "undone_from": moved_from}
     return [
         _entry(event, event.branch_id, "summary", *summary, *moved, **above),
         _entry(event, event.parent_id, "rollback", *summary, **below),
     ]
 
 
-def _of_rollback(before: State, event: SessionRolledBack, discarded: Sequence[str]) -> list[ArchiveEntry]:
+def _rollback_entries(before: State, event: SessionRolledBack, discarded: Sequence[str]) -> list[ArchiveEntry]:
     checkpoint = before.checkpoints[event.branch_id]
     threads: list[str | None] = list(discarded)
     if before.branches[event.branch_id].folded_afterwards_n:
@@ -106,7 +136,7 @@ def _of_rollback(before: State, event: SessionRolledBack, discarded: Sequence[st
     return [_entry(event, thread, "rollback", "", undone_from=checkpoint.revision) for thread in threads]
 
 
-def up_to(entries: Iterable[ArchiveEntry], characters: int | None) -> Iterator[ArchiveEntry]:
+def limit_characters(entries: Iterable[ArchiveEntry], characters: int | None) -> Iterator[ArchiveEntry]:
     """Entries until their texts together have this many characters, including the entry that reaches the limit."""
     length = 0
     for entry in entries:
@@ -116,15 +146,21 @@ def up_to(entries: Iterable[ArchiveEntry], characters: int | None) -> Iterator[A
             return
 
 
-def readable(entries: Sequence[ArchiveEntry], ranges: Sequence[tuple[int, int]]) -> list[ArchiveEntry]:
-    """Mark the undone entries of a thread and remove those that moved to a branch.
+def apply_ranges(
+    entries: Sequence[ArchiveEntry], stored: Sequence[tuple[int, int]], *, with_moved: bool = False
+) -> list[ArchiveEntry]:
+    """Mark the undone entries of a thread and remove those that moved to a branch, unless they are wanted.
 
-    `ranges` has `undone_from` and `n` of all its rollback entries.
+    `stored` has `undone_from` and `n` of all entries of the thread that are about a range.
     """
-    undone = [(start, end) for start, end in ranges if start >= 0]
-    moved = [(-start - 1, end) for start, end in ranges if start < 0 and not _is_between(end, undone)]
+    ranges = [EntryRange.from_stored(undone_from, n) for undone_from, n in stored]
+    undone = [each for each in ranges if not each.has_moved]
+    # If the fold itself was undone, its entries are in the thread again.
+    moved = [each for each in ranges if each.has_moved and not _is_in(each.end, undone)]
     return [
-        _read(entry, is_undone=_is_between(entry.n, undone)) for entry in entries if not _is_between(entry.n, moved)
+        _show_entry(entry, is_undone=_is_in(entry.n, undone))
+        for entry in entries
+        if with_moved or not _is_in(entry.n, moved)
     ]
 
 
@@ -136,8 +172,9 @@ def has_moved_work(entry: ArchiveEntry) -> bool:
     return entry.kind == "summary" and entry.type == FOLDED_AFTERWARDS
 
 
-def _read(entry: ArchiveEntry, *, is_undone: bool) -> ArchiveEntry:
-    if entry.kind == "rollback" and (entry.undone_from or 0) >= 0:
+def _show_entry(entry: ArchiveEntry, *, is_undone: bool) -> ArchiveEntry:
+    """The entry as it is shown, without what is only stored."""
+    if entry.kind == "rollback" and not entry.range.has_moved:
         return entry
     if entry.kind == "rollback":
         return replace(entry, kind="child", undone_from=None, undone=is_undone)
@@ -146,5 +183,5 @@ def _read(entry: ArchiveEntry, *, is_undone: bool) -> ArchiveEntry:
     return replace(entry, undone=True) if is_undone else entry
 
 
-def _is_between(n: int, ranges: Sequence[tuple[int, int]]) -> bool:
-    return any(start < n < end for start, end in ranges)
+def _is_in(n: int, ranges: Sequence[EntryRange]) -> bool:
+    return any(n in each for each in ranges)

@@ -20,11 +20,9 @@ discarded, and no branch is reopened.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-
-# Importing `operator` itself would take longer.
-from operator import attrgetter
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from contextfold.errors import StoreInvalid
 from contextfold.fold.events import (
@@ -109,8 +107,7 @@ class Checkpoint:
     path: tuple[Branch, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     session_id: str | None = None
     project_path: str = ""
     name: str | None = None
@@ -118,17 +115,17 @@ class State:
     revision: int = 0
     last_at: str = ""
     expired: bool = False
-    main: Thread = field(default_factory=Thread)
+    main: Thread = Thread()
     # The branches in the order of their creation.
-    branches: Mapping[str, Branch] = field(default_factory=dict)
+    branches: Mapping[str, Branch] = MappingProxyType({})
     # The ids of open branches, the active one last.
     path: tuple[str, ...] = ()
-    checkpoints: Mapping[str, Checkpoint] = field(default_factory=dict)
+    checkpoints: Mapping[str, Checkpoint] = MappingProxyType({})
     # The ids of the latest reports and of the latest requests, to recognise repeated ones.
     calls: tuple[str, ...] = ()
     requests: tuple[str, ...] = ()
     # The tokens dropped by each fold that requests have shown so far.
-    folds_seen: Mapping[str, int] = field(default_factory=dict)
+    folds_seen: Mapping[str, int] = MappingProxyType({})
     # The number of the host's compactions.
     compactions: int = 0
     # The model and the host last named, or empty.
@@ -158,7 +155,6 @@ class State:
 
 
 EMPTY = State()
-_values_of = attrgetter(*(each.name for each in fields(State)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,118 +173,209 @@ class LogBroken(StoreInvalid):
         super().__init__(f"{problem}; was it written by a newer version?")
 
 
-class Draft(State):
-    """A state that `advance` changes in place. Copying the mappings for every event would make a replay quadratic."""
-
-    __slots__ = ()
-    branches: dict[str, Branch]
-    checkpoints: dict[str, Checkpoint]
-    folds_seen: dict[str, int]
-
-
-def drafted(state: State) -> Draft:
-    draft = Draft(*_values_of(state))
-    _change(draft, branches={**state.branches}, checkpoints={**state.checkpoints}, folds_seen={**state.folds_seen})
-    return draft
-
-
 def replay(events: Iterable[Event], state: State = EMPTY) -> State:
     """The state after events. Only the order of the log is checked, because the verbs have checked the rest."""
-    draft = drafted(state)
-    advance(draft, events)
-    return State(*_values_of(draft))
+    replayed = Replay(state)
+    replayed.apply(events)
+    return replayed.state
 
 
 def apply(state: State, event: Event) -> State:
     return replay((event,), state)
 
 
-def advance(draft: Draft, events: Iterable[Event]) -> None:
-    """Change a draft by events. Successive operations are applied together, because they are most events."""
-    run: list[OperationCompleted] = []
-    for event in events:
-        _check_follows(event, draft.revision + len(run), draft)
-        operation = event if isinstance(event, OperationCompleted) and not event.compacts else None
-        if run and (operation is None or operation.branch_id != run[-1].branch_id):
-            _operate(draft, run)
-            run = []
-        if operation is None:
-            _apply(draft, event)
+class Replay:
+    """Applies events to a state.
+
+    The branches, checkpoints and folds are dictionaries of its own and change in place: copying them for every event
+    would make the replay of a log quadratic. So `state` may be read until the next event, and kept after the last one.
+    """
+
+    def __init__(self, state: State = EMPTY) -> None:
+        self._branches, self._checkpoints = dict(state.branches), dict(state.checkpoints)
+        self._folds_seen = dict(state.folds_seen)
+        self.state = state._replace(branches=self._branches, checkpoints=self._checkpoints, folds_seen=self._folds_seen)
+
+    def apply(self, events: Iterable[Event]) -> None:
+        """Apply events in order. Successive operations are applied together, because they are most events."""
+        run: list[OperationCompleted] = []
+        for event in events:
+            self._check_follows(event, self.state.revision + len(run))
+            operation = event if isinstance(event, OperationCompleted) and not event.compacts else None
+            if run and (operation is None or operation.branch_id != run[-1].branch_id):
+                self._add_operations(run)
+                run = []
+            if operation is None:
+                self._apply(event)
+            else:
+                run.append(operation)
+        if run:
+            self._add_operations(run)
+
+    def _change(self, **changes: Any) -> None:  # noqa: ANN401 - as `_replace`
+        self.state = self.state._replace(**changes)
+
+    def _check_follows(self, event: Event, revision: int) -> None:
+        is_first = isinstance(event, SessionStarted)
+        if event.n != revision + 1 or (event.n == 1) != is_first or self.state.expired:
+            raise LogBroken(f"event {event.n} ({event.kind}) cannot follow revision {revision}")
+
+    def _apply(self, event: Event) -> None:
+        match event:
+            case SessionStarted(session_id=session_id, project_path=path, name=name):
+                self._change(session_id=session_id, project_path=path, name=name, started_at=event.at)
+            case BranchCreated():
+                self._create_branch(event)
+            case OperationCompleted():
+                self._compact_threads(event)
+            case RequestSent():
+                self._add_request(event)
+            case BranchFolded():
+                self._fold_branch(event)
+            case WorkFolded():
+                self._fold_work(event)
+            case BranchDiscarded():
+                self._discard_branch(self._branch_of(event), event.at)
+            case SessionRolledBack():
+                self._roll_back(event)
+            case SessionExpired():
+                self._change(expired=True)
+        self._change(revision=event.n, last_at=max(self.state.last_at, event.at))
+
+    def _create_branch(self, event: BranchCreated) -> None:
+        branch = Branch(
+            event.branch_id,
+            event.parent_id,
+            event.description,
+            event.at,
+            event.tokens,
+            event.redactions,
+            recent=RecentWork(event.n),
+        )
+        self._put(branch)
+        self._change(path=(*self.state.path, branch.id))
+        self._checkpoints[branch.id] = self._make_checkpoint(event.n)
+
+    def _add_operations(self, run: Sequence[OperationCompleted]) -> None:
+        """Apply successive operations of one thread. A compaction is always applied alone."""
+        thread = self.state.main if run[0].branch_id is None else self._branch_of(run[0])
+        # Recent work begins after the user's last prompt, or after a compaction.
+        start = next((at for at in reversed(range(len(run))) if run[at].by_user or run[at].compacts), None)
+        recent = thread.recent if start is None else RecentWork(run[start].n, messages=thread.messages)
+        work = _sum_up(run)
+        recent = _add_work(recent, work if start is None else _sum_up(run[start + 1 :]))
+        self._put(_add_work(thread, work, recent=recent))
+        call_ids = [event.call_id for event in run if event.call_id]
+        self._change(
+            revision=run[-1].n,
+            last_at=max(self.state.last_at, *(event.at for event in run)),
+            calls=(*self.state.calls, *call_ids)[-CALL_IDS_REMEMBERED:] if call_ids else self.state.calls,
+            model=next((event.model for event in reversed(run) if event.model), self.state.model),
+            host=next((event.host for event in reversed(run) if event.host), self.state.host),
+        )
+
+    def _compact_threads(self, event: OperationCompleted) -> None:
+        """The host has emptied the open threads. The operation has the tokens of its summary."""
+        for open_id in (None, *self.state.path):
+            self._put(replace(self._thread(open_id), tokens=0, messages=0, recent=RecentWork(event.n)))
+        self._change(compactions=self.state.compactions + 1)
+        self._add_operations([event])
+
+    def _add_request(self, event: RequestSent) -> None:
+        self._folds_seen.update((fold.branch_id, fold.tokens) for fold in event.folds)
+        requests = (*self.state.requests[1 - CALL_IDS_REMEMBERED :], event.call_id)
+        self._change(requests=requests, model=event.model or self.state.model)
+        for seen in event.threads:
+            thread = self.state.main if seen.branch_id is None else self._branches.get(seen.branch_id)
+            if thread is not None:
+                is_begun = thread.recent.operations > 0
+                recent = thread.recent if is_begun else replace(thread.recent, messages=seen.messages)
+                self._put(replace(thread, messages=seen.messages, recent=recent))
+
+    def _fold_branch(self, event: BranchFolded) -> None:
+        branch = self._branch_of(event)
+        folded = replace(
+            branch,
+            status="folded",
+            closed_at=event.at,
+            redactions=branch.redactions + event.redactions,
+            summary_tokens=event.summary_tokens,
+        )
+        self._put(folded)
+        self._change(path=tuple(open_id for open_id in self.state.path if open_id != branch.id))
+        parent = self._thread(branch.parent_id)
+        grown = parent.tokens + event.summary_tokens
+        self._put(replace(parent, tokens=grown, recent=RecentWork(event.n, messages=parent.messages)))
+
+    def _fold_work(self, event: WorkFolded) -> None:
+        """Move the recent operations of the active thread to a new branch that is already folded."""
+        self._checkpoints[event.branch_id] = self._make_checkpoint(event.n - 1)
+        parent = self._thread(event.parent_id)
+        work = parent.recent
+        branch = Branch(
+            event.branch_id,
+            event.parent_id,
+            event.description,
+            event.at,
+            event.tokens_folded,
+            work.redactions + event.redactions,
+            "folded",
+            work.operations,
+            work.failed,
+            event.at,
+            event.summary_tokens,
+            recent=work,
+            folded_afterwards_n=event.n,
+        )
+        shrunk = replace(
+            _add_work(parent, work, sign=-1),
+            tokens=parent.tokens - event.tokens_folded + event.summary_tokens,
+            messages=work.messages,
+            recent=RecentWork(event.n, messages=work.messages),
+        )
+        self._put(branch)
+        self._put(shrunk)
+
+    def _discard_branch(self, branch: Branch, at: str) -> None:
+        self._put(replace(branch, status="discarded", closed_at=at))
+        self._change(path=tuple(open_id for open_id in self.state.path if open_id != branch.id))
+        self._checkpoints.pop(branch.id, None)
+
+    def _roll_back(self, event: SessionRolledBack) -> None:
+        """Restore the checkpoint. The events just before have discarded the later branches."""
+        target = self._branch_of(event)
+        checkpoint = self._checkpoints[target.id]
+        for branch in checkpoint.path:
+            reopened = replace(self._branches[branch.id], status="active", closed_at=None, summary_tokens=0)
+            self._put(branch if event.restore_state else reopened)
+        if event.restore_state:
+            self._put(checkpoint.main)
+        self._change(path=tuple(branch.id for branch in checkpoint.path))
+        if target.folded_afterwards_n:
+            if not event.restore_state:
+                self._put(_give_work_back(self._thread(target.parent_id), target))
+            self._discard_branch(target, event.at)
+
+    def _thread(self, branch_id: str | None) -> Thread | Branch:
+        return self.state.main if branch_id is None else self._branches[branch_id]
+
+    def _put(self, thread: Thread | Branch) -> None:
+        if isinstance(thread, Branch):
+            self._branches[thread.id] = thread
         else:
-            run.append(operation)
-    if run:
-        _operate(draft, run)
+            self._change(main=thread)
+
+    def _make_checkpoint(self, revision: int) -> Checkpoint:
+        return Checkpoint(revision, self.state.main, tuple(self._branches[open_id] for open_id in self.state.path))
+
+    def _branch_of(self, event: OperationCompleted | BranchFolded | BranchDiscarded | SessionRolledBack) -> Branch:
+        branch = self._branches.get(event.branch_id or "")
+        if branch is None:
+            raise LogBroken(f"event {event.n} ({event.kind}) names a branch that was never created")
+        return branch
 
 
-def _change(draft: Draft, **changes: Any) -> None:  # noqa: ANN401 - as `replace`
-    for name, value in changes.items():
-        object.__setattr__(draft, name, value)
-
-
-def _check_follows(event: Event, revision: int, state: State) -> None:
-    if event.n != revision + 1 or (event.n == 1) != isinstance(event, SessionStarted) or state.expired:
-        raise LogBroken(f"event {event.n} ({event.kind}) cannot follow revision {revision}")
-
-
-def _apply(draft: Draft, event: Event) -> None:
-    match event:
-        case SessionStarted(session_id=session_id, project_path=path, name=name):
-            _change(draft, session_id=session_id, project_path=path, name=name, started_at=event.at)
-        case BranchCreated():
-            _create(draft, event)
-        case OperationCompleted():
-            _compact(draft, event)
-        case RequestSent():
-            _request(draft, event)
-        case BranchFolded():
-            _fold(draft, event)
-        case WorkFolded():
-            _fold_work(draft, event)
-        case BranchDiscarded():
-            _discard(draft, _branch(draft, event), event.at)
-        case SessionRolledBack():
-            _roll_back(draft, event)
-        case SessionExpired():
-            _change(draft, expired=True)
-    _change(draft, revision=event.n, last_at=max(draft.last_at, event.at))
-
-
-def _create(draft: Draft, event: BranchCreated) -> None:
-    branch = Branch(
-        event.branch_id,
-        event.parent_id,
-        event.description,
-        event.at,
-        event.tokens,
-        event.redactions,
-        recent=RecentWork(event.n),
-    )
-    _put(draft, branch)
-    _change(draft, path=(*draft.path, branch.id))
-    draft.checkpoints[branch.id] = _checkpoint(draft, event.n)
-
-
-def _operate(draft: Draft, run: Sequence[OperationCompleted]) -> None:
-    """Apply successive operations of one thread. A compaction is always applied alone."""
-    thread = draft.main if run[0].branch_id is None else _branch(draft, run[0])
-    # Recent work begins after the user's last prompt, or after a compaction.
-    start = next((at for at in reversed(range(len(run))) if run[at].by_user or run[at].compacts), None)
-    recent = thread.recent if start is None else RecentWork(run[start].n, messages=thread.messages)
-    work = _work_of(run)
-    recent = _with_work(recent, work if start is None else _work_of(run[start + 1 :]))
-    _put(draft, _with_work(thread, work, recent=recent))
-    call_ids = [event.call_id for event in run if event.call_id]
-    _change(
-        draft,
-        revision=run[-1].n,
-        last_at=max(draft.last_at, *(event.at for event in run)),
-        calls=(*draft.calls, *call_ids)[-CALL_IDS_REMEMBERED:] if call_ids else draft.calls,
-        model=next((event.model for event in reversed(run) if event.model), draft.model),
-        host=next((event.host for event in reversed(run) if event.host), draft.host),
-    )
-
-
-def _work_of(run: Sequence[OperationCompleted]) -> RecentWork:
+def _sum_up(run: Sequence[OperationCompleted]) -> RecentWork:
     """The sums over operations."""
     return RecentWork(
         tokens=sum(event.tokens for event in run),
@@ -298,7 +385,7 @@ def _work_of(run: Sequence[OperationCompleted]) -> RecentWork:
     )
 
 
-def _with_work(figures: Figures, work: RecentWork, sign: int = 1, **changes: Any) -> Figures:  # noqa: ANN401
+def _add_work(figures: Figures, work: RecentWork, sign: int = 1, **changes: Any) -> Figures:  # noqa: ANN401
     """Add the sums over some operations, or subtract them. `changes` are of other fields, as for `replace`."""
     return replace(
         figures,
@@ -310,120 +397,10 @@ def _with_work(figures: Figures, work: RecentWork, sign: int = 1, **changes: Any
     )
 
 
-def _compact(draft: Draft, event: OperationCompleted) -> None:
-    """The host has emptied the open threads. The operation has the tokens of its summary."""
-    for open_id in (None, *draft.path):
-        _put(draft, replace(_thread(draft, open_id), tokens=0, messages=0, recent=RecentWork(event.n)))
-    _change(draft, compactions=draft.compactions + 1)
-    _operate(draft, [event])
-
-
-def _request(draft: Draft, event: RequestSent) -> None:
-    draft.folds_seen.update((fold.branch_id, fold.tokens) for fold in event.folds)
-    requests = (*draft.requests[1 - CALL_IDS_REMEMBERED :], event.call_id)
-    _change(draft, requests=requests, model=event.model or draft.model)
-    for seen in event.threads:
-        thread = draft.main if seen.branch_id is None else draft.branches.get(seen.branch_id)
-        if thread is not None:
-            is_begun = thread.recent.operations > 0
-            recent = thread.recent if is_begun else replace(thread.recent, messages=seen.messages)
-            _put(draft, replace(thread, messages=seen.messages, recent=recent))
-
-
-def _fold(draft: Draft, event: BranchFolded) -> None:
-    branch = _branch(draft, event)
-    folded = replace(
-        branch,
-        status="folded",
-        closed_at=event.at,
-        redactions=branch.redactions + event.redactions,
-        summary_tokens=event.summary_tokens,
-    )
-    _put(draft, folded)
-    _change(draft, path=tuple(open_id for open_id in draft.path if open_id != branch.id))
-    parent = _thread(draft, branch.parent_id)
-    grown = parent.tokens + event.summary_tokens
-    _put(draft, replace(parent, tokens=grown, recent=RecentWork(event.n, messages=parent.messages)))
-
-
-def _fold_work(draft: Draft, event: WorkFolded) -> None:
-    """Move the recent operations of the active thread to a new branch that is already folded."""
-    draft.checkpoints[event.branch_id] = _checkpoint(draft, event.n - 1)
-    parent = _thread(draft, event.parent_id)
-    work = parent.recent
-    branch = Branch(
-        event.branch_id,
-        event.parent_id,
-        event.description,
-        event.at,
-        event.tokens_folded,
-        work.redactions + event.redactions,
-        "folded",
-        work.operations,
-        work.failed,
-        event.at,
-        event.summary_tokens,
-        recent=work,
-        folded_afterwards_n=event.n,
-    )
-    shrunk = replace(
-        _with_work(parent, work, sign=-1),
-        tokens=parent.tokens - event.tokens_folded + event.summary_tokens,
-        messages=work.messages,
-        recent=RecentWork(event.n, messages=work.messages),
-    )
-    _put(draft, branch)
-    _put(draft, shrunk)
-
-
-def _discard(draft: Draft, branch: Branch, at: str) -> None:
-    _put(draft, replace(branch, status="discarded", closed_at=at))
-    _change(draft, path=tuple(open_id for open_id in draft.path if open_id != branch.id))
-    draft.checkpoints.pop(branch.id, None)
-
-
-def _roll_back(draft: Draft, event: SessionRolledBack) -> None:
-    """Restore the checkpoint. The events just before have discarded the later branches."""
-    target = _branch(draft, event)
-    checkpoint = draft.checkpoints[target.id]
-    for branch in checkpoint.path:
-        reopened = replace(draft.branches[branch.id], status="active", closed_at=None, summary_tokens=0)
-        _put(draft, branch if event.restore_state else reopened)
-    if event.restore_state:
-        _put(draft, checkpoint.main)
-    _change(draft, path=tuple(branch.id for branch in checkpoint.path))
-    if target.folded_afterwards_n:
-        if not event.restore_state:
-            _put(draft, _work_given_back(_thread(draft, target.parent_id), target))
-        _discard(draft, target, event.at)
-
-
-def _work_given_back(parent: Thread | Branch, fold: Branch) -> Thread | Branch:
+def _give_work_back(parent: Thread | Branch, fold: Branch) -> Thread | Branch:
     """Add the operations of an undone fold to its thread."""
     work, recent = fold.recent, parent.recent
     if recent.since == fold.folded_afterwards_n:
-        recent = _with_work(work, recent)
+        recent = _add_work(work, recent)
     tokens = parent.tokens + fold.tokens - fold.summary_tokens
-    return replace(_with_work(parent, work), tokens=tokens, recent=recent)
-
-
-def _thread(state: State, branch_id: str | None) -> Thread | Branch:
-    return state.main if branch_id is None else state.branches[branch_id]
-
-
-def _put(draft: Draft, thread: Thread | Branch) -> None:
-    if isinstance(thread, Branch):
-        draft.branches[thread.id] = thread
-    else:
-        _change(draft, main=thread)
-
-
-def _checkpoint(state: State, revision: int) -> Checkpoint:
-    return Checkpoint(revision, state.main, tuple(state.branches[open_id] for open_id in state.path))
-
-
-def _branch(state: State, event: OperationCompleted | BranchFolded | BranchDiscarded | SessionRolledBack) -> Branch:
-    branch = state.branches.get(event.branch_id or "")
-    if branch is None:
-        raise LogBroken(f"event {event.n} ({event.kind}) names a branch that was never created")
-    return branch
+    return replace(_add_work(parent, work), tokens=tokens, recent=recent)

@@ -320,7 +320,7 @@ class Store(Protocol):
         """Return entries of a thread in order, or None if the archive has nothing of it.
 
         The page ends with the entry that brings the texts to `characters`. Entries are returned as committed;
-        `archive.readable` applies rollbacks.
+        `archive.apply_ranges` applies rollbacks.
         """
 
     async def left_out_text(self, owner: str, result_id: str) -> str | None:

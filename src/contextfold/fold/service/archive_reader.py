@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from contextfold.common.canonical import JsonObject
 from contextfold.errors import BranchNotFound
-from contextfold.fold.archive import ArchiveEntry, has_moved_work, readable
+from contextfold.fold.archive import ArchiveEntry, apply_ranges, has_moved_work
 from contextfold.fold.ports.store import ArchivedThread, Store, StoreReader, Trajectory
 from contextfold.fold.tool_arguments import cursor_of
 from contextfold.fold.tool_results import TrajectoryPage
@@ -58,15 +58,15 @@ class ThreadReading:
 
     def _take_own(self, found: Trajectory) -> list[ArchiveEntry]:
         self._held, self.next = None, PagePosition(self._thread, found.entries[-1].n)
-        return readable(found.entries, found.rollbacks)
+        return apply_ranges(found.entries, found.rollbacks)
 
     def _take_moved(self, found: Trajectory | None, held: Trajectory, at: PagePosition) -> list[ArchiveEntry]:
         """Operations of the parent thread before the fold, including those that moved away from it."""
         if found is None:
             return self._take_own(held)
         entries = [entry for entry in found.entries if entry.n < held.entries[0].n]
-        undone = [(start, end) for start, end in found.rollbacks if start >= 0]
-        operations = [entry for entry in readable(entries, undone) if entry.kind == "operation"]
+        shown = apply_ranges(entries, found.rollbacks, with_moved=True)
+        operations = [entry for entry in shown if entry.kind == "operation"]
         if len(entries) < len(found.entries) or not entries:
             return operations + self._take_own(held)
         self.next = PagePosition(at.thread, entries[-1].n)

@@ -27,7 +27,7 @@ from contextfold.fold.service.session_views import (
     session_row,
     tree,
 )
-from contextfold.fold.session import EMPTY, REPLAY_STEP_EVENTS, State, advance, drafted
+from contextfold.fold.session import EMPTY, REPLAY_STEP_EVENTS, Replay, State
 
 # The number of sessions whose figures are cached. Those of one page of the list must fit.
 FOLLOWED_MAX = 128
@@ -53,12 +53,12 @@ class _Timeline:
     """The state of a session, and its figures after each event."""
 
     def __init__(self) -> None:
-        self._state = drafted(EMPTY)
+        self._replay = Replay()
         self._points: list[TimelinePoint] = []
 
     def take(self, event: Event) -> None:
-        advance(self._state, (event,))
-        state = self._state
+        self._replay.apply((event,))
+        state = self._replay.state
         self._points.append(TimelinePoint(state.revision, state.last_at, state.total_tokens, state.main.tokens))
 
     def points(self) -> list[TimelinePoint]:

@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from contextfold.common.canonical import JsonObject
-from contextfold.fold import session
 from contextfold.fold.events import Event, OperationCompleted
 from contextfold.fold.ports.store import Operation, SessionKey
 from contextfold.fold.project import Target
 from contextfold.fold.sent_request import RecordedRequest, RequestReport, ScrubbedText, call_id_of, record_request
 from contextfold.fold.service.inbox import Inbox
 from contextfold.fold.service.sessions import VerbOutcome
-from contextfold.fold.session import State
+from contextfold.fold.session import Replay, State
 from contextfold.fold.verbs import RecordOperations, Verb
 
 # The source of the figures of a hook report.
@@ -116,9 +115,10 @@ class RecordReports:
         events: list[Event] = []
         calls = set(state.calls)
         run: list[tuple[OperationCompleted, str]] = []
-        draft = session.drafted(state)
+        replay = Replay(state)
 
         def take(recorded: RecordedRequest) -> None:
+            replay.apply(recorded.events)
             events.extend(recorded.events)
             self._texts.update(recorded.texts)
 
@@ -130,15 +130,13 @@ class RecordReports:
                     run.append((done, scrubbed[1].text))
                     self.new.add(index)
                 continue
-            recorded, run = _record_operations(run, draft, at), []
-            session.advance(draft, recorded.events)
+            recorded, run = _record_operations(run, replay.state, at), []
             take(recorded)
-            request = record_request(draft, at, one, scrubbed)
-            session.advance(draft, request.events)
+            request = record_request(replay.state, at, one, scrubbed)
             take(request)
             if request.events:
                 self.new.add(index)
-        take(_record_operations(run, draft, at))
+        take(_record_operations(run, replay.state, at))
         return events
 
     def result(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from contextfold.errors import StoreInvalid
-from contextfold.fold.archive import ArchiveEntry, up_to
+from contextfold.fold.archive import ArchiveEntry, limit_characters
 from contextfold.fold.ports.store import ArchivedThread, Summary, Trajectory
 from contextfold.stores.nats import records
 from contextfold.stores.nats.connection import in_batches
@@ -109,7 +109,7 @@ class ArchiveReader:
             if entry.kind == "rollback"
         ]
         page = await self._page(items, after_n, max(limit, 0), characters)
-        return Trajectory(list(up_to(page, characters)), sorted(rollbacks))
+        return Trajectory(list(limit_characters(page, characters)), sorted(rollbacks))
 
     async def _page(
         self, items: Sequence[_ArchiveSubject], after_n: int, limit: int, characters: int | None

@@ -17,7 +17,7 @@ from typing import Any, Final
 from contextfold.common.canonical import Malformed, encode
 from contextfold.common.relevance.question import Question
 from contextfold.errors import StoreInvalid
-from contextfold.fold.archive import ArchiveEntry, up_to
+from contextfold.fold.archive import ArchiveEntry, limit_characters
 from contextfold.fold.events import Event, EventUnknown, from_json, to_json
 from contextfold.fold.ports.store import (
     SEARCH_MOST,
@@ -341,7 +341,7 @@ def trajectory(
             (*whose, after_n, max(limit, 0)),
         )
         # Rows are fetched one by one, so that texts after the limit are not read.
-        entries = list(up_to(map(entry_of, rows), characters))
+        entries = list(limit_characters(map(entry_of, rows), characters))
         rows.close()
         return Trajectory(entries, rollbacks)
     finally:
