@@ -17,7 +17,7 @@ from contextfold.adapters.message_folding import (
     OnReceipt,
     call_block,
     fold_messages,
-    or_as_it_came,
+    fold_or_keep,
     result_block,
     text_block,
 )
@@ -34,17 +34,17 @@ class FoldingMiddleware(AgentMiddleware):
         self._on_receipt = on_receipt
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
-        return handler(or_as_it_came(lambda: self._folded(request), request))
+        return handler(fold_or_keep(lambda: self._fold(request), request))
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
-        return await handler(or_as_it_came(lambda: self._folded(request), request))
+        return await handler(fold_or_keep(lambda: self._fold(request), request))
 
-    def _folded(self, request: Any) -> Any:
+    def _fold(self, request: Any) -> Any:
         names = (getattr(request.model, name, None) for name in _MODEL_NAMES)
         model = next((name for name in names if isinstance(name, str)), "")
         tools = [tool if isinstance(tool, dict) else {"name": getattr(tool, "name", None)} for tool in request.tools]
         messages = fold_messages(
-            request.messages, _read, _shortened, model=model, tools=tools, on_receipt=self._on_receipt
+            request.messages, _read, _keep_blocks, model=model, tools=tools, on_receipt=self._on_receipt
         )
         return request.override(messages=messages)
 
@@ -52,7 +52,7 @@ class FoldingMiddleware(AgentMiddleware):
 def _read(message: Any) -> MessageReading:
     if message.type == "ai":
         calls = [*message.tool_calls, *message.invalid_tool_calls]
-        said = [_said(block) for block in _content(message)]
+        said = [_read_block(block) for block in _content(message)]
         return MessageReading(True, [*said, *(call_block(call["id"], call["name"]) for call in calls)])
     if message.type == "tool":
         content = message.content
@@ -68,13 +68,13 @@ def _content(message: Any) -> list[Any]:
     return message.content if isinstance(message.content, list) and message.content else [message.content]
 
 
-def _said(block: Any) -> dict[str, Any]:
+def _read_block(block: Any) -> dict[str, Any]:
     """A block of the model's content as thinking or empty text. Calls are read from a separate member."""
     kind = block.get("type") if isinstance(block, dict) else "text"
     return {"type": kind} if kind in _THINKING else text_block("")
 
 
-def _shortened(message: Any, numbers: Sequence[int]) -> Any:
+def _keep_blocks(message: Any, numbers: Sequence[int]) -> Any:
     """Remove the thinking from a message."""
     content = _content(message)
     return message.model_copy(update={"content": [content[number] for number in numbers if number < len(content)]})

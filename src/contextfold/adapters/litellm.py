@@ -18,7 +18,7 @@ from contextfold.adapters.message_folding import (
     call_block,
     fold_list,
     fold_messages,
-    or_as_it_came,
+    fold_or_keep,
     result_block,
     text_block,
 )
@@ -32,9 +32,9 @@ class FoldingCallback(CustomLogger):
         self._on_receipt = on_receipt
 
     async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> dict[str, Any]:
-        return or_as_it_came(lambda: self._folded(kwargs, str(getattr(call_type, "value", call_type))), kwargs)
+        return fold_or_keep(lambda: self._fold(kwargs, str(getattr(call_type, "value", call_type))), kwargs)
 
-    def _folded(self, kwargs: dict[str, Any], call_type: str) -> dict[str, Any]:
+    def _fold(self, kwargs: dict[str, Any], call_type: str) -> dict[str, Any]:
         model, tools, on_receipt = str(kwargs.get("model") or ""), kwargs.get("tools"), self._on_receipt
         if call_type in ("completion", "acompletion") and kwargs.get("messages"):
             messages = fold_chat(kwargs["messages"], model=model, tools=tools, on_receipt=on_receipt)
@@ -52,8 +52,8 @@ def fold_chat(
     messages: list[Any], *, model: str = "", tools: object = None, on_receipt: OnReceipt | None = None
 ) -> list[Any]:
     """Fold the messages of a chat completion, which are dicts or LiteLLM's objects."""
-    return or_as_it_came(
-        lambda: fold_messages(messages, _read, _shortened, model=model, tools=tools, on_receipt=on_receipt), messages
+    return fold_or_keep(
+        lambda: fold_messages(messages, _read, _keep_blocks, model=model, tools=tools, on_receipt=on_receipt), messages
     )
 
 
@@ -70,7 +70,7 @@ def _read(message: Any) -> MessageReading:
     return MessageReading(False, [text_block(message.get("content")) if is_known else {"type": str(role)}])
 
 
-def _shortened(message: Any, numbers: Sequence[int]) -> Any:
+def _keep_blocks(message: Any, numbers: Sequence[int]) -> Any:
     """Remove the thinking from a message."""
     members = message if isinstance(message, dict) else message.model_dump(exclude_none=True)
     return {name: value for name, value in members.items() if name not in ("thinking_blocks", "reasoning_content")}

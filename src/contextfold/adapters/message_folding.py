@@ -45,13 +45,13 @@ def result_block(call_id: object, content: object, *, failed: bool) -> dict[str,
 def fold_messages(
     messages: Sequence[Message],
     read: Callable[[Message], MessageReading],
-    shortened: Callable[[Message, Sequence[int]], Message],
+    keep_blocks: Callable[[Message, Sequence[int]], Message],
     *,
     model: str = "",
     tools: object = None,
     on_receipt: OnReceipt | None = None,
 ) -> list[Message]:
-    """The messages to send. `shortened` makes a message with some of another's blocks, given by their numbers."""
+    """The messages to send. `keep_blocks` makes a message with some of another's blocks, given by their numbers."""
     listed: list[dict[str, Any]] = []
     sizes: list[int] = []
     # The message of each block and the number of the block in it, by the block's identity.
@@ -78,7 +78,7 @@ def fold_messages(
             else:
                 sent.append((position, [number]))
     return [
-        messages[position] if len(numbers) == sizes[position] else shortened(messages[position], numbers)
+        messages[position] if len(numbers) == sizes[position] else keep_blocks(messages[position], numbers)
         for position, numbers in sent
     ]
 
@@ -91,7 +91,7 @@ def fold_list(messages: Any, format: Format, *, model: str, tools: object, on_re
     return projection.messages if projection.changed else messages
 
 
-def or_as_it_came(fold: Callable[[], Answer], otherwise: Answer) -> Answer:
+def fold_or_keep(fold: Callable[[], Answer], otherwise: Answer) -> Answer:
     """Call `fold`. If it fails, log the type of the error and return `otherwise`."""
     try:
         return fold()

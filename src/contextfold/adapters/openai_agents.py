@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from contextfold.adapters.message_folding import OnReceipt, fold_list, or_as_it_came
+from contextfold.adapters.message_folding import OnReceipt, fold_list, fold_or_keep
 
 
 def fold_input(data: Any) -> Any:
@@ -26,8 +26,8 @@ class InputFolding:
 
     def __call__(self, data: Any) -> Any:
         given = data.model_data
-        return or_as_it_came(lambda: self._folded(given), given)
+        return fold_or_keep(lambda: self._fold(given), given)
 
-    def _folded(self, given: Any) -> Any:
+    def _fold(self, given: Any) -> Any:
         items = fold_list(given.input, "openai-responses", model="", tools=None, on_receipt=self._on_receipt)
         return given if items is given.input else dataclasses.replace(given, input=items)

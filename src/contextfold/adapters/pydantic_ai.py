@@ -18,7 +18,7 @@ from contextfold.adapters.message_folding import (
     OnReceipt,
     call_block,
     fold_messages,
-    or_as_it_came,
+    fold_or_keep,
     result_block,
     text_block,
 )
@@ -42,8 +42,8 @@ class HistoryFolding:
     def __call__(self, ctx: RunContext[Any], messages: list[Any]) -> list[Any]:
         model = getattr(getattr(ctx, "model", None), "model_name", None)
         name = model if isinstance(model, str) else ""
-        return or_as_it_came(
-            lambda: fold_messages(messages, _read, _shortened, model=name, on_receipt=self._on_receipt), messages
+        return fold_or_keep(
+            lambda: fold_messages(messages, _read, _keep_blocks, model=name, on_receipt=self._on_receipt), messages
         )
 
 
@@ -67,5 +67,5 @@ def _block(part: Any) -> dict[str, Any]:
     return {"type": _OTHERS.get(kind, kind), "id": call_id, "tool_use_id": call_id}
 
 
-def _shortened(message: Any, numbers: Sequence[int]) -> Any:
+def _keep_blocks(message: Any, numbers: Sequence[int]) -> Any:
     return dataclasses.replace(message, parts=[message.parts[number] for number in numbers])

@@ -55,7 +55,7 @@ class ProxyWithClock:
         client.scope["headers"] += headers
         await client.call(self.guarded)
         # What is stored after the response is stored before the next request.
-        await asyncio.gather(*self.guarded.proxy._folding._notes)
+        await asyncio.gather(*self.guarded.proxy._folding._recordings)
         return client
 
     def sent(self, name: str = "messages") -> list[Message]:

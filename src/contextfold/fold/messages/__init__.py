@@ -10,6 +10,7 @@ Pure: the same history always gives the same list. Knows the lists of four APIs,
 
 from __future__ import annotations
 
+from contextfold.fold.messages.apis import FORMATS, Format
 from contextfold.fold.messages.cold_results import (
     ColdResult,
     ColdSettings,
@@ -18,7 +19,6 @@ from contextfold.fold.messages.cold_results import (
     by_call,
     merged_outcomes,
 )
-from contextfold.fold.messages.formats import FORMATS, Format
 from contextfold.fold.messages.own_tools import CallOutcome
 from contextfold.fold.messages.projection import Projection, project
 from contextfold.fold.messages.receipt import OPEN_BRANCH, Fold, Receipt, Skipped, Span

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from contextfold.common.tokens import tokens_of
-from contextfold.fold.messages.apis.facts import (
+from contextfold.fold.messages.facts import (
     HOSTED,
     Call,
     Fact,

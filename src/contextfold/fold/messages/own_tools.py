@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from contextfold.fold.messages.apis.facts import HOSTED, Call, Members, Result, block_members, items_of, own_length
+from contextfold.fold.messages.facts import HOSTED, Call, Members, Result, block_members, items_of, own_length
 
 # Matching a longer name takes too long: the patterns' time grows faster than linearly.
 NAME_LENGTH_MAX = 256

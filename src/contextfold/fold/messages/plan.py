@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from contextfold.fold.messages.apis.facts import Api, Members, block_members, items_of
 from contextfold.fold.messages.cold_results import LeftOutResult
+from contextfold.fold.messages.facts import Api, Members, block_members, items_of
 from contextfold.fold.messages.walk import Fate, FoldRange, Walk, decide, is_inside
 
 # The results that become stubs, by the index of the message, then by the number of the result in it.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from contextfold.common.tokens import tokens_of
-from contextfold.fold.messages.apis.facts import Fact
+from contextfold.fold.messages.apis import Format, api_of, read_facts
 from contextfold.fold.messages.cold_results import (
     NOTHING_REMEMBERED,
     ColdResult,
@@ -23,7 +23,7 @@ from contextfold.fold.messages.cold_results import (
     hash_text,
     list_results,
 )
-from contextfold.fold.messages.formats import Format, api_of, read_facts
+from contextfold.fold.messages.facts import Fact
 from contextfold.fold.messages.own_tools import CallOutcome, confirm_names, list_tool_names
 from contextfold.fold.messages.plan import Plan, Stubs, leave_out, make_plan, rewrite_messages
 from contextfold.fold.messages.receipt import Receipt, Span, make_empty_receipt, make_receipt

@@ -20,9 +20,9 @@ from typing import Any
 
 from contextfold.common.canonical import DEPTH_MAX
 from contextfold.common.tokens import tokens_of
-from contextfold.fold.messages.apis.facts import Api, Members, block_members
+from contextfold.fold.messages.apis import Format, api_of
 from contextfold.fold.messages.cold_results import NOTHING_REMEMBERED, Remembered
-from contextfold.fold.messages.formats import Format, api_of
+from contextfold.fold.messages.facts import Api, Members, block_members
 from contextfold.fold.messages.own_tools import is_marked, select_our_tools
 from contextfold.fold.messages.projection import NO_MESSAGES, Projection, make_empty_projection, project
 from contextfold.fold.messages.weight import encode_json, weigh_own_calls, weigh_own_definitions

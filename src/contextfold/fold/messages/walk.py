@@ -21,7 +21,7 @@ from enum import Enum, auto
 from operator import attrgetter
 from typing import NamedTuple
 
-from contextfold.fold.messages.apis.facts import Call, Fact, Result
+from contextfold.fold.messages.facts import Call, Fact, Result
 from contextfold.fold.messages.own_tools import CallOutcome, read_result
 
 # At most this many branches are open at once; further ones are not folded.

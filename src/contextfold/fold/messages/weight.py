@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from contextfold.common.tokens import BYTES_PER_TOKEN
-from contextfold.fold.messages.apis.facts import Fact, Members, block_members, items_of
+from contextfold.fold.messages.facts import Fact, Members, block_members, items_of
 from contextfold.fold.messages.own_tools import definitions_in, name_of
 
 # Providers count about this many tokens for an image of 1.2 megapixels.

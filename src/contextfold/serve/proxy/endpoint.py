@@ -172,10 +172,10 @@ class ProviderEndpoint:
                     await self._folding.fold(request, request.format)
                 observer = ResponseObserver(request, self._reports)
                 try:
-                    await _while_client_stays(request, receive, self._exchange(request, send, observer))
+                    await _run_while_connected(request, receive, self._exchange(request, send, observer))
                 finally:
                     observer.close()
-                    self._folding.note(request)
+                    self._folding.record_answer(request)
         except TimeoutError:
             raise self._failure(UpstreamFailed(TIMEOUT, "Exchange"), has_begun=False) from None
         finally:
@@ -183,7 +183,7 @@ class ProviderEndpoint:
 
     async def _exchange(self, request: ProxiedRequest, send: Send, observer: ResponseObserver) -> None:
         try:
-            response = await self.provider.ask(request.method, request.target, request.headers, request)
+            response = await self.provider.send(request.method, request.target, request.headers, request)
         except UpstreamFailed as failure:
             raise self._failure(failure, has_begun=False) from None
         # An upstream may respond before it has read the whole request. Then it does not read the rest.
@@ -271,15 +271,15 @@ class ResponseObserver:
             self._preparing.cancel()
 
 
-async def _while_client_stays(request: ProxiedRequest, receive: Receive, work: Coroutine[None, None, None]) -> None:
+async def _run_while_connected(request: ProxiedRequest, receive: Receive, work: Coroutine[None, None, None]) -> None:
     """Do the work; cancel it when the client disconnects."""
 
-    async def gone() -> None:
+    async def wait_for_disconnect() -> None:
         await request.is_read.wait()
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(gone())]
+    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(wait_for_disconnect())]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if not tasks[0].done():

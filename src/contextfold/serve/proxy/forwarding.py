@@ -45,7 +45,7 @@ from contextfold.serve.http.exchange import OWNER, ClientGone, Headers, Receive,
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.proxy.conversations import Conversation, conversation_of
-from contextfold.serve.proxy.upstream import sent_on, with_body, with_readable_encoding
+from contextfold.serve.proxy.upstream import limit_encodings, select_request_headers, set_length
 from contextfold.settings import ProxySettings
 
 # A larger request is not folded.
@@ -59,7 +59,7 @@ INLINE_BYTES = 256 << 10
 PART_BYTES = 256 << 10
 THREADS = 2
 # At most this many records of conversations are being written at the same time.
-NOTES_MAX = 1000
+RECORDINGS_MAX = 1000
 # The timeout for reading or writing the record of a conversation; the model's response waits for it.
 STORE_S = 2.0
 RESULTS_HEADER = b"x-context-fold-results"
@@ -92,7 +92,7 @@ class ProxiedRequest(httpx2.AsyncByteStream):
         self.given_headers: dict[bytes, list[bytes]] = {}
         for name, value in scope["headers"]:
             self.given_headers.setdefault(name, []).append(value)
-        self.headers: Headers = sent_on(scope["headers"])
+        self.headers: Headers = select_request_headers(scope["headers"])
         # Set when the body has arrived completely, or the rest is not needed.
         self.is_read = asyncio.Event()
         self._receive = receive
@@ -135,7 +135,7 @@ class ProxiedRequest(httpx2.AsyncByteStream):
     def send_body(self, body: bytes) -> None:
         """Send this body to the upstream."""
         self.send_parts([body])
-        self.headers = with_body(self.headers, len(body))
+        self.headers = set_length(self.headers, len(body))
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while self._stored:
@@ -209,18 +209,18 @@ class RequestFolding:
     ) -> None:
         self._metrics, self._store, self._scrub, self._origin, self._clock = metrics, store, scrub, origin, clock
         self._folds_results, self._prompt_cache_s = settings.folds_results, float(settings.prompt_cache_s) or None
-        self._notes: set[asyncio.Task[None]] = set()
+        self._recordings: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(THREADS, "contextfold-project")
         self.budget = ByteBudget()
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
-        await asyncio.gather(*self._notes, return_exceptions=True)
+        await asyncio.gather(*self._recordings, return_exceptions=True)
 
     async def fold(self, request: ProxiedRequest, format: Format) -> None:
         """Leave folded work out of the request; forward it unchanged if it cannot be parsed."""
         reason = await self._read(request, format)
-        request.headers = with_readable_encoding(request.headers)
+        request.headers = limit_encodings(request.headers)
         if reason:
             request.mark_reported(0)
             request.receipt = Receipt(0, 0, reason=reason)
@@ -276,7 +276,7 @@ class RequestFolding:
         projection = await project_with(record.results)
         if request.conversation and not request.is_count:
             request.lapsed_s = self._lapsed_s(record, projection)
-            results = await self._left_out(request, request.conversation.id, record, projection)
+            results = await self._leave_out_results(request, request.conversation.id, record, projection)
             new = results[len(record.results) :]
             if new:
                 projection = await project_with(results)
@@ -319,7 +319,7 @@ class RequestFolding:
         life_s = max(projection.cache_life_s(self._prompt_cache_s), record.cache_life_s)
         return pause_s if pause_s > life_s else 0.0
 
-    async def _left_out(
+    async def _leave_out_results(
         self, request: ProxiedRequest, conversation: str, record: ConversationRecord, projection: BodyProjection
     ) -> tuple[LeftOutResult, ...]:
         """All results that are left out from now on. New ones are stored first; if that fails, they stay."""
@@ -344,16 +344,18 @@ class RequestFolding:
             log_failure("proxy.results_not_stored", problem)
             return record.results
 
-    def note(self, request: ProxiedRequest) -> None:
+    def record_answer(self, request: ProxiedRequest) -> None:
         """Record that a request of the conversation was answered. The response does not wait for it."""
-        if request.conversation is None or request.outcomes is None or len(self._notes) >= NOTES_MAX:
+        if request.conversation is None or request.outcomes is None or len(self._recordings) >= RECORDINGS_MAX:
             return
-        work = self._note(request, request.conversation.id, request.outcomes)
-        noting = asyncio.get_running_loop().create_task(work)
-        self._notes.add(noting)
-        noting.add_done_callback(self._notes.discard)
+        work = self._record_answer(request, request.conversation.id, request.outcomes)
+        recording = asyncio.get_running_loop().create_task(work)
+        self._recordings.add(recording)
+        recording.add_done_callback(self._recordings.discard)
 
-    async def _note(self, request: ProxiedRequest, conversation: str, outcomes: Mapping[str, CallOutcome]) -> None:
+    async def _record_answer(
+        self, request: ProxiedRequest, conversation: str, outcomes: Mapping[str, CallOutcome]
+    ) -> None:
         at, life_s = self._clock(), request.warm_after_s
         try:
             async with asyncio.timeout(STORE_S):

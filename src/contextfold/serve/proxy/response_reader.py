@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from contextfold.common.canonical import Malformed, decode
 from contextfold.common.tokens import tokens_of
 from contextfold.fold.messages import Format
-from contextfold.fold.messages.apis.facts import Members, block_members, items_of
+from contextfold.fold.messages.facts import Members, block_members, items_of
 from contextfold.fold.messages.own_tools import is_marked
 from contextfold.fold.sent_request import Usage
 
@@ -154,9 +154,9 @@ class ResponseReader:
             first = [] if self._is_whole else lines[:1]
             text = b"\n".join([*first, *(line[len(_DATA) :] for line in lines if line.startswith(_DATA))])
         if not self._is_whole:
-            for end in _around_usage(bytes(text), self._container, self._names.wrapper):
+            for end in _parse_around_usage(bytes(text), self._container, self._names.wrapper):
                 self._take_usage(end)
-        elif isinstance(value := _parsed(bytes(text)), dict):
+        elif isinstance(value := _parse(bytes(text)), dict):
             self._take_usage(value)
             if has_calls:
                 self._take_calls(value)
@@ -207,7 +207,7 @@ class ResponseReader:
                 self._our_bytes += len(name or "") + _size(arguments)
 
 
-def _around_usage(text: bytes, container: bytes, wrapper: str) -> Iterator[Mapping[str, Any]]:
+def _parse_around_usage(text: bytes, container: bytes, wrapper: str) -> Iterator[Mapping[str, Any]]:
     """Objects that are parsed from the end of a text whose beginning is missing.
 
     From a member on, the text is an object once it gets an opening bracket. It parses only if the member belongs to
@@ -220,12 +220,12 @@ def _around_usage(text: bytes, container: bytes, wrapper: str) -> Iterator[Mappi
         if at < 0:
             break
         for opening in openings:
-            value = _parsed(opening + text[at:])
+            value = _parse(opening + text[at:])
             if isinstance(value, dict):
                 yield value
 
 
-def _parsed(text: bytes) -> object:
+def _parse(text: bytes) -> object:
     try:
         return decode(text)
     except Malformed:

@@ -63,7 +63,7 @@ class SessionReports:
         """Find the session of a request, and make its report except for the response; None if that is not possible."""
         text_chars = 0
         try:
-            report = _report(request, projection, self._new_blocks(request, projection))
+            report = _make_report(request, projection, self._new_blocks(request, projection))
             request.session = await self._session_of(request, projection.session_id)
             if request.session is None:
                 # The session belongs to another owner, or no longer exists; or it is not known yet.
@@ -73,7 +73,7 @@ class SessionReports:
                 # Without the session's state, more texts than necessary are reported.
                 with suppress(StoreUnavailable):
                     await self._fold.sessions.look(key)
-            shares = _shares(projection, self._fold.messages_known(key))
+            shares = _make_shares(projection, self._fold.messages_known(key))
             text_chars = sum(len(text) for share in shares for text in share.texts)
             return replace(report, shares=shares, compactions=self._fold.compactions_known(key))
         except Exception as problem:
@@ -196,20 +196,20 @@ def _agent_target(target: Target, conversation: Conversation | None) -> Target:
     return target_of(Caller(target.key.owner, conversation.agent[:NAME_LENGTH_MAX]), project_at(target.given_path))
 
 
-def _shares(projection: BodyProjection, known: Mapping[str | None, int]) -> tuple[Share, ...]:
+def _make_shares(projection: BodyProjection, known: Mapping[str | None, int]) -> tuple[Share, ...]:
     left_chars = TEXTS_MAX_CHARS
     shares = []
     # The innermost thread is the active one, so its texts come first.
     for span in reversed(projection.threads):
         known_messages = known.get(span.branch_id, 0)
-        texts = _texts(projection, span, known_messages, left_chars)
+        texts = _list_texts(projection, span, known_messages, left_chars)
         left_chars -= sum(map(len, texts))
         by_user = len(span.places) > known_messages and projection.has_words(span.places[-1])
         shares.append(Share(span.branch_id, span.tokens, len(span.places), texts, by_user))
     return tuple(reversed(shares))
 
 
-def _texts(projection: BodyProjection, span: Span, known: int, most_chars: int) -> tuple[str, ...]:
+def _list_texts(projection: BodyProjection, span: Span, known: int, most_chars: int) -> tuple[str, ...]:
     """The messages of a thread that are not yet recorded; only the latest if they are too long."""
     texts: list[str] = []
     for place in reversed(span.places[known:]):
@@ -221,7 +221,7 @@ def _texts(projection: BodyProjection, span: Span, known: int, most_chars: int) 
     return tuple(reversed(texts))
 
 
-def _report(request: ProxiedRequest, projection: BodyProjection, new_blocks: int) -> RequestReport:
+def _make_report(request: ProxiedRequest, projection: BodyProjection, new_blocks: int) -> RequestReport:
     newly_left_out = request.newly_left_out
     assert request.format is not None
     return RequestReport(

@@ -64,7 +64,7 @@ class UpstreamResponse:
     def __init__(self, response: httpx2.Response, on_closed: Callable[[], None]) -> None:
         self._response, self._on_closed = response, on_closed
         self.status = response.status_code
-        self.headers = _response_headers(response.headers.raw)
+        self.headers = _select_response_headers(response.headers.raw)
 
     async def parts(self) -> AsyncIterator[bytes]:
         """Yield the parts of the body as they arrive, without decoding them."""
@@ -73,7 +73,7 @@ class UpstreamResponse:
             async for part in self._response.stream:
                 yield part
         except httpx2.TransportError as problem:
-            raise _failed(problem) from None
+            raise _describe_failure(problem) from None
 
     async def close(self) -> None:
         """Return the connection to the pool if the response was read to its end and no bytes follow; else close it."""
@@ -101,7 +101,9 @@ class Provider:
         self._name = b"contextfold-" + secrets.token_hex(4).encode()
         self._sends_via = PROXY_PATH.encode() in self._path + b"/"
 
-    async def ask(self, method: str, target: bytes, headers: Headers, body: httpx2.AsyncByteStream) -> UpstreamResponse:
+    async def send(
+        self, method: str, target: bytes, headers: Headers, body: httpx2.AsyncByteStream
+    ) -> UpstreamResponse:
         """Send a request for `target` below the upstream's URL; return the response when its headers have arrived."""
         host = [(b"host", self._url.netloc)]
         via = [(b"via", b"1.1 " + self._name)] if self._sends_via else []
@@ -120,11 +122,11 @@ class Provider:
         try:
             response = await self._open_transport().handle_async_request(request)
         except BaseException as problem:
-            self._request_ended()
+            self._end_request()
             if isinstance(problem, httpx2.TransportError):
-                raise _failed(problem) from None
+                raise _describe_failure(problem) from None
             raise
-        upstream_response = UpstreamResponse(response, self._request_ended)
+        upstream_response = UpstreamResponse(response, self._end_request)
         if not STATUS_LEAST <= response.status_code <= STATUS_MOST:
             await upstream_response.close()
             raise UpstreamFailed(BROKEN, "Status")
@@ -138,7 +140,7 @@ class Provider:
         self._close_connections()
         await asyncio.gather(*self._closing)
 
-    def _request_ended(self) -> None:
+    def _end_request(self) -> None:
         """Restart the idle timer. It is needed because httpx2 closes expired connections only during a request."""
         self._in_use -= 1
         if self._idle_timer is not None:
@@ -174,12 +176,12 @@ class Provider:
         return self._transport
 
 
-def sent_on(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+def select_request_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """The headers of a client's request that are forwarded to the provider, in their order."""
     headers = list(headers)
     forwarded = [
         (name, value)
-        for name, value in passed_on(headers)
+        for name, value in drop_hop_by_hop(headers)
         if name.lower() not in _NOT_FORWARDED and not name.lower().startswith(_OWN_PREFIX)
     ]
     # The server accepts no transfer encoding but chunked.
@@ -187,18 +189,18 @@ def sent_on(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     return [*forwarded, (b"transfer-encoding", b"chunked")] if is_chunked else forwarded
 
 
-def with_body(headers: Headers, length: int) -> Headers:
+def set_length(headers: Headers, length: int) -> Headers:
     """The headers for a body of a known length."""
     others = [header for header in headers if header[0].lower() not in (b"content-length", b"transfer-encoding")]
     return [*others, (b"content-length", str(length).encode())]
 
 
-def with_readable_encoding(headers: Headers) -> Headers:
+def limit_encodings(headers: Headers) -> Headers:
     """Remove the encodings that the proxy cannot decode from `Accept-Encoding`."""
-    return [(name, _readable(value) if name.lower() == b"accept-encoding" else value) for name, value in headers]
+    return [(name, _select_readable(value) if name.lower() == b"accept-encoding" else value) for name, value in headers]
 
 
-def passed_on(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+def drop_hop_by_hop(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """Remove the hop-by-hop headers and those that `Connection` names."""
     headers = list(headers)
     words = (word for name, value in headers if name.lower() == b"connection" for word in value.split(b","))
@@ -207,20 +209,20 @@ def passed_on(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     return [header for header in headers if header[0].lower() not in dropped]
 
 
-def _response_headers(headers: Headers) -> Headers:
+def _select_response_headers(headers: Headers) -> Headers:
     """A response's headers for the client. `Content-Length` is invalid in a chunked response and removed."""
     is_chunked = any(name.lower() == b"transfer-encoding" for name, _ in headers)
-    forwarded = passed_on(headers)
+    forwarded = drop_hop_by_hop(headers)
     return [header for header in forwarded if header[0].lower() != b"content-length"] if is_chunked else forwarded
 
 
-def _readable(accepted: bytes) -> bytes:
+def _select_readable(accepted: bytes) -> bytes:
     codings = [word.strip() for word in accepted.split(b",")]
     readable = [coding for coding in codings if coding.partition(b";")[0].strip().lower() in _READABLE]
     return b", ".join(readable) or b"identity"
 
 
-def _failed(problem: httpx2.TransportError) -> UpstreamFailed:
+def _describe_failure(problem: httpx2.TransportError) -> UpstreamFailed:
     name = type(problem).__name__
     if isinstance(problem, httpx2.PoolTimeout):
         return UpstreamFailed(BUSY, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from contextfold.fold.messages.apis.facts import (
+from contextfold.fold.messages.facts import (
     INSTRUCTION,
     MEANWHILE,
     PROMPT,

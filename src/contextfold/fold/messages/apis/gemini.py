@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from contextfold.fold.messages.apis.facts import (
+from contextfold.fold.messages.facts import (
     BY_NAME,
     PROMPT,
     SAID,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextfold.fold.messages.apis.facts import (
+from contextfold.fold.messages.facts import (
     PROMPT,
     SAID,
     STANDING,

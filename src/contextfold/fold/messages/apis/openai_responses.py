@@ -5,7 +5,8 @@ One turn of the model has several items: reasoning, messages and calls, up to th
 
 from __future__ import annotations
 
-from contextfold.fold.messages.apis.facts import (
+from contextfold.fold.messages.apis.openai_chat import CACHE_S, find_cache_s
+from contextfold.fold.messages.facts import (
     PROMPT,
     SAID,
     STANDING,
@@ -16,7 +17,6 @@ from contextfold.fold.messages.apis.facts import (
     Members,
     read_answer,
 )
-from contextfold.fold.messages.apis.openai_chat import CACHE_S, find_cache_s
 from contextfold.fold.messages.own_tools import call_of, hosted_call
 
 _ROLES = {"user": PROMPT, "assistant": SAID, "system": STANDING, "developer": STANDING}

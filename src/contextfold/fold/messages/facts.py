@@ -1,6 +1,6 @@
 """The facts about a message that folding needs, for all APIs: calls, results, words of the user. Knows no format.
 
-`Api` says what folding must know of an API. Each module beside this one has the knowledge of one API.
+`Api` says what folding must know of an API; each module of `apis` has the knowledge of one.
 """
 
 from __future__ import annotations
