@@ -22,7 +22,7 @@ from contextfold.fold.ports.store import Store
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.serve.http.exchange import OPEN_PATHS, PAGE_PATH, WEB_PATH
-from contextfold.serve.http.limits import Buckets
+from contextfold.serve.http.guard import Buckets
 from contextfold.serve.http.mcp_endpoint import DaemonServices
 from contextfold.serve.http.routes import DaemonApplication
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS

@@ -161,22 +161,22 @@ def _tracer_of(settings: DaemonSettings) -> Tracer | None:
     if not settings.otlp_endpoint:
         return None
     from contextfold.serve.ops.logs import log
-    from contextfold.serve.ops.tracing import Tracer
 
     try:
-        return Tracer(settings.otlp_endpoint)
-    except SettingsError as problem:
+        from contextfold.serve.ops.otel import OtelTracer
+    except ImportError:
+        reason = "traces need the package's `otel` extra: pip install 'contextfold[otel]', or leave the endpoint out"
         if settings.otlp_is_asked_for:
-            raise
-        log("traces.off", "warning", reason=str(problem))
+            raise SettingsError(reason) from None
+        log("traces.off", "warning", reason=reason)
         return None
+    return OtelTracer(settings.otlp_endpoint)
 
 
 def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer | None) -> Guard:
     from contextfold.fold.service.fold_service import FoldService
     from contextfold.serve.http.exchange import RequestLimits
-    from contextfold.serve.http.guard import Guard
-    from contextfold.serve.http.limits import Buckets, HostRule
+    from contextfold.serve.http.guard import Buckets, Guard, HostRule
     from contextfold.serve.http.mcp_endpoint import DaemonServices
     from contextfold.serve.http.routes import DaemonApplication
     from contextfold.serve.mcp.protocol import tools_of

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from contextfold.serve.http.bearer_tokens import add
+from contextfold.serve.http.bearer_tokens import add_token
 from contextfold.serve.http.server import check_may_listen, listen
 from contextfold.settings import SettingsError
 from tests.serve.http.edge import WAIT_S, EdgeDaemon, begin, read_answer, start_daemon
@@ -193,7 +193,7 @@ class TestRequests:
         self, tmp_path: Path, stack: ExitStack
     ) -> None:
         file = tmp_path / "tokens"
-        token = add(str(file), "alice")
+        token = add_token(str(file), "alice")
         daemon = start_daemon(stack, tmp_path, tokens=str(file))
         answer = daemon.ask("GET", "/echo/x", Authorization=f"Bearer {token}")
         assert json.loads(answer.body) == {"bytes": 0, "owner": "alice", "authorization": False}
@@ -236,7 +236,7 @@ def is_closed(client: socket.socket) -> bool:
 class TestLog:
     def test_nothing_that_a_caller_sends_is_in_log_or_metrics(self, tmp_path: Path, stack: ExitStack) -> None:
         file = tmp_path / "tokens"
-        token = add(str(file), "alice")
+        token = add_token(str(file), "alice")
         daemon = start_daemon(stack, tmp_path, tokens=str(file))
         authorization: dict[str, Any] = {"Authorization": f"Bearer {token}"}
         daemon.ask("POST", "/echo/hush-path?hush-query=1", b"hush-body", X_Hush="hush-header", **authorization)

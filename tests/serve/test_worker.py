@@ -34,9 +34,9 @@ def test_a_worker_that_cannot_be_started_leaves_no_descriptor_open(monkeypatch: 
         patch.setattr(os, "fork", no_process)
         for _ in range(20):
             with pytest.raises(WorkerFailed):
-                worker.ask(b"x", WAIT_S)
+                worker.call(b"x", WAIT_S)
     assert open_pipes() <= before
-    assert worker.ask(b"back", WAIT_S) == b"back"
+    assert worker.call(b"back", WAIT_S) == b"back"
     worker.stop()
 
 
@@ -44,6 +44,6 @@ def test_no_descriptor_is_left_open_by_many_workers() -> None:
     worker = Worker(lambda request: request[::-1])
     before = open_pipes()
     for _ in range(20):
-        assert worker.ask(b"ab" * 100_000, WAIT_S) == b"ba" * 100_000
+        assert worker.call(b"ab" * 100_000, WAIT_S) == b"ba" * 100_000
         worker.stop()
     assert open_pipes() <= before

@@ -15,11 +15,11 @@ from contextfold.hosts.hook_event import (
     HookEvent,
     HookOperation,
     Payload,
-    compacted,
     compaction,
+    compaction_summary,
+    find_session_id,
     message,
     prompt,
-    session_named,
     tool_call,
     word,
 )
@@ -79,7 +79,7 @@ def read(payload: Mapping[str, object]) -> HookEvent:
                 conversation, fields.text("prompt_id"), *map(fields.text, ("trigger", "custom_instructions"))
             )
         case "PostCompact":
-            done = compacted(conversation, _summary(fields.text("compact_summary")))
+            done = compaction_summary(conversation, _summary(fields.text("compact_summary")))
     # After a compaction, SessionStart comes before PostCompact, which has the summary.
     is_compacting = event == "SessionStart" and fields.text("source") == "compact"
     is_beginning = event == "SessionStart" and fields.text("source") in NEW_CONTEXT
@@ -111,5 +111,5 @@ def _batch(fields: Payload, conversation: str) -> tuple[tuple[HookOperation, ...
         if result.startswith(REFUSED):
             done, _ = tool_call(each, conversation, result, failed=True)
             refused += [done] if done and done.call_id else []
-        session_id = session_id or session_named(each.text("tool_name"), result)
+        session_id = session_id or find_session_id(each.text("tool_name"), result)
     return tuple(refused), session_id

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -53,13 +54,13 @@ def install_server(host: Host, text: str | None, wiring: Wiring, *, force: bool 
     wanted = entry(host, wiring)
     if text is None:
         return _new_file({host.key: {SERVER: wanted}})
-    root, servers, ours = _parsed_servers(host, text)
+    root, servers, ours = _parse_servers(host, text)
     if ours is None:
         added = (servers.node, SERVER, wanted) if servers else (root, host.key, {SERVER: wanted})
         written = put(text, *added)
         assert uninstall_server(host, written) == text
         return written
-    if ours.node.value == wanted or (_has(ours.node.value, wanted) and not _is_ours(host, ours)):
+    if ours.node.value == wanted or (_has_members(ours.node.value, wanted) and not _is_ours(host, ours)):
         return text
     if _is_ours(host, ours) or force:
         return replace(text, ours.node, wanted)
@@ -75,31 +76,31 @@ def uninstall_server(host: Host, text: str | None) -> str | None:
         return None
     if host.is_toml:
         return _uninstall_table(host, text)
-    root, servers, ours = _parsed_servers(host, text)
+    root, servers, ours = _parse_servers(host, text)
     if servers is None or ours is None:
         return text
     if not _is_ours(host, ours):
         raise Unfit(f"its entry {SERVER} is not as install wrote it; if all of it is to go, remove it by hand")
     if text == _new_file({host.key: {SERVER: ours.node.value}}):
         return None
-    return _without(text, root, servers, ours)
+    return _remove(text, root, servers, ours)
 
 
 def install_hooks(host: Host, text: str | None, daemon: Daemon, *, force: bool = False) -> str:
     """Add the hooks to a text. None means that the file does not exist. The text may already have the hooks."""
     if text is None:
         return _new_hooks_file(host, {event: [element] for event, element in elements(host, daemon).items()})
-    hooks = _parsed_hooks(host, text)
-    if not _has(hooks.root.value, _version(host)):
+    hooks = _parse_hooks(host, text)
+    if not _has_members(hooks.root.value, _version(host)):
         raise Unfit(
             f'{host.title} reads no hooks without "version": {host.hooks.version}; add that line, then try again'
         )
     written = text
     # The first event is added last, because every addition comes first.
     for event, wanted in reversed(elements(host, daemon).items()):
-        hooks = _parsed_hooks(host, written)
+        hooks = _parse_hooks(host, written)
         if event in hooks.arrays:
-            written = _with_element(host, written, hooks.arrays[event], wanted, force=force)
+            written = _put_element(host, written, hooks.arrays[event], wanted, force=force)
         elif hooks.holder:
             written = put(written, hooks.holder.node, event, [wanted])
         else:
@@ -113,7 +114,7 @@ def uninstall_hooks(host: Host, text: str | None) -> str | None:
     if text is None:
         return None
     try:
-        ours = _our_hooks(host, _parsed_hooks(host, text))
+        ours = _our_hooks(host, _parse_hooks(host, text))
     except Unfit:
         if mentions(host, text):
             raise
@@ -123,13 +124,13 @@ def uninstall_hooks(host: Host, text: str | None) -> str | None:
         return None
     for _ in ours:
         # Every removal moves what is left, so the text is parsed again.
-        hooks = _parsed_hooks(host, text)
+        hooks = _parse_hooks(host, text)
         assert hooks.holder
-        text = _without(text, hooks.root, hooks.holder, *_our_hooks(host, hooks)[-1])
+        text = _remove(text, hooks.root, hooks.holder, *_our_hooks(host, hooks)[-1])
     return text
 
 
-def _with_element(host: Host, text: str, array: Member, wanted: object, *, force: bool) -> str:
+def _put_element(host: Host, text: str, array: Member, wanted: object, *, force: bool) -> str:
     """Add or update the element in an event's array."""
     ours = [member for member in array.node.members if is_our_element(host, array.key, member.node.value)]
     if len(ours) > 1:
@@ -137,10 +138,10 @@ def _with_element(host: Host, text: str, array: Member, wanted: object, *, force
     if ours:
         return text if ours[0].node.value == wanted else replace(text, ours[0].node, wanted)
     (handler,) = handlers(host, wanted)
-    edited = _edited(host, array)
+    edited = _find_edited(host, array)
     if not edited:
         return put(text, array.node, None, wanted)
-    if all(_has(node.value, handler) for node in edited):
+    if all(_has_members(node.value, handler) for node in edited):
         return text
     if not force or len(edited) > 1:
         raise Unfit(
@@ -158,14 +159,14 @@ class _Hooks(NamedTuple):
     arrays: Mapping[str, Member]
 
 
-def _parsed_hooks(host: Host, text: str) -> _Hooks:
+def _parse_hooks(host: Host, text: str) -> _Hooks:
     """Parse a file of hooks. Raises Unfit if its arrays cannot be edited safely."""
     root = _root(text, has_comments=host.hooks.has_comments)
     holder = _object(root, HOOKS)
     arrays = {}
     for event in host.hooks.events if holder else ():
         assert holder
-        array = _only(holder.node, event)
+        array = _single_member(holder.node, event)
         if array and not isinstance(array.node.value, list):
             raise Unfit(f"its {HOOKS} for {event} are not a list; make it [] if nothing in it is needed")
         if array:
@@ -173,11 +174,11 @@ def _parsed_hooks(host: Host, text: str) -> _Hooks:
     return _Hooks(root, holder, arrays)
 
 
-def _parsed_servers(host: Host, text: str) -> tuple[Node, Member | None, Member | None]:
+def _parse_servers(host: Host, text: str) -> tuple[Node, Member | None, Member | None]:
     """Parse a file of servers: its root, the object that has them, and our entry in it."""
     root = _root(text, has_comments=host.has_comments)
     servers = _object(root, host.key)
-    return root, servers, _only(servers.node, SERVER) if servers else None
+    return root, servers, _single_member(servers.node, SERVER) if servers else None
 
 
 def _root(text: str, *, has_comments: bool) -> Node:
@@ -192,13 +193,13 @@ def _root(text: str, *, has_comments: bool) -> Node:
 
 
 def _object(node: Node, key: str) -> Member | None:
-    member = _only(node, key)
+    member = _single_member(node, key)
     if member and not member.node.is_object:
         raise Unfit(f"its {key} is not an object; make it {{}} if nothing in it is needed")
     return member
 
 
-def _only(node: Node, key: str) -> Member | None:
+def _single_member(node: Node, key: str) -> Member | None:
     members = node.named(key)
     if len(members) > 1:
         raise Unfit(f"it has {key} more than once, and only one of them counts; remove the others")
@@ -209,13 +210,13 @@ def _our_hooks(host: Host, hooks: _Hooks) -> list[tuple[Member, Member]]:
     """Our elements with their arrays, in the order of the text. Raises Unfit if one was changed."""
     ours = []
     for event, array in hooks.arrays.items():
-        if _edited(host, array):
+        if _find_edited(host, array):
             raise Unfit(f"its hook for {event} is not as install wrote it; if it is to go, remove it by hand")
         ours += [(array, each) for each in array.node.members if is_our_element(host, event, each.node.value)]
     return sorted(ours, key=lambda found: found[1].start)
 
 
-def _edited(host: Host, array: Member) -> list[Node]:
+def _find_edited(host: Host, array: Member) -> list[Node]:
     """The handlers of an event that call our daemon but were changed after install wrote them."""
     edited = []
     for member in array.node.members:
@@ -233,12 +234,12 @@ def _is_ours(host: Host, ours: Member) -> bool:
     return is_our_entry(host, value) and isinstance(value, dict) and len(ours.node.members) == len(value)
 
 
-def _has(value: object, wanted: object) -> bool:
+def _has_members(value: object, wanted: object) -> bool:
     """Whether a value has at least the wanted members."""
     return isinstance(value, dict) and isinstance(wanted, Mapping) and wanted.items() <= value.items()
 
 
-def _without(text: str, root: Node, *path: Member) -> str:
+def _remove(text: str, root: Node, *path: Member) -> str:
     """Remove the last member of a path, and with it the objects and arrays above it that install added."""
     at = len(path) - 1
     while at and holds_only(text, path[at - 1].node, path[at]) and not has_comment(text, path[at - 1]):
@@ -262,11 +263,11 @@ def _new_file(value: Mapping[str, object]) -> str:
 
 def _install_table(host: Host, text: str | None, wiring: Wiring) -> str:
     """Add our table at the end of a TOML file, or replace it."""
-    _parsed_toml(text or "")
+    _parse_toml(text or "")
     rest = _uninstall_table(host, text or "") or ""
     table = "".join(f"{key} = {json.dumps(value)}\n" for key, value in entry(host, wiring).items())
     written = (f"{rest}\n" if rest else "") + f"{TABLE_COMMENT}\n[{host.key}.{SERVER}]\n{table}"
-    assert _parsed_toml(written)[host.key][SERVER] == entry(host, wiring)
+    assert _parse_toml(written)[host.key][SERVER] == entry(host, wiring)
     return written
 
 
@@ -276,15 +277,13 @@ def _uninstall_table(host: Host, text: str) -> str | None:
     comment = rf"(^|\n){re.escape(TABLE_COMMENT)}\n"
     table = re.search(rf"{comment}\[{host.key}\.{SERVER}\]\n(?:[a-z_]+ = .*\n)+", text)
     if not table:
-        if SERVER in _parsed_toml(text).get(host.key, {}):
+        if SERVER in _parse_toml(text).get(host.key, {}):
             raise Unfit(f"its table {host.key}.{SERVER} is not as install wrote it; remove or rename it by hand")
         return text
     return text[: table.start()] + text[table.end() :] or None
 
 
-def _parsed_toml(text: str) -> dict[str, dict[str, object]]:
-    import tomllib
-
+def _parse_toml(text: str) -> dict[str, dict[str, object]]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:

@@ -16,8 +16,8 @@ from contextfold.hosts.hook_event import (
     Payload,
     compaction,
     encodable,
+    find_session_id,
     message,
-    session_named,
     tool_call,
     word,
 )
@@ -57,7 +57,7 @@ def read(payload: Mapping[str, object]) -> HookEvent:
         case "postToolUseFailure":
             done, session_id = tool_call(fields, conversation, fields.text("error_message"), failed=True)
         case "afterMCPExecution":
-            session_id = session_named(MCP + fields.text("tool_name"), _result(fields["result_json"]))
+            session_id = find_session_id(MCP + fields.text("tool_name"), _result(fields["result_json"]))
         case "afterAgentResponse":
             done = message(conversation, fields.text("generation_id"), fields.text("text"))
         case "preCompact":

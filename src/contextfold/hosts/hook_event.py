@@ -126,7 +126,7 @@ def call_id(*parts: str) -> str:
     return hashlib.sha256(json.dumps(parts).encode("ascii")).hexdigest() if all(parts) else ""
 
 
-def session_named(tool_name: str, result: str) -> str | None:
+def find_session_id(tool_name: str, result: str) -> str | None:
     """The session id in the result of one of our tools. Hosts may add lines after the result."""
     if not _verb(tool_name):
         return None
@@ -154,7 +154,7 @@ def tool_call(
     name, tool_input = fields.text("tool_name"), fields["tool_input"]
     if not word(name):
         raise ArgumentInvalid("tool_name", "must be a string that is not blank")
-    session_id = session_named(name, result)
+    session_id = find_session_id(name, result)
     if _verb(name) not in ("", ONLY_READING):
         return None, session_id
     content = f"{compact({} if tool_input is None else tool_input)}\n{result}"
@@ -175,12 +175,12 @@ def prompt(conversation: str, turn: str, text: str) -> HookOperation | None:
     )
 
 
-def compacted(conversation: str, summary: str) -> HookOperation | None:
+def compaction_summary(conversation: str, summary: str) -> HookOperation | None:
     """The summary that replaces everything in the context.
 
     A repeated report has the same id and is ignored; otherwise it would remove later operations.
     """
-    repeated_id = call_id(conversation, "compacted", summary)
+    repeated_id = call_id(conversation, "compaction_summary", summary)
     return HookOperation("compaction_summary", summary, call_id=repeated_id, compacts=True) if summary else None
 
 

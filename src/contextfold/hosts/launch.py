@@ -11,11 +11,10 @@ from json import dumps
 from typing import NamedTuple
 
 from contextfold.common.network_address import DAEMON_URL, MCP_PATH
+from contextfold.hosts.programs import SERVER
 
 PLUGIN_FOLDER = "plugin"
 SETTINGS_FILE = "settings.json"
-# As in `hosts.programs`, whose tables would delay the start of every program.
-SERVER = "contextfold"
 
 
 class Launch(NamedTuple):

@@ -25,7 +25,7 @@ BINARY_MEMBERS = frozenset({"base64", "blob"})
 def compact(value: object) -> str:
     """Encode a value as JSON, without binary data."""
     try:
-        return json.dumps(_without_bytes(value), ensure_ascii=False, separators=(",", ":"))
+        return json.dumps(_drop_bytes(value), ensure_ascii=False, separators=(",", ":"))
     except (RecursionError, ValueError):
         # The value is nested too deeply, or has a number of thousands of digits.
         raise ArgumentInvalid("payload", "must hold no JSON too deep or too long to be written") from None
@@ -48,12 +48,12 @@ def _plain(value: object) -> str:
     return "" if value is None else compact(value)
 
 
-def _without_bytes(value: object) -> object:
+def _drop_bytes(value: object) -> object:
     if isinstance(value, Mapping):
         encoded = BINARY_MEMBERS | {"data"} if value.get("type") == "base64" else BINARY_MEMBERS
-        return {name: _without_bytes(member) for name, member in value.items() if name not in encoded}
+        return {name: _drop_bytes(member) for name, member in value.items() if name not in encoded}
     if isinstance(value, list):
-        return [_without_bytes(member) for member in value]
+        return [_drop_bytes(member) for member in value]
     return value
 
 
@@ -62,7 +62,7 @@ def _text(response: Response, name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _joined(*texts: str) -> str:
+def _join(*texts: str) -> str:
     return "\n".join(text for text in texts if text)
 
 
@@ -70,7 +70,7 @@ def _blocks(blocks: list[object]) -> str:
     """The text of content blocks of the Messages API or MCP. Any other list is encoded as JSON."""
     if not all(isinstance(block, Mapping) and isinstance(block.get("type"), str) for block in blocks):
         return compact(blocks)
-    return _joined(*(_block(block) for block in _mappings(blocks)))
+    return _join(*(_block(block) for block in _mappings(blocks)))
 
 
 def _block(block: Response) -> str:
@@ -88,12 +88,12 @@ def _read(response: Response) -> str:
     if not isinstance(file, Mapping):
         return ""
     if response.get("type") == "notebook":
-        return _joined(*(_cell(cell) for cell in _mappings(file.get("cells"))))
+        return _join(*(_cell(cell) for cell in _mappings(file.get("cells"))))
     content = _text(file, "content")
-    return _numbered(content, file.get("startLine")) if content else _text(file, "filePath")
+    return _number_lines(content, file.get("startLine")) if content else _text(file, "filePath")
 
 
-def _numbered(content: str, first: object) -> str:
+def _number_lines(content: str, first: object) -> str:
     start = first if isinstance(first, int) and 0 <= first <= LINE_NUMBER_MAX else 1
     return "\n".join(f"{number}\t{line}" for number, line in enumerate(content.split("\n"), start))
 
@@ -104,7 +104,7 @@ def _mappings(value: object) -> list[Response]:
 
 def _cell(cell: Response) -> str:
     printed = (_text(output, "text") for output in _mappings(cell.get("outputs")))
-    return _joined(f'<cell id="{_text(cell, "cell_id")}">', _text(cell, "source"), *printed)
+    return _join(f'<cell id="{_text(cell, "cell_id")}">', _text(cell, "source"), *printed)
 
 
 def _shell(response: Response) -> str:
@@ -114,10 +114,10 @@ def _shell(response: Response) -> str:
         stdout = f"too long, kept in {output_file}; it begins:\n{stdout[:PREVIEW_LENGTH]}"
     task = _text(response, "backgroundTaskId")
     running = f"runs in the background as {task}" if task else ""
-    return _joined(stdout, _text(response, "stderr").strip("\n"), running) or "no output"
+    return _join(stdout, _text(response, "stderr").strip("\n"), running) or "no output"
 
 
-def _edited(response: Response) -> str:
+def _describe_edit(response: Response) -> str:
     return f"{'created' if response.get('type') == 'create' else 'updated'} {_text(response, 'filePath')}"
 
 
@@ -125,12 +125,12 @@ def _search_result(response: Response) -> str:
     limited = "only the first are shown" if "appliedLimit" in response or response.get("truncated") is True else ""
     listed = response.get("filenames")
     names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
-    return _joined(_text(response, "content"), *names, limited) or "nothing found"
+    return _join(_text(response, "content"), *names, limited) or "nothing found"
 
 
 def _agent(response: Response) -> str:
     content = _plain(response.get("content"))
-    return _joined(content, f"{_text(response, 'status')} {_text(response, 'agentId')}", _text(response, "outputFile"))
+    return _join(content, f"{_text(response, 'status')} {_text(response, 'agentId')}", _text(response, "outputFile"))
 
 
 def _content(response: Response) -> str:
@@ -141,8 +141,8 @@ def _content(response: Response) -> str:
 _SHAPES: tuple[tuple[frozenset[str], Callable[[Response], str]], ...] = (
     (frozenset({"type", "file"}), _read),
     (frozenset({"stdout"}), _shell),
-    (frozenset({"filePath", "structuredPatch"}), _edited),
-    (frozenset({"filePath", "originalFile"}), _edited),
+    (frozenset({"filePath", "structuredPatch"}), _describe_edit),
+    (frozenset({"filePath", "originalFile"}), _describe_edit),
     (
         frozenset({"notebook_path", "new_source"}),
         lambda response: f"updated cell {_text(response, 'cell_id')} with {_text(response, 'new_source')}",

@@ -30,7 +30,7 @@ from contextfold.fold.tool_arguments import (
     recall_request,
 )
 from contextfold.serve.http.exchange import OWNER
-from contextfold.serve.http.json_responses import JSON, error_response, failure_response, object_in
+from contextfold.serve.http.json_responses import JSON, error_response, failure_response, parse_object
 from contextfold.serve.http.mcp_endpoint import caller_of
 from contextfold.serve.ops.logs import log
 from contextfold.serve.request_error import RequestError
@@ -100,7 +100,7 @@ class HttpApi:
 
     async def operations(self, request: Request) -> JsonObject:
         """Record an operation of your own agent loop; the body is what `context_record` takes."""
-        body = object_in(await request.body())
+        body = parse_object(await request.body())
         return (await self._fold.record(caller_of(request.scope), body)).answer
 
     async def sessions(self, request: Request) -> JsonObject:
@@ -149,7 +149,7 @@ class HttpApi:
 
     async def rollback(self, request: Request) -> JsonObject:
         """Roll back to the beginning of a branch; the body is `{"branch_id": …, "restore_state": true}`."""
-        body = object_in(await request.body())
+        body = parse_object(await request.body())
         operation_id = caller_of(request.scope).operation_id
         return await self._fold.roll_back_session(*_session(request), body, operation_id)
 
@@ -165,7 +165,7 @@ class HttpApi:
 
     async def recall(self, request: Request) -> JsonObject:
         """Folds and left-out results that answer a question; the body is what `context_recall` takes, and `undone`."""
-        recall = recall_request(object_in(await request.body()))
+        recall = recall_request(parse_object(await request.body()))
         return (await self._fold.recalls.answer(_owner(request), recall)).as_members()
 
     async def demo(self, request: Request) -> JsonObject:
@@ -179,7 +179,7 @@ class HttpApi:
     async def ask(self, request: Request) -> Response:
         """Sections that answer a question; the body is what `context.ask` takes, and so is the response."""
         # The tool checks its arguments, and gives the same error for each of them on every transport.
-        return await self._resolved("context.ask", object_in(await request.body(), lone_surrogates=True))
+        return await self._resolved("context.ask", parse_object(await request.body(), lone_surrogates=True))
 
     async def _resolved(self, tool: str, arguments: Mapping[str, object]) -> Response:
         """Call a resolve tool and return its text. An error has the tool's text and the status 422."""

@@ -35,7 +35,7 @@ WAITING_MAX = 128
 OVERTIME_S = 5.0
 RESPONSE_MAX_BYTES = 1 << 28
 INVALID_ARGUMENTS = "invalid_argument"
-_SETTLED_VARIABLES = frozenset({CONFIG, *(setting.variable for setting in SETTINGS.values())})
+_SETTING_VARIABLES = frozenset({CONFIG, *(setting.variable for setting in SETTINGS.values())})
 ENVELOPE = {META_VERSION: STATELESS_VERSIONS[-1], META_CAPABILITIES: {}}
 
 
@@ -76,7 +76,7 @@ class ResolverProcess:
 
     def __init__(self, settings: Settings) -> None:
         # The daemon has already read the variables and the file; the child must not read them again.
-        inherited = {name: value for name, value in os.environ.items() if name not in _SETTLED_VARIABLES}
+        inherited = {name: value for name, value in os.environ.items() if name not in _SETTING_VARIABLES}
         self._environment = inherited | {
             CACHE_ROOT: settings.cache_root,
             SETTINGS["tool-timeout-secs"].variable: str(settings.tool_timeout_secs),
@@ -96,8 +96,8 @@ class ResolverProcess:
             raise invalid_params("Invalid params: the arguments are too long")
         try:
             async with asyncio.timeout(self._timeout_s):
-                result = _result_of(await self._ask(request), self._calls)
-                return ToolResult(members=result) if is_resource else _read(result)
+                result = _result_of(await self._exchange(request), self._calls)
+                return ToolResult(members=result) if is_resource else _parse_result(result)
         except RequestError as error:
             if not is_resource:
                 raise
@@ -120,7 +120,7 @@ class ResolverProcess:
                 process.kill()
             await process.wait()
 
-    async def _ask(self, request: bytes) -> bytes:
+    async def _exchange(self, request: bytes) -> bytes:
         if self._process is None or self._process.returncode is not None:
             # Its stderr is discarded: it may quote the request, and the response has the error's code. In a process
             # session of its own it does not receive Ctrl-C on the daemon's terminal.
@@ -152,7 +152,7 @@ def _result_of(line: bytes, request_id: int) -> dict[str, Any]:
     return result
 
 
-def _read(result: Mapping[str, Any]) -> ToolResult:
+def _parse_result(result: Mapping[str, Any]) -> ToolResult:
     text: str = result["content"][0]["text"]
     kind = json.loads(text)["error"]["code"] if result["isError"] else ""
     return ToolResult(text, kind, kind)

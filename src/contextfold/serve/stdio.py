@@ -1,8 +1,7 @@
 """MCP over stdin and stdout: one line for each request and each response, in order. Knows streams, not tools.
 
-It imports only the standard library, because a client waits mostly for the start. A worker process runs the tools, so a
-call that hangs ends with its timeout. Memory is bounded by one line of input and one response: while a client does not
-read responses, no further request is read.
+A worker process runs the tools, so a call that hangs ends with its timeout. Memory is bounded by one line of input and
+one response: while a client does not read responses, no further request is read.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ def serve(settings: Settings, make_fold: MakeFold) -> None:
     worker = Worker(ToolRunner(settings, make_fold).respond, close_in_worker=(STDIN, responses))
     session = StdioSession(tools_of(settings.tools), lambda call: _run(call, worker, settings.tool_timeout_secs))
     try:
-        for line in lines(STDIN):
+        for line in read_lines(STDIN):
             if line is None:
                 log(f"a message was longer than {LINE_MAX_BYTES} bytes; it was refused, and the client may still wait")
             response = session.receive(line)
@@ -126,7 +125,7 @@ def _run(call: McpToolCall, worker: Worker, timeout_s: float) -> ToolResult:
     """Run a tool in the worker. A call that fails or takes too long does not affect later calls."""
     try:
         request = json.dumps([call.tool.name, call.arguments, call.meta]).encode("ascii")
-        result = _unpack(worker.ask(request, timeout_s))
+        result = _decode_result(worker.call(request, timeout_s))
     except Exception as problem:
         error = InternalError(f"{type(problem).__name__}: {problem}")
         result = internal_error(error.reason) if isinstance(call.tool, FoldTool) else failure_result(error)
@@ -138,7 +137,7 @@ def _run(call: McpToolCall, worker: Worker, timeout_s: float) -> ToolResult:
 
 
 class ToolRunner:
-    """Runs tools in the worker and packs their results. Caches and stores stay open between calls."""
+    """Runs tools in the worker and encodes their results. Caches and stores stay open between calls."""
 
     def __init__(self, settings: Settings, make_fold: MakeFold) -> None:
         self._settings, self._make_fold = settings, make_fold
@@ -148,15 +147,15 @@ class ToolRunner:
         tool = RESOURCE_READERS.get(name) or next(tool for tool in tools_of(self._settings.tools) if tool.name == name)
         try:
             if isinstance(tool, FoldTool):
-                return _pack(self._fold.call(tool, arguments, meta))
-            return _pack(run_tool(tool, self._root, arguments))
+                return _encode_result(self._fold.call(tool, arguments, meta))
+            return _encode_result(run_tool(tool, self._root, arguments))
         except RequestError as error:
-            return _pack(error)
+            return _encode_result(error)
         except FoldError as problem:
             # The store cannot be opened; the next call tries again.
-            return _pack(known_error(problem.code, problem.message, problem.data, reason=problem.reason))
+            return _encode_result(known_error(problem.code, problem.message, problem.data, reason=problem.reason))
         except SettingsError as problem:
-            return _pack(internal_error(str(problem)))
+            return _encode_result(internal_error(str(problem)))
 
     @cached_property
     def _fold(self) -> SerialFold:
@@ -168,19 +167,19 @@ class ToolRunner:
         return CacheRoot(os.fsencode(self._settings.cache_root))
 
 
-def _pack(result: ToolResult | RequestError) -> bytes:
+def _encode_result(result: ToolResult | RequestError) -> bytes:
     if isinstance(result, ToolResult):
         return json.dumps({"result": result._asdict()}).encode()
     names = ("status", "kind", "message", "data", "code", "reason")
     return json.dumps({"error": {name: getattr(result, name) for name in names}}).encode()
 
 
-def _unpack(packed: bytes) -> ToolResult | RequestError:
-    message = json.loads(packed)
+def _decode_result(encoded: bytes) -> ToolResult | RequestError:
+    message = json.loads(encoded)
     return ToolResult(**message["result"]) if "result" in message else RequestError(**message["error"])
 
 
-def lines(descriptor: int) -> Iterator[bytes | None]:
+def read_lines(descriptor: int) -> Iterator[bytes | None]:
     """Yield each line without its newline. A line that is too long is discarded while it arrives, and None follows."""
     line = bytearray()
     too_long = False

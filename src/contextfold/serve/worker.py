@@ -7,7 +7,6 @@ sockets are forbidden.
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import time
@@ -17,12 +16,10 @@ from contextfold.common.posix import READABLE, WRITABLE, wait, write_all
 
 LENGTH_BYTES = 8
 CHUNK_BYTES = 1 << 20
-PIPE_BYTES = 1 << 20
 # No new worker is started while more than this many killed workers have not ended yet.
 UNREAPED_MAX = 8
 # The worker ends itself this long after the timeout, in case its parent is gone.
 OWN_GRACE_S = 1.0
-COLLECT_EVERY = 100
 
 
 class WorkerFailed(Exception):
@@ -37,7 +34,7 @@ class Worker:
         self._to_worker = self._from_worker = -1
         self._killed: list[int] = []
 
-    def ask(self, request: bytes, timeout_s: float) -> bytes:
+    def call(self, request: bytes, timeout_s: float) -> bytes:
         """Send a request and return the response. Raises WorkerFailed if there is none in time."""
         self._reap()
         deadline = time.monotonic() + timeout_s
@@ -94,7 +91,6 @@ class Worker:
                 os._exit(0)
         os.close(requests)
         os.close(answers)
-        _widen(from_worker)
         os.set_blocking(to_worker, False)
         os.set_blocking(from_worker, False)
         self._process, self._to_worker, self._from_worker = process, to_worker, from_worker
@@ -133,33 +129,17 @@ def _wait(descriptor: int, event: int, deadline: float) -> None:
         raise WorkerFailed("timed out")
 
 
-def _widen(pipe: int) -> None:
-    """Enlarge a pipe's buffer if the system allows it, so that a large response needs fewer system calls."""
-    try:
-        import fcntl
-
-        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    except (ImportError, AttributeError, OSError):
-        pass
-
-
 def _work(requests: int, answers: int, respond: Callable[[bytes], bytes], timeout_s: float) -> None:
     """Answer requests until the parent closes the pipe."""
     # The parent handles Ctrl-C on the terminal.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    # Requests leave few cycles, and looking for them in the middle of each would take an eighth of its time.
-    gc.disable()
-    answered = 0
     while len(head := _read(requests, LENGTH_BYTES)) == LENGTH_BYTES:
         request = _read(requests, int.from_bytes(head, "little"))
         signal.setitimer(signal.ITIMER_REAL, timeout_s + OWN_GRACE_S)
         answer = respond(request)
         signal.setitimer(signal.ITIMER_REAL, 0)
         write_all(answers, len(answer).to_bytes(LENGTH_BYTES, "little") + answer)
-        answered += 1
-        if answered % COLLECT_EVERY == 0:
-            gc.collect()
 
 
 def _read(descriptor: int, length: int) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from contextfold.serve.http.bearer_tokens import TokenFile, hashed
+from contextfold.serve.http.bearer_tokens import TokenFile, hash_token
 from tests.support.machine import COMMAND, Call
 
 
@@ -18,14 +18,16 @@ def test_stdout_has_only_the_token_and_the_file_its_hash(call: Call, tmp_path: P
     assert done.code == 0
     token = done.out.decode().removesuffix("\n")
     assert TokenFile(str(file), print).owner_of(token) == "alice"
-    assert file.read_text() == f"alice {hashed(token)}\n"
+    assert file.read_text() == f"alice {hash_token(token)}\n"
     assert done.err == f"note: this token is shown once: {file} keeps its hash alone; remove that line to revoke it\n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 def test_all_other_lines_are_preserved_to_the_byte(call: Call, tmp_path: Path) -> None:
     file = tmp_path / "tokens"
-    before = f"# ours\r\n\n\t bob   {hashed('b').upper().replace('SHA', 'sha')}\n# the last line has no end".encode()
+    before = (
+        f"# ours\r\n\n\t bob   {hash_token('b').upper().replace('SHA', 'sha')}\n# the last line has no end".encode()
+    )
     file.write_bytes(before)
     file.chmod(0o400)
     assert call("token", "alice", "--token-file", file).code == 0

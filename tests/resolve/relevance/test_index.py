@@ -236,13 +236,13 @@ def test_a_truncation_during_a_question_ends_only_the_worker(tmp_path: Path) -> 
 
     worker = Worker(respond)
     try:
-        assert worker.ask(b"", 30)
+        assert worker.call(b"", 30)
         with pytest.raises(WorkerFailed):
-            worker.ask(b"cut", 30)
+            worker.call(b"cut", 30)
         with pytest.raises(CacheInvalid):
             cache.ask("deploy", 100)
         path.write_bytes(intact)
-        assert worker.ask(b"", 30)
+        assert worker.call(b"", 30)
     finally:
         worker.stop()
 

@@ -24,8 +24,7 @@ from starlette.routing import Mount, Route
 from contextfold.serve.http import server, uvicorn_adapter
 from contextfold.serve.http.bearer_tokens import TokenFile
 from contextfold.serve.http.exchange import OWNER, Receive, RequestLimits, Scope, Send
-from contextfold.serve.http.guard import Guard
-from contextfold.serve.http.limits import Buckets, HostRule
+from contextfold.serve.http.guard import Buckets, Guard, HostRule
 from contextfold.serve.ops.logs import log, take_over
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.settings import SettingsError

@@ -9,11 +9,19 @@ from pathlib import Path
 import pytest
 
 from contextfold.serve.http import bearer_tokens
-from contextfold.serve.http.bearer_tokens import FILE_MAX_BYTES, TokenFile, add, check_owner, hashed, mint, parse
+from contextfold.serve.http.bearer_tokens import (
+    FILE_MAX_BYTES,
+    TokenFile,
+    add_token,
+    check_owner,
+    hash_token,
+    make_token,
+    parse_tokens,
+)
 from contextfold.settings import SettingsError
 
-ONE = hashed("one")
-TWO = hashed("two")
+ONE = hash_token("one")
+TWO = hash_token("two")
 
 
 @pytest.fixture
@@ -29,14 +37,14 @@ class Messages(list[str]):
 
 
 def test_tokens_are_long_different_and_recognisable() -> None:
-    tokens = {mint() for _ in range(100)}
+    tokens = {make_token() for _ in range(100)}
     assert len(tokens) == 100
     assert all(token.startswith("ctx_") and len(token) >= 47 and token.isascii() for token in tokens)
 
 
 def test_a_file_has_owners_and_hashes_comments_and_blank_lines() -> None:
     text = f"# ours\n\nalice {ONE}\r\n  bob\t{TWO.upper().replace('SHA', 'sha')}  \n #{ONE}\nalice {ONE}"
-    assert parse(text.encode(), "tokens") == {ONE: "alice", TWO: "bob"}
+    assert parse_tokens(text.encode(), "tokens") == {ONE: "alice", TWO: "bob"}
 
 
 @pytest.mark.parametrize(
@@ -54,7 +62,7 @@ def test_a_file_has_owners_and_hashes_comments_and_blank_lines() -> None:
 )
 def test_an_invalid_line_is_reported_by_its_number_and_not_quoted(line: bytes, message: str) -> None:
     with pytest.raises(SettingsError) as raised:
-        parse(b"# first\n\n" + line + b"\n", "tokens")
+        parse_tokens(b"# first\n\n" + line + b"\n", "tokens")
     assert str(raised.value).startswith(f"tokens, line 3: {message}")
     assert "\n" not in str(raised.value)
     assert "hush" not in str(raised.value)
@@ -62,7 +70,7 @@ def test_an_invalid_line_is_reported_by_its_number_and_not_quoted(line: bytes, m
 
 def test_one_token_cannot_have_two_owners() -> None:
     with pytest.raises(SettingsError, match="line 2: another owner has this very token"):
-        parse(f"alice {ONE}\nbob {ONE}\n".encode(), "tokens")
+        parse_tokens(f"alice {ONE}\nbob {ONE}\n".encode(), "tokens")
 
 
 @pytest.mark.parametrize("owner", ["", "a b", "-a", "a\n", "é", "a" * 65, "#a"])
@@ -72,15 +80,15 @@ def test_an_invalid_owner_name_is_refused(owner: str) -> None:
 
 
 def test_a_token_belongs_to_its_owner_only(path: Path) -> None:
-    tokens = {owner: add(str(path), owner) for owner in ("alice", "bob", "a.b_c@d-e")}
+    tokens = {owner: add_token(str(path), owner) for owner in ("alice", "bob", "a.b_c@d-e")}
     file = TokenFile(str(path), Messages())
     assert {owner: file.owner_of(token) for owner, token in tokens.items()} == {owner: owner for owner in tokens}
-    for guess in ("", "ctx_", tokens["bob"][:-1], hashed(tokens["bob"]), "x" * 100_000, "\udcff"):
+    for guess in ("", "ctx_", tokens["bob"][:-1], hash_token(tokens["bob"]), "x" * 100_000, "\udcff"):
         assert file.owner_of(guess) is None
 
 
 def test_no_token_is_in_the_file(path: Path) -> None:
-    token = add(str(path), "alice")
+    token = add_token(str(path), "alice")
     assert token not in path.read_text()
     assert token.removeprefix("ctx_") not in path.read_text()
 
@@ -142,7 +150,7 @@ def test_a_file_that_others_may_access_is_refused(path: Path, mode: int) -> None
     with pytest.raises(SettingsError, match=f"chmod 600 {path}"):
         TokenFile(str(path), Messages())
     with pytest.raises(SettingsError, match=f"chmod 600 {path}"):
-        add(str(path), "alice")
+        add_token(str(path), "alice")
 
 
 def test_a_missing_file_a_pipe_and_a_huge_file_are_refused(tmp_path: Path) -> None:

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from contextfold.fold.ports.store import LOCAL_OWNER
-from contextfold.serve.http.bearer_tokens import TokenFile, add
+from contextfold.serve.http.bearer_tokens import TokenFile, add_token
 from contextfold.serve.http.exchange import OWNER, Message, Receive, RequestLimits, Scope, Send
-from contextfold.serve.http.guard import Guard
-from contextfold.serve.http.limits import Buckets, HostRule
+from contextfold.serve.http.guard import Buckets, Guard, HostRule
 from contextfold.serve.ops.metrics import Metrics
 
 WAIT_S = 30.0
@@ -101,7 +100,7 @@ def host(name: str = "localhost", *headers: tuple[str, str]) -> list[tuple[str, 
 
 
 def tokens_of(folder: Path, *owners: str) -> tuple[TokenFile, list[str]]:
-    tokens = [add(str(folder / "tokens"), owner) for owner in owners]
+    tokens = [add_token(str(folder / "tokens"), owner) for owner in owners]
     return TokenFile(str(folder / "tokens"), print), tokens
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextfold.serve.http.limits import Buckets, HostRule, is_loopback
+from contextfold.serve.http.guard import Buckets, HostRule, is_loopback
 from contextfold.settings import SettingsError
 
 

@@ -30,9 +30,9 @@ def test_every_metric_is_exported_under_its_name() -> None:
     metrics.request_took("/mcp", 0.2)
     metrics.refusals("busy").inc()
     metrics.tool_call("context_branch", "ok", 0.002)
-    metrics.folded(8500, 8300)
-    metrics.redacted("github-pat")
-    metrics.redacted("github-pat")
+    metrics.count_folded(8500, 8300)
+    metrics.count_redaction("github-pat")
+    metrics.count_redaction("github-pat")
     metrics.store("commit").inc()
     metrics.store("conflict").inc()
     metrics.store("error").inc()
@@ -79,8 +79,8 @@ def test_every_metric_is_exported_under_its_name() -> None:
 
 def test_a_fold_that_saves_nothing_reduces_the_tokens_saved() -> None:
     metrics = Metrics([])
-    metrics.folded(100, 40)
-    metrics.folded(10, -50)
+    metrics.count_folded(100, 40)
+    metrics.count_folded(10, -50)
     assert samples(metrics)[("contextfold_tokens_saved",)] == -10
 
 
@@ -88,7 +88,7 @@ def test_a_caller_cannot_create_new_series() -> None:
     metrics = Metrics(["context_branch"])
     for number in range(RULES_MAX + 50):
         metrics.tool_call(f"guess{number}", "error", 0)
-        metrics.redacted(f"rule{number}")
+        metrics.count_redaction(f"rule{number}")
         metrics.hook_report(f"host{number}", f"outcome{number}")
         metrics.operation(f"source{number}", 1, failed=False)
     exported = samples(metrics)

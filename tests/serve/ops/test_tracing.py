@@ -20,7 +20,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from contextfold import __version__
-from contextfold.serve.ops import tracing
+from contextfold.serve.ops import otel
 from contextfold.settings import SettingsError, read_daemon_settings
 from tests.serve.proxy.raw_upstream import RawUpstream
 from tests.support.daemon import ANSWER_TIMEOUT_S, LEGACY, MODERN, Daemon, Http, HttpAgent, Refused
@@ -96,7 +96,7 @@ def collector() -> Iterator[Collector]:
 
 
 def wait_long_for_collector() -> None:
-    tracing.CLOSE_S = 60.0
+    otel.CLOSE_S = 60.0
 
 
 @contextmanager

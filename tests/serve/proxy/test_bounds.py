@@ -16,8 +16,7 @@ from contextfold.fold.project import Caller, project_at, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.serve.http.exchange import Message, Receive, RequestLimits, Scope, Send
-from contextfold.serve.http.guard import Guard
-from contextfold.serve.http.limits import Buckets, HostRule
+from contextfold.serve.http.guard import Buckets, Guard, HostRule
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.proxy import endpoint, forwarding, session_reports, upstream
 from contextfold.settings import ProxySettings, Upstream

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from contextfold.serve.http.bearer_tokens import add
+from contextfold.serve.http.bearer_tokens import add_token
 from contextfold.serve.proxy.forwarding import FOLDED_MAX_BYTES
 from tests.serve.proxy.proxy_daemon import (
     JSON,
@@ -182,7 +182,7 @@ class TestLedger:
 class TestTokens:
     @pytest.fixture
     def guarded(self, tmp_path: Path) -> Iterator[tuple[ProxyDaemon, str, str]]:
-        alice, bob = (add(str(tmp_path / "tokens"), owner) for owner in ("alice", "bob"))
+        alice, bob = (add_token(str(tmp_path / "tokens"), owner) for owner in ("alice", "bob"))
         with closing(ProxyDaemon(tmp_path / "daemon", "--token-file", str(tmp_path / "tokens"))) as proxy:
             yield proxy, alice, bob
 

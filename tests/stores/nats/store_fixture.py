@@ -21,7 +21,7 @@ from contextfold.fold.events import (
 from contextfold.fold.ports.store import Commit, SessionKey
 from contextfold.settings import NatsOptions
 from contextfold.stores.nats.jetstream import JetStream, StoredMessage, StreamQuery, read_to
-from contextfold.stores.nats.streams import SubjectNames, prepare
+from contextfold.stores.nats.streams import SubjectNames, prepare_streams
 from tests.contract.sessions import NOON, key_of, summary_of
 from tests.support.nats_servers import NatsServer, delete_streams, random_prefix
 
@@ -51,7 +51,7 @@ RunOnNats = Callable[[Act], None]
 
 async def stored_messages(options: NatsOptions, stream: str, subjects: str) -> list[StoredMessage]:
     """Everything that is stored on these subjects of a stream."""
-    wire = JetStream(options, prepare)
+    wire = JetStream(options, prepare_streams)
     try:
         await wire.open()
         last = await wire.last(stream, subjects)

@@ -14,7 +14,7 @@ from contextfold.fold.ports.store import ArchivedThread, StaleRevision
 from contextfold.settings import NatsOptions
 from contextfold.stores.nats.jetstream import JetStream, StoredMessage, StreamQuery, read_to
 from contextfold.stores.nats.store import NatsStore
-from contextfold.stores.nats.streams import SubjectNames, prepare
+from contextfold.stores.nats.streams import SubjectNames, prepare_streams
 from tests.contract.sessions import NOON, commit_of, key_of, summary_of
 from tests.stores.nats.store_fixture import (
     KEY,
@@ -240,7 +240,7 @@ def test_a_read_ends_when_the_last_message_was_deleted(run_on_nats: RunOnNats) -
         store, names = NatsStore(options), SubjectNames(options.prefix)
         for number in range(3):
             await store.commit(commit_of(key_of(f"p{number}"), session_id=f"sess_{number}"))
-        wire = JetStream(options, prepare)
+        wire = JetStream(options, prepare_streams)
         last = await wire.last(names.log, ">")
         assert last is not None
         await wire.delete(names.log, last.seq)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contextfold.fold.ports.store import SessionKey
-from contextfold.stores.nats.streams import SubjectNames, escaped, unescaped
+from contextfold.stores.nats.streams import SubjectNames, escape_part, unescape_part
 
 NAMES = SubjectNames("contextfold")
 # Lone surrogates are included, because paths may contain them.
@@ -18,9 +18,9 @@ keys = st.builds(SessionKey, texts, texts, texts)
 
 @given(texts)
 def test_an_escaped_part_is_plain_and_can_be_unescaped(text: str) -> None:
-    part = escaped(text)
+    part = escape_part(text)
     assert re.fullmatch(r"[A-Za-z0-9_=-]+", part)
-    assert unescaped(part) == text
+    assert unescape_part(part) == text
 
 
 @given(keys, keys)
@@ -47,4 +47,4 @@ def test_prefixes_that_begin_alike_share_no_subjects() -> None:
 
 
 def test_an_empty_part_differs_from_its_escape_sign() -> None:
-    assert len({escaped(""), escaped("="), escaped("=3D")}) == 3
+    assert len({escape_part(""), escape_part("="), escape_part("=3D")}) == 3

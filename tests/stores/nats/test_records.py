@@ -67,23 +67,23 @@ def _bytes(record: CommitRecord) -> bytes:
 
 @given(logged)
 def test_a_commit_record_is_decoded_to_the_same_value(record: CommitRecord) -> None:
-    assert records.record_from(_bytes(record)) == record
+    assert records.parse_record(_bytes(record)) == record
 
 
 @given(logged, texts)
 def test_a_record_refers_to_texts_stored_in_chunks_and_does_not_contain_them(record: CommitRecord, mark: str) -> None:
-    decoded = records.record_from(records.encode_core(replace(record, texts=ChunkReference(mark, 3)), b""))
+    decoded = records.parse_record(records.encode_core(replace(record, texts=ChunkReference(mark, 3)), b""))
     assert decoded == replace(record, entries=[], texts=ChunkReference(mark, 3))
-    assert records.entries_in(records.encode_entries(record.entries)) == list(record.entries)
+    assert records.parse_entries(records.encode_entries(record.entries)) == list(record.entries)
 
 
 @given(st.lists(entries, max_size=3), summaries)
 def test_archive_records_are_decoded_to_the_same_values(written: list[ArchiveEntry], summary: Summary) -> None:
-    assert records.archived_from(records.archived(written)) == (written, None, ())
-    assert records.summary_from(records.encode_summary(summary)) == summary
-    assert records.summary_from(records.RETRACTED) is None
+    assert records.parse_archived(records.encode_archived(written)) == (written, None, ())
+    assert records.parse_summary(records.encode_summary(summary)) == summary
+    assert records.parse_summary(records.RETRACTED) is None
     reference = records.encode_reference("texts", ChunkReference("m", 2), places=[1, 0])
-    assert records.archived_from(reference) == ([], ChunkReference("m", 2), [1, 0])
+    assert records.parse_archived(reference) == ([], ChunkReference("m", 2), [1, 0])
 
 
 # Hypothesis takes the excluded value from the source code.
@@ -92,7 +92,7 @@ def test_archive_records_are_decoded_to_the_same_values(written: list[ArchiveEnt
 @example(b'{"format":true,"retracted":true}')
 @example(b'{"format":1,"retracted":0}')
 def test_bytes_that_are_no_record_are_refused(data: bytes) -> None:
-    for read in (records.record_from, records.archived_from, records.summary_from):
+    for read in (records.parse_record, records.parse_archived, records.parse_summary):
         with pytest.raises(StoreInvalid):
             read(data)
 
@@ -103,18 +103,18 @@ def test_bytes_that_are_no_record_are_refused(data: bytes) -> None:
 )
 def test_a_record_with_something_missing_is_refused(data: bytes) -> None:
     with pytest.raises(StoreInvalid, match="cannot be read"):
-        records.record_from(data)
+        records.parse_record(data)
 
 
 @pytest.mark.parametrize("data", [b"{}", b"", b"[1]", b"[[]]", b"\xff"])
 def test_malformed_texts_are_refused(data: bytes) -> None:
     with pytest.raises(StoreInvalid, match="cannot be read"):
-        records.entries_in(data)
+        records.parse_entries(data)
 
 
 def test_a_record_of_a_newer_version_is_refused_with_that_reason() -> None:
     with pytest.raises(StoreInvalid, match="newer version"):
-        records.record_from(b'{"format":2}')
+        records.parse_record(b'{"format":2}')
 
 
 def test_a_branch_is_published_with_the_members_that_the_seed_names() -> None:

@@ -45,10 +45,10 @@ def _announce(url: str) -> None:
 
 
 def run_token(values: Mapping[str, str]) -> int:
-    from contextfold.serve.http.bearer_tokens import add
+    from contextfold.serve.http.bearer_tokens import add_token
 
     path = values["token-file"]
-    token = add(path, values["owner"])
+    token = add_token(path, values["owner"])
     print_answer(token + "\n")
     print_note(f"this token is shown once: {plain(path)} keeps its hash alone; remove that line to revoke it")
     return EXIT_OK

@@ -4,7 +4,7 @@
     alice sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
 
 The tokens themselves are not stored, and no message quotes a line, which may contain a token by mistake. Knows files
-and hashes, nothing of HTTP. It imports only the standard library, so that `context token` starts quickly.
+and hashes, nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
-def mint() -> str:
+def make_token() -> str:
     """A new random token."""
     return PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
 
 
-def hashed(token: str) -> str:
+def hash_token(token: str) -> str:
     """The hash of a token. One round is enough, because 32 random bytes cannot be guessed."""
     return "sha256:" + hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -62,7 +62,7 @@ def check_owner(owner: str) -> None:
         )
 
 
-def parse(content: bytes, name: str) -> dict[str, str]:
+def parse_tokens(content: bytes, name: str) -> dict[str, str]:
     """Parse the file to owners by hash. Raises SettingsError with the name of the file and the line."""
     owners: dict[str, str] = {}
     for number, line in enumerate(content.split(b"\n"), 1):
@@ -73,13 +73,13 @@ def parse(content: bytes, name: str) -> dict[str, str]:
             raise SettingsError(f"{where}: this is not UTF-8 text; remove the line") from None
         if not words or words[0].startswith("#"):
             continue
-        owner, digest = _entry(words, where)
+        owner, digest = _parse_entry(words, where)
         if owners.setdefault(digest, owner) != owner:
             raise SettingsError(f"{where}: another owner has this very token; remove one of the two lines")
     return owners
 
 
-def _entry(words: list[str], where: str) -> tuple[str, str]:
+def _parse_entry(words: list[str], where: str) -> tuple[str, str]:
     remedy = "write OWNER sha256:HEX, or let `context token` write it"
     match words:
         case [owner, digest] if _OWNER.fullmatch(owner) and _HASH.fullmatch(digest.lower()):
@@ -107,7 +107,7 @@ class TokenFile:
     def owner_of(self, token: str) -> str | None:
         """The owner of a token. Digests are compared, so the time it takes reveals nothing about a token."""
         self._refresh()
-        return self._owners.get(hashed(token)) if len(token) <= TOKEN_MAX_CHARS else None
+        return self._owners.get(hash_token(token)) if len(token) <= TOKEN_MAX_CHARS else None
 
     def _refresh(self) -> None:
         try:
@@ -118,7 +118,7 @@ class TokenFile:
         except SettingsError as refusal:
             problem = str(refusal)
         except OSError as refusal:
-            problem = str(_unreadable(self._path, refusal))
+            problem = str(_read_error(self._path, refusal))
         if problem:
             self._owners, self._seen = {}, None
         if problem != self._reported:
@@ -131,9 +131,9 @@ def _load(path: str) -> tuple[dict[str, str], tuple[int, ...] | None]:
     try:
         content, status = _read(path)
     except OSError as problem:
-        raise _unreadable(path, problem) from problem
+        raise _read_error(path, problem) from problem
     settled = time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_AFTER_NS
-    return parse(content, path), _identity(status) if settled else None
+    return parse_tokens(content, path), _identity(status) if settled else None
 
 
 def _read(path: str) -> tuple[bytes, os.stat_result]:
@@ -156,13 +156,13 @@ def _identity(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _unreadable(path: str, problem: OSError) -> SettingsError:
+def _read_error(path: str, problem: OSError) -> SettingsError:
     if isinstance(problem, FileNotFoundError):
         return SettingsError(f"there is no {path}; make it with `context token OWNER --token-file {path}`")
     return SettingsError(f"cannot read {path}: {problem.strerror}; give yourself the permission")
 
 
-def add(path: str, owner: str) -> str:
+def add_token(path: str, owner: str) -> str:
     """Make a token for an owner and add its hash to the file. All other lines stay unchanged.
 
     A daemon may read the file at any time, and accepts no token while it is malformed. So the new text replaces the old
@@ -171,10 +171,10 @@ def add(path: str, owner: str) -> str:
     check_owner(owner)
     # A symbolic link is not replaced; its target is.
     real = os.path.realpath(path)
-    token = mint()
+    token = make_token()
     with delay_signals():
         try:
-            _replace(real, f"{owner} {hashed(token)}\n".encode())
+            _replace(real, f"{owner} {hash_token(token)}\n".encode())
         except OSError as problem:
             raise storage_failed("cannot write", os.fsencode(real), problem) from problem
     sync(os.fsencode(os.path.dirname(real)))
@@ -184,14 +184,14 @@ def add(path: str, owner: str) -> str:
 def _replace(real: str, line: bytes) -> None:
     folder, name = os.path.split(real)
     staged = os.path.join(folder, f".{name}{STAGED_SUFFIX}")
-    descriptor = _take(staged)
+    descriptor = _lock_staged_file(staged)
     try:
         try:
             before, status = _read(real)
         except FileNotFoundError:
             before, status = b"", None
         # An entry is not added to a malformed file.
-        parse(before, real)
+        parse_tokens(before, real)
         os.ftruncate(descriptor, 0)
         write_all(descriptor, before + (b"" if before.endswith(b"\n") or not before else b"\n") + line)
         if status and (os.geteuid(), os.getegid()) != (status.st_uid, status.st_gid):
@@ -206,7 +206,7 @@ def _replace(real: str, line: bytes) -> None:
         os.close(descriptor)
 
 
-def _take(staged: str) -> int:
+def _lock_staged_file(staged: str) -> int:
     """Open and lock the staging file. One without a lock was left by a killed process and is reused."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     deadline_s = time.monotonic() + LOCK_WAIT_S

@@ -184,7 +184,7 @@ class HttpExchange:
         self.refused = ""
         self.as_it_came = False
         self.buffered_bytes = 0
-        self._header_values = _by_name(scope["headers"])
+        self._header_values = _group_by_name(scope["headers"])
         self._body: bytes | None = b""
         # Only for a proxied body that has not arrived completely: when it must have, on the loop's clock.
         self._parts_until_s: float | None = None
@@ -326,7 +326,7 @@ class HttpExchange:
 
     async def _may_start(self, message: Message) -> bool:
         """Whether the application's response may begin; if not, an error is sent instead."""
-        content_type = "".join(_by_name(message.get("headers", ())).get(b"content-type", ()))
+        content_type = "".join(_group_by_name(message.get("headers", ())).get(b"content-type", ()))
         if (
             message["status"] == INTERNAL_ERROR_STATUS
             and content_type.startswith("text/plain")
@@ -400,7 +400,7 @@ def _body_too_large(most: int) -> RequestError:
     return RequestError(413, "body_too_large", f"The body has more than {most} bytes; send less at once.")
 
 
-def _by_name(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, list[str]]:
+def _group_by_name(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, list[str]]:
     values: dict[bytes, list[str]] = {}
     for name, value in headers:
         # Only HTTP's white space is removed: in Latin-1 the last byte of a UTF-8 character may be white space.

@@ -18,10 +18,13 @@ the body is passed on as it arrives. Path, query, headers and body are never log
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable
 
+from contextfold.common.network_address import parse_authority
 from contextfold.errors import LimitReached, place_of
 from contextfold.fold.ports.store import LOCAL_OWNER
 from contextfold.serve.http.bearer_tokens import TokenFile
@@ -38,14 +41,19 @@ from contextfold.serve.http.exchange import (
     Send,
     unexpected_error,
 )
-from contextfold.serve.http.limits import Buckets, HostRule
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import METHODS, OTHER, Metrics
 from contextfold.serve.ops.tracing import Tracer, request_span
 from contextfold.serve.request_error import INTERNAL_ERROR_STATUS, RequestError, busy
+from contextfold.settings import SettingsError
 
+# At most this many owners are remembered. The one that has not called for the longest time is dropped first.
+OWNERS_MAX = 10_000
+# The length of the longest DNS name with a port.
+AUTHORITY_MAX_CHARS = 260
+ORIGIN_SCHEMES = ("http", "https")
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 READ_METHODS = ("GET", "HEAD")
 # Content types that a browser sends to another origin without a preflight request, as the Fetch standard lists them.
 UNPREFLIGHTED_TYPES = frozenset({"", "text/plain", "multipart/form-data", "application/x-www-form-urlencoded"})
@@ -55,12 +63,89 @@ HOOKS_PATH = "/hooks/"
 # The `Sec-Fetch-Site` of a request that a page of another site makes.
 CROSS_SITE = "cross-site"
 CALLS_PER_SECOND = "calls_per_second"
-
 OK = 200
 # After the application has received the disconnection of a client, its event stream must end within this time.
 STREAM_GRACE_S = 1.0
 # The status in logs and metrics if the client has disconnected. It is never sent.
 CLIENT_CLOSED = 499
+
+
+class Buckets:
+    """A token bucket for each owner: the remaining calls, and the time of the last update.
+
+    `burst` is the number of calls that are accepted at once after a pause.
+    """
+
+    def __init__(self, per_second: float, burst: int, *, owners_max: int = OWNERS_MAX) -> None:
+        if per_second <= 0 or burst < 1 or owners_max < 1:
+            raise ValueError("a limit lets something through")
+        self.per_second, self.burst, self._owners_max = per_second, burst, owners_max
+        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._levels)
+
+    def take(self, owner: str, now_s: float) -> float:
+        """Count one call: 0 if it is accepted, else the number of seconds to wait. A refused call is not counted."""
+        left, then_s = self._levels.get(owner, (float(self.burst), now_s))
+        left = min(float(self.burst), left + max(0.0, now_s - then_s) * self.per_second)
+        wait_s = 0.0 if left >= 1 else (1 - left) / self.per_second
+        self._levels[owner] = (left if wait_s else left - 1, max(now_s, then_s))
+        self._levels.move_to_end(owner)
+        if len(self._levels) > self._owners_max:
+            self._levels.popitem(last=False)
+        return wait_s
+
+
+class HostRule:
+    """Decides which Host and Origin headers are accepted.
+
+    A web page that rebinds its own DNS name to the daemon's address still sends that name. So names must be known. An
+    address in Host cannot be rebound, so any address is accepted if the daemon listens beyond this machine.
+    """
+
+    def __init__(self, listening_on: str, more: Iterable[str] = ()) -> None:
+        self._known = set(LOOPBACK_NAMES)
+        self._any_address = not is_loopback(listening_on)
+        for name in (listening_on, *more):
+            host = _host(name.lower()) or _host(f"[{name.lower()}]")
+            if host is None:
+                raise SettingsError(f"{name[:64]!r} is no host's name or address; give one such as ctx.example.org")
+            self._known.add(host)
+
+    def host_of(self, value: str) -> str | None:
+        """The name in a Host header; None if it is not accepted. Any port is, because proxies and tunnels change it."""
+        host = _host(value.lower())
+        if host is None or host in self._known or (self._any_address and _address(host)):
+            return host
+        return None
+
+    def is_origin(self, value: str, host: str) -> bool:
+        """Whether a page of this origin may call the daemon at `host`. A page at an unknown address may not."""
+        scheme, _, authority = value.lower().partition("://")
+        origin = _host(authority) if scheme in ORIGIN_SCHEMES else None
+        return origin is not None and (origin in self._known or origin == host)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address. Names other than localhost may lead anywhere."""
+    address = _address(host)
+    return host.lower() == "localhost" or (address is not None and address.is_loopback)
+
+
+def _host(authority: str) -> str | None:
+    """The name in `name` or `name:port`. IPv6 addresses are normalised."""
+    machine = parse_authority(authority) if len(authority) <= AUTHORITY_MAX_CHARS else None
+    if machine is None or machine.host[-1] in ".-":
+        return None
+    return f"[{_address(machine.host)}]" if ":" in machine.host else machine.host
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return None
 
 
 class Guard:
@@ -167,7 +252,7 @@ class Guard:
         if not exchange.is_mcp_post and scope["path"] not in OPEN_PATHS:
             wait_s = self.buckets.take(owner, self._clock())
             if wait_s:
-                raise _rate_limited(self.buckets, wait_s)
+                raise _rate_limit_error(self.buckets, wait_s)
         return owner
 
     def _check_host_and_origin(self, exchange: HttpExchange) -> None:
@@ -210,7 +295,7 @@ class Guard:
         sent = exchange.scope["method"]
         method = sent if sent in METHODS else OTHER
         self.metrics.request(route, method, exchange.status)
-        exchange.span.answered(method, route, exchange.status, exchange.refused)
+        exchange.span.record_response(method, route, exchange.status, exchange.refused)
         if exchange.refused:
             self.metrics.refusals(exchange.refused).inc()
         if not exchange.is_stream:
@@ -224,7 +309,7 @@ class Guard:
         log("http.request", level, method=method, route=route, status=exchange.status, ms=ms, **more)
 
 
-def _rate_limited(buckets: Buckets, wait_s: float) -> RequestError:
+def _rate_limit_error(buckets: Buckets, wait_s: float) -> RequestError:
     seconds = math.ceil(wait_s)
     return RequestError(
         429,

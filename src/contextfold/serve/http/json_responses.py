@@ -29,7 +29,7 @@ def failure_response(problem: FoldError, fold: FoldService) -> Response:
     return error_response(known_error(problem.code, message, data))
 
 
-def object_in(body: bytes, *, lone_surrogates: bool = False) -> Mapping[str, object]:
+def parse_object(body: bytes, *, lone_surrogates: bool = False) -> Mapping[str, object]:
     """Parse the body of a request as a JSON object. Its texts may have `lone_surrogates` if the caller checks them."""
     try:
         value = decode(body, lone_surrogates=lone_surrogates)

@@ -20,8 +20,7 @@ from contextfold.errors import INVALID_PARAMS, ArgumentInvalid, FoldError, Limit
 from contextfold.fold.project import Caller
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.serve.http.exchange import EXCHANGE, OWNER, HttpExchange, Receive, Scope, Send
-from contextfold.serve.http.guard import CALLS_PER_SECOND
-from contextfold.serve.http.limits import Buckets
+from contextfold.serve.http.guard import CALLS_PER_SECOND, Buckets
 from contextfold.serve.mcp import protocol
 from contextfold.serve.mcp.fold_tools import call as run_fold_tool
 from contextfold.serve.mcp.fold_tools import caller_from, request_error
@@ -101,7 +100,7 @@ class McpEndpoint:
                 if not wait_s:
                     raise
             if request is None or wait_s:
-                raise await self._rate_limited(exchange, request)
+                raise await self._rate_limit_error(exchange, request)
             check_routing_headers(exchange, request)
             if request.is_notification:
                 await exchange.respond(ACCEPTED, b"")
@@ -137,7 +136,7 @@ class McpEndpoint:
                 outcome = await request_error(problem, services.fold, Caller(scope[OWNER]), {})
             except RequestError as error:
                 outcome = error
-            span.called(call.tool.name, outcome.kind or "ok")
+            span.record_tool(call.tool.name, outcome.kind or "ok")
         services.metrics.tool_call(call.tool.name, outcome.kind or "ok", time.monotonic() - started_s)
         _show_state(exchange, outcome)
         if outcome.reason:
@@ -146,7 +145,7 @@ class McpEndpoint:
             raise outcome
         return outcome
 
-    async def _rate_limited(self, exchange: HttpExchange, request: RpcRequest | None) -> RequestError:
+    async def _rate_limit_error(self, exchange: HttpExchange, request: RpcRequest | None) -> RequestError:
         """The error of a call beyond the rate limit, with the state of its session."""
         services = self._services
         services.metrics.refusals(LimitReached.code).inc()
@@ -166,7 +165,7 @@ class McpEndpoint:
         if error.kind == protocol.UNKNOWN_TOOL_KIND:
             services.metrics.tool_call(UNKNOWN_TOOL, protocol.UNKNOWN_TOOL_KIND, 0.0)
             with tool_span(services.tracer) as span:
-                span.called(UNKNOWN_TOOL, protocol.UNKNOWN_TOOL_KIND)
+                span.record_tool(UNKNOWN_TOOL, protocol.UNKNOWN_TOOL_KIND)
         if error.code in REPEATS_THE_CALLER:
             error.message = services.redact(error.message)
         if error.code == protocol.UNSUPPORTED_VERSION and error.data is not None:
@@ -232,11 +231,11 @@ def check_routing_headers(exchange: HttpExchange, request: RpcRequest) -> None:
     claimed = request.params["_meta"][protocol.META_VERSION]
     if isinstance(claimed, str) and version != claimed:
         raise _header_mismatch(VERSION_HEADER, "does not match the version in params._meta")
-    if _decoded(exchange.header_values(METHOD_HEADER)) != request.method:
+    if _decode_header(exchange.header_values(METHOD_HEADER)) != request.method:
         raise _header_mismatch(METHOD_HEADER, "does not match the method")
     member = _NAMED_BY.get(request.method)
     name = request.params.get(member) if member else None
-    if isinstance(name, str) and _decoded(exchange.header_values(NAME_HEADER)) != name:
+    if isinstance(name, str) and _decode_header(exchange.header_values(NAME_HEADER)) != name:
         raise _header_mismatch(NAME_HEADER, f"does not match params.{member}")
 
 
@@ -255,7 +254,7 @@ def _header_mismatch(header: bytes, problem: str) -> RequestError:
     return RequestError(BAD_REQUEST_STATUS, "header_mismatch", message, code=protocol.HEADER_MISMATCH)
 
 
-def _decoded(values: list[str]) -> str | None:
+def _decode_header(values: list[str]) -> str | None:
     """The value of a header, which may be Base64; None if it is missing or cannot be decoded."""
     value = values[0] if values else None
     if value is None or not (value.startswith(BASE64_PREFIX) and value.endswith(BASE64_SUFFIX)):

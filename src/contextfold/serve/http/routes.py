@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
+from importlib.resources import files
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -21,8 +22,7 @@ from contextfold.common.canonical import Encodable, encode
 from contextfold.errors import FoldError, StoreUnavailable, place_of
 from contextfold.serve.api import HttpApi
 from contextfold.serve.hooks import HookEndpoints
-from contextfold.serve.http.dashboard_files import DashboardFiles
-from contextfold.serve.http.exchange import MCP_PATH, PROXY_PATH, Receive, Scope, Send
+from contextfold.serve.http.exchange import MCP_PATH, PAGE_PATH, PROXY_PATH, WEB_PATH, Receive, Scope, Send
 from contextfold.serve.http.json_responses import JSON, error_response
 from contextfold.serve.http.mcp_endpoint import DaemonServices, McpEndpoint
 from contextfold.serve.mcp.tools import FoldTool, ResolveTool, Tool, listing
@@ -36,6 +36,18 @@ DELETE_EXPIRED_EVERY_S = 3600.0
 READY_TIMEOUT_S = 2.0
 # The result of a readiness check is cached for this time, because each check needs a commit and no token.
 READY_CACHED_S = 1.0
+PAGE = "index.html"
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_HEADERS = {"content-security-policy": CONTENT_SECURITY_POLICY, "cross-origin-opener-policy": "same-origin"}
 
 
 class DaemonApplication(Starlette):
@@ -226,3 +238,33 @@ async def _wrong_method(_request: Request, problem: Exception) -> Response:
     allowed = (getattr(problem, "headers", None) or {}).get("Allow", "")
     headers = [(b"allow", allowed.encode("ascii"))] if allowed else []
     return error_response(RequestError(405, "method_not_allowed", f"Use {allowed or 'another method'} here.", headers))
+
+
+class DashboardFiles:
+    def __init__(self) -> None:
+        self._files = {
+            file.name: (file.read_bytes(), TYPES[suffix])
+            for file in files("contextfold").joinpath("web").iterdir()
+            if (suffix := "." + file.name.rpartition(".")[2]) in TYPES
+        }
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(PAGE_PATH, endpoint=self.page, methods=["GET"]),
+            Route(f"{WEB_PATH}{{name}}", endpoint=self.file, methods=["GET"]),
+        ]
+
+    async def page(self, _request: Request) -> Response:
+        """The dashboard."""
+        return self._response(PAGE)
+
+    async def file(self, request: Request) -> Response:
+        """The dashboard's script and style."""
+        return self._response(request.path_params["name"])
+
+    def _response(self, name: str) -> Response:
+        file = self._files.get(name)
+        if file is None:
+            return error_response(RequestError(404, "not_found", "There is no such file; the dashboard is at /."))
+        content, content_type = file
+        return Response(content, headers={"content-type": content_type, **_HEADERS})

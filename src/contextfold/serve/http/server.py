@@ -12,8 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from contextfold.errors import InternalError
-from contextfold.serve.http.guard import Guard
-from contextfold.serve.http.limits import is_loopback
+from contextfold.serve.http.guard import Guard, is_loopback
 from contextfold.serve.http.uvicorn_adapter import BACKLOG, DaemonServer
 from contextfold.serve.mcp.jsonrpc import INTEGER_DIGITS
 from contextfold.serve.ops.logs import log
@@ -67,7 +66,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
         sockets: list[socket.socket] = []
         try:
             for family, address in _addresses(host):
-                bound = _bound(family, address, sockets[0].getsockname()[1] if sockets else port)
+                bound = _bind(family, address, sockets[0].getsockname()[1] if sockets else port)
                 sockets += [bound] if bound else []
             if host == IPV4_LOOPBACK:
                 sockets += _ipv6_loopback(sockets[0].getsockname()[1])
@@ -97,13 +96,13 @@ def _addresses(host: str) -> list[tuple[socket.AddressFamily, str]]:
 def _ipv6_loopback(port: int) -> list[socket.socket]:
     """A socket for clients that resolve `localhost` to IPv6, if the machine has IPv6 and the port is free."""
     try:
-        bound = _bound(socket.AF_INET6, "::1", port)
+        bound = _bind(socket.AF_INET6, "::1", port)
     except OSError:
         return []
     return [bound] if bound else []
 
 
-def _bound(family: socket.AddressFamily, address: str, port: int) -> socket.socket | None:
+def _bind(family: socket.AddressFamily, address: str, port: int) -> socket.socket | None:
     """A socket bound to an address; None if the machine does not have the address."""
     try:
         # asyncio sets TCP_NODELAY only if the protocol is named; without it each response takes 44 ms.

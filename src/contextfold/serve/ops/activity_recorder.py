@@ -31,7 +31,7 @@ class ActivityRecorder:
 
     def __call__(self, activity: Activity) -> None:
         for rule in activity.rules:
-            self._metrics.redacted(rule)
+            self._metrics.count_redaction(rule)
         if activity.conflicts:
             self._metrics.store("conflict").inc(activity.conflicts)
         if activity.store_failed:
@@ -47,7 +47,7 @@ class ActivityRecorder:
         metrics = self._metrics
         match event:
             case BranchFolded() | WorkFolded():
-                metrics.folded(event.tokens_folded, event.tokens_folded - event.summary_tokens)
+                metrics.count_folded(event.tokens_folded, event.tokens_folded - event.summary_tokens)
                 is_unfinished = isinstance(event, BranchFolded) and event.forced
                 metrics.branches("folded_unfinished" if is_unfinished else "folded").inc()
             case OperationCompleted():
@@ -76,7 +76,7 @@ class ActivityRecorder:
         if activity.reports_took_s is not None:
             self._metrics.hook_write_durations().observe(activity.reports_took_s)
             if self._tracer is not None:
-                self._tracer.reports_written(activity.reports, activity.reports_took_s)
+                self._tracer.record_reports(activity.reports, activity.reports_took_s)
 
 
 class StoreConnectionLog:

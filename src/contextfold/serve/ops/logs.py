@@ -75,17 +75,17 @@ def _line(event: str, level: str, fields: Mapping[str, Field]) -> bytes:
         "level": level,
         "event": event[:VALUE_MAX_CHARS],
     }
-    line = _encoded(head | {name: _bounded(value) for name, value in fields.items() if name not in head})
-    return line if len(line) <= LINE_MAX_BYTES else _encoded(head | {"cut": True})
+    line = _encode(head | {name: _limit_value(value) for name, value in fields.items() if name not in head})
+    return line if len(line) <= LINE_MAX_BYTES else _encode(head | {"cut": True})
 
 
-def _encoded(members: Mapping[str, Field]) -> bytes:
+def _encode(members: Mapping[str, Field]) -> bytes:
     if _is_terminal():
-        return readable(members)
+        return format_for_terminal(members)
     return _json.encode(members).encode("ascii") + b"\n"
 
 
-def readable(members: Mapping[str, Field]) -> bytes:
+def format_for_terminal(members: Mapping[str, Field]) -> bytes:
     """A line for a person at a terminal: the time of day, the level unless it is info, the event and its fields."""
     clock = str(members["at"])[11:19]
     level = "" if members["level"] == "info" else f"{members['level']} "
@@ -99,7 +99,7 @@ def _is_terminal() -> bool:
     return os.isatty(STDERR)
 
 
-def _bounded(value: Field) -> Field:
+def _limit_value(value: Field) -> Field:
     if isinstance(value, str):
         return value if len(value) <= VALUE_MAX_CHARS else value[: VALUE_MAX_CHARS - 1] + "…"
     return value if isinstance(value, int | float | None) else type(value).__name__

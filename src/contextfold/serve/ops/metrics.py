@@ -56,7 +56,7 @@ class MetricSeries(Generic[Metric]):
 
     def __call__(self, *values: str) -> Metric:
         if self._known:
-            values = tuple(_among(known, value) for known, value in zip(self._known, values, strict=True))
+            values = tuple(_label_among(known, value) for known, value in zip(self._known, values, strict=True))
         metric: Metric = self._metric.labels(*values) if values else self._metric
         return metric
 
@@ -183,7 +183,7 @@ class Metrics:
         self._calls(known, outcome).inc()
         self._call_durations(known).observe(seconds)
 
-    def folded(self, tokens: int, saved: int) -> None:
+    def count_folded(self, tokens: int, saved: int) -> None:
         self._folded().inc(tokens)
         self._saved.inc(saved)
 
@@ -193,12 +193,12 @@ class Metrics:
 
     def hook_report(self, host: str, outcome: str, times: int = 1) -> None:
         self._reports(host, outcome).inc(times)
-        self.last_report_s[_among(HOSTS, host)] = time.time()
+        self.last_report_s[_label_among(HOSTS, host)] = time.time()
 
-    def proxied(self, api: str, *, tokens_dropped: int, is_folded: bool, reason: str) -> None:
+    def count_proxied(self, api: str, *, tokens_dropped: int, is_folded: bool, reason: str) -> None:
         """`reason` is a fixed word for what was not folded; empty if there was none."""
         self._proxied(api, "folded" if is_folded else "failed_open" if reason else "unfolded").inc()
-        self.last_proxied_s[_among(APIS, api)] = time.time()
+        self.last_proxied_s[_label_among(APIS, api)] = time.time()
         self._dropped(api).inc(tokens_dropped)
         if reason:
             self._failed_open(reason).inc()
@@ -214,10 +214,10 @@ class Metrics:
     def upstream_error(self, upstream: str, kind: str) -> None:
         self._upstream_errors(upstream, kind).inc()
 
-    def redacted(self, rule: str) -> None:
+    def count_redaction(self, rule: str) -> None:
         if len(self._rules) < RULES_MAX:
             self._rules.add(rule)
-        self._redactions(_among(self._rules, rule)).inc()
+        self._redactions(_label_among(self._rules, rule)).inc()
 
     def render(self) -> tuple[bytes, str]:
         """The page that Prometheus reads, and its content type."""
@@ -240,5 +240,5 @@ class Metrics:
         return labels
 
 
-def _among(known: Collection[str], label: str) -> str:
+def _label_among(known: Collection[str], label: str) -> str:
     return label if label in known else OTHER

@@ -225,7 +225,7 @@ class RequestFolding:
             request.mark_reported(0)
             request.receipt = Receipt(0, 0, reason=reason)
         receipt = request.receipt
-        self._metrics.proxied(
+        self._metrics.count_proxied(
             format,
             tokens_dropped=max(0, receipt.tokens_before - receipt.tokens_after),
             is_folded=receipt.first_changed is not None,

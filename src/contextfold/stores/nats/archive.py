@@ -17,7 +17,7 @@ from contextfold.stores.nats import records
 from contextfold.stores.nats.connection import in_batches
 from contextfold.stores.nats.jetstream import JetStream, StoredMessage, StreamQuery, new_mark, read_stored
 from contextfold.stores.nats.records import ChunkReference
-from contextfold.stores.nats.streams import NOTHING, SubjectNames, escaped, session_part
+from contextfold.stores.nats.streams import NOTHING, SubjectNames, escape_part, session_part
 
 CHUNK_BYTES: Final = 512 << 10
 # This many chunks are written at once.
@@ -26,14 +26,14 @@ CHUNKS_AT_ONCE: Final = 8
 AT_ONCE: Final = 32
 
 
-def most_in_one(js: JetStream) -> int:
+def message_bytes_max(js: JetStream) -> int:
     """The size of a message that every server accepts."""
     return min(CHUNK_BYTES, js.payload_most // 2 or CHUNK_BYTES)
 
 
 async def write_chunks(js: JetStream, archived: str, data: bytes) -> ChunkReference:
     """Write chunks below the archive subject of a session or conversation."""
-    size = most_in_one(js)
+    size = message_bytes_max(js)
     starts = range(0, len(data), size)
     written = ChunkReference(new_mark(), len(starts))
     pieces = f"{archived}.pieces.{written.mark}"
@@ -72,7 +72,7 @@ class BranchSummary:
     def add(self, stored: StoredMessage) -> None:
         self.subjects.add(stored.subject)
         revision = revision_of(stored)
-        summary = records.summary_from(stored.data)
+        summary = records.parse_summary(stored.data)
         if summary is None:
             self.retracted = max(self.retracted, revision)
         elif revision > self.revision:
@@ -95,10 +95,12 @@ class ArchiveReader:
     ) -> Trajectory | None:
         names = self._names
         if thread.branch_id is None:
-            session = ".".join(map(escaped, (thread.owner, thread.project_hash, thread.session_id)))
+            session = ".".join(map(escape_part, (thread.owner, thread.project_hash, thread.session_id)))
             subjects = f"{names.archive}.{session}.entries.{NOTHING}.>"
         else:
-            subjects = names.archived_of(thread.owner, thread.project_hash, f"entries.b{escaped(thread.branch_id)}.>")
+            subjects = names.archived_of(
+                thread.owner, thread.project_hash, f"entries.b{escape_part(thread.branch_id)}.>"
+            )
         items = sorted(map(_archive_subject, await self._js.counts(names.archive, subjects)))
         if not items:
             return None
@@ -115,7 +117,7 @@ class ArchiveReader:
         self, items: Sequence[_ArchiveSubject], after_n: int, limit: int, characters: int | None
     ) -> list[ArchiveEntry]:
         """The entries after `after_n`. Messages are read until the rest cannot have an earlier entry."""
-        left = _from(items, after_n)
+        left = _select_after(items, after_n)
         page: list[ArchiveEntry] = []
         step = max(1, min(AT_ONCE, limit))
         for start in range(0, len(left), step):
@@ -130,18 +132,18 @@ class ArchiveReader:
         return page[:limit]
 
     async def _read(self, items: Sequence[_ArchiveSubject]) -> list[list[ArchiveEntry]]:
-        return await in_batches((self._stored(item.subject) for item in items), AT_ONCE)
+        return await in_batches((self._read_one(item.subject) for item in items), AT_ONCE)
 
-    async def _stored(self, subject: str) -> list[ArchiveEntry]:
+    async def _read_one(self, subject: str) -> list[ArchiveEntry]:
         """The entries of one message; none if it has just been deleted."""
         stored = await self._js.last(self._names.archive, subject)
         return await self.entries(stored) if stored else []
 
     async def entries(self, stored: StoredMessage) -> list[ArchiveEntry]:
-        entries, chunks, positions = records.archived_from(stored.data)
+        entries, chunks, positions = records.parse_archived(stored.data)
         if chunks is None:
             return entries
-        all_entries = records.entries_in(await read_chunks(self._js, session_part(stored.subject), chunks))
+        all_entries = records.parse_entries(await read_chunks(self._js, session_part(stored.subject), chunks))
         return [all_entries[position] for position in positions]
 
 
@@ -155,7 +157,7 @@ def _archive_subject(subject: str) -> _ArchiveSubject:
     return _ArchiveSubject(int(first), int(revision), subject, kind == "r")
 
 
-def _from(items: Sequence[_ArchiveSubject], after_n: int) -> list[_ArchiveSubject]:
+def _select_after(items: Sequence[_ArchiveSubject], after_n: int) -> list[_ArchiveSubject]:
     """Those that may have an entry after `after_n`: of those that start before it, only the last of each session."""
     latest = {session_part(item.subject): item for item in items if item.first <= after_n}
     return [item for item in items if item.first > after_n or latest[session_part(item.subject)] is item]

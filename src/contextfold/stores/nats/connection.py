@@ -168,7 +168,7 @@ class NatsConnection:
         if not self.is_ready:
             raise self._problem
 
-    async def connected(self) -> None:
+    async def wait_connected(self) -> None:
         """Wait for a connection without a timeout. Raises StoreUnavailable when this is closed."""
         self._start()
         await self._ready.wait()
@@ -207,11 +207,11 @@ class NatsConnection:
                 made_s = now_s()
                 await self._lost.wait()
                 has_lived = now_s() - made_s >= CONNECT_PAUSE_MOST_S
-                self._away(StoreUnavailable("NATS: the connection was lost"))
+                self._report_away(StoreUnavailable("NATS: the connection was lost"))
             # The library raises many kinds of exceptions, and after any of them the next attempt may succeed.
             except Exception as problem:
                 self._resets = self._resets + 1 if isinstance(problem, ConnectionResetError) else 0
-                self._away(self._reason(problem))
+                self._report_away(self._reason(problem))
             await self._drop_client()
             pause_s = CONNECT_PAUSE_S if has_lived else min(pause_s * 2, CONNECT_PAUSE_MOST_S)
             await asyncio.sleep(pause_s)
@@ -219,7 +219,7 @@ class NatsConnection:
     async def _connect(self, server: str) -> None:
         self._lost.clear()
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            self._client = NatsClient(self._ended)
+            self._client = NatsClient(self._on_client_end)
             await self._client.connect(server, **self._options())
             self._inbox = f"{self._client.new_inbox()}."
             await self._client.subscribe(f"{self._inbox}*", cb=self._on_response)
@@ -274,7 +274,7 @@ class NatsConnection:
             )
         return StoreUnavailable(f"NATS: {line}")
 
-    def _away(self, problem: StoreInvalid | StoreUnavailable) -> None:
+    def _report_away(self, problem: StoreInvalid | StoreUnavailable) -> None:
         self._problem = problem
         if self._down_since_s is None:
             self._down_since_s = asyncio.get_running_loop().time()
@@ -292,7 +292,7 @@ class NatsConnection:
             self._last_report = text
             self._on_change(text)
 
-    def _ended(self, client: Client) -> None:
+    def _on_client_end(self, client: Client) -> None:
         if client is self._client:
             self._lost.set()
             self._end_waits()
@@ -368,7 +368,7 @@ class NatsConnection:
         return response
 
     @asynccontextmanager
-    async def subscribed(self) -> AsyncIterator[tuple[str, MessageQueue]]:
+    async def subscribe(self) -> AsyncIterator[tuple[str, MessageQueue]]:
         """Subscribe to a new subject, and unsubscribe at the end."""
         client = await self.client()
         subject, queue = client.new_inbox(), MessageQueue()

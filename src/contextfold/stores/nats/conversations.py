@@ -17,10 +17,10 @@ from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision, ProxiedConversation
 from contextfold.fold.ports.store_export import ExportedConversation, ExportedLeftOut
 from contextfold.stores.nats import records
-from contextfold.stores.nats.archive import most_in_one, read_chunks, write_chunks
+from contextfold.stores.nats.archive import message_bytes_max, read_chunks, write_chunks
 from contextfold.stores.nats.connection import in_batches
 from contextfold.stores.nats.jetstream import JetStream, SequenceConflict, StoredMessage, StreamQuery, read_stored
-from contextfold.stores.nats.streams import NOTHING, SubjectNames, escaped, session_part, unescaped
+from contextfold.stores.nats.streams import NOTHING, SubjectNames, escape_part, session_part, unescape_part
 
 AT_ONCE: Final = 16
 _LAST_REQUEST_AT: Final = "Cf-Last-Request-At"
@@ -42,20 +42,20 @@ class NatsConversations:
         await in_batches((self._keep(subject, item) for item in items), AT_ONCE)
 
     async def text(self, owner: str, result_id: str) -> str | None:
-        subjects = f"{self._names.archive}.{escaped(owner)}.{NOTHING}.*.left_out.*.{escaped(result_id)}"
+        subjects = f"{self._names.archive}.{escape_part(owner)}.{NOTHING}.*.left_out.*.{escape_part(result_id)}"
         stored = await self._js.last(self._names.archive, subjects)
         return await self._text(stored) if stored else None
 
-    async def noted(self, owner: str, conversation: str) -> ProxiedConversation | None:
+    async def read(self, owner: str, conversation: str) -> ProxiedConversation | None:
         stored = await self._js.last(self._names.archive, f"{self._names.conversation(owner, conversation)}.requests")
-        return _noted(stored) if stored else None
+        return _parse(stored) if stored else None
 
-    async def note(self, owner: str, conversation: str, noted: ProxiedConversation) -> None:
+    async def merge(self, owner: str, conversation: str, noted: ProxiedConversation) -> None:
         subject = f"{self._names.conversation(owner, conversation)}.requests"
 
         async def attempt() -> None:
             stored = await self._js.last(self._names.archive, subject)
-            known = _noted(stored) if stored else None
+            known = _parse(stored) if stored else None
             merged = known.merged(noted) if known else noted
             if merged == known:
                 return
@@ -66,7 +66,7 @@ class NatsConversations:
             except SequenceConflict as problem:
                 raise StoreUnavailable("NATS: many daemons write to one conversation") from problem
 
-        await self._js.repeated(attempt)
+        await self._js.repeat(attempt)
 
     async def retain(self, since: str) -> None:
         """Delete conversations whose last decision and last request were before."""
@@ -93,7 +93,7 @@ class NatsConversations:
         for header in sorted(conversations, key=_owner_of):
             stored = await self._js.last(self._names.archive, header.subject)
             if stored is not None:
-                yield ExportedConversation(*_owner_of(stored), _noted(stored))
+                yield ExportedConversation(*_owner_of(stored), _parse(stored))
 
     # ---- one message
 
@@ -104,16 +104,16 @@ class NatsConversations:
         decision = item.decision
         call = sha256(records.left_out_key(decision)).hexdigest()[:32]
         data = records.encode_left_out(item.text)
-        if len(data) > most_in_one(self._js):
+        if len(data) > message_bytes_max(self._js):
             chunks = await write_chunks(self._js, conversation, item.text.encode())
             data = records.encode_reference("texts", chunks)
-        headers = {header: escaped(str(getattr(decision, name))) for name, header in _HEADERS.items()}
+        headers = {header: escape_part(str(getattr(decision, name))) for name, header in _HEADERS.items()}
         results = f"{conversation}.left_out.{call}"
-        subject = f"{results}.{escaped(decision.result_id)}"
+        subject = f"{results}.{escape_part(decision.result_id)}"
         await self._js.put_once(self._names.archive, subject, data, expected_of=f"{results}.*", headers=headers)
 
     async def _text(self, stored: StoredMessage) -> str:
-        text, chunks = records.left_out_from(stored.data)
+        text, chunks = records.parse_left_out(stored.data)
         if chunks is None:
             return text
         return (await read_chunks(self._js, session_part(stored.subject), chunks)).decode()
@@ -122,7 +122,7 @@ class NatsConversations:
 def _owner_of(stored: StoredMessage) -> tuple[str, str]:
     """The owner and the conversation."""
     _, owner, _, conversation, *_ = stored.subject.split(".")
-    return unescaped(owner), unescaped(conversation)
+    return unescape_part(owner), unescape_part(conversation)
 
 
 def decision_of(stored: StoredMessage) -> LeftOutDecision:
@@ -130,15 +130,15 @@ def decision_of(stored: StoredMessage) -> LeftOutDecision:
     given = {name: stored.headers[header] for name, header in _HEADERS.items() if header in stored.headers}
     try:
         members: dict[str, Any] = {
-            name: int(value) if name in _NUMBERS else unescaped(value) for name, value in given.items()
+            name: int(value) if name in _NUMBERS else unescape_part(value) for name, value in given.items()
         }
         return LeftOutDecision(**members)
     except (TypeError, ValueError) as problem:
         raise StoreInvalid(f"NATS has a left-out result that cannot be read: {problem}") from problem
 
 
-def _noted(stored: StoredMessage) -> ProxiedConversation:
-    return records.conversation_from(stored.headers.get(_LAST_REQUEST_AT, ""), stored.data)
+def _parse(stored: StoredMessage) -> ProxiedConversation:
+    return records.parse_conversation(stored.headers.get(_LAST_REQUEST_AT, ""), stored.data)
 
 
 def _order(decision: LeftOutDecision) -> tuple[str, str]:

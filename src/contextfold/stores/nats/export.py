@@ -61,7 +61,7 @@ class NatsExport:
     async def export(self) -> AsyncGenerator[ExportRecord]:
         for key, session_id in await self._sessions():
             for _ in range(TRIES):
-                session = await self._live(key, session_id) or await self._ended(key, session_id)
+                session = await self._read_live(key, session_id) or await self._read_ended(key, session_id)
                 if session is not None:
                     async for record in self._records(*session):
                         yield record
@@ -76,7 +76,7 @@ class NatsExport:
         listed |= {(session.key, session.session_id) for session in await self.expiry.ended(self.names.every_end)}
         return sorted(listed, key=lambda each: (each[0].owner, each[0].project_hash, each[0].name_hash, each[1]))
 
-    async def _live(self, key: SessionKey, session_id: str) -> tuple[ExportedSession, list[CommitRecord]] | None:
+    async def _read_live(self, key: SessionKey, session_id: str) -> tuple[ExportedSession, list[CommitRecord]] | None:
         """The session as of its last commit, and its log; None if it is not live."""
         log = await self.logs.records(key)
         last = log[-1][0] if log else None
@@ -88,9 +88,9 @@ class NatsExport:
             await self.publisher.catch_up(key)
         return ExportedSession(key, session_id, last.revision, last.last_at, None, ""), [record for _, record in log]
 
-    async def _ended(self, key: SessionKey, session_id: str) -> tuple[ExportedSession, list[CommitRecord]] | None:
+    async def _read_ended(self, key: SessionKey, session_id: str) -> tuple[ExportedSession, list[CommitRecord]] | None:
         end = await self.js.last(self.names.archive, f"{self.names.archived(key, session_id)}.ended")
-        return (records.ended_from(end.data), []) if end else None
+        return (records.parse_ended(end.data), []) if end else None
 
     async def _records(self, session: ExportedSession, log: list[CommitRecord]) -> AsyncGenerator[ExportRecord]:
         """Events and receipts are in the log; the rest is in the archive, where later commits are left out."""
@@ -104,20 +104,20 @@ class NatsExport:
             yield ExportedReceipt(operation, receipt.fingerprint, receipt.answer)
         archived = self.names.archived(session.key, session.session_id)
         branches: dict[str, BranchSummary] = defaultdict(BranchSummary)
-        async for stored in self._archived(f"{archived}.summaries.>", session.revision):
+        async for stored in self._read_archived(f"{archived}.summaries.>", session.revision):
             branches[stored.subject.rpartition(".")[0]].add(stored)
         summaries = [summary for branch in branches.values() if (summary := branch.current)]
         for summary in sorted(summaries, key=lambda summary: summary.branch_id):
             yield summary
         commits: dict[int, list[StoredMessage]] = defaultdict(list)
-        async for stored in self._archived(f"{archived}.entries.>", session.revision):
+        async for stored in self._read_archived(f"{archived}.entries.>", session.revision):
             commits[revision_of(stored)].append(stored)
         for _, threads in sorted(commits.items()):
             entries = [entry for stored in threads for entry in await self.archive.entries(stored)]
             for entry in sorted(entries, key=entry_order):
                 yield entry
 
-    async def _archived(self, subjects: str, revision: int) -> AsyncIterator[StoredMessage]:
+    async def _read_archived(self, subjects: str, revision: int) -> AsyncIterator[StoredMessage]:
         async for stored in read_stored(self.js, StreamQuery(self.names.archive, subjects)):
             if revision_of(stored) <= revision:
                 yield stored
@@ -156,7 +156,7 @@ class NatsExport:
                 case ExportedLeftOut():
                     await self.conversations.keep(item.owner, item.conversation, [item.result])
                 case ExportedConversation():
-                    await self.conversations.note(item.owner, item.conversation, item.noted)
+                    await self.conversations.merge(item.owner, item.conversation, item.noted)
                 case _:
                     assert session is not None, "the reader checks that a session comes first"
                     if isinstance(item, ArchiveEntry) and session.is_full_before(item):

@@ -100,17 +100,17 @@ class JetStream(NatsConnection):
         self, what: str, body: Mapping[str, Any] | None = None, *, ignored: Container[int] = ()
     ) -> ApiResponse:
         """Send a request, and repeat it if that may help. The response is empty after an error that is ignored."""
-        return await self.repeated(lambda: self._request_api(what, body, ignored))
+        return await self.repeat(lambda: self._request_api(what, body, ignored))
 
     async def _request_api(self, what: str, body: Mapping[str, Any] | None, ignored: Container[int]) -> ApiResponse:
         try:
-            return self._checked(await self.request(f"{self._api}.{what}", _json(body)))
+            return self._check_response(await self.request(f"{self._api}.{what}", _json(body)))
         except JetStreamError as problem:
             if problem.err_code in ignored:
                 return {}
             raise
 
-    async def repeated(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
+    async def repeat(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
         """Make attempts for a while. A second one must do no harm."""
         until = asyncio.get_running_loop().time() + PATIENCE_S
         while True:
@@ -127,7 +127,7 @@ class JetStream(NatsConnection):
         is_possible = self._is_prepared and (self.is_ready or isinstance(problem, OutcomeUnknown))
         return is_possible and not isinstance(problem, JetStreamError)
 
-    def _checked(self, message: Msg) -> ApiResponse:
+    def _check_response(self, message: Msg) -> ApiResponse:
         """Return the response, or raise its error."""
         response: ApiResponse = json.loads(message.data)
         error = response.get("error", {})
@@ -170,12 +170,12 @@ class JetStream(NatsConnection):
             all_headers[EXPECTED] = str(expected)
         if expected_of:
             all_headers[EXPECTED_OF] = expected_of
-        seq: int = self._checked(await self.request(subject, data, all_headers))["seq"]
+        seq: int = self._check_response(await self.request(subject, data, all_headers))["seq"]
         return seq
 
     async def put_last(self, subject: str, data: bytes, headers: Mapping[str, str] | None = None) -> None:
         """Store a message until a server acknowledges it, in a stream that has the last message of each subject."""
-        await self.repeated(lambda: self.put(subject, data, headers=headers))
+        await self.repeat(lambda: self.put(subject, data, headers=headers))
 
     async def put_once(
         self,
@@ -196,7 +196,7 @@ class JetStream(NatsConnection):
                 if await self.last(stream, expected_of or subject) is None:
                     raise StoreUnavailable(f"NATS: {problem}") from problem
 
-        await self.repeated(attempt)
+        await self.repeat(attempt)
 
     async def last(self, stream: str, subject: str) -> StoredMessage | None:
         """The last message of a subject, which may have wildcards, from the leader of the stream."""
@@ -296,7 +296,7 @@ async def read_to(js: JetStream, query: StreamQuery, last: int | None) -> AsyncG
     while last is None or reached < last:
         tried += 1
         try:
-            async with aclosing(_delivered(js, query, reached, last)) as messages:
+            async with aclosing(_read_consumer(js, query, reached, last)) as messages:
                 async for message in messages:
                     if last is not None and message.seq > last:
                         return
@@ -308,7 +308,7 @@ async def read_to(js: JetStream, query: StreamQuery, last: int | None) -> AsyncG
             if last is not None:
                 raise
         if last is None:
-            await js.connected()
+            await js.wait_connected()
         elif tried >= CONSUMERS_MOST:
             raise StoreUnavailable(f"NATS: {query.stream} cannot be read now")
         elif not await js.at(query.stream, last):
@@ -317,9 +317,11 @@ async def read_to(js: JetStream, query: StreamQuery, last: int | None) -> AsyncG
         await asyncio.sleep(RETRY_S)
 
 
-async def _delivered(js: JetStream, query: StreamQuery, after: int, last: int | None) -> AsyncGenerator[StoredMessage]:
+async def _read_consumer(
+    js: JetStream, query: StreamQuery, after: int, last: int | None
+) -> AsyncGenerator[StoredMessage]:
     """The messages of one consumer, until there is an irregularity, or none is left and the last one was deleted."""
-    async with js.subscribed() as (inbox, arrived), _consumer(js, query, after) as (path, pending):
+    async with js.subscribe() as (inbox, arrived), _consumer(js, query, after) as (path, pending):
         # The messages that were received, that are requested, and that the server says are left.
         count, requested, left = 0, 0, pending
         while True:
@@ -337,7 +339,7 @@ async def _delivered(js: JetStream, query: StreamQuery, after: int, last: int | 
                 if requested < 0:
                     return
                 continue
-            stored, number, left = _stored(message)
+            stored, number, left = _parse_message(message)
             if number != count + 1:
                 return
             count, requested = number, requested - 1
@@ -402,7 +404,7 @@ async def _next(arrived: MessageQueue) -> Msg | None:
     return None
 
 
-def _stored(message: Msg) -> tuple[StoredMessage, int, int]:
+def _parse_message(message: Msg) -> tuple[StoredMessage, int, int]:
     """The message, its number within the consumer, and the number of messages left."""
     about = message.metadata
     stored = StoredMessage(message.subject, about.sequence.stream, message.headers or {}, message.data)

@@ -18,7 +18,7 @@ from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.events import Event
 from contextfold.fold.ports.store import Commit, CommitReceipt, KnownRevision, SessionKey, SessionLog, StaleRevision
 from contextfold.stores.nats import records
-from contextfold.stores.nats.archive import most_in_one, read_chunks, write_chunks
+from contextfold.stores.nats.archive import message_bytes_max, read_chunks, write_chunks
 from contextfold.stores.nats.jetstream import JetStream, SequenceConflict, StoredMessage, StreamQuery, new_mark, read_to
 from contextfold.stores.nats.records import CommitRecord, LoggedCommit
 from contextfold.stores.nats.streams import SubjectNames
@@ -113,10 +113,10 @@ class SessionLogs:
         return None if last is None or last.ended_at else last
 
     async def newest(self, key: SessionKey) -> LoggedCommit | None:
-        return _logged(key, await self._js.last(self._names.log, self._names.log_of(key)))
+        return _parse_logged(key, await self._js.last(self._names.log, self._names.log_of(key)))
 
     async def at(self, key: SessionKey, seq: int) -> LoggedCommit | None:
-        return _logged(key, await self._js.at(self._names.log, seq))
+        return _parse_logged(key, await self._js.at(self._names.log, seq))
 
     async def load(self, key: SessionKey, known: KnownRevision | None = None) -> SessionLog | None:
         for _ in range(LOADS_TRIED):
@@ -149,16 +149,16 @@ class SessionLogs:
     async def record(self, commit: LoggedCommit) -> CommitRecord:
         chunks = records.core_chunks(commit.data) if b'"core"' in commit.data[:64] else None
         if chunks is None:
-            return records.record_from(commit.data)
+            return records.parse_record(commit.data)
         archived = self._names.archived(commit.key, commit.session_id)
-        return records.record_from(await read_chunks(self._js, archived, chunks))
+        return records.parse_record(await read_chunks(self._js, archived, chunks))
 
     async def _read(self, last: LoggedCommit, after: int) -> AsyncIterator[Committed]:
         """The commits of the session of the last message, after a sequence. They are added to its index."""
         index = self._index_of(last)
         reading = StreamQuery(self._names.log, self._names.log_of(last.key), after)
         async for stored in read_to(self._js, reading, last.seq):
-            commit = records.logged(last.key, stored)
+            commit = records.parse_logged(last.key, stored)
             if commit and commit.session_id == last.session_id:
                 record = await self.record(commit)
                 index.add(commit, record)
@@ -167,7 +167,7 @@ class SessionLogs:
             self._indexes.put(last.key, index)
 
     async def receipt(self, key: SessionKey, operation_id: str) -> CommitReceipt | None:
-        index = await self._refreshed(key, complete=True)
+        index = await self._refresh(key, complete=True)
         return await self._receipt(key, index, records.digest_of(operation_id))
 
     async def _receipt(self, key: SessionKey, index: LogIndex, digest: str) -> CommitReceipt | None:
@@ -184,7 +184,7 @@ class SessionLogs:
         self._indexes.forget(key)
         raise StoreUnavailable("NATS: a commit that was there cannot be read now")
 
-    async def _refreshed(self, key: SessionKey, *, complete: bool) -> LogIndex:
+    async def _refresh(self, key: SessionKey, *, complete: bool) -> LogIndex:
         """The current index; if it need not be complete, possibly with the last commit only."""
         for _ in range(LOADS_TRIED):
             last = await self.newest(key)
@@ -218,7 +218,7 @@ class SessionLogs:
         index = self._indexes.get(commit.key)
         expected = commit.session_id, commit.expected_revision
         if index is None or (index.session_id, index.revision) != expected:
-            index = await self._refreshed(commit.key, complete=bool(digest))
+            index = await self._refresh(commit.key, complete=bool(digest))
         done = await self._append(commit.key, records.record_of(commit), index, digest=digest)
         if isinstance(done, CommitReceipt):
             return replace(done, repeated=True), None
@@ -229,7 +229,7 @@ class SessionLogs:
 
         `last_at` is the time of the last activity of a session that is imported in parts.
         """
-        done = await self._append(key, record, await self._refreshed(key, complete=False), exact_at=last_at)
+        done = await self._append(key, record, await self._refresh(key, complete=False), exact_at=last_at)
         assert not isinstance(done, CommitReceipt), "it has no operation id, so it is no repetition"
         return done
 
@@ -255,7 +255,7 @@ class SessionLogs:
             if not index.session_id and base and (end := await self.at(key, base)):
                 await self._before_another(end)
             if not data:
-                record, data = await self._encoded(key, record)
+                record, data = await self._encode(key, record)
             ended_at = record.events[-1].at if record.is_end else ""
             commit = LoggedCommit(key, record.session_id, record.before, record.revision, last_at, ended_at)
             try:
@@ -263,11 +263,11 @@ class SessionLogs:
             except (SequenceConflict, StoreUnavailable) as problem:
                 is_unsure = is_unsure or isinstance(problem, StoreUnavailable)
                 await self._after_failure(problem, until)
-                index = await self._refreshed(key, complete=bool(digest))
+                index = await self._refresh(key, complete=bool(digest))
                 # The server that responded is behind, so an attempt may be stored that it does not know.
                 while is_unsure and index.seq < base:
                     await self._after_failure(StoreUnavailable("NATS: a log is shorter than it was"), until)
-                    index = await self._refreshed(key, complete=bool(digest))
+                    index = await self._refresh(key, complete=bool(digest))
                 # If an attempt is stored, it is the next message. After another one it can no longer be stored.
                 stored = await self._next(subject, base, index.seq, until) if is_unsure else None
                 if stored is None or stored.headers.get(records.MARK) != mark:
@@ -306,7 +306,7 @@ class SessionLogs:
             raise problem
         await asyncio.sleep(RETRY_S)
 
-    async def _encoded(self, key: SessionKey, record: CommitRecord) -> tuple[CommitRecord, bytes]:
+    async def _encode(self, key: SessionKey, record: CommitRecord) -> tuple[CommitRecord, bytes]:
         """The record and its bytes. What is too long for one message is written as chunks first."""
         archived = self._names.archived(key, record.session_id)
         texts = records.encode_entries(record.entries) if record.entries else b""
@@ -314,15 +314,15 @@ class SessionLogs:
             record = replace(record, texts=await write_chunks(self._js, archived, texts))
             texts = b""
         data = records.encode_core(record, texts)
-        if len(data) <= most_in_one(self._js):
+        if len(data) <= message_bytes_max(self._js):
             return record, data
         return record, records.encode_reference("core", await write_chunks(self._js, archived, data))
 
 
-def _logged(key: SessionKey, stored: StoredMessage | None) -> LoggedCommit | None:
+def _parse_logged(key: SessionKey, stored: StoredMessage | None) -> LoggedCommit | None:
     if stored is None:
         return None
-    commit = records.logged(key, stored)
+    commit = records.parse_logged(key, stored)
     if commit is None:
         raise StoreInvalid("NATS has a log with a message of another program")
     return commit

@@ -21,12 +21,12 @@ from contextfold.fold.events import BranchCreated, BranchFolded, Event, SessionE
 from contextfold.fold.ports.store import SessionKey
 from contextfold.fold.session import EMPTY, Branch, LogBroken, State, replay
 from contextfold.stores.nats import records
-from contextfold.stores.nats.archive import most_in_one, read_chunks, write_chunks
+from contextfold.stores.nats.archive import message_bytes_max, read_chunks, write_chunks
 from contextfold.stores.nats.connection import end_tasks, in_batches
 from contextfold.stores.nats.jetstream import TTL, JetStream, SequenceConflict
 from contextfold.stores.nats.log import Committed, SessionCache, SessionLogs
 from contextfold.stores.nats.records import CommitRecord, LoggedCommit
-from contextfold.stores.nats.streams import NOTHING, SubjectNames, escaped, unescaped
+from contextfold.stores.nats.streams import NOTHING, SubjectNames, escape_part, unescape_part
 
 N: Final = "Cf-N"
 NO_STATE: Final = (0, -1)
@@ -94,7 +94,7 @@ class Publisher:
 
     def offer(self, committed: Committed) -> None:
         """Publish a commit soon."""
-        waiting = self._started(committed[0].key).waiting
+        waiting = self._start(committed[0].key).waiting
         if len(waiting) >= WAITING_MOST:
             # What is left does not follow what is published, so the log is read.
             waiting.clear()
@@ -103,7 +103,7 @@ class Publisher:
     async def catch_up(self, key: SessionKey) -> None:
         """Wait until everything that was committed before this call is published."""
         for _ in range(TRIES):
-            problem = await asyncio.shield(self._started(key).task)
+            problem = await asyncio.shield(self._start(key).task)
             if not await self.is_behind(key):
                 return
             if problem is not None:
@@ -128,7 +128,7 @@ class Publisher:
 
     # ---- one session
 
-    def _started(self, key: SessionKey) -> _Publication:
+    def _start(self, key: SessionKey) -> _Publication:
         if key not in self._works:
             self._works[key] = _Publication(asyncio.create_task(self._work(key), name="contextfold-publish"))
         return self._works[key]
@@ -158,12 +158,12 @@ class Publisher:
 
     async def _publish(self, key: SessionKey, waiting: list[Committed]) -> None:
         """Publish these commits, or those that the log has, whatever other daemons have published."""
-        progress = self._before(key, waiting)
+        progress = self._find_predecessor(key, waiting)
         missing = waiting
         for tried in range(TRIES):
             if progress is None:
                 await asyncio.sleep(RETRY_S * max(0, tried - 1))
-                progress, missing = await self._missing(key)
+                progress, missing = await self._read_missing(key)
             if progress is None:
                 self._progress.forget(key)
                 return
@@ -178,7 +178,7 @@ class Publisher:
             return
         raise StoreUnavailable("NATS: too many conflicts with other daemons that publish the session")
 
-    def _before(self, key: SessionKey, commits: list[Committed]) -> PublishedSession | None:
+    def _find_predecessor(self, key: SessionKey, commits: list[Committed]) -> PublishedSession | None:
         """What is published, if these commits follow it. None if another daemon was in between."""
         first = commits[0][1] if commits else None
         if first is None:
@@ -190,7 +190,7 @@ class Publisher:
         revisions = [progress.state.revision, *(record.revision for _, record in commits[:-1])]
         return progress if revisions == [record.before for _, record in commits] else None
 
-    async def _missing(self, key: SessionKey) -> tuple[PublishedSession | None, list[Committed]]:
+    async def _read_missing(self, key: SessionKey) -> tuple[PublishedSession | None, list[Committed]]:
         """What is published of a session, and the commits that are not. What is in memory is not read again."""
         last = await self._logs.last(key)
         if last is None:
@@ -251,7 +251,7 @@ class Publisher:
                     "NATS: too many conflicts with other daemons that publish an ended session"
                 ) from problem
 
-        await self._js.repeated(attempt)
+        await self._js.repeat(attempt)
 
     async def clear(self, key: SessionKey, session_id: str) -> None:
         """Delete everything of an ended session except the event that says so."""
@@ -292,7 +292,7 @@ class Publisher:
     ) -> int:
         return await self._js.put(
             f"{session}.events.{event.kind}",
-            records.encode_event(unescaped(session.rpartition(".")[2]), event),
+            records.encode_event(unescape_part(session.rpartition(".")[2]), event),
             expected=before,
             expected_of=f"{session}.events.>",
             headers={N: str(event.n), **(headers or {})},
@@ -338,21 +338,23 @@ class Publisher:
                 yield self._put_entries(archived, record)
             summaries = [(summary.branch_id, records.encode_summary(summary)) for summary in record.summaries]
             for branch_id, data in (*summaries, *((branch_id, records.RETRACTED) for branch_id in record.retracted)):
-                subject = f"{archived}.summaries.{escaped(branch_id)}.{record.revision}"
+                subject = f"{archived}.summaries.{escape_part(branch_id)}.{record.revision}"
                 yield self._js.put_once(self._names.archive, subject, data)
 
     async def _put_entries(self, archived: str, record: CommitRecord) -> None:
         """Write one message for each thread, so that the trajectory of a branch is read without the others."""
         chunks, entries = record.texts, record.entries
         if chunks and not entries:
-            entries = records.entries_in(await read_chunks(self._js, archived, chunks))
+            entries = records.parse_entries(await read_chunks(self._js, archived, chunks))
         threads: dict[str, list[int]] = defaultdict(list)
         for position, entry in enumerate(entries):
-            threads[NOTHING if entry.branch_id is None else f"b{escaped(entry.branch_id)}"].append(position)
+            threads[NOTHING if entry.branch_id is None else f"b{escape_part(entry.branch_id)}"].append(position)
         for thread, positions in threads.items():
             mine = [entries[position] for position in positions]
-            data = records.encode_reference("texts", chunks, places=positions) if chunks else records.archived(mine)
-            if len(data) > most_in_one(self._js):
+            data = (
+                records.encode_reference("texts", chunks, places=positions) if chunks else records.encode_archived(mine)
+            )
+            if len(data) > message_bytes_max(self._js):
                 again = await write_chunks(self._js, archived, records.encode_entries(mine))
                 data = records.encode_reference("texts", again, places=list(range(len(mine))))
             subject = f"{archived}.entries.{thread}.{_span(mine)}.{record.revision}"

@@ -23,7 +23,7 @@ from contextfold.fold.recall.ranking import RecallScope
 from contextfold.stores.nats.archive import BranchSummary
 from contextfold.stores.nats.conversations import NatsConversations, decision_of
 from contextfold.stores.nats.jetstream import JetStream, StoredMessage, StreamQuery, read_stored
-from contextfold.stores.nats.streams import NOTHING, SubjectNames, escaped, session_part
+from contextfold.stores.nats.streams import NOTHING, SubjectNames, escape_part, session_part
 from contextfold.stores.sqlite import statements
 from contextfold.stores.sqlite.schema import MIGRATIONS
 
@@ -90,7 +90,7 @@ class NatsRecall:
 
     async def _bring_up_to_date(self, index: _OwnerIndex) -> None:
         summaries = self._names.archived_of(index.owner, None, "summaries.>")
-        results = f"{self._names.archive}.{escaped(index.owner)}.{NOTHING}.*.left_out.>"
+        results = f"{self._names.archive}.{escape_part(index.owner)}.{NOTHING}.*.left_out.>"
         if index.may_have_deletions:
             index.may_have_deletions = False
             subjects = {*await self._subjects(summaries), *await self._subjects(results)}

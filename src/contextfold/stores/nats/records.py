@@ -27,7 +27,7 @@ from contextfold.fold.ports.store import (
 from contextfold.fold.ports.store_export import ExportedSession
 from contextfold.fold.session import Branch, State
 from contextfold.stores.nats.jetstream import StoredMessage
-from contextfold.stores.nats.streams import escaped, unescaped
+from contextfold.stores.nats.streams import escape_part, unescape_part
 from contextfold.stores.session_document import session_document
 
 FORMAT: Final = 1
@@ -96,7 +96,7 @@ class LoggedCommit:
 
     def headers(self, mark: str) -> dict[str, str]:
         headers = {
-            SESSION: escaped(self.session_id),
+            SESSION: escape_part(self.session_id),
             BEFORE: str(self.before),
             REVISION: str(self.revision),
             LAST_AT: self.last_at,
@@ -105,13 +105,13 @@ class LoggedCommit:
         return headers | ({ENDED: self.ended_at} if self.ended_at else {})
 
 
-def logged(key: SessionKey, stored: StoredMessage) -> LoggedCommit | None:
+def parse_logged(key: SessionKey, stored: StoredMessage) -> LoggedCommit | None:
     """Read the headers of a message in a log; None if it is no commit of this program."""
     headers = stored.headers
     before, revision = number_in(headers, BEFORE), number_in(headers, REVISION)
     if before < 0 or revision < 0 or SESSION not in headers or LAST_AT not in headers:
         return None
-    session_id, ended_at = unescaped(headers[SESSION]), headers.get(ENDED, "")
+    session_id, ended_at = unescape_part(headers[SESSION]), headers.get(ENDED, "")
     return LoggedCommit(key, session_id, before, revision, headers[LAST_AT], ended_at, stored.seq, stored.data)
 
 
@@ -172,7 +172,7 @@ def core_chunks(data: bytes) -> ChunkReference | None:
         return _reference(_object(data), "core")
 
 
-def record_from(data: bytes) -> CommitRecord:
+def parse_record(data: bytes) -> CommitRecord:
     with _decoding():
         document = _object(data)
         return CommitRecord(
@@ -190,7 +190,7 @@ def record_from(data: bytes) -> CommitRecord:
         )
 
 
-def entries_in(data: bytes) -> list[ArchiveEntry]:
+def parse_entries(data: bytes) -> list[ArchiveEntry]:
     with _decoding():
         rows = decode(data)
         if not isinstance(rows, list):
@@ -205,11 +205,11 @@ def _entries(rows: Iterable[Sequence[Any]]) -> list[ArchiveEntry]:
 # ---- the archive
 
 
-def archived(entries: Sequence[ArchiveEntry]) -> bytes:
+def encode_archived(entries: Sequence[ArchiveEntry]) -> bytes:
     return b'{"format":%d,"entries":%s}' % (FORMAT, encode_entries(entries))
 
 
-def archived_from(data: bytes) -> tuple[list[ArchiveEntry], ChunkReference | None, Sequence[int]]:
+def parse_archived(data: bytes) -> tuple[list[ArchiveEntry], ChunkReference | None, Sequence[int]]:
     """The entries; or the chunks that have the entries of all threads, and the positions of these among them."""
     with _decoding():
         document = _object(data)
@@ -229,7 +229,7 @@ def _summary_members(summary: Summary) -> dict[str, Encodable]:
 RETRACTED: Final = b'{"format":1,"retracted":true}'
 
 
-def summary_from(data: bytes) -> Summary | None:
+def parse_summary(data: bytes) -> Summary | None:
     """Decode a summary; None if it was retracted."""
     with _decoding():
         document = _object(data)
@@ -243,7 +243,7 @@ def encode_ended(session: ExportedSession) -> bytes:
     return _raw({"format": FORMAT, **{name: getattr(session.key, name) for name in SessionKey.__slots__}, **others})
 
 
-def ended_from(data: bytes) -> ExportedSession:
+def parse_ended(data: bytes) -> ExportedSession:
     with _decoding():
         document = _object(data)
         key = SessionKey(*(document[name] for name in SessionKey.__slots__))
@@ -262,7 +262,7 @@ def encode_left_out(text: str) -> bytes:
     return _raw({"format": FORMAT, "text": text})
 
 
-def left_out_from(data: bytes) -> tuple[str, ChunkReference | None]:
+def parse_left_out(data: bytes) -> tuple[str, ChunkReference | None]:
     """The text, or the reference to its chunks."""
     with _decoding():
         document = _object(data)
@@ -276,7 +276,7 @@ def encode_conversation(noted: ProxiedConversation) -> bytes:
     return _raw({"format": FORMAT, "outcomes": outcomes, "cache_life_s": noted.cache_life_s})
 
 
-def conversation_from(last_request_at: str, data: bytes) -> ProxiedConversation:
+def parse_conversation(last_request_at: str, data: bytes) -> ProxiedConversation:
     with _decoding():
         document = _object(data)
         # Earlier versions did not store the cache's life.
@@ -288,7 +288,7 @@ def conversation_from(last_request_at: str, data: bytes) -> ProxiedConversation:
 
 def encode_event(session_id: str, event: Event) -> bytes:
     document = members(event)
-    return _raw({"event": document.pop("event"), "session_id": session_id, **_shortened(document)})
+    return _raw({"event": document.pop("event"), "session_id": session_id, **_shorten(document)})
 
 
 def encode_branch(branch: Branch, prompt: str, summary: str, revision: int) -> bytes:
@@ -309,14 +309,14 @@ def encode_branch(branch: Branch, prompt: str, summary: str, revision: int) -> b
         document |= {"folded_at": branch.closed_at, "summary": summary, "tokens_folded": branch.tokens}
     elif branch.status == "discarded":
         document |= {"discarded_at": branch.closed_at}
-    return _raw({**_shortened(document), "revision": revision})
+    return _raw({**_shorten(document), "revision": revision})
 
 
 def encode_session(state: State) -> bytes:
     return _raw(session_document(state))
 
 
-def _shortened(document: Mapping[str, Encodable]) -> dict[str, Encodable]:
+def _shorten(document: Mapping[str, Encodable]) -> dict[str, Encodable]:
     return {
         name: value[:PUBLISHED_MOST] + CUT if isinstance(value, str) and len(value) > PUBLISHED_MOST else value
         for name, value in document.items()

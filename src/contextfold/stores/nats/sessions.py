@@ -35,7 +35,7 @@ from contextfold.stores.nats.jetstream import TTL, JetStream, StoredMessage, Str
 from contextfold.stores.nats.log import SessionLogs
 from contextfold.stores.nats.publisher import PublishedSession, Publisher
 from contextfold.stores.nats.records import CommitRecord, LoggedCommit
-from contextfold.stores.nats.streams import SubjectNames, unescaped
+from contextfold.stores.nats.streams import SubjectNames, unescape_part
 from contextfold.stores.session_document import figures_of
 
 REACH_TIMEOUT_S: Final = 5.0
@@ -90,12 +90,12 @@ class SessionTable:
 
     def _note_log(self, stored: StoredMessage) -> None:
         self._reached = max(self._reached, stored.seq)
-        commit = records.logged(self._names.key_of(stored.subject), stored)
+        commit = records.parse_logged(self._names.key_of(stored.subject), stored)
         if commit is not None:
             self.note(commit)
 
     def _note_state(self, stored: StoredMessage) -> None:
-        session = tuple(map(unescaped, stored.subject.split(".")[-5:-2]))
+        session = tuple(map(unescape_part, stored.subject.split(".")[-5:-2]))
         # The server's marker for an expired message has no revision.
         revision = records.number_in(stored.headers, records.REVISION)
         self._published[session] = max(revision, self._published.get(session, -1))
@@ -176,12 +176,12 @@ class SessionExpiry:
         live = list(self.table.live())
         idle = [row for row in live if row.last_at <= idle_since]
         for row in [row for row in live if row.last_at > at]:
-            if await self._noted_at(row, at) <= idle_since:
+            if await self._first_seen_at(row, at) <= idle_since:
                 idle.append(row)
         idle.sort(key=lambda row: row.last_at)
         return await _each(idle, lambda row: self.end(row, at))
 
-    async def _noted_at(self, row: LoggedCommit, at: str) -> str:
+    async def _first_seen_at(self, row: LoggedCommit, at: str) -> str:
         """When a sweep first saw a commit whose time is in the future, because a clock was wrong.
 
         The time in the commit cannot be changed, so it is noted beside the log.
@@ -256,7 +256,7 @@ class SessionExpiry:
     async def ended(self, subjects: str) -> list[ExportedSession]:
         """The sessions whose `ended` messages match these subjects."""
         query = StreamQuery(self.names.archive, subjects)
-        return [records.ended_from(stored.data) async for stored in read_stored(self.js, query)]
+        return [records.parse_ended(stored.data) async for stored in read_stored(self.js, query)]
 
     # ---- retention
 

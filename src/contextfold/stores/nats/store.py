@@ -39,7 +39,7 @@ from contextfold.fold.recall.documents import DocumentTerms
 from contextfold.fold.recall.ranking import RecallScope
 from contextfold.settings import NatsOptions
 from contextfold.stores.nats import records
-from contextfold.stores.nats.archive import ArchiveReader, most_in_one
+from contextfold.stores.nats.archive import ArchiveReader, message_bytes_max
 from contextfold.stores.nats.connection import OnConnectionChange, end_tasks
 from contextfold.stores.nats.conversations import NatsConversations
 from contextfold.stores.nats.export import NatsExport
@@ -49,7 +49,7 @@ from contextfold.stores.nats.publisher import Publisher
 from contextfold.stores.nats.recall import NatsRecall
 from contextfold.stores.nats.records import LoggedCommit
 from contextfold.stores.nats.sessions import SessionExpiry, SessionTable
-from contextfold.stores.nats.streams import SubjectNames, prepare
+from contextfold.stores.nats.streams import SubjectNames, prepare_streams
 
 CLOSE_TIMEOUT_S: Final = 4.0
 HELP_EVERY_S: Final = 1.0
@@ -83,7 +83,7 @@ class NatsStore:
         self._is_still = asyncio.Event()
         self._is_still.set()
         self._helper: asyncio.Task[None] | None = None
-        self._js = JetStream(options, partial(prepare, may_make=may_make), on_change)
+        self._js = JetStream(options, partial(prepare_streams, may_make=may_make), on_change)
         # The expiry needs the logs, so it is made after them.
         self._logs = SessionLogs(self._js, self._names, lambda end: self._expiry.finish(end))  # noqa: PLW0108
         self._publisher = Publisher(self._js, self._names, self._logs, idle_s=idle_s)
@@ -99,7 +99,7 @@ class NatsStore:
         self.load, self.receipt = self._logs.load, self._logs.receipt
         self.left_out, self.keep_left_out = self._conversations.decisions, self._conversations.keep
         self.left_out_text = self._conversations.text
-        self.conversation, self.note_conversation = self._conversations.noted, self._conversations.note
+        self.conversation, self.note_conversation = self._conversations.read, self._conversations.merge
         self.expire, self.export, self.settle = self._expiry.expire, self._export.export, self._publisher.settle
 
     async def reach(self) -> None:
@@ -167,7 +167,7 @@ class NatsStore:
         try:
             async with aclosing(follow(self._js, query)) as commits:
                 async for stored in commits:
-                    commit = records.logged(self._names.key_of(stored.subject), stored)
+                    commit = records.parse_logged(self._names.key_of(stored.subject), stored)
                     if commit is None:
                         continue
                     events = await self._events(commit)
@@ -258,7 +258,7 @@ class NatsStore:
         seen: set[SessionKey] = set()
         while True:
             await asyncio.sleep(HELP_EVERY_S * random.uniform(0.7, 1.3))  # noqa: S311 - so that not all do it at once
-            await self._js.connected()
+            await self._js.wait_connected()
             # A session without activity since then is left to the sweep that ends it.
             since = timestamp(datetime.now(UTC) - timedelta(seconds=self._idle_s))
             late = (row.key for row in self._table.behind() if row.last_at > since)
@@ -277,7 +277,7 @@ class NatsStore:
 
     async def check(self) -> None:
         """Write a message of ordinary size beside the logs, because one among them would move cursors."""
-        size = min(CHECK_BYTES, most_in_one(self._js)) if self._js.is_ready else 0
+        size = min(CHECK_BYTES, message_bytes_max(self._js)) if self._js.is_ready else 0
         write = self._js.put(self._names.alive(self._me), bytes(size), headers={TTL: ALIVE})
         rooms = (self._js.check_room(stream, CHECK_BYTES) for stream in self._names.subjects)
         await asyncio.gather(write, *rooms)

@@ -28,12 +28,12 @@ FORMAT_KEY: Final = "contextfold.format"
 _SECOND: Final = 1_000_000_000
 
 
-def escaped(text: str) -> str:
+def escape_part(text: str) -> str:
     raw = text.encode("utf-8", "surrogatepass")
     return _UNSAFE.sub(lambda match: b"=%02X" % match[0][0], raw).decode("ascii") or NOTHING
 
 
-def unescaped(part: str) -> str:
+def unescape_part(part: str) -> str:
     if part == NOTHING:
         return ""
     raw = _ESCAPED.sub(lambda match: bytes.fromhex(match[1].decode()), part.encode("ascii"))
@@ -80,21 +80,21 @@ class SubjectNames:
     # ---- the log
 
     def log_of(self, key: SessionKey) -> str:
-        return f"{self.log}.{escaped(key.owner)}.{escaped(key.project_hash)}.{escaped(key.name_hash)}"
+        return f"{self.log}.{escape_part(key.owner)}.{escape_part(key.project_hash)}.{escape_part(key.name_hash)}"
 
     def log_of_owner(self, owner: str) -> str:
-        return f"{self.log}.{escaped(owner)}.*.*"
+        return f"{self.log}.{escape_part(owner)}.*.*"
 
     def key_of(self, log_subject: str) -> SessionKey:
-        return SessionKey(*map(unescaped, log_subject.split(".")[1:]))
+        return SessionKey(*map(unescape_part, log_subject.split(".")[1:]))
 
     # ---- what other programs watch
 
     def session(self, key: SessionKey, session_id: str) -> str:
-        return f"{self.base}.{escaped(key.owner)}.{escaped(key.project_hash)}.{escaped(session_id)}"
+        return f"{self.base}.{escape_part(key.owner)}.{escape_part(key.project_hash)}.{escape_part(session_id)}"
 
     def branch(self, session: str, branch_id: str) -> str:
-        return f"{session}.branches.{escaped(branch_id)}"
+        return f"{session}.branches.{escape_part(branch_id)}"
 
     def session_state(self, session: str) -> str:
         return f"{session}.meta.session_state"
@@ -106,17 +106,17 @@ class SubjectNames:
     # ---- the archive
 
     def archived(self, key: SessionKey, session_id: str) -> str:
-        return f"{self.archive}.{escaped(key.owner)}.{escaped(key.project_hash)}.{escaped(session_id)}"
+        return f"{self.archive}.{escape_part(key.owner)}.{escape_part(key.project_hash)}.{escape_part(session_id)}"
 
     def archived_of(self, owner: str, project_hash: str | None, kind: str) -> str:
-        project = "*" if project_hash is None else escaped(project_hash)
-        return f"{self.archive}.{escaped(owner)}.{project}.*.{kind}"
+        project = "*" if project_hash is None else escape_part(project_hash)
+        return f"{self.archive}.{escape_part(owner)}.{project}.*.{kind}"
 
     def conversation(self, owner: str, conversation: str) -> str:
-        return f"{self.archive}.{escaped(owner)}.{NOTHING}.{escaped(conversation)}"
+        return f"{self.archive}.{escape_part(owner)}.{NOTHING}.{escape_part(conversation)}"
 
 
-def wanted(names: SubjectNames, replicas: int) -> dict[str, dict[str, Any]]:
+def stream_configs(names: SubjectNames, replicas: int) -> dict[str, dict[str, Any]]:
     """The configuration of each stream."""
     every: dict[str, Any] = {
         "storage": "file",
@@ -143,16 +143,16 @@ def wanted(names: SubjectNames, replicas: int) -> dict[str, dict[str, Any]]:
     }
 
 
-async def prepare(js: JetStream, *, may_make: bool = True) -> None:
+async def prepare_streams(js: JetStream, *, may_make: bool = True) -> None:
     """Check every stream before the connection is used, and create those that are missing if that is permitted."""
     replicas = js.options.replicas if may_make else 0
-    for stream, config in wanted(SubjectNames(js.options.prefix), replicas).items():
+    for stream, config in stream_configs(SubjectNames(js.options.prefix), replicas).items():
         try:
             found = await js.api(f"STREAM.INFO.{stream}", ignored=(NO_STREAM,))
             if not found and not may_make:
                 raise StoreInvalid(f"NATS has no stream {stream}, so no sessions: check --nats-prefix and the servers")
             if found:
-                await _check(js, stream, found["config"], replicas)
+                await _check_stream(js, stream, found["config"], replicas)
             else:
                 # Another daemon may create the same stream at this moment.
                 await js.api(f"STREAM.CREATE.{stream}", config, ignored=(STREAM_THERE,))
@@ -166,7 +166,7 @@ async def prepare(js: JetStream, *, may_make: bool = True) -> None:
             raise
 
 
-async def _check(js: JetStream, stream: str, config: dict[str, Any], replicas: int) -> None:
+async def _check_stream(js: JetStream, stream: str, config: dict[str, Any], replicas: int) -> None:
     format_ = (config.get("metadata") or {}).get(FORMAT_KEY)
     if format_ is None:
         raise StoreInvalid(f"NATS has a stream {stream} that was not created by contextfold: use another --nats-prefix")
