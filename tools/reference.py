@@ -133,8 +133,8 @@ def _describe_option(option: Option) -> str:
 
 def _settings() -> Iterator[str]:
     yield (
-        "Of `context serve`; those for a store on NATS are also options of `context store`. A name with dashes is an "
-        "option. In the file that `--config` names, the same name has underscores (`cache_root`). The variable is "
+        "Of `context serve`; `context service install` and `context store` take some, too. A name with dashes is "
+        "an option. In the file that `--config` names, the same name has underscores (`cache_root`). The variable is "
         "`CONTEXT_` and the name in capitals (`CONTEXT_CACHE_ROOT`), unless another is given. "
         "An option overrides a variable, and a variable overrides the file."
     )
