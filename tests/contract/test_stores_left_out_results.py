@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from contextfold.fold.messages.cold_results import OUTCOMES_MAX
+from contextfold.fold.call_outcomes import OUTCOMES_MAX
 from contextfold.fold.ports.store import (
     AMBIGUOUS_OUTCOME,
     ArchivedResult,

@@ -30,10 +30,13 @@ from typing import TypeVar
 from contextfold.common.canonical import Encodable
 from contextfold.fold.events import BranchCreated, Event, RequestSent, WorkFolded
 from contextfold.fold.model_catalog import LedgerPrices, TokenPrices
-from contextfold.fold.sent_request import CACHEABLE_TOKENS, ESTIMATE_OFF_MAX
 
 AnyPoint = TypeVar("AnyPoint")
 
+# Providers cache no shorter prefix, so reading fewer tokens from the cache is not significant.
+CACHEABLE_TOKENS = 1_024
+# If the provider's count is more than this many times the estimate, the estimate did not see a part of the request.
+ESTIMATE_OFF_MAX = 2
 # A timeline has at most this many points; a screen cannot show many more.
 POINTS_MAX = 240
 # More points than are shown are stored, so that repeated thinning loses no peak.

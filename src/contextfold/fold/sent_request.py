@@ -16,16 +16,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from contextfold.fold.events import Event, FoldSeen, OperationCompleted, RequestSent, ThreadSeen
+from contextfold.fold.ledger import CACHEABLE_TOKENS, ESTIMATE_OFF_MAX
 from contextfold.fold.messages.receipt import Fold, Receipt
 from contextfold.fold.project import hashed
 from contextfold.fold.session import Branch, State, Thread
 
-# Providers cache no shorter prefix, so reading fewer tokens from the cache is not significant.
-CACHEABLE_TOKENS = 1_024
 # The error of an estimate of a part of a prompt is at most one in this many.
 ESTIMATE_OFF_SHARE = 10
-# If the provider's count is more than this many times the estimate, the estimate did not see a part of the request.
-ESTIMATE_OFF_MAX = 2
 # The name of the reporter of requests, beside those of hosts.
 PROXY = "proxy"
 # The type of the recorded operations, and the source of their figures.

@@ -12,9 +12,10 @@ import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from contextfold.common.tokens import tokens_of
+from contextfold.fold.call_outcomes import merge_by_call
 from contextfold.fold.messages.facts import (
     HOSTED,
     Call,
@@ -32,9 +33,6 @@ SHORTEST_CACHE_S = 300.0
 MIN_TOKENS = 400
 SPARED_TURNS = 2
 STUB_MAX_BYTES = 240
-# The most outcomes of our calls that are stored of a conversation.
-OUTCOMES_MAX = 2_000
-Outcome = TypeVar("Outcome")
 
 _PATHS = ("file_path", "path", "filePath", "filename", "notebook_path", "absolute_path", "target_file", "file")
 _READS = re.compile(r"(?i)read|view|cat|open|get_?file|show")
@@ -108,17 +106,6 @@ def by_call(results: tuple[LeftOutResult, ...]) -> dict[str, dict[str, LeftOutRe
 def merged_outcomes(old: Mapping[str, CallOutcome], new: Mapping[str, CallOutcome]) -> dict[str, CallOutcome]:
     """Merge outcomes; drop the oldest if there are too many. An id of two different calls is ambiguous."""
     return merge_by_call(old, new, ambiguous=CallOutcome(""))
-
-
-def merge_by_call(old: Mapping[str, Outcome], new: Mapping[str, Outcome], *, ambiguous: Outcome) -> dict[str, Outcome]:
-    """Merge outcomes by call id; drop the oldest if there are too many. An id of two different calls is ambiguous."""
-    merged = dict(old)
-    for call_id, outcome in new.items():
-        earlier = merged.get(call_id, outcome)
-        merged[call_id] = outcome if earlier == outcome else ambiguous
-    for call_id in list(merged)[: max(0, len(merged) - OUTCOMES_MAX)]:
-        del merged[call_id]
-    return merged
 
 
 def find_stubs(facts: Sequence[Fact], remembered: Remembered) -> dict[int, dict[int, LeftOutResult]]:

@@ -13,8 +13,8 @@ from typing import Protocol
 from contextfold.common.relevance.question import Question
 from contextfold.errors import ArgumentInvalid
 from contextfold.fold.archive import ArchiveEntry
+from contextfold.fold.call_outcomes import merge_by_call
 from contextfold.fold.events import Event
-from contextfold.fold.messages.cold_results import merge_by_call
 from contextfold.fold.recall.documents import DocumentTerms
 from contextfold.fold.recall.ranking import RankedFold, RecallRanking, RecallScope
 
