@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 from contextfold.fold.call_outcomes import OUTCOMES_MAX
 from contextfold.fold.ports.store import (
@@ -56,7 +55,7 @@ def test_a_conversation_without_left_out_results_is_empty(run: Run) -> None:
 def test_the_first_decision_about_a_call_and_a_text_stays(run: Run) -> None:
     async def act(store: Store) -> None:
         first = result("call_1", stub="[first]")
-        second = replace(first, decision=replace(first.decision, result_id="res_2", stub="[second]"))
+        second = first._replace(decision=first.decision._replace(result_id="res_2", stub="[second]"))
         await store.keep_left_out("local", "c", [first])
         await store.keep_left_out("local", "c", [second, first])
         assert list(await store.left_out("local", "c")) == [first.decision]
@@ -68,7 +67,7 @@ def test_the_first_decision_about_a_call_and_a_text_stays(run: Run) -> None:
 def test_concurrent_decisions_about_one_call_agree(run: Run) -> None:
     async def act(store: Store) -> None:
         decisions = [
-            replace(result("call_1").decision, result_id=f"res_{number}", stub=f"[{number}]") for number in range(8)
+            result("call_1").decision._replace(result_id=f"res_{number}", stub=f"[{number}]") for number in range(8)
         ]
         results = [[ArchivedResult(decision, f"text {decision.result_id}")] for decision in decisions]
         await asyncio.gather(*(store.keep_left_out("local", "c", items) for items in results))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -306,7 +305,7 @@ async def _do_step(harness: RecallHarness, number: int, step: tuple[Any, ...]) -
         case "left_out", owner, text:
             result = left_out(f"res_{number}", text, text)
             at = harness._now().strftime("%Y-%m-%dT%H:%M:%SZ")
-            item = replace(result, decision=replace(result.decision, decided_at=at))
+            item = result._replace(decision=result.decision._replace(decided_at=at))
             await service.store.keep_left_out(owner, f"c{number % 2}", [item])
         case "pass", seconds:
             harness.seconds += seconds

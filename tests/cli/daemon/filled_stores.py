@@ -194,7 +194,7 @@ async def _contents(store: Store) -> Any:
 
 async def _trajectory(store: Store, owner: str, project: str, branch_id: str | None, session_id: str) -> Any:
     trajectory = await store.trajectory(ArchivedThread(owner, project, branch_id, session_id), limit=PAGE_LIMIT)
-    return trajectory and (list(trajectory.entries), sorted(map(tuple, trajectory.rollbacks)))
+    return trajectory and (list(trajectory.entries), sorted((start, end) for start, end in trajectory.rollbacks))
 
 
 def options_of(*stores: NamedStore) -> Sequence[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from contextfold.common.relevance.question import Question
 from contextfold.errors import ArgumentInvalid
@@ -28,8 +28,7 @@ CURSOR_DIGITS = 18
 AMBIGUOUS_OUTCOME = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionKey:
+class SessionKey(NamedTuple):
     """Identifies the live session of a project. Project and name are hashes, so any path or name is a safe key.
 
     `name_hash` is empty for the project's default session.
@@ -40,24 +39,21 @@ class SessionKey:
     name_hash: str
 
 
-@dataclass(frozen=True, slots=True)
-class KnownRevision:
+class KnownRevision(NamedTuple):
     """The part of a log that the caller already has and that `load` may leave out."""
 
     session_id: str
     revision: int
 
 
-@dataclass(frozen=True, slots=True)
-class SessionLog:
+class SessionLog(NamedTuple):
     """The events of a session: those after the known revision if the session is the same, otherwise all."""
 
     session_id: str
     events: Sequence[Event]
 
 
-@dataclass(frozen=True, slots=True)
-class ListedSession:
+class ListedSession(NamedTuple):
     """A live session in a list."""
 
     key: SessionKey
@@ -65,8 +61,7 @@ class ListedSession:
     last_at: str
 
 
-@dataclass(frozen=True, slots=True)
-class EndedSession:
+class EndedSession(NamedTuple):
     """An ended session in a list.
 
     `figures` is its last state as JSON, as `stores.session_document` writes it. It is empty for a session that was
@@ -80,8 +75,7 @@ class EndedSession:
     figures: str
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(NamedTuple):
     """A folded branch in the main collection.
 
     `undone` says that a rollback took the fold back, or discarded the branch before it was folded. Such a summary is
@@ -99,8 +93,7 @@ class Summary:
     undone: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ArchivedThread:
+class ArchivedThread(NamedTuple):
     """A branch, or the main thread of a session if `branch_id` is None."""
 
     owner: str
@@ -109,16 +102,14 @@ class ArchivedThread:
     session_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Trajectory:
+class Trajectory(NamedTuple):
     """Entries of a branch, and the rollbacks of the whole branch as (undone from, at)."""
 
     entries: Sequence[ArchiveEntry]
     rollbacks: Sequence[tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOutDecision:
+class LeftOutDecision(NamedTuple):
     """A tool result that requests of a conversation leave out, and the stub that is sent in its place.
 
     Call ids may repeat within a conversation, so a decision is identified by call id and hash of the result's text.
@@ -139,16 +130,14 @@ class LeftOutDecision:
     session_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ArchivedResult:
+class ArchivedResult(NamedTuple):
     """A decision and the scrubbed text that it leaves out."""
 
     decision: LeftOutDecision
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class RecallSource:
+class RecallSource(NamedTuple):
     """A document that recall's index lacks: a summary, a left-out result, or None if it was deleted.
 
     `ref` identifies its current state; only the store reads it.
@@ -159,16 +148,14 @@ class RecallSource:
     document: Summary | ArchivedResult | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RecallHit:
+class RecallHit(NamedTuple):
     """A document that answers a question: a folded branch or a left-out result."""
 
     ranked: RankedFold
     source: Summary | LeftOutDecision
 
 
-@dataclass(frozen=True, slots=True)
-class Recalled:
+class Recalled(NamedTuple):
     """The best documents for a question, best first. `ranking` may have more, which were deleted since it was made."""
 
     hits: Sequence[RecallHit]
@@ -179,8 +166,7 @@ class StaleRevision(Exception):
     """Another commit came first: load the session again and decide again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(NamedTuple):
     """A call that must take effect once. The fingerprint is a hash of its arguments: one id, one set of arguments."""
 
     id: str
@@ -232,8 +218,7 @@ class Commit:
         return self.expected_revision + len(self.events)
 
 
-@dataclass(frozen=True, slots=True)
-class WatchedEvent:
+class WatchedEvent(NamedTuple):
     """An event as a watcher receives it. A watch after `cursor` continues with the next event."""
 
     cursor: str

@@ -7,7 +7,7 @@ referred to, and are deleted with the archive of the session.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from contextfold.errors import StoreInvalid
@@ -82,7 +82,7 @@ class BranchSummary:
     def current(self) -> Summary | None:
         if self.summary is None or self.retracted < self.revision:
             return self.summary
-        return replace(self.summary, undone=True)
+        return self.summary._replace(undone=True)
 
 
 class ArchiveReader:

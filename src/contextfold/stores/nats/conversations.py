@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from dataclasses import fields
 from hashlib import sha256
 from typing import Any, Final
 
@@ -24,7 +23,7 @@ from contextfold.stores.nats.streams import NOTHING, SubjectNames, escape_part, 
 
 AT_ONCE: Final = 16
 _LAST_REQUEST_AT: Final = "Cf-Last-Request-At"
-_HEADERS: Final = {field.name: f"Cf-{field.name.replace('_', '-').title()}" for field in fields(LeftOutDecision)}
+_HEADERS: Final = {name: f"Cf-{name.replace('_', '-').title()}" for name in LeftOutDecision._fields}
 _NUMBERS: Final = ("tokens", "messages")
 
 

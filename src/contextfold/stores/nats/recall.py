@@ -12,7 +12,7 @@ import asyncio
 import sqlite3
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, TypeVar, TypeVarTuple
 
@@ -112,7 +112,7 @@ class NatsRecall:
         if not isinstance(result, ArchivedResult):
             return source
         text = await self._conversations.text(source.owner, result.decision.result_id)
-        return replace(source, document=None if text is None else replace(result, text=text))
+        return source._replace(document=None if text is None else result._replace(text=text))
 
 
 def _new_tables() -> sqlite3.Connection:

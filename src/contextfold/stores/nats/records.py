@@ -44,7 +44,7 @@ MARK: Final = "Cf-Mark"
 ENDED: Final = "Cf-Ended"
 
 _ENTRY: Final = tuple(each.name for each in fields(ArchiveEntry) if each.name != "undone")
-_SUMMARY: Final = tuple(each.name for each in fields(Summary))
+_SUMMARY: Final = Summary._fields
 _ENDED: Final = ("session_id", "revision", "last_at", "ended_at")
 
 
@@ -240,13 +240,13 @@ def parse_summary(data: bytes) -> Summary | None:
 
 def encode_ended(session: ExportedSession) -> bytes:
     others = {name: getattr(session, name) for name in (*_ENDED, "figures")}
-    return _raw({"format": FORMAT, **{name: getattr(session.key, name) for name in SessionKey.__slots__}, **others})
+    return _raw({"format": FORMAT, **{name: getattr(session.key, name) for name in SessionKey._fields}, **others})
 
 
 def parse_ended(data: bytes) -> ExportedSession:
     with _decoding():
         document = _object(data)
-        key = SessionKey(*(document[name] for name in SessionKey.__slots__))
+        key = SessionKey(*(document[name] for name in SessionKey._fields))
         # Earlier versions did not record the figures.
         return ExportedSession(key, **{name: document[name] for name in _ENDED}, figures=document.get("figures", ""))
 

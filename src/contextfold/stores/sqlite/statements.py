@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
 
@@ -58,12 +58,12 @@ def insert_into(table: str, *columns: str) -> str:
 # The members of records as columns, and the statements that insert them.
 # The members of a Summary, of `summaries m JOIN sessions s`.
 _OF_SESSION = ("project_hash", "session_id")
-SUMMARY_NAMES = tuple(each.name for each in fields(Summary) if each.name not in _OF_SESSION)
-_SUMMARY_COLUMNS = ", ".join(f"{'s' if each.name in _OF_SESSION else 'm'}.{each.name}" for each in fields(Summary))
+SUMMARY_NAMES = tuple(name for name in Summary._fields if name not in _OF_SESSION)
+_SUMMARY_COLUMNS = ", ".join(f"{'s' if name in _OF_SESSION else 'm'}.{name}" for name in Summary._fields)
 _SUMMARIES = "FROM summaries m JOIN sessions s ON s.id = m.session"
 ENTRY_COLUMNS = "branch_id, n, at, kind, text, tokens, type, source, failed, child_id, undone_from"
 ENTRY_NAMES = tuple(ENTRY_COLUMNS.split(", "))
-DECISION_NAMES = tuple(each.name for each in fields(LeftOutDecision))
+DECISION_NAMES = LeftOutDecision._fields
 DECISION_COLUMNS = ", ".join(DECISION_NAMES)
 _KEY = ("owner", "project_hash", "name_hash")
 INSERT_SESSION = insert_into("sessions", *_KEY, "session_id", "revision", "last_at", "stage", "ended_at", "figures")
