@@ -20,7 +20,7 @@ from contextfold.fold.project import Caller
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, call
-from contextfold.serve.mcp.tools import listing
+from contextfold.serve.mcp.tools import describe_tool
 from contextfold.serve.request_error import RequestError
 from tests.support.temporary_store import TemporaryStore
 
@@ -290,7 +290,7 @@ def rendered(run: TrajectoryRun, format: Format, *, with_tools: bool) -> Rendere
     if format != "openai-chat" and system:
         head[{"anthropic": "system"}.get(format, "instructions")] = "\n\n".join(map(_text, system))
     if with_tools:
-        head["tools"] = [_definition(tool, format) for tool in map(listing, FOLD_TOOLS)]
+        head["tools"] = [_definition(tool, format) for tool in map(describe_tool, FOLD_TOOLS)]
     name = {"openai-responses": "input", "gemini": "contents"}.get(format, "messages")
     return Rendered(format, f'{json.dumps(head, ensure_ascii=False)[:-1]}, "{name}": [', items, ends)
 

@@ -27,7 +27,7 @@ from contextfold.serve.http.mcp_endpoint import DaemonServices
 from contextfold.serve.http.routes import DaemonApplication
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS
 from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS
-from contextfold.serve.mcp.tools import listing
+from contextfold.serve.mcp.tools import describe_tool
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.resolvers import Resolvers
 from contextfold.settings import SETTINGS, TOOL_TIMEOUT_S, Settings, read_daemon_settings
@@ -63,7 +63,7 @@ def _tools() -> Iterator[str]:
     )
     rows: list[Row] = []
     for tool in TOOLS:
-        definition = listing(tool)
+        definition = describe_tool(tool)
         schema = cast("Mapping[str, Mapping[str, Mapping[str, object]]]", definition["inputSchema"])
         required = cast("Iterable[str]", schema.get("required", ()))
         arguments = [

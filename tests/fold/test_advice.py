@@ -204,16 +204,17 @@ class TestRepetition:
 
         async def scenario() -> tuple[str, str]:
             nonlocal now
-            service = FoldService(TemporaryStore(), standard_scrubber(), clock=lambda: now)
+            store = TemporaryStore()
+            service, other = (FoldService(store, standard_scrubber(), clock=lambda: now) for _ in range(2))
             key = target_of(Caller("local"), project_at("/p")).key
             begun = {"description": "d", "prompt": "p", "project_path": "/p"}
             await service.open_branch(Caller("local"), begun)
             work = {"type": "t", "tokens": 9_000, "project_path": "/p"}
             await service.record(Caller("local"), work, "hook")
-            before = service.line(key)
-            service._advised = type(service._advised)()
+            await other.look(key)
+            before = service.advice_line(key)
             now += timedelta(days=1)
-            after = service.line(key)
+            after = other.advice_line(key)
             await service.close()
             return before, after
 

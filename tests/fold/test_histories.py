@@ -194,7 +194,7 @@ class Histories(RuleBasedStateMachine):
 
     async def report_sent(self, service: FoldService, sent: RequestReport) -> None:
         service.reports.receive(Target(KEY, PROJECT, None), sent)
-        await service.reports.settled(KEY)
+        await service.reports.settle(KEY)
 
     @rule(which=st.integers(0, 1), fault=faults, repeat=st.booleans(), size=st.integers(0, 300), pick=st.integers(0, 9))
     def fold(self, which: int, fault: str, repeat: bool, size: int, pick: int) -> None:

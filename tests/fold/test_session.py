@@ -64,7 +64,7 @@ class TestWorkedExamplesOfTheSpecification:
     def test_a_branch_and_its_return_give_the_specified_figures(self) -> None:
         main = after_verbs(NEW_SESSION, ("record", {"tokens": 5000}))
         branched = after_verbs(main, ("branch", {"branch_id": "br_abc123", "tokens": 200}))
-        assert tool_results.branched(branched.branches["br_abc123"], branched) == {
+        assert tool_results.branch_result(branched.branches["br_abc123"], branched) == {
             "branch_id": "br_abc123",
             "session_id": "sess_1",
             "parent_branch_id": None,
@@ -85,7 +85,7 @@ class TestWorkedExamplesOfTheSpecification:
         event = events[-1]
         assert isinstance(event, BranchFolded)
         context_health = FoldPolicy().health(after, after.branches["br_abc123"])
-        assert tool_results.folded(event, after, context_health) == {
+        assert tool_results.fold_result(event, after, context_health) == {
             "folded_at": AT,
             "branch_id": "br_abc123",
             "parent_branch_id": None,
@@ -115,7 +115,7 @@ class TestWorkedExamplesOfTheSpecification:
             ("branch", {"branch_id": "br_001", "tokens": 3000}),
             ("branch", {"branch_id": "br_abc123", "tokens": 1200}),
         )
-        assert tool_results.status(state, 32_768) == {
+        assert tool_results.status_result(state, 32_768) == {
             "session_id": "sess_1",
             "active_branch_id": "br_abc123",
             "branch_depth": 2,
@@ -148,7 +148,7 @@ class TestWorkedExamplesOfTheSpecification:
             ("branch", {"branch_id": "br_003", "tokens": 6000}),
         )
         events = verb_functions.rollback(state, AT, branch_id="br_001", restore_state=True)
-        assert tool_results.rolled_back("br_001", state, events, replay(events, state)) == {
+        assert tool_results.rollback_result("br_001", state, events, replay(events, state)) == {
             "rolled_back_to": "br_001",
             "branches_discarded": ["br_002", "br_003"],
             "tokens_recovered": 15_000,
@@ -161,7 +161,7 @@ class TestFolding:
         state = after_verbs(NEW_SESSION, ("branch", {"tokens": 10}))
         (event,) = verb_functions.fold(state, AT, branch_id=None, summary="s", summary_tokens=50, redactions=0)
         assert isinstance(event, BranchFolded)
-        result = tool_results.folded(event, replay([event], state), FoldPolicy().health(state))
+        result = tool_results.fold_result(event, replay([event], state), FoldPolicy().health(state))
         assert result["summary"] == {
             "tokens_folded": 10,
             "tokens_saved": -40,
@@ -352,7 +352,7 @@ class TestFoldingRecentWork:
         assert (fold.tokens, fold.operations, fold.status) == (branch.tokens, branch.operations, branch.status)
         assert (after.main.operations, after.main.redactions) == (branched.main.operations, branched.main.redactions)
         assert (fold.description, fold.redactions) == ("Found it.", 13)
-        result = tool_results.folded(event, after, FoldPolicy().health(after))
+        result = tool_results.fold_result(event, after, FoldPolicy().health(after))
         assert result["summary"] == {
             "tokens_folded": 8400,
             "tokens_saved": 8200,

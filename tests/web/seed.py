@@ -88,7 +88,7 @@ class ModelConversation:
         )
         report = RequestReport(f"r{self._requests}", "anthropic", "a-model", receipt, usage)
         self._service.reports.receive(self._target, report)
-        await self._service.reports.settled(self._target.key)
+        await self._service.reports.settle(self._target.key)
         self._cached = size
 
 

@@ -1,8 +1,8 @@
-"""Decides what to advise an agent about its context. Pure; does not know which advice was given before.
+"""Decides what to advise an agent about its context, and remembers what it was advised. Knows no store.
 
 A model in a branch often forgets to return, and a model that has finished a piece of work does not think of folding it.
-A line added to what it reads reminds it. Each line names something that the agent can do now. It is given once: a
-caller gives only advice whose `key` it has not given in the session.
+A line added to what it reads reminds it. Each line names something that the agent can do now, and is given once in a
+session.
 
 A fold costs a request that reads the whole context, the output of the call, and writing the summary to the cache. Every
 later request then saves reading the folded tokens. `requests_until_paid` computes the number of requests after which
@@ -12,6 +12,7 @@ stay. So it should accompany a call with a short result, such as an edit.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 
 from contextfold.fold.model_catalog import TokenPrices
@@ -28,6 +29,8 @@ PAID_WITHIN_REQUESTS = 15
 SUMMARY_TOKENS = 460
 CALL_OUTPUT_TOKENS = 290
 DESCRIPTION_LENGTH_SHOWN = 60
+# At most this many sessions are remembered with the advice that they were given.
+SESSIONS_ADVISED_MAX = 10_000
 _ELLIPSIS = "…"
 _NO_QUOTES = str.maketrans({'"': "’", "'": "’"})
 
@@ -40,6 +43,22 @@ class Advice:
     suggestion: str
     # One line without quotation marks that says what the situation is and what to do.
     line: str
+
+
+class GivenAdvice:
+    """Remembers which advice the latest sessions were given."""
+
+    def __init__(self) -> None:
+        self._keys: OrderedDict[str | None, set[str]] = OrderedDict()
+
+    def has(self, state: State, advice: Advice) -> bool:
+        return advice.key in self._keys.get(state.session_id, ())
+
+    def add(self, state: State, advice: Advice) -> None:
+        self._keys.setdefault(state.session_id, set()).add(advice.key)
+        self._keys.move_to_end(state.session_id)
+        if len(self._keys) > SESSIONS_ADVISED_MAX:
+            self._keys.popitem(last=False)
 
 
 def requests_until_paid(

@@ -242,12 +242,12 @@ def from_members(stored: object) -> Event:
     kind = stored["event"]
     try:
         if kind == RequestSent.kind:
-            stored = {**stored, **{name: _listed(name, stored[name]) for name in _LISTS if name in stored}}
+            stored = {**stored, **{name: _parse_records(name, stored[name]) for name in _LISTS if name in stored}}
         return _KINDS[kind](*[stored[name] if name in stored else _OPTIONAL[name] for name in _MEMBERS[kind]])
     except KeyError as problem:
         raise EventUnknown(f"an event {kind} without {problem}") from problem
 
 
-def _listed(name: str, stored: Sequence[Mapping[str, Any]]) -> tuple[FoldSeen | ThreadSeen, ...]:
+def _parse_records(name: str, stored: Sequence[Mapping[str, Any]]) -> tuple[FoldSeen | ThreadSeen, ...]:
     kind = FoldSeen if name == "folds" else ThreadSeen
     return tuple(kind(**{field.name: each[field.name] for field in fields(kind)}) for each in stored)

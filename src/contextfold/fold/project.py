@@ -28,14 +28,14 @@ class Project:
 
     @property
     def hash(self) -> str:
-        return hashed(self.path)[:HASH_LENGTH]
+        return hash_text(self.path)[:HASH_LENGTH]
 
 
 _CONTROLS = frozenset(map(chr, [*range(0x20), *range(0x7F, 0xA0)]))
 _FIRST_SURROGATE, _LAST_SURROGATE = "\ud800", "\udfff"
 
 
-def normalised(path: str) -> str:
+def normalise_path(path: str) -> str:
     """An absolute path without `.`, `..`, doubled or trailing separators: POSIX, Windows drive or share."""
     if len(path) > PATH_LENGTH_MAX or not _CONTROLS.isdisjoint(path):
         raise ArgumentInvalid("project_path", f"must have no control characters and at most {PATH_LENGTH_MAX}")
@@ -54,30 +54,30 @@ def _split(path: str) -> list[str]:
     return path.replace("/", "\\").split("\\")
 
 
-def displayed(scrubbed_path: str) -> str:
+def display_path(scrubbed_path: str) -> str:
     """Normalise a redacted path for display; cut it if redactions have made it too long."""
     try:
-        return normalised(scrubbed_path)
+        return normalise_path(scrubbed_path)
     except ArgumentInvalid:
         return scrubbed_path[:PATH_LENGTH_MAX]
 
 
 def project_at(path: str) -> Project:
-    return Project(normalised(path), path)
+    return Project(normalise_path(path), path)
 
 
-def hashed(text: str) -> str:
+def hash_text(text: str) -> str:
     return sha256(text.encode("utf-8")).hexdigest()
 
 
-def name_hash_of(name: str | None) -> str:
+def hash_name(name: str | None) -> str:
     """What identifies a session in its project; empty for the session without a name."""
     if name is None:
         return ""
     is_text = _CONTROLS.isdisjoint(name) and not any(_FIRST_SURROGATE <= c <= _LAST_SURROGATE for c in name)
     if not 1 <= len(name) <= NAME_LENGTH_MAX or not is_text or not name.strip():
         raise ArgumentInvalid("session", f"must be a name of 1 to {NAME_LENGTH_MAX} characters, none of them control")
-    return hashed(name)
+    return hash_text(name)
 
 
 def _steps(pieces: list[str]) -> list[str]:
@@ -109,4 +109,4 @@ class Target:
 
 def target_of(caller: Caller, project: Project) -> Target:
     name = caller.session_name
-    return Target(SessionKey(caller.owner, project.hash, name_hash_of(name)), project.given, name)
+    return Target(SessionKey(caller.owner, project.hash, hash_name(name)), project.given, name)

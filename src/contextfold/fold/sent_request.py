@@ -18,7 +18,7 @@ from typing import ClassVar, Protocol
 from contextfold.fold.events import Event, FoldSeen, OperationCompleted, RequestSent, ThreadSeen
 from contextfold.fold.ledger import CACHEABLE_TOKENS, ESTIMATE_OFF_MAX
 from contextfold.fold.messages.receipt import Fold, Receipt
-from contextfold.fold.project import hashed
+from contextfold.fold.project import hash_text
 from contextfold.fold.session import Branch, State, Thread
 
 # The error of an estimate of a part of a prompt is at most one in this many.
@@ -162,7 +162,7 @@ def thread_levels(report: RequestReport, *, with_answer: bool = True) -> list[in
 
 def call_id_of(given: str) -> str:
     """The stored form of a report's id; empty if it has none."""
-    return hashed(given)[:CALL_ID_LENGTH] if given else ""
+    return hash_text(given)[:CALL_ID_LENGTH] if given else ""
 
 
 def record_request(state: State, at: str, report: RequestReport, scrubbed: Sequence[ScrubbedText]) -> RecordedRequest:

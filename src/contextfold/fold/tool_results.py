@@ -33,7 +33,7 @@ def state_summary(state: State, limit: int) -> JsonObject:
     }
 
 
-def branched(branch: Branch, after: State) -> JsonObject:
+def branch_result(branch: Branch, after: State) -> JsonObject:
     return {
         "branch_id": branch.id,
         "session_id": after.session_id,
@@ -44,7 +44,7 @@ def branched(branch: Branch, after: State) -> JsonObject:
     }
 
 
-def folded(event: BranchFolded | WorkFolded, after: State, health: JsonObject) -> JsonObject:
+def fold_result(event: BranchFolded | WorkFolded, after: State, health: JsonObject) -> JsonObject:
     branch = after.branches[event.branch_id]
     return {
         "folded_at": event.at,
@@ -62,7 +62,7 @@ def folded(event: BranchFolded | WorkFolded, after: State, health: JsonObject) -
     }
 
 
-def status(state: State, limit: int) -> JsonObject:
+def status_result(state: State, limit: int) -> JsonObject:
     total = state.total_tokens
     return {
         "session_id": state.session_id,
@@ -80,17 +80,17 @@ def status(state: State, limit: int) -> JsonObject:
     }
 
 
-def listed(state: State) -> JsonObject:
+def list_result(state: State) -> JsonObject:
     branches = state.branches.values()
     return {
-        "branches": [_listed(branch) for branch in branches],
+        "branches": [_list_item(branch) for branch in branches],
         "total_branches": len(branches),
         "active_branches": sum(branch.status == "active" for branch in branches),
         "folded_branches": sum(branch.status == "folded" for branch in branches),
     }
 
 
-def rolled_back(branch_id: str, before: State, events: Sequence[Event], after: State) -> JsonObject:
+def rollback_result(branch_id: str, before: State, events: Sequence[Event], after: State) -> JsonObject:
     discarded = {event.branch_id for event in events if isinstance(event, BranchDiscarded)}
     return {
         "rolled_back_to": branch_id,
@@ -104,7 +104,7 @@ def rolled_back(branch_id: str, before: State, events: Sequence[Event], after: S
     }
 
 
-def recorded(event: OperationCompleted, after: State, health: JsonObject, counter: str | None) -> JsonObject:
+def record_result(event: OperationCompleted, after: State, health: JsonObject, counter: str | None) -> JsonObject:
     return {
         "session_id": after.session_id,
         "branch_id": event.branch_id,
@@ -117,7 +117,7 @@ def recorded(event: OperationCompleted, after: State, health: JsonObject, counte
     }
 
 
-def expanded(branch_id: str, entries: Sequence[JsonObject], tokens: int, next_cursor: str | None) -> JsonObject:
+def page_result(branch_id: str, entries: Sequence[JsonObject], tokens: int, next_cursor: str | None) -> JsonObject:
     return {"branch_id": branch_id, "entries": entries, "tokens": tokens, "next_cursor": next_cursor}
 
 
@@ -148,7 +148,7 @@ def _context_state(state: State) -> JsonObject:
     }
 
 
-def _listed(branch: Branch) -> JsonObject:
+def _list_item(branch: Branch) -> JsonObject:
     result: dict[str, Encodable] = {
         "id": branch.id,
         "description": branch.description,
@@ -172,7 +172,7 @@ class TrajectoryPage:
     def __init__(self, branch_id: str, budget_tokens: int, count: CountTokens) -> None:
         self._branch_id, self._budget_tokens, self._count = branch_id, budget_tokens, count
         self._entries: list[JsonObject] = []
-        self._left = budget_tokens - count(encode(expanded(branch_id, [], budget_tokens, LONGEST_CURSOR)))
+        self._left = budget_tokens - count(encode(page_result(branch_id, [], budget_tokens, LONGEST_CURSOR)))
 
     @property
     def characters(self) -> int:
@@ -191,7 +191,7 @@ class TrajectoryPage:
         return None if length == len(rest) else offset + length
 
     def result(self, next_cursor: str | None) -> JsonObject:
-        return expanded(self._branch_id, self._entries, self._budget_tokens - self._left, next_cursor)
+        return page_result(self._branch_id, self._entries, self._budget_tokens - self._left, next_cursor)
 
     def _fitting(self, entry: ArchiveEntry, rest: str, offset: int) -> int | None:
         """The number of characters of the rest that fit; None if none do."""

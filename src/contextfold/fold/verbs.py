@@ -74,14 +74,14 @@ class OpenBranch(Verb):
         _check_branch_count(state, limits)
         total, limit = state.total_tokens + self.tokens, context_limit(state, limits, self.models)
         if limits.is_hard and total > limit:
-            raise ContextLimitExceeded(total, limit, _way_out(state))
+            raise ContextLimitExceeded(total, limit, _suggest_way_out(state))
         given = (self.description, self.prompt, self.tokens, self.redactions)
         return [BranchCreated(state.revision + 1, at, self.branch_id, state.active_id, *given)]
 
     def result(
         self, before: State, events: Sequence[Event], after: State, health: Callable[[], JsonObject]
     ) -> JsonObject:
-        return tool_results.branched(after.branches[self.branch_id], after)
+        return tool_results.branch_result(after.branches[self.branch_id], after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class ReturnFromBranch(Verb):
     ) -> JsonObject:
         event = events[-1]
         assert isinstance(event, BranchFolded)
-        return tool_results.folded(event, after, health())
+        return tool_results.fold_result(event, after, health())
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class FoldRecentWork(Verb):
     ) -> JsonObject:
         (event,) = events
         assert isinstance(event, WorkFolded)
-        return {**tool_results.folded(event, after, health()), "session_id": after.session_id}
+        return {**tool_results.fold_result(event, after, health()), "session_id": after.session_id}
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class RecordOperations(Verb):
     ) -> JsonObject:
         event = events[-1]
         assert isinstance(event, OperationCompleted)
-        return tool_results.recorded(event, after, health(), self.counter)
+        return tool_results.record_result(event, after, health(), self.counter)
 
     def texts(self, events: Sequence[Event]) -> Mapping[int, str]:
         recorded = (event for event in events if isinstance(event, OperationCompleted))
@@ -232,7 +232,7 @@ class RollBack(Verb):
     def result(
         self, before: State, events: Sequence[Event], after: State, health: Callable[[], JsonObject]
     ) -> JsonObject:
-        return tool_results.rolled_back(self.branch_id, before, events, after)
+        return tool_results.rollback_result(self.branch_id, before, events, after)
 
 
 def first_line(message: str) -> str:
@@ -246,7 +246,7 @@ def _check_branch_count(state: State, limits: SessionLimits) -> None:
         raise LimitReached("branches_per_session", limits.branches, "continue without branches")
 
 
-def _way_out(state: State) -> str:
+def _suggest_way_out(state: State) -> str:
     """Advice for an agent over the hard limit."""
     if state.path:
         return ContextLimitExceeded.SUGGESTION

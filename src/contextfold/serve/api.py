@@ -81,12 +81,12 @@ class HttpApi:
         ]
         if self._resolvers is not None:
             table += [("GET", "/v1/caches", self.caches), ("POST", "/v1/ask", self.ask)]
-        return [Route(path, endpoint=self._answering(handler), methods=[method]) for method, path, handler in table]
+        return [Route(path, endpoint=self._endpoint(handler), methods=[method]) for method, path, handler in table]
 
-    def _answering(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    def _endpoint(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         """The handler, with its result encoded and expected failures turned into error responses."""
 
-        async def answered(request: Request) -> Response:
+        async def answer_request(request: Request) -> Response:
             try:
                 answer = await handler(request)
                 return answer if isinstance(answer, Response) else Response(encode(answer), media_type=JSON)
@@ -95,8 +95,8 @@ class HttpApi:
             except RequestError as error:
                 return error_response(error)
 
-        answered.__doc__ = handler.__doc__
-        return answered
+        answer_request.__doc__ = handler.__doc__
+        return answer_request
 
     async def operations(self, request: Request) -> JsonObject:
         """Record an operation of your own agent loop; the body is what `context_record` takes."""
@@ -174,14 +174,15 @@ class HttpApi:
 
     async def caches(self, _request: Request) -> Response:
         """The caches of documents below the daemon's cache root, as `context.list_caches` lists them."""
-        return await self._resolved("context.list_caches", {})
+        return await self._call_resolve_tool("context.list_caches", {})
 
     async def ask(self, request: Request) -> Response:
         """Sections that answer a question; the body is what `context.ask` takes, and so is the response."""
         # The tool checks its arguments, and gives the same error for each of them on every transport.
-        return await self._resolved("context.ask", parse_object(await request.body(), lone_surrogates=True))
+        arguments = parse_object(await request.body(), lone_surrogates=True)
+        return await self._call_resolve_tool("context.ask", arguments)
 
-    async def _resolved(self, tool: str, arguments: Mapping[str, object]) -> Response:
+    async def _call_resolve_tool(self, tool: str, arguments: Mapping[str, object]) -> Response:
         """Call a resolve tool and return its text. An error has the tool's text and the status 422."""
         assert self._resolvers is not None
         try:

@@ -95,9 +95,9 @@ class HookEndpoints:
         try:
             # Parsing a long report takes long, and other requests should be answered meanwhile.
             if len(body) <= READ_INLINE_BYTES:
-                observed = _observed(host, body)
+                observed = _parse_report(host, body)
             else:
-                observed = await asyncio.to_thread(_observed, host, body)
+                observed = await asyncio.to_thread(_parse_report, host, body)
             conversation = self._conversation(owner, observed.conversation, observed.agent)
             target = self._target(owner, conversation, observed)
             conversation.model = observed.model or conversation.model
@@ -119,7 +119,7 @@ class HookEndpoints:
             return error_response(busy(message))
         # Each advice is given once, so none is taken for an event whose answer the host ignores.
         is_answered = not observed.is_compacting and READERS[host].answer(observed.event, "?")
-        line = memory or (self._fold.line(target.key) if is_answered else "")
+        line = memory or (self._fold.advice_line(target.key) if is_answered else "")
         answer = READERS[host].answer(observed.event, line) if line else {}
         return Response(json.dumps(answer), media_type=JSON) if answer else _RECEIVED
 
@@ -209,7 +209,7 @@ class _HookEndpoint:
         await answer(scope, receive, send)
 
 
-def _observed(host: str, body: bytes) -> HookEvent:
+def _parse_report(host: str, body: bytes) -> HookEvent:
     """Read a report. Lone surrogates are accepted, because the output of tools may contain them."""
     try:
         payload = None if is_too_deep(body) else json.loads(body.decode("utf-8", "replace"))

@@ -16,7 +16,7 @@ from zlib import decompress
 
 from contextfold.common.relevance.question import Question
 from contextfold.fold.ports.store import LeftOutDecision, Recalled, RecallHit, RecallSource, Summary
-from contextfold.fold.recall.documents import LEVELS, DocumentTerms, first_number, leveled_stems
+from contextfold.fold.recall.documents import LEVELS, DocumentTerms, first_number, rate_stems
 from contextfold.fold.recall.ranking import IndexedDocument, RecallScope, rank
 
 # The tokenizer splits at every other character of ASCII.
@@ -134,7 +134,7 @@ class RecallLists:
 
 
 def _tokens(space: str, project: str, terms: DocumentTerms) -> str:
-    return " ".join((space, project, *(_token(space, level, stem) for stem, level in leveled_stems(terms))))
+    return " ".join((space, project, *(_token(space, level, stem) for stem, level in rate_stems(terms))))
 
 
 def _token(space: str, level: int, stem: str) -> str:

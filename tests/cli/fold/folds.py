@@ -67,7 +67,7 @@ class StoreAgent:
 
         async def record_sent(service: FoldService) -> None:
             service.reports.receive(target, sent)
-            await service.reports.settled(target.key)
+            await service.reports.settle(target.key)
 
         self._run(record_sent)
 

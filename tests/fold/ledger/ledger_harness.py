@@ -74,7 +74,7 @@ class LedgerHarness:
         return list((await self.service.expand(ME, request)).answer["entries"])
 
     async def log(self) -> list[Event]:
-        await self.service.reports.settled(KEY)
+        await self.service.reports.settle(KEY)
         log = await self.store.load(KEY)
         return list(log.events) if log else []
 

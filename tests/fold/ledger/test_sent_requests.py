@@ -199,10 +199,10 @@ class TestOrderAndRepetition:
             once = sent_request(1, main_share(100, "a", "b"))
             harness.service.reports.receive(TARGET, once)
             harness.service.reports.receive(TARGET, once)
-            await harness.service.reports.settled(KEY)
+            await harness.service.reports.settle(KEY)
             another = harness.another_service()
             another.reports.receive(TARGET, once)
-            await another.reports.settled(KEY)
+            await another.reports.settle(KEY)
             assert len(await harness.requests()) == 1
             assert await harness.main_texts() == ["a\nb"]
             outcomes = [outcome for activity in harness.activities for outcome in activity.reports.items()]

@@ -52,7 +52,7 @@ class TestArchive:
                 TARGET, sent_request(1, main_share(10, "m1", "m2"), Share(branch_id, 10, 1, ("b1",)))
             )
             assert harness.service.messages_known(KEY) == {None: 2, branch_id: 1}
-            await harness.service.reports.settled(KEY)
+            await harness.service.reports.settle(KEY)
             assert harness.service.messages_known(KEY) == {None: 2, branch_id: 1}
             newer = (main_share(10, "m3", messages=3), Share(branch_id, 10, 1))
             harness.service.reports.receive(TARGET, sent_request(2, *newer))
@@ -85,7 +85,7 @@ class TestArchive:
     def test_a_note_says_how_many_messages_of_a_long_request_are_not_stored(self, run_harness: RunHarness) -> None:
         async def act(harness: LedgerHarness) -> None:
             harness.service.reports.receive(TARGET, sent_request(1, main_share(10, "long", "last", messages=4)))
-            await harness.service.reports.settled(KEY)
+            await harness.service.reports.settle(KEY)
             session_id = (await harness.service.look(KEY)).session_id or ""
             thread = ArchivedThread("local", KEY.project_hash, None, session_id)
             trajectory = await harness.store.trajectory(thread, limit=9)
@@ -155,7 +155,7 @@ class TestEvent:
             mine, others = FoldSeen(branch_id, 400, 90), FoldSeen(HEX_ID, 10, 5)
             harness.service.reports.receive(TARGET, sent_request(1, main_share(100), folds=[mine]))
             harness.service.reports.receive(TARGET, sent_request(2, main_share(100), folds=[mine, others]))
-            await harness.service.reports.settled(KEY)
+            await harness.service.reports.settle(KEY)
             harness.service = harness.another_service()
             harness.service.reports.receive(TARGET, sent_request(3, main_share(100), folds=[mine, others]))
             assert [event.folds for event in await harness.requests()] == [(mine,), (others,), ()]

@@ -37,7 +37,7 @@ def test_totals_still_include_ended_sessions() -> None:
         target = target_of(Caller("local"), project_at(PROJECT))
         usage = Usage(12, 0, 900, 50)
         service.reports.receive(target, RequestReport("r1", "anthropic", "m", Receipt(1000, 1000), usage))
-        await service.reports.settled(target.key)
+        await service.reports.settle(target.key)
         overview = Overview(service)
         live = await overview.savings_by("local", "project")
         now += timedelta(days=3)

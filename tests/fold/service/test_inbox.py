@@ -80,7 +80,7 @@ def test_items_of_each_session_are_written_in_order() -> None:
         for number in range(200):
             inbox_.put(SESSION_1 if number % 2 else SESSION_2, [number], [10])
         assert inbox_.waiting == 200
-        await asyncio.gather(inbox_.settled(SESSION_1), inbox_.settled(SESSION_2))
+        await asyncio.gather(inbox_.settle(SESSION_1), inbox_.settle(SESSION_2))
         assert writer.items_of(SESSION_1) == list(range(1, 200, 2))
         assert writer.items_of(SESSION_2) == list(range(0, 200, 2))
         assert inbox_.waiting == 0
@@ -92,12 +92,12 @@ def test_items_are_written_in_batches_of_limited_size() -> None:
     async def act(writer: RecordingWriter, inbox_: Inbox[int]) -> None:
         for number in range(3 * BATCH_ITEMS):
             inbox_.put(SESSION_1, [number], [1])
-        await inbox_.settled(SESSION_1)
+        await inbox_.settle(SESSION_1)
         assert [len(items) for _, items in writer.batches] == [BATCH_ITEMS] * 3
         for number in range(4):
             inbox_.put(SESSION_2, [number], [BATCH_BYTES // 2])
         inbox_.put(SESSION_2, [4], [3 * BATCH_BYTES])
-        await inbox_.settled(SESSION_2)
+        await inbox_.settle(SESSION_2)
         assert [items for key, items in writer.batches if key == SESSION_2] == [[0, 1], [2, 3], [4]]
 
     run(act)
@@ -109,7 +109,7 @@ def test_settled_waits_only_for_earlier_items() -> None:
         writer.failure_for = lambda _items: writer.gate.clear()
         for number in range(BATCH_ITEMS):
             inbox_.put(SESSION_1, [number], [1])
-        waiting = asyncio.ensure_future(inbox_.settled(SESSION_1))
+        waiting = asyncio.ensure_future(inbox_.settle(SESSION_1))
         await asyncio.sleep(0)
         for number in range(BATCH_ITEMS, 3 * BATCH_ITEMS):
             inbox_.put(SESSION_1, [number], [1])
@@ -117,7 +117,7 @@ def test_settled_waits_only_for_earlier_items() -> None:
         assert writer.items_of(SESSION_1) == list(range(BATCH_ITEMS))
         writer.failure_for = lambda _items: None
         writer.gate.set()
-        await inbox_.settled(SESSION_1)
+        await inbox_.settle(SESSION_1)
         assert writer.items_of(SESSION_1) == list(range(3 * BATCH_ITEMS))
 
     run(act)
@@ -127,7 +127,7 @@ def test_settled_returns_at_once_for_a_session_without_items() -> None:
     async def act(writer: RecordingWriter, inbox_: Inbox[int]) -> None:
         writer.gate.clear()
         inbox_.put(SESSION_2, [1], [1])
-        await inbox_.settled(SESSION_1)
+        await inbox_.settle(SESSION_1)
         assert writer.batches == []
 
     run(act)
@@ -149,7 +149,7 @@ def test_a_batch_is_retried_until_the_store_is_available(monkeypatch: pytest.Mon
             inbox_.put(SESSION_1, [number], [1])
         while inbox_.waiting:
             with suppress(StoreUnavailable):
-                await inbox_.settled(SESSION_1)
+                await inbox_.settle(SESSION_1)
         assert writer.items_of(SESSION_1) == [0, 1, 2]
         assert writer.lost == []
         assert writer.ids == [writer.ids[0]] * 5
@@ -169,9 +169,9 @@ def test_settled_fails_at_once_while_the_store_is_unavailable_and_starts_a_retry
             await asyncio.sleep(0.001)
         for _ in range(2):
             with pytest.raises(StoreUnavailable, match="away"):
-                await inbox_.settled(SESSION_1, timeout_s=3600)
+                await inbox_.settle(SESSION_1, timeout_s=3600)
         writer.failure_for = lambda _items: None
-        await inbox_.settled(SESSION_1, timeout_s=3600)
+        await inbox_.settle(SESSION_1, timeout_s=3600)
         assert writer.items_of(SESSION_1) == [1]
 
     run(act)
@@ -184,7 +184,7 @@ def test_settled_raises_store_unavailable_after_its_timeout(monkeypatch: pytest.
         writer.gate.clear()
         inbox_.put(SESSION_1, [1], [1])
         with pytest.raises(StoreUnavailable):
-            await inbox_.settled(SESSION_1)
+            await inbox_.settle(SESSION_1)
         writer.gate.set()
         await inbox_.close(10)
         assert writer.items_of(SESSION_1) == [1]
@@ -197,7 +197,7 @@ def test_an_item_that_cannot_be_written_does_not_affect_others() -> None:
         writer.failure_for = lambda items: ScrubFailed("no") if 3 in items else None
         for number in range(6):
             inbox_.put(SESSION_1, [number], [1])
-        await inbox_.settled(SESSION_1)
+        await inbox_.settle(SESSION_1)
         assert writer.items_of(SESSION_1) == [0, 1, 2, 4, 5]
         assert [(items, type(error)) for items, error in writer.lost] == [([3], ScrubFailed)]
 
@@ -220,9 +220,9 @@ def test_waiting_items_are_limited_in_all_and_for_each_owner(monkeypatch: pytest
         with pytest.raises(InboxFull):
             inbox_.put(others[1], [0], [1])
         writer.gate.set()
-        await inbox_.all_settled("local")
+        await inbox_.settle_all("local")
         inbox_.put(SESSION_2, [0], [OWNER_BYTES_MAX])
-        await inbox_.settled(SESSION_2)
+        await inbox_.settle(SESSION_2)
         assert writer.items_of(SESSION_1) == list(range(OWNER_ITEMS_MAX))
 
     run(act)
@@ -235,7 +235,7 @@ def test_several_items_are_accepted_together_or_not_at_all() -> None:
         assert inbox_.waiting == 0
         inbox_.put(SESSION_1, [], [])
         inbox_.put(SESSION_1, [1, 2], [1, 1])
-        await inbox_.settled(SESSION_1)
+        await inbox_.settle(SESSION_1)
         assert writer.items_of(SESSION_1) == [1, 2]
 
     run(act)
@@ -248,7 +248,7 @@ def test_a_session_that_cannot_be_written_does_not_delay_others(monkeypatch: pyt
         writer.failure_for = lambda items: StoreUnavailable("away") if 1 in items else None
         inbox_.put(SESSION_1, [1], [1])
         inbox_.put(SESSION_2, [2], [1])
-        await inbox_.all_settled("local")
+        await inbox_.settle_all("local")
         assert writer.items_of(SESSION_2) == [2]
 
     run(act)
@@ -259,7 +259,7 @@ def test_a_session_with_an_unreadable_log_loses_only_its_own_items() -> None:
         writer.failure_for = lambda items: StoreInvalid("broken") if 1 in items else None
         inbox_.put(SESSION_1, [1], [1])
         inbox_.put(SESSION_2, [2], [1])
-        await inbox_.all_settled("local")
+        await inbox_.settle_all("local")
         assert writer.items_of(SESSION_2) == [2]
         assert [(items, type(error)) for items, error in writer.lost] == [([1], StoreInvalid)]
         assert inbox_.waiting == 0
@@ -323,7 +323,7 @@ class TestPauseBeforeABatch:
                 await asyncio.sleep(0)
             assert [len(items) for _, items in writer.batches] == [BATCH_ITEMS] * 3
             pause.is_over.set()
-            await inbox_.settled(SESSION_1)
+            await inbox_.settle(SESSION_1)
 
         self.run(act)
 

@@ -16,7 +16,7 @@ from contextfold.common.canonical import Encodable, encode
 from contextfold.errors import EXIT_OK, ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.ports.store import LOCAL_OWNER, ArchivedThread, SessionKey
-from contextfold.fold.project import Project, name_hash_of, project_at
+from contextfold.fold.project import Project, hash_name, project_at
 from contextfold.fold.service.archive_reader import thread_pages
 from contextfold.fold.service.stored_sessions import SessionView, StoredSessions
 from contextfold.fold.session import State
@@ -43,7 +43,7 @@ class SessionAddress:
 
     @property
     def key(self) -> SessionKey:
-        return SessionKey(self.owner, self.project.hash, name_hash_of(self.name))
+        return SessionKey(self.owner, self.project.hash, hash_name(self.name))
 
     @property
     def description(self) -> str:

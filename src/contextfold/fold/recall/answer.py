@@ -134,13 +134,13 @@ def memory_line(found: Recalled) -> str:
     if not fitting:
         return ""
     named = "; ".join(
-        f"{_on_one_line(fold.description)[:MEMORY_DESCRIPTION_LENGTH]} ({fold.branch_id}, {fold.folded_at[:10]})"
+        f"{_flatten(fold.description)[:MEMORY_DESCRIPTION_LENGTH]} ({fold.branch_id}, {fold.folded_at[:10]})"
         for fold in fitting
     )
     return f"contextfold: earlier work here that may help: {named}. context_expand with an id reads it."
 
 
-def _on_one_line(text: str) -> str:
+def _flatten(text: str) -> str:
     """A text without control characters and without those that turn the direction of what follows."""
     return " ".join(text.translate(_UNSEEN).split())
 

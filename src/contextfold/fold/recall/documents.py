@@ -165,7 +165,7 @@ def first_number(at: str) -> int:
     return ((((year * 12 + month) * 32 + day) * 24 + hour) * 60 + minute) * 60 + second << HASH_BITS
 
 
-def leveled_stems(terms: DocumentTerms) -> Iterator[tuple[str, int]]:
+def rate_stems(terms: DocumentTerms) -> Iterator[tuple[str, int]]:
     """Each stem of a document with its level."""
     strong: dict[str, int] = {}
     for line in terms.packed.split("\n")[1:-1]:

@@ -119,7 +119,7 @@ def rank(question: Question, lists: PostingLists) -> RecallRanking:
         else:
             unmatched.append(term.words[0])
     terms.sort(key=lambda each: (sum(each.sizes), each.term.stem))
-    nominated = _nominated(terms, lists)
+    nominated = _nominate(terms, lists)
     nominees = _best(nominated, NOMINEES_MAX)
     weights = {each.term.stem: each.weight for each in terms}
     pairs = {
@@ -135,7 +135,7 @@ def rank(question: Question, lists: PostingLists) -> RecallRanking:
     return RecallRanking(tuple(ranked[:HITS_MAX]), tuple(unmatched), count, len(nominated), score_most)
 
 
-def _nominated(terms: Sequence[_WeightedTerm], lists: PostingLists) -> dict[int, int]:
+def _nominate(terms: Sequence[_WeightedTerm], lists: PostingLists) -> dict[int, int]:
     scores: dict[int, int] = {}
     left = POSTINGS_MAX
     for term, weight, sizes in terms:

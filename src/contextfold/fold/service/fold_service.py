@@ -27,12 +27,12 @@ from contextfold.errors import (
     StoreUnavailable,
 )
 from contextfold.fold import tool_results
-from contextfold.fold.advice import Advice, choose_advice
+from contextfold.fold.advice import Advice, GivenAdvice, choose_advice
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event, OperationCompleted, SessionStarted, timestamp
 from contextfold.fold.policy import FoldPolicy
 from contextfold.fold.ports.store import ArchivedThread, Operation, SessionKey, Store, WatchedEvent
-from contextfold.fold.project import Caller, Target, displayed, hashed, target_of
+from contextfold.fold.project import Caller, Target, display_path, hash_text, target_of
 from contextfold.fold.sent_request import ScrubbedText
 from contextfold.fold.service.archive_reader import read_page
 from contextfold.fold.service.recall import Recall
@@ -70,9 +70,8 @@ SCRUB_INLINE_LENGTH = 16_384
 SCRUB_LONG_LENGTH = 1_000_000
 # How many threads scrub such texts, and their name.
 SCRUB_THREADS = {False: (4, "contextfold-scrub"), True: (2, "contextfold-scrub-long")}
-# At most this many addresses of sessions and given advice are remembered.
+# At most this many addresses of sessions are remembered.
 ADDRESSES_MAX = 10_000
-SESSIONS_ADVISED_MAX = 10_000
 
 
 def _now() -> datetime:
@@ -110,8 +109,7 @@ class FoldService:
         self._new_id = new_id
         self._note = note
         self._addresses: OrderedDict[str, Target] = OrderedDict()
-        # The keys of the advice that was given in the latest sessions.
-        self._advised: OrderedDict[str | None, set[str]] = OrderedDict()
+        self._given_advice = GivenAdvice()
         self.reports = Reports(self.scrub, self.commit, note)
         self.recalls = Recall(store, self.scrub, clock)
         # Made for the first text that needs them: those for long texts, and those for even longer ones.
@@ -172,13 +170,13 @@ class FoldService:
 
     async def roll_back(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
         fields = ArgumentFields(arguments, "project_path", "branch_id", "restore_state")
-        return await self.change(target_of(caller, fields.project()), _rollback(fields), caller.operation_id)
+        return await self.change(target_of(caller, fields.project()), _parse_rollback(fields), caller.operation_id)
 
     async def roll_back_session(
         self, owner: str, session_id: str, arguments: Arguments, operation_id: str | None = None
     ) -> Mapping[str, Any]:
         """The result of a rollback by a person, in a session that was found in a list."""
-        verb = _rollback(ArgumentFields(arguments, "branch_id", "restore_state"))
+        verb = _parse_rollback(ArgumentFields(arguments, "branch_id", "restore_state"))
         found = await self.find(owner, session_id)
         return (await self.change(found.target, verb, operation_id)).answer
 
@@ -194,11 +192,11 @@ class FoldService:
         target = target_of(caller, ArgumentFields(arguments, "project_path").project())
         state = await self.look(target.key)
         self._remember(target)
-        return VerbOutcome(tool_results.status(state, self.policy.context_limit(state)), state)
+        return VerbOutcome(tool_results.status_result(state, self.policy.context_limit(state)), state)
 
     async def list_branches(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
         state = await self.look(target_of(caller, ArgumentFields(arguments, "project_path").project()).key)
-        return VerbOutcome(tool_results.listed(state), state)
+        return VerbOutcome(tool_results.list_result(state), state)
 
     async def expand(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
         """A page of a branch's trajectory, or of a left-out result, within the budget."""
@@ -295,7 +293,7 @@ class FoldService:
             return EMPTY
         return state
 
-    def line(self, key: SessionKey) -> str:
+    def advice_line(self, key: SessionKey) -> str:
         """Advice for an agent whose host has just sent a report. Does not read the store."""
         # During a compaction the new figures are not yet known. After a prompt of the user there is nothing to fold.
         waiting = self.reports.waiting_for(key)
@@ -308,19 +306,12 @@ class FoldService:
         advice = self._new_advice(state, waiting_tokens)
         if advice is None:
             return ""
-        self._mark(state, advice)
+        self._given_advice.add(state, advice)
         return advice.line
 
     def _new_advice(self, state: State, waiting_tokens: int = 0) -> Advice | None:
         advice = choose_advice(state, self.policy, waiting_tokens=waiting_tokens) if state.session_id else None
-        return None if advice is None or advice.key in self._advised.get(state.session_id, ()) else advice
-
-    def _mark(self, state: State, advice: Advice) -> None:
-        """Remember that advice was given in a session."""
-        self._advised.setdefault(state.session_id, set()).add(advice.key)
-        self._advised.move_to_end(state.session_id)
-        if len(self._advised) > SESSIONS_ADVISED_MAX:
-            self._advised.popitem(last=False)
+        return None if advice is None or self._given_advice.has(state, advice) else advice
 
     def safe_error(self, problem: FoldError) -> tuple[str, JsonObject]:
         """An error's message and data, scrubbed, because they repeat the caller's input."""
@@ -336,9 +327,9 @@ class FoldService:
 
     # ---- reading and changing sessions
 
-    async def settled(self, owner: str) -> None:
+    async def settle_reports(self, owner: str) -> None:
         """Wait until what was reported is written. A waiting report may begin a session."""
-        await self.reports.all_settled(owner)
+        await self.reports.settle_all(owner)
 
     async def find(self, owner: str, session_id: str) -> FoundSession:
         """A live session of an owner."""
@@ -350,22 +341,22 @@ class FoldService:
 
     async def look(self, key: SessionKey) -> State:
         """The current state of a session, with everything that was reported before."""
-        await self.reports.settled(key)
+        await self.reports.settle(key)
         return await self.sessions.look(key)
 
     async def change(self, target: Target, verb: Verb, operation_id: str | None = None) -> VerbOutcome:
         """Change a session after everything that was reported for it before."""
         operation = None
         if operation_id is not None:
-            operation = Operation(hashed(check_operation_id(operation_id)), hashed(encode(verb.identity)))
-        await self.reports.settled(target.key)
+            operation = Operation(hash_text(check_operation_id(operation_id)), hash_text(encode(verb.identity)))
+        await self.reports.settle(target.key)
         outcome = await self.commit(target, verb, operation)
         if outcome.events and verb.has_health and (given := self._suggestion(outcome.state)):
-            self._mark(outcome.state, given)
+            self._given_advice.add(outcome.state, given)
         return outcome
 
     async def commit(self, target: Target, verb: Verb, operation: Operation | None) -> VerbOutcome:
-        begin = (lambda: self._started(target)) if verb.begins_session else None
+        begin = (lambda: self._begin_session(target)) if verb.begins_session else None
         try:
             outcome = await self.sessions.change(SessionChange(target.key, verb, begin, operation))
         except (StoreUnavailable, StoreInvalid):
@@ -385,18 +376,20 @@ class FoldService:
         """New advice for the main thread; None while a branch is open, whose advice is a reminder."""
         return None if state.path else self._new_advice(state)
 
-    async def shown_path(self, target: Target) -> str:
-        """The scrubbed path of a session's project."""
-        return (await self._started(target)).project_path
+    async def scrub_path(self, target: Target) -> str:
+        """The path of a session's project, as it is stored and shown.
 
-    async def _started(self, target: Target) -> SessionStarted:
-        """The first event of a new session, without its time.
-
-        Its path is scrubbed in the original and in the displayed form, because either may hide a secret from the rules.
+        It is scrubbed in the original and in the displayed form, because either may hide a secret from the rules.
         """
-        path, name = await self.scrub(target.given_path, target.given_name or "")
-        (shown,) = await self.scrub(displayed(path.text))
-        return SessionStarted(1, "", self._new_id("sess"), shown.text, name.text or None)
+        (path,) = await self.scrub(target.given_path)
+        (displayed,) = await self.scrub(display_path(path.text))
+        return displayed.text
+
+    async def _begin_session(self, target: Target) -> SessionStarted:
+        """The first event of a new session, without its time."""
+        path = await self.scrub_path(target)
+        (name,) = await self.scrub(target.given_name or "")
+        return SessionStarted(1, "", self._new_id("sess"), path, name.text or None)
 
     def address(self, owner: str, session_id: str) -> Target | None:
         """The target of one of the latest sessions. Does not read the store."""
@@ -445,5 +438,5 @@ class FoldService:
         return self._scrub_threads[is_long]
 
 
-def _rollback(fields: ArgumentFields) -> RollBack:
+def _parse_rollback(fields: ArgumentFields) -> RollBack:
     return RollBack(fields.branch_id(), fields.flag("restore_state", default=True))

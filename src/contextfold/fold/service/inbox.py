@@ -114,7 +114,7 @@ class Inbox(ABC, Generic[Item]):
         elif lane.is_full:
             lane.hurry.set()
 
-    async def settled(self, key: SessionKey, timeout_s: float | None = None) -> None:
+    async def settle(self, key: SessionKey, timeout_s: float | None = None) -> None:
         """Wait until all items that were added for this session before are written."""
         timeout_s = SETTLED_TIMEOUT_S if timeout_s is None else timeout_s
         lane = self._lanes.get(key)
@@ -132,11 +132,11 @@ class Inbox(ABC, Generic[Item]):
         finally:
             lane.waiters = [waiter for waiter in lane.waiters if waiter[1] is not written]
 
-    async def all_settled(self, owner: str) -> None:
+    async def settle_all(self, owner: str) -> None:
         """Wait for the items of all sessions of an owner. A session that cannot be written does not delay others."""
         keys = [key for key in self._lanes if key.owner == owner]
         if keys:
-            await asyncio.gather(*(self.settled(key, ALL_SETTLED_TIMEOUT_S) for key in keys), return_exceptions=True)
+            await asyncio.gather(*(self.settle(key, ALL_SETTLED_TIMEOUT_S) for key in keys), return_exceptions=True)
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Accept no more items and write those that wait. The rest after the timeout is reported as lost."""

@@ -120,7 +120,7 @@ class Overview:
 
     async def sessions(self, owner: str, *, cursor: str | None = None, limit: int) -> JsonObject:
         """Live sessions, the latest activity first."""
-        await self._service.settled(owner)
+        await self._service.settle_reports(owner)
         events_cursor = await self._store.cursor()
         page = await self._store.sessions(owner, after=_position(cursor) if cursor else None, limit=limit + 1)
         states = [await self._readable(listed.key) for listed in page[:limit]]

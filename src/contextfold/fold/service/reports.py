@@ -208,10 +208,10 @@ class Reports(Inbox[Received]):
         outcomes = Counter(
             (one.reporter, RECORDED if index in verb.new else REPEATED) for index, one in enumerate(items)
         )
-        self._settle(key, items)
+        self._subtract(key, items)
         self._note(Activity(reports=outcomes, reports_took_s=time.monotonic() - started_s))
 
-    def _settle(self, key: SessionKey, received: Sequence[Received]) -> None:
+    def _subtract(self, key: SessionKey, received: Sequence[Received]) -> None:
         sums = self._sessions[key]
         for one in received:
             sums.add(one, -1)
@@ -219,7 +219,7 @@ class Reports(Inbox[Received]):
             del self._sessions[key]
 
     def lose(self, key: SessionKey, items: Sequence[Received], problem: Exception | None) -> None:
-        self._settle(key, items)
+        self._subtract(key, items)
         outcomes = Counter((one.reporter, LOST) for one in items)
         self._note(Activity(reports=outcomes, reports_failed=problem))
 

@@ -25,7 +25,7 @@ from contextfold.serve.mcp import protocol
 from contextfold.serve.mcp.fold_tools import call as run_fold_tool
 from contextfold.serve.mcp.fold_tools import caller_from, request_error
 from contextfold.serve.mcp.jsonrpc import InvalidMessage, RpcRequest, encode_error, parse
-from contextfold.serve.mcp.protocol import McpServer, chosen_tools
+from contextfold.serve.mcp.protocol import McpServer, choose_tools
 from contextfold.serve.mcp.tools import FoldTool, Tool, ToolResult
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import UNKNOWN_TOOL, Metrics
@@ -117,7 +117,7 @@ class McpEndpoint:
     def _choose(self, query: bytes) -> protocol.McpServer:
         """The server with all tools, or with those that `?tools=` names: a client may want fewer definitions."""
         names = ",".join(parse_qs(query.decode("latin-1"), keep_blank_values=True).get("tools", ()))
-        return McpServer(chosen_tools(self._tools, names) if names else self._tools)
+        return McpServer(choose_tools(self._tools, names) if names else self._tools)
 
     async def _run(self, exchange: HttpExchange, call: protocol.McpToolCall) -> ToolResult:
         """Run a tool and count the call; log the reason of a failure."""

@@ -25,7 +25,7 @@ from contextfold.serve.hooks import HookEndpoints
 from contextfold.serve.http.exchange import MCP_PATH, PAGE_PATH, PROXY_PATH, WEB_PATH, Receive, Scope, Send
 from contextfold.serve.http.json_responses import JSON, error_response
 from contextfold.serve.http.mcp_endpoint import DaemonServices, McpEndpoint
-from contextfold.serve.mcp.tools import FoldTool, ResolveTool, Tool, listing
+from contextfold.serve.mcp.tools import FoldTool, ResolveTool, Tool, describe_tool
 from contextfold.serve.ops.logs import log
 from contextfold.serve.proxy.endpoint import Proxy
 from contextfold.serve.request_error import RequestError
@@ -131,7 +131,7 @@ class StatusPages:
         self._checking = asyncio.Lock()
         self._checked_s = -READY_CACHED_S
         self._is_ready = False
-        listed = [{key: value for key, value in listing(tool).items() if key != "annotations"} for tool in tools]
+        listed = [{key: value for key, value in describe_tool(tool).items() if key != "annotations"} for tool in tools]
         self._discovery = encode({"tools": listed})
 
     async def tools(self, _request: Request) -> Response:

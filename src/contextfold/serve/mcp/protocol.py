@@ -22,8 +22,8 @@ from contextfold.serve.mcp.tools import (
     ResourceReader,
     Tool,
     ToolResult,
+    describe_tool,
     instructions,
-    listing,
     unknown_arguments,
 )
 from contextfold.serve.request_error import (
@@ -77,7 +77,7 @@ class McpServer:
         readers = RESOURCE_READERS if any(isinstance(tool, ResolveTool) for tool in tools) else {}
         self._tools = {tool.name: tool for tool in tools}
         self._readers = readers
-        self._listing = [listing(tool) for tool in tools]
+        self._listing = [describe_tool(tool) for tool in tools]
         self._instructions = instructions(tools)
         self._capabilities: Members = {"tools": {}, "resources": {}} if readers else {"tools": {}}
 
@@ -106,7 +106,7 @@ class McpServer:
             case "server/discover" if is_stateless:
                 about: Members = {"supportedVersions": STATELESS_VERSIONS, "capabilities": self._capabilities}
                 about |= {"instructions": self._instructions, **NOT_CACHEABLE}
-                return encode_result(request.id, _stateless(about))
+                return encode_result(request.id, _add_envelope(about))
         raise RequestError(404, "method_not_found", f"Method not found: {request.method}", code=METHOD_NOT_FOUND)
 
     def _initialize(self, request: RpcRequest) -> bytes:
@@ -143,7 +143,7 @@ def tools_of(names: Collection[str]) -> list[Tool]:
     return tools
 
 
-def chosen_tools(offered: Sequence[Tool], names: str) -> list[Tool]:
+def choose_tools(offered: Sequence[Tool], names: str) -> list[Tool]:
     """Of the offered tools, those of the sets with these names, separated by commas."""
     wanted = names.split(",")
     if not set(wanted) <= set(ALL_TOOLSETS):
@@ -153,7 +153,7 @@ def chosen_tools(offered: Sequence[Tool], names: str) -> list[Tool]:
 
 
 def _encode_list(request_id: str | int | None, result: Members, *, is_stateless: bool) -> bytes:
-    return encode_result(request_id, _stateless(result | NOT_CACHEABLE) if is_stateless else result)
+    return encode_result(request_id, _add_envelope(result | NOT_CACHEABLE) if is_stateless else result)
 
 
 def _encode_resource(call: McpToolCall, found: ToolResult) -> bytes:
@@ -224,5 +224,5 @@ def _check_envelope(meta: Mapping[str, object]) -> None:
         raise unsupported_version(version)
 
 
-def _stateless(result: Members) -> Members:
+def _add_envelope(result: Members) -> Members:
     return result | {"resultType": "complete", "_meta": {META_SERVER: SERVER_INFO}}

@@ -80,7 +80,7 @@ def text_schema(description: str) -> dict[str, Encodable]:
     return {"type": "string", "description": description}
 
 
-def listing(tool: Tool) -> dict[str, Encodable]:
+def describe_tool(tool: Tool) -> dict[str, Encodable]:
     """A tool as `tools/list` returns it. A host may show the annotations to its user.
 
     Only values that differ from the protocol's defaults are included, because every request contains the tools.

@@ -163,7 +163,7 @@ class SessionReports:
             target = None
         if target is None:
             return ORIGIN_UNKNOWN
-        path = await self._fold.shown_path(target)
+        path = await self._fold.scrub_path(target)
         known = self._fold.sessions.last_known(target.key).session_id
         return ResultOrigin(target.key.project_hash, path, known or session_id or "")
 
