@@ -77,14 +77,14 @@ def run(scenario: Callable[[SharedStore], Awaitable[None]]) -> None:
 def test_a_conversation_is_remembered_after_a_restart() -> None:
     async def scenario(shared: SharedStore) -> None:
         first = shared.daemon()
-        assert await first.remembered("ann", "c") == NEW_CONVERSATION
+        assert await first.load("ann", "c") == NEW_CONVERSATION
         await first.keep("ann", "c", [result(1), result(2)])
         outcomes = {"call_8": OPENED, "call_9": ROLLED_BACK}
         await first.note_request("ann", "c", BEGIN, outcomes)
-        record = await shared.daemon().remembered("ann", "c")
+        record = await shared.daemon().load("ann", "c")
         assert record == ConversationRecord((result(1).result, result(2).result), outcomes, BEGIN + 0.75)
         assert await shared.store.left_out_text("ann", "res_1") == "text 1"
-        assert await shared.daemon().remembered("bob", "c") == NEW_CONVERSATION
+        assert await shared.daemon().load("bob", "c") == NEW_CONVERSATION
         assert await shared.store.left_out_text("bob", "res_1") is None
 
     run(scenario)
@@ -96,7 +96,7 @@ def test_a_call_id_with_two_outcomes_is_ambiguous_in_every_daemon() -> None:
         await daemon.note_request("ann", "c", BEGIN, {"call": OPENED})
         await daemon.note_request("ann", "c", BEGIN, {"call": ROLLED_BACK})
         for each in (daemon, shared.daemon()):
-            assert (await each.remembered("ann", "c")).outcomes == {"call": CallOutcome("")}
+            assert (await each.load("ann", "c")).outcomes == {"call": CallOutcome("")}
 
     run(scenario)
 
@@ -105,10 +105,10 @@ def test_the_store_is_not_read_shortly_after_a_request_was_recorded_here() -> No
     async def scenario(shared: SharedStore) -> None:
         daemon = shared.daemon()
         await daemon.note_request("ann", "c", shared.now, {})
-        await daemon.remembered("ann", "c")
+        await daemon.load("ann", "c")
         assert shared.store.reads == 0
         shared.now += FRESH_S
-        await daemon.remembered("ann", "c")
+        await daemon.load("ann", "c")
         assert shared.store.reads == 1
 
     run(scenario)
@@ -121,13 +121,13 @@ def test_the_store_is_not_read_while_a_request_is_being_recorded() -> None:
         shared.store.may_write.clear()
         writing = asyncio.ensure_future(daemon.note_request("ann", "c", BEGIN + 5, {"call_8": OPENED}))
         await asyncio.sleep(0)
-        record = await daemon.remembered("ann", "c")
+        record = await daemon.load("ann", "c")
         assert (record.last_request_at, record.outcomes, shared.store.reads) == (BEGIN + 5, {"call_8": OPENED}, 0)
         shared.store.is_available = False
         shared.store.may_write.set()
         with pytest.raises(StoreUnavailable):
             await writing
-        await daemon.remembered("ann", "c")
+        await daemon.load("ann", "c")
         assert shared.store.reads == 1
 
     run(scenario)
@@ -146,7 +146,7 @@ def test_a_request_is_written_only_if_it_adds_something() -> None:
         ):
             await daemon.note_request("ann", "c", at, outcomes, cache_life_s=life_s)
             assert shared.store.writes == writes
-        record = await shared.daemon().remembered("ann", "c")
+        record = await shared.daemon().load("ann", "c")
         assert record == ConversationRecord((), {"call_8": OPENED}, BEGIN + 1.75, 400.0)
 
     run(scenario)
@@ -158,7 +158,7 @@ def test_results_that_another_daemon_left_out_after_a_pause_are_left_out_here_to
         await first.note_request("ann", "c", shared.now, {})
         shared.now += 301
         await second.keep("ann", "c", [result(1)])
-        assert (await first.remembered("ann", "c")).results == (result(1).result,)
+        assert (await first.load("ann", "c")).results == (result(1).result,)
 
     run(scenario)
 
@@ -181,9 +181,9 @@ def test_a_request_that_could_not_be_written_still_counts_in_this_daemon() -> No
         with pytest.raises(StoreUnavailable):
             await daemon.note_request("ann", "c", shared.now, {"call": OPENED})
         expected = ConversationRecord((), {"call": OPENED}, shared.now)
-        assert await daemon.remembered("ann", "c") == expected
+        assert await daemon.load("ann", "c") == expected
         shared.store.is_available = True
-        assert await daemon.remembered("ann", "c") == expected
+        assert await daemon.load("ann", "c") == expected
 
     run(scenario)
 
@@ -192,7 +192,7 @@ def test_an_unknown_conversation_fails_while_the_store_is_unavailable() -> None:
     async def scenario(shared: SharedStore) -> None:
         shared.store.is_available = False
         with pytest.raises(StoreUnavailable):
-            await shared.daemon().remembered("ann", "c")
+            await shared.daemon().load("ann", "c")
 
     run(scenario)
 
@@ -202,7 +202,7 @@ def test_a_conversation_evicted_from_the_cache_is_read_from_the_store() -> None:
         daemon = shared.daemon()
         for number in range(CACHED_MAX + 1):
             await daemon.note_request("ann", f"c{number}", shared.now, {"call": OPENED})
-        assert (await daemon.remembered("ann", "c0")).outcomes == {"call": OPENED}
+        assert (await daemon.load("ann", "c0")).outcomes == {"call": OPENED}
         assert shared.store.reads == 1
 
     run(scenario)

@@ -251,7 +251,7 @@ class ProxiedConversation:
     # longer than the cache was thought to live.
     cache_life_s: int = 0
 
-    def merged(self, later: ProxiedConversation) -> ProxiedConversation:
+    def merge(self, later: ProxiedConversation) -> ProxiedConversation:
         outcomes = merge_by_call(self.outcomes, later.outcomes, ambiguous=AMBIGUOUS_OUTCOME)
         life_s = max(self.cache_life_s, later.cache_life_s)
         return ProxiedConversation(max(self.last_request_at, later.last_request_at), outcomes, life_s)
@@ -350,7 +350,7 @@ class Store(Protocol):
         """Return what `note_conversation` stored, or None."""
 
     async def note_conversation(self, owner: str, conversation: str, noted: ProxiedConversation) -> None:
-        """Merge this into what is stored of the conversation (`ProxiedConversation.merged`)."""
+        """Merge this into what is stored of the conversation (`ProxiedConversation.merge`)."""
 
     async def expire(self, idle_since: str, at: str) -> int:
         """End every session without activity after `idle_since` and return how many were ended.

@@ -145,7 +145,7 @@ def encode_trailer(digest: str) -> bytes:
     return _line({"sha256": digest})
 
 
-def hashed(records: Iterable[ExportRecord], digest: hashlib._Hash) -> Iterator[ExportRecord]:
+def hash_records(records: Iterable[ExportRecord], digest: hashlib._Hash) -> Iterator[ExportRecord]:
     """Yield the records and add each as a line to the digest, to compare two stores."""
     for record in records:
         digest.update(encode_record(record))

@@ -101,7 +101,7 @@ class Sessions:
 
     async def look(self, key: SessionKey) -> State:
         """The current state of a session; an empty state if there is none. Readers do not wait for writers."""
-        state = await self._refreshed(key)
+        state = await self._refresh(key)
         return EMPTY if self._is_idle(state) else state
 
     async def change(self, change: SessionChange) -> VerbOutcome:
@@ -111,7 +111,7 @@ class Sessions:
             if cached.revision and (outcome := await self._attempt(change, cached, is_fresh=False)):
                 return outcome
             for lost in range(TRIES_MAX):
-                state = await self._refreshed(change.key)
+                state = await self._refresh(change.key)
                 if outcome := await self._attempt(change, state, is_fresh=True):
                     return outcome
 
@@ -131,14 +131,14 @@ class Sessions:
         # A clock that jumps back must not reorder the log.
         at = max(timestamp(self._clock()), before.last_at)
         try:
-            events = await _decided(change, before, at)
+            events = await _decide(change, before, at)
         except FoldError:
             if not is_fresh:
                 return None
             operation = change.operation
             # A call that was committed before may be refused when it is repeated.
             if operation and (done := await self._store.receipt(change.key, operation.id)):
-                return self._again(done, operation, before)
+                return self._answer_again(done, operation, before)
             raise
         if not events:
             return VerbOutcome({}, before) if is_fresh else None
@@ -151,11 +151,11 @@ class Sessions:
             self._on_conflict()
             return None
         if receipt.repeated and change.operation is not None:
-            return self._again(receipt, change.operation, await self._refreshed(change.key))
+            return self._answer_again(receipt, change.operation, await self._refresh(change.key))
         self._put(change.key, after)
         return VerbOutcome(answer, after, events)
 
-    def _again(self, done: CommitReceipt, operation: Operation, state: State) -> VerbOutcome:
+    def _answer_again(self, done: CommitReceipt, operation: Operation, state: State) -> VerbOutcome:
         """The first result of a repeated call, with the current state."""
         if done.fingerprint != operation.fingerprint:
             raise ArgumentInvalid("operation_id", "was used for another call already; use a new one for each call")
@@ -174,16 +174,16 @@ class Sessions:
             encode(answer),
             entries_of(before, events, change.verb.texts(events)),
             _summaries(change.key, before, events, after),
-            _unfolded(before, after) if isinstance(events[-1], SessionRolledBack) else (),
+            _find_unfolded(before, after) if isinstance(events[-1], SessionRolledBack) else (),
         )
 
-    async def _refreshed(self, key: SessionKey) -> State:
+    async def _refresh(self, key: SessionKey) -> State:
         """The state in the store. Only events after the cached state are read."""
         cached = self._states.get(key, EMPTY)
         known = KnownRevision(cached.session_id, cached.revision) if cached.session_id else None
         log = await self._store.load(key, known)
         before = cached if log and log.session_id == cached.session_id else EMPTY
-        state = await _replayed(log.events if log else (), before)
+        state = await _replay(log.events if log else (), before)
         # Another call may have cached a later state meanwhile.
         cached = self._states.get(key, EMPTY)
         if state.session_id != cached.session_id or state.revision >= cached.revision:
@@ -237,7 +237,7 @@ async def _acquire(lock: asyncio.Lock) -> None:
         raise StoreUnavailable(f"calls before this one have taken {TURN_TIMEOUT_S:g} s") from None
 
 
-async def _replayed(events: Sequence[Event], state: State) -> State:
+async def _replay(events: Sequence[Event], state: State) -> State:
     """The state after events. Other calls run between the steps."""
     for begin_at in range(0, len(events), REPLAY_STEP_EVENTS):
         if begin_at:
@@ -246,7 +246,7 @@ async def _replayed(events: Sequence[Event], state: State) -> State:
     return state
 
 
-async def _decided(change: SessionChange, before: State, at: str) -> list[Event]:
+async def _decide(change: SessionChange, before: State, at: str) -> list[Event]:
     if before.revision or change.begin is None:
         return change.verb.decide(before, at)
     started = replace(await change.begin(), at=at)
@@ -254,7 +254,7 @@ async def _decided(change: SessionChange, before: State, at: str) -> list[Event]
     return [started, *events] if events else []
 
 
-def _unfolded(before: State, after: State) -> list[str]:
+def _find_unfolded(before: State, after: State) -> list[str]:
     """The branches that a rollback has unfolded."""
     return [
         branch.id

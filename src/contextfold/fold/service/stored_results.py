@@ -60,7 +60,7 @@ class ConversationRecord:
     # The time at which a request was last recorded in the store; None if that failed, so that the store is read again.
     noted_at: float | None = field(default=None, compare=False)
 
-    def merged(self, known: ConversationRecord) -> ConversationRecord:
+    def merge(self, known: ConversationRecord) -> ConversationRecord:
         """Both records of a conversation. The results of this one take precedence."""
         results = {(each.call_id, each.text_hash): each for each in (*known.results, *self.results)}
         times = [at for at in (self.last_request_at, known.last_request_at) if at is not None]
@@ -83,7 +83,7 @@ class LeftOutResultsInStore:
         self._store, self._clock, self._fresh_s = store, clock, fresh_s
         self._cached: dict[tuple[str, str], ConversationRecord] = {}
 
-    async def remembered(self, owner: str, conversation: str) -> ConversationRecord:
+    async def load(self, owner: str, conversation: str) -> ConversationRecord:
         """The record of a conversation; if the store is unavailable, the one that this daemon has cached."""
         cached = self._cached.get((owner, conversation))
         if cached and cached.noted_at is not None and 0 <= self._clock() - cached.noted_at < self._fresh_s:
@@ -97,7 +97,7 @@ class LeftOutResultsInStore:
             return cached
         # The cache is read again, because another request of the conversation may have been recorded meanwhile.
         known = self._cached.get((owner, conversation), NEW_CONVERSATION)
-        record = _stored_record(decisions, noted).merged(known)
+        record = _stored_record(decisions, noted).merge(known)
         if record != NEW_CONVERSATION:
             self._put(owner, conversation, record)
         return record
@@ -133,12 +133,12 @@ class LeftOutResultsInStore:
         """
         known = self._cached.get((owner, conversation), NEW_CONVERSATION)
         request = ConversationRecord((), outcomes, at, cache_life_s, known.noted_at)
-        self._put(owner, conversation, known.merged(request))
+        self._put(owner, conversation, known.merge(request))
         new = {call_id: each for call_id, each in outcomes.items() if known.outcomes.get(call_id) != each}
         if not new and not cache_life_s and known.noted_at is not None and _second(at) == _second(known.noted_at):
             # The store has this second already.
             return
-        texts = {call_id: _encoded(each) for call_id, each in new.items()}
+        texts = {call_id: _encode_outcome(each) for call_id, each in new.items()}
         noted = ProxiedConversation(_timestamp(at), texts, math.floor(cache_life_s))
         noted_at: float | None = None
         try:
@@ -160,7 +160,7 @@ def _stored_record(decisions: Iterable[LeftOutDecision], noted: ProxiedConversat
     results = tuple(map(_result_of, decisions))
     if noted is None:
         return ConversationRecord(results)
-    outcomes = {call_id: _decoded(text) for call_id, text in noted.outcomes.items()}
+    outcomes = {call_id: _decode_outcome(text) for call_id, text in noted.outcomes.items()}
     last_request_at = datetime.fromisoformat(noted.last_request_at).timestamp() if noted.last_request_at else None
     return ConversationRecord(results, outcomes, last_request_at, noted.cache_life_s)
 
@@ -176,14 +176,14 @@ def _decision_of(result: LeftOutResult, at: str, origin: ResultOrigin) -> LeftOu
     return LeftOutDecision(result.call_id, result.text_hash, result.id, result.stub, at, *figures, *origin)
 
 
-def _encoded(outcome: CallOutcome) -> str:
+def _encode_outcome(outcome: CallOutcome) -> str:
     """Encode an outcome; an ambiguous one as an empty text, so that the store merges it in the same way."""
     if not outcome.verb:
         return AMBIGUOUS_OUTCOME
     return encode([outcome.verb, outcome.branch_id, outcome.session_id, list(outcome.discarded)])
 
 
-def _decoded(text: str) -> CallOutcome:
+def _decode_outcome(text: str) -> CallOutcome:
     if text == AMBIGUOUS_OUTCOME:
         return CallOutcome("")
     verb, branch_id, session_id, discarded = json.loads(text)

@@ -303,7 +303,7 @@ class RequestFolding:
             return NEW_CONVERSATION
         try:
             async with asyncio.timeout(STORE_S):
-                return await self._store.remembered(request.owner, request.conversation.id)
+                return await self._store.load(request.owner, request.conversation.id)
         except Exception as problem:
             log_failure("proxy.conversation_unknown", problem)
             return NEW_CONVERSATION

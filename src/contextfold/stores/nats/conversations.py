@@ -55,7 +55,7 @@ class NatsConversations:
         async def attempt() -> None:
             stored = await self._js.last(self._names.archive, subject)
             known = _parse(stored) if stored else None
-            merged = known.merged(noted) if known else noted
+            merged = known.merge(noted) if known else noted
             if merged == known:
                 return
             headers = {_LAST_REQUEST_AT: merged.last_request_at}

@@ -28,7 +28,7 @@ from contextfold.fold.ports.store_export import (
     ExportRecord,
     encode_record,
     entry_order,
-    hashed,
+    hash_records,
 )
 from contextfold.stores.nats import records
 from contextfold.stores.nats.archive import ArchiveReader, BranchSummary, revision_of
@@ -130,7 +130,7 @@ class NatsExport:
                 raise TargetNotEmpty(f"the store has sessions already, or an import was interrupted: {self._advice}")
         given, stored = hashlib.sha256(), hashlib.sha256()
         try:
-            await self._import(hashed(items, given))
+            await self._import(hash_records(items, given))
             async with aclosing(self.export()) as exported:
                 async for record in exported:
                     stored.update(encode_record(record))

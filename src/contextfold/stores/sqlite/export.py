@@ -21,7 +21,7 @@ from contextfold.fold.ports.store_export import (
     ExportedSession,
     ExportRecord,
     encode_record,
-    hashed,
+    hash_records,
 )
 from contextfold.stores.sqlite import state_file, statements
 
@@ -89,7 +89,7 @@ def import_records(path: str, records: Iterable[ExportRecord]) -> None:
             if connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone():  # noqa: S608 - only our own names
                 raise TargetNotEmpty("the store has sessions already: import into a new file")
         given, stored = hashlib.sha256(), hashlib.sha256()
-        _insert(connection, hashed(records, given))
+        _insert(connection, hash_records(records, given))
         for record in _all_records(connection):
             stored.update(encode_record(record))
         if stored.digest() != given.digest():

@@ -396,7 +396,7 @@ def note_conversation(
     connection: sqlite3.Connection, owner: str, conversation: str, noted: ProxiedConversation
 ) -> None:
     known = find_conversation(connection, owner, conversation)
-    merged = known.merged(noted) if known else noted
+    merged = known.merge(noted) if known else noted
     outcomes = encode([list(pair) for pair in merged.outcomes.items()])
     connection.execute(
         "INSERT OR REPLACE INTO conversations (owner, conversation, last_request_at, outcomes, cache_life_s)"
