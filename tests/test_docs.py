@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from contextfold.cli.parse import parse
+from contextfold.cli.commands import parse_command_line
 from tests.support.daemon import Daemon, Http, HttpAgent
 from tests.support.machine import ROOT
 
@@ -77,7 +77,7 @@ def test_every_command_that_cannot_be_run_here_can_be_parsed() -> None:
         for part in re.split(r"[|;&<>()]+", line):
             words = [word for word in shlex.split(part) if not re.fullmatch(r"\w+=.*", word)]
             if words and words[0] in ("context", "contextfold"):
-                parse(words[1:])
+                parse_command_line(words[1:])
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import tarfile
 import urllib.request
 from pathlib import Path
 
-from contextfold.cli.help import COMMANDS
+from contextfold.cli.commands import COMMANDS
 from tests.support.machine import ROOT
 
 # Each command with its exit code in the folder that the test makes. URL, PROJECT and BRANCH are replaced.

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from contextfold.cli.parse import parse
+from contextfold.cli.commands import parse_command_line
 from tests.support.machine import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -113,7 +113,7 @@ def test_every_command_named_in_a_sentence_can_be_parsed() -> None:
     assert len(named) > 5
     for words in named:
         if words not in (" resolve", " run"):
-            parse(shlex.split(words))
+            parse_command_line(shlex.split(words))
 
 
 def test_the_python_example_prints_the_same_as_the_command(home: Path) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from contextfold.cli.help import COMMANDS
-from contextfold.cli.parse import parse
+from contextfold.cli.commands import parse_command_line
+from contextfold.cli.parser import read_setting_options
 from contextfold.settings import (
     SETTINGS,
     NatsOptions,
@@ -402,11 +402,9 @@ class TestNats:
             read_fold_settings(ENVIRONMENT, {"config": str(tmp_path / "config.toml")})
 
     def test_every_nats_setting_is_an_option_of_serve(self) -> None:
-        options = {"nats-prefix": "p", "nats-replicas": "3"}
+        options = {name: "3" for name in SETTINGS if name.startswith("nats-")}
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
-        assert parse(["serve", *words]).values == options
-        (serve,) = [command for command in COMMANDS if command.name == "serve"]
-        assert {f"--{name}" for name in SETTINGS if name.startswith("nats-")} <= {o.name for o in serve.options}
+        assert read_setting_options(parse_command_line(["serve", *words])) == options
 
     def test_without_the_package_the_error_names_the_extra(self, tmp_path: Path) -> None:
         """The module raises the error of a machine where only the package itself is installed."""

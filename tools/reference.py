@@ -3,6 +3,7 @@
 python tools/reference.py docs/reference.md
 """
 
+import argparse
 import inspect
 import re
 import sys
@@ -15,8 +16,8 @@ from typing import cast
 from starlette.routing import Route
 
 from contextfold import errors
-from contextfold.cli.command import Command, Option
-from contextfold.cli.help import COMMANDS
+from contextfold.cli.commands import COMMANDS, Command
+from contextfold.cli.parser import CommandParser
 from contextfold.errors import EXIT_CODES, HTTP_STATUSES, JSON_RPC_CODES
 from contextfold.fold.ports.store import Store
 from contextfold.fold.service.fold_service import FoldService
@@ -84,51 +85,46 @@ def _commands() -> Iterator[str]:
         "`context COMMAND --help` explains a command, with examples. An option marked with * is required. "
         "Options that are [settings](#settings) are described there."
     )
-    described = Counter(
-        (_flag(option), _describe_option(option))
-        for command in COMMANDS
-        for option in command.options
-        if not _is_setting(option, command)
-    )
-    common = {option for option, count in described.items() if count >= COMMANDS_OF_COMMON_OPTION}
+    parsers = {command: command.parser() for command in COMMANDS}
+    options = {command: _described_options(command, parser) for command, parser in parsers.items()}
+    counts = Counter((_flag(option), _describe(option)) for own in options.values() for option in own)
+    common = {option for option, count in counts.items() if count >= COMMANDS_OF_COMMON_OPTION}
     yield "Options of several commands:"
     yield _table(("option", "meaning"), [(f"`{flag}`", help) for flag, help in sorted(common)])
     rows: list[Row] = []
-    for command in COMMANDS:
-        own = [option for option in command.options if not _is_setting(option, command)]
-        others = [
-            f"`{option.name}`{'*' if option.required else ''}"
-            for option in own
-            if (_flag(option), _describe_option(option)) in common
-        ]
-        rows.append((f"**`{_usage(command)}`**", "; ".join([command.summary, *filter(None, [", ".join(others)])])))
-        if command.argument and command.argument.choices:
-            rows.append((f"`{command.argument.metavar}`", _describe_option(command.argument)))
-        rows += [
-            (f"`{_flag(option)}`{'*' if option.required else ''}", _describe_option(option))
-            for option in own
-            if (_flag(option), _describe_option(option)) not in common
-        ]
+    for command, parser in parsers.items():
+        words = [argument for argument in parser.arguments if not argument.option_strings]
+        usage = " ".join(["context", command.name, *map(_flag, words)])
+        others = []
+        own_rows: list[Row] = [(f"`{_flag(word)}`", _describe(word)) for word in words if word.choices]
+        for option in options[command]:
+            row = (_flag(option), _describe(option))
+            mark = "*" if option.required else ""
+            if row in common:
+                others.append(f"`{option.option_strings[0]}`{mark}")
+            else:
+                own_rows.append((f"`{row[0]}`{mark}", row[1]))
+        rows.append((f"**`{usage}`**", "; ".join([command.summary, *filter(None, [", ".join(others)])])))
+        rows += own_rows
     yield _table(("command, option", "meaning"), rows)
 
 
-def _usage(command: Command) -> str:
-    return f"context {command.name} {command.argument.metavar if command.argument else ''}".rstrip()
+def _described_options(command: Command, parser: CommandParser) -> list[argparse.Action]:
+    """The options of a command, without those that the table of settings describes."""
+    settings = SETTINGS if command.name in ("serve", "service", "store export", "store import") else ()
+    own = [argument for argument in parser.arguments if argument.option_strings and argument.dest != "help"]
+    return [option for option in own if option.dest.replace("_", "-") not in settings]
 
 
-def _is_setting(option: Option, command: Command) -> bool:
-    """Whether the table of settings describes the option."""
-    return command.name in ("serve", "service", "store export", "store import") and option.key in SETTINGS
+def _flag(argument: argparse.Action) -> str:
+    value = argument.metavar or ("" if argument.nargs == 0 else argument.dest.upper())
+    return " ".join([*argument.option_strings, *filter(None, [str(value)])])
 
 
-def _flag(option: Option) -> str:
-    return f"{option.name} {option.metavar}".rstrip() if option.name.startswith("-") else option.metavar
-
-
-def _describe_option(option: Option) -> str:
-    choices = f": {', '.join(f'`{choice}`' for choice in option.choices)}" if option.choices else ""
-    default = f" (default: `{option.default}`)" if option.default else ""
-    return f"{option.help}{choices}{default}"
+def _describe(argument: argparse.Action) -> str:
+    help = (argument.help or "").replace("%(default)s", f"`{argument.default}`")
+    is_listed = not argument.choices or argument.metavar
+    return help if is_listed else f"{help}: {', '.join(f'`{choice}`' for choice in argument.choices or ())}"
 
 
 def _settings() -> Iterator[str]:
@@ -138,14 +134,14 @@ def _settings() -> Iterator[str]:
         "`CONTEXT_` and the name in capitals (`CONTEXT_CACHE_ROOT`), unless another is given. "
         "An option overrides a variable, and a variable overrides the file."
     )
-    (serve,) = [command for command in COMMANDS if command.name == "serve"]
-    options = {option.key for option in serve.options}
+    (serve,) = [command.parser() for command in COMMANDS if command.name == "serve"]
+    options = {name for argument in serve.arguments for name in argument.option_strings}
     rows: list[Row] = []
     for setting in SETTINGS.values():
         name = setting.name.replace("-", "_")
         usual = f"CONTEXT_{name.upper()}"
         variable = "" if setting.variable == usual else f" (`{setting.variable}`)"
-        shown = f"--{setting.name}" if setting.name in options else name
+        shown = f"--{setting.name}" if f"--{setting.name}" in options else name
         rows.append((f"`{shown}`{variable}", f"`{setting.default}`" if setting.default else NONE, setting.help))
     yield _table(("setting", "default", "meaning"), rows)
 

@@ -7,12 +7,13 @@ import os
 import pty
 import subprocess
 import sys
+from argparse import SUPPRESS
 from pathlib import Path
 
 import pytest
 
 from contextfold import __version__
-from contextfold.cli.help import COMMANDS
+from contextfold.cli.commands import COMMANDS
 from contextfold.settings import SETTINGS
 from tests.support.machine import COMMAND, Call, context, read_terminal, write_files
 
@@ -195,9 +196,10 @@ class TestUsage:
             assert page.code == 0
             assert call("help", *words) == page
             assert f"  {command.name}" in overview.out.decode()
-            for option in command.options:
-                assert option.is_advanced or option.name in page.out.decode()
-            for needed in ("usage: context", "examples:", "exit codes:", *command.examples):
+            parser = command.parser()
+            for argument in parser.arguments:
+                assert argument.help == SUPPRESS or all(name in page.out.decode() for name in argument.option_strings)
+            for needed in ("usage: context", "examples:", "exit codes:", *parser.examples):
                 assert needed in page.out.decode()
             assert max(map(len, page.out.decode().splitlines())) <= 100
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from argparse import SUPPRESS
 from pathlib import Path
 
 import pytest
 
-from contextfold.cli.help import COMMANDS
+from contextfold.cli.commands import COMMANDS
 from tests.support.machine import Call
 
 FIRST_WORDS = {command.name.split()[0] for command in COMMANDS}
@@ -19,7 +20,7 @@ FOLD_WORDS = {"status", "list", "show", "expand", "savings", "report", "rollback
 def bash_completes(script: str, cwd: Path, *words: str) -> set[str]:
     words_quoted = " ".join(f"'{word}'" for word in words)
     probe = (
-        f"{script}\nCOMP_WORDS=({words_quoted}); COMP_CWORD={len(words) - 1}; _context;"
+        f"{script}\nCOMP_WORDS=({words_quoted}); COMP_CWORD={len(words) - 1}; _shtab_context;"
         " printf '%s\\n' \"${COMPREPLY[@]}\""
     )
     done = subprocess.run(["bash", "-c", probe], capture_output=True, text=True, cwd=cwd, check=True)
@@ -29,7 +30,8 @@ def bash_completes(script: str, cwd: Path, *words: str) -> set[str]:
 def test_bash_completes_commands_options_choices_and_folders(call: Call, tmp_path: Path) -> None:
     script = call("completion", "bash").out.decode()
     (tmp_path / "folder").mkdir()
-    assert bash_completes(script, tmp_path, "context", "") == FIRST_WORDS | {"--help", "--version"}
+    assert bash_completes(script, tmp_path, "context", "") == FIRST_WORDS
+    assert bash_completes(script, tmp_path, "context", "--") == {"--help", "--version"}
     assert bash_completes(script, tmp_path, "context", "re") == {"recall", "resolve"}
     assert bash_completes(script, tmp_path, "context", "resolve", "--") == {
         "--cache",
@@ -50,8 +52,9 @@ def test_every_script_has_every_command_and_option(shell: str, call: Call) -> No
     script = call("completion", shell).out.decode()
     for command in COMMANDS:
         assert all(word in script for word in command.name.split())
-        for option in command.options:
-            assert option.key in script
+        for argument in command.parser().arguments:
+            names = [name.lstrip("-") for name in argument.option_strings]
+            assert argument.help == SUPPRESS or all(name in script for name in names)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

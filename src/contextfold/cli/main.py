@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import gc
-import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from contextfold import __version__
-from contextfold.cli.output import print_answer, print_error
-from contextfold.cli.parse import Invocation, UsageError, parse
-from contextfold.errors import EXIT_CODES, EXIT_OK, EXIT_USAGE, ContextError, InternalError, StorageFailed
+from contextfold.cli.commands import parse_command_line
+from contextfold.cli.output import print_error
+from contextfold.cli.parser import UsageError
+from contextfold.errors import EXIT_CODES, EXIT_OK, EXIT_USAGE, ContextError, InternalError, StorageFailed, place_of
 from contextfold.settings import SettingsError
 
 EXIT_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str]) -> int:  # noqa: PLR0911 - one return for each way to end
-    """Run one command. Results go to stdout, everything else to stderr."""
+    """Run one command and return its exit code. Results go to stdout, everything else to stderr."""
     try:
-        return _execute(parse(argv))
+        return _run_command(argv)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else EXIT_OK
     except UsageError as problem:
         print_error("invalid command line", str(problem))
         return EXIT_USAGE
@@ -38,59 +39,20 @@ def main(argv: Sequence[str]) -> int:  # noqa: PLR0911 - one return for each way
         return EXIT_CODES[StorageFailed.code]
     except Exception as problem:
         # A bug ends with an exit code and a message instead of a traceback.
-        print_error(InternalError.message, f"this is a bug in contextfold {__version__}: {_location(problem)}")
+        location = f"{type(problem).__name__}: {problem} at {place_of(problem)}"
+        print_error(InternalError.message, f"this is a bug in contextfold {__version__}: {location}")
         return EXIT_CODES[InternalError.code]
 
 
-def _execute(invocation: Invocation) -> int:
-    if invocation.wants == "version":
-        print_answer(f"contextfold {__version__}\n")
-    elif invocation.wants == "help" or invocation.command is None:
-        from contextfold.cli.help import help_text
-
-        print_answer(help_text(invocation.command, invocation.topic))
-    else:
-        # Modules leave no garbage, and looking for some would take a tenth of their import, or more later.
-        gc.disable()
-        # As `importlib.import_module` does, which takes longer to import than some commands.
-        name = f"contextfold.cli.{invocation.command.module}"
-        __import__(name)
-        run = getattr(sys.modules[name], invocation.command.function)
-        gc.freeze()
-        gc.enable()
-        code: int = run(invocation.values)
-        return code
-    return EXIT_OK
-
-
-def _location(problem: Exception) -> str:
-    from contextfold.errors import place_of
-
-    return f"{type(problem).__name__}: {problem} at {place_of(problem)}"
+def _run_command(argv: Sequence[str]) -> int:
+    args = parse_command_line(argv)
+    code: int = args.run(args)
+    return code
 
 
 def run() -> NoReturn:
     """The `context` script."""
-    _end(main(sys.argv[1:]))
-
-
-def _end(code: int) -> NoReturn:
-    """End the process at once if nothing else runs in it.
-
-    Otherwise the interpreter would first take all modules apart, which takes as long as importing a fifth of them.
-    Results are on their way: they are written without buffers.
-    """
-    threading = sys.modules.get("threading")
-    if threading is not None and threading.active_count() > 1:
-        sys.exit(code)
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            if stream is not None:
-                stream.flush()
-        except (OSError, ValueError):
-            # The reader has closed it.
-            pass
-    os._exit(code)
+    sys.exit(main(sys.argv[1:]))
 
 
 def run_stdio_server() -> NoReturn:

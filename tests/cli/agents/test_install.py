@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextfold.cli.help import COMMANDS
 from contextfold.hosts.programs import HOSTS
 from tests.cli.agents.random_json import COMMENTED, NAMES, VALUES, configurations, json_text
 from tests.cli.agents.wiring import KEYS, HostProject, comments_of, entry, parse_commented_json, umask
@@ -278,13 +277,6 @@ class TestFileChoice:
         )
         answer = ran.stdout
         assert json.loads(answer)["result"]["protocolVersion"] == "2025-06-18"
-
-    def test_the_command_line_accepts_exactly_the_known_hosts(self) -> None:
-        commands = {command.name: command for command in COMMANDS}
-        for name in ("install", "uninstall"):
-            argument = commands[name].argument
-            assert argument
-            assert set(argument.choices) == set(HOSTS)
 
     @pytest.mark.parametrize(
         ("argv", "code", "message"),

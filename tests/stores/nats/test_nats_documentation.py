@@ -18,7 +18,8 @@ import nats.errors
 import pytest
 from nats.aio.client import Client
 
-from contextfold.cli.parse import parse
+from contextfold.cli.commands import parse_command_line
+from contextfold.cli.parser import read_setting_options
 from contextfold.stores.nats.streams import SubjectNames
 from tests.support.daemon import Daemon, Http, HttpAgent, Refused
 from tests.support.machine import ROOT, context
@@ -155,7 +156,7 @@ class TestCluster:
         script = block("sh", "echo change-this-too")
         assert script.startswith(f"echo {PASSWORD} >")
         words = next(line for line in script.splitlines() if line.startswith("context serve")).split()[1:]
-        options = dict(parse(words).values)
+        options = read_setting_options(parse_command_line(words))
         assert options.pop("store") == "nats://n1:4222,nats://n2:4222,nats://n3:4222"
         argv = [f"--{name}={value}" for name, value in (options | {"nats-password-file": password_file}).items()]
         with daemon(tmp_path / "d", ",".join(node.url for node in nodes), *argv) as running:

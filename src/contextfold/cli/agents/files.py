@@ -5,18 +5,19 @@ Knows paths, links, permissions and the environment. `contextfold.hosts.config_f
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from difflib import unified_diff
 from re import split
 from typing import NamedTuple
 
 from contextfold.cli.output import ask_yes_no, can_ask, is_terminal, plain, print_answer, print_on_terminal
-from contextfold.cli.parse import UsageError
+from contextfold.cli.parser import UsageError
 from contextfold.common.posix import delay_signals, write_all
 from contextfold.errors import StorageFailed
 from contextfold.hosts.config_files import Unfit
@@ -187,16 +188,16 @@ def make_all(changes: list[FileChange]) -> None:
             raise
 
 
-def confirm_and_make(changes: list[FileChange], values: Mapping[str, str]) -> bool:
+def confirm_and_make(changes: list[FileChange], args: argparse.Namespace) -> bool:
     """Make the changes and print the difference; False if they are not made.
 
     On a terminal, show the difference first and ask for consent. With --dry-run, only show it.
     """
-    if "dry-run" in values:
+    if args.dry_run:
         show(changes)
         print_on_terminal("nothing was changed; leave out --dry-run to do it")
         return False
-    is_asked = "yes" not in values and can_ask()
+    is_asked = not args.yes and can_ask()
     if is_asked:
         show(changes)
         if not ask_yes_no("Change this?"):
@@ -218,20 +219,20 @@ class HostFiles(NamedTuple):
     project: str
 
 
-def files_of(values: Mapping[str, str]) -> HostFiles:
+def files_of(args: argparse.Namespace) -> HostFiles:
     """The files of the user, if the host has them, or those of the project that --project names."""
-    host = HOSTS[values["host"]]
-    if "project" in values and "user" in values:
+    host = HOSTS[args.host]
+    if args.project is not None and args.user:
         raise UsageError("--project and --user exclude each other; give one of them")
-    if "user" in values and not host.user_file:
+    if args.user and not host.user_file:
         raise UsageError(f"--user is not for {host.name}, which has files in projects only; leave it out")
-    if "project" in values and not host.project_file:
+    if args.project is not None and not host.project_file:
         raise UsageError(f"--project is not for {host.name}, which has files of the user only; leave it out")
-    if host.user_file and "project" not in values:
+    if host.user_file and args.project is None:
         project, folder = "", _home()
         server, hooks = _user_file(host), host.hooks.user_file
     else:
-        project = folder = absolute(values.get("project", "."))
+        project = folder = absolute(args.project or ".")
         server, hooks = os.path.join(project, host.project_file), host.hooks.project_file
     if project and not os.path.isdir(project):
         raise StorageFailed(f"there is no folder {project}; give --project the folder that holds the project")
@@ -274,9 +275,9 @@ def _home() -> str:
     return home
 
 
-def cache_root(values: Mapping[str, str]) -> str:
+def cache_root(args: argparse.Namespace) -> str:
     """The folder of caches that the server offers."""
-    given = values.get("cache-root") or os.environ.get(CACHE_ROOT, "")
+    given = args.cache_root or os.environ.get(CACHE_ROOT, "")
     if not given:
         raise UsageError(f"missing --cache-root DIR, the folder that holds your caches (or set {CACHE_ROOT})")
     if not os.path.isdir(given):

@@ -5,8 +5,8 @@ Both print the difference of the files.
 
 from __future__ import annotations
 
+import argparse
 import os
-from collections.abc import Mapping
 from importlib.resources import files
 from shlex import quote
 
@@ -20,19 +20,75 @@ from contextfold.cli.agents.files import (
     executable,
     files_of,
 )
-from contextfold.cli.daemon.client import DaemonSilent, client_from, daemon_address
+from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, add_daemon_options, daemon_address
 from contextfold.cli.output import plain, print_note, print_on_terminal
-from contextfold.cli.parse import UsageError
+from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.common.network_address import DAEMON_URL, is_variable
 from contextfold.errors import EXIT_OK, StorageFailed
 from contextfold.hosts.config_files import Unfit, install_hooks, install_server, uninstall_hooks, uninstall_server
-from contextfold.hosts.programs import COMMAND, SERVER, SKILL, Daemon, Stdio, Wiring
+from contextfold.hosts.programs import COMMAND, HOSTS, SERVER, SKILL, Daemon, Stdio, Wiring
+
+HOST_ALIASES = {"claude": "claude-code", "code": "vscode", "vs-code": "vscode", "gemini": "gemini-cli"}
 
 
-def run_install(values: Mapping[str, str]) -> int:
-    wanted = files_of(values)
-    wiring = _wiring(wanted, values)
-    force = "force" in values
+def declare_install(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Write our server and our hooks into an agent host's own configuration files, once you have seen the
+        difference. Everything else in the files stays as it is, to the byte. Without --stdio and
+        --cache-root it is the daemon that `context serve` runs: the host calls it, and its hooks tell it
+        what the agent does. With one of them the host starts `context serve --stdio` itself, and there
+        are no hooks.
+        """,
+        "context install claude-code",
+        "context install vscode --project ~/work/app --dry-run",
+        "context install cursor --url https://ctx.example.org --token-variable CONTEXT_TOKEN",
+        "context install claude-code --cache-root caches",
+    )
+    _add_host(parser)
+    add_daemon_options(parser)
+    parser.add_switch(
+        "--stdio", "have the host start a stdio server itself; CONTEXT_CACHE_ROOT names its folder of caches"
+    )
+    parser.add_argument(
+        "--cache-root", metavar="DIR", help="the folder that holds the caches of a server that the host starts"
+    )
+    _add_file_options(parser)
+    parser.add_switch("--force", "replace an entry named contextfold that `context install` did not write")
+    parser.set_defaults(run=run_install)
+
+
+def declare_uninstall(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Remove our server and our hooks from an agent host's configuration files, and print the difference.
+        Without edits in between, the files are what they were before `context install`, to the byte; with
+        edits, they stay.
+        """,
+        "context uninstall claude-code",
+        "context uninstall cursor --user --dry-run",
+    )
+    _add_host(parser)
+    _add_file_options(parser)
+    parser.set_defaults(run=run_uninstall)
+
+
+def _add_host(parser: CommandParser) -> None:
+    help = f"the program to be configured: {', '.join(HOSTS)}"
+    parser.add_choice("host", tuple(HOSTS), help, aliases=HOST_ALIASES, metavar="HOST")
+
+
+def _add_file_options(parser: CommandParser) -> None:
+    parser.add_argument("--project", metavar="DIR", help="write the files of this project instead of your own")
+    parser.add_switch("--user", "write your own files, for all projects (the default if the program has such files)")
+    parser.add_switch("--yes", "do not ask for confirmation")
+    parser.add_switch("--dry-run", "print the changes and write nothing")
+
+
+def run_install(args: argparse.Namespace) -> int:
+    wanted = files_of(args)
+    wiring = _wiring(wanted, args)
+    force = args.force
     server = ConfigFile(wanted.server)
     planned = [
         edited(server, lambda text: install_server(wanted.host, text, wiring, force=force)),
@@ -49,19 +105,19 @@ def run_install(values: Mapping[str, str]) -> int:
             )
     if not changes:
         print_on_terminal(f"nothing to do: {server.path} has the entry {SERVER} already")
-    elif confirm_and_make(changes, values):
+    elif confirm_and_make(changes, args):
         paths = " and ".join(change.file.path for change in planned if change.text is not None)
         print_on_terminal(f"{SERVER} is in {paths}; {wanted.host.after}")
         if isinstance(wiring, Daemon):
             try:
-                client_from({"url": wiring.url, "token-variable": wiring.token_variable}).status()
+                DaemonClient(daemon_address(wiring.url), os.environ.get(wiring.token_variable, "")).status()
             except DaemonSilent as problem:
                 print_note(f"{problem}; start the daemon with `context serve` or `context service install`")
     return EXIT_OK
 
 
-def run_uninstall(values: Mapping[str, str]) -> int:
-    wanted = files_of(values)
+def run_uninstall(args: argparse.Namespace) -> int:
+    wanted = files_of(args)
     planned = [edited(ConfigFile(wanted.server), lambda text: uninstall_server(wanted.host, text))]
     if wanted.hooks:
         planned.append(edited(ConfigFile(wanted.hooks), lambda text: uninstall_hooks(wanted.host, text)))
@@ -71,38 +127,39 @@ def run_uninstall(values: Mapping[str, str]) -> int:
     if not changes:
         print_note(f"nothing to do: {plain(wanted.server)} has no entry {SERVER}")
         return EXIT_OK
-    for change in changes if confirm_and_make(changes, values) else ():
+    for change in changes if confirm_and_make(changes, args) else ():
         what = "was created by install and is removed" if change.text is None else f"no longer has {SERVER}"
         print_on_terminal(f"{change.file.path} {what}")
     return EXIT_OK
 
 
-def _wiring(wanted: HostFiles, values: Mapping[str, str]) -> Wiring:
+def _wiring(wanted: HostFiles, args: argparse.Namespace) -> Wiring:
     """The stdio server that the host starts, or the daemon.
 
     A file that a team shares has the command `context` without its path, and paths of caches relative to the project.
     """
     host = wanted.host
-    for_daemon = [f"--{name}" for name in ("url", "token-variable") if name in values]
+    daemon_options = {"--url": args.url, "--token-variable": args.token_variable}
+    for_daemon = [name for name, value in daemon_options.items() if value is not None]
     if not host.takes_http and for_daemon:
         raise UsageError(
             f"{for_daemon[0]} is not for {host.name}: {host.title} only starts servers itself; give --cache-root DIR"
         )
-    if "stdio" in values or "cache-root" in values or not host.takes_http:
+    if args.stdio or args.cache_root is not None or not host.takes_http:
         if for_daemon:
             raise UsageError(
                 f"{for_daemon[0]} is for the daemon, --stdio and --cache-root are for a server without one"
             )
-        root = cache_root(values)
+        root = cache_root(args)
         return Stdio(COMMAND, _inside_project(wanted, root)) if wanted.project else Stdio(executable(), root)
-    variable = values.get("token-variable", "")
-    if "token-variable" in values and not is_variable(variable):
+    variable = args.token_variable or ""
+    if args.token_variable is not None and not is_variable(variable):
         raise UsageError(
             f"--token-variable is a variable's name, of letters, digits and _, not {variable!r}; the token goes into it"
         )
     if variable and not host.variable:
         raise UsageError(f"--token-variable is not for {host.name}: its entries cannot refer to a variable")
-    url = daemon_address(values.get("url", DAEMON_URL)).url
+    url = daemon_address(DAEMON_URL if args.url is None else args.url).url
     is_shared = wanted.project and host.hooks.is_shared
     return Daemon(COMMAND if is_shared else quote(executable()), url, variable)
 

@@ -2,25 +2,25 @@
 
 If no daemon answers, one is started on a free port with the user's store, and stopped when the program ends. Arguments,
 terminal, signals and the exit status are those of the program. The last line on stderr says what folding saved or cost.
-
-The program should start as if it had been called directly. So this module uses few modules of the standard library:
-`tempfile`, `shutil` and `subprocess` together take longer to import than the interpreter to start.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from select import select
 from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
-from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, client_from
+from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, add_daemon_options, client_from
 from contextfold.cli.output import plain, print_error, print_note
-from contextfold.cli.parse import UsageError, Values
+from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.common.network_address import parse_daemon_url
 from contextfold.errors import StorageFailed
 from contextfold.hosts import launch as launching
@@ -33,7 +33,6 @@ MICROS = 1_000_000
 CENT = 10_000  # micros
 PLUGIN_FILES_MAX = 50
 NOT_FOUND, NOT_EXECUTABLE, BY_SIGNAL = 127, 126, 128
-OWNER_ONLY = 0o700
 UPSTREAMS = {
     "ANTHROPIC_BASE_URL": "--anthropic-upstream",
     "OPENAI_BASE_URL": "--openai-upstream",
@@ -41,27 +40,51 @@ UPSTREAMS = {
 }
 
 
-def run_run(values: Values) -> int:
-    program = _found(values["program"])
+def declare_run(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Start a program with the daemon behind it. Claude Code gets the proxy, the tools, the hooks and
+        the skill; codex, opencode and gemini get the proxy and the tools; any other program gets the
+        proxy by ANTHROPIC_BASE_URL, OPENAI_BASE_URL and GOOGLE_GEMINI_BASE_URL. No file of the project
+        or of yours changes. If no daemon answers, one runs for as long as the program does. Everything
+        behind the program's name is passed on to it, and its exit status is that of this command.
+        """,
+        "context run claude",
+        "context run claude -p 'why does the build fail?'",
+        "context run codex",
+        "context run --tools fold,resolve claude",
+        "context run python my_agent.py",
+    )
+    parser.add_argument("program", metavar="PROGRAM", help="the program to start")
+    parser.add_argument("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="the program's own arguments")
+    parser.add_argument(
+        "--tools",
+        metavar="LIST",
+        # Few definitions, because every request pays for them.
+        default=FOLD_AFTERWARDS,
+        help="the tools to offer: resolve, fold or both (default: context_fold and context_expand)",
+    )
+    add_daemon_options(parser)
+    parser.set_defaults(run=run_run)
+
+
+def run_run(args: argparse.Namespace) -> int:
+    program = shutil.which(args.program)
     if program is None:
-        print_error(f"{values['program']} is not on your PATH; install it, or give its path")
+        print_error(f"{args.program} is not on your PATH; install it, or give its path")
         return NOT_FOUND
-    # Few definitions, because every request pays for them.
-    tools = ",".join(parse_toolsets("--tools", values.get("tools", FOLD_AFTERWARDS)))
-    folder = _new_folder()
-    try:
+    tools = ",".join(parse_toolsets("--tools", args.tools))
+    with _new_folder() as folder:
         elsewhere = _own_upstreams()
-        daemon = _running_daemon(values)
+        daemon = _running_daemon(args)
         # If the user has set a base URL, a new daemon is needed that forwards to it.
         if daemon is not None and not elsewhere:
-            return _run_with(daemon, program, values.rest, folder, tools)
+            return _run_with(daemon, program, args.arguments, folder, tools)
         own = _OwnDaemon(elsewhere, folder)
         try:
-            return _run_with(own.client(), program, values.rest, folder, tools)
+            return _run_with(own.client(), program, args.arguments, folder, tools)
         finally:
             own.stop()
-    finally:
-        _remove(folder)
 
 
 def _run_with(daemon: DaemonClient, program: str, arguments: Sequence[str], folder: str, tools: str) -> int:
@@ -79,41 +102,11 @@ def _run_with(daemon: DaemonClient, program: str, arguments: Sequence[str], fold
     return code
 
 
-def _found(program: str) -> str | None:
-    """The path of a program: the first in PATH, as `shutil.which` finds it."""
-    if os.path.dirname(program):
-        return program if _is_executable(program) else None
-    path = os.environ.get("PATH")
-    if path is None:
-        path = os.confstr("CS_PATH") or os.defpath
-    candidates = (os.path.join(folder, program) for folder in path.split(os.pathsep)) if path else ()
-    return next((candidate for candidate in candidates if _is_executable(candidate)), None)
-
-
-def _is_executable(path: str) -> bool:
-    return os.access(path, os.F_OK | os.X_OK) and not os.path.isdir(path)
-
-
-def _new_folder() -> str:
-    """A new temporary folder that nobody else can read."""
-    candidates = [os.environ.get(name, "") for name in ("TMPDIR", "TEMP", "TMP")]
-    for candidate in (*filter(None, candidates), "/tmp", "/var/tmp", "/usr/tmp", os.curdir):  # noqa: S108 - the name is random
-        folder = os.path.join(os.path.abspath(candidate), f"contextfold-run-{os.urandom(8).hex()}")
-        try:
-            os.mkdir(folder, OWNER_ONLY)
-        except OSError:
-            continue
-        return folder
-    raise StorageFailed("no folder for temporary files can be written to: set TMPDIR to one")
-
-
-def _remove(folder: str) -> None:
+def _new_folder() -> TemporaryDirectory[str]:
     try:
-        os.rmdir(folder)
+        return TemporaryDirectory(prefix="contextfold-run-", ignore_cleanup_errors=True)
     except OSError:
-        from shutil import rmtree
-
-        rmtree(folder, ignore_errors=True)
+        raise StorageFailed("no folder for temporary files can be written to: set TMPDIR to one") from None
 
 
 def _name(program: str) -> str:
@@ -122,20 +115,14 @@ def _name(program: str) -> str:
 
 def _run_program(argv: list[str], environment: Mapping[str, str]) -> int:
     """Run the program in this terminal. It receives the signals of keys directly; other signals are forwarded."""
-    # Python ignores these signals, and the program would inherit that.
-    defaults = [signal.SIGPIPE, signal.SIGXFSZ]
     try:
-        child = os.posix_spawn(argv[0], argv, environment, setsigdef=defaults)
+        child = Popen(argv, env=environment)
     except OSError as problem:
         print_error(f"cannot start {plain(argv[0])}: {problem.strerror}")
         return NOT_EXECUTABLE
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
-        try:
-            os.kill(child, number)
-        except ProcessLookupError:
-            # It has just ended.
-            pass
+        child.send_signal(number)
 
     from_terminal = (signal.SIGINT, signal.SIGQUIT)
     passed_on = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -144,7 +131,7 @@ def _run_program(argv: list[str], environment: Mapping[str, str]) -> int:
     before = {number: signal.signal(number, pass_on if alone else signal.SIG_IGN) for number in from_terminal}
     before |= {number: signal.signal(number, pass_on) for number in passed_on}
     try:
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        code = child.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -158,13 +145,13 @@ def _is_in_foreground() -> bool:
         return False
 
 
-def _running_daemon(values: Values) -> DaemonClient | None:
+def _running_daemon(args: argparse.Namespace) -> DaemonClient | None:
     """The daemon that answers, if any. A daemon that the user has named must answer."""
-    client = client_from(values)
+    client = client_from(args)
     try:
         client.status()
     except DaemonSilent as problem:
-        if "url" in values or "token" in str(problem):
+        if args.url is not None or "token" in str(problem):
             raise UsageError(str(problem)) from None
         return None
     return client
@@ -210,6 +197,8 @@ class _OwnDaemon:
         except TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
 
 def plugin_files() -> dict[str, str]:

@@ -6,14 +6,16 @@ line. Claude Code sends JSON on stdin, which names the project's folder; otherwi
 
 from __future__ import annotations
 
+import argparse
 import os
 import select
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-from contextfold.cli.daemon.client import DaemonSilent, client_from
+from contextfold.cli.daemon.client import DaemonSilent, add_daemon_options, client_from
 from contextfold.cli.output import plain, print_answer
+from contextfold.cli.parser import CommandParser
 from contextfold.common.canonical import parse_json
 from contextfold.errors import EXIT_OK
 
@@ -22,8 +24,22 @@ INPUT_BYTES_MAX = 1 << 20
 THOUSAND, TEN_THOUSAND, MILLION = 1_000, 10_000, 1_000_000
 
 
-def run_statusline(values: Mapping[str, str]) -> int:
-    client = client_from(values, timeout_s=TIMEOUT_S)
+def declare_statusline(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Print the tokens, the open branch and the saving of the project's session, in one line. Claude
+        Code runs it with {"statusLine": {"type": "command", "command": "context statusline"}} in its
+        settings.json.
+        """,
+        "context statusline",
+        "context statusline --url http://localhost:9100",
+    )
+    add_daemon_options(parser)
+    parser.set_defaults(run=run_statusline)
+
+
+def run_statusline(args: argparse.Namespace) -> int:
+    client = client_from(args, timeout_s=TIMEOUT_S)
     folder = _folder_on_stdin() or os.getcwd()
     try:
         sessions = client.get("/v1/sessions?limit=100")["sessions"]

@@ -5,14 +5,20 @@ Both print text on a terminal and JSON in a pipe, within a budget.
 
 from __future__ import annotations
 
-import gc
+import argparse
 import os
 import sys
 from collections.abc import Iterator
 
-from contextfold.cli.caches.choosing import cache_name, chosen_caches, query_in
+from contextfold.cli.caches.choosing import (
+    add_cache_options,
+    add_counter_option,
+    cache_name,
+    choose_caches,
+    decode_query,
+)
 from contextfold.cli.output import is_terminal, plain, plain_lines, print_answer, print_note
-from contextfold.cli.parse import UsageError, Values, budget_for_people
+from contextfold.cli.parser import CommandParser, UsageError, parse_budget
 from contextfold.common.relevance.question import (
     AROUND_MAX,
     ASK_BUDGET,
@@ -27,20 +33,42 @@ from contextfold.resolve.service import ask_many, get_first
 from contextfold.settings import SettingsError, between
 
 
-def run_ask(values: Values) -> int:
-    # An answer leaves no cycles, and the process ends with it.
-    gc.disable()
-    query = query_in(" ".join(values.every("question")))
-    question = read_question(query, budget_for_people(values.get("budget"), ASK_BUDGET))
-    caches = chosen_caches(values)
+def declare_ask(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Print the sections that answer a question best and fit a token budget. On a terminal they are
+        there to be read; in a pipe they are JSON, each with the terms that it was chosen for. The nearest
+        cache is asked: .context-cache in this folder or one above. The same caches, question and budget
+        give the same bytes on every machine.
+        """,
+        'context ask "roll back a deployment"',
+        'context ask "how are tokens counted?" --budget 2k --why',
+        'context ask "rate limits" --cache docs.cache --cache api.cache --json',
+    )
+    parser.add_argument("question", nargs="+", metavar="QUESTION", help="what you want to know")
+    add_cache_options(parser)
+    parser.add_argument("--budget", metavar="N", help="the most tokens the answer may have; 4k is 4000 (default: 4000)")
+    parser.add_choice(
+        "--unit", ("section", "document"), "what is selected: sections, or whole documents", default="section"
+    )
+    add_counter_option(parser)
+    parser.add_switch("--why", "also print which terms each section was chosen for")
+    parser.add_switch("--json", "print JSON, for programs")
+    parser.set_defaults(run=run_ask)
+
+
+def run_ask(args: argparse.Namespace) -> int:
+    query = decode_query(" ".join(args.question))
+    question = read_question(query, parse_budget(args.budget, ASK_BUDGET))
+    caches = choose_caches(args)
     # Only a cache that was not named itself can be left out.
-    optional = [name for name, _ in caches[len(list(values.every("cache"))) :]]
-    result = ask_many(caches, question, unit=values["unit"], counter=values["counter"], optional=optional)
-    is_text = is_read_by_a_person(values)
+    optional = [name for name, _ in caches[len(args.cache) :]]
+    result = ask_many(caches, question, unit=args.unit, counter=args.counter, optional=optional)
+    is_text = is_read_by_a_person(args)
     if not is_text:
         print_answer(result.to_json())
     elif result.documents:
-        print_answer(plain_lines(result.to_text()) + (explanation(result) if "why" in values else ""))
+        print_answer(plain_lines(result.to_text()) + (explanation(result) if args.why else ""))
     for cache in result.selection.caches_left_out:
         print_note(f"the cache {plain(cache.cache)} was not asked: {cache.reason}")
     if not question.terms:
@@ -51,9 +79,9 @@ def run_ask(values: Values) -> int:
     return EXIT_OK
 
 
-def is_read_by_a_person(values: Values) -> bool:
+def is_read_by_a_person(args: argparse.Namespace) -> bool:
     """Whether the answer is printed as text: on a terminal, unless JSON is wanted."""
-    return "json" not in values and is_terminal(sys.stdout)
+    return not args.json and is_terminal(sys.stdout)
 
 
 def _notes(result: AskResult, *, is_text: bool) -> Iterator[str]:
@@ -90,23 +118,49 @@ def explanation(result: AskResult) -> str:
     return plain_lines("".join(lines))
 
 
-def run_get(values: Values) -> int:
-    if "section" in values and "lines" in values:
+def declare_get(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Print a document by its id or path, as `context ask` shows it: all of it, the section below a
+        heading, or some lines, with neighbouring sections if wanted, within a token budget. The number of
+        sections that do not fit is printed too.
+        """,
+        "context get guides/deployment.md",
+        'context get guides/deployment.md --section "Roll back" --around 1',
+        "context get guides/deployment.md --lines 40-58 --json",
+    )
+    parser.add_argument("id", metavar="ID", help="the document's id or path")
+    add_cache_options(parser)
+    parser.add_argument(
+        "--section", metavar="HEADING", help="only the sections below this heading, or below a breadcrumb"
+    )
+    parser.add_argument("--lines", metavar="A-B", help="only the sections that have these lines")
+    parser.add_argument(
+        "--around", metavar="N", default="0", help="the number of neighbouring sections to add before and after"
+    )
+    parser.add_argument("--budget", metavar="N", help="the most tokens the answer may have; 4k is 4000 (default: 8000)")
+    add_counter_option(parser)
+    parser.add_switch("--json", "print JSON, for programs")
+    parser.set_defaults(run=run_get)
+
+
+def run_get(args: argparse.Namespace) -> int:
+    if args.section is not None and args.lines is not None:
         raise UsageError("--section and --lines exclude each other; give one of them")
     try:
-        around = between(0, AROUND_MAX)("--around", values.get("around", "0"))
+        around = between(0, AROUND_MAX)("--around", args.around)
     except SettingsError as problem:
         raise UsageError(str(problem)) from None
     try:
-        lines = parse_lines(values["lines"]) if "lines" in values else None
+        lines = parse_lines(args.lines) if args.lines is not None else None
     except ValueError as problem:
         raise UsageError(f"--lines {problem}") from None
-    caches = {name or cache_name(os.fsdecode(cache.path)): cache for name, cache in chosen_caches(values)}
-    places = places_of(values["id"], list(caches))
+    caches = {name or cache_name(os.fsdecode(cache.path)): cache for name, cache in choose_caches(args)}
+    places = places_of(args.id, list(caches))
     if not places:
         raise UsageError("with several caches an id is CACHE:ID, as `context ask` prints it")
-    budget, section = budget_for_people(values.get("budget"), GET_BUDGET), values.get("section")
-    counter = values["counter"]
+    budget, section = parse_budget(args.budget, GET_BUDGET), args.section
+    counter = args.counter
 
     def get(name: str, document_id: str) -> GetResult:
         return caches[name].get(
@@ -120,12 +174,12 @@ def run_get(values: Values) -> int:
         )
 
     result = get_first(places, get)
-    if not is_read_by_a_person(values):
+    if not is_read_by_a_person(args):
         print_answer(result.to_json())
         return EXIT_OK
     print_answer(plain_lines(result.to_text()))
     if result.sections_left_out:
-        print_note(_left_out_note(result, is_part="section" in values or "lines" in values))
+        print_note(_left_out_note(result, is_part=args.section is not None or args.lines is not None))
     return EXIT_OK
 
 

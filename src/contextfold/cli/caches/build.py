@@ -5,6 +5,7 @@ With --from-folds the documents are folded summaries of the store, written into 
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 from collections.abc import Iterator
@@ -14,11 +15,11 @@ from shlex import quote
 from tempfile import TemporaryDirectory
 from types import FrameType
 
-from contextfold.cli.fold.session_access import open_store, owner_of, project_of
+from contextfold.cli.fold.session_access import add_store_options, open_store, owner_of, project_of
 from contextfold.cli.output import ProgressLine, plain, print_error, print_note, print_on_terminal
-from contextfold.cli.parse import UsageError, Values
+from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.errors import EXIT_OK, ContextError, NoDocuments
-from contextfold.fold.ports.store import Summary
+from contextfold.fold.ports.store import LOCAL_OWNER, Summary
 from contextfold.resolve.build import BuildReport, BuildRequest, counted
 from contextfold.resolve.build import run_build as build_cache
 from contextfold.resolve.documents.rules import ALL_TEXT, MARKDOWN_ONLY
@@ -27,51 +28,96 @@ from contextfold.resolve.rebuild.watch import Watch, pause
 EXIT_BY_SIGNAL = 128
 
 
-def run_build(values: Values) -> int:
+def declare_build(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Compile the documents below a folder into an immutable cache. The cache appears whole or not at all.
+
+        context build DIR reads Markdown, text, reStructuredText, AsciiDoc, Org, HTML, notebooks and source
+        code, follows .gitignore files, says what it left out, and puts the cache at DIR/.context-cache.
+        Run it again after a change: what did not change is taken over from the cache before.
+
+        context build --sources DIR --cache DIR takes every .md file and nothing else, and fails on a file
+        that is not UTF-8. Without --force nothing that exists is touched.
+
+        context build --from-folds --cache DIR makes a document of every fold in the store, or of one
+        project's, so that they can be shared, verified and resolved like any others.
+
+        A GLOB is a pattern as in a .gitignore file: '*.rst', 'drafts/', '/api/**/*.html'. A cache remembers
+        the patterns, so a later build needs none.
+        """,
+        "context build docs",
+        "context build . --exclude 'tests/' --exclude '*.sql' --watch",
+        "context build --sources docs --cache docs.cache",
+        "context build --sources docs --cache docs.cache --include '*.rst' --gitignore --force",
+        "context build --from-folds --project . --cache folds.cache",
+    )
+    parser.add_argument(
+        "folder", nargs="?", metavar="DIR", help="the folder to read: many kinds of documents, .gitignore respected"
+    )
+    parser.add_argument("--sources", metavar="DIR", help="the folder whose .md files are the documents")
+    parser.add_argument("--cache", metavar="DIR", help="the cache to write (default: DIR/.context-cache)")
+    parser.add_switch("--force", "replace a cache that is already there, once the new one is complete")
+    for name, help in (("--include", "further files to take"), ("--exclude", "files and folders to leave out")):
+        parser.add_argument(name, metavar="GLOB", action="append", default=[], help=f"{help}; may be repeated")
+    parser.add_switch("--gitignore", "leave out what .gitignore files exclude; `context build DIR` always does")
+    parser.add_switch("--defaults", "forget the patterns that the cache remembers")
+    parser.add_switch("--watch", "build again whenever a document changes, until Ctrl-C")
+    parser.add_switch("--from-folds", "the documents are the summaries of folded branches")
+    parser.add_argument("--project", metavar="DIR", help="with --from-folds: only folds of this project")
+    parser.add_argument(
+        "--owner",
+        metavar="OWNER",
+        default=LOCAL_OWNER,
+        help="with --from-folds: the owner, if the daemon uses tokens (default: %(default)s)",
+    )
+    add_store_options(parser)
+    parser.set_defaults(run=run_build)
+
+
+def run_build(args: argparse.Namespace) -> int:
     # The handler raises an exception, so an unfinished cache is removed. A signal that is ignored, as under nohup,
     # stays ignored.
     for ending in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(ending) is not signal.SIG_IGN:
             signal.signal(ending, _terminate)
-    if "from-folds" in values:
-        return _build_from_folds(values)
-    request = _request(values)
-    if "watch" in values:
+    if args.from_folds:
+        return _build_from_folds(args)
+    request = _request(args)
+    if args.watch:
         return _watch(request)
     _print_report(request, _built(request))
     return EXIT_OK
 
 
-def _request(values: Values) -> BuildRequest:
-    folder = values.get("folder")
+def _request(args: argparse.Namespace) -> BuildRequest:
+    folder = args.folder
     if folder is None:
-        missing = [f"--{name}" for name in ("sources", "cache") if name not in values]
+        missing = [f"--{name}" for name in ("sources", "cache") if getattr(args, name) is None]
         if missing == ["--sources", "--cache"]:
             missing = ["DIR, or --sources and --cache"]
         if missing:
             raise UsageError(f"missing {', '.join(missing)}; see `context build --help`")
-    elif "sources" in values:
+    elif args.sources is not None:
         raise UsageError("DIR and --sources are two ways to name the folder; see `context build --help`")
     return BuildRequest(
-        values["sources"] if folder is None else folder,
-        values.get("cache"),
+        args.sources if folder is None else folder,
+        args.cache,
         kinds=MARKDOWN_ONLY if folder is None else ALL_TEXT,
-        include=list(values.every("include")) or None,
-        exclude=list(values.every("exclude")) or None,
-        gitignore=True if "gitignore" in values else None,
-        defaults="defaults" in values,
-        force="force" in values,
+        include=args.include or None,
+        exclude=args.exclude or None,
+        gitignore=True if args.gitignore else None,
+        defaults=args.defaults,
+        force=args.force,
     )
 
 
-def _build_from_folds(values: Values) -> int:
-    if "cache" not in values or any(name in values for name in ("folder", "sources", "watch")):
+def _build_from_folds(args: argparse.Namespace) -> int:
+    if args.cache is None or args.folder is not None or args.sources is not None or args.watch:
         raise UsageError("--from-folds needs --cache, and takes no folder and no --watch; see `context build --help`")
-    with folder_of_folds(values) as (folder, newest_at):
+    with folder_of_folds(args) as (folder, newest_at):
         # The same store must give the same bytes.
-        request = BuildRequest(
-            folder, values["cache"], kinds=MARKDOWN_ONLY, force="force" in values, created_at=newest_at
-        )
+        request = BuildRequest(folder, args.cache, kinds=MARKDOWN_ONLY, force=args.force, created_at=newest_at)
         _print_report(request, _built(request))
     return EXIT_OK
 
@@ -133,11 +179,11 @@ HASH_DIGITS = 8
 
 
 @contextmanager
-def folder_of_folds(values: Values) -> Iterator[tuple[str, str]]:
+def folder_of_folds(args: argparse.Namespace) -> Iterator[tuple[str, str]]:
     """A folder with a document for each fold, and the time of the last one. Raises NoDocuments if there is none."""
-    project = project_of(values) if "project" in values else None
-    with open_store(values) as store:
-        summaries = store.sessions.store.summaries(owner_of(values), project.hash if project else None)
+    project = project_of(args) if args.project is not None else None
+    with open_store(args) as store:
+        summaries = store.sessions.store.summaries(owner_of(args), project.hash if project else None)
     if not summaries:
         raise NoDocuments("nothing was folded yet" if project is None else f"nothing was folded yet in {project.path}")
     with TemporaryDirectory(prefix="contextfold-folds-") as folder:

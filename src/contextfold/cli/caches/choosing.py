@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 
-from contextfold.cli.parse import UsageError, Values
+from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.common.relevance.question import CACHES_MAX
 from contextfold.errors import CacheMissing, QueryInvalid
 from contextfold.resolve.layout import DEFAULT_CACHE, MANIFEST_FILE
@@ -12,15 +13,37 @@ from contextfold.resolve.root import CacheRoot
 from contextfold.resolve.service import Cache
 
 
-def chosen_caches(values: Values) -> list[tuple[str, Cache]]:
+def add_cache_options(parser: CommandParser) -> None:
+    """Add the options that name the caches to ask."""
+    parser.add_argument(
+        "--cache",
+        metavar="DIR",
+        action="append",
+        default=[],
+        help="a cache; may be repeated (default: the nearest one)",
+    )
+    parser.add_argument("--cache-root", metavar="DIR", help="ask every cache in this folder")
+
+
+def add_counter_option(parser: CommandParser) -> None:
+    parser.add_choice(
+        "--counter",
+        ("estimate-1", "o200k"),
+        "how tokens are counted; o200k needs the extra of that name",
+        default="estimate-1",
+    )
+
+
+def choose_caches(args: argparse.Namespace) -> list[tuple[str, Cache]]:
     """The caches, each with the name that is the prefix of its ids. The name of a single cache is empty."""
-    paths = [_cache_at(path) for path in values.every("cache")]
-    for option in ("cache", "cache-root"):
-        if "" in values.every(option):
-            raise UsageError(f"--{option} is empty; give a folder")
-    if "cache-root" in values:
+    paths = [_cache_at(path) for path in args.cache]
+    if "" in args.cache:
+        raise UsageError("--cache is empty; give a folder")
+    if args.cache_root == "":
+        raise UsageError("--cache-root is empty; give a folder")
+    if args.cache_root is not None:
         # The same caches as the tools see: folders themselves, not what links lead to.
-        root = values["cache-root"]
+        root = args.cache_root
         if not os.path.isdir(root):
             raise CacheMissing(f"{root} is not a folder; give the folder that has the caches")
         found = [listed.path for listed in CacheRoot(os.fsencode(root)).list() if listed.has_manifest]
@@ -52,7 +75,7 @@ def nearest_cache(folder: str) -> str:
     )
 
 
-def query_in(argument: str) -> str:
+def decode_query(argument: str) -> str:
     """The argument's own bytes read as UTF-8, whatever the locale made of them."""
     try:
         return os.fsencode(argument).decode("utf-8")

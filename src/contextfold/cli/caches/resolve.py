@@ -2,28 +2,58 @@
 
 from __future__ import annotations
 
-import gc
+import argparse
 import os
-from collections.abc import Mapping
 
-from contextfold.cli.caches.choosing import query_in
+from contextfold.cli.caches.choosing import decode_query
 from contextfold.cli.output import ProgressLine, print_answer, print_error, print_note
+from contextfold.cli.parser import CommandParser
 from contextfold.errors import EXIT_CODES, EXIT_OK, BudgetInvalid, CacheInvalid
 from contextfold.resolve.cache import rebuild_command
 from contextfold.resolve.selection import BUDGET_MAX
 from contextfold.resolve.service import Cache
 
 
-def run_resolve(values: Mapping[str, str]) -> int:
-    # A selection leaves no cycles, and the process ends with it.
-    gc.disable()
-    query, budget = query_in(values["query"]), budget_in(values["budget"])
-    result = Cache(values["cache"], uses_processes=True).resolve(query, budget)
-    print_answer(result.to_json(pretty=values["format"] == "pretty"))
+def declare_resolve(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Print the documents that answer a query best and fit a token budget, as JSON, each with the reason
+        for its score. The same cache, query and budget give the same bytes on every machine.
+        """,
+        'context resolve --cache docs.cache --query "deploy to production" --budget 4000',
+        "context resolve --cache docs.cache --query rollback --budget 800 --format pretty",
+    )
+    _add_cache_option(parser)
+    parser.add_argument(
+        "--query",
+        metavar="TEXT",
+        required=True,
+        help="what you want to know; whole words are matched, in any case. The option's name may be left out",
+    )
+    parser.add_argument(
+        "--budget",
+        metavar="N",
+        required=True,
+        help="the most tokens the documents may have together; a token is four bytes",
+    )
+    parser.add_choice("--format", ("json", "pretty"), "one line, or indented", default="json")
+    parser.word_option = "--query"
+    parser.when_incomplete = " (`context ask QUESTION` finds the nearest cache and has a default budget)"
+    parser.set_defaults(run=run_resolve)
+
+
+def _add_cache_option(parser: CommandParser) -> None:
+    parser.add_argument("--cache", metavar="DIR", required=True, help="the cache folder")
+
+
+def run_resolve(args: argparse.Namespace) -> int:
+    query, budget = decode_query(args.query), parse_whole_budget(args.budget)
+    result = Cache(args.cache, uses_processes=True).resolve(query, budget)
+    print_answer(result.to_json(pretty=args.format == "pretty"))
     return EXIT_OK
 
 
-def budget_in(argument: str) -> int:
+def parse_whole_budget(argument: str) -> int:
     digits = argument.removeprefix("+")
     if not (digits.isascii() and digits.isdigit()):
         raise BudgetInvalid(f"{argument!r} is not a whole number; give a number of tokens such as 4000")
@@ -33,20 +63,42 @@ def budget_in(argument: str) -> int:
     return int(significant)
 
 
-def run_inspect(values: Mapping[str, str]) -> int:
-    print_answer(Cache(values["cache"]).inspect().to_json())
+def declare_inspect(parser: CommandParser) -> None:
+    parser.describe(
+        "Print a cache's version, number of documents, their size in bytes, and whether it is valid, as JSON.",
+        "context inspect --cache docs.cache",
+        "context inspect docs.cache",
+    )
+    _add_cache_option(parser)
+    parser.word_option = "--cache"
+    parser.set_defaults(run=run_inspect)
+
+
+def run_inspect(args: argparse.Namespace) -> int:
+    print_answer(Cache(args.cache).inspect().to_json())
     return EXIT_OK
 
 
-def run_verify(values: Mapping[str, str]) -> int:
+def declare_verify(parser: CommandParser) -> None:
+    parser.describe(
+        "Read every file of a cache, trusting no timestamp, and list everything that is wrong with it.",
+        "context verify --cache docs.cache",
+        "context verify docs.cache",
+    )
+    _add_cache_option(parser)
+    parser.word_option = "--cache"
+    parser.set_defaults(run=run_verify)
+
+
+def run_verify(args: argparse.Namespace) -> int:
     with ProgressLine("verifying") as progress:
-        verification = Cache(values["cache"]).verify(progress)
+        verification = Cache(args.cache).verify(progress)
     if verification.faults:
         count = len(verification.faults)
         print_error(
             f"{CacheInvalid.message}: {count} fault{'s' if count > 1 else ''}",
             *(f"{fault.file}: {fault.problem}" for fault in verification.faults),
-            f"make it anew with {rebuild_command(os.fsencode(values['cache']))}",
+            f"make it anew with {rebuild_command(os.fsencode(args.cache))}",
         )
         return EXIT_CODES[CacheInvalid.code]
     print_answer(f"ok: {verification.document_count} documents, {verification.cache_version}\n")

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Mapping
 from socket import create_connection, socket
 from typing import Any
 
-from contextfold.cli.parse import UsageError
+from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.common.canonical import parse_json
 from contextfold.common.network_address import DAEMON_URL, Address, BadAddress, parse_daemon_url
 
+TIMEOUT_S = 2.0
+RESPONSE_BYTES_MAX = 8 << 20
+HTTP_OK, HTTP_UNAUTHORIZED = 200, 401
+URL_VARIABLE = "CONTEXT_URL"
 READ_BYTES = 1 << 16
-_HEADER_UNSAFE = frozenset(map(chr, [*range(0x20), *range(0x7F, 0x100)]))
+
+
+def add_daemon_options(parser: CommandParser) -> None:
+    parser.add_argument("--url", metavar="URL", help=f"the daemon's address (default: {DAEMON_URL})")
+    parser.add_argument(
+        "--token-variable",
+        metavar="NAME",
+        help="the environment variable with the token, if the daemon requires one",
+    )
 
 
 class BadResponse(Exception):
@@ -30,28 +43,26 @@ def daemon_address(url: str) -> Address:
 def request(
     address: Address, path: str, token: str, *, content: bytes | None = None, timeout_s: float, bytes_max: int
 ) -> tuple[int, bytes]:
-    """Send a POST with JSON if there is content, otherwise a GET; return the status and body of the response."""
-    # Such a token is invalid, and its characters are not allowed in a header.
-    if not _HEADER_UNSAFE.isdisjoint(token) or not token.isascii():
-        token = ""
+    """Send a POST with JSON if there is content, otherwise a GET; return the status and body of the response.
+
+    A hook uses this after every tool call, and `http.client` would take longer to import than the hook may take.
+    """
     posted = ["Content-Type: application/json", f"Content-Length: {len(content)}"] if content is not None else []
     lines = [
         # With HTTP/1.0 a response is not chunked, and the server closes the connection after it.
         f"{'GET' if content is None else 'POST'} {address.path}{path} HTTP/1.0",
         f"Host: {address.authority}",
         *posted,
-        *([f"Authorization: Bearer {token}"] if token else []),
+        # Other characters are not allowed in a header, and no token has them.
+        *([f"Authorization: Bearer {token}"] if token.isascii() and token.isprintable() and token else []),
     ]
-    connection = _connected(address, timeout_s)
-    try:
+    with _connect(address, timeout_s) as connection:
         connection.sendall("\r\n".join([*lines, "", ""]).encode("ascii") + (content or b""))
         received = bytearray()
         while chunk := connection.recv(READ_BYTES):
             received += chunk
             if len(received) > bytes_max:
                 raise BadResponse("the response is too long")
-    finally:
-        connection.close()
     head, _, body = bytes(received).partition(b"\r\n\r\n")
     status = head.split(b" ", 2)[1:2]
     if not head.startswith(b"HTTP/1.") or not status or not status[0].isdigit():
@@ -59,43 +70,13 @@ def request(
     return int(status[0]), body
 
 
-def _connected(address: Address, timeout_s: float) -> socket:
-    # A name in bytes avoids loading the tables for internationalised names; the type stubs allow only text.
-    name: str = address.name.encode("ascii")  # type: ignore[assignment]
+def _connect(address: Address, timeout_s: float) -> socket:
+    connection = create_connection((address.name, address.port), timeout_s)
     if not address.is_secure:
-        return _plainly_connected(name, address.port, timeout_s)
+        return connection
     from ssl import create_default_context
 
-    connection = create_connection((name, address.port), timeout=timeout_s)
     return create_default_context().wrap_socket(connection, server_hostname=address.name)
-
-
-def _plainly_connected(name: str, port: int, timeout_s: float) -> socket:
-    """`socket.create_connection` with the interpreter's own sockets, whose import takes a tenth of the time."""
-    try:
-        import _socket as sockets
-    except ImportError:
-        import socket as sockets  # type: ignore[no-redef]  # The same functions.
-    failure = OSError("the name has no address")
-    for family, kind, protocol, _, target in sockets.getaddrinfo(name, port, 0, sockets.SOCK_STREAM):
-        connection = None
-        try:
-            connection = sockets.socket(family, kind, protocol)
-            connection.settimeout(timeout_s)
-            connection.connect(target)
-        except OSError as problem:
-            failure = problem
-            if connection is not None:
-                connection.close()
-        else:
-            return connection  # type: ignore[return-value]  # It has all methods that are used here.
-    raise failure
-
-
-TIMEOUT_S = 2.0
-RESPONSE_BYTES_MAX = 8 << 20
-HTTP_OK, HTTP_UNAUTHORIZED = 200, 401
-URL_VARIABLE = "CONTEXT_URL"
 
 
 class DaemonSilent(Exception):
@@ -142,7 +123,7 @@ class DaemonClient:
             raise DaemonSilent(f"nothing answers at {self.address.url} ({detail})") from None
 
 
-def client_from(values: Mapping[str, str], *, timeout_s: float = TIMEOUT_S) -> DaemonClient:
+def client_from(args: argparse.Namespace, *, timeout_s: float = TIMEOUT_S) -> DaemonClient:
     """A client of the daemon at --url, else at CONTEXT_URL, else at the default address."""
-    address = daemon_address(values.get("url") or os.environ.get(URL_VARIABLE) or DAEMON_URL)
-    return DaemonClient(address, os.environ.get(values.get("token-variable", ""), ""), timeout_s=timeout_s)
+    address = daemon_address(args.url or os.environ.get(URL_VARIABLE) or DAEMON_URL)
+    return DaemonClient(address, os.environ.get(args.token_variable or "", ""), timeout_s=timeout_s)

@@ -6,6 +6,7 @@ which is pure, evaluates them.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -14,8 +15,9 @@ from typing import Any, NamedTuple
 
 from contextfold import __version__
 from contextfold.cli.caches.choosing import nearest_cache
-from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, client_from
+from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, add_daemon_options, client_from
 from contextfold.cli.output import plain, print_answer
+from contextfold.cli.parser import CommandParser
 from contextfold.common.canonical import parse_json
 from contextfold.errors import EXIT_OK, CacheMissing
 from contextfold.hosts.programs import HOSTS, hook_files, mentions
@@ -49,10 +51,25 @@ class Situation(NamedTuple):
     caches: Sequence[str]
 
 
-def run_doctor(values: Mapping[str, str]) -> int:
-    client = client_from(values)
+def declare_doctor(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Check what has to work together, a line each, with what to do where it does not: the daemon, its
+        version and its store, the hooks of each program and when they last reported, the proxy and when
+        it last forwarded a request, the nearest document cache. Exits with 1 if there is a problem.
+        """,
+        "context doctor",
+        "context doctor --url http://localhost:9100",
+    )
+    add_daemon_options(parser)
+    parser.add_switch("--json", "print JSON, for programs")
+    parser.set_defaults(run=run_doctor)
+
+
+def run_doctor(args: argparse.Namespace) -> int:
+    client = client_from(args)
     findings = list(diagnose(_situation(client)))
-    if "json" in values:
+    if args.json:
         print_answer(json.dumps([finding._asdict() for finding in findings]) + "\n")
     else:
         print_answer("".join(_lines(finding) for finding in findings))

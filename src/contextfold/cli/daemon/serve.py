@@ -5,26 +5,70 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
-from collections.abc import Mapping
 
 from contextfold.app import serve_daemon, serve_stdio
 from contextfold.cli.output import is_terminal, plain, print_answer, print_note
-from contextfold.cli.parse import UsageError
+from contextfold.cli.parser import CommandParser, UsageError, read_setting_options
 from contextfold.errors import EXIT_OK, StorageFailed
-from contextfold.settings import read_daemon_settings, read_settings
+from contextfold.settings import NATS, read_daemon_settings, read_settings
 
+# The settings that the help of `context serve` lists; `context help settings` has all of them.
+SETTINGS_SHOWN = (
+    "host",
+    "port",
+    "cache-root",
+    "store",
+    "tools",
+    "branch-reminder",
+    "recall-at-start",
+    "token-file",
+    "allow-host",
+    "anthropic-upstream",
+    "openai-upstream",
+    "gemini-upstream",
+    "fold-results",
+)
 DAEMON_ONLY = ("host", "port", "token-file", "allow-host", "anthropic-upstream", "openai-upstream", "gemini-upstream")
 
 
-def run_serve(values: Mapping[str, str]) -> int:
-    if "stdio" in values:
-        if given := [f"--{name}" for name in DAEMON_ONLY if name in values]:
+def declare_serve(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Without --stdio: the daemon, at http://localhost:9090. It has the folding and resolve tools (/mcp),
+        the proxy (/proxy), hooks, and a page to look at (/). `contextd` is the same.
+        With --stdio: one agent's server on stdin and stdout, which its host starts; `mcp-context-server`
+        is the same.
+        """,
+        "context serve",
+        "context serve --port 9100 --cache-root caches",
+        "context serve --host 0.0.0.0 --token-file tokens --allow-host ctx.example.org",
+        "context serve --store nats://n1:4222,nats://n2:4222 --nats-creds daemon.creds --nats-replicas 3",
+        "context serve --stdio --cache-root caches",
+        more="""
+        Every setting can also be a variable or a line of the --config file, and those of NATS can be
+        options here: `context help settings` lists them.
+        """,
+    )
+    parser.add_switch("--stdio", "speak on stdin and stdout instead of HTTP")
+    for name in SETTINGS_SHOWN:
+        parser.add_setting(name)
+    for name in ("prompt-cache-s", *NATS):
+        parser.add_setting(name, is_advanced=True)
+    parser.add_argument("--config", metavar="FILE", help="a TOML file of settings")
+    parser.set_defaults(run=run_serve)
+
+
+def run_serve(args: argparse.Namespace) -> int:
+    options = read_setting_options(args)
+    if args.stdio:
+        if given := [f"--{name}" for name in DAEMON_ONLY if name in options]:
             raise UsageError(f"{given[0]} is for the daemon and means nothing with --stdio; leave one of them out")
-        serve_stdio(read_settings(os.environ, values))
+        serve_stdio(read_settings(os.environ, options))
         return EXIT_OK
-    serve_daemon(read_daemon_settings(os.environ, values), _announce)
+    serve_daemon(read_daemon_settings(os.environ, options), _announce)
     return EXIT_OK
 
 
@@ -44,11 +88,33 @@ def _announce(url: str) -> None:
         pass
 
 
-def run_token(values: Mapping[str, str]) -> int:
+def declare_token(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Make a bearer token for an owner, print it, and add its hash to the file that `context serve` is
+        given. The token itself is not stored, so it is shown only now. A running daemon takes the file's
+        new state at once: a new line grants access, a removed line revokes it.
+        """,
+        "context token alice --token-file tokens",
+        "context token build-robot --token-file /etc/contextfold/tokens > robot.token",
+    )
+    parser.add_argument(
+        "owner", metavar="OWNER", help="the owner whose sessions the token opens: letters, digits and . _ @ -"
+    )
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        required=True,
+        help="the file of owners and token hashes; created if it is missing",
+    )
+    parser.set_defaults(run=run_token)
+
+
+def run_token(args: argparse.Namespace) -> int:
     from contextfold.serve.http.bearer_tokens import add_token
 
-    path = values["token-file"]
-    token = add_token(path, values["owner"])
+    path = args.token_file
+    token = add_token(path, args.owner)
     print_answer(token + "\n")
     print_note(f"this token is shown once: {plain(path)} keeps its hash alone; remove that line to revoke it")
     return EXIT_OK

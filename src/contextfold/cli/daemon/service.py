@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import plistlib
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from contextfold.cli.agents.files import ConfigFile, absolute, executable
-from contextfold.cli.daemon.client import DaemonSilent, client_from
+from contextfold.cli.daemon.client import DaemonSilent, add_daemon_options, client_from
 from contextfold.cli.output import print_answer, print_note
-from contextfold.cli.parse import UsageError, Values
+from contextfold.cli.parser import CommandParser, UsageError, read_setting_options
 from contextfold.errors import EXIT_OK, StorageFailed
 
 TIMEOUT_S = 60
@@ -24,21 +26,42 @@ AGENT_LABEL = "io.contextfold.daemon"
 RESTART_S = 2
 
 
-def run_service(values: Values) -> int:
+def declare_service(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Manage the daemon as a service of your own user: systemd on Linux, launchd on macOS. It restarts
+        when it fails, and its log is where the system keeps logs. Options of install become options of
+        the daemon.
+        """,
+        "context service install",
+        "context service install --port 9100 --cache-root ~/caches",
+        "context service status",
+        "context service uninstall",
+    )
+    parser.add_choice("action", ("install", "uninstall", "start", "stop", "status"), "what to do")
+    for name in ("host", "port", "cache-root", "store", "token-file"):
+        parser.add_setting(name)
+    parser.add_argument("--config", metavar="FILE", help="a TOML file of settings")
+    add_daemon_options(parser)
+    parser.set_defaults(run=run_service)
+
+
+def run_service(args: argparse.Namespace) -> int:
     manager = _manager()
-    action = values["action"]
-    given = [f"--{name}" for name in PASSED_ON if name in values]
+    action = args.action
+    options = read_setting_options(args)
+    given = [f"--{name}" for name in PASSED_ON if name in options]
     if given and action != "install":
         raise UsageError(f"{given[0]} is for `context service install`, which writes it into the service")
     if action == "install":
-        ConfigFile(str(manager.path)).change(manager.file_text(_command(values)))
+        ConfigFile(str(manager.path)).change(manager.file_text(_daemon_command(options)))
         print_answer(f"wrote {manager.path}\n")
         manager.enable()
     elif action == "status":
         if not manager.path.exists():
             print_answer("not installed: context service install\n")
             return NOT_RUNNING
-        return _report_status(manager.path, manager.state(), values)
+        return _report_status(manager.path, manager.state(), args)
     elif not manager.path.exists():
         raise StorageFailed(f"there is no service: {manager.path} is not there; `context service install` makes one")
     elif action == "uninstall":
@@ -130,12 +153,12 @@ def _manager() -> Systemd | Launchd:
     raise StorageFailed(f"there is no service for {sys.platform} here; run `context serve` by other means")
 
 
-def _command(values: Values) -> list[str]:
+def _daemon_command(options: Mapping[str, str]) -> list[str]:
     """The daemon's command line. Paths are made absolute, because a service starts in another folder."""
     argv = [executable(), "serve"]
     for name in PASSED_ON:
-        if name in values:
-            value = values[name]
+        if name in options:
+            value = options[name]
             is_path = name in PATHS and "://" not in value
             argv += [f"--{name}", absolute(value) if is_path else value]
     return argv
@@ -180,9 +203,9 @@ def launchd_agent(argv: list[str], log: str) -> str:
     ).decode()
 
 
-def _report_status(path: Path, state: str, values: Values) -> int:
+def _report_status(path: Path, state: str, args: argparse.Namespace) -> int:
     print_answer(f"service: {state} ({path})\n")
-    client = client_from(values)
+    client = client_from(args)
     try:
         status = client.status()
     except DaemonSilent as problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 from collections import Counter
@@ -11,34 +12,71 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from contextfold.app import open_store
-from contextfold.cli.fold.session_access import write, write_json
+from contextfold.cli.fold.session_access import add_store_options, write, write_json
 from contextfold.cli.output import ProgressLine
-from contextfold.cli.parse import Values
+from contextfold.cli.parser import CommandParser, read_setting_options
 from contextfold.cli.terminal import several
 from contextfold.errors import EXIT_OK, StoreInvalid
 from contextfold.fold.ports.store_export import ExportRecord, kind_of
-from contextfold.settings import FoldSettings, read_fold_settings
+from contextfold.settings import NATS, FoldSettings, read_fold_settings
 from contextfold.stores.export_file import read_records, verify, write_export
 
 
-def run_export(values: Values) -> int:
-    settings = read_fold_settings(os.environ, values)
+def declare_export(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Write all sessions of every owner, live and ended, with their receipts, archive, summaries and
+        left-out results to one new file: a backup, or the way to another store. Daemons may keep running.
+        The file is compressed if its name ends in .gz. docs/export.md describes the format.
+        """,
+        "context store export backup.jsonl.gz",
+        "context store export backup.jsonl --store nats://n1:4222,nats://n2:4222",
+    )
+    parser.add_argument("file", metavar="FILE", help="the file to write; it must not exist")
+    _add_options(parser)
+    parser.set_defaults(run=run_export)
+
+
+def declare_import(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Verify an exported file, store everything in it and compare. The store must be empty; a file is
+        created if it is missing. Into a file it is all or nothing. An import into NATS that was interrupted
+        says what to delete before it is repeated.
+        """,
+        "context store import backup.jsonl.gz --store nats://n1:4222",
+        "context store import backup.jsonl.gz --store sqlite:restored.db --json",
+    )
+    parser.add_argument("file", metavar="FILE", help="the exported file")
+    _add_options(parser)
+    parser.set_defaults(run=run_import)
+
+
+def _add_options(parser: CommandParser) -> None:
+    parser.add_switch("--json", "print JSON, for programs")
+    add_store_options(parser)
+    for name in NATS:
+        parser.add_setting(name, is_advanced=True)
+
+
+def run_export(args: argparse.Namespace) -> int:
+    settings = read_fold_settings(os.environ, read_setting_options(args))
     if settings.nats is None and not os.path.exists(settings.store):
         raise StoreInvalid(f"there is no store to export: {settings.store} does not exist")
     with ProgressLine("exporting") as line:
-        counts = asyncio.run(_export(settings, Path(values["file"]), line))
-    _report("exported", counts, values)
+        counts = asyncio.run(_export(settings, Path(args.file), line))
+    _report("exported", counts, args)
     return EXIT_OK
 
 
-def run_import(values: Values) -> int:
-    settings = read_fold_settings(os.environ, values)
-    path = Path(values["file"])
+def run_import(args: argparse.Namespace) -> int:
+    settings = read_fold_settings(os.environ, read_setting_options(args))
+    path = Path(args.file)
     # An invalid file must not create the store.
     counts = verify(path)
     with ProgressLine("importing") as line:
         asyncio.run(_import(settings, path, line))
-    _report("imported", counts, values)
+    _report("imported", counts, args)
     return EXIT_OK
 
 
@@ -75,8 +113,8 @@ def _summary(counts: Mapping[str, int]) -> str:
     return f"{several(counts.get('session', 0), 'session')}, {others}"
 
 
-def _report(verb: str, counts: Mapping[str, int], values: Values) -> None:
-    if "json" in values:
+def _report(verb: str, counts: Mapping[str, int], args: argparse.Namespace) -> None:
+    if args.json:
         write_json({verb: dict(counts)})
     else:
         write(f"{verb} {_summary(counts)}\n")

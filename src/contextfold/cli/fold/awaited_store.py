@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 from collections.abc import Sequence
 
 from contextfold.app import open_store, policy_of
 from contextfold.cli.fold.session_access import OpenStore, store_settings
-from contextfold.cli.parse import Values
 from contextfold.common.relevance.question import Question
 from contextfold.fold.ports.store import (
     ArchivedThread,
@@ -43,8 +43,8 @@ class AwaitedStore(OpenStore):
         self._runner.close()
 
 
-def open_awaited_store(values: Values) -> AwaitedStore:
-    return AwaitedStore(store_settings(values))
+def open_awaited_store(args: argparse.Namespace) -> AwaitedStore:
+    return AwaitedStore(store_settings(args))
 
 
 class BlockingReader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice, pairwise
 
@@ -10,6 +11,7 @@ from contextfold.cli.fold.session_access import (
     MAIN,
     OpenStore,
     SessionAddress,
+    add_session_options,
     open_store,
     session_address,
     session_not_found,
@@ -18,7 +20,7 @@ from contextfold.cli.fold.session_access import (
     write_rows,
 )
 from contextfold.cli.fold.status import headline, project_cell, saved_text
-from contextfold.cli.parse import Values
+from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, screen
 from contextfold.errors import EXIT_OK
 from contextfold.fold.service.session_views import BranchRow, branch_view, session_view, tokens_saved, tree
@@ -31,15 +33,35 @@ LIMIT = "200"
 LIMIT_MOST = 10_000
 
 
-def run_list(values: Values) -> int:
+def declare_list(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Draw the tree of a session's branches, each with how it stands, its tokens, and what folding saved.
+        In a pipe, a line each: id, status, tokens, saved, description. With --ended: the sessions that have
+        ended and are still stored, of this project and those below it, or with --all of every project.
+        """,
+        "context fold list",
+        "context fold list --limit 1000",
+        "context fold list --ended --all",
+    )
+    parser.add_argument(
+        "--limit", metavar="N", help=f"the most branches or sessions to list, the latest ones (default: {LIMIT})"
+    )
+    parser.add_switch("--ended", "list ended sessions instead of branches")
+    parser.add_switch("--all", "with --ended: list those of every project")
+    add_session_options(parser)
+    parser.set_defaults(run=run_list)
+
+
+def run_list(args: argparse.Namespace) -> int:
     # With --json all branches are printed by default, because a program might not notice that some are missing.
-    given = values.get("limit", str(LIMIT_MOST) if "json" in values else LIMIT)
-    limit = int(between(1, LIMIT_MOST)("--limit", given))
-    if "ended" in values:
-        return _list_ended(values, limit)
-    with open_store(values) as store:
-        address, state = store.find(session_address(values))
-        if "json" in values:
+    default = str(LIMIT_MOST) if args.json else LIMIT
+    limit = int(between(1, LIMIT_MOST)("--limit", default if args.limit is None else args.limit))
+    if args.ended:
+        return _list_ended(args, limit)
+    with open_store(args) as store:
+        address, state = store.find(session_address(args))
+        if args.json:
             branches = [branch_view(row) for row in tree(state)[-limit:]]
             write_json({"session": session_view(state, store.sessions.policy), "branches": branches})
             return EXIT_OK
@@ -51,13 +73,13 @@ def run_list(values: Values) -> int:
     return EXIT_OK
 
 
-def _list_ended(values: Values, limit: int) -> int:
-    address = session_address(values)
-    with open_store(values) as store:
-        mine = (row for row in store.sessions.ended_rows(address.owner) if "all" in values or _is_below(row, address))
+def _list_ended(args: argparse.Namespace, limit: int) -> int:
+    address = session_address(args)
+    with open_store(args) as store:
+        mine = (row for row in store.sessions.ended_rows(address.owner) if args.all or _is_below(row, address))
         rows = list(islice(mine, limit))
     note = "no ended session is stored here; --all looks in every project"
-    return write_rows(values, rows, _ended_table, note_if_empty=note)
+    return write_rows(args, rows, _ended_table, note_if_empty=note)
 
 
 def _is_below(row: SessionView, address: SessionAddress) -> bool:

@@ -7,6 +7,7 @@ escaped, and the page cannot load or run anything. Control and bidirectional cha
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Iterator, Mapping
 from html import escape
@@ -18,6 +19,7 @@ from contextfold.cli.fold.list import guides
 from contextfold.cli.fold.session_access import (
     OpenStore,
     SessionAddress,
+    add_session_options,
     open_store,
     session_address,
     session_not_found,
@@ -25,7 +27,7 @@ from contextfold.cli.fold.session_access import (
     write_json,
 )
 from contextfold.cli.output import plain, plain_lines
-from contextfold.cli.parse import Values
+from contextfold.cli.parser import CommandParser, read_setting_options
 from contextfold.errors import EXIT_OK
 from contextfold.fold.service.session_views import BranchRow, FoundSession, tree
 from contextfold.settings import FoldSettings, read_fold_settings
@@ -43,6 +45,114 @@ STYLE = (
     "overflow-wrap:anywhere}dt,footer,.muted{opacity:.8}"
 )
 NOTHING_LOADS = "default-src 'none'; style-src 'unsafe-inline'"
+# The report has only the last branches; a session may have 10,000.
+FOLDS_MOST = 500
+
+
+def declare_report(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Write a session as Markdown or HTML on stdout: its branches as a tree, the summaries of folded
+        work, what was sent and saved, how many secrets were redacted. It is the project's session, or the
+        last one that ended, or the one with the given id. The document loads no other file, and quoted text
+        cannot run as script or markup.
+        """,
+        "context fold report > report.md",
+        "context fold report --format html > report.html",
+        "context fold report sess_4c1d0a9be2f36170",
+    )
+    parser.add_argument(
+        "id", nargs="?", metavar="SESSION", help="a session's whole id, as `context fold list --ended` shows it"
+    )
+    parser.add_choice("--format", ("md", "html"), "Markdown or HTML", default="md")
+    add_session_options(parser)
+    parser.set_defaults(run=run_report)
+
+
+def run_report(args: argparse.Namespace) -> int:
+    with open_store(args) as store:
+        found = _find_session(store, args)
+        report = _report(store, found, read_fold_settings(os.environ, read_setting_options(args)))
+    if args.json:
+        write_json(report)
+    else:
+        write(html(report) if args.format == "html" else markdown(report))
+    return EXIT_OK
+
+
+def _find_session(store: OpenStore, args: argparse.Namespace) -> FoundSession:
+    """The session with the given id, else the project's live session, else its last session that ended."""
+    address = session_address(args)
+    if args.id is not None:
+        return store.sessions.find(address.owner, args.id)
+    at, state = store.find(address)
+    if state.revision:
+        return FoundSession(at.key, state)
+    for session_id in _ended_ids(store, address):
+        return store.sessions.find(address.owner, session_id)
+    raise session_not_found(address)
+
+
+def _ended_ids(store: OpenStore, address: SessionAddress) -> Iterator[str]:
+    for row in store.sessions.ended_rows(address.owner):
+        if row["project_path"] == address.project.path and address.name in (None, row["name"]):
+            yield row["session_id"]
+
+
+def _report(store: OpenStore, found: FoundSession, settings: FoldSettings) -> SessionReport:
+    row: Any = store.sessions.row(found)
+    rows = tree(found.state)
+    shown = rows[-FOLDS_MOST:]
+    folded = [row for row in shown if row.branch.status == "folded"]
+    stored = store.sessions.summaries(found)
+    summaries = [stored.get(row.branch.id, "") for row in folded]
+    # Stored texts are already redacted. They are redacted again, because the rules may have improved since.
+    texts = [
+        _home_as_tilde(row["project_path"]),
+        row["name"] or "",
+        *(row.branch.description for row in shown),
+        *summaries,
+    ]
+    scrubber = scrubber_of(settings)
+    scrubbed = [scrubber.scrub(text) for text in texts]
+    project, name, *clean = (one.text for one in scrubbed)
+    descriptions = {row.branch.id: text for row, text in zip(shown, clean, strict=False)}
+    return {
+        "project": project,
+        "name": name or None,
+        "session": {**row, "project_path": project},
+        "tree": [
+            f"{guide}{row.branch.status:<9} {descriptions[row.branch.id]}{_figures(row)}"
+            for row, guide in zip(shown, guides([row.depth for row in shown]), strict=True)
+        ],
+        "folds": [
+            {
+                "branch_id": row.branch.id,
+                "description": descriptions[row.branch.id],
+                "tokens": row.branch.tokens,
+                "summary_tokens": row.branch.summary_tokens,
+                "summary": text,
+            }
+            for row, text in zip(folded, clean[len(shown) :], strict=True)
+        ],
+        "branches_left_out": len(rows) - len(shown),
+        "secrets_redacted": row["secrets_scrubbed"] + sum(len(one.rules) for one in scrubbed),
+    }
+
+
+def _figures(row: BranchRow) -> str:
+    branch = row.branch
+    folded = f" → {branch.summary_tokens:,}" if branch.status == "folded" else ""
+    return f"  ({branch.tokens:,}{folded} tokens, {branch.operations:,} operations)"
+
+
+def _home_as_tilde(path: str) -> str:
+    """Replace the user's home folder at the beginning of a path by `~`, to hide the user's name."""
+    home = os.path.expanduser("~").rstrip("/")
+    return f"~{path.removeprefix(home)}" if home and path.startswith(home + "/") else path
+
+
+# ---- the document
 
 
 def markdown(report: SessionReport) -> str:
@@ -166,91 +276,3 @@ def _longest_run(text: str) -> int:
         return 0
     ticks = "".join("`" if letter == "`" else " " for letter in text)
     return max(map(len, ticks.split()), default=0)
-
-
-# The report has only the last branches; a session may have 10,000.
-FOLDS_MOST = 500
-FORMATS = {"md": markdown, "html": html}
-
-
-def run_report(values: Values) -> int:
-    with open_store(values) as store:
-        found = _find_session(store, values)
-        report = _report(store, found, read_fold_settings(os.environ, values))
-    if "json" in values:
-        write_json(report)
-    else:
-        write(FORMATS[values["format"]](report))
-    return EXIT_OK
-
-
-def _find_session(store: OpenStore, values: Values) -> FoundSession:
-    """The session with the given id, else the project's live session, else its last session that ended."""
-    address = session_address(values)
-    if "id" in values:
-        return store.sessions.find(address.owner, values["id"])
-    at, state = store.find(address)
-    if state.revision:
-        return FoundSession(at.key, state)
-    for session_id in _ended_ids(store, address):
-        return store.sessions.find(address.owner, session_id)
-    raise session_not_found(address)
-
-
-def _ended_ids(store: OpenStore, address: SessionAddress) -> Iterator[str]:
-    for row in store.sessions.ended_rows(address.owner):
-        if row["project_path"] == address.project.path and address.name in (None, row["name"]):
-            yield row["session_id"]
-
-
-def _report(store: OpenStore, found: FoundSession, settings: FoldSettings) -> SessionReport:
-    row: Any = store.sessions.row(found)
-    rows = tree(found.state)
-    shown = rows[-FOLDS_MOST:]
-    folded = [row for row in shown if row.branch.status == "folded"]
-    stored = store.sessions.summaries(found)
-    summaries = [stored.get(row.branch.id, "") for row in folded]
-    # Stored texts are already redacted. They are redacted again, because the rules may have improved since.
-    texts = [
-        _home_as_tilde(row["project_path"]),
-        row["name"] or "",
-        *(row.branch.description for row in shown),
-        *summaries,
-    ]
-    scrubber = scrubber_of(settings)
-    scrubbed = [scrubber.scrub(text) for text in texts]
-    project, name, *clean = (one.text for one in scrubbed)
-    descriptions = {row.branch.id: text for row, text in zip(shown, clean, strict=False)}
-    return {
-        "project": project,
-        "name": name or None,
-        "session": {**row, "project_path": project},
-        "tree": [
-            f"{guide}{row.branch.status:<9} {descriptions[row.branch.id]}{_figures(row)}"
-            for row, guide in zip(shown, guides([row.depth for row in shown]), strict=True)
-        ],
-        "folds": [
-            {
-                "branch_id": row.branch.id,
-                "description": descriptions[row.branch.id],
-                "tokens": row.branch.tokens,
-                "summary_tokens": row.branch.summary_tokens,
-                "summary": text,
-            }
-            for row, text in zip(folded, clean[len(shown) :], strict=True)
-        ],
-        "branches_left_out": len(rows) - len(shown),
-        "secrets_redacted": row["secrets_scrubbed"] + sum(len(one.rules) for one in scrubbed),
-    }
-
-
-def _figures(row: BranchRow) -> str:
-    branch = row.branch
-    folded = f" → {branch.summary_tokens:,}" if branch.status == "folded" else ""
-    return f"  ({branch.tokens:,}{folded} tokens, {branch.operations:,} operations)"
-
-
-def _home_as_tilde(path: str) -> str:
-    """Replace the user's home folder at the beginning of a path by `~`, to hide the user's name."""
-    home = os.path.expanduser("~").rstrip("/")
-    return f"~{path.removeprefix(home)}" if home and path.startswith(home + "/") else path

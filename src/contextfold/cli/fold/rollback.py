@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,13 +13,15 @@ from contextfold.cli.fold.list import id_length
 from contextfold.cli.fold.session_access import (
     MAIN,
     SessionAddress,
+    add_branch,
+    add_session_options,
     session_address,
     session_not_found,
     write,
     write_json,
 )
 from contextfold.cli.output import ask_yes_no, can_ask, print_error, print_on_stderr, print_on_terminal
-from contextfold.cli.parse import UsageError, Values
+from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.cli.terminal import Column, Line, Screen, screen, screen_on, several
 from contextfold.common.canonical import encode
 from contextfold.errors import EXIT_CODES, EXIT_OK, EXIT_USAGE, ArgumentInvalid, BranchNotFound, BranchStateInvalid
@@ -41,18 +44,36 @@ class Preview(NamedTuple):
         return [[branch["id"] for branch in self.result[member]] for member in ("branches_discarded", "reopened")]
 
 
-def run_rollback(values: Values) -> int:
-    address = session_address(values)
-    keeps = "keep" in values
-    is_asked = "yes" not in values and "dry-run" not in values
+def declare_rollback(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Undo everything since a branch began: later branches are discarded, and the branch is open again.
+        Says first what that discards, and asks. Nothing is erased: `context fold show` still has it.
+        """,
+        "context fold rollback br_4c1d --dry-run",
+        "context fold rollback br_4c1d",
+        "context fold rollback br_4c1d --keep --yes",
+    )
+    add_branch(parser)
+    parser.add_switch("--keep", "discard only the later branches; operations outside them stay")
+    parser.add_switch("--yes", "do not ask for confirmation")
+    parser.add_switch("--dry-run", "print what would be undone, and change nothing")
+    add_session_options(parser)
+    parser.set_defaults(run=run_rollback)
+
+
+def run_rollback(args: argparse.Namespace) -> int:
+    address = session_address(args)
+    keeps = args.keep
+    is_asked = not args.yes and not args.dry_run
     if is_asked and not can_ask():
         raise UsageError(
             "there is no terminal to ask on: add --yes to roll back, or --dry-run to see what that discards"
         )
-    with open_awaited_store(values) as store:
-        preview = _preview(store, address, values)
-        if "dry-run" in values:
-            if "json" in values:
+    with open_awaited_store(args) as store:
+        preview = _preview(store, address, args)
+        if args.dry_run:
+            if args.json:
                 write_json(preview.result)
             else:
                 write(_rendered(screen(), preview, keeps=keeps))
@@ -63,28 +84,28 @@ def run_rollback(values: Values) -> int:
                 print_on_terminal("nothing was rolled back")
                 return EXIT_USAGE
             # An agent may have added branches while the question was open.
-            if _preview(store, address, values).ids != preview.ids:
+            if _preview(store, address, args).ids != preview.ids:
                 print_error("the session went on meanwhile", "nothing was rolled back; run the command again")
                 return EXIT_CODES[BranchStateInvalid.code]
         assert preview.state.session_id
         arguments = {"branch_id": preview.target.id, "restore_state": not keeps}
         service = fold_service(store.settings, store.store)
         answer = store.run(service.roll_back_session(address.owner, preview.state.session_id, arguments))
-    write(encode(answer) + "\n" if "json" in values else _done(screen(), preview, answer))
+    write(encode(answer) + "\n" if args.json else _done(screen(), preview, answer))
     return EXIT_OK
 
 
-def _preview(store: AwaitedStore, address: SessionAddress, values: Values) -> Preview:
+def _preview(store: AwaitedStore, address: SessionAddress, args: argparse.Namespace) -> Preview:
     found = store.find(address)
     try:
-        _, state, branch_id = store.find_branch(address, found, values["branch"])
+        _, state, branch_id = store.find_branch(address, found, args.branch)
     except BranchNotFound:
         if found[1].session_id:
             raise
         raise session_not_found(address) from None
     if branch_id is None:
         raise ArgumentInvalid("BRANCH", f"cannot be {MAIN}: a rollback goes back to where a branch began")
-    result = preview_rollback(state, branch_id, restore_state="keep" not in values)
+    result = preview_rollback(state, branch_id, restore_state=not args.keep)
     return Preview(state, state.branches[branch_id], result)
 
 

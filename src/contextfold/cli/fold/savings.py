@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from contextfold.cli.fold.list import id_length
 from contextfold.cli.fold.session_access import (
     NO_LIVE_SESSION,
+    add_session_options,
     open_store,
     owner_of,
     session_address,
@@ -27,7 +29,7 @@ from contextfold.cli.fold.status import (
     saved_text,
 )
 from contextfold.cli.output import print_note
-from contextfold.cli.parse import Values
+from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, screen
 from contextfold.common.canonical import Encodable
 from contextfold.errors import EXIT_OK
@@ -42,16 +44,37 @@ FOLDS_SHOWN = 20
 PERCENT = 100
 
 
-def run_savings(values: Values) -> int:
-    if "by" in values:
-        return _run_totals(values, values["by"])
-    if "all" in values:
-        return _run_all(values)
-    with open_store(values) as store:
-        address, state = store.find(session_address(values))
+def declare_savings(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Compare what the session's requests cost with what they would have cost if nothing had ever been
+        folded: tokens, their price with the provider's prompt cache in mind, money where the model's price
+        is known, and which folds cost more than they saved. Counted are the requests that went through the
+        daemon's proxy. `context help settings` lists the prices for models that are not known.
+        """,
+        "context fold savings",
+        "context fold savings --all",
+        "context fold savings --by day",
+        "context fold savings --json | jq .cost_saved",
+    )
+    parser.add_switch("--all", "list every live session, the latest activity first")
+    parser.add_choice(
+        "--by", ("day", "project", "model", "session"), "print totals of all live and ended sessions by this"
+    )
+    add_session_options(parser)
+    parser.set_defaults(run=run_savings)
+
+
+def run_savings(args: argparse.Namespace) -> int:
+    if args.by is not None:
+        return _run_totals(args, args.by)
+    if args.all:
+        return _run_all(args)
+    with open_store(args) as store:
+        address, state = store.find(session_address(args))
         savings: Savings = store.sessions.savings(FoundSession(address.key, state))
         savings = {**savings, "session_id": state.session_id}
-    if "json" in values:
+    if args.json:
         write_json(savings)
     elif not state.revision:
         raise session_not_found(address)
@@ -61,9 +84,9 @@ def run_savings(values: Values) -> int:
     return EXIT_OK
 
 
-def _run_all(values: Values) -> int:
-    owner = owner_of(values)
-    with open_store(values) as store:
+def _run_all(args: argparse.Namespace) -> int:
+    owner = owner_of(args)
+    with open_store(args) as store:
         rows: list[dict[str, Encodable]] = [
             {
                 "project_path": found.state.project_path,
@@ -72,15 +95,15 @@ def _run_all(values: Values) -> int:
             }
             for found in store.sessions.live(owner)
         ]
-    return write_rows(values, rows, _table, note_if_empty=NO_LIVE_SESSION.format(owner))
+    return write_rows(args, rows, _table, note_if_empty=NO_LIVE_SESSION.format(owner))
 
 
-def _run_totals(values: Values, group: str) -> int:
-    owner = owner_of(values)
-    with open_store(values) as store:
+def _run_totals(args: argparse.Namespace, group: str) -> int:
+    owner = owner_of(args)
+    with open_store(args) as store:
         totals: Any = store.sessions.savings_by(owner, group)
     rows = [row for row in totals["groups"] if row["requests"]]
-    if "json" in values:
+    if args.json:
         write_json(totals)
     elif rows:
         shown = screen()

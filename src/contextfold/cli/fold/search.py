@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 
-from contextfold.cli.fold.session_access import open_store, owner_of, project_of, write, write_json
+from contextfold.cli.fold.session_access import (
+    add_owner_option,
+    add_store_options,
+    open_store,
+    owner_of,
+    project_of,
+    write,
+    write_json,
+)
 from contextfold.cli.output import is_terminal, print_note
-from contextfold.cli.parse import Values, budget_for_people
+from contextfold.cli.parser import CommandParser, parse_budget
 from contextfold.cli.terminal import Line, Part, Screen, screen, text_lines
 from contextfold.common.relevance.question import ASK_BUDGET
 from contextfold.errors import EXIT_OK
@@ -22,13 +31,31 @@ MATCH_STYLE = "bold yellow"
 MEMBERS = ("project_path", "session_id", "branch_id", "description", "summary", "tokens_folded", "folded_at")
 
 
-def run_search(values: Values) -> int:
-    query = " ".join(values.every("query"))
-    limit = int(between(1, SEARCH_MOST)("--limit", values.get("limit", LIMIT)))
-    owner, project = owner_of(values), project_of(values) if "project" in values else None
-    with open_store(values) as store:
+def declare_search(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Search the summaries of folded branches, the best first. Every word must be there, in any case;
+        the last may be the beginning of one. Works on the store itself, whether or not the daemon runs.
+        """,
+        'context fold search "auth error"',
+        "context fold search timeout --project ~/work/app --json",
+    )
+    parser.add_argument("query", nargs="+", metavar="QUERY", help="the words to look for")
+    parser.add_argument("--project", metavar="DIR", help="only summaries of this project (default: all projects)")
+    parser.add_argument("--limit", metavar="N", default=LIMIT, help="the most results to print (default: %(default)s)")
+    add_owner_option(parser)
+    parser.add_switch("--json", "print JSON, for programs")
+    add_store_options(parser)
+    parser.set_defaults(run=run_search)
+
+
+def run_search(args: argparse.Namespace) -> int:
+    query = " ".join(args.query)
+    limit = int(between(1, SEARCH_MOST)("--limit", args.limit))
+    owner, project = owner_of(args), project_of(args) if args.project is not None else None
+    with open_store(args) as store:
         summaries = store.sessions.store.search(owner, query, project.hash if project else None, limit)
-    if "json" in values:
+    if args.json:
         write_json({"summaries": [{name: getattr(summary, name) for name in MEMBERS} for summary in summaries]})
         return EXIT_OK
 
@@ -71,19 +98,43 @@ def _marked(text: str, words: re.Pattern[str] | None, style: str = "") -> list[P
     return [*parts, (text[reached:], style)]
 
 
-def run_recall(values: Values) -> int:
+def declare_recall(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Find folded branches and left-out tool results that answer a question, of every session that the
+        store still has, best first, within a token budget. Words of descriptions, prompts and summaries
+        count most, then those of what was done: commands, paths, errors. On a terminal it is text to read,
+        in a pipe JSON. The same store and question give the same bytes.
+        """,
+        'context recall "where did we see ECONNRESET"',
+        'context recall "login fails" --project . --since 7d --budget 1k',
+    )
+    parser.add_argument("question", nargs="+", metavar="QUESTION", help="what you want to know")
+    parser.add_argument("--project", metavar="DIR", help="only folds of this project (default: all projects)")
+    parser.add_argument(
+        "--since", metavar="WHEN", help="only folds since a date like 2026-01-31, or within a duration like 12h, 7d, 4w"
+    )
+    parser.add_argument("--budget", metavar="N", help="the most tokens the answer may have; 4k is 4000 (default: 4000)")
+    parser.add_switch("--undone", "also folds that a rollback has undone")
+    add_owner_option(parser)
+    parser.add_switch("--json", "print JSON, for programs")
+    add_store_options(parser)
+    parser.set_defaults(run=run_recall)
+
+
+def run_recall(args: argparse.Namespace) -> int:
     request = recall_request(
         {
-            "query": " ".join(values.every("question")),
-            "project_path": project_of(values).given if "project" in values else None,
-            "budget": budget_for_people(values.get("budget"), ASK_BUDGET),
-            "since": values.get("since"),
-            "undone": "undone" in values,
+            "query": " ".join(args.question),
+            "project_path": project_of(args).given if args.project is not None else None,
+            "budget": parse_budget(args.budget, ASK_BUDGET),
+            "since": args.since,
+            "undone": args.undone,
         }
     )
-    with open_store(values) as store:
-        answer = store.sessions.recall(owner_of(values), request)
-    if "json" in values or not is_terminal(sys.stdout):
+    with open_store(args) as store:
+        answer = store.sessions.recall(owner_of(args), request)
+    if args.json or not is_terminal(sys.stdout):
         write_json(answer.as_members())
     else:
         shown = screen()

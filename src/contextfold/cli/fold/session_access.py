@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +11,7 @@ from typing import Self
 
 from contextfold.app import stored_sessions
 from contextfold.cli.output import TURNING, is_terminal, print_answer, print_note
-from contextfold.cli.parse import Values
+from contextfold.cli.parser import CommandParser, read_setting_options
 from contextfold.cli.terminal import Screen, screen
 from contextfold.common.canonical import Encodable, encode
 from contextfold.errors import EXIT_OK, ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
@@ -30,6 +31,33 @@ NO_LIVE_SESSION = "no live session of {}; an agent's first call of a folding too
 NAMED_MOST = 5
 # A page of the archive ends after this many characters.
 PAGE_CHARACTERS = 1_000_000
+
+
+def add_store_options(parser: CommandParser) -> None:
+    parser.add_setting("store")
+    parser.add_argument("--config", metavar="FILE", help="a TOML file of settings")
+
+
+def add_owner_option(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--owner",
+        metavar="OWNER",
+        default=LOCAL_OWNER,
+        help="the owner, if the daemon uses tokens (default: %(default)s)",
+    )
+
+
+def add_session_options(parser: CommandParser) -> None:
+    """Add the options of commands on one session."""
+    parser.add_argument("--project", metavar="DIR", help="the project's folder (default: the current one)")
+    parser.add_argument("--session", metavar="NAME", help="the name of a session (default: the project's unnamed one)")
+    add_owner_option(parser)
+    parser.add_switch("--json", "print JSON, for programs")
+    add_store_options(parser)
+
+
+def add_branch(parser: CommandParser) -> None:
+    parser.add_argument("branch", metavar="BRANCH", help="a branch's id or a unique beginning of it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +147,9 @@ class OpenStore:
                 yield SessionAddress(address.owner, project_at(row["project_path"]), None)
 
 
-def open_store(values: Values) -> OpenStore:
+def open_store(args: argparse.Namespace) -> OpenStore:
     """Open the store for reading. A daemon may have it open, too. A missing file is not created."""
-    settings = store_settings(values)
+    settings = store_settings(args)
     if settings.nats is None:
         return OpenStore(stored_sessions(settings))
     # Commands that read a file need no event loop.
@@ -130,8 +158,8 @@ def open_store(values: Values) -> OpenStore:
     return AwaitedStore(settings)
 
 
-def store_settings(values: Values) -> FoldSettings:
-    settings = read_fold_settings(os.environ, values)
+def store_settings(args: argparse.Namespace) -> FoldSettings:
+    settings = read_fold_settings(os.environ, read_setting_options(args))
     if settings.nats is None and not os.path.exists(settings.store):
         problem = StoreInvalid(
             f"{settings.store} is not there; `context run` and `context serve` make it, --store names another"
@@ -141,17 +169,17 @@ def store_settings(values: Values) -> FoldSettings:
     return settings
 
 
-def owner_of(values: Values) -> str:
-    return utf8_text("--owner", values.get("owner", LOCAL_OWNER))
+def owner_of(args: argparse.Namespace) -> str:
+    return utf8_text("--owner", args.owner)
 
 
-def project_of(values: Values) -> Project:
-    return project_at(utf8_text("--project", os.path.abspath(values.get("project") or os.curdir)))
+def project_of(args: argparse.Namespace) -> Project:
+    return project_at(utf8_text("--project", os.path.abspath(args.project or os.curdir)))
 
 
-def session_address(values: Values) -> SessionAddress:
-    name = utf8_text("--session", values["session"]) if "session" in values else None
-    return SessionAddress(owner_of(values), project_of(values), name, is_given="project" in values)
+def session_address(args: argparse.Namespace) -> SessionAddress:
+    name = utf8_text("--session", args.session) if args.session is not None else None
+    return SessionAddress(owner_of(args), project_of(args), name, is_given=args.project is not None)
 
 
 def utf8_text(called: str, text: str) -> str:
@@ -207,14 +235,14 @@ def write_json(value: Encodable) -> bool:
 
 
 def write_rows(
-    values: Values,
+    args: argparse.Namespace,
     rows: Sequence[SessionView],
     table: Callable[[Screen, Sequence[SessionView]], str],
     *,
     note_if_empty: str,
 ) -> int:
     """Write sessions as JSON or as a table, or a note if there are none; return the exit code."""
-    if "json" in values:
+    if args.json:
         write_json({"sessions": rows})
     elif rows:
         write(table(screen(), rows))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 
 from contextfold.cli.fold.list import branch_look, id_length, saved_part
 from contextfold.cli.fold.session_access import (
     MAIN,
     OpenStore,
+    add_branch,
+    add_session_options,
     open_store,
     owner_of,
     session_address,
@@ -16,7 +19,7 @@ from contextfold.cli.fold.session_access import (
     write_json,
 )
 from contextfold.cli.output import plain_lines
-from contextfold.cli.parse import Values
+from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Part, Screen, screen, several, text_lines
 from contextfold.common.canonical import Encodable
 from contextfold.errors import EXIT_OK, ArgumentInvalid
@@ -37,11 +40,27 @@ MARKS = {"prompt": "›", "operation": "·", "child": "✓", "summary": "✓", "
 STYLES = {"prompt": "bold blue", "operation": "cyan", "child": "green", "summary": "bold green", "rollback": "yellow"}
 
 
-def run_show(values: Values) -> int:
-    with open_store(values) as store:
-        address, state, branch_id = store.find_archived(session_address(values), values["branch"])
+def declare_show(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Show a branch's prompt, its operations, the branches below it and its summary, from the archive.
+        Discarded branches can be shown, too. For a branch of an ended session give the whole id.
+        """,
+        "context fold show br_4c1d",
+        "context fold show main",
+        "context fold show br_4c1d --full | less",
+    )
+    add_branch(parser)
+    parser.add_switch("--full", "print texts in full, not only their first lines")
+    add_session_options(parser)
+    parser.set_defaults(run=run_show)
+
+
+def run_show(args: argparse.Namespace) -> int:
+    with open_store(args) as store:
+        address, state, branch_id = store.find_archived(session_address(args), args.branch)
         pages = store.pages(address, state, branch_id)
-        if "json" in values:
+        if args.json:
             write_json(_json(state, branch_id, [entry for page in pages for entry in page]))
             return EXIT_OK
         shown, length = screen(), id_length(state.branches)
@@ -50,7 +69,7 @@ def run_show(values: Values) -> int:
         for page in pages:
             if not is_read:
                 break
-            is_read = write("".join(_entry(shown, entry, length, is_full="full" in values) for entry in page))
+            is_read = write("".join(_entry(shown, entry, length, is_full=args.full) for entry in page))
         if is_read:
             write(_children(shown, state, branch_id))
     return EXIT_OK
@@ -156,14 +175,36 @@ def _children(shown: Screen, state: State, branch_id: str | None) -> str:
     return shown.lines([(title, "bold")]) + shown.table(columns, rows)
 
 
-def run_expand(values: Values) -> int:
-    is_raw = "raw" in values
-    with open_store(values) as store:
-        if values["branch"].startswith(RESULT_PREFIX):
-            return _expand_result(store, values, is_raw=is_raw)
-        address, state, branch_id = store.find_archived(session_address(values), values["branch"])
+def declare_expand(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Print the texts of a branch as the archive has them, with secrets redacted: its prompt, what it did,
+        its summary. What a rollback undid is left out. A res_… id gives a tool result that the proxy left
+        out of a request. Control characters are escaped unless --raw is given. With --json, all the entries
+        that `context_expand` gives.
+        """,
+        "context fold expand br_4c1d",
+        "context fold expand br_4c1d | grep -n timeout",
+        "context fold expand res_0f3a --raw > result.txt",
+    )
+    parser.add_argument(
+        "branch",
+        metavar="BRANCH",
+        help="a branch's id or a unique beginning of it, or a left-out result's res_… id",
+    )
+    parser.add_switch("--raw", "print the stored bytes, including control characters")
+    add_session_options(parser)
+    parser.set_defaults(run=run_expand)
+
+
+def run_expand(args: argparse.Namespace) -> int:
+    is_raw = args.raw
+    with open_store(args) as store:
+        if args.branch.startswith(RESULT_PREFIX):
+            return _expand_result(store, args, is_raw=is_raw)
+        address, state, branch_id = store.find_archived(session_address(args), args.branch)
         pages = store.pages(address, state, branch_id)
-        if "json" in values:
+        if args.json:
             entries = [entry_result(entry, entry.text, is_part=False) for page in pages for entry in page]
             write_json({"branch_id": branch_id, "entries": entries})
             return EXIT_OK
@@ -175,12 +216,12 @@ def run_expand(values: Values) -> int:
     return EXIT_OK
 
 
-def _expand_result(store: OpenStore, values: Values, *, is_raw: bool) -> int:
-    result_id = utf8_text("ID", values["branch"])
-    text = store.sessions.store.left_out_text(owner_of(values), result_id)
+def _expand_result(store: OpenStore, args: argparse.Namespace, *, is_raw: bool) -> int:
+    result_id = utf8_text("ID", args.branch)
+    text = store.sessions.store.left_out_text(owner_of(args), result_id)
     if text is None:
         raise ArgumentInvalid("ID", f"{result_id} {RESULT_UNKNOWN}")
-    if "json" in values:
+    if args.json:
         write_json({"result_id": result_id, "text": text})
     else:
         write(f"{text if is_raw else plain_lines(text)}\n")

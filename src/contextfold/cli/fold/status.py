@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from contextfold.cli.fold.session_access import (
     MAIN,
     NO_LIVE_SESSION,
+    add_session_options,
     open_store,
     owner_of,
     session_address,
@@ -16,7 +18,7 @@ from contextfold.cli.fold.session_access import (
     write_json,
     write_rows,
 )
-from contextfold.cli.parse import Values
+from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, screen, several
 from contextfold.errors import EXIT_OK
 from contextfold.fold.policy import percent
@@ -34,12 +36,28 @@ HEALTH_STYLES = {"none": "green", "medium": "yellow", "high": "bold red"}
 HEALTH_WORDS = {"none": "✓ good", "medium": "▲ medium", "high": "▲ high"}
 
 
-def run_status(values: Values) -> int:
-    if "all" in values:
-        return _run_all(values)
-    with open_store(values) as store:
-        address, state = store.find(session_address(values))
-        if "json" in values:
+def declare_status(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Show a project's session: where work goes on, its tokens against the limit, what was folded and
+        what that saved, its health, how many secrets were redacted. Works on the store itself, whether or
+        not the daemon runs, as every `context fold` command does.
+        """,
+        "context fold status",
+        "context fold status --all",
+        "context fold status --project ~/work/app --json",
+    )
+    parser.add_switch("--all", "list every live session, the latest activity first")
+    add_session_options(parser)
+    parser.set_defaults(run=run_status)
+
+
+def run_status(args: argparse.Namespace) -> int:
+    if args.all:
+        return _run_all(args)
+    with open_store(args) as store:
+        address, state = store.find(session_address(args))
+        if args.json:
             write_json(session_view(state, store.sessions.policy))
             return EXIT_OK
         if not state.revision:
@@ -49,11 +67,11 @@ def run_status(values: Values) -> int:
     return EXIT_OK
 
 
-def _run_all(values: Values) -> int:
-    owner = owner_of(values)
-    with open_store(values) as store:
+def _run_all(args: argparse.Namespace) -> int:
+    owner = owner_of(args)
+    with open_store(args) as store:
         sessions = [store.sessions.row(found) for found in store.sessions.live(owner)]
-    return write_rows(values, sessions, _table, note_if_empty=NO_LIVE_SESSION.format(owner))
+    return write_rows(args, sessions, _table, note_if_empty=NO_LIVE_SESSION.format(owner))
 
 
 def _table(shown: Screen, sessions: Sequence[SessionView]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import stat
@@ -12,13 +13,14 @@ from contextfold.cli.fold.awaited_store import AwaitedStore, open_awaited_store
 from contextfold.cli.fold.session_access import (
     MAIN,
     SessionAddress,
+    add_session_options,
     escaped_for_terminal,
     owner_of,
     session_address,
     write,
 )
 from contextfold.cli.output import print_on_terminal
-from contextfold.cli.parse import Values
+from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Line, Screen, screen, text_lines
 from contextfold.common.canonical import encode
 from contextfold.errors import EXIT_OK
@@ -50,16 +52,32 @@ WORD_WIDTH = len("discarded")
 TOKENS_WIDTH = 8
 
 
-def run_tail(values: Values) -> int:
+def declare_tail(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Print a line for everything that happens in a project's sessions, whichever process does it, until
+        Ctrl-C. With --json, an object a line.
+        """,
+        "context fold tail",
+        "context fold tail --all --since-start",
+        "context fold tail --json | jq .event",
+    )
+    parser.add_switch("--all", "print events of every project")
+    parser.add_switch("--since-start", "first print the events so far of live sessions")
+    add_session_options(parser)
+    parser.set_defaults(run=run_tail)
+
+
+def run_tail(args: argparse.Namespace) -> int:
     try:
-        with open_awaited_store(values) as store:
-            address = None if "all" in values else session_address(values)
-            owner = owner_of(values)
-            after = START if "since-start" in values else store.run(store.store.cursor())
+        with open_awaited_store(args) as store:
+            address = None if args.all else session_address(args)
+            owner = owner_of(args)
+            after = START if args.since_start else store.run(store.store.cursor())
             print_on_terminal(
                 f"following {address.description if address else f'every session of {owner}'}; Ctrl-C ends it"
             )
-            store.run(_Tail(store, owner, address, values).follow(after))
+            store.run(_Tail(store, owner, address, args).follow(after))
     except KeyboardInterrupt:
         # Ctrl-C is the usual way to end the command.
         pass
@@ -67,12 +85,14 @@ def run_tail(values: Values) -> int:
 
 
 class _Tail:
-    def __init__(self, store: AwaitedStore, owner: str, address: SessionAddress | None, values: Values) -> None:
+    def __init__(
+        self, store: AwaitedStore, owner: str, address: SessionAddress | None, args: argparse.Namespace
+    ) -> None:
         self._store = store.store
         self._owner = owner
         self._address = address
-        self._is_json = "json" in values
-        self._by_name = "session" in values
+        self._is_json = args.json
+        self._by_name = args.session is not None
         self._shown = screen()
         self._projects: dict[str, str] = {}
 

@@ -1,0 +1,257 @@
+"""The commands: what each is called, which function declares it, and the pages of help above single commands.
+
+The module of a command has its options, what it does and its output. Only the module of the command that was typed is
+imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from importlib import import_module
+from textwrap import wrap
+from typing import NamedTuple
+
+from contextfold import __version__
+from contextfold.cli.output import print_answer
+from contextfold.cli.parser import EXIT_CODES, HELP_COLUMN, HELP_WIDTH, HELP_WORDS, CommandParser, UsageError, suggest
+from contextfold.errors import EXIT_OK
+from contextfold.settings import SETTINGS
+
+PROGRAM = "context"
+VERSION_WORDS = ("-V", "--version", "version")
+# The purpose of each group of commands, and the topics of `context help` that are not commands.
+GROUPS = {
+    "fold": "sessions and their branches: what is open, what was folded, what it saved",
+    "store": "everything that the daemon has stored",
+}
+TOPICS = {"settings": "every setting of the daemon and the stdio server"}
+# Words that people type for a command of another name.
+SYNONYMS = {
+    "ls": "list",
+    "log": "tail",
+    "watch": "tail",
+    "find": "search",
+    "grep": "search",
+    "undo": "rollback",
+    "cat": "show",
+    "start": "serve",
+    "daemon": "serve",
+    "compile": "build",
+    "query": "ask",
+    "check": "verify",
+    "remove": "uninstall",
+    "setup": "install",
+}
+
+
+class Command(NamedTuple):
+    """A command. `module` and `function` name what declares its options on a parser."""
+
+    name: str
+    module: str
+    function: str
+    summary: str
+
+    @property
+    def group(self) -> str:
+        """The first word of a name that has two."""
+        return self.name.partition(" ")[0] if " " in self.name else ""
+
+    def parser(self) -> CommandParser:
+        parser = CommandParser(f"{PROGRAM} {self.name}")
+        self.declare(parser)
+        return parser
+
+    def declare(self, parser: CommandParser) -> None:
+        getattr(import_module(self.module), self.function)(parser)
+
+
+# fmt: off
+COMMANDS = (
+    Command("build", "contextfold.cli.caches.build", "declare_build",
+            "compile a folder of documents into a cache"),
+    Command("ask", "contextfold.cli.caches.ask", "declare_ask",
+            "find the passages that answer a question"),
+    Command("recall", "contextfold.cli.fold.search", "declare_recall",
+            "find earlier work that was folded, of any session"),
+    Command("get", "contextfold.cli.caches.ask", "declare_get",
+            "print a document of a cache, or a part of it"),
+    Command("resolve", "contextfold.cli.caches.resolve", "declare_resolve",
+            "select the documents worth showing for a query"),
+    Command("inspect", "contextfold.cli.caches.resolve", "declare_inspect",
+            "show what a cache is"),
+    Command("verify", "contextfold.cli.caches.resolve", "declare_verify",
+            "read every byte of a cache and list each fault"),
+    Command("serve", "contextfold.cli.daemon.serve", "declare_serve",
+            "run the daemon, or the stdio server"),
+    Command("run", "contextfold.cli.agents.run", "declare_run",
+            "start an agent program with folding, for this one run"),
+    Command("doctor", "contextfold.cli.daemon.doctor", "declare_doctor",
+            "check that daemon, hooks and proxy work together"),
+    Command("service", "contextfold.cli.daemon.service", "declare_service",
+            "run the daemon in the background, from log-in on"),
+    Command("statusline", "contextfold.cli.agents.statusline", "declare_statusline",
+            "print one line for a host's status bar"),
+    Command("token", "contextfold.cli.daemon.serve", "declare_token",
+            "make a token that gives access to the daemon"),
+    Command("fold status", "contextfold.cli.fold.status", "declare_status",
+            "show the state of a project's session"),
+    Command("fold list", "contextfold.cli.fold.list", "declare_list",
+            "draw a session's branches as a tree"),
+    Command("fold show", "contextfold.cli.fold.show", "declare_show",
+            "show what a branch did"),
+    Command("fold expand", "contextfold.cli.fold.show", "declare_expand",
+            "print what a branch read and wrote"),
+    Command("fold savings", "contextfold.cli.fold.savings", "declare_savings",
+            "compare what requests cost with what they would have cost unfolded"),
+    Command("fold report", "contextfold.cli.fold.report", "declare_report",
+            "write a session as a document, to share it"),
+    Command("fold rollback", "contextfold.cli.fold.rollback", "declare_rollback",
+            "go back to where a branch began"),
+    Command("fold search", "contextfold.cli.fold.search", "declare_search",
+            "search the summaries of folded branches"),
+    Command("fold tail", "contextfold.cli.fold.tail", "declare_tail",
+            "follow events as they happen"),
+    Command("store export", "contextfold.cli.daemon.store", "declare_export",
+            "write everything that the store holds to a file"),
+    Command("store import", "contextfold.cli.daemon.store", "declare_import",
+            "read an exported file into an empty store"),
+    Command("install", "contextfold.cli.agents.install", "declare_install",
+            "connect an agent program to the daemon"),
+    Command("uninstall", "contextfold.cli.agents.install", "declare_uninstall",
+            "remove what install wrote"),
+    Command("hook", "contextfold.cli.agents.hook", "declare_hook",
+            "pass a hook's report on to the daemon"),
+    Command("completion", "contextfold.cli.completion", "declare_completion",
+            "print a script that completes this command in your shell"),
+)
+# fmt: on
+_BY_NAME = {command.name: command for command in COMMANDS}
+
+
+def parse_command_line(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse a whole command line; `run` of the result is the function to call with it. Raises UsageError.
+
+    The help of a single command is printed here, and then SystemExit is raised, as argparse does.
+    """
+    first, *words = argv or HELP_WORDS[:1]
+    if first in HELP_WORDS:
+        return _print_later(_overview())
+    if first in VERSION_WORDS:
+        return _print_later([f"contextfold {__version__}"])
+    if first == "help":
+        return _parse_help(words)
+    if first in GROUPS and (not words or words[0] in (*HELP_WORDS, "help")):
+        return _print_later(_group_page(first))
+    command, rest = find_command(argv)
+    return command.parser().parse_words(rest)
+
+
+def find_command(argv: Sequence[str]) -> tuple[Command, Sequence[str]]:
+    """The command that the first words name, and the words after it. Raises UsageError."""
+    name = argv[0]
+    if name in GROUPS:
+        in_group = {command.name.partition(" ")[2]: command for command in COMMANDS if command.group == name}
+        given = argv[1] if len(argv) > 1 else ""
+        second = SYNONYMS.get(given, given)
+        if second in in_group:
+            return in_group[second], argv[2:]
+        raise UsageError(
+            f"`context {name}` has no command {second!r}{suggest(given, in_group)}; see `context {name} --help`"
+        )
+    command = _BY_NAME.get(SYNONYMS.get(name, name))
+    if command is None:
+        raise UsageError(f"there is no command {name!r}{_suggest_command(name)}; see `context --help`")
+    return command, argv[1:]
+
+
+def _suggest_command(name: str) -> str:
+    """The most similar command. It may be in a group: for `context status` it is `context fold status`."""
+    wanted = SYNONYMS.get(name, name)
+    for command in COMMANDS:
+        if command.group and command.name.partition(" ")[2] == wanted:
+            return f" (did you mean `context {command.name}`?)"
+    return suggest(name, ["help", "version", *(command.group or command.name for command in COMMANDS)])
+
+
+# ---- help
+
+
+DESCRIPTION = (
+    "Keep an agent's context small, relevant and explainable. Context goes out by folding: an agent's finished",
+    "work is replaced by a summary in what its model is sent. It comes back by resolving: for a question and a",
+    "token budget, the documents and sections worth showing.",
+)
+FIRST_STEPS = (
+    "  context run claude                          start Claude Code with folding, for this one run",
+    "  context build docs                          compile a folder of documents",
+    '  context ask "how do we roll back?"          get the passages that answer a question',
+)
+
+
+def _parse_help(words: Sequence[str]) -> argparse.Namespace:
+    """Parse what follows `context help`: nothing, a topic, a group or a command."""
+    if not words:
+        return _print_later(_overview())
+    if words[0] in TOPICS:
+        return _print_later(_settings_page())
+    if words[0] in GROUPS and len(words) == 1:
+        return _print_later(_group_page(words[0]))
+    command, _ = find_command(words)
+    return command.parser().parse_words(HELP_WORDS)
+
+
+def _print_later(lines: Iterable[str]) -> argparse.Namespace:
+    return argparse.Namespace(run=partial(_run_page, lines))
+
+
+def _run_page(lines: Iterable[str], _: argparse.Namespace) -> int:
+    print_answer("\n".join(lines) + "\n")
+    return EXIT_OK
+
+
+def _overview() -> Iterator[str]:
+    yield "usage: context COMMAND [options]        (contextfold is the same program)"
+    yield from ("", *DESCRIPTION, "", "commands:")
+    yield from _format_rows((command.name, command.summary) for command in COMMANDS)
+    yield from ("", "options:")
+    yield from _format_rows(
+        [
+            ("-h, --help", "show this, or what a command does: context COMMAND --help"),
+            ("-V, --version", "show the version"),
+        ]
+    )
+    yield from ("", "first steps:", *FIRST_STEPS, "", "more help:")
+    yield from _format_rows((f"context help {topic}", text) for topic, text in (GROUPS | TOPICS).items())
+    yield from ("", "exit codes:", *EXIT_CODES)
+
+
+def _group_page(group: str) -> Iterator[str]:
+    yield f"usage: context {group} COMMAND [options]"
+    yield from ("", f"{GROUPS[group][0].upper()}{GROUPS[group][1:]}.", "", "commands:")
+    yield from _format_rows((command.name, command.summary) for command in COMMANDS if command.group == group)
+    yield from ("", f"`context {group} COMMAND --help` shows the options of a command.")
+
+
+def _settings_page() -> Iterator[str]:
+    yield "Every setting is a variable of the environment, and a line of the TOML file that --config or CONTEXT_CONFIG"
+    yield "names. Common ones are also options of `context serve`. An option counts before a variable, and a variable"
+    yield "before the file."
+    yield from ("", "settings, by their name in the file and their variable:")
+    for setting in SETTINGS.values():
+        default = f" ({setting.default})" if setting.default else ""
+        yield f"  {setting.field}, {setting.variable}"
+        yield f"      {setting.help}{default}"
+
+
+def _format_rows(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
+    for name, text in rows:
+        first, *rest = wrap(text, HELP_WIDTH - HELP_COLUMN) or [""]
+        if len(name) > HELP_COLUMN - 4:
+            yield f"  {name}"
+            rest.insert(0, first)
+        else:
+            yield f"  {name:<{HELP_COLUMN - 2}}{first}"
+        yield from (" " * HELP_COLUMN + line for line in rest)
