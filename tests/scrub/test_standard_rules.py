@@ -178,17 +178,6 @@ def test_every_known_secret_is_redacted_inside_a_json_message(indent: str) -> No
         assert scrubber().scrub(scrubbed).text == scrubbed
 
 
-def test_there_are_many_kinds_of_known_secrets() -> None:
-    kinds = [known.kind for known in known_secrets(0)]
-    assert len(set(kinds)) == len(kinds) >= 60
-    assert all(known.value.split("\n")[0] in known.text for known in known_secrets(0) if "\\" not in known.text)
-
-
-def test_known_secrets_depend_only_on_the_seed() -> None:
-    assert known_secrets(3) == known_secrets(3)
-    assert not {known.value for known in known_secrets(3)} & {known.value for known in known_secrets(4)}
-
-
 KNOWN = st.integers(0, 50).flatmap(lambda seed: st.sampled_from(known_secrets(seed)))
 
 

@@ -8,12 +8,16 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import re2  # type: ignore[import-untyped]
 
 # The shapes of a loosely described value. Each shape also rejects what the shape before it rejects.
 ValueShape = Literal["any", "no-word", "no-code", "random"]
+
+# A compiled pattern and a match; the library has no public names for their types.
+Pattern = Any
+Match = Any
 
 RULES_FILE = Path(__file__).with_name("rules.toml")
 RULE_ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
@@ -49,14 +53,14 @@ class Allowlist(NamedTuple):
     rules_off: frozenset[str] = frozenset()
 
 
-def compile_pattern(pattern: str) -> re2._Regexp:
+def compile_pattern(pattern: str) -> Pattern:
     """Compile a pattern that matches characters. Raises re2.error."""
     options = re2.Options()
     options.log_errors = False
     return re2.compile(pattern, options)
 
 
-def compile_bytes(pattern: str | bytes, **named: int) -> re2._Regexp:
+def compile_bytes(pattern: str | bytes, **named: int) -> Pattern:
     """Compile a pattern that matches single bytes, with these options of RE2."""
     raw = pattern.encode("utf-8") if isinstance(pattern, str) else pattern
     return re2.compile(raw, byte_options(log_errors=False, **named))

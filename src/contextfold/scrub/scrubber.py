@@ -28,6 +28,8 @@ from contextfold.scrub.rules import (
     NAME_GROUP,
     Allowlist,
     AllowlistInvalid,
+    Match,
+    Pattern,
     Rule,
     byte_options,
     compile_bytes,
@@ -78,7 +80,6 @@ _ENTITIES = tuple(
     )
     for written in names
 )
-# Each pattern begins with a literal, which makes Python's `re` skip to it quickly.
 _BACKSLASH_CODE = re.compile(rb"\\(?:u00(?:0[aAdD9]|2[267]|3[cCdDeE])|(?:u001[bB]|x1[bB]|033|e)\[[0-9;]{0,12}[mK])")
 _COLOUR = re.compile(rb"\x1b\[[0-9;]{0,12}[mK]")
 _PERCENT_CODE = re.compile(rb"%(?:0[aAdD9]|2[02367cC]|3[aAdDfFbB]|[57][bBdD])")
@@ -119,8 +120,8 @@ class _Marker(NamedTuple):
 class _CompiledRule(NamedTuple):
     """A rule's patterns, the groups that may contain the secret, and the group with its name, or 0."""
 
-    pattern: re2._Regexp
-    each: re2._Regexp | None
+    pattern: Pattern
+    each: Pattern | None
     groups: range
     name_group: int
 
@@ -234,7 +235,7 @@ class Scrubber:
                 position = max(end, match.start() + 1)
                 continue
             value = folded[start:end]
-            # A span is cheaper than a group. The span of a group that took no part gives an empty name.
+            # The span of a group that took no part gives an empty name.
             name = folded[slice(*match.span(name_group))] if name_group else b""
             verdict = verdicts.get((name, value))
             if verdict is None:
@@ -455,7 +456,7 @@ def _compile_rule(rule: Rule) -> _CompiledRule:
     return _CompiledRule(pattern, each, groups, pattern.groupindex.get(NAME_GROUP.encode(), 0))
 
 
-def _compile_near_lines(keywords: Sequence[str]) -> re2._Regexp:
+def _compile_near_lines(keywords: Sequence[str]) -> Pattern:
     """A pattern of the longest runs of lines in which a line with a keyword is never more than a few lines away."""
     words = b"|".join(_quote(keyword.encode("utf-8")) for keyword in keywords) or rb"[^\x00-\xff]"
     # An escaped newline ends a line too. Otherwise a JSON document would be one line.
@@ -464,7 +465,7 @@ def _compile_near_lines(keywords: Sequence[str]) -> re2._Regexp:
     return compile_bytes(pattern, longest_match=True, never_capture=True)
 
 
-def _secret_span(match: re2._Match, groups: range) -> tuple[int, int]:
+def _secret_span(match: Match, groups: range) -> tuple[int, int]:
     """The span of the secret's group, or of the next group that took part: each alternative has a group of its own."""
     for number in groups:
         start, end = match.span(number)

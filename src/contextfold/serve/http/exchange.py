@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass
@@ -316,7 +315,8 @@ class HttpExchange:
     def _own_headers(self, headers: Headers) -> Headers:
         """Add the headers that every response of the daemon has."""
         extended = [header for header in headers if header[0].lower() not in _OWN_HEADERS]
-        extended += [*_SECURITY_HEADERS, _date_header()]
+        # The server does not set a date, because a proxied response has its own.
+        extended += [*_SECURITY_HEADERS, (b"date", formatdate(usegmt=True).encode("ascii"))]
         if not any(header[0] == _NO_FRAMES[0] for header in headers):
             extended.append(_NO_FRAMES)
         if self.state:
@@ -406,15 +406,3 @@ def _group_by_name(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, list[s
         # Only HTTP's white space is removed: in Latin-1 the last byte of a UTF-8 character may be white space.
         values.setdefault(name.lower(), []).append(value.decode("latin-1").strip(" \t"))
     return values
-
-
-def _date_header() -> tuple[bytes, bytes]:
-    """The Date header, made once a second. The server does not set it, because a proxied response has its own."""
-    global _date_s, _date
-    now_s = int(time.time())
-    if now_s != _date_s:
-        _date_s, _date = now_s, formatdate(now_s, usegmt=True).encode("ascii")
-    return b"date", _date
-
-
-_date_s, _date = 0, b""

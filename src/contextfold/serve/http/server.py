@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import errno
+import resource
 import socket
 import sys
 from collections.abc import Callable
@@ -142,10 +143,6 @@ def _url(host: str, bound: socket.socket) -> str:
 
 def _want_descriptors() -> None:
     """Raise the limit on open files, which many systems set to 1024 by default."""
-    try:
-        import resource
-    except ImportError:
-        return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(DESCRIPTORS_WANTED, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
