@@ -30,10 +30,10 @@ from contextfold.common.relevance.question import read_question
 from contextfold.common.relevance.words import tokens
 from contextfold.common.tokens import EXACT, counter_named, estimate
 from contextfold.errors import CounterMissing
-from contextfold.resolve.document import Document
+from contextfold.resolve.cache_format import Document
 from contextfold.resolve.relevance.answer import LINE_BREAKS_TOKENS, breadcrumb
-from contextfold.resolve.relevance.index.index_format import IndexView
-from contextfold.resolve.relevance.index.index_writer import IndexWriter
+from contextfold.resolve.relevance.index_format import IndexView
+from contextfold.resolve.relevance.index_writer import IndexWriter
 from contextfold.resolve.relevance.ranking import RankedSection, rank
 from contextfold.resolve.relevance.sections import clean_heading
 

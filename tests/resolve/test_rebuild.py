@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 import contextfold
 from contextfold import open_cache
 from contextfold.errors import CacheExists, NoDocuments, SourceInvalid
-from contextfold.resolve import pack as packs
+from contextfold.resolve import word_counts
 from contextfold.resolve.cache import CacheFolder
 from contextfold.resolve.rebuild import previous
-from contextfold.resolve.relevance.index.index_head import HEAD_FILE, decode_head
+from contextfold.resolve.relevance.index_format import HEAD_FILE, decode_head
 from tests.resolve.killed_build import kill_at_step
 from tests.support.machine import Call, file_version, ids, times, write_files
 from tests.support.processes import run_in_fork
@@ -36,7 +36,7 @@ EDITS = st.lists(st.tuples(NAMES, TEXTS | st.none()), max_size=5)
 def content_of(cache: Path) -> dict[str, bytes]:
     """Every file of a cache. Fingerprints are left out: they record times and inodes, which differ in each build."""
     files = {str(path.relative_to(cache)): path.read_bytes() for path in cache.rglob("*") if path.is_file()}
-    table = packs.decode_pack(files["pack/table"])
+    table = word_counts.decode_word_counts(files["pack/table"])
     files["pack/table"] = replace(table, frame=table.frame[:0], fingerprints=table.fingerprints[:0]).to_bytes()
     head = decode_head(files[HEAD_FILE])
     files[HEAD_FILE] = head._replace(fingerprints=head.fingerprints[:0]).to_bytes()
@@ -45,7 +45,7 @@ def content_of(cache: Path) -> dict[str, bytes]:
 
 def is_trusted(cache: Path) -> bool:
     folder = CacheFolder(os.fsencode(cache))
-    pack = folder.pack()
+    pack = folder.word_counts()
     return pack is not None and folder.is_as_built(pack)
 
 
@@ -58,8 +58,8 @@ def test_a_rebuild_after_any_edits_equals_a_new_build(
     write_files(work / "docs", {"always.md": "always", "z2.md": "last"})
     with pytest.MonkeyPatch.context() as patch:
         # Segments have few documents, so that some of them are reused.
-        patch.setattr(packs, "SEGMENT_MIN_DOCUMENTS", 1)
-        patch.setattr(packs, "SEGMENT_ENDS_IN", 2)
+        patch.setattr(word_counts, "SEGMENT_MIN_DOCUMENTS", 1)
+        patch.setattr(word_counts, "SEGMENT_ENDS_IN", 2)
         for number, changes in enumerate(rounds):
             for name, text in changes:
                 path = work / "docs" / name
@@ -85,7 +85,7 @@ def test_after_one_change_all_other_files_and_segments_are_reused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     docs = write_files(tmp_path / "docs", {f"{n:04}.md": f"word{n} text" for n in range(500)})
-    monkeypatch.setattr(packs, "SEGMENT_ENDS_IN", 64)
+    monkeypatch.setattr(word_counts, "SEGMENT_ENDS_IN", 64)
     contextfold.build(docs, tmp_path / "c", created_at=CREATED_AT)
     inodes = {path.name: path.stat().st_ino for path in (tmp_path / "c" / "documents").iterdir()}
     (docs / "0200.md").write_text("changed")

@@ -88,7 +88,7 @@ def count_words(content: bytes) -> dict[bytes, int]:
     if not content.isascii():
         wide = {word: counts.pop(word) for word in [word for word in counts if not word.isascii()]}
         for word, count in wide.items():
-            for part in _lowered_parts(word):
+            for part in _split_and_lower(word):
                 counts[part] = counts.get(part, 0) + count
     return counts
 
@@ -104,10 +104,10 @@ def _words(content: bytes) -> Iterator[bytes]:
         if word.isascii():
             yield word
         else:
-            yield from _lowered_parts(word)
+            yield from _split_and_lower(word)
 
 
-def _lowered_parts(word: bytes) -> list[bytes]:
+def _split_and_lower(word: bytes) -> list[bytes]:
     """Split a word at spaces beyond ASCII, then lowercase the parts.
 
     Lowercasing single words gives the same result as lowercasing the whole text: no white space is cased or

@@ -1,6 +1,6 @@
 """Compiles documents into a cache, atomically. Calls the pure modules and those that write; knows no format.
 
-A build that replaces a cache copies unchanged parts from it: segments of the packed index and converted texts.
+A build that replaces a cache copies unchanged parts from it: segments of the word counts and converted texts.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import NamedTuple
 from contextfold.common.canonical import version_of
 from contextfold.errors import NoDocuments, SourceInvalid, SourcesMissing, StorageFailed
 from contextfold.resolve.cache import Progress
+from contextfold.resolve.cache_format import Document
 from contextfold.resolve.cache_writer import CacheWriter
-from contextfold.resolve.document import Document
 from contextfold.resolve.documents import kinds
 from contextfold.resolve.documents.conversion import NotText, is_converted, text_of
 from contextfold.resolve.documents.patterns import check_pattern
 from contextfold.resolve.documents.rules import ALL_TEXT, DocumentRules, make_rules
-from contextfold.resolve.files import shown, silent
+from contextfold.resolve.files import format_path, ignore_progress
 from contextfold.resolve.rebuild.previous import PreviousCache, is_own_cache, previous_cache
 from contextfold.resolve.rebuild.replace import Staging
 from contextfold.resolve.sources import DEFAULT_CACHE_NAME, Source, check_unchanged, read_source, survey
@@ -94,7 +94,7 @@ class BuildRequest(NamedTuple):
     def _given_rules(self) -> DocumentRules:
         return make_rules(self.kinds, include=self.include or (), exclude=self.exclude or (), gitignore=self.gitignore)
 
-    def chosen_rules(self, previous: PreviousCache | None) -> DocumentRules:
+    def choose_rules(self, previous: PreviousCache | None) -> DocumentRules:
         """The rules of the previous cache if it is remembered, otherwise those of the options."""
         remembered = previous.rules if previous and self.remembers else None
         return remembered if remembered and remembered.kinds == self.kinds else self._given_rules()
@@ -118,7 +118,7 @@ def build(
     defaults: bool = False,
     force: bool = False,
     created_at: str | None = None,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> BuildReport:
     """Compile the documents below `sources` into the folder `cache`, by default `sources`/.context-cache.
 
@@ -139,28 +139,29 @@ def run_build(request: BuildRequest, progress: Progress, *, uses_processes: bool
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        return _built(request, progress, uses_processes=uses_processes)
+        return _build(request, progress, uses_processes=uses_processes)
     finally:
         if was_enabled:
             gc.enable()
 
 
-def _built(request: BuildRequest, progress: Progress, *, uses_processes: bool) -> BuildReport:
+def _build(request: BuildRequest, progress: Progress, *, uses_processes: bool) -> BuildReport:
     request.check()
     sources, cache = request.folder, request.target
     if not os.path.isdir(sources):
-        raise SourcesMissing(f"{shown(sources)} is not a folder; give the folder that holds your documents")
+        raise SourcesMissing(f"{format_path(sources)} is not a folder; give the folder that holds your documents")
     if not cache:
         raise StorageFailed("the path of the cache is empty; give a folder")
     if _is_inside(sources, cache):
         raise StorageFailed(
-            f"{shown(cache)} holds the sources {shown(sources)}, which replacing it would delete; choose another path"
+            f"{format_path(cache)} holds the sources {format_path(sources)}, which replacing it would delete; "
+            "choose another path"
         )
     force = request.may_replace(previous_cache(cache))
     with Staging(cache, force=force, may_replace=is_own_cache) as staging:
         # Only now, with the lock of the staging folder, no other build can replace the previous cache.
         previous = previous_cache(staging.target)
-        rules = request.chosen_rules(previous)
+        rules = request.choose_rules(previous)
         before = survey(sources, rules, cache=cache)
         work = CacheWriter(
             staging.path,
@@ -179,7 +180,7 @@ def _built(request: BuildRequest, progress: Progress, *, uses_processes: bool) -
         if not work.is_up_to_date:
             work.put_in_place(manifest, staging, reading.raw_versions)
         return BuildReport(
-            cache=shown(cache),
+            cache=format_path(cache),
             cache_version=manifest.cache_version,
             document_count=manifest.document_count,
             content_bytes=work.content_bytes,
@@ -196,14 +197,14 @@ def _is_inside(path: bytes, folder: bytes) -> bool:
 
 
 def _no_documents(sources: bytes, left_out: Counter[str]) -> NoDocuments:
-    others = f" ({counted(left_out)} left out)" if left_out else ""
+    others = f" ({describe_left_out(left_out)} left out)" if left_out else ""
     return NoDocuments(
-        f"{shown(sources)} has no file that is read as text{others}; name another folder, "
+        f"{format_path(sources)} has no file that is read as text{others}; name another folder, "
         "or choose files with --include GLOB"
     )
 
 
-def counted(left_out: Mapping[str, int]) -> str:
+def describe_left_out(left_out: Mapping[str, int]) -> str:
     """The number of files left out for each reason, as text, the largest number first."""
     ordered = sorted(left_out.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{count:,} {why}" for why, count in ordered)
@@ -229,7 +230,7 @@ class _SourceReading:
                 yield Document.from_source(source.source, self._text(source, raw))
             except NotText as problem:
                 if not self._rules.is_lenient:
-                    raise SourceInvalid(f"{shown(source.path)}: {problem}") from None
+                    raise SourceInvalid(f"{format_path(source.path)}: {problem}") from None
                 self.left_out[problem.why] += 1
                 yield None
 
@@ -242,7 +243,7 @@ class _SourceReading:
         if not is_converted(name):
             return text_of(name, raw)
         raw_version = version_of(raw)
-        known = self._previous.converted(source.id, raw_version) if self._previous else None
+        known = self._previous.converted_text(source.id, raw_version) if self._previous else None
         text = text_of(name, raw) if known is None else known
         self.raw_versions[source.id] = raw_version
         return text

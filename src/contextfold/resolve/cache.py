@@ -1,7 +1,7 @@
 """Reads a cache and checks every file before its contents are used. Writes nothing.
 
-If the packed index shows that no file has changed since the build, its counts are used. Otherwise the changed
-documents are read and checked. Without a usable packed index, all documents are read, checked and counted. The result
+If the stored word counts show that no file has changed since the build, they are used. Otherwise the changed
+documents are read and checked. Without usable word counts, all documents are read, checked and counted. The result
 is the same in all cases.
 """
 
@@ -15,24 +15,35 @@ from contextfold.common.canonical import Malformed, decode
 from contextfold.common.text import count_terms
 from contextfold.common.tokens import tokens_of
 from contextfold.errors import CacheInvalid, ContextError, StorageFailed
-from contextfold.resolve.document import Document, decode_document
+from contextfold.resolve.cache_format import (
+    DEFAULT_CACHE,
+    DERIVED_FOLDER,
+    DOCUMENTS_FOLDER,
+    FRAME,
+    INDEX_FILE,
+    MANIFEST_FILE,
+    Document,
+    Manifest,
+    ManifestEntry,
+    decode_document,
+    decode_index,
+    decode_manifest,
+)
 from contextfold.resolve.documents.rules import ALL_TEXT
 from contextfold.resolve.files import (
     StorageErrors,
     fingerprints,
+    format_path,
+    ignore_progress,
     is_folder,
     map_regular,
     read_part,
     read_regular,
     regular_size,
-    shown,
-    silent,
 )
-from contextfold.resolve.layout import DEFAULT_CACHE, DOCUMENTS_FOLDER, FRAME, INDEX_FILE, MANIFEST_FILE, PACK_FOLDER
-from contextfold.resolve.manifest import Manifest, ManifestEntry, decode_index, decode_manifest
-from contextfold.resolve.pack import POSTINGS_FILE, TABLE_FILE, Pack, decode_pack
 from contextfold.resolve.processes import UnchangedFiles
 from contextfold.resolve.selection import Measures
+from contextfold.resolve.word_counts import POSTINGS_FILE, TABLE_FILE, WordCounts, decode_word_counts
 
 # The table of ten million documents has about this size.
 TABLE_MAX_BYTES = 1 << 31
@@ -51,7 +62,7 @@ class Fault(CacheInvalid):
 
 
 class CacheFolder:
-    """The files of one cache. The packed index stays in memory until its file changes."""
+    """The files of one cache. The word counts stay in memory until their file changes."""
 
     def __init__(self, path: bytes, *, uses_processes: bool = False) -> None:
         """With `uses_processes`, child processes look at the files of a large cache."""
@@ -59,20 +70,20 @@ class CacheFolder:
         self._uses_processes = uses_processes
         self._prefix = os.path.join(path, b"")
         self._documents = self._prefix + DOCUMENTS_FOLDER.encode()
-        self._pack: Pack | None = None
-        self._pack_state: object = None
+        self._word_counts: WordCounts | None = None
+        self._counts_state: object = None
 
     def check(self, terms: Sequence[bytes], budget: int) -> tuple[Measures, dict[int, ManifestEntry]]:
         """Check every file, count the terms, and select documents. Raises CacheInvalid at the first fault.
 
         Returns the counts of all documents, and the selected ones by number.
         """
-        pack = self.pack()
-        if pack:
+        counts = self.word_counts()
+        if counts:
             try:
-                return self._check_with(pack, terms, budget)
+                return self._check_with(counts, terms, budget)
             except Malformed:
-                # The pack belongs to another cache, or its postings are damaged: count the terms without it.
+                # They belong to another cache, or the postings are damaged: count the terms without them.
                 pass
         manifest = self.manifest()
         tokens: list[int] = []
@@ -87,32 +98,36 @@ class CacheFolder:
         measures = Measures(tokens, total_words, term_matches)
         return measures, {number: manifest.entries[number] for number in measures.choose(budget)}
 
-    def _check_with(self, pack: Pack, terms: Sequence[bytes], budget: int) -> tuple[Measures, dict[int, ManifestEntry]]:
-        unchanged = UnchangedFiles(self.path, pack.files, pack.fingerprints, uses_processes=self._uses_processes)
+    def _check_with(
+        self, counts: WordCounts, terms: Sequence[bytes], budget: int
+    ) -> tuple[Measures, dict[int, ManifestEntry]]:
+        unchanged = UnchangedFiles(self.path, counts.files, counts.fingerprints, uses_processes=self._uses_processes)
         try:
-            measures = pack.measure(terms, self.read_postings)
-            chosen = {number: pack.entry(number) for number in measures.choose(budget)}
-            if not (self._frame_is_as_built(pack) and unchanged.result()):
-                for _ in self.documents(self.manifest(), pack):
+            measures = counts.measure(terms, self.read_postings)
+            chosen = {number: counts.entry(number) for number in measures.choose(budget)}
+            if not (self._frame_is_as_built(counts) and unchanged.result()):
+                for _ in self.documents(self.manifest(), counts):
                     pass
             return measures, chosen
         finally:
             unchanged.close()
 
-    def faults(self, *, trusting_pack: bool, progress: Progress = silent) -> tuple[Manifest | None, list[Fault]]:
+    def faults(
+        self, *, trusting_counts: bool, progress: Progress = ignore_progress
+    ) -> tuple[Manifest | None, list[Fault]]:
         """Every fault, and the manifest if it could be read."""
         try:
             manifest = self.manifest()
         except Fault as fault:
             return None, [fault]
-        pack = self.pack() if trusting_pack else None
-        trusted = pack if pack and pack.describes(manifest.entries) else None
+        counts = self.word_counts() if trusting_counts else None
+        trusted = counts if counts and counts.describes(manifest.entries) else None
         found = self._examine(manifest, trusted, progress)
         return manifest, [fault for fault in found if isinstance(fault, Fault)]
 
     def checked_version(self) -> str:
         """The version of the cache, after every file was checked. Raises CacheInvalid at the first fault."""
-        manifest, faults = self.faults(trusting_pack=True)
+        manifest, faults = self.faults(trusting_counts=True)
         if faults:
             raise faults[0]
         assert manifest is not None
@@ -126,21 +141,21 @@ class CacheFolder:
             raise self.fault(MANIFEST_FILE, str(problem)) from None
 
     def documents(
-        self, manifest: Manifest, pack: Pack | None = None, *, progress: Progress = silent
+        self, manifest: Manifest, counts: WordCounts | None = None, *, progress: Progress = ignore_progress
     ) -> Iterator[Document]:
         """Check the whole cache; yield the documents that were read. Raises CacheInvalid at the first fault.
 
-        All documents are read, or those that have changed since `pack` was written. Raises Malformed if that is of
+        All documents are read, or those that have changed since `counts` were written. Raises Malformed if those are of
         another cache.
         """
-        if pack is not None and not pack.describes(manifest.entries):
+        if counts is not None and not counts.describes(manifest.entries):
             raise Malformed("the packed index is of another cache")
-        for found in self._examine(manifest, pack, progress):
+        for found in self._examine(manifest, counts, progress):
             if isinstance(found, Fault):
                 raise found
             yield found
 
-    def _examine(self, manifest: Manifest, pack: Pack | None, progress: Progress) -> Iterator[Document | Fault]:
+    def _examine(self, manifest: Manifest, counts: WordCounts | None, progress: Progress) -> Iterator[Document | Fault]:
         """Yield each fault and each document that was read. The faults of the manifest and the index come first."""
         for contradiction in manifest.contradictions():
             yield self.fault(MANIFEST_FILE, contradiction)
@@ -149,7 +164,7 @@ class CacheFolder:
             yield self.fault(DOCUMENTS_FOLDER, "is not a folder")
             return
         total = len(manifest.entries)
-        for number in range(total) if pack is None else self.changed_documents(pack):
+        for number in range(total) if counts is None else self.changed_documents(counts):
             progress(number, total)
             try:
                 document = self.document(manifest.entries[number])
@@ -160,8 +175,8 @@ class CacheFolder:
             else:
                 yield document
         progress(total, total)
-        for file in self._strangers({os.path.normpath(entry.file).encode() for entry in manifest.entries}):
-            yield self.fault(shown(file), "is named by no entry of the manifest")
+        for file in self._find_unlisted_files({os.path.normpath(entry.file).encode() for entry in manifest.entries}):
+            yield self.fault(format_path(file), "is named by no entry of the manifest")
 
     def _index_faults(self, manifest: Manifest) -> Iterator[Fault]:
         try:
@@ -177,7 +192,7 @@ class CacheFolder:
 
     def fault(self, file: str, problem: str) -> Fault:
         advice = f"`context verify` lists every fault, and {rebuild_command(self.path)} makes the cache anew"
-        return Fault(f"{shown(self._prefix)}{file}: {problem}; {advice}", file, problem)
+        return Fault(f"{format_path(self._prefix)}{file}: {problem}; {advice}", file, problem)
 
     def document(self, entry: ManifestEntry) -> Document:
         """Read and check a document. Raises CacheInvalid if it is not what the manifest says."""
@@ -210,7 +225,7 @@ class CacheFolder:
         """Whether documents/ is a real folder or does not exist, as in a cache without documents."""
         return is_folder(self._documents) or not os.path.lexists(self._documents)
 
-    def _strangers(self, files: set[bytes]) -> Iterator[bytes]:
+    def _find_unlisted_files(self, files: set[bytes]) -> Iterator[bytes]:
         """The files in documents/ that are not in `files`."""
         folders = [DOCUMENTS_FOLDER.encode()] if os.path.lexists(self._documents) else []
         while folders:
@@ -227,7 +242,7 @@ class CacheFolder:
 
     def claimed_version(self) -> str:
         """The `cache_version` in the manifest, which may otherwise be invalid; empty if there is none."""
-        version = _claimed(self.path, "cache_version")
+        version = _read_claim(self.path, "cache_version")
         return version if isinstance(version, str) else ""
 
     def bytes_in_root(self) -> int:
@@ -240,39 +255,39 @@ class CacheFolder:
         files = [entry.file.encode() for entry in entries if self._stays_inside(entry.file)]
         return sum(regular_size(self._prefix + file) for file in files)
 
-    def pack(self) -> Pack | None:
-        """The packed index, or None if it is missing or damaged."""
-        state = fingerprints(self._prefix, [PACK_FOLDER.encode(), TABLE_FILE.encode(), POSTINGS_FILE.encode()])
-        if state != self._pack_state:
-            self._pack_state, self._pack = state, self._read_pack()
-        return self._pack
+    def word_counts(self) -> WordCounts | None:
+        """The stored word counts, or None if they are missing or damaged."""
+        state = fingerprints(self._prefix, [DERIVED_FOLDER.encode(), TABLE_FILE.encode(), POSTINGS_FILE.encode()])
+        if state != self._counts_state:
+            self._counts_state, self._word_counts = state, self._read_word_counts()
+        return self._word_counts
 
-    def _read_pack(self) -> Pack | None:
+    def _read_word_counts(self) -> WordCounts | None:
         table = self._prefix + TABLE_FILE.encode()
         try:
             # A resolve reads a part of the table only, so mapping it is faster than reading it.
-            if is_folder(self._prefix + PACK_FOLDER.encode()) and regular_size(table) <= TABLE_MAX_BYTES:
-                return decode_pack(map_regular(table))
+            if is_folder(self._prefix + DERIVED_FOLDER.encode()) and regular_size(table) <= TABLE_MAX_BYTES:
+                return decode_word_counts(map_regular(table))
         except (StorageFailed, Malformed):
-            # The pack is derived data; without it the cache is read from its documents.
+            # The counts are derived data; without them the cache is read from its documents.
             pass
         return None
 
-    def is_as_built(self, pack: Pack) -> bool:
+    def is_as_built(self, counts: WordCounts) -> bool:
         """Whether no file of the cache has changed since the build."""
-        return self._frame_is_as_built(pack) and not self.changed_documents(pack)
+        return self._frame_is_as_built(counts) and not self.changed_documents(counts)
 
-    def _frame_is_as_built(self, pack: Pack) -> bool:
-        return fingerprints(self._prefix, FRAME) == pack.frame
+    def _frame_is_as_built(self, counts: WordCounts) -> bool:
+        return fingerprints(self._prefix, FRAME) == counts.frame
 
-    def changed_documents(self, pack: Pack) -> list[int]:
-        return pack.changed_since(fingerprints(self._prefix, pack.files))
+    def changed_documents(self, counts: WordCounts) -> list[int]:
+        return counts.changed_since(fingerprints(self._prefix, counts.files))
 
     def read_postings(self, offset: int, length: int) -> bytes:
         return read_part(self._prefix + POSTINGS_FILE.encode(), offset, length)
 
 
-def _claimed(cache: bytes, member: str) -> object:
+def _read_claim(cache: bytes, member: str) -> object:
     """A member of the manifest, which may otherwise be invalid; None if it cannot be read."""
     try:
         manifest = decode(read_regular(os.path.join(cache, MANIFEST_FILE.encode())))
@@ -285,11 +300,11 @@ def rebuild_command(cache: bytes) -> str:
     """The command that makes a cache anew, for messages. The documents' folder is known only of a default path."""
     folder, name = os.path.split(cache.rstrip(b"/") or b"/")
     if name == DEFAULT_CACHE.encode():
-        return f"`context build {quote(shown(folder or b'.'))}`"
-    options = _claimed(cache, "build_options")
+        return f"`context build {quote(format_path(folder or b'.'))}`"
+    options = _read_claim(cache, "build_options")
     is_of_all_text = isinstance(options, dict) and options.get("kinds") == ALL_TEXT
     sources = "DIR" if is_of_all_text else "--sources DIR"
     if not os.path.lexists(os.path.join(cache, MANIFEST_FILE.encode())):
         # A build replaces no folder that may hold something else.
         return f"`context build {sources} --cache PATH` with a new path"
-    return f"`context build {sources} --cache {quote(shown(os.path.join(folder, name)))} --force`"
+    return f"`context build {sources} --cache {quote(format_path(os.path.join(folder, name)))} --force`"

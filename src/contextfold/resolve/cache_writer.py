@@ -1,4 +1,4 @@
-"""Writes a new cache into a staging folder: documents, manifest, packed index. Knows nothing of the sources."""
+"""Writes a new cache into a staging folder: documents, manifest, indexes. Knows nothing of the sources."""
 
 from __future__ import annotations
 
@@ -10,25 +10,36 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextfold.common.canonical import Encodable, Malformed
 from contextfold.common.posix import delay_signals
 from contextfold.errors import StorageFailed
-from contextfold.resolve import pack as packs
 from contextfold.resolve.cache import CacheFolder, Fault, Progress
-from contextfold.resolve.document import Document
+from contextfold.resolve.cache_format import (
+    BUILD_CONFIG,
+    DERIVED_FOLDER,
+    DOCUMENTS_FOLDER,
+    FRAME,
+    HIDING_FILE,
+    INDEX_FILE,
+    MANIFEST_FILE,
+    Document,
+    FileNames,
+    Manifest,
+    ManifestEntry,
+    cache_version_of,
+)
 from contextfold.resolve.files import (
     CTIME_SHOWS_CHANGES,
     Opened,
     StorageErrors,
     fingerprints,
+    format_path,
     make_durable,
-    shown,
     write_new,
 )
-from contextfold.resolve.layout import DOCUMENTS_FOLDER, FRAME, HIDING_FILE, INDEX_FILE, MANIFEST_FILE, PACK_FOLDER
-from contextfold.resolve.manifest import BUILD_CONFIG, FileNames, Manifest, ManifestEntry, cache_version_of
 from contextfold.resolve.processes import keeps_exit_statuses, processors
 from contextfold.resolve.rebuild.previous import SOURCES_FILE, PreviousCache, SourceRecords
 from contextfold.resolve.rebuild.replace import Staging
-from contextfold.resolve.relevance.index.index_head import HEAD_FILE, RELEVANCE_FILES
-from contextfold.resolve.relevance.index.index_writer import IndexWriter
+from contextfold.resolve.relevance.index_format import HEAD_FILE, RELEVANCE_FILES
+from contextfold.resolve.relevance.index_writer import IndexWriter
+from contextfold.resolve.word_counts import CLOCK_FILE, POSTINGS_FILE, TABLE_FILE, WordCountsBuilder, older_than
 
 # A build waits at most three seconds for the file system's clock: the coarsest timestamps have steps of two seconds.
 CLOCK_TICK_S = 0.002
@@ -39,7 +50,7 @@ PROCESSES_MAX = 8
 NEVER_NS = -(2**63)
 HIDING_TEXT = b"*\n"
 
-_TABLE = os.path.basename(packs.TABLE_FILE).encode()
+_TABLE = os.path.basename(TABLE_FILE).encode()
 _NEW_TABLE = _TABLE + b".new"
 
 
@@ -69,14 +80,14 @@ class CacheWriter:
         self._renamed: dict[str, str] = {}
         # The entries whose files are linked from the previous cache, by file name.
         self._to_link: dict[str, ManifestEntry] = {}
-        self._pack = packs.PackBuilder()
+        self._word_counts = WordCountsBuilder()
         self.content_bytes = 0
         self.reused = 0
         # Whether the previous cache has the same documents and options, and is complete and unchanged.
         self.is_up_to_date = False
         if hidden:
             write_new(self._path(HIDING_FILE), HIDING_TEXT)
-        for name in (DOCUMENTS_FOLDER, PACK_FOLDER):
+        for name in (DOCUMENTS_FOLDER, DERIVED_FOLDER):
             with StorageErrors("cannot make", self._path(name)):
                 os.mkdir(self._path(name))
         self._relevance = IndexWriter(
@@ -91,7 +102,7 @@ class CacheWriter:
     def write_documents(self, documents: Iterable[Document | None], total: int, progress: Progress) -> None:
         """Write every document and its postings; copy the postings that the previous cache already has."""
         names = FileNames()
-        postings_path = self._path(packs.POSTINGS_FILE)
+        postings_path = self._path(POSTINGS_FILE)
         try:
             with StorageErrors("cannot write", postings_path), open(postings_path, "xb") as postings:
                 for number, document in enumerate(documents):
@@ -108,14 +119,14 @@ class CacheWriter:
                         self._write_document(entry.file, document)
                     self.content_bytes += len(document.content)
                     if self._previous is None:
-                        postings.writelines(self._pack.add(entry, document.content))
+                        postings.writelines(self._word_counts.add(entry, document.content))
                         self._relevance.add(document)
                     else:
                         self._relevance.add(document, reused=self._previous.relevance_number(entry, document.source))
                 self.is_up_to_date = not self._always_new and self._is_what_was_there()
                 if self._previous is not None and not self.is_up_to_date:
                     postings.writelines(self._postings_with(self._previous))
-                postings.writelines(self._pack.finish())
+                postings.writelines(self._word_counts.finish())
             if not self.is_up_to_date:
                 self._relevance.finish()
         finally:
@@ -137,18 +148,18 @@ class CacheWriter:
 
     def _postings_with(self, previous: PreviousCache) -> Iterator[bytes]:
         """The postings of all documents: unchanged segments are copied, the words of other documents are counted."""
-        while (number := self._pack.document_count) < len(self.entries):
-            segment = previous.segment_at(number, self.entries) if self._pack.is_between_segments else None
-            if segment is not None and previous.pack is not None:
+        while (number := self._word_counts.document_count) < len(self.entries):
+            segment = previous.segment_at(number, self.entries) if self._word_counts.is_between_segments else None
+            if segment is not None and previous.word_counts is not None:
                 try:
-                    yield from self._pack.adopt(previous.pack, segment, previous.folder.read_postings)
-                    self.reused += self._pack.document_count - number
+                    yield from self._word_counts.adopt(previous.word_counts, segment, previous.folder.read_postings)
+                    self.reused += self._word_counts.document_count - number
                     continue
                 except Malformed:
                     # A block is damaged, so the words are counted again.
                     pass
             entry = self.entries[number]
-            yield from self._pack.add(entry, self._read_back(entry).content)
+            yield from self._word_counts.add(entry, self._read_back(entry).content)
 
     def _read_back(self, entry: ManifestEntry) -> Document:
         """Read a document from its new file, or from the file in the previous cache that is to be linked."""
@@ -158,7 +169,7 @@ class CacheWriter:
             return folder.document(entry)
         except Fault:
             raise StorageFailed(
-                f"{shown(folder.path)} changed while the cache was built; run the build again"
+                f"{format_path(folder.path)} changed while the cache was built; run the build again"
             ) from None
 
     def write_manifest(self, created_at: str | None) -> Manifest:
@@ -175,7 +186,7 @@ class CacheWriter:
         `raw_versions` has the hashes of the original bytes of converted files, by document id, for the next build.
 
         The files of unchanged documents are linked here, as late as possible, because a link changes a file's ctime and
-        the packed index of the previous cache no longer matches. Removing the previous cache changes the ctime again,
+        the word counts of the previous cache no longer match it. Removing the previous cache changes the ctime again,
         so the table is written a second time at the end. If the process is killed before that, the new cache is
         complete and correct, but slow to read until the next build.
         """
@@ -184,16 +195,16 @@ class CacheWriter:
             self._written_files.append(SOURCES_FILE)
         self._link_documents()
         table, recorded_at_ns = self._table(manifest)
-        write_new(self._path(packs.TABLE_FILE), table)
+        write_new(self._path(TABLE_FILE), table)
         self._relevance.write_head(manifest.cache_version, recorded_at_ns)
-        derived = [packs.POSTINGS_FILE, packs.TABLE_FILE, *RELEVANCE_FILES, HEAD_FILE]
+        derived = [POSTINGS_FILE, TABLE_FILE, *RELEVANCE_FILES, HEAD_FILE]
         files = [*self._written_files, *derived, MANIFEST_FILE, INDEX_FILE]
-        make_durable(self._prefix, [*files, PACK_FOLDER, DOCUMENTS_FOLDER])
-        with Opened(self._path(PACK_FOLDER), os.O_RDONLY) as pack_folder, delay_signals():
+        make_durable(self._prefix, [*files, DERIVED_FOLDER, DOCUMENTS_FOLDER])
+        with Opened(self._path(DERIVED_FOLDER), os.O_RDONLY) as derived_folder, delay_signals():
             staging.commit()
             if self._to_link:
                 self._prefix = os.path.join(staging.target, b"")
-                self._record_files_again(manifest, pack_folder)
+                self._record_files_again(manifest, derived_folder)
 
     def _link_documents(self) -> None:
         """Link the files of unchanged documents; write a file that cannot be linked."""
@@ -203,23 +214,23 @@ class CacheWriter:
                 self._write_document(file, self._read_back(entry))
                 del self._to_link[file]
 
-    def _record_files_again(self, manifest: Manifest, pack_folder: int) -> None:
+    def _record_files_again(self, manifest: Manifest, derived_folder: int) -> None:
         """Replace the table. The folder is given by a descriptor, because another build may have replaced the cache."""
         try:
             table, _ = self._table(manifest)
-            write_new(_NEW_TABLE, table, folder=pack_folder, synced=True)
-            os.rename(_NEW_TABLE, _TABLE, src_dir_fd=pack_folder, dst_dir_fd=pack_folder)
+            write_new(_NEW_TABLE, table, folder=derived_folder, synced=True)
+            os.rename(_NEW_TABLE, _TABLE, src_dir_fd=derived_folder, dst_dir_fd=derived_folder)
         except (OSError, StorageFailed):
             # The cache is complete without a current table, only slower to read.
             pass
 
     def _table(self, manifest: Manifest) -> tuple[bytes, int]:
-        """The table of the packed index, and the time it records. All other files must have been written before."""
+        """The table of the word counts, and the time it records. All other files must have been written before."""
         files = [entry.file.encode() for entry in manifest.entries]
         derived = [file.encode() for file in RELEVANCE_FILES]
         recorded_at_ns = self._clock_after(fingerprints(self._prefix, [*FRAME, *derived, *files]))
-        settled = packs.older_than(recorded_at_ns, fingerprints(self._prefix, [*FRAME, *files]))
-        return self._pack.pack(manifest.entries, settled).to_bytes(), recorded_at_ns
+        settled = older_than(recorded_at_ns, fingerprints(self._prefix, [*FRAME, *files]))
+        return self._word_counts.table(manifest.entries, settled).to_bytes(), recorded_at_ns
 
     def _clock_after(self, seen: array[int]) -> int:
         """The time of the file system's clock, after waiting until it is later than all timestamps in `seen`.
@@ -228,7 +239,7 @@ class CacheWriter:
         show changes on this file system, the result is NEVER_NS and no file is trusted.
         """
         newest = max(seen[1::4] + seen[2::4], default=0)
-        probe = self._path(packs.CLOCK_FILE)
+        probe = self._path(CLOCK_FILE)
         with StorageErrors("cannot write", probe):
             with open(probe, "xb"):
                 pass

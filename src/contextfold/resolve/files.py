@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from contextfold.common.canonical import Malformed
 from contextfold.errors import StorageFailed
-from contextfold.resolve.layout import ABSENT, FINGERPRINT_FIELDS
+from contextfold.resolve.cache_format import ABSENT, FINGERPRINT_FIELDS
 
 # O_NONBLOCK: opening a pipe must not wait for a writer.
 READ_FLAGS = (
@@ -64,18 +64,18 @@ class NotRegular(Malformed):
     """There is a folder, link, pipe or device instead of a regular file."""
 
 
-def silent(_done: int, _total: int) -> None:
+def ignore_progress(_done: int, _total: int) -> None:
     """Discard the progress."""
 
 
-def shown(path: bytes) -> str:
+def format_path(path: bytes) -> str:
     """A path as text for messages."""
     return os.fsdecode(path) or "''"
 
 
 def storage_failed(doing: str, path: bytes, problem: OSError) -> StorageFailed:
     advice = _ADVICE.get(problem.errno or 0, "try again, and check the disk if it stays")
-    return StorageFailed(f"{doing} {shown(path)}: {problem.strerror or problem}; {advice}")
+    return StorageFailed(f"{doing} {format_path(path)}: {problem.strerror or problem}; {advice}")
 
 
 class StorageErrors:
@@ -112,7 +112,7 @@ def read_regular(path: bytes) -> bytes:
     with StorageErrors("cannot read", path), opened as descriptor:
         size = _regular_size(descriptor)
         if size > FILE_BYTES_MAX:
-            raise StorageFailed(f"{shown(path)} has {size:,} bytes; files of up to {FILE_BYTES_MAX:,} are read")
+            raise StorageFailed(f"{format_path(path)} has {size:,} bytes; files of up to {FILE_BYTES_MAX:,} are read")
         return read_all(descriptor, size)
 
 
@@ -203,18 +203,6 @@ def fingerprints(prefix: bytes, files: Iterable[bytes]) -> array[int]:
             # The function that reads the file reports the error.
             del seen[len(seen) // FINGERPRINT_FIELDS * FINGERPRINT_FIELDS :]
             extend(ABSENT)
-    return seen
-
-
-def few_fingerprints(prefix: bytes, files: Iterable[bytes]) -> tuple[int, ...]:
-    """The same of a few files, for who must start quickly."""
-    seen: tuple[int, ...] = ()
-    for file in files:
-        try:
-            status = os.lstat(prefix + file)
-            seen += (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino & INODE_MASK)
-        except OSError:
-            seen += ABSENT
     return seen
 
 

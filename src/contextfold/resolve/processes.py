@@ -7,18 +7,17 @@ could not find these children.
 from __future__ import annotations
 
 import os
+import signal
 from array import array
 from collections.abc import Callable, Sequence
 
+from contextfold.resolve.cache_format import FINGERPRINT_FIELDS
 from contextfold.resolve.files import INODE_MASK, fingerprints
-from contextfold.resolve.layout import FINGERPRINT_FIELDS
 
 SUCCEEDED = 0
 _CHANGED = 1
 # The status of a child that raised an exception, was killed, or whose status nobody knows.
 FAILED = 255
-# SIGKILL. Importing `signal` takes as long as looking at 1,000 files.
-KILL = 9
 # Starting a process takes about as long as looking at 2,000 files.
 FILES_PER_PROCESS = 10_000
 PROCESSES_MAX = 8
@@ -53,7 +52,7 @@ class ChildProcesses:
         while self._children:
             child = self._children.pop()
             try:
-                os.kill(child, KILL)
+                os.kill(child, signal.SIGKILL)
             except ProcessLookupError:
                 # It has ended, and this process ignores the end of its children.
                 continue
@@ -79,8 +78,6 @@ def wait_for(child: int) -> int:
 
 def keeps_exit_statuses() -> bool:
     """Whether the system keeps the status of a child. Whoever started this process may have ignored SIGCHLD."""
-    import signal
-
     return signal.getsignal(signal.SIGCHLD) != signal.SIG_IGN
 
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from contextfold.common.relevance.question import CACHES_MAX
 from contextfold.errors import CacheMissing, NoCacheNamed
+from contextfold.resolve.cache_format import MANIFEST_FILE
 from contextfold.resolve.files import SET_ASIDE_SUFFIX, STAGING_SUFFIX, StorageErrors
-from contextfold.resolve.layout import MANIFEST_FILE
 from contextfold.resolve.service import Cache
 
 NAME_MAX_BYTES = 4096

@@ -15,10 +15,10 @@ from contextfold.common.canonical import Encodable, encode
 from contextfold.common.relevance.question import BUDGET_LIMIT, CACHES_MAX, Question, read_question
 from contextfold.errors import CacheMissing, ContextError, DocumentMissing, IndexMissing, QueryInvalid, StorageFailed
 from contextfold.resolve.cache import CacheFolder, Fault, Progress
-from contextfold.resolve.files import LEADS_NOWHERE, shown, silent, storage_failed
+from contextfold.resolve.files import LEADS_NOWHERE, format_path, ignore_progress, storage_failed
 from contextfold.resolve.relevance.answer import AskResult, GetResult, LeftOutCache
 from contextfold.resolve.relevance.asking import NamedIndex, ask, get, table_of_contents
-from contextfold.resolve.relevance.index.index_file import MappedIndex, RelevanceFiles
+from contextfold.resolve.relevance.index_file import MappedIndex, RelevanceFiles
 from contextfold.resolve.selection import SelectedDocument, Selection, SelectionResult, Why, parse_query
 
 REPLACED_ATTEMPTS = 5
@@ -42,7 +42,7 @@ class Verification(NamedTuple):
     cache_version: str
     document_count: int
     faults: tuple[Fault, ...]
-    # Whether the packed index is usable, so that `resolve` reads only changed documents.
+    # Whether the word counts are usable, so that `resolve` reads only changed documents.
     packed: bool
 
 
@@ -133,16 +133,8 @@ class Cache:
     def __init__(self, path: Path, *, uses_processes: bool = False) -> None:
         """With `uses_processes`, a resolve may start child processes. That is for a command, which ends with it."""
         self.path = os.fsencode(path)
-        self._uses_processes = uses_processes
-        self._opened_folder: CacheFolder | None = None
-        self._relevance: RelevanceFiles | None = None
-
-    @property
-    def _folder(self) -> CacheFolder:
-        """What reads the files that v0 is about; `ask` needs them only in doubt, and starts without."""
-        if self._opened_folder is None:
-            self._opened_folder = CacheFolder(self.path, uses_processes=self._uses_processes)
-        return self._opened_folder
+        self._folder = CacheFolder(self.path, uses_processes=uses_processes)
+        self._relevance = RelevanceFiles(self.path, self._folder.checked_version)
 
     def resolve(self, query: str, budget: int) -> SelectionResult:
         """The best documents for a query within a budget of tokens, each with the reason for its score."""
@@ -214,19 +206,13 @@ class Cache:
 
     def mapped_index(self) -> MappedIndex:
         """The relevance index, checked. Raises IndexMissing if there is none, CacheInvalid if it is damaged."""
-        return self._relevance_files().mapped()
-
-    def _relevance_files(self) -> RelevanceFiles:
-        if self._relevance is None:
-            # The folder's module is imported only in doubt.
-            self._relevance = RelevanceFiles(self.path, lambda: self._folder.checked_version())  # noqa: PLW0108
-        return self._relevance
+        return self._relevance.map()
 
     def inspect(self) -> Inspection:
         """Version, size and validity of the cache. Raises CacheInvalid only if the manifest cannot be read."""
 
         def answer() -> Inspection:
-            manifest, faults = self._folder.faults(trusting_pack=True)
+            manifest, faults = self._folder.faults(trusting_counts=True)
             if manifest is None:
                 raise faults[0]
             total_bytes = self._folder.size_of(manifest.entries)
@@ -238,7 +224,7 @@ class Cache:
         """Like `inspect`, even if the manifest cannot be read. It counts only the files directly in the folder."""
 
         def answer() -> Inspection:
-            manifest, faults = self._folder.faults(trusting_pack=True)
+            manifest, faults = self._folder.faults(trusting_counts=True)
             total_bytes = self._folder.bytes_in_root()
             if manifest is None:
                 return Inspection(self._folder.claimed_version(), 0, total_bytes, valid=False)
@@ -246,16 +232,16 @@ class Cache:
 
         return of_same_caches([self], answer)
 
-    def verify(self, progress: Progress = silent) -> Verification:
+    def verify(self, progress: Progress = ignore_progress) -> Verification:
         """Read every byte and list every fault."""
 
         def answer() -> Verification:
-            manifest, faults = self._folder.faults(trusting_pack=False, progress=progress)
-            pack = self._folder.pack()
-            packed = pack is not None and self._folder.is_as_built(pack)
+            manifest, faults = self._folder.faults(trusting_counts=False, progress=progress)
+            counts = self._folder.word_counts()
+            packed = counts is not None and self._folder.is_as_built(counts)
             if manifest is None:
                 return Verification("", 0, tuple(faults), packed)
-            faults += (self._folder.fault(*found) for found in self._relevance_files().faults(manifest.cache_version))
+            faults += (self._folder.fault(*found) for found in self._relevance.faults(manifest.cache_version))
             return Verification(manifest.cache_version, manifest.document_count, tuple(faults), packed)
 
         return of_same_caches([self], answer)
@@ -277,13 +263,14 @@ class Cache:
 
     def _missing(self, why: str) -> CacheMissing:
         return CacheMissing(
-            f"{shown(self.path)}: {why}; make a cache with `context build --sources DIR --cache {shown(self.path)}`"
+            f"{format_path(self.path)}: {why}; "
+            f"make a cache with `context build --sources DIR --cache {format_path(self.path)}`"
         )
 
 
 def of_same_caches(caches: Sequence[Cache], answer: Callable[[], Answer]) -> Answer:
     """Call `answer`; repeat the call if the folder of a cache was replaced meanwhile."""
-    paths = ", ".join(shown(cache.path) for cache in caches)
+    paths = ", ".join(format_path(cache.path) for cache in caches)
     for _ in range(REPLACED_ATTEMPTS):
         before = [cache.identity() for cache in caches]
         try:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from contextfold.errors import SourceInvalid, StorageFailed
-from contextfold.resolve.document import document_id
+from contextfold.resolve.cache_format import DEFAULT_CACHE, document_id
 from contextfold.resolve.documents import kinds
 from contextfold.resolve.documents.patterns import Chooser, PathPatterns, parse_ignore_file, parse_patterns
 from contextfold.resolve.documents.rules import PLAIN_MARKDOWN, DocumentRules
@@ -26,13 +26,12 @@ from contextfold.resolve.files import (
     NotRegular,
     Opened,
     StorageErrors,
+    format_path,
     read_all,
     read_regular,
     regular_size,
-    shown,
     storage_failed,
 )
-from contextfold.resolve.layout import DEFAULT_CACHE
 
 DEFAULT_CACHE_NAME = DEFAULT_CACHE.encode()
 IGNORE_FILE_NAME = b".gitignore"
@@ -78,8 +77,8 @@ def survey(sources: bytes, rules: DocumentRules, *, cache: bytes) -> Survey:
             walk.left_out[kinds.SAME_ID] += 1
         else:
             raise SourceInvalid(
-                f"{shown(distinct[-1].path)} and {shown(source.path)} both become the document {source.id}; "
-                "rename one of them"
+                f"{format_path(distinct[-1].path)} and {format_path(source.path)} both become the document "
+                f"{source.id}; rename one of them"
             )
     return Survey(distinct, walk.left_out)
 
@@ -254,7 +253,7 @@ def _read_ignore_files_above(sources: bytes) -> tuple[tuple[bytes, ...], PathPat
 def _read_ignore_file(path: bytes, folder: Sequence[bytes]) -> PathPatterns:
     """The patterns of a .gitignore file. Like git, it takes anything but a regular file for an empty one."""
     if regular_size(path) > IGNORE_FILE_MAX_BYTES:
-        raise SourceInvalid(f"{shown(path)} is larger than {IGNORE_FILE_MAX_BYTES >> 20} MiB; shorten it")
+        raise SourceInvalid(f"{format_path(path)} is larger than {IGNORE_FILE_MAX_BYTES >> 20} MiB; shorten it")
     try:
         return parse_ignore_file(read_regular(path), folder)
     except (FileAbsent, NotRegular):
@@ -265,7 +264,7 @@ def _source(components: tuple[bytes, ...], path: bytes, status: os.stat_result, 
     try:
         name = b"/".join(components).decode("utf-8")
     except UnicodeDecodeError:
-        raise SourceInvalid(f"{shown(path)}: the path is not UTF-8; rename it") from None
+        raise SourceInvalid(f"{format_path(path)}: the path is not UTF-8; rename it") from None
     return Source(document_id(name), name, path, _state(status), is_included)
 
 
@@ -283,14 +282,14 @@ def read_source(source: Source) -> bytes:
         raise changed_while_read(source.path)
     if len(raw) != source.state[0]:
         raise StorageFailed(
-            f"{shown(source.path)} has another size than the system says, as files of /proc have; "
+            f"{format_path(source.path)} has another size than the system says, as files of /proc have; "
             "move it out of the sources"
         )
     return raw
 
 
 def changed_while_read(path: bytes) -> StorageFailed:
-    return StorageFailed(f"{shown(path)} changed while the sources were read; run the build again")
+    return StorageFailed(f"{format_path(path)} changed while the sources were read; run the build again")
 
 
 def check_unchanged(before: Survey, after: Survey) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 from contextfold import Cache, open_cache
 from contextfold.common.canonical import version_of
 from contextfold.resolve.build import build
-from contextfold.resolve.document import Document
-from contextfold.resolve.relevance.index.index_file import MappedIndex
-from contextfold.resolve.relevance.index.index_format import IndexView
-from contextfold.resolve.relevance.index.index_runs import RUN_MAX_ENTRIES
-from contextfold.resolve.relevance.index.index_writer import IndexWriter
+from contextfold.resolve.cache_format import Document
+from contextfold.resolve.relevance.index_file import MappedIndex
+from contextfold.resolve.relevance.index_format import IndexView
+from contextfold.resolve.relevance.index_merge import RUN_MAX_ENTRIES
+from contextfold.resolve.relevance.index_writer import IndexWriter
 from tests.support.machine import write_files
 
 CREATED_AT = "2024-01-01T00:00:00Z"

@@ -22,7 +22,7 @@ from contextfold.errors import (
 )
 from contextfold.resolve.relevance.answer import AskResult
 from contextfold.resolve.relevance.asking import NamedIndex, ask
-from contextfold.resolve.relevance.index.index_file import MappedIndex
+from contextfold.resolve.relevance.index_file import MappedIndex
 from contextfold.resolve.service import ask_many
 from tests.resolve.relevance.indexing import WORDS, build_cache, random_documents, write_index
 from tests.support.machine import context, times

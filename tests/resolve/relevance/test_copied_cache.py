@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from contextfold.errors import CacheInvalid
-from contextfold.resolve.relevance.index.index_file import RelevanceFiles
+from contextfold.resolve.relevance.index_file import RelevanceFiles
 from contextfold.resolve.service import Cache
 from tests.resolve.relevance.indexing import build_cache, random_documents
 from tests.support.waiting import until
@@ -60,39 +60,39 @@ def test_a_cache_that_travelled_by_tar_verifies_and_answers_the_same(tmp_path: P
 
 def test_a_copied_cache_is_examined_once_in_a_process(path: Path) -> None:
     copy = Copy(path, settled_after_s=0)
-    first = copy.files.mapped()
-    assert copy.files.mapped() is first
+    first = copy.files.map()
+    assert copy.files.map() is first
     assert copy.examined == 1
 
 
 @pytest.mark.parametrize("file", ["pack/relevance-index", "pack/relevance-contents"])
 def test_a_change_of_a_remembered_file_is_noticed_although_its_size_and_mtime_stay(path: Path, file: str) -> None:
     copy = Copy(path, settled_after_s=0)
-    copy.files.mapped()
+    copy.files.map()
     changed = path / file
     status, raw = changed.stat(), bytearray(changed.read_bytes())
     raw[len(raw) // 2] ^= 1
     changed.write_bytes(raw)
     os.utime(changed, ns=(status.st_atime_ns, status.st_mtime_ns))
     with pytest.raises(CacheInvalid):
-        copy.files.mapped()
+        copy.files.map()
 
 
 @pytest.mark.parametrize("file", ["manifest.json", "index.json", "documents/stranger.json", "pack/stranger"])
 def test_a_change_beside_the_index_is_examined_again(path: Path, file: str) -> None:
     copy = Copy(path, settled_after_s=0)
-    copy.files.mapped()
+    copy.files.map()
     with (path / file).open("ab") as changed:
         changed.write(b" ")
-    copy.files.mapped()
+    copy.files.map()
     assert copy.examined == 2
 
 
 def test_files_that_have_just_been_written_are_hashed_again(path: Path) -> None:
     """They could change once more within the same step of the clock."""
     copy = Copy(path, settled_after_s=3600)
-    copy.files.mapped()
-    copy.files.mapped()
+    copy.files.map()
+    copy.files.map()
     assert copy.examined == 2
 
 
@@ -106,6 +106,6 @@ def test_a_file_that_changes_while_the_cache_is_examined_is_not_remembered(path:
         return version
 
     files = RelevanceFiles(bytes(path), change, settled_after_s=0)
-    files.mapped()
-    files.mapped()
+    files.map()
+    files.map()
     assert copy.examined == 2

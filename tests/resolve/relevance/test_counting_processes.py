@@ -15,8 +15,8 @@ import pytest
 import contextfold
 from contextfold.errors import StorageFailed
 from contextfold.resolve.processes import FAILED, ChildProcesses
-from contextfold.resolve.relevance.index import counting_processes, index_writer
-from contextfold.resolve.relevance.index.index_runs import RUN_PREFIX
+from contextfold.resolve.relevance import counting_processes, index_writer
+from contextfold.resolve.relevance.index_merge import RUN_PREFIX
 from tests.resolve.relevance.indexing import random_documents, write_index
 from tests.serve.stdio_client import is_running
 from tests.support.machine import leftover_files, times, write_files
@@ -30,7 +30,7 @@ PROCESSES = 3
 # The `context` command on a machine with three processors, where children count the first documents, too.
 COMMAND = f"""
 from contextfold.resolve import cache_writer
-from contextfold.resolve.relevance.index import counting_processes, index_writer
+from contextfold.resolve.relevance import counting_processes, index_writer
 cache_writer.processors = lambda: {PROCESSES}
 index_writer.COUNTED_ALONE_BYTES = 0
 counting_processes.BATCH_BYTES = {FEW_BYTES}

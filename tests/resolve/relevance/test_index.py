@@ -18,7 +18,7 @@ from contextfold import open_cache
 from contextfold.common.canonical import Malformed
 from contextfold.common.relevance.question import read_question
 from contextfold.errors import CacheInvalid, ContextError
-from contextfold.resolve.relevance.index.index_format import (
+from contextfold.resolve.relevance.index_format import (
     COLUMNS,
     IndexHead,
     IndexView,

@@ -22,7 +22,7 @@ from contextfold.common.posix import delay_signals, write_all
 from contextfold.errors import StorageFailed
 from contextfold.hosts.config_files import Unfit
 from contextfold.hosts.programs import COMMAND, HOSTS, SKILL, Host
-from contextfold.resolve.files import FileAbsent, NotRegular, read_regular, shown, storage_failed, sync
+from contextfold.resolve.files import FileAbsent, NotRegular, format_path, read_regular, storage_failed, sync
 from contextfold.settings import CACHE_ROOT
 
 EMPTY_JSON = "{}\n"
@@ -69,7 +69,9 @@ class ConfigFile:
                     else:
                         os.rename(self._staged, self._real)
             except (FileExistsError, NotADirectoryError):
-                raise StorageFailed(f"{shown(folder)} is not a folder; move it away, then run this again") from None
+                raise StorageFailed(
+                    f"{format_path(folder)} is not a folder; move it away, then run this again"
+                ) from None
             except OSError as problem:
                 doing = "cannot remove" if text is None else "cannot write"
                 raise storage_failed(doing, self._real, problem) from problem
@@ -97,7 +99,7 @@ class ConfigFile:
             if not os.path.samestat(status, os.lstat(self._staged)):
                 raise self._changed()
             if status.st_nlink > 1:
-                raise StorageFailed(f"{shown(self._staged)} is a second name of another file; remove it first")
+                raise StorageFailed(f"{format_path(self._staged)} is a second name of another file; remove it first")
             os.ftruncate(descriptor, 0)
             try:
                 yield descriptor

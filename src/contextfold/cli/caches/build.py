@@ -20,7 +20,7 @@ from contextfold.cli.output import ProgressLine, plain, print_error, print_note,
 from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.errors import EXIT_OK, ContextError, NoDocuments
 from contextfold.fold.ports.store import LOCAL_OWNER, Summary
-from contextfold.resolve.build import BuildReport, BuildRequest, counted
+from contextfold.resolve.build import BuildReport, BuildRequest, describe_left_out
 from contextfold.resolve.build import run_build as build_cache
 from contextfold.resolve.documents.rules import ALL_TEXT, MARKDOWN_ONLY
 from contextfold.resolve.rebuild.watch import Watch, pause
@@ -128,7 +128,7 @@ def _built(request: BuildRequest) -> BuildReport:
 
 
 def _print_left_out(request: BuildRequest, built: BuildReport) -> None:
-    print_note(f"left out of {plain(os.fsdecode(request.sources))}: {counted(built.left_out) or 'nothing'}")
+    print_note(f"left out of {plain(os.fsdecode(request.sources))}: {describe_left_out(built.left_out) or 'nothing'}")
 
 
 def _print_report(request: BuildRequest, built: BuildReport) -> None:

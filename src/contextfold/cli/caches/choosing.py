@@ -8,7 +8,7 @@ import os
 from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.common.relevance.question import CACHES_MAX
 from contextfold.errors import CacheMissing, QueryInvalid
-from contextfold.resolve.layout import DEFAULT_CACHE, MANIFEST_FILE
+from contextfold.resolve.cache_format import DEFAULT_CACHE, MANIFEST_FILE
 from contextfold.resolve.root import CacheRoot
 from contextfold.resolve.service import Cache
 

@@ -153,7 +153,7 @@ def _step_1c(word: str) -> str:
     return word
 
 
-def _divided(word: str, suffixes: dict[str, list[tuple[int, str, str]]]) -> tuple[str, str, str]:
+def _split_suffix(word: str, suffixes: dict[str, list[tuple[int, str, str]]]) -> tuple[str, str, str]:
     """A word without its longest suffix of a step, the suffix and its replacement; the word alone if it has none."""
     for length, suffix, replacement in suffixes.get(word[-1:], ()):
         if word.endswith(suffix):
@@ -162,18 +162,18 @@ def _divided(word: str, suffixes: dict[str, list[tuple[int, str, str]]]) -> tupl
 
 
 def _step_2(word: str, r1: int) -> str:
-    base, suffix, replacement = _divided(word, _STEP_2_SUFFIXES)
+    base, suffix, replacement = _split_suffix(word, _STEP_2_SUFFIXES)
     stays = (suffix == "li" and base[-1:] not in LI_ENDINGS) or (suffix == "ogi" and base[-1:] != "l")
     return word if stays or len(base) < r1 else base + replacement
 
 
 def _step_3(word: str, r1: int, r2: int) -> str:
-    base, suffix, replacement = _divided(word, _STEP_3_SUFFIXES)
+    base, suffix, replacement = _split_suffix(word, _STEP_3_SUFFIXES)
     return word if len(base) < (r2 if suffix == "ative" else r1) else base + replacement
 
 
 def _step_4(word: str, r2: int) -> str:
-    base, suffix, _ = _divided(word, _STEP_4_SUFFIXES)
+    base, suffix, _ = _split_suffix(word, _STEP_4_SUFFIXES)
     return word if len(base) < r2 or (suffix == "ion" and base[-1:] not in ("s", "t")) else base
 
 

@@ -14,19 +14,28 @@ from typing import NamedTuple
 from contextfold.common.canonical import Malformed, decode, encode, fields
 from contextfold.errors import ContextError
 from contextfold.resolve.cache import CacheFolder
+from contextfold.resolve.cache_format import (
+    BUILD_CONFIG,
+    DERIVED_FOLDER,
+    DOCUMENTS_FOLDER,
+    HIDING_FILE,
+    INDEX_FILE,
+    MANIFEST_FILE,
+    Manifest,
+    ManifestEntry,
+    decode_manifest,
+)
 from contextfold.resolve.documents.conversion import CONVERSION_VERSION
 from contextfold.resolve.documents.rules import DocumentRules, rules_in
-from contextfold.resolve.files import FileAbsent, few_fingerprints, fingerprints, is_folder, read_regular
-from contextfold.resolve.layout import DOCUMENTS_FOLDER, HIDING_FILE, INDEX_FILE, MANIFEST_FILE, PACK_FOLDER
-from contextfold.resolve.manifest import BUILD_CONFIG, Manifest, ManifestEntry, decode_manifest
-from contextfold.resolve.pack import SEGMENTATION, Pack
-from contextfold.resolve.relevance.index.index_file import RelevanceFiles
-from contextfold.resolve.relevance.index.index_format import IndexView
+from contextfold.resolve.files import FileAbsent, fingerprints, is_folder, read_regular
+from contextfold.resolve.relevance.index_file import RelevanceFiles
+from contextfold.resolve.relevance.index_format import IndexView
+from contextfold.resolve.word_counts import SEGMENTATION, WordCounts
 
 # The records of renamed and converted documents, after a line with their checksum.
 SOURCES_FILE = "pack/sources"
 
-# A link changes a file's ctime, so the table of the packed index is written again after linking. The folder may have
+# A link changes a file's ctime, so the table of the word counts is written again after linking. The folder may have
 # been moved by then, so that needs calls that take the descriptor of a folder.
 CAN_LINK = hasattr(os, "link") and {os.open, os.rename, os.unlink} <= os.supports_dir_fd
 
@@ -50,7 +59,7 @@ class PreviousCache:
     def relevance(self) -> IndexView | None:
         """Its relevance index, checked; None if it is missing or unusable."""
         try:
-            return RelevanceFiles(self.path, lambda: self.manifest.cache_version).mapped().view
+            return RelevanceFiles(self.path, lambda: self.manifest.cache_version).map().view
         except _UNREADABLE:
             return None
 
@@ -69,9 +78,9 @@ class PreviousCache:
 
     def is_untouched(self) -> bool:
         """Whether it is complete and no file has changed since its build."""
-        return self.pack is not None and self.folder.is_as_built(self.pack) and self.relevance is not None
+        return self.word_counts is not None and self.folder.is_as_built(self.word_counts) and self.relevance is not None
 
-    def converted(self, name: str, raw_version: str) -> bytes | None:
+    def converted_text(self, name: str, raw_version: str) -> bytes | None:
         """The converted text of a document; None unless it was made of a file with this hash."""
         entry = self._entries.get(name)
         if entry is None or self._sources is None or self._sources.converted.get(name) != raw_version:
@@ -91,7 +100,7 @@ class PreviousCache:
             os.link(os.path.join(self.path, file.encode()), target, follow_symlinks=False)
         except (OSError, NotImplementedError):
             return False
-        size, mtime_ns, _, inode = few_fingerprints(b"", [target])
+        size, mtime_ns, _, inode = fingerprints(b"", [target])
         if (size, mtime_ns, inode) == self._untouched_files[file]:
             return True
         os.unlink(target)
@@ -100,9 +109,9 @@ class PreviousCache:
     def segment_at(self, number: int, entries: Sequence[ManifestEntry]) -> int | None:
         """The segment that has exactly the new cache's documents that start at `number`; None if there is none."""
         segment = self._segment_of_first.get(entries[number])
-        if self.pack is None or segment is None:
+        if self.word_counts is None or segment is None:
             return None
-        documents, before = self.pack.documents_of(segment), self.manifest.entries
+        documents, before = self.word_counts.documents_of(segment), self.manifest.entries
         end = number + len(documents)
         # The last segment ended because there were no more documents. The new list must end there, too.
         if documents.stop == len(before) and end != len(entries):
@@ -114,32 +123,32 @@ class PreviousCache:
         return {entry.id: entry for entry in self.manifest.entries}
 
     @cached_property
-    def pack(self) -> Pack | None:
-        """Its packed index; None if segments cannot be copied from it."""
-        pack = self.folder.pack()
-        if pack is None or pack.segmentation != SEGMENTATION or not pack.describes(self.manifest.entries):
+    def word_counts(self) -> WordCounts | None:
+        """Its word counts; None if segments cannot be copied from it."""
+        counts = self.folder.word_counts()
+        if counts is None or counts.segmentation != SEGMENTATION or not counts.describes(self.manifest.entries):
             return None
-        return pack
+        return counts
 
     @cached_property
     def _segment_of_first(self) -> dict[ManifestEntry, int]:
         """The segments by their first documents. Only a cache without documents has an empty segment."""
-        pack = self.pack
-        if pack is None or not self.manifest.entries:
+        counts = self.word_counts
+        if counts is None or not self.manifest.entries:
             return {}
-        return {self.manifest.entries[segment.first_document]: at for at, segment in enumerate(pack.segments)}
+        return {self.manifest.entries[segment.first_document]: at for at, segment in enumerate(counts.segments)}
 
     @cached_property
     def _untouched_files(self) -> dict[str, tuple[int, int, int]]:
         """Size, mtime and inode of each document's file that has not changed since the build."""
-        if self.pack is None or not CAN_LINK or not self.folder.documents_are_in_a_folder():
+        if self.word_counts is None or not CAN_LINK or not self.folder.documents_are_in_a_folder():
             return {}
-        seen = fingerprints(os.path.join(self.path, b""), self.pack.files)
-        changed = set(self.pack.changed_since(seen))
+        seen = fingerprints(os.path.join(self.path, b""), self.word_counts.files)
+        changed = set(self.word_counts.changed_since(seen))
         rows = zip(seen[0::4], seen[1::4], seen[3::4], strict=True)
         return {
             file.decode(): row
-            for number, (file, row) in enumerate(zip(self.pack.files, rows, strict=True))
+            for number, (file, row) in enumerate(zip(self.word_counts.files, rows, strict=True))
             if number not in changed
         }
 
@@ -147,7 +156,7 @@ class PreviousCache:
     def _sources(self) -> SourceRecords | None:
         path = os.path.join(self.path, SOURCES_FILE.encode())
         try:
-            if not is_folder(os.path.join(self.path, PACK_FOLDER.encode())):
+            if not is_folder(os.path.join(self.path, DERIVED_FOLDER.encode())):
                 return None
             return decode_source_records(read_regular(path))
         except FileAbsent:
@@ -200,7 +209,7 @@ def is_own_cache(folder: bytes) -> bool:
     previous = previous_cache(folder)
     if previous is not None:
         return previous.manifest.build_config == BUILD_CONFIG
-    own_names = {name.encode() for name in (MANIFEST_FILE, INDEX_FILE, DOCUMENTS_FOLDER, PACK_FOLDER)}
+    own_names = {name.encode() for name in (MANIFEST_FILE, INDEX_FILE, DOCUMENTS_FOLDER, DERIVED_FOLDER)}
     return own_names <= names <= own_names | {HIDING_FILE.encode()}
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from contextfold.common.posix import delay_signals
 from contextfold.errors import CacheExists, StorageFailed
-from contextfold.resolve.files import SET_ASIDE_SUFFIX, STAGING_SUFFIX, StorageErrors, is_folder, shown, sync
+from contextfold.resolve.files import SET_ASIDE_SUFFIX, STAGING_SUFFIX, StorageErrors, format_path, is_folder, sync
 
 # A system without advisory locks stops a second builder only at the rename.
 try:
@@ -120,8 +120,8 @@ class Staging:
 
     def _busy(self) -> StorageFailed:
         return StorageFailed(
-            f"another build is writing {shown(self.target)}; wait for it to end, then run this again"
-            + ("" if fcntl else f" (if none is running, delete {shown(self.path)})")
+            f"another build is writing {format_path(self.target)}; wait for it to end, then run this again"
+            + ("" if fcntl else f" (if none is running, delete {format_path(self.path)})")
         )
 
     def _recover(self) -> None:
@@ -141,20 +141,20 @@ class Staging:
             return
         if not self._force:
             raise CacheExists(
-                f"{shown(self.target)} is already there; add --force to replace it, or choose another path"
+                f"{format_path(self.target)} is already there; add --force to replace it, or choose another path"
             )
         if os.path.ismount(self.target):
             raise StorageFailed(
-                f"{shown(self.target)} is a mount point, which cannot be replaced; choose a path inside it"
+                f"{format_path(self.target)} is a mount point, which cannot be replaced; choose a path inside it"
             )
         if not is_folder(self.target):
             raise StorageFailed(
-                f"{shown(self.target)} is not a folder, so --force leaves it alone; choose another path"
+                f"{format_path(self.target)} is not a folder, so --force leaves it alone; choose another path"
             )
         if os.listdir(self.target) and not self._may_replace(self.target):
             raise StorageFailed(
-                f"{shown(self.target)} is neither empty nor a cache that contextfold made, so a build leaves it alone, "
-                "with --force too; choose another path"
+                f"{format_path(self.target)} is neither empty nor a cache that contextfold made, so a build leaves it "
+                "alone, with --force too; choose another path"
             )
 
     def commit(self) -> None:
@@ -219,8 +219,8 @@ def _real_target(target: bytes, *, force: bool) -> bytes:
         folder = os.path.realpath(os.path.dirname(stripped) or b".")
         if os.path.commonpath([real, folder]) != folder:
             raise StorageFailed(
-                f"{shown(stripped)} is a link to {shown(real)}, outside of its folder, so it is not replaced; remove "
-                "the link, or give --cache the folder itself"
+                f"{format_path(stripped)} is a link to {format_path(real)}, outside of its folder, so it is not "
+                "replaced; remove the link, or give --cache the folder itself"
             )
     return real
 

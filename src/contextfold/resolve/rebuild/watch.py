@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from contextfold.errors import ContextError
 from contextfold.resolve.build import BuildRequest
-from contextfold.resolve.layout import MANIFEST_FILE
+from contextfold.resolve.cache_format import MANIFEST_FILE
 from contextfold.resolve.rebuild.previous import previous_cache
 from contextfold.resolve.sources import Source, survey
 
@@ -64,7 +64,7 @@ class Watch:
         request = self._request
         began = time.monotonic()
         try:
-            rules = request.chosen_rules(previous_cache(request.target) if request.remembers else None)
+            rules = request.choose_rules(previous_cache(request.target) if request.remembers else None)
             return survey(request.folder, rules, cache=request.target).sources
         except ContextError as problem:
             return problem.reason

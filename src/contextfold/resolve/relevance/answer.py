@@ -117,7 +117,7 @@ class AskResult(NamedTuple):
         If there is no document in the answer, the text says why.
         """
         if self.documents:
-            return _rendered(self.documents)
+            return _render(self.documents)
         if self.selection.sections_matched:
             return f"{self.selection.sections_matched} sections match, but none fits the budget.\n"
         parts = ["Nothing in the cache matches.\n"]
@@ -141,7 +141,7 @@ class GetResult(NamedTuple):
         return encode(members, pretty=pretty) + "\n"
 
     def to_text(self) -> str:
-        return _rendered((self.document,))
+        return _render((self.document,))
 
 
 def places_of(document_id: str, names: Sequence[str]) -> list[tuple[str, str]]:
@@ -167,7 +167,7 @@ def left_out_line(section: LeftOutSection) -> str:
     return f"[left out for the budget: {where}, {section.tokens} tokens]\n"
 
 
-def _rendered(documents: tuple[AnsweredDocument, ...]) -> str:
+def _render(documents: tuple[AnsweredDocument, ...]) -> str:
     parts = []
     for document in documents:
         for section in document.sections:

@@ -10,7 +10,7 @@ from contextfold.common.relevance.question import AROUND_MAX, LINE_DIGITS, Quest
 from contextfold.common.text import lowercase
 from contextfold.common.tokens import ESTIMATE, CountTokens, counter_named
 from contextfold.errors import CacheInvalid, DocumentMissing, LinesMissing, OptionInvalid, QueryInvalid, SectionMissing
-from contextfold.resolve.document import document_id
+from contextfold.resolve.cache_format import document_id
 from contextfold.resolve.relevance.answer import (
     BUDGET_REASON,
     CACHE_JOINT,
@@ -27,9 +27,9 @@ from contextfold.resolve.relevance.answer import (
     breadcrumb,
     left_out_line,
 )
-from contextfold.resolve.relevance.index.index_file import MappedIndex
-from contextfold.resolve.relevance.index.index_format import IndexView
 from contextfold.resolve.relevance.index_entries import section_digest
+from contextfold.resolve.relevance.index_file import MappedIndex
+from contextfold.resolve.relevance.index_format import IndexView
 from contextfold.resolve.relevance.ranking import RankedDocument, RankedSection, Ranking, explain, rank
 
 SECTION_UNIT, DOCUMENT_UNIT = "section", "document"
@@ -92,7 +92,7 @@ class _Shelf:
             self._least[place] = self.count(crumb) + LINE_BREAKS_TOKENS
         return estimated + self._least[place] <= left
 
-    def answered(self, place: RankedSection) -> AnsweredSection:
+    def answer_section(self, place: RankedSection) -> AnsweredSection:
         """A section, not explained yet."""
         _, index, document, section, score = place
         content = self.content(index, document, section)
@@ -105,9 +105,9 @@ class _Shelf:
         tokens = self.count(crumb) + text_tokens + LINE_BREAKS_TOKENS
         return AnsweredSection(heading, lines, tokens, score, content, ())
 
-    def left_out(self, place: RankedSection, reason: str) -> tuple[LeftOutSection, int]:
+    def leave_out(self, place: RankedSection, reason: str) -> tuple[LeftOutSection, int]:
         """A section that is not in the answer, and the tokens of the line about it."""
-        missing = self.answered(place)
+        missing = self.answer_section(place)
         found = LeftOutSection(missing.heading, missing.tokens, reason)
         return found, self.count(left_out_line(found)) + LINE_BREAKS_TOKENS
 
@@ -139,7 +139,7 @@ def ask(
         else:
             documents, left, left_out = _best_sections(shelf, ranking, question.budget)
     except (Malformed, IndexError, ValueError, OverflowError) as problem:
-        raise damaged(problem) from problem
+        raise damaged_index(problem) from problem
     return AskResult(
         tuple(documents),
         AskSelection(
@@ -157,7 +157,7 @@ def ask(
     )
 
 
-def damaged(problem: Exception) -> CacheInvalid:
+def damaged_index(problem: Exception) -> CacheInvalid:
     """The error for an index with an unchanged fingerprint and invalid content, which only a failing disk causes."""
     return CacheInvalid(f"the relevance index contradicts itself ({problem}); build the cache again")
 
@@ -179,13 +179,13 @@ def _best_sections(shelf: _Shelf, ranking: Ranking, left: int) -> tuple[list[Ans
         if not shelf.may_fit(index, document, section, left) or digests[index](section) in taken_at:
             continue
         place = RankedSection._make(row)
-        answered = shelf.answered(place)
+        answered = shelf.answer_section(place)
         if answered.tokens <= left:
             left -= answered.tokens
             explained = answered._replace(why=explain(ranking, shelf.views, place))
             taken.setdefault((index, document), {})[section] = explained
             taken_at[digests[index](section)] = at
-    passed = _passed(shelf, ranking, taken, taken_at)
+    passed = _find_passed_sections(shelf, ranking, taken, taken_at)
     scores = {(found.cache, found.document): found for found in ranking.documents}
     documents = []
     for document_place, sections in taken.items():
@@ -193,7 +193,7 @@ def _best_sections(shelf: _Shelf, ranking: Ranking, left: int) -> tuple[list[Ans
         for section_place, reason in passed[document_place]:
             if left < LEAST_SECTION_TOKENS:
                 break
-            missing, tokens = shelf.left_out(section_place, reason)
+            missing, tokens = shelf.leave_out(section_place, reason)
             if tokens <= left:
                 left -= tokens
                 mentioned.append(missing)
@@ -202,7 +202,7 @@ def _best_sections(shelf: _Shelf, ranking: Ranking, left: int) -> tuple[list[Ans
     return documents, left, sum(digests[row[1]](row[3]) not in taken_at for row in ranking.rows)
 
 
-def _passed(
+def _find_passed_sections(
     shelf: _Shelf,
     ranking: Ranking,
     taken: Mapping[tuple[int, int], Container[int]],
@@ -279,26 +279,26 @@ def get(
         if number is None:
             name = quote_briefly(document_id)
             raise DocumentMissing(f"the cache has no document {name}; `context ask` shows the ids it has")
-        wanted = _wanted(view, shelf, number, section, lines)
+        wanted = _find_wanted_sections(view, shelf, number, section, lines)
         chosen = _with_neighbours(wanted, around, view.sections_of(number)) if around > 0 else wanted
         taken: list[AnsweredSection] = []
         left_out: list[LeftOutSection] = []
         lists_more = True
         for at in chosen:
             place = RankedSection(0, 0, number, at, 0)
-            answered = shelf.answered(place) if shelf.may_fit(0, number, at, left) else None
+            answered = shelf.answer_section(place) if shelf.may_fit(0, number, at, left) else None
             if answered is not None and answered.tokens <= left:
                 left -= answered.tokens
                 taken.append(answered)
             elif lists_more and len(left_out) < LEFT_OUT_MAX and left >= LEAST_SECTION_TOKENS:
-                missing, tokens = shelf.left_out(place, BUDGET_REASON)
+                missing, tokens = shelf.leave_out(place, BUDGET_REASON)
                 lists_more = tokens <= left
                 if lists_more:
                     left -= tokens
                     left_out.append(missing)
         document = shelf.document(RankedDocument(0, number, 0), taken, left_out)
     except (Malformed, IndexError, ValueError, OverflowError) as problem:
-        raise damaged(problem) from problem
+        raise damaged_index(problem) from problem
     return GetResult(document, budget, budget - left, len(chosen) - len(taken), counter)
 
 
@@ -339,11 +339,11 @@ def table_of_contents(index: MappedIndex, most: int) -> dict[str, Encodable]:
     try:
         documents = [{"id": view.document_id(at), "title": view.title(at)} for at in range(min(count, most))]
     except (Malformed, IndexError, ValueError) as problem:
-        raise damaged(problem) from problem
+        raise damaged_index(problem) from problem
     return {"cache_version": index.cache_version, "document_count": count, "documents": documents}
 
 
-def _wanted(
+def _find_wanted_sections(
     view: IndexView, shelf: _Shelf, document: int, section: str | None, lines: tuple[int, int] | None
 ) -> list[int]:
     numbers = view.sections_of(document)

@@ -153,7 +153,7 @@ class TermCollector:
         """Add the terms of a text: its words and pairs of neighbouring words in this unit, other parts in their own."""
         written = tokens(text)
         for token in written:
-            for term, own_unit in self._known(token):
+            for term, own_unit in self._terms_of_token(token):
                 counts[term] = counts.get(term, 0) + (unit if own_unit == 1 else own_unit)
         if with_pairs:
             stems = [root for token in written for root in self._stems_of(token)]
@@ -166,7 +166,7 @@ class TermCollector:
             self._stems[token] = tuple(stem_of(word) for word in read_token(token).words)
         return self._stems[token]
 
-    def _known(self, token: str) -> tuple[tuple[int, int], ...]:
+    def _terms_of_token(self, token: str) -> tuple[tuple[int, int], ...]:
         """The terms of a token, each with its unit of counting."""
         code = self._vocabulary[token]
         if code >= 0:
@@ -178,7 +178,7 @@ class TermCollector:
         if "'" in token and token.isascii():
             found = tokens(token)
             if found != [token]:
-                self._expansions.append(tuple(known for one in found for known in self._known(one)))
+                self._expansions.append(tuple(known for one in found for known in self._terms_of_token(one)))
                 return FIRST_EXPANSION - (len(self._expansions) - 1) if self._expansions[-1] else STOP_WORD
         words, parts = read_token(token)
         if len(words) == 1 and not parts:

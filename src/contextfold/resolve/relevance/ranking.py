@@ -7,7 +7,6 @@ of the best 60 documents are scored. Several indexes are ranked as one: their co
 
 from __future__ import annotations
 
-# Importing `bisect` itself would take longer.
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -32,7 +31,6 @@ from contextfold.common.relevance.term_scores import (
     term_weight,
 )
 from contextfold.resolve.relevance.answer import WhyTerm
-from contextfold.resolve.relevance.index.index_format import IndexView, Integers, Postings, integers
 from contextfold.resolve.relevance.index_entries import (
     COUNT_MAX,
     COUNTS_MASK,
@@ -42,6 +40,7 @@ from contextfold.resolve.relevance.index_entries import (
     pair_key,
     word_of_key,
 )
+from contextfold.resolve.relevance.index_format import IndexView, Integers, Postings, integers
 
 # Twice these numbers find nothing more in any of the public sets, and take longer. The limit on postings is at least
 # the number of documents.
@@ -65,7 +64,7 @@ FIELD_MASK = (1 << FIELD_BITS) - 1
 _FIELD_NAMES = [tuple(name for bit, name in enumerate(FIELDS) if mask >> bit & 1) for mask in range(FIELD_MASK + 1)]
 
 
-def _noted(weights: Sequence[int], count_field: int, marked_field: int) -> list[int]:
+def _weigh_fields(weights: Sequence[int], count_field: int, marked_field: int) -> list[int]:
     """The weight of each value of packed counts in a section, above the bits of its fields."""
     # Packed counts have four bits, two bits and two bits.
     fields = [
@@ -77,8 +76,8 @@ def _noted(weights: Sequence[int], count_field: int, marked_field: int) -> list[
     return [weight << FIELD_BITS | of_fields for weight, of_fields in zip(weights, fields, strict=True)]
 
 
-_NOTED_SECTION = _noted(SECTION_IN_SECTION, _BODY, _HEADING)
-_NOTED_FRONT = _noted(FRONT_IN_SECTION, _TITLE, _PATH)
+_SECTION_WEIGHTS = _weigh_fields(SECTION_IN_SECTION, _BODY, _HEADING)
+_FRONT_WEIGHTS = _weigh_fields(FRONT_IN_SECTION, _TITLE, _PATH)
 
 
 class TermPostings(NamedTuple):
@@ -115,12 +114,12 @@ class RankedDocument(NamedTuple):
 class Ranking(NamedTuple):
     """The ranked documents and sections, the best first. Only sections with a term of the question are ranked.
 
-    `noted` has the occurrences in each section, by index and by term. `rows` has the fields of the sections, sorted by
-    all of them: there are hundreds, an answer has few of them, and plain tuples are sorted much faster than records.
+    `occurrences` has those in each section, by index and by term. `rows` has the fields of the sections, sorted by all
+    of them: there are hundreds, an answer has few of them, and plain tuples are sorted much faster than records.
     """
 
     terms: list[TermPostings]
-    noted: list[list[dict[int, int]]]
+    occurrences: list[list[dict[int, int]]]
     documents: list[RankedDocument]
     rows: list[tuple[int, int, int, int, int]]
     unmatched: tuple[str, ...]
@@ -153,18 +152,18 @@ def rank(question: Question, views: Sequence[IndexView]) -> Ranking:
     best = sorted(nominees, key=lambda place: (-nominees[place], place))[:DOCUMENTS_MAX]
     documents: list[RankedDocument] = []
     rows: list[tuple[int, int, int, int, int]] = []
-    noted = []
+    occurrences = []
     for index, view in enumerate(views):
         wanted = {document: nominees[at, document] for at, document in best if at == index}
-        noted.append(_note_terms(view, index, terms, sorted(wanted)))
-        found = _score_sections(view, [term.stem_weight for term in terms], noted[-1])
+        occurrences.append(_count_terms(view, index, terms, sorted(wanted)))
+        found = _score_sections(view, [term.stem_weight for term in terms], occurrences[-1])
         for document, score in wanted.items():
-            total, ranked = _ranked(view, (index, document), score, found)
+            total, ranked = _rank_sections(view, (index, document), score, found)
             documents.append(RankedDocument._make((index, document, total)))
             rows += ranked
     documents.sort(key=lambda found: (-found.score, found.cache, found.document))
     rows.sort()
-    return Ranking(terms, noted, documents, rows, unmatched, document_count)
+    return Ranking(terms, occurrences, documents, rows, unmatched, document_count)
 
 
 def _look_up(
@@ -306,13 +305,13 @@ def _places(documents: Integers, wanted: list[int], among: frozenset[int]) -> li
     return found
 
 
-def _note_terms(view: IndexView, index: int, terms: list[TermPostings], documents: list[int]) -> list[dict[int, int]]:
+def _count_terms(view: IndexView, index: int, terms: list[TermPostings], documents: list[int]) -> list[dict[int, int]]:
     """For each term, its occurrences in each section of the documents, which are in ascending order."""
     sections = {document: view.sections_of(document) for document in documents}
     among = frozenset(documents)
-    noted_terms = []
+    occurrences_of_terms = []
     for term in terms:
-        noted: dict[int, int] = {}
+        occurrences: dict[int, int] = {}
         fronts: dict[int, int] = {}
         for _, postings in term.by_index[index]:
             ends, entries = postings.ends, postings.entries
@@ -320,31 +319,35 @@ def _note_terms(view: IndexView, index: int, terms: list[TermPostings], document
                 before = sections[document].start - (FRONT + 1)
                 for entry in entries[ends[at - 1] if at else 0 : ends[at]].tolist():
                     if entry > COUNTS_MASK:
-                        section, found = before + (entry >> ENTRY_SHIFT), _NOTED_SECTION[entry & COUNTS_MASK]
-                        noted[section] = _together(noted[section], found) if section in noted else found
+                        section, found = before + (entry >> ENTRY_SHIFT), _SECTION_WEIGHTS[entry & COUNTS_MASK]
+                        occurrences[section] = (
+                            _add_occurrences(occurrences[section], found) if section in occurrences else found
+                        )
                     else:
-                        found = _NOTED_FRONT[entry]
-                        fronts[document] = _together(fronts[document], found) if document in fronts else found
+                        found = _FRONT_WEIGHTS[entry]
+                        fronts[document] = _add_occurrences(fronts[document], found) if document in fronts else found
         for document, found in fronts.items():
             for section in sections[document]:
-                noted[section] = _together(noted[section], found) if section in noted else found
-        noted_terms.append(noted)
-    return noted_terms
+                occurrences[section] = (
+                    _add_occurrences(occurrences[section], found) if section in occurrences else found
+                )
+        occurrences_of_terms.append(occurrences)
+    return occurrences_of_terms
 
 
-def _together(one: int, other: int) -> int:
+def _add_occurrences(one: int, other: int) -> int:
     """The sum of the occurrences, with the fields of both."""
     return (one >> FIELD_BITS) + (other >> FIELD_BITS) << FIELD_BITS | (one | other) & FIELD_MASK
 
 
-def _score_sections(view: IndexView, weights: list[int], noted_terms: list[dict[int, int]]) -> dict[int, int]:
+def _score_sections(view: IndexView, weights: list[int], occurrences_of_terms: list[dict[int, int]]) -> dict[int, int]:
     """The score of each section that has any term."""
     lengths = view.column("section_words")
     average = average_length(view.head.section_words, view.head.section_count)
     factor, base = TF_FACTOR * average, AVERAGE_FACTOR * average
     scores: dict[int, int] = {}
-    for weight, noted in zip(weights, noted_terms, strict=True):
-        for section, value in noted.items():
+    for weight, occurrences in zip(weights, occurrences_of_terms, strict=True):
+        for section, value in occurrences.items():
             scaled = factor * (value >> FIELD_BITS)
             # The same as `occurrence_score`.
             score = weight * scaled // (scaled + base + LENGTH_FACTOR * lengths[section]) or 1
@@ -352,7 +355,7 @@ def _score_sections(view: IndexView, weights: list[int], noted_terms: list[dict[
     return scores
 
 
-def _ranked(
+def _rank_sections(
     view: IndexView, place: tuple[int, int], score: int, scores: Mapping[int, int]
 ) -> tuple[int, list[tuple[int, int, int, int, int]]]:
     """The total score of a document, and the fields of its sections with a term."""
@@ -382,8 +385,8 @@ def explain(ranking: Ranking, views: Sequence[IndexView], section: RankedSection
     average = average_length(view.head.section_words, view.head.section_count)
     length = view.column("section_words")[section.section]
     explained = []
-    for term, noted in zip(ranking.terms, ranking.noted[section.cache], strict=True):
-        value = noted.get(section.section)
+    for term, occurrences in zip(ranking.terms, ranking.occurrences[section.cache], strict=True):
+        value = occurrences.get(section.section)
         if value is not None:
             score = occurrence_score(term.stem_weight, value >> FIELD_BITS, length, average)
             explained.append(WhyTerm._make((term.word, _FIELD_NAMES[value & FIELD_MASK], score)))

@@ -18,24 +18,24 @@ from typing import NamedTuple, TypeVar
 from contextfold.common.canonical import Malformed
 from contextfold.errors import REBUILD_IT, CacheInvalid, IndexMissing
 from contextfold.resolve.cache import rebuild_command
+from contextfold.resolve.cache_format import DERIVED_FOLDER, FINGERPRINT_FIELDS, FRAME, MANIFEST_FILE, UNTRUSTED
 from contextfold.resolve.files import (
     CTIME_SHOWS_CHANGES,
     FileAbsent,
-    few_fingerprints,
+    fingerprints,
+    format_path,
     map_regular,
     read_regular,
     regular_size,
-    shown,
 )
-from contextfold.resolve.layout import FINGERPRINT_FIELDS, FRAME, MANIFEST_FILE, PACK_FOLDER, UNTRUSTED
-from contextfold.resolve.relevance.index.index_format import IndexView
-from contextfold.resolve.relevance.index.index_head import (
+from contextfold.resolve.relevance.index_format import (
     CONTENTS_FILE,
     HEAD_FILE,
     HEAD_MAX_BYTES,
     RELEVANCE_FILES,
     RELEVANCE_INDEX_FILE,
     FileRecord,
+    IndexView,
     OtherFormat,
     RelevanceHead,
     decode_head,
@@ -68,13 +68,18 @@ class RelevanceFiles:
         self._prefix = os.path.join(path, b"")
         self._examine = examine
         self._settled_after_ns = int(settled_after_s * NS_PER_S)
-        self._watched = [*FRAME, PACK_FOLDER.encode(), HEAD_FILE.encode(), *(name.encode() for name in RELEVANCE_FILES)]
+        self._watched = [
+            *FRAME,
+            DERIVED_FOLDER.encode(),
+            HEAD_FILE.encode(),
+            *(name.encode() for name in RELEVANCE_FILES),
+        ]
         self._state: tuple[int, ...] | None = None
         self._mapped: MappedIndex | None = None
 
-    def mapped(self) -> MappedIndex:
+    def map(self) -> MappedIndex:
         """The index, after all necessary checks."""
-        state = few_fingerprints(self._prefix, self._watched)
+        state = tuple(fingerprints(self._prefix, self._watched))
         if self._mapped is None or state != self._state:
             self._mapped, self._state = None, None
             began_ns = time.time_ns()
@@ -92,7 +97,7 @@ class RelevanceFiles:
         """
         times = (*state[1::FINGERPRINT_FIELDS], *state[2::FINGERPRINT_FIELDS])
         is_old = max(times) < began_ns - self._settled_after_ns
-        return CTIME_SHOWS_CHANGES and is_old and few_fingerprints(self._prefix, self._watched) == state
+        return CTIME_SHOWS_CHANGES and is_old and tuple(fingerprints(self._prefix, self._watched)) == state
 
     def faults(self, cache_version: str) -> list[tuple[str, str]]:
         """Read every byte; return each damaged file with its problem. A cache without an index has none."""
@@ -118,7 +123,7 @@ class RelevanceFiles:
     def _map(self) -> tuple[MappedIndex, bool, bool]:
         """The index; whether its recorded fingerprints were enough; whether fingerprints can be enough for it."""
         head = self._head()
-        seen = few_fingerprints(self._prefix, FRAME)
+        seen = tuple(fingerprints(self._prefix, FRAME))
         frame_length = len(FRAME) * FINGERPRINT_FIELDS
         frame_trusted = seen == head.fingerprints[:frame_length]
         if not frame_trusted and self._examine() != head.cache_version:
@@ -160,17 +165,19 @@ class RelevanceFiles:
         if len(raw) != record.length:
             raise self._invalid(file, "has another size than when it was built")
         # The fingerprint is from after the file was opened: it does not vouch for a file that was replaced since then.
-        trusted = few_fingerprints(self._prefix, [file.encode()]) == recorded
+        trusted = tuple(fingerprints(self._prefix, [file.encode()])) == recorded
         if not trusted and _sha256(raw) != record.sha256:
             raise self._invalid(file, "is not what was built")
         return raw, trusted
 
     def _invalid(self, file: str, problem: str) -> CacheInvalid:
-        return CacheInvalid(f"{shown(self._prefix)}{file}: {problem}; {self._rebuild_command()} makes the cache anew")
+        return CacheInvalid(
+            f"{format_path(self._prefix)}{file}: {problem}; {self._rebuild_command()} makes the cache anew"
+        )
 
     def _index_missing(self, instead: str) -> IndexMissing:
         """The error for a cache that has something else instead of an index of this version."""
-        reason = f"{shown(self._prefix)} has {instead}; {self._rebuild_command()} makes the cache anew"
+        reason = f"{format_path(self._prefix)} has {instead}; {self._rebuild_command()} makes the cache anew"
         return IndexMissing(reason, f"it has {instead}; {REBUILD_IT}")
 
     def _rebuild_command(self) -> str:

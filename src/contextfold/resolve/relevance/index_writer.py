@@ -15,24 +15,36 @@ from typing import BinaryIO
 
 from contextfold.common.canonical import HASH_PREFIX
 from contextfold.common.posix import delay_signals
-from contextfold.resolve.document import Document
+from contextfold.resolve.cache_format import DERIVED_FOLDER, FRAME, Document
 from contextfold.resolve.files import fingerprints, storage_failed, write_new
-from contextfold.resolve.layout import FRAME, PACK_FOLDER
-from contextfold.resolve.pack import older_than
+from contextfold.resolve.relevance.counting_processes import CountingProcesses
 from contextfold.resolve.relevance.document_terms import TermCollector
-from contextfold.resolve.relevance.index.counting_processes import CountingProcesses
-from contextfold.resolve.relevance.index.index_format import COLUMNS, IndexHead, IndexView, RowColumns, encode_postings
-from contextfold.resolve.relevance.index.index_head import (
+from contextfold.resolve.relevance.index_entries import DocumentRow
+from contextfold.resolve.relevance.index_format import (
+    COLUMNS,
     CONTENTS_FILE,
     HEAD_FILE,
     RELEVANCE_FILES,
     RELEVANCE_INDEX_FILE,
     FileRecord,
+    IndexHead,
+    IndexView,
     RelevanceHead,
+    RowColumns,
+    encode_postings,
 )
-from contextfold.resolve.relevance.index.index_merge import GONE, PostingsMaker, Term, merge, taken_over
-from contextfold.resolve.relevance.index.index_runs import RUN_MAX_ENTRIES, read_run, runs_in, write_run
-from contextfold.resolve.relevance.index_entries import DocumentRow
+from contextfold.resolve.relevance.index_merge import (
+    GONE,
+    RUN_MAX_ENTRIES,
+    PostingsMaker,
+    Term,
+    copy_terms,
+    merge,
+    read_run,
+    runs_in,
+    write_run,
+)
+from contextfold.resolve.word_counts import older_than
 
 # For less text than this, starting processes takes longer than counting alone.
 COUNTED_ALONE_BYTES = 2 << 20
@@ -92,7 +104,7 @@ class IndexWriter:
         self._folder = -1
         try:
             # It stays the same folder, also if another build replaces it.
-            self._folder = os.open(self._path(PACK_FOLDER), os.O_RDONLY)
+            self._folder = os.open(self._path(DERIVED_FOLDER), os.O_RDONLY)
             self._contents = _HashedFile(self._path(CONTENTS_FILE))
         except OSError as problem:
             if self._folder >= 0:
@@ -211,7 +223,7 @@ class IndexWriter:
         sources: list[Iterator[Term]] = [read_run(self._folder, name) for name in runs_in(self._folder)]
         sources.append(iter(self._terms.take()))
         if self._previous is not None:
-            sources.append(taken_over(self._previous, self._new_numbers, make.saturations.average))
+            sources.append(copy_terms(self._previous, self._new_numbers, make.saturations.average))
         for postings in merge(sources, make):
             self._rows.add_term(postings.key, index.length)
             index.write(encode_postings(postings, self._document_count))

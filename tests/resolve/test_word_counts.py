@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from contextfold import open_cache
 from contextfold.resolve.cache import CacheFolder
-from contextfold.resolve.pack import MAGIC
 from contextfold.resolve.service import Cache
+from contextfold.resolve.word_counts import MAGIC
 from tests.support.machine import Call, as_nobody, times, write_files
 
 QUESTION = ("guide deployment", 4000)
@@ -30,7 +30,7 @@ def answer(cache: Path) -> str:
 
 def is_trusted(cache: Path) -> bool:
     folder = CacheFolder(os.fsencode(cache))
-    pack = folder.pack()
+    pack = folder.word_counts()
     return pack is not None and folder.is_as_built(pack)
 
 
@@ -105,7 +105,7 @@ def test_a_pack_folder_behind_a_link_is_not_followed(cache: Path, tmp_path: Path
     expected = answer(cache)
     (cache / "pack").rename(tmp_path / "elsewhere")
     (cache / "pack").symlink_to(tmp_path / "elsewhere")
-    assert CacheFolder(os.fsencode(cache)).pack() is None
+    assert CacheFolder(os.fsencode(cache)).word_counts() is None
     assert answer(cache) == expected
 
 
@@ -203,7 +203,7 @@ def test_a_file_without_a_fingerprint_is_not_trusted(
     sources: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from contextfold.resolve import cache_writer
-    from contextfold.resolve.layout import ABSENT
+    from contextfold.resolve.cache_format import ABSENT
 
     def no_fingerprints(_prefix: bytes, files: list[bytes]) -> array[int]:
         return array("q", [*ABSENT] * len(files))

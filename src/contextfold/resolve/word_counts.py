@@ -1,4 +1,4 @@
-"""The packed index: facts about every document that let `resolve` skip reading the documents. Pure; reads no file.
+"""The word counts of every document, which let `resolve` skip reading the documents. Pure; reads no file.
 
 It is derived data. A table has the fingerprints of all documents' files as they were when the build had written them.
 Postings, in blocks, have the number of occurrences of each word in each document. Both have checksums and are bound to
@@ -30,8 +30,7 @@ from typing import NamedTuple
 from contextfold.common.canonical import HASH_PREFIX, Malformed, decode, encode
 from contextfold.common.text import count_words
 from contextfold.common.tokens import tokens_of
-from contextfold.resolve.layout import FINGERPRINT_FIELDS, FRAME, UNTRUSTED
-from contextfold.resolve.manifest import ManifestEntry
+from contextfold.resolve.cache_format import FINGERPRINT_FIELDS, FRAME, UNTRUSTED, ManifestEntry
 from contextfold.resolve.selection import Measures
 
 TABLE_FILE = "pack/table"
@@ -53,7 +52,7 @@ SEGMENT_MIN_DOCUMENTS = 256
 SEGMENT_ENDS_IN = 1024
 SEGMENT_MAX_DOCUMENTS = 1 << 16
 SEGMENT_MAX_POSTINGS = 2_000_000
-# The version of these rules. A pack made by other rules is read, but a build copies no segment from it.
+# The version of these rules. Counts made by other rules are read, but a build copies no segment of them.
 SEGMENTATION = 2
 # No path contains a NUL, so no id and no file name does. No word contains a newline.
 SEPARATOR = b"\0"
@@ -98,7 +97,7 @@ class Segment(NamedTuple):
     end_block: int
 
 
-class PackBuilder:
+class WordCountsBuilder:
     """Counts the words of documents and turns them into blocks of postings, to be written in the order returned."""
 
     def __init__(self) -> None:
@@ -141,17 +140,17 @@ class PackBuilder:
         ):
             yield from self.finish()
 
-    def adopt(self, pack: Pack, number: int, read_part: ReadPart) -> list[bytes]:
-        """Copy a whole segment of another pack. Raises Malformed and copies nothing if one of its blocks is damaged."""
+    def adopt(self, counts: WordCounts, number: int, read_part: ReadPart) -> list[bytes]:
+        """Copy a whole segment of other counts. Raises Malformed and copies nothing if one of its blocks is damaged."""
         assert self.is_between_segments
-        segment, documents = pack.segments[number], pack.documents_of(number)
+        segment, documents = counts.segments[number], counts.documents_of(number)
         block_numbers = range(segment.first_block, segment.end_block)
-        blocks = [pack.blocks.read(at, read_part) for at in block_numbers]
+        blocks = [counts.blocks.read(at, read_part) for at in block_numbers]
         first_block = len(self._blocks.offsets)
         for at, block in zip(block_numbers, blocks, strict=True):
-            self._blocks.append(pack.blocks.first_terms[at], len(block), pack.blocks.digest(at))
-        self._tokens.extend(pack.tokens[documents.start : documents.stop])
-        self._total_words.extend(pack.total_words[documents.start : documents.stop])
+            self._blocks.append(counts.blocks.first_terms[at], len(block), counts.blocks.digest(at))
+        self._tokens.extend(counts.tokens[documents.start : documents.stop])
+        self._total_words.extend(counts.total_words[documents.start : documents.stop])
         self._end_segment(first_block)
         return blocks
 
@@ -197,10 +196,10 @@ class PackBuilder:
         self._blocks.append(terms[0], len(block), _block_digest(block))
         return block
 
-    def pack(self, entries: Sequence[ManifestEntry], seen: array[int]) -> Pack:
+    def table(self, entries: Sequence[ManifestEntry], seen: array[int]) -> WordCounts:
         """The table of all documents. `seen` has the fingerprints of FRAME, then those of the documents' files."""
         frame_length = len(FRAME) * FINGERPRINT_FIELDS
-        return Pack(
+        return WordCounts(
             frame=seen[:frame_length],
             fingerprints=seen[frame_length:],
             tokens=self._tokens,
@@ -249,7 +248,7 @@ def _integers(typecode: str, raw: bytes | memoryview) -> array[int]:
 
 
 @dataclass(frozen=True)
-class Pack:
+class WordCounts:
     """The table. Documents are numbered in the order of their ids.
 
     `frame` has the fingerprints of FRAME, `fingerprints` those of the documents' files. `versions` has DIGEST_BYTES
@@ -297,7 +296,7 @@ class Pack:
         return ManifestEntry(self.ids[number].decode(), HASH_PREFIX + digest.hex(), self.files[number].decode())
 
     def describes(self, entries: Sequence[ManifestEntry]) -> bool:
-        """Whether this pack was made of exactly these documents."""
+        """Whether these are the counts of exactly these documents."""
         return len(entries) == len(self.files) and all(
             self.entry(number) == entry for number, entry in enumerate(entries)
         )
@@ -368,22 +367,22 @@ def older_than(moment_ns: int, seen: array[int]) -> array[int]:
     return trustworthy
 
 
-def decode_pack(raw: bytes | memoryview) -> Pack:
+def decode_word_counts(raw: bytes | memoryview) -> WordCounts:
     """Decode a table. Raises Malformed if it is damaged or this machine cannot read it."""
     body_at = len(MAGIC) + DIGEST_BYTES
     body = memoryview(raw)[body_at:]
     if raw[: len(MAGIC)] != MAGIC or raw[len(MAGIC) : body_at] != hashlib.sha256(body).digest():
         raise Malformed("the packed index is damaged, or of another version")
     try:
-        pack = _decode_body(body)
+        counts = _decode_body(body)
     except (ValueError, TypeError, KeyError, IndexError, OverflowError) as problem:
         raise Malformed("the packed index is laid out otherwise") from problem
-    if not pack.is_consistent:
+    if not counts.is_consistent:
         raise Malformed("the packed index contradicts itself")
-    return pack
+    return counts
 
 
-def _decode_body(body: memoryview) -> Pack:
+def _decode_body(body: memoryview) -> WordCounts:
     at = HEAD_LENGTH_BYTES + int.from_bytes(body[:HEAD_LENGTH_BYTES], "little")
     head = decode(bytes(body[HEAD_LENGTH_BYTES:at]))
     if not isinstance(head, dict):
@@ -395,7 +394,7 @@ def _decode_body(body: memoryview) -> Pack:
         sections.append(body[at : at + length])
         at += length
     fingerprints, tokens, total_words, files, ids, versions, offsets, lengths, digests, first_terms = sections
-    return Pack(
+    return WordCounts(
         frame=array("q", head["frame"]),
         fingerprints=_integers("q", fingerprints),
         tokens=_integers("Q", tokens),

@@ -19,8 +19,8 @@ from typing import BinaryIO
 from contextfold.errors import StorageFailed
 from contextfold.resolve.processes import FAILED, SUCCEEDED, ChildProcesses
 from contextfold.resolve.relevance.document_terms import TermCollector
-from contextfold.resolve.relevance.index.index_runs import new_file, write_run
 from contextfold.resolve.relevance.index_entries import DocumentRow, SectionRow
+from contextfold.resolve.relevance.index_merge import new_file, write_run
 
 # The number of a document, its path, and where its text is in the file of contents.
 Task = tuple[int, str, int, int]

@@ -1,8 +1,9 @@
 """The binary format of the relevance index: its columns and the postings of terms. Pure.
 
-The index is one file of columns. A head, which `index_file.py` reads from a separate file, has the position of each
-column. All integers are little-endian and of fixed width. A big-endian machine copies and swaps them when it reads
-them. Every offset is compared with the size of the file before it is used; an invalid one raises Malformed.
+The index is one file of columns. A head, in a small file of its own that is read for every question, has the position
+of each column, the fingerprints of the files and a checksum. All integers are little-endian and of fixed width. A
+big-endian machine copies and swaps them when it reads them. Every offset is compared with the size of the file before
+it is used; an invalid one raises Malformed.
 
     term         a word (key: stem, NUL, rest of the word), a pair of stems (key: both with a space between, NUL), or
                  what the words of a stem share (key: the stem); keys are sorted, so these are neighbours
@@ -21,14 +22,14 @@ from __future__ import annotations
 
 import sys
 from array import array
-
-# Importing `bisect` and `struct` themselves would take longer.
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from struct import Struct
 from typing import Any, NamedTuple
 
 from contextfold.common.canonical import Malformed
+from contextfold.resolve.cache_format import FINGERPRINT_FIELDS, FRAME
 from contextfold.resolve.relevance.index_entries import (
     PAIR_MARK,
     SECTION_DIGEST_BYTES,
@@ -414,3 +415,79 @@ class RowColumns:
         if name in self.bytes:
             return bytes(self.bytes[name])
         return to_bytes(COLUMNS[name], self.numbers[name])
+
+
+HEAD_FILE = "pack/relevance-head"
+RELEVANCE_INDEX_FILE = "pack/relevance-index"
+CONTENTS_FILE = "pack/relevance-contents"
+RELEVANCE_FILES = (RELEVANCE_INDEX_FILE, CONTENTS_FILE)
+HEAD_MAX_BYTES = 1 << 16
+
+# The lines of a head: format, version of the cache, counts, the two files, fingerprints, and then the columns.
+_LINES = 6 + len(COLUMNS)
+_COUNTS = 5
+NUMBER_DIGITS = 20
+
+
+class FileRecord(NamedTuple):
+    length: int
+    sha256: str
+
+
+class OtherFormat(Malformed):
+    """The head is valid but of another version of the format."""
+
+
+class RelevanceHead(NamedTuple):
+    """The decoded head. `fingerprints` are those of FRAME and RELEVANCE_FILES."""
+
+    cache_version: str
+    index_head: IndexHead
+    index_file: FileRecord
+    contents: FileRecord
+    fingerprints: tuple[int, ...]
+
+    def to_bytes(self) -> bytes:
+        lines = [
+            [FORMAT],
+            [self.cache_version],
+            self.index_head[:_COUNTS],
+            self.index_file,
+            self.contents,
+            self.fingerprints,
+            *([name, *place] for name, place in self.index_head.columns.items()),
+        ]
+        body = "".join(" ".join(map(str, line)) + "\n" for line in lines).encode()
+        return sha256(body).hexdigest().encode() + b"\n" + body
+
+
+def decode_head(raw: bytes) -> RelevanceHead:
+    """Decode a head. Raises Malformed if it is invalid, OtherFormat if it is of another version."""
+    digest, _, body = raw.partition(b"\n")
+    if sha256(body).hexdigest().encode() != digest:
+        raise Malformed("is damaged")
+    if body.partition(b"\n")[0] != FORMAT.encode():
+        raise OtherFormat("is of another version")
+    lines = [line.split(" ") for line in body.decode("ascii", "replace").split("\n")]
+    if len(lines) != _LINES + 1 or [line[0] for line in lines[-len(COLUMNS) - 1 : -1]] != list(COLUMNS):
+        raise Malformed("has other lines than it needs")
+    _, (cache_version, *_), counts, index_file, contents, fingerprints, *columns, _ = lines
+    documents, sections, terms, document_words, section_words = _numbers(counts, _COUNTS)
+    places: dict[str, tuple[int, int]] = {}
+    for name, *place in columns:
+        offset, length = _numbers(place, 2)
+        places[name] = (offset, length)
+    counted = IndexHead(documents, sections, terms, document_words, section_words, places)
+    seen = _numbers(fingerprints, (len(FRAME) + len(RELEVANCE_FILES)) * FINGERPRINT_FIELDS, signed=True)
+    return RelevanceHead(cache_version, counted, _record(index_file), _record(contents), tuple(seen))
+
+
+def _numbers(words: list[str], count: int, *, signed: bool = False) -> list[int]:
+    digits = [word.removeprefix("-") if signed else word for word in words]
+    if len(words) != count or not all(word.isdigit() and len(word) <= NUMBER_DIGITS for word in digits):
+        raise Malformed("has other numbers than it needs")
+    return list(map(int, words))
+
+
+def _record(words: list[str]) -> FileRecord:
+    return FileRecord(_numbers(words[:1], 1)[0], words[-1])

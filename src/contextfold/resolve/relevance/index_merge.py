@@ -1,8 +1,12 @@
-"""Makes postings from entries, and merges several runs and the previous index into one list. Pure."""
+"""Makes postings from entries, and merges several runs and the previous index into one list.
+
+A run has the terms of some documents, in a temporary file of a build.
+"""
 
 from __future__ import annotations
 
 import heapq
+import os
 import sys
 from array import array
 from collections import Counter
@@ -11,7 +15,6 @@ from itertools import accumulate, chain, groupby, repeat
 from operator import itemgetter, sub
 
 from contextfold.common.relevance.term_scores import OCCURRENCES_MAX, average_length, saturation
-from contextfold.resolve.relevance.index.index_format import IndexView, Postings
 from contextfold.resolve.relevance.index_entries import (
     CLASS_LENGTHS,
     COUNTS_MASK,
@@ -24,6 +27,43 @@ from contextfold.resolve.relevance.index_entries import (
     length_class,
     stem_of_key,
 )
+from contextfold.resolve.relevance.index_format import IndexView, Postings
+
+# A run has at most this many entries, which bounds the memory of a build.
+RUN_MAX_ENTRIES = 3_000_000
+RUN_PREFIX = "relevance-run-"
+BUFFER_BYTES = 1 << 20
+# All runs are read at the same time.
+READ_BUFFER_BYTES = 1 << 16
+KEY_LENGTH_BYTES = 4
+ENTRY_COUNT_BYTES = 8
+
+
+def write_run(folder: int, name: str, terms: Iterable[tuple[bytes, array[int]]]) -> None:
+    with open(new_file(folder, RUN_PREFIX + name), "wb", buffering=BUFFER_BYTES) as file:
+        for key, entries in terms:
+            file.write(len(key).to_bytes(KEY_LENGTH_BYTES, "little"))
+            file.write(key)
+            file.write(len(entries).to_bytes(ENTRY_COUNT_BYTES, "little"))
+            entries.tofile(file)
+
+
+def new_file(folder: int, name: str) -> int:
+    return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
+
+
+def runs_in(folder: int) -> list[str]:
+    return sorted(name for name in os.listdir(folder) if name.startswith(RUN_PREFIX))
+
+
+def read_run(folder: int, name: str) -> Iterator[Term]:
+    with open(os.open(name, os.O_RDONLY, dir_fd=folder), "rb", buffering=READ_BUFFER_BYTES) as file:
+        while length := file.read(KEY_LENGTH_BYTES):
+            key = file.read(int.from_bytes(length, "little"))
+            entries: array[int] = array("Q")
+            entries.frombytes(file.read(ENTRY_BYTES * int.from_bytes(file.read(ENTRY_COUNT_BYTES), "little")))
+            yield key, entries
+
 
 Term = tuple[bytes, "array[int] | Postings"]
 
@@ -70,7 +110,7 @@ class PostingsMaker:
         seen = Counter(chain.from_iterable(postings.documents for postings, _ in made))
         several = sorted(document for document, count in seen.items() if count > 1)
         if several:
-            yield self._shared(stem_of_key(words[0][0]), len(seen), several, made)
+            yield self._shared_postings(stem_of_key(words[0][0]), len(seen), several, made)
         for postings, _ in made:
             yield postings._replace(stem_documents=len(seen))
 
@@ -89,7 +129,7 @@ class PostingsMaker:
             ]
         return Postings(key, len(documents), documents, values, ends, packed, None), occurrences
 
-    def _shared(
+    def _shared_postings(
         self, stem: bytes, stem_documents: int, documents: list[int], words: list[tuple[Postings, list[int]]]
     ) -> Postings:
         """The excess of the words' values over the value of all their occurrences, for documents with several words."""
@@ -168,7 +208,7 @@ def entries_of(postings: Postings, new_numbers: Sequence[int]) -> array[int]:
     return entries
 
 
-def taken_over(previous: IndexView, new_numbers: Sequence[int], average: int) -> Iterator[Term]:
+def copy_terms(previous: IndexView, new_numbers: Sequence[int], average: int) -> Iterator[Term]:
     """The terms of the previous index with the unchanged documents, under their new numbers.
 
     If all documents of a stem are unchanged and the average length is the same, its postings are copied. Other terms
@@ -203,10 +243,10 @@ def merge(sources: Sequence[Iterable[Term]], make: PostingsMaker) -> Iterator[Po
         if len(kept) == len(terms):
             yield from kept
         else:
-            yield from make.stem(_joined(terms))
+            yield from make.stem(_join_entries(terms))
 
 
-def _joined(terms: list[Term]) -> list[tuple[bytes, array[int]]]:
+def _join_entries(terms: list[Term]) -> list[tuple[bytes, array[int]]]:
     """The words of a stem, each with its entries from all sources."""
     if len(terms) == 1 and isinstance(terms[0][1], array):
         return [(terms[0][0], terms[0][1])]

@@ -1,4 +1,10 @@
-"""The manifest and the index of a cache: their fields, their JSON form, their consistency checks. Pure."""
+"""What the files of a cache are named and what the frozen ones contain: documents, manifest and index. Pure.
+
+manifest.json     version of the cache, and id, version and file of every document
+index.json        the file of each id
+documents/        a JSON file for each document
+pack/             derived data: `word_counts.py`, and the relevance index (`relevance/index_format.py`)
+"""
 
 from __future__ import annotations
 
@@ -8,18 +14,87 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from contextfold.common.canonical import HASH_PREFIX, Encodable, Malformed, decode, encode, fields
-from contextfold.resolve.layout import DOCUMENTS_FOLDER
+from contextfold.common.canonical import HASH_PREFIX, Encodable, Malformed, decode, encode, fields, version_of
+from contextfold.common.text import lowercase
+
+MANIFEST_FILE = "manifest.json"
+INDEX_FILE = "index.json"
+DOCUMENTS_FOLDER = "documents"
+# Data derived from the documents. Without them, a cache is slower to read, or cannot be asked.
+DERIVED_FOLDER = "pack"
+# A cache inside its own source folder contains this file, so that git does not list the cache. It is not part of it.
+HIDING_FILE = ".gitignore"
+# `context build DIR` puts the cache at this name below the folder.
+DEFAULT_CACHE = ".context-cache"
+
+# The word counts also have the fingerprints of these. The folder's timestamps change when a file is added or removed.
+FRAME = [MANIFEST_FILE.encode(), INDEX_FILE.encode(), DOCUMENTS_FOLDER.encode()]
+
+# A file's fingerprint has four numbers: size, mtime, ctime and inode. No real file has a negative size, so these two
+# values differ from every fingerprint and from each other. UNTRUSTED is recorded for a file that must always be read;
+# ABSENT is the fingerprint of a file whose status cannot be read.
+FINGERPRINT_FIELDS = 4
+UNTRUSTED = (-1, 0, 0, 0)
+ABSENT = (-2, 0, 0, 0)
+
+INTEGER_RANGE = range(-(2**63), 2**63)
+_DOCUMENT_FIELDS = {"id": str, "version": str, "source": str, "content": str, "metadata": dict}
 
 BUILD_CONFIG = {"version": "1", "hash_algorithm": "sha256"}
 # A document's file is named after this many hex digits of its version.
 FILE_DIGITS = 12
 
-_FIELDS = {"cache_version": str, "build_config": dict, "created_at": str, "document_count": int, "documents": list}
+_MANIFEST_FIELDS = {
+    "cache_version": str,
+    "build_config": dict,
+    "created_at": str,
+    "document_count": int,
+    "documents": list,
+}
 _ENTRY_FIELDS = {"id": str, "version": str, "file": str}
 _RFC_3339 = r"(\d{4})-(\d{2})-(\d{2})[Tt]([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)(\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)"
 FEBRUARY = 2
 _MONTH_DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+
+
+class Document(NamedTuple):
+    """A document. `source` is the path of its file relative to the sources; `content` is UTF-8."""
+
+    id: str
+    version: str
+    source: str
+    content: bytes
+
+    @classmethod
+    def from_source(cls, source: str, content: bytes) -> Document:
+        """Make a document of a file; compute its id and version."""
+        return cls(document_id(source), version_of(content), source, content)
+
+    def to_json(self) -> bytes:
+        members: dict[str, Encodable] = self._asdict()
+        return encode(members | {"content": self.content.decode(), "metadata": {}}).encode()
+
+
+def document_id(source: str) -> str:
+    path = source.replace("\\", "/")
+    while path.startswith("./"):
+        path = path.removeprefix("./")
+    return lowercase(path)
+
+
+def decode_document(raw: bytes) -> Document:
+    """Decode a document's file. Raises Malformed if a field or the version is wrong."""
+    members = fields(decode(raw), _DOCUMENT_FIELDS, "the document")
+    metadata = members["metadata"]
+    assert isinstance(metadata, dict)
+    for name, value in metadata.items():
+        if not (type(value) is str or (type(value) is int and value in INTEGER_RANGE)):
+            raise Malformed(f"the document has a metadata value {name} that is neither a string nor a 64-bit integer")
+    content = str(members["content"]).encode()
+    document = Document(str(members["id"]), str(members["version"]), str(members["source"]), content)
+    if document.version != version_of(content):
+        raise Malformed("its content does not hash to its version")
+    return document
 
 
 class ManifestEntry(NamedTuple):
@@ -86,7 +161,7 @@ def cache_version_of(entries: Iterable[ManifestEntry]) -> str:
 
 
 def decode_manifest(raw: bytes) -> Manifest:
-    members = fields(decode(raw), _FIELDS, "the manifest")
+    members = fields(decode(raw), _MANIFEST_FIELDS, "the manifest")
     config = fields(members["build_config"], dict.fromkeys(BUILD_CONFIG, str), "build_config")
     documents, count = members["documents"], members["document_count"]
     assert isinstance(documents, list)

@@ -1,1 +1,0 @@
-"""The relevance index: its format, its files, and its writer."""
