@@ -71,20 +71,3 @@ def test_other_variables_change_no_answer(root: Path) -> None:
         "XDG_DATA_HOME": "/nowhere",
     }
     assert after_handshake(root, *CALLS, **noise) == expected
-
-
-def test_the_server_imports_no_slow_modules_at_its_start() -> None:
-    script = "import sys; import contextfold.serve.stdio, contextfold.cli.daemon.serve; print(*sys.modules)"
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    loaded = set(result.stdout.split())
-    costly = {"argparse", "asyncio", "ctypes", "dataclasses", "hashlib", "inspect", "logging", "pathlib", "shutil"}
-    costly |= {
-        "socket",
-        "subprocess",
-        "tempfile",
-        "threading",
-        "typing",
-        "contextfold.resolve",
-        "contextfold.common.canonical",
-    }
-    assert not costly & loaded

@@ -6,6 +6,7 @@ import assert from "node:assert/strict";
 import { execFileSync, spawn } from "node:child_process";
 import { copyFileSync, existsSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync } from "node:fs";
 import { createRequire } from "node:module";
+import { createConnection } from "node:net";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { createInterface } from "node:readline";
@@ -15,6 +16,8 @@ import { fileURLToPath } from "node:url";
 const HERE = dirname(fileURLToPath(import.meta.url));
 export const ROOT = dirname(dirname(HERE));
 export const COMMANDS = process.env.CONTEXTFOLD_BIN ?? join(ROOT, ".venv", "bin");
+// The socket of daemons.py. Without it, as in the bench, a daemon is the installed command.
+const DAEMONS = process.env.CONTEXTFOLD_DAEMONS;
 const CHROMIUM = process.env.CONTEXTFOLD_CHROMIUM ?? "/usr/bin/chromium";
 const FLAGS = [
   "--no-sandbox",
@@ -173,6 +176,17 @@ function seed(store, scene) {
 
 /** Starts `context`. Gives its first line, its end, and a function that sends a signal. */
 async function start(argv, env, log) {
+  if (DAEMONS) {
+    const socket = createConnection(DAEMONS);
+    const ended = new Promise((resolve) => socket.once("close", resolve));
+    const lines = createInterface({ input: socket });
+    socket.write(`${JSON.stringify({ argv, env, log })}\n`);
+    const answer = await Promise.race([new Promise((resolve) => lines.once("line", resolve)), ended]);
+    const { pid, line } = JSON.parse(answer);
+    let isRunning = true;
+    ended.then(() => (isRunning = false));
+    return { line, ended, kill: (signal) => isRunning && process.kill(pid, signal) };
+  }
   const child = spawn(join(COMMANDS, "context"), argv, { stdio: ["ignore", "pipe", openSync(log, "a")], env });
   const ended = new Promise((resolve) => child.once("exit", resolve));
   const lines = createInterface({ input: child.stdout });

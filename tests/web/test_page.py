@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.clients.node import NODE
-from tests.support.machine import ROOT, SOURCE
+from tests.support.machine import SOURCE
 from tests.support.prerequisites import BROWSER, CHROMIUM, CLIENTS, NATS, Prerequisite, require
+from tests.web.daemons import daemon_server
 
 HERE = Path(__file__).parent
 WEB = SOURCE / "contextfold" / "web"
@@ -44,40 +45,19 @@ def test_every_scenario_of_the_page_passes(
     """All scenarios share one browser, because starting one takes longer than most scenarios."""
     scenarios = sum(len(re.findall(r"^scenario\(", path.read_text(encoding="utf-8"), re.MULTILINE)) for path in scripts)
     require(BROWSER, CLIENTS, *needed)
-    ran = subprocess.run(
-        [NODE, "--test-reporter=tap", "--input-type=module", "--eval", IMPORT_ALL, *scripts],
-        env={
-            **os.environ,
-            "HOME": short_folder,
-            "TMPDIR": short_folder,
-            "CONTEXTFOLD_BIN": str(Path(sys.executable).parent),
-            "CONTEXTFOLD_CHROMIUM": CHROMIUM,
-        },
-        capture_output=True,
-        encoding="utf-8",
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    env = {
+        **os.environ,
+        "HOME": short_folder,
+        "TMPDIR": short_folder,
+        "CONTEXTFOLD_BIN": str(Path(sys.executable).parent),
+        "CONTEXTFOLD_CHROMIUM": CHROMIUM,
+        "CONTEXTFOLD_DAEMONS": f"{short_folder}/daemons",
+    }
+    argv: list[str | Path] = [NODE, "--test-reporter=tap", "--input-type=module", "--eval", IMPORT_ALL, *scripts]
+    with daemon_server(Path(short_folder) / "daemons"):
+        ran = subprocess.run(argv, env=env, capture_output=True, encoding="utf-8", timeout=PATIENCE_S, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert f"\n# pass {scenarios}\n" in ran.stdout, ran.stdout
-
-
-def test_without_chromium_the_scenarios_are_reported_as_left_out() -> None:
-    env = {**os.environ, "CONTEXTFOLD_CHROMIUM": "", "CONTEXTFOLD_STRICT": "", "PATH": str(Path(sys.executable).parent)}
-    argv = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:xdist",
-        "-k",
-        "scenario_of_the_page",
-        str(HERE / "test_page.py"),
-    ]
-    ran = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert ran.returncode == 0, ran.stdout
-    assert f"left out: 2 tests: {BROWSER.missing_message}" in ran.stdout
 
 
 def test_the_page_names_every_module_so_that_all_load_at_once() -> None:
