@@ -7,8 +7,9 @@ starts with, so `claude-opus-4-5-20251101` and `us.anthropic.claude-opus-4-5` ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 CONTEXT_TOKENS_UNKNOWN = 32_768
 TOKENS_PER_MILLION = 1_000_000
@@ -20,8 +21,7 @@ _MILLION_CONTEXT_TOKENS = 1_000_000
 _REGION_LENGTHS = range(2, 5)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenPrices:
+class TokenPrices(NamedTuple):
     """The prices of one token of each kind, in units of 1 / PRICE_UNITS_PER_DOLLAR or relative to each other."""
 
     input: int
@@ -35,8 +35,7 @@ class TokenPrices:
 RELATIVE_PRICES = TokenPrices(100, 500, 10, 125, 200)
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
+class ModelFacts(NamedTuple):
     name: str
     context_tokens: int | None = None
     # In thousandths of a dollar for a million tokens; None if unknown.
@@ -45,18 +44,9 @@ class ModelFacts:
     source: str = ""
 
 
+@dataclass(frozen=True, slots=True)
 class ModelCatalog:
-    """The known models. The facts are made when they are first needed: most commands need none."""
-
-    def __init__(self, make_models: Callable[[], Sequence[ModelFacts]]) -> None:
-        self._make_models = make_models
-        self._models: Sequence[ModelFacts] | None = None
-
-    @property
-    def models(self) -> Sequence[ModelFacts]:
-        if self._models is None:
-            self._models = self._make_models()
-        return self._models
+    models: tuple[ModelFacts, ...]
 
     def find(self, model: str) -> ModelFacts | None:
         """The facts about a model by its name in requests; None if it is not known."""
@@ -86,7 +76,7 @@ class ModelCatalog:
                 facts.read_on,
                 facts.source,
             )
-        return ModelCatalog(lambda: tuple(known.values()))
+        return ModelCatalog(tuple(known.values()))
 
 
 def plain_name(model: str) -> str:
@@ -166,8 +156,8 @@ def _gemini(name: str, input: float, cached: float, output: float) -> ModelFacts
 
 
 # The window of a Claude model is its default; the suffix `[1m]` of a name requests a million tokens.
-def _known_models() -> Sequence[ModelFacts]:
-    return (
+MODELS = ModelCatalog(
+    (
         _claude("claude-fable-5-1", 1_000_000, 10, read=0.025),
         _claude("claude-mythos-5-1", 1_000_000, 10, read=0.025),
         _claude("claude-fable-5", 1_000_000, 10),
@@ -219,9 +209,7 @@ def _known_models() -> Sequence[ModelFacts]:
         _gemini("gemini-2.5-flash", 0.3, 0.03, 2.5),
         _gemini("gemini-2.5-flash-lite", 0.1, 0.01, 0.4),
     )
-
-
-MODELS = ModelCatalog(_known_models)
+)
 
 # The measured size of a host's own prompt and tools. Requests through the proxy include it, so it is subtracted only if
 # there was no request. Claude Code has 21,000 to 26,000 tokens, measured in 2026.

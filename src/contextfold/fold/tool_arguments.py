@@ -33,9 +33,10 @@ QUERY_LENGTH_MAX = 10_000
 SINCE_LENGTH_MAX = 40
 CURSOR_LENGTH_MAX = 64
 _UNIT_SECONDS = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-# Patterns are compiled when they are first needed.
-_DURATION = r"(?a)(\d{1,5})([mhdw])"
-_MOMENT = r"(?a)(\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01]))(?:[T ](([01]\d|2[0-3]):[0-5]\d)(:[0-5]\d)?Z?)?"
+_DURATION = re.compile(r"(?a)(\d{1,5})([mhdw])")
+_MOMENT = re.compile(
+    r"(?a)(\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01]))(?:[T ](([01]\d|2[0-3]):[0-5]\d)(:[0-5]\d)?Z?)?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +51,22 @@ class RecallRequest:
     undone: bool = False
 
 
-def recall_request(arguments: Arguments) -> RecallRequest:
+def parse_recall_request(arguments: Arguments) -> RecallRequest:
     fields = ArgumentFields(arguments, "query", "project_path", "budget", "since", "undone")
     return RecallRequest(
         query=fields.text("query", length_max=QUERY_LENGTH_MAX, may_be_blank=False),
         project=fields.project() if fields.has("project_path") else None,
         budget_tokens=fields.budget(),
-        since=since_of(fields.text("since", length_max=SINCE_LENGTH_MAX)) if fields.has("since") else "",
+        since=parse_since(fields.text("since", length_max=SINCE_LENGTH_MAX)) if fields.has("since") else "",
         undone=fields.flag("undone", default=False),
     )
 
 
-def since_of(text: str) -> str | int:
+def parse_since(text: str) -> str | int:
     """Parse a date or a time in UTC; or a duration before now, such as `7d`, to seconds."""
-    if duration := re.fullmatch(_DURATION, text.strip()):
+    if duration := _DURATION.fullmatch(text.strip()):
         return int(duration[1]) * _UNIT_SECONDS[duration[2]]
-    if moment := re.fullmatch(_MOMENT, text.strip()):
+    if moment := _MOMENT.fullmatch(text.strip()):
         return f"{moment[1]}T{moment[2] or '00:00'}{moment[4] or ':00'}Z"
     raise ArgumentInvalid("since", "must be a date like 2026-01-31, or a duration like 12h, 7d or 4w")
 
@@ -73,21 +74,21 @@ def since_of(text: str) -> str | int:
 def check_operation_id(operation_id: object) -> str:
     if not isinstance(operation_id, str) or not 1 <= len(operation_id) <= OPERATION_ID_LENGTH_MAX:
         raise ArgumentInvalid("operation_id", f"must be a string of 1 to {OPERATION_ID_LENGTH_MAX} characters")
-    return _unicode("operation_id", operation_id)
+    return _check_unicode("operation_id", operation_id)
 
 
 def cursor_of(after_n: int, offset: int) -> str:
     return f"{after_n}.{offset}"
 
 
-def position_of(cursor: str) -> tuple[int, int]:
+def parse_cursor(cursor: str) -> tuple[int, int]:
     if not re.fullmatch(r"\d{1,15}\.\d{1,15}", cursor, re.ASCII):
         raise ArgumentInvalid("cursor", "must be the next_cursor of an earlier answer")
     after_n, offset = cursor.split(".")
     return int(after_n), int(offset)
 
 
-def _unicode(field: str, text: str) -> str:
+def _check_unicode(field: str, text: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -118,7 +119,7 @@ class ArgumentFields:
             raise ArgumentInvalid(field, "must not be empty")
         if length_max is not None and len(value) > length_max:
             raise ArgumentInvalid(field, f"must have at most {length_max} characters, not {len(value)}")
-        return _unicode(field, value)
+        return _check_unicode(field, value)
 
     def word(self, field: str, *, length_max: int) -> str:
         value = self.text(field, length_max=length_max, may_be_blank=False)
@@ -148,7 +149,7 @@ class ArgumentFields:
 
     def position(self) -> tuple[int, int]:
         """The number of an event and an offset in characters: where a trajectory is read on."""
-        return position_of(self.text("cursor", length_max=CURSOR_LENGTH_MAX)) if self.has("cursor") else (0, 0)
+        return parse_cursor(self.text("cursor", length_max=CURSOR_LENGTH_MAX)) if self.has("cursor") else (0, 0)
 
     def project(self) -> Project:
         return project_at(self.text("project_path"))

@@ -26,8 +26,8 @@ from contextfold.fold.tool_arguments import (
     BUDGET,
     BUDGET_MAX,
     BUDGET_MIN,
-    position_of,
-    recall_request,
+    parse_cursor,
+    parse_recall_request,
 )
 from contextfold.serve.http.exchange import OWNER
 from contextfold.serve.http.json_responses import JSON, error_response, failure_response, parse_object
@@ -133,7 +133,7 @@ class HttpApi:
     async def trajectory(self, request: Request) -> JsonObject:
         """The trajectory of a branch or of the main thread, page by page: `branch_id`, `budget`, `cursor`."""
         budget = _integer(request, "budget", BUDGET, BUDGET_MIN, BUDGET_MAX)
-        position = position_of(_text(request, "cursor") or "0.0")
+        position = parse_cursor(_text(request, "cursor") or "0.0")
         branch_id = _text(request, "branch_id")
         owner, session_id = _session(request)
         return await self._overview.trajectory(owner, session_id, branch_id, budget_tokens=budget, position=position)
@@ -165,7 +165,7 @@ class HttpApi:
 
     async def recall(self, request: Request) -> JsonObject:
         """Folds and left-out results that answer a question; the body is what `context_recall` takes, and `undone`."""
-        recall = recall_request(parse_object(await request.body()))
+        recall = parse_recall_request(parse_object(await request.body()))
         return (await self._fold.recalls.answer(_owner(request), recall)).as_members()
 
     async def demo(self, request: Request) -> JsonObject:

@@ -12,9 +12,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from contextfold.common.tokens import ASK_COUNTERS
-from contextfold.resolve.relevance.asking import UNITS
-from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS
 from tests.support.daemon import MODERN, Daemon, Http, HttpAgent, Refused
 from tests.support.machine import COMMAND, context, write_files
 
@@ -270,12 +267,6 @@ class TestMessages:
         assert (answer.status, answer.json["error"]["message"]) == (400, message)
         agent.close()
         http.close()
-
-    def test_the_schemas_have_the_values_that_calls_take(self) -> None:
-        schemas: dict[str, Any] = {tool.name: tool.schema["properties"] for tool in RESOLVE_TOOLS}
-        assert schemas["context.ask"]["unit"]["enum"] == list(UNITS)
-        for tool in ("context.ask", "context.get"):
-            assert schemas[tool]["counter"]["enum"] == list(ASK_COUNTERS)
 
     def test_the_answer_names_its_counter(self, served: Served) -> None:
         asked = served.answer("context.ask", query="roll back", counter="estimate-1")

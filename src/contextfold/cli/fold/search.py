@@ -22,7 +22,7 @@ from contextfold.common.relevance.question import ASK_BUDGET
 from contextfold.errors import EXIT_OK
 from contextfold.fold.ports.store import SEARCH_MOST, Summary
 from contextfold.fold.recall.answer import RecallAnswer, RecalledFold
-from contextfold.fold.tool_arguments import recall_request
+from contextfold.fold.tool_arguments import parse_recall_request
 from contextfold.settings import between
 
 LIMIT = "20"
@@ -123,7 +123,7 @@ def declare_recall(parser: CommandParser) -> None:
 
 
 def run_recall(args: argparse.Namespace) -> int:
-    request = recall_request(
+    request = parse_recall_request(
         {
             "query": " ".join(args.question),
             "project_path": project_of(args).given if args.project is not None else None,

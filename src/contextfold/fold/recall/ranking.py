@@ -27,6 +27,7 @@ from contextfold.common.relevance.term_scores import (
     saturation,
     term_weight,
 )
+from contextfold.common.relevance.words import stem_of
 from contextfold.fold.recall.documents import AVERAGE_WORDS, FIELDS, LEVELS, TermCounts, count_pair, find_term
 
 TERMS_MAX = 32
@@ -37,8 +38,8 @@ HITS_MAX = 30
 LEVEL_SCORES = (2, 4, 6, 7, 9)
 WEAK_FACTOR, WEAK_DIVISOR = 6, 5
 # These words show that the question is about the past, not its subject. They count only if there is no other word.
-# They are stems; a test compares them with those of the words.
-REMEMBERING = frozenset(("see", "saw", "seen", "find", "found", "befor", "earlier", "last", "time", "again"))
+_WORDS_OF_MEMORY = ("see", "saw", "seen", "find", "found", "before", "earlier", "last", "time", "again")
+STEMS_OF_MEMORY = frozenset(map(stem_of, _WORDS_OF_MEMORY))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ def rank(question: Question, lists: PostingLists) -> RecallRanking:
     collection = collection_log2(count)
     terms: list[_WeightedTerm] = []
     unmatched: list[str] = []
-    asked = [term for term in question.terms if term.stem not in REMEMBERING] or question.terms
+    asked = [term for term in question.terms if term.stem not in STEMS_OF_MEMORY] or question.terms
     for term in asked[:TERMS_MAX]:
         sizes = lists.sizes(term.stem)
         if any(sizes):

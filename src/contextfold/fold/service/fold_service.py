@@ -52,7 +52,7 @@ from contextfold.fold.tool_arguments import (
     Arguments,
     check_operation_id,
     cursor_of,
-    recall_request,
+    parse_recall_request,
 )
 from contextfold.fold.tool_results import TrajectoryPage
 from contextfold.fold.verbs import (
@@ -225,7 +225,7 @@ class FoldService:
 
     async def recall(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
         """Folded work and left-out results of all sessions that answer a question."""
-        request = recall_request(arguments)
+        request = parse_recall_request(arguments)
         state = await self.look(target_of(caller, request.project).key) if request.project else EMPTY
         return VerbOutcome((await self.recalls.answer(caller.owner, request)).as_members(), state)
 

@@ -319,7 +319,7 @@ def verdict(sums: LedgerSums, *, folds: int = 0, costly: int = 0) -> str:
 def _prices_result(model: str, prices: TokenPrices, is_money: bool) -> dict[str, Encodable]:
     """The prices in dollars for a million tokens, or in input tokens if the model's prices are not known."""
     unit = 1_000 if is_money else WORTH
-    figures = {name: f"{getattr(prices, name) / unit:.10g}" for name in prices.__slots__}
+    figures = {name: f"{price / unit:.10g}" for name, price in prices._asdict().items()}
     return {"model": model, "currency": "USD" if is_money else None, **figures}
 
 

@@ -1,19 +1,17 @@
 """The definitions of the folding tools, for every transport: the name and schema of each, and what it calls.
 
 Names, descriptions and schemas follow the contract. Every request of an agent contains the definitions, so together
-they have less than 900 tokens. Failures are errors of the protocol, with the session's state. Importing this module is
-cheap; a call imports what it needs.
+they have less than 900 tokens. Failures are errors of the protocol, with the session's state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 
 from contextfold.common.canonical import Encodable, encode
 from contextfold.errors import ArgumentInvalid, FoldError, place_of
 from contextfold.fold.project import Caller
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.service.sessions import VerbOutcome
 from contextfold.serve.mcp.tools import FoldTool, ToolResult, text_schema
 from contextfold.serve.request_error import RequestError, internal_error, known_error
 
@@ -44,6 +42,7 @@ FOLD_TOOLS = (
             prompt=text_schema("Detailed instruction for branch execution"),
             project_path=_PROJECT,
         ),
+        FoldService.open_branch,
         reads=False,
     ),
     FoldTool(
@@ -56,6 +55,7 @@ FOLD_TOOLS = (
             project_path=_PROJECT,
             branch_id=text_schema("Branch to fold (defaults to current active branch)"),
         ),
+        FoldService.return_branch,
         reads=False,
     ),
     FoldTool(
@@ -68,6 +68,7 @@ FOLD_TOOLS = (
             message=text_schema("All that is still needed: results, files and lines, changes, failures"),
             project_path=_SAME_PROJECT,
         ),
+        FoldService.fold_work,
         reads=False,
     ),
     FoldTool(
@@ -75,12 +76,14 @@ FOLD_TOOLS = (
         "see which branch is active and how full the context is",
         "Get current branch state",
         _schema(["project_path"], project_path=_SAME_PROJECT),
+        FoldService.branch_status,
     ),
     FoldTool(
         "context_list_branches",
         "see every branch of the session and its status",
         "List all branches for session",
         _schema(["project_path"], project_path=_SAME_PROJECT),
+        FoldService.list_branches,
     ),
     FoldTool(
         "context_rollback",
@@ -92,6 +95,7 @@ FOLD_TOOLS = (
             branch_id={"type": "string"},
             restore_state={"type": "boolean", "description": "false: only discard later branches"},
         ),
+        FoldService.roll_back,
         reads=False,
         destroys=True,
     ),
@@ -107,6 +111,7 @@ FOLD_TOOLS = (
             tokens={"type": "integer", "minimum": 0},
             failed={"type": "boolean"},
         ),
+        FoldService.record,
         reads=False,
     ),
     FoldTool(
@@ -120,6 +125,7 @@ FOLD_TOOLS = (
             budget={"type": "integer", "description": "Tokens (default 2000)"},
             cursor=text_schema("next_cursor"),
         ),
+        FoldService.expand,
     ),
     FoldTool(
         "context_recall",
@@ -132,6 +138,7 @@ FOLD_TOOLS = (
             budget={"type": "integer"},
             since=text_schema("Date, or 7d"),
         ),
+        FoldService.recall,
     ),
 )
 
@@ -157,24 +164,10 @@ def _string(meta: Mapping[str, object], key: str) -> str | None:
     return value
 
 
-def _method_of(tool: FoldTool, service: FoldService) -> Callable[[Caller, Arguments], Awaitable[VerbOutcome]]:
-    return {
-        "context_branch": service.open_branch,
-        "context_return": service.return_branch,
-        "context_fold": service.fold_work,
-        "context_branch_status": service.branch_status,
-        "context_list_branches": service.list_branches,
-        "context_rollback": service.roll_back,
-        "context_record": service.record,
-        "context_expand": service.expand,
-        "context_recall": service.recall,
-    }[tool.name]
-
-
 async def call(tool: FoldTool, service: FoldService, caller: Caller, arguments: Arguments) -> ToolResult:
     """Run a tool. Raises RequestError with the session's state for every failure."""
     try:
-        outcome = await _method_of(tool, service)(caller, arguments)
+        outcome = await tool.handler(service, caller, arguments)
     except FoldError as problem:
         raise await request_error(problem, service, caller, arguments) from problem
     except Exception as problem:

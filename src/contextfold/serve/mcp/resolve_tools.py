@@ -20,6 +20,7 @@ from contextfold.common.relevance.question import (
     quote_briefly,
     read_question,
 )
+from contextfold.common.tokens import ASK_COUNTERS
 from contextfold.errors import (
     REBUILD_IT,
     BudgetInvalid,
@@ -36,6 +37,7 @@ from contextfold.errors import (
     StorageFailed,
 )
 from contextfold.resolve.relevance.answer import GetResult, places_of
+from contextfold.resolve.relevance.asking import UNITS
 from contextfold.resolve.root import CacheRoot, check_name
 from contextfold.resolve.selection import parse_query
 from contextfold.resolve.service import ask_many, get_first
@@ -43,9 +45,6 @@ from contextfold.serve.mcp.tools import ResolveTool, ResourceReader, ToolResult,
 
 Arguments = Mapping[str, object]
 
-# The values of arguments, which the schemas list.
-UNITS = ("section", "document")
-COUNTERS = ("estimate-1", "o200k")
 # The addresses of resources.
 SCHEME = "context://caches/"
 JSON_TYPE, MARKDOWN_TYPE, PLAIN_TYPE = "application/json", "text/markdown", "text/plain"
@@ -74,7 +73,7 @@ def _ask(root: CacheRoot, arguments: Arguments) -> str:
     if "query" not in arguments:
         raise QueryInvalid("it is missing; give the question as `query`")
     question = read_question(arguments["query"], arguments.get("budget", ASK_BUDGET))
-    unit, counter = arguments.get("unit", "section"), _counter(arguments)
+    unit, counter = arguments.get("unit", UNITS[0]), _counter(arguments)
     if not isinstance(unit, str) or unit not in UNITS:
         raise OptionInvalid(f"unit must be {' or '.join(UNITS)}")
     names = named or root.names_to_ask()
@@ -135,9 +134,9 @@ def _lines(arguments: Arguments) -> tuple[int, int] | None:
 
 
 def _counter(arguments: Arguments) -> str:
-    counter = arguments.get("counter", COUNTERS[0])
-    if not isinstance(counter, str) or counter not in COUNTERS:
-        raise CounterMissing(f"counter must be {' or '.join(COUNTERS)}")
+    counter = arguments.get("counter", ASK_COUNTERS[0])
+    if not isinstance(counter, str) or counter not in ASK_COUNTERS:
+        raise CounterMissing(f"counter must be {' or '.join(ASK_COUNTERS)}")
     return counter
 
 
@@ -155,8 +154,8 @@ def _schema(*, optional: Mapping[str, Encodable] | None = None, **properties: En
 
 _COUNTER: Encodable = {
     "type": "string",
-    "enum": list(COUNTERS),
-    "description": f"How tokens are counted, {COUNTERS[0]} if absent",
+    "enum": list(ASK_COUNTERS),
+    "description": f"How tokens are counted, {ASK_COUNTERS[0]} if absent",
 }
 _CACHE: Encodable = text_schema("Path or identifier of a built context cache")
 

@@ -1,15 +1,17 @@
 """The types of tools and their results, for every transport. Knows neither JSON-RPC nor HTTP.
 
-Importing this module must be cheap, because a server lists its tools long before it runs one. The tools are defined in
-`resolve_tools` and `fold_tools`.
+The tools are defined in `resolve_tools` and `fold_tools`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from contextfold.common.canonical import Encodable
+from contextfold.fold.project import Caller
+from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.service.sessions import VerbOutcome
 from contextfold.resolve.root import CacheRoot
 
 Arguments = Mapping[str, object]
@@ -68,6 +70,7 @@ class FoldTool(NamedTuple):
     purpose: str
     description: str
     schema: dict[str, Encodable]
+    handler: Callable[[FoldService, Caller, Arguments], Awaitable[VerbOutcome]]
     reads: bool = True
     destroys: bool = False
 
