@@ -27,7 +27,7 @@ def declare_export(parser: CommandParser) -> None:
         """
         Write all sessions of every owner, live and ended, with their receipts, archive, summaries and
         left-out results to one new file: a backup, or the way to another store. Daemons may keep running.
-        The file is compressed if its name ends in .gz. docs/export.md describes the format.
+        The file is compressed if its name ends in .gz. docs/daemon.md describes the format.
         """,
         "context store export backup.jsonl.gz",
         "context store export backup.jsonl --store nats://n1:4222,nats://n2:4222",

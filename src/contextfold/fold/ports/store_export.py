@@ -1,4 +1,4 @@
-"""The export format: the whole content of a store as lines of JSON. Opens no file; docs/export.md describes it.
+"""The export format: the whole content of a store as lines of JSON. Opens no file; docs/daemon.md describes it.
 
 The order of lines is the same for every store, so two stores are equal if and only if their exports are.
 """
