@@ -88,6 +88,7 @@ def test_the_package_exports_exactly_the_public_names() -> None:
         "build",
         "open_cache",
     ]
+    assert set(contextfold.__all__) <= set(dir(contextfold))
     for name in contextfold.__all__:
         assert getattr(contextfold, name)
     with pytest.raises(AttributeError):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import contextfold
-from contextfold import AskResult, Cache, GetResult, ask_caches, open_cache
+from contextfold import AskResult, Cache, GetResult, ask_caches
 from contextfold.common.relevance.question import ASK_BUDGET, CACHES_MAX, GET_BUDGET
 from contextfold.errors import QueryInvalid, SourceInvalid
 from tests.resolve.relevance.indexing import build_cache
@@ -81,13 +81,6 @@ def test_wrong_caches_are_a_typed_error(caches: dict[Any, Any]) -> None:
 def test_too_many_caches_are_a_typed_error(cache: Cache) -> None:
     with pytest.raises(QueryInvalid):
         ask_caches({str(number): cache for number in range(CACHES_MAX + 1)}, "deploy")
-
-
-def test_public_names_are_listed_before_they_are_used() -> None:
-    assert set(contextfold.__all__) <= set(dir(contextfold))
-    for name in contextfold.__all__:
-        assert getattr(contextfold, name) is not None
-    assert open_cache is contextfold.open_cache
 
 
 @pytest.mark.parametrize("patterns", ["*.md", [5], ["./drafts/"], ["../drafts"], ["["]])

@@ -14,7 +14,6 @@ from contextfold.resolve.files import fingerprints
 from contextfold.resolve.processes import UnchangedFiles
 from contextfold.resolve.service import Cache
 from tests.support.machine import Call, write_files
-from tests.support.waiting import until
 
 # The test runner has threads, but the child processes of these tests need none of them.
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
@@ -59,27 +58,29 @@ def test_untouched_files_are_unchanged(folder: Path, processes: str) -> None:
     assert check(folder).result()
 
 
-@pytest.mark.parametrize("number", [0, 4, 8])
-@pytest.mark.parametrize("change", ["content", "time", "removed", "replaced", "link"])
-def test_any_changed_file_is_noticed(folder: Path, processes: str, number: int, change: str) -> None:
+def test_any_changed_file_is_noticed(folder: Path, processes: str) -> None:
     prefix = os.path.join(os.fsencode(folder), b"")
-    recorded = fingerprints(prefix, FILES)
-    path = folder / FILES[number].decode()
-    match change:
-        case "content":
-            path.write_text("other")
-        case "time":
-            os.utime(path, ns=(1, 1))
-        case "removed":
-            path.unlink()
-        case "replaced":
-            copy = folder / "copy"
-            copy.write_bytes(path.read_bytes())
-            copy.replace(path)
-        case "link":
-            path.rename(folder / "elsewhere")
-            path.symlink_to(folder / "elsewhere")
-    assert not UnchangedFiles(os.fsencode(folder), FILES, recorded, uses_processes=True).result()
+    path = folder / FILES[4].decode()
+    aside = folder / "elsewhere"
+
+    def replace_by_copy() -> None:
+        aside.write_bytes(path.read_bytes())
+        aside.replace(path)
+
+    def replace_by_link() -> None:
+        path.rename(aside)
+        path.symlink_to(aside)
+
+    for name, change in {
+        "content": lambda: path.write_text("other"),
+        "time": lambda: os.utime(path, ns=(1, 1)),
+        "replaced": replace_by_copy,
+        "link": replace_by_link,
+        "removed": path.unlink,
+    }.items():
+        recorded = fingerprints(prefix, FILES)
+        change()
+        assert not UnchangedFiles(os.fsencode(folder), FILES, recorded, uses_processes=True).result(), name
 
 
 def test_a_closed_check_leaves_no_process(folder: Path, processes: str) -> None:
@@ -105,38 +106,6 @@ def test_a_server_and_the_library_start_no_processes(folder: Path, monkeypatch: 
     monkeypatch.setattr(os, "fork", lambda: pytest.fail("a process was started"))
     recorded = fingerprints(os.path.join(os.fsencode(folder), b""), FILES)
     assert UnchangedFiles(os.fsencode(folder), FILES, recorded, uses_processes=False).result()
-
-
-@pytest.mark.parametrize("processes", ["several processes"], indirect=True)
-def test_an_interrupt_while_waiting_leaves_no_process(
-    folder: Path, processes: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    running = check(folder)
-    wait_for = child_processes.wait_for
-    waited: list[int] = []
-
-    def interrupted(child: int) -> int:
-        if waited:
-            raise KeyboardInterrupt
-        waited.append(child)
-        return wait_for(child)
-
-    monkeypatch.setattr(child_processes, "wait_for", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        running.result()
-    monkeypatch.setattr(child_processes, "wait_for", wait_for)
-    running.close()
-
-
-@pytest.mark.parametrize("processes", ["several processes"], indirect=True)
-def test_children_that_nobody_waits_for_are_closed_without_an_error(folder: Path, processes: str) -> None:
-    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    try:
-        running = check(folder)
-        until(lambda: not any(Path(f"/proc/{child}").exists() for child in running._children._children))
-        running.close()
-    finally:
-        signal.signal(signal.SIGCHLD, before)
 
 
 def test_a_resolve_in_several_processes_answers_the_same_and_notices_a_change(

@@ -176,12 +176,6 @@ def test_a_changed_manifest_index_or_folder_is_an_error(file: str, tmp_path: Pat
         cache.ask("deploy", 100)
 
 
-def test_a_copied_cache_gives_the_same_answer(tmp_path: Path) -> None:
-    cache = build_cache(tmp_path, random_documents(6, 12))
-    shutil.copytree(tmp_path / "cache", tmp_path / "copy")
-    assert open_cache(tmp_path / "copy").ask("deploy cache", 900) == cache.ask("deploy cache", 900)
-
-
 def test_the_index_of_another_cache_is_refused(tmp_path: Path) -> None:
     build_cache(tmp_path / "a", random_documents(6, 5))
     other = build_cache(tmp_path / "b", random_documents(7, 5))
