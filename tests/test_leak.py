@@ -19,7 +19,7 @@ from contextfold.stores.sqlite.store import SqliteStore
 from tests.serve.reporting import ApiReader
 from tests.support.daemon import LEGACY, MODERN, RPC, Daemon, Http, HttpAgent, Refused
 from tests.support.known_secrets import KnownSecret, known_secrets
-from tests.support.machine import COMMAND, SOAK, context, times
+from tests.support.machine import COMMAND, SOAK, run_command, times
 from tests.support.waiting import until
 
 PROJECT = "/work/leaky"
@@ -206,7 +206,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, secrets: list[KnownSecret])
     sources.mkdir()
     (sources / "a.md").write_text("Nothing.\n")
     (folder / "caches").mkdir()
-    assert context("build", "--sources", sources, "--cache", folder / "caches" / "docs").code == 0
+    assert run_command("build", "--sources", sources, "--cache", folder / "caches" / "docs").code == 0
     env = {"CONTEXT_BRANCHES_PER_SESSION": "10000"}
     daemon = Daemon(folder, "--cache-root", str(folder / "caches"), env=env)
     inputs = Inputs(daemon)
@@ -297,7 +297,7 @@ def test_no_session_tree_or_trajectory_contains_a_secret(inputs: Inputs, secrets
 
 
 def test_the_search_command_prints_no_secret(inputs: Inputs, secrets: list[KnownSecret]) -> None:
-    ran = context("fold", "search", "REDACTED", "--limit", "1000", "--store", str(inputs.daemon.store), "--json")
+    ran = run_command("fold", "search", "REDACTED", "--limit", "1000", "--store", str(inputs.daemon.store), "--json")
     assert len(json.loads(ran.out)["summaries"]) >= min(1000, len(secrets) // 2)
     assert leaked(secrets, ran.out, ran.err.encode()) == set()
 

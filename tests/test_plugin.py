@@ -17,7 +17,7 @@ import contextfold
 from contextfold.common.network_address import DAEMON_URL
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS
 from tests.cli.agents.wiring import EVENTS as INSTALLED_EVENTS
-from tests.support.machine import COMMAND, ROOT, context
+from tests.support.machine import COMMAND, ROOT, run_command
 
 PLUGIN = ROOT / "src" / "contextfold" / "hosts" / "plugin"
 CLAUDE = shutil.which("claude")
@@ -49,7 +49,7 @@ def read(name: str, folder: Path = PLUGIN) -> Any:
 @pytest.fixture
 def installed_project(tmp_path: Path) -> Path:
     """A project after `context install`."""
-    assert context("install", "claude-code", "--project", ".", cwd=tmp_path).code == 0
+    assert run_command("install", "claude-code", "--project", ".", cwd=tmp_path).code == 0
     return tmp_path
 
 

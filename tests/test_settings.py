@@ -24,7 +24,7 @@ from contextfold.settings import (
     read_settings,
 )
 from tests.support.daemon import Daemon, Http, HttpAgent
-from tests.support.machine import COMMAND, context
+from tests.support.machine import COMMAND, run_command
 from tests.support.waiting import until
 
 ENVIRONMENT = {"HOME": "/home/me"}
@@ -127,7 +127,7 @@ class TestEffects:
         (tmp_path / "sources" / "a.md").write_text("text")
         caches = tmp_path / "data" / "contextfold" / "caches"
         caches.mkdir(parents=True)
-        assert context("build", "--sources", tmp_path / "sources", "--cache", caches / "mine").code == 0
+        assert run_command("build", "--sources", tmp_path / "sources", "--cache", caches / "mine").code == 0
         with serving_agent(tmp_path) as agent:
             (listed,) = agent.call("context.list_caches")["caches"]
             assert "mine" in listed.values()
@@ -215,7 +215,7 @@ class TestRules:
             read_daemon_settings(ENVIRONMENT, {"config": str(tmp_path / "config.toml")})
 
     def test_every_setting_is_in_the_help_with_its_variable(self) -> None:
-        page = context("help", "settings").out.decode()
+        page = run_command("help", "settings").out.decode()
         for setting in SETTINGS.values():
             assert setting.variable in page
             assert setting.help in page
@@ -285,7 +285,7 @@ class TestUpstreams:
         )
 
     def test_an_upstream_is_refused_for_a_stdio_server(self) -> None:
-        ran = context("serve", "--stdio", "--cache-root", "x", "--openai-upstream", "http://h")
+        ran = run_command("serve", "--stdio", "--cache-root", "x", "--openai-upstream", "http://h")
         assert (ran.code, "--openai-upstream is for the daemon" in ran.err) == (1, True)
 
 
@@ -350,7 +350,9 @@ class TestNats:
         ],
     )
     def test_an_invalid_store_url_is_refused_without_printing_its_password(self, store: str) -> None:
-        done = context("serve", "--store", store, "--port", "0", env={"HOME": "/nowhere", "PATH": os.environ["PATH"]})
+        done = run_command(
+            "serve", "--store", store, "--port", "0", env={"HOME": "/nowhere", "PATH": os.environ["PATH"]}
+        )
         assert (done.code, done.out) == (1, b"")
         assert "--store" in done.err
         assert done.err.count("\n") == 1
@@ -411,7 +413,7 @@ class TestNats:
         (tmp_path / "nats.py").write_text("raise ModuleNotFoundError(\"No module named 'nats'\", name='nats')\n")
         env = {**os.environ, "PYTHONPATH": str(tmp_path)}
         for words in (["serve", "--port", "0"], ["fold", "status"]):
-            done = context(*words, "--store", "nats://127.0.0.1:1", env=env)
+            done = run_command(*words, "--store", "nats://127.0.0.1:1", env=env)
             assert (done.code, done.out) == (1, b"")
             assert "pip install 'contextfold[nats]'" in done.err
 

@@ -15,7 +15,7 @@ import pytest
 from contextfold import __version__
 from contextfold.cli.commands import COMMANDS
 from contextfold.settings import SETTINGS
-from tests.support.machine import COMMAND, Call, context, read_terminal, write_files
+from tests.support.machine import COMMAND, Call, read_terminal, run_command, write_files
 
 QUESTION = ("--query", "guide", "--budget", "4000")
 
@@ -46,7 +46,7 @@ class TestResolve:
         assert (selection["documents_selected"], selection["documents_excluded_by_budget"]) == (0, 3)
 
     def test_a_query_that_is_not_utf_8_is_exit_2(self, cache: Path) -> None:
-        ran = context("resolve", "--cache", cache, "--query", b"caf\xe9", "--budget", "5")
+        ran = run_command("resolve", "--cache", cache, "--query", b"caf\xe9", "--budget", "5")
         assert (ran.code, ran.out) == (2, b"")
         assert ran.err.startswith("error: Query is invalid\nreason: ")
 
@@ -76,13 +76,13 @@ class TestResolve:
         assert compact.count(b"\n") == 1
 
     def test_every_spelling_of_the_cache_path_gives_the_same_output(self, cache: Path) -> None:
-        expected = context("resolve", "--cache", cache, *QUESTION)
+        expected = run_command("resolve", "--cache", cache, *QUESTION)
         assert expected.code == 0
         for path in (f"{cache.name}/", f"./{cache.name}//", f"{cache}/../{cache.name}"):
-            assert context("resolve", "--cache", path, *QUESTION, cwd=cache.parent) == expected
+            assert run_command("resolve", "--cache", path, *QUESTION, cwd=cache.parent) == expected
 
     def test_environment_variables_do_not_change_the_answer(self, cache: Path) -> None:
-        expected = context("resolve", "--cache", cache, *QUESTION)
+        expected = run_command("resolve", "--cache", cache, *QUESTION)
         noise = {
             "CONTEXT_CACHE_ROOT": "/nowhere",
             "CONTEXT_TOOL_TIMEOUT_SECS": "0",
@@ -91,7 +91,7 @@ class TestResolve:
             "TZ": "Asia/Tokyo",
         }
         env = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], **noise}
-        assert context("resolve", "--cache", cache, *QUESTION, env=env) == expected
+        assert run_command("resolve", "--cache", cache, *QUESTION, env=env) == expected
 
 
 class TestInspectAndVerify:
@@ -233,7 +233,7 @@ class TestUsage:
     def test_it_runs_as_a_python_module(self, cache: Path) -> None:
         argv = ["resolve", "--cache", str(cache), *QUESTION]
         done = subprocess.run([sys.executable, "-m", "contextfold", *argv], capture_output=True, check=True)
-        assert done.stdout == context(*argv).out
+        assert done.stdout == run_command(*argv).out
 
     def test_an_unexpected_exception_is_exit_7_without_a_traceback(
         self, cache: Path, call: Call, monkeypatch: pytest.MonkeyPatch
@@ -303,7 +303,7 @@ class TestStreams:
 
     def test_a_long_build_shows_progress_on_a_terminal_and_is_silent_in_a_pipe(self, tmp_path: Path) -> None:
         docs = write_files(tmp_path / "docs", {f"{n}.md": f"word{n} " * 300 for n in range(1200)})
-        silent = context("build", "--sources", docs, "--cache", tmp_path / "piped")
+        silent = run_command("build", "--sources", docs, "--cache", tmp_path / "piped")
         assert silent == (0, b"", "")
         terminal, stderr = pty.openpty()
         argv: list[str | Path] = [COMMAND, "build", "--sources", docs, "--cache", tmp_path / "watched"]

@@ -12,7 +12,7 @@ import pytest
 from tests.clients.node import Script, Scripts
 from tests.clients.servers import Endpoint, Server, stdio_server
 from tests.support.daemon import Daemon
-from tests.support.machine import SOAK, context, write_files
+from tests.support.machine import SOAK, run_command, write_files
 
 pytest.register_assert_rewrite("tests.clients.contract", "tests.clients.http_contract")
 
@@ -32,7 +32,7 @@ def cache_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sources = write_files(folder / "docs", DOCUMENTS)
     big = write_files(folder / "big", {"big.md": PAGE * 26_000})
     for name, documents in (("docs", sources), ("broken", sources), ("big", big)):
-        result = context("build", "--sources", documents, "--cache", root / name)
+        result = run_command("build", "--sources", documents, "--cache", root / name)
         assert result.code == 0, result.err
     (root / "broken" / "index.json").write_text("damaged")
     (root / "empty").mkdir()
@@ -51,7 +51,7 @@ def daemon(cache_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def guarded_daemon(cache_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     """A daemon that requires a token, with a limit of 100 tokens and of one open branch."""
     folder = tmp_path_factory.mktemp("guarded")
-    created = context("token", "ann", "--token-file", folder / "tokens")
+    created = run_command("token", "ann", "--token-file", folder / "tokens")
     assert created.code == 0, created.err
     settings = {"CONTEXT_HARD_LIMIT": "on", "CONTEXT_LIMIT_TOKENS": "100", "CONTEXT_BRANCH_DEPTH": "1"}
     argv = ("--cache-root", str(cache_root), "--token-file", str(folder / "tokens"))

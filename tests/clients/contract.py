@@ -15,7 +15,7 @@ import pytest
 
 from contextfold import __version__
 from tests.clients.servers import Command, Server, stdio_server, with_a_frozen_worker
-from tests.support.machine import COMMAND, SOAK, context
+from tests.support.machine import COMMAND, SOAK, run_command
 
 HANDSHAKE = "2025-11-25"
 MODERN = "2026-07-28"
@@ -194,7 +194,7 @@ def tool_error(code: str) -> ToolAnswer:
 
 def resolve_output(cache_root: Path, question: Mapping[str, object]) -> ToolAnswer:
     """The output of `context resolve`, byte for byte."""
-    result = context("resolve", *(f"--{name}={value}" for name, value in question.items()), cwd=cache_root)
+    result = run_command("resolve", *(f"--{name}={value}" for name, value in question.items()), cwd=cache_root)
     assert result.code == 0
     return ToolAnswer(result.out.decode(), is_error=False)
 
@@ -203,7 +203,7 @@ def command_output(cache_root: Path, tool: str, arguments: Mapping[str, object])
     """The output of `context ask --json` or `context get --json`, byte for byte."""
     command, positional = {ASK: ("ask", "query"), GET: ("get", "id")}[tool]
     options = (f"--{name}={value}" for name, value in arguments.items() if name != positional)
-    result = context(command, str(arguments[positional]), *options, "--json", cwd=cache_root)
+    result = run_command(command, str(arguments[positional]), *options, "--json", cwd=cache_root)
     assert result.code == 0
     return ToolAnswer(result.out.decode(), is_error=False)
 

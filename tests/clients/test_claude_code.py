@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.machine import COMMAND, context
+from tests.support.machine import COMMAND, run_command
 from tests.support.prerequisites import CLAUDE, NO_CLAUDE
 
 pytestmark = pytest.mark.skipif(not CLAUDE, reason=NO_CLAUDE)
@@ -43,10 +43,10 @@ def mcp_list(project: Path) -> str:
 def test_claude_code_connects_after_install_and_not_after_uninstall(project: Path) -> None:
     env = {"PATH": os.environ["PATH"], "HOME": str(project.parent / "home")}
     argv = ("claude-code", "--cache-root", project.parent / "caches")
-    assert context("install", *argv, cwd=project, env=env).code == 0
+    assert run_command("install", *argv, cwd=project, env=env).code == 0
     assert "contextfold: " in mcp_list(project)
     assert "Connected" in mcp_list(project)
-    assert context("uninstall", "claude-code", cwd=project, env=env).code == 0
+    assert run_command("uninstall", "claude-code", cwd=project, env=env).code == 0
     assert "contextfold" not in mcp_list(project)
 
 

@@ -13,7 +13,7 @@ import pytest
 from contextfold import open_cache
 from contextfold.resolve import files
 from contextfold.resolve.rebuild import replace
-from tests.support.machine import Call, as_nobody, context, file_version, ids, leftover_files, write_files
+from tests.support.machine import Call, as_nobody, file_version, ids, leftover_files, run_command, write_files
 
 
 class TestDocumentChoice:
@@ -191,7 +191,7 @@ class TestReplacement:
     def test_created_at_is_utc_in_every_time_zone(self, sources: Path, tmp_path: Path) -> None:
         before = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         env = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "TZ": "Asia/Tokyo"}
-        assert context("build", "--sources", sources, "--cache", tmp_path / "c", env=env).code == 0
+        assert run_command("build", "--sources", sources, "--cache", tmp_path / "c", env=env).code == 0
         created_at = json.loads((tmp_path / "c" / "manifest.json").read_text())["created_at"]
         assert before <= created_at <= time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 

@@ -17,7 +17,7 @@ import pytest
 
 from contextfold import open_cache
 from tests.resolve.killed_build import kill_at_step
-from tests.support.machine import COMMAND, Call, as_nobody, context, ids, leftover_files, times, write_files
+from tests.support.machine import COMMAND, Call, as_nobody, ids, leftover_files, run_command, times, write_files
 from tests.support.processes import run_in_fork
 from tests.support.waiting import until
 
@@ -132,7 +132,7 @@ class TestFailures:
         writer.start()
         try:
             for number in range(times(3, 200)):
-                ran = context("build", "--sources", docs, "--cache", tmp_path / f"c{number}")
+                ran = run_command("build", "--sources", docs, "--cache", tmp_path / f"c{number}")
                 if ran.code == 0:
                     result = open_cache(tmp_path / f"c{number}").resolve("x", 10**9)
                     assert {d.content for d in result.documents if d.id == "busy.md"} <= set(versions)

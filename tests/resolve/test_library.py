@@ -12,14 +12,14 @@ import pytest
 import contextfold
 from contextfold import ContextError, open_cache
 from contextfold.errors import BudgetInvalid, CacheInvalid, CacheMissing, QueryInvalid
-from tests.support.machine import context
+from tests.support.machine import run_command
 
 
 def test_the_json_of_a_result_is_the_stdout_of_the_command(cache: Path) -> None:
     result = open_cache(cache).resolve("guide", 4000)
-    ran = context("resolve", "--cache", cache, "--query", "guide", "--budget", "4000")
+    ran = run_command("resolve", "--cache", cache, "--query", "guide", "--budget", "4000")
     assert result.to_json().encode() == ran.out
-    pretty = context("resolve", "--cache", cache, "--query", "guide", "--budget", "4000", "--format", "pretty")
+    pretty = run_command("resolve", "--cache", cache, "--query", "guide", "--budget", "4000", "--format", "pretty")
     assert result.to_json(pretty=True).encode() == pretty.out
     first = result.documents[0]
     assert (first.id, first.score, first.why.term_matches, first.why.total_words) == ("security.md", 0.25, 1, 4)
@@ -28,7 +28,7 @@ def test_the_json_of_a_result_is_the_stdout_of_the_command(cache: Path) -> None:
 
 def test_inspect_and_verify_return_typed_values(cache: Path) -> None:
     opened = open_cache(cache)
-    assert opened.inspect().to_json().encode() == context("inspect", "--cache", cache).out
+    assert opened.inspect().to_json().encode() == run_command("inspect", "--cache", cache).out
     assert opened.verify().faults == ()
     (cache / "documents" / "19835fc46fd4.json").write_text("broken")
     (fault,) = opened.verify().faults

@@ -18,7 +18,7 @@ from contextfold.cli.main import main
 from contextfold.resolve import selection, word_counts
 from contextfold.resolve.cache_format import FileNames, document_id
 from tests.support import oracle
-from tests.support.machine import COMMAND, context, times, write_files
+from tests.support.machine import COMMAND, run_program, times, write_files
 
 # Few letters in many forms, so that words recur and ties are common.
 WORDS = st.sampled_from(
@@ -121,9 +121,10 @@ def test_locale_hash_seed_folder_and_file_order_do_not_matter(
             (folder / "docs").mkdir(exist_ok=True)
             cwd, prefix = (folder, "") if number % 2 else (Path("/"), f"{folder}/")
             assert (
-                context("build", "--sources", f"{prefix}docs", "--cache", f"{prefix}cache", env=env, cwd=cwd).code == 0
+                run_program("build", "--sources", f"{prefix}docs", "--cache", f"{prefix}cache", env=env, cwd=cwd).code
+                == 0
             )
-            ran = context(
+            ran = run_program(
                 "resolve", "--cache", f"{prefix}cache", "--query", query.encode(), "--budget", "60", env=env, cwd=cwd
             )
             assert (ran.code, ran.out) == (0, expected), ran.err

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.support.daemon import ANSWER_TIMEOUT_S, Daemon, Http, HttpAgent
-from tests.support.machine import context
+from tests.support.machine import run_command
 
 
 class SentEvent(NamedTuple):
@@ -169,7 +169,7 @@ class TestWithTokens:
     @pytest.fixture
     def authorizations(self, tokens: Path) -> dict[str, str]:
         return {
-            owner: "Bearer " + context("token", owner, "--token-file", tokens).out.decode().strip()
+            owner: "Bearer " + run_command("token", owner, "--token-file", tokens).out.decode().strip()
             for owner in ("alice", "bob")
         }
 
@@ -195,7 +195,7 @@ class TestWithTokens:
     def test_removing_a_token_ends_its_streams(
         self, daemon: Daemon, tokens: Path, authorizations: dict[str, str]
     ) -> None:
-        second = "Bearer " + context("token", "alice", "--token-file", tokens).out.decode().strip()
+        second = "Bearer " + run_command("token", "alice", "--token-file", tokens).out.decode().strip()
         follower = Follower(daemon, authorization=authorizations["alice"])
         follower.take(1)
         lines = tokens.read_text().splitlines(keepends=True)

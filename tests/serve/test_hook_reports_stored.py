@@ -18,7 +18,7 @@ from contextfold.serve import hooks
 from contextfold.serve.ops.metrics import Metrics
 from tests.serve.reporting import OURS, ApiReader, HookedAgent, agent_of_test, api, daemon, folder_of_test
 from tests.support.daemon import Daemon, Refused
-from tests.support.machine import context, times
+from tests.support.machine import run_command, times
 from tests.support.temporary_store import TemporaryStore
 from tests.support.waiting import until
 
@@ -183,7 +183,7 @@ class TestSessionOfAReport:
     def test_no_owner_can_report_to_another_owners_session(self, tmp_path: Path) -> None:
         tokens = tmp_path / "tokens"
         alice, bob = (
-            {"authorization": "Bearer " + context("token", owner, "--token-file", tokens).out.decode().strip()}
+            {"authorization": "Bearer " + run_command("token", owner, "--token-file", tokens).out.decode().strip()}
             for owner in ("alice", "bob")
         )
         daemon = Daemon(tmp_path / "d", "--token-file", str(tokens))

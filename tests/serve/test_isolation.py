@@ -70,4 +70,6 @@ def test_other_variables_change_no_answer(root: Path) -> None:
         "HOME": "/nowhere",
         "XDG_DATA_HOME": "/nowhere",
     }
-    assert after_handshake(root, *CALLS, **noise) == expected
+    argv, lines = [str(COMMAND), "serve", "--stdio"], INITIALIZE + b"".join(CALLS)
+    ran = subprocess.run(argv, input=lines, env=environment(root, **noise), capture_output=True, timeout=60, check=True)
+    assert [json.loads(line) for line in ran.stdout.splitlines()][1:] == expected

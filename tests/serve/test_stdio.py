@@ -37,7 +37,7 @@ from tests.serve.stdio_client import (
     resident_mb,
     text_of,
 )
-from tests.support.machine import COMMAND, DOCUMENTS, command_of, context, interpreters, write_files
+from tests.support.machine import COMMAND, DOCUMENTS, command_of, interpreters, run_command, write_files
 
 LIMIT = 1_048_576
 
@@ -54,7 +54,7 @@ VERSIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One root for all tests of this file, because building a cache takes time and no test changes it."""
     folder = tmp_path_factory.mktemp("stdio")
-    built = context(
+    built = run_command(
         "build", "--sources", write_files(folder / "docs", DOCUMENTS), "--cache", folder / "caches" / "docs"
     )
     assert built.code == 0, built.err

@@ -123,9 +123,6 @@ def set_environment(variables: Mapping[str, str]) -> None:
     time.tzset()
 
 
-context = run_command
-
-
 def run_program(*argv: str | bytes | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Ran:
     """Run the installed `context`, for what only a new interpreter has: its locale, its hash seed, its start."""
     done = subprocess.run(

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from contextfold.hosts.programs import HOSTS
 from tests.cli.agents.random_json import COMMENTED, NAMES, VALUES, configurations, json_text
 from tests.cli.agents.wiring import KEYS, HostProject, comments_of, entry, parse_commented_json, umask
-from tests.support.machine import COMMAND, Call, Ran, context, read_terminal
+from tests.support.machine import COMMAND, Call, Ran, read_terminal, run_command
 
 
 @pytest.mark.usefixtures("quick_disk")
@@ -150,7 +150,7 @@ class TestExistingEntries:
 
 class TestFileChoice:
     def run(self, home: Path, *argv: str | Path, **variables: str) -> Ran:
-        return context(*argv, env={"PATH": os.environ["PATH"], "HOME": str(home), **variables}, cwd=home)
+        return run_command(*argv, env={"PATH": os.environ["PATH"], "HOME": str(home), **variables}, cwd=home)
 
     @pytest.mark.parametrize("config_home", ["", "relative", "ABSOLUTE"])
     def test_claude_desktop_has_one_file_per_user(self, config_home: str, tmp_path: Path, caches: Path) -> None:
@@ -305,7 +305,7 @@ class TestFileChoice:
     @pytest.mark.parametrize("name", [b"caf\xe9", b"${HOME}"])
     def test_a_path_that_the_host_would_misread_is_refused(self, name: bytes, tmp_path: Path) -> None:
         os.mkdir(os.path.join(os.fsencode(tmp_path), name))
-        ran = context("install", "claude-code", "--cache-root", name, cwd=tmp_path)
+        ran = run_command("install", "claude-code", "--cache-root", name, cwd=tmp_path)
         assert ran.code == 6
         assert "choose another path" in ran.err
 

@@ -25,7 +25,7 @@ from tests.cli.agents.wiring import (
     parse_commented_json,
 )
 from tests.cli.fold.folds import Terminal
-from tests.support.machine import COMMAND, Call, Ran, context
+from tests.support.machine import COMMAND, Call, Ran, run_command
 
 
 def with_hooks(value: dict[str, Any], elements: dict[str, Any]) -> dict[str, Any]:
@@ -168,7 +168,7 @@ class TestContents:
         env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CONTEXT_TOKEN": "ctx_secret"}
         for host in FILES:
             argv = ("install", host, "--token-variable", "CONTEXT_TOKEN")
-            assert context(*argv, env=env, cwd=tmp_path).code == 0
+            assert run_command(*argv, env=env, cwd=tmp_path).code == 0
         for path in tmp_path.rglob("*"):
             assert not path.is_file() or b"ctx_secret" not in path.read_bytes()
 
@@ -200,9 +200,9 @@ class TestContents:
 
     def test_cursors_hooks_can_be_installed_for_a_user(self, tmp_path: Path) -> None:
         env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-        assert context("install", "cursor", "--user", env=env, cwd=tmp_path).code == 0
+        assert run_command("install", "cursor", "--user", env=env, cwd=tmp_path).code == 0
         assert sorted(path.name for path in (tmp_path / ".cursor").iterdir()) == ["hooks.json", "mcp.json"]
-        assert context("uninstall", "cursor", "--user", env=env, cwd=tmp_path).code == 0
+        assert run_command("uninstall", "cursor", "--user", env=env, cwd=tmp_path).code == 0
         assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
     def test_dry_run_and_install_show_the_same_difference_of_all_files(self, project: HostProject) -> None:
@@ -281,7 +281,7 @@ class TestInvalidArguments:
         ],
     )
     def test_invalid_urls_and_variables_are_an_error(self, argv: list[str], message: str, tmp_path: Path) -> None:
-        ran = context("install", *argv, env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)}, cwd=tmp_path)
+        ran = run_command("install", *argv, env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)}, cwd=tmp_path)
         assert (ran.code, ran.out) == (1, b"")
         assert message in ran.err
         assert "secret" not in ran.err

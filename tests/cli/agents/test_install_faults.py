@@ -15,7 +15,7 @@ import pytest
 from contextfold.cli.agents.files import ConfigFile
 from contextfold.errors import StorageFailed
 from tests.cli.agents.wiring import KEYS, HostProject
-from tests.support.machine import COMMAND, Call, as_nobody, context, times
+from tests.support.machine import COMMAND, Call, as_nobody, run_command, times
 
 
 class TestRefusals:
@@ -218,7 +218,7 @@ class TestUnusualSurroundings:
 
     def test_a_users_file_needs_a_home_folder(self, tmp_path: Path, caches: Path) -> None:
         env = {"PATH": os.environ["PATH"], "HOME": ""}
-        ran = context("install", "cursor", "--user", "--cache-root", caches, "--dry-run", env=env, cwd=tmp_path)
+        ran = run_command("install", "cursor", "--user", "--cache-root", caches, "--dry-run", env=env, cwd=tmp_path)
         assert (ran.code, ran.out) == (6, b"")
         assert "HOME" in ran.err
 

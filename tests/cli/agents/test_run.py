@@ -14,7 +14,7 @@ import pytest
 from contextfold.cli.agents.run import plugin_files, savings_line
 from contextfold.hosts.launch import launch
 from tests.support.daemon import Daemon
-from tests.support.machine import COMMAND, context
+from tests.support.machine import COMMAND, run_command
 
 URL = "http://127.0.0.1:9100"
 SUMS = {"requests": 0, "tokens_sent": 0, "tokens_without": 0, "cost_saved": 0, "cost_without": 0, "money": None}
@@ -30,7 +30,9 @@ def test_a_program_gets_base_urls_its_own_arguments_and_a_running_daemon(tmp_pat
         "print(json.dumps([sys.argv[1:], json.load(u.urlopen(url + '/v1/daemon'))['version'],"
         " sorted(name for name in os.environ if name.endswith('BASE_URL'))]))"
     )
-    ran = context("run", sys.executable, "-c", script, "--help", "-V", "--", "x", env=env_of(tmp_path), cwd=tmp_path)
+    ran = run_command(
+        "run", sys.executable, "-c", script, "--help", "-V", "--", "x", env=env_of(tmp_path), cwd=tmp_path
+    )
     assert ran.code == 0
     arguments, version, variables = json.loads(ran.out)
     assert arguments == ["--help", "-V", "--", "x"]
@@ -45,7 +47,7 @@ def test_a_running_daemon_is_used_and_keeps_running(tmp_path: Path) -> None:
     try:
         url = f"http://127.0.0.1:{daemon.port}"
         script = "import os; print(os.environ['OPENAI_BASE_URL'])"
-        ran = context("run", "--url", url, sys.executable, "-c", script, env=env_of(tmp_path), cwd=tmp_path)
+        ran = run_command("run", "--url", url, sys.executable, "-c", script, env=env_of(tmp_path), cwd=tmp_path)
         assert ran.out.decode().strip() == f"{url}/proxy/openai/v1"
     finally:
         assert daemon.stop() == 0
@@ -53,12 +55,12 @@ def test_a_running_daemon_is_used_and_keeps_running(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", [3, 255])
 def test_the_exit_status_of_the_program_is_passed_on(code: int, tmp_path: Path) -> None:
-    ran = context("run", sys.executable, "-c", f"raise SystemExit({code})", env=env_of(tmp_path), cwd=tmp_path)
+    ran = run_command("run", sys.executable, "-c", f"raise SystemExit({code})", env=env_of(tmp_path), cwd=tmp_path)
     assert ran.code == code
 
 
 def test_a_missing_program_is_exit_127(tmp_path: Path) -> None:
-    ran = context("run", "no-such-agent", env=env_of(tmp_path), cwd=tmp_path)
+    ran = run_command("run", "no-such-agent", env=env_of(tmp_path), cwd=tmp_path)
     assert (ran.code, ran.out) == (127, b"")
     assert "no-such-agent" in ran.err
 

@@ -11,7 +11,7 @@ import pytest
 from contextfold import __version__
 from contextfold.cli.daemon.doctor import NOTE, OK, PROBLEM, Situation, diagnose
 from tests.support.daemon import Daemon
-from tests.support.machine import context
+from tests.support.machine import run_command
 
 URL = "http://localhost:9090"
 STATUS = {"version": __version__, "started_at": "2026-01-01T00:00:00Z", "hosts": {}, "proxy": {}}
@@ -68,14 +68,14 @@ def test_a_running_daemon_without_hook_reports_is_a_problem(tmp_path: Path) -> N
     daemon = Daemon(tmp_path / "state")
     try:
         url = f"http://127.0.0.1:{daemon.port}"
-        healthy = context("doctor", "--url", url, "--json", env=env, cwd=home)
+        healthy = run_command("doctor", "--url", url, "--json", env=env, cwd=home)
         assert healthy.code == 0
-        assert context("install", "claude-code", "--url", url, env=env, cwd=home).code == 0
-        silent = context("doctor", "--url", url, "--json", env=env, cwd=home)
+        assert run_command("install", "claude-code", "--url", url, env=env, cwd=home).code == 0
+        silent = run_command("doctor", "--url", url, "--json", env=env, cwd=home)
         assert silent.code == 1
         assert any("has reported nothing" in finding["text"] for finding in json.loads(silent.out))
     finally:
         assert daemon.stop() == 0
-    down = context("doctor", "--url", url, env=env, cwd=home)
+    down = run_command("doctor", "--url", url, env=env, cwd=home)
     assert down.code == 1
     assert "no daemon hears them" in down.err + down.out.decode()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from contextfold.cli.daemon.service import AGENT_LABEL, launchd_agent, systemd_unit
-from tests.support.machine import COMMAND, context
+from tests.support.machine import COMMAND, run_command
 
 ODD_COMMAND = ["/opt/my tools/context", "serve", "--store", '/x/50% "a"/$HOME\\b']
 
@@ -42,7 +42,7 @@ def test_the_launchd_agent_has_the_command_and_restarts_on_failure() -> None:
 class TestOnLinux:
     def run(self, home: Path, *argv: str) -> tuple[int, str]:
         env = {"PATH": os.environ["PATH"], "HOME": str(home), "XDG_RUNTIME_DIR": str(home)}
-        ran = context("service", *argv, env=env, cwd=home)
+        ran = run_command("service", *argv, env=env, cwd=home)
         return ran.code, ran.out.decode() + ran.err
 
     def test_install_writes_a_unit_with_absolute_paths_and_uninstall_removes_it(self, tmp_path: Path) -> None:

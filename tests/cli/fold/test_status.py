@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.fold.folds import PROJECT, StoreAgent, on_terminal, without_colours
-from tests.support.machine import ROOT, Call, context
+from tests.support.machine import ROOT, Call, run_command
 
 KNOWN_SECRET = "ghp_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
 ROW = [
@@ -64,7 +64,7 @@ def test_json_is_the_row_of_the_session(call: Call, store: Path) -> None:
 
 def test_the_current_folder_is_the_project_if_none_is_named(store: Path, tmp_path: Path) -> None:
     StoreAgent(store, str(tmp_path)).record("Read", tokens=5)
-    ran = context("fold", "status", "--store", store, "--json", cwd=tmp_path)
+    ran = run_command("fold", "status", "--store", store, "--json", cwd=tmp_path)
     assert json.loads(ran.out)["total_tokens"] == 5
 
 

@@ -25,7 +25,7 @@ from contextfold.resolve.relevance.asking import NamedIndex, ask
 from contextfold.resolve.relevance.index_file import MappedIndex
 from contextfold.resolve.service import ask_many
 from tests.resolve.relevance.indexing import WORDS, build_cache, random_documents, write_index
-from tests.support.machine import context, times
+from tests.support.machine import run_command, times
 
 DOCUMENTS = {
     "guides/deploy.md": "# Deploying\n\nHow we ship.\n\n## Roll back\n\nRun the rollback command.\n\n## Canary\n\n"
@@ -159,7 +159,7 @@ def test_the_budget_holds_with_an_exact_counter(cache: Cache) -> None:
 
 def test_an_empty_cache_gives_an_empty_answer(tmp_path: Path) -> None:
     (tmp_path / "nothing").mkdir()
-    assert context("build", "--sources", tmp_path / "nothing", "--cache", tmp_path / "none").code == 0
+    assert run_command("build", "--sources", tmp_path / "nothing", "--cache", tmp_path / "none").code == 0
     assert open_cache(tmp_path / "none").ask("anything", 100).documents == ()
     assert build_cache(tmp_path, {"empty.md": ""}).ask("empty", 100).documents == ()
 

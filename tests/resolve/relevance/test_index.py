@@ -30,7 +30,7 @@ from contextfold.resolve.relevance.ranking import rank
 from contextfold.serve.worker import Worker, WorkerFailed
 from tests.resolve.killed_build import kill_at_step
 from tests.resolve.relevance.indexing import build_cache, random_documents, write_index
-from tests.support.machine import context, from_sources, interpreters, times, write_files
+from tests.support.machine import from_sources, interpreters, run_command, times, write_files
 from tests.support.processes import run_in_fork
 
 INDEX = "pack/relevance-index"
@@ -207,7 +207,7 @@ def test_an_index_that_is_a_link_is_refused(tmp_path: Path) -> None:
 def test_after_a_killed_build_the_answer_is_the_old_or_the_new_one(step: int, tmp_path: Path) -> None:
     write_files(tmp_path / "old", {"a.md": "old deploy"})
     write_files(tmp_path / "new", {"a.md": "new deploy", "b.md": "more deploy"})
-    assert context("build", "--sources", tmp_path / "old", "--cache", tmp_path / "c").code == 0
+    assert run_command("build", "--sources", tmp_path / "old", "--cache", tmp_path / "c").code == 0
     argv = ["build", "--sources", str(tmp_path / "new"), "--cache", str(tmp_path / "c"), "--force"]
     run_in_fork(*argv, prepare=partial(kill_at_step, step))
     ids = {document.id for document in open_cache(tmp_path / "c").ask("deploy", 500).documents}

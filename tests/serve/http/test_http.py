@@ -11,7 +11,7 @@ import pytest
 
 from contextfold import __version__
 from tests.support.daemon import LEGACY, MODERN, RPC, Daemon, Http, HttpAgent, Refused
-from tests.support.machine import context
+from tests.support.machine import run_command
 
 NO_STATE = {
     "session_id": None,
@@ -36,7 +36,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     (sources / "deploy.md").write_text("How to deploy.\n")
     caches = folder / "caches"
     caches.mkdir()
-    assert context("build", "--sources", sources, "--cache", caches / "docs").code == 0
+    assert run_command("build", "--sources", sources, "--cache", caches / "docs").code == 0
     daemon = Daemon(folder, "--cache-root", str(caches))
     yield daemon
     assert daemon.stop() == 0
@@ -309,8 +309,8 @@ class TestResolveTools:
         cache = daemon.folder / "caches" / "docs"
         answer = agent.rpc("tools/call", {"name": "context.ask", "arguments": {"query": "deploy"}})
         got = agent.rpc("tools/call", {"name": "context.get", "arguments": {"cache": "docs", "id": "deploy.md"}})
-        assert answer["content"][0]["text"].encode() == context("ask", "deploy", "--cache", cache, "--json").out
-        assert got["content"][0]["text"].encode() == context("get", "deploy.md", "--cache", cache, "--json").out
+        assert answer["content"][0]["text"].encode() == run_command("ask", "deploy", "--cache", cache, "--json").out
+        assert got["content"][0]["text"].encode() == run_command("get", "deploy.md", "--cache", cache, "--json").out
 
     def test_an_unknown_argument_is_a_protocol_error(self, agent: HttpAgent) -> None:
         with pytest.raises(Refused) as raised:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.support.daemon import LEGACY, MODERN, Daemon, Http, HttpAgent, Refused
-from tests.support.machine import context
+from tests.support.machine import run_command
 
 PROJECT = "/work/shared-project"
 
@@ -28,7 +28,9 @@ class TwoOwners(NamedTuple):
 def owners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoOwners]:
     folder = tmp_path_factory.mktemp("owners")
     tokens = folder / "tokens"
-    alice, bob = (context("token", owner, "--token-file", tokens).out.decode().strip() for owner in ("alice", "bob"))
+    alice, bob = (
+        run_command("token", owner, "--token-file", tokens).out.decode().strip() for owner in ("alice", "bob")
+    )
     assert alice not in tokens.read_text()
     daemon = Daemon(folder, "--token-file", str(tokens))
     yield TwoOwners(daemon, alice, bob)
@@ -223,10 +225,12 @@ def test_operations_go_to_the_callers_own_session(owners: TwoOwners, alices_work
 
 def test_search_finds_only_the_owners_summaries(owners: TwoOwners, alices_work: AlicesWork) -> None:
     store = str(owners.daemon.store)
-    found = json.loads(context("fold", "search", "alice's summary", "--owner", "alice", "--store", store, "--json").out)
+    found = json.loads(
+        run_command("fold", "search", "alice's summary", "--owner", "alice", "--store", store, "--json").out
+    )
     assert alices_work.folded_id in {summary["branch_id"] for summary in found["summaries"]}
     for owner in ("bob", "local", "alice'--", "%", "*"):
-        result = context("fold", "search", "alice's summary", "--owner", owner, "--store", store, "--json")
+        result = run_command("fold", "search", "alice's summary", "--owner", owner, "--store", store, "--json")
         assert json.loads(result.out) == {"summaries": []}
 
 
@@ -243,7 +247,7 @@ def test_metrics_and_logs_name_no_owner_session_or_project(
 
 def test_a_token_that_was_removed_from_the_file_is_refused(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
-    token = context("token", "carol", "--token-file", tokens).out.decode().strip()
+    token = run_command("token", "carol", "--token-file", tokens).out.decode().strip()
     daemon = Daemon(tmp_path, "--token-file", str(tokens))
     try:
         http = Http(daemon.port, authorization=f"Bearer {token}")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.support.daemon import MODERN, Daemon, Http, HttpAgent, Refused
-from tests.support.machine import COMMAND, context, write_files
+from tests.support.machine import COMMAND, run_command, write_files
 
 ANSWER_TIMEOUT_S = 120
 JSON_BODY = {"content-type": "application/json"}
@@ -89,7 +89,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def build(folder: Path, name: str, files: dict[str, str]) -> None:
     write_files(folder / "sources" / name, files)
-    assert context("build", "--sources", folder / "sources" / name, "--cache", folder / "caches" / name).code == 0
+    assert run_command("build", "--sources", folder / "sources" / name, "--cache", folder / "caches" / name).code == 0
 
 
 class TestIdsOfSeveralCaches:
@@ -106,8 +106,8 @@ class TestIdsOfSeveralCaches:
 
     def test_the_command_takes_the_same_ids(self, served: Served) -> None:
         for document_id in ("docs:deploy.md", "docs:a:b.md"):
-            one = context("get", document_id, "--cache", served.root / "docs", "--json")
-            several = context("get", document_id, "--cache-root", served.root, "--json")
+            one = run_command("get", document_id, "--cache", served.root / "docs", "--json")
+            several = run_command("get", document_id, "--cache-root", served.root, "--json")
             assert (one.code, several.code) == (0, 0)
             # Of several caches, an id has the name of its cache in front.
             assert json.loads(several.out)["document"]["id"] == document_id
@@ -137,7 +137,7 @@ class TestIdsOfSeveralCaches:
         for document_id, content in {"a:b:x.md": "of a:b", "a:b:y.md": "only in a"}.items():
             over_mcp = Served(root, daemon).answer("context.get", id=document_id)
             assert over_mcp["document"]["sections"][0]["content"] == content
-            assert json.loads(context("get", document_id, "--cache-root", root, "--json").out) == over_mcp
+            assert json.loads(run_command("get", document_id, "--cache-root", root, "--json").out) == over_mcp
         assert daemon.stop() == 0
 
 
@@ -152,11 +152,11 @@ class TestCachesWithoutAnIndex:
         assert "caches_left_out" not in served.answer("context.ask", query="roll back", cache="docs")["selection"]
 
     def test_the_command_names_them_too(self, served: Served) -> None:
-        ran = context("ask", "roll back", "--cache-root", served.root, "--json")
+        ran = run_command("ask", "roll back", "--cache-root", served.root, "--json")
         assert ran.code == 0
         assert ran.out.decode() == served.texts("context.ask", {"query": "roll back"})[0]
         assert has(ran.err, "the cache old", "no relevance index", REBUILD)
-        named = context("ask", "roll back", "--cache-root", served.root, "--cache", served.root / "old", "--json")
+        named = run_command("ask", "roll back", "--cache-root", served.root, "--cache", served.root / "old", "--json")
         assert named.code != 0
 
     def test_one_that_is_named_is_an_error(self, served: Served) -> None:
@@ -285,12 +285,12 @@ class TestCommand:
     def test_a_missing_part_is_not_a_missing_document(
         self, served: Served, options: tuple[str, ...], headline: str
     ) -> None:
-        ran = context("get", "deploy.md", "--cache", served.root / "docs", *options)
+        ran = run_command("get", "deploy.md", "--cache", served.root / "docs", *options)
         assert (ran.code, ran.err.splitlines()[0]) == (2, f"error: {headline}")
 
     def test_zeros_before_a_number_of_neighbours_do_not_hide_its_size(self, served: Served) -> None:
         for around, code in (("000099999", 1), ("0" * 5000 + "101", 1), ("9" * 5000, 1), ("000100", 0), ("000", 0)):
-            assert context("get", "deploy.md", "--cache", served.root / "docs", "--around", around).code == code
+            assert run_command("get", "deploy.md", "--cache", served.root / "docs", "--around", around).code == code
 
 
 class TestResources:

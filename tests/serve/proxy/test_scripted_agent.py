@@ -17,7 +17,7 @@ import pytest
 
 from tests.serve.proxy.model_clients import APIS, Conversation, Model, tools
 from tests.support.daemon import Daemon, Http, HttpAgent
-from tests.support.machine import context
+from tests.support.machine import run_command
 from tests.support.upstream import BYTES_PER_TOKEN, DROP_BLOCK, PromptCache, Upstream
 from tests.support.upstream_answers import Billed, Call, Fail, Say
 
@@ -239,7 +239,7 @@ def test_an_agents_requests_stay_small_and_folded_work_can_be_expanded(
         _check_the_figures_are_the_providers(agent, upstream, daemon)
         _check_folded_work_can_be_expanded(agent, tmp_path)
         _check_the_ledger_agrees_with_the_bill(agent, model, upstream.billed, daemon)
-        result = context("fold", "savings", "--json", "--project", str(tmp_path), "--store", str(daemon.store))
+        result = run_command("fold", "savings", "--json", "--project", str(tmp_path), "--store", str(daemon.store))
         assert result.code == 0, result.err
         assert json.loads(result.out) == get_session(daemon, f"{agent.session_id}/savings")
 

@@ -20,7 +20,7 @@ import pytest
 from tests.stores.nats.signing import Authority, operator_config
 from tests.stores.nats.test_nats_documentation import WAIT_S, agent, block, connection_to, daemon, is_ready, work
 from tests.support.daemon import Daemon, Http
-from tests.support.machine import COMMAND, context
+from tests.support.machine import COMMAND, run_command
 from tests.support.nats_servers import NatsServer, free_port, random_prefix
 from tests.support.processes import run_in_fork
 from tests.support.waiting import until
@@ -66,13 +66,13 @@ class TestPasswords:
         store = server.url.replace("://", f"://daemon:{PASSWORD}@")
         config.write_text(f'store = "{store}"\n')
         argv = ("fold", "status", "--all", "--json", "--config", config)
-        before = context(*argv)
+        before = run_command(*argv)
         assert (before.code, before.out) == (5, b"")
         # A command that only reads does not create streams.
         assert "has no stream" in before.err
         with daemon(tmp_path / "d", store):
             pass
-        done = context(*argv)
+        done = run_command(*argv)
         assert (done.code, done.out) == (0, b'{"sessions":[]}\n'), done.err
 
     @pytest.mark.parametrize("login", ["daemon:geheim-wrong@", "nobody:geheim-wrong@", ""])

@@ -22,7 +22,7 @@ from contextfold.cli.commands import parse_command_line
 from contextfold.cli.parser import read_setting_options
 from contextfold.stores.nats.streams import SubjectNames
 from tests.support.daemon import Daemon, Http, HttpAgent, Refused
-from tests.support.machine import ROOT, context
+from tests.support.machine import ROOT, run_command
 from tests.support.nats_servers import NatsCluster, NatsServer, free_port
 from tests.support.prerequisites import NATS_SERVER
 from tests.support.waiting import until
@@ -259,7 +259,7 @@ class TestPermissions:
         """Callers of a daemon that has only the permissions from the page."""
         tokens = tmp_path / "tokens"
         bearer_tokens = {
-            owner: context("token", owner, "--token-file", tokens).out.decode().strip() for owner in ("ann", "bob")
+            owner: run_command("token", owner, "--token-file", tokens).out.decode().strip() for owner in ("ann", "bob")
         }
         argv = (*DAEMON_LOGIN, password_file, "--token-file", str(tokens))
         with daemon(tmp_path / "d", server.url, *argv) as running:
@@ -302,7 +302,7 @@ class TestPermissions:
             watching.close()
             assert running.stop() == 0
         export = tmp_path / "all.jsonl"
-        exported = context("store", "export", export, "--store", server.url, "--json", *argv)
+        exported = run_command("store", "export", export, "--store", server.url, "--json", *argv)
         assert exported.code == 0, exported.err
         assert json.loads(exported.out)["exported"]["session"] == 1
         assert "Violation" not in server.log.read_text()

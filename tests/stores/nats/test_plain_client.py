@@ -18,7 +18,7 @@ from contextfold.stores.nats.store import NatsStore
 from tests.contract.sessions import branch_commit, commit_of, key_of
 from tests.stores.nats.subjects import subjects_of
 from tests.support.daemon import Daemon, HttpAgent
-from tests.support.machine import context
+from tests.support.machine import run_command
 from tests.support.nats_servers import NatsServer, random_prefix
 
 SCRIPT = Path(__file__).parent / "plain_client.py"
@@ -147,7 +147,7 @@ def test_a_session_can_be_replayed_and_its_current_state_read(installation: Inst
 def test_a_subscriber_to_one_owner_receives_nothing_of_other_owners(nats_server: NatsServer, tmp_path: Path) -> None:
     prefix, tokens = random_prefix(), tmp_path / "tokens"
     authorizations = {
-        owner: "Bearer " + context("token", owner, "--token-file", tokens).out.decode().strip()
+        owner: "Bearer " + run_command("token", owner, "--token-file", tokens).out.decode().strip()
         for owner in ("ann", "ann.smith", "ann@smith.example")
     }
     argv = ("--nats-prefix", prefix, "--token-file", str(tokens))
