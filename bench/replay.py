@@ -44,14 +44,12 @@ CACHE_READ, CACHE_WRITE = 0.1, 1.25
 CLOCK = time.process_time
 # The limit for a long history. A model takes seconds for it.
 LIMIT_S = 0.06
-# This limit is for thousands of one-line messages, where the work for each message dominates.
-SHORT_LIMIT_S = 0.3
 # The limit for a short history is a multiple of the time of `json.loads`, which is a small part of the time.
-REPLAY_LIMIT = 10.0
-MEMORY_LIMIT = 6.0  # times the body
+REPLAY_LIMIT = 6.0
+MEMORY_LIMIT = 1.5  # times `json.loads`
 LONG_BYTES = 2 << 20
-# The limit is a multiple of the time for the same request with no result left out.
-STUBS, STUBS_LIMIT = 500, 1.3
+# The limit is a multiple of the time for the same request with no result left out, which is not encoded again.
+STUBS, STUBS_LIMIT = 500, 1.6
 # This range of lines gives about 1,900 tokens, the measured size of results that are left out.
 STUB_LINES = (40, 120)
 # Subtasks differ in length, so the run is made longer than the sample suggests.
@@ -230,13 +228,12 @@ class Kind(NamedTuple):
     policy: Policy | None
     # The smallest and the largest number of lines in a tool's output.
     lines: tuple[int, int]
-    limit_s: float = LIMIT_S
 
 
 KINDS = (
     Kind("folded", SIX, (5, 120)),
     Kind("nothing to fold", None, (5, 120)),
-    Kind("short messages", SIX, (0, 1), SHORT_LIMIT_S),
+    Kind("short messages", SIX, (0, 1)),
 )
 
 
@@ -263,11 +260,11 @@ def long_figures(turns: int, at_least: int) -> list[Figure]:
                 raise SystemExit(f"not the history that was meant: {kind.name}, {format}, {len(body)} bytes")
             ours, loads = in_turns(turns, partial(project_body, body, format), partial(json.loads, body), clock=CLOCK)
             name = f"a history of {len(body) / 2**20:.1f} MB, {kind.name}, {format}"
-            yardstick = f"{precise_ms(kind.limit_s)}; json.loads {precise_ms(median(loads))}"
-            times.append(Figure(name, _percentiles(ours), yardstick, median(ours) / kind.limit_s, 1.0))
+            yardstick = f"{precise_ms(LIMIT_S)}; json.loads {precise_ms(median(loads))}"
+            times.append(Figure(name, _percentiles(ours), yardstick, median(ours) / LIMIT_S, 1.0))
             ours_mb, loads_mb = peak_mb(partial(project_body, body, format)), peak_mb(partial(json.loads, body))
-            ratio = ours_mb * 2**20 / len(body)
-            yardstick = f"the body; json.loads {loads_mb:.1f} MB"
+            yardstick = f"json.loads {loads_mb:.1f} MB"
+            ratio = ours_mb / loads_mb
             memory.append(Figure(f"memory beside {name}", f"{ours_mb:.1f} MB", yardstick, ratio, MEMORY_LIMIT))
     return times + memory
 
