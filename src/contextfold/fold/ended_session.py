@@ -1,19 +1,20 @@
-"""What is stored of an ended session: its last tree, and the sums of its requests by day and by model. Pure.
+"""What is stored of an ended session: its last state and tree, and the sums of its requests by day and by model. Pure.
 
 The log of an ended session is deleted; trajectories and summaries stay in the archive until their retention ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from contextfold.common.canonical import Encodable, Malformed, decode
-from contextfold.fold.ledger import LedgerSums, SavingsLedger, sums_from, total_of
+from contextfold.common.canonical import Encodable, Malformed, decode, encode
+from contextfold.fold.events import Event, EventUnknown
+from contextfold.fold.ledger import LedgerSums, SavingsLedger, ledger_of, sums_from, total_of
 from contextfold.fold.model_catalog import LedgerPrices
 from contextfold.fold.ports.store import EndedSession
-from contextfold.fold.session import STATUSES, Branch, State, Thread
+from contextfold.fold.session import STATUSES, Branch, LogBroken, State, Thread, replay
 
 # Only the last branches are stored, because the document must fit into one message of NATS.
 BRANCHES_MOST = 500
@@ -23,7 +24,55 @@ _OPTIONAL_TEXTS = ("parent_id", "closed_at")
 _NUMBERS = (*_THREAD, "summary_tokens", "folded_afterwards_n")
 
 
-def ended_members(state: State) -> dict[str, Encodable]:
+def session_document(state: State) -> dict[str, Encodable]:
+    """The state of a session as it is published on NATS, and stored when the session ends."""
+    active = state.active
+    return {
+        "session_id": state.session_id,
+        "project_path": state.project_path,
+        "name": state.name,
+        "active_branch_id": active.id if active else None,
+        "branch_depth": state.depth,
+        "branch_path": ["main", *state.path],
+        "total_tokens": state.total_tokens,
+        "main_thread_tokens": state.main.tokens,
+        "current_branch_tokens": active.tokens if active else 0,
+        "folded_tokens": state.folded_tokens,
+        "started_at": state.started_at,
+        "last_at": state.last_at,
+        "revision": state.revision,
+    }
+
+
+def figures_of(events: Callable[[], Sequence[Event]]) -> str:
+    """The document as JSON; empty if the events cannot be read, since the session must end anyway."""
+    try:
+        log = events()
+        return encode(_last_figures(replay(log), log))
+    except (EventUnknown, Malformed, LogBroken):
+        return ""
+
+
+def _last_figures(state: State, log: Sequence[Event]) -> dict[str, Encodable]:
+    """The document and the figures that need the log, which is deleted: tree, counts, model, host, ledger."""
+    branches = state.branches.values()
+    ledger = ledger_of(log)
+    return {
+        **session_document(state),
+        **_tree_members(state),
+        "total_branches": len(branches),
+        "folded_branches": sum(branch.status == "folded" for branch in branches),
+        "operations": state.main.operations + sum(branch.operations for branch in branches),
+        "model": state.model or None,
+        "host": state.host or None,
+        "failed_operations": state.main.failed + sum(branch.failed for branch in branches),
+        "secrets_scrubbed": state.main.redactions + sum(branch.redactions for branch in branches),
+        "ledger_days": {day: sums.as_members() for day, sums in sorted(ledger.days.items())},
+        "ledger_models": {model: sums.as_members() for model, sums in sorted(ledger.model_sums.items())},
+    }
+
+
+def _tree_members(state: State) -> dict[str, Encodable]:
     """The main thread and the branches of a session that ends."""
     names = (*_TEXTS, *_OPTIONAL_TEXTS, *_NUMBERS, "status")
     return {

@@ -64,7 +64,7 @@ class ListedSession(NamedTuple):
 class EndedSession(NamedTuple):
     """An ended session in a list.
 
-    `figures` is its last state as JSON, as `stores.session_document` writes it. It is empty for a session that was
+    `figures` is its last state as JSON, as `fold.ended_session` writes it. It is empty for a session that was
     ended by a version that did not record it.
     """
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 from contextfold.common.canonical import Encodable, Malformed, decode, encode
 from contextfold.errors import StoreInvalid
 from contextfold.fold.archive import ArchiveEntry
+from contextfold.fold.ended_session import session_document
 from contextfold.fold.events import Event, EventUnknown, SessionExpired, from_members, members
 from contextfold.fold.ports.store import (
     Commit,
@@ -28,7 +29,6 @@ from contextfold.fold.ports.store_export import ExportedSession
 from contextfold.fold.session import Branch, State
 from contextfold.stores.nats.jetstream import StoredMessage
 from contextfold.stores.nats.streams import escape_part, unescape_part
-from contextfold.stores.session_document import session_document
 
 FORMAT: Final = 1
 # The most characters of a published text. The complete text is in the archive.

@@ -26,6 +26,7 @@ from hashlib import sha256
 from typing import Final, TypeVar
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
+from contextfold.fold.ended_session import figures_of
 from contextfold.fold.events import SessionExpired
 from contextfold.fold.ports.store import SessionKey, StaleRevision
 from contextfold.fold.ports.store_export import ExportedSession
@@ -36,7 +37,6 @@ from contextfold.stores.nats.log import SessionLogs
 from contextfold.stores.nats.publisher import PublishedSession, Publisher
 from contextfold.stores.nats.records import CommitRecord, LoggedCommit
 from contextfold.stores.nats.streams import SubjectNames, unescape_part
-from contextfold.stores.session_document import figures_of
 
 REACH_TIMEOUT_S: Final = 5.0
 # The last message may have been deleted before it was seen.

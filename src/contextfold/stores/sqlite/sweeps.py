@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from contextfold.fold.ended_session import figures_of
 from contextfold.fold.events import SessionExpired, from_json, to_json
-from contextfold.stores.session_document import figures_of
 from contextfold.stores.sqlite.statements import INSERT_EVENT, insert_into
 
 # A sweep is done in steps, so that commits can go between them.
