@@ -13,6 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import cast
 
+from contextfold.stores.no_store import NoStore
 from starlette.routing import Route
 
 from contextfold import errors
@@ -32,7 +33,6 @@ from contextfold.serve.mcp.tools import describe_tool
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.resolvers import Resolvers
 from contextfold.settings import SETTINGS, TOOL_TIMEOUT_S, Settings, read_daemon_settings
-from contextfold.stores.no_store import NoStore
 
 COMMAND = "make reference"
 TOOLS = (*RESOLVE_TOOLS, *FOLD_TOOLS)

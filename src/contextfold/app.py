@@ -1,32 +1,26 @@
-"""The composition root: makes services from settings. The only module that names the concrete stores and scrubber.
+"""The composition root: makes stores and services from settings. The only module that names the concrete backends.
 
-What only a server or a store on NATS needs is imported by the functions that make it.
+The daemon is composed in `daemon`. What commands that read do not need is imported by the functions that make it.
 """
 
 from __future__ import annotations
 
-import os
 import tomllib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from contextfold.common.canonical import encode
 from contextfold.fold.model_catalog import MODELS, ModelCatalog, ModelsInvalid, TokenPrices, parse_models
 from contextfold.fold.policy import AdviceSettings, FoldPolicy, Thresholds
 from contextfold.fold.ports.store import Store
 from contextfold.fold.service.stored_sessions import StoredSessions
-from contextfold.fold.session import EMPTY, SessionLimits
-from contextfold.settings import DaemonSettings, FoldSettings, Settings, SettingsError, offers_folding
-from contextfold.stores.no_store import NoStore
+from contextfold.fold.session import SessionLimits
+from contextfold.settings import FoldSettings, SettingsError
 from contextfold.stores.sqlite.reader import SqliteReader
 
 if TYPE_CHECKING:
-    # Optional extras, and the libraries of the daemon, which commands do not import.
+    # Commands that read a file import neither asyncio nor RE2.
     from contextfold.fold.service.fold_service import FoldService
     from contextfold.scrub.scrubber import Scrubber
-    from contextfold.serve.http.bearer_tokens import TokenFile
-    from contextfold.serve.http.guard import Guard
-    from contextfold.serve.ops.tracing import Tracer
     from contextfold.stores.nats.store import NatsStore
     from contextfold.stores.sqlite.store import SqliteStore
 
@@ -34,7 +28,7 @@ if TYPE_CHECKING:
 INPUT_PERCENT = 100
 
 
-def policy_of(settings: FoldSettings) -> FoldPolicy:
+def make_policy(settings: FoldSettings) -> FoldPolicy:
     return FoldPolicy(
         SessionLimits(
             settings.context_limit or None,
@@ -48,7 +42,7 @@ def policy_of(settings: FoldSettings) -> FoldPolicy:
         settings.archive_days,
         settings.summary_days,
         AdviceSettings(settings.branch_reminder, settings.branch_limit_tokens),
-        models_of(settings),
+        read_models(settings),
         TokenPrices(
             INPUT_PERCENT,
             settings.price_output_percent,
@@ -60,7 +54,7 @@ def policy_of(settings: FoldSettings) -> FoldPolicy:
     )
 
 
-def models_of(settings: FoldSettings) -> ModelCatalog:
+def read_models(settings: FoldSettings) -> ModelCatalog:
     path = settings.models_file
     if not path:
         return MODELS
@@ -74,7 +68,7 @@ def models_of(settings: FoldSettings) -> ModelCatalog:
         raise SettingsError(f"the models {path}: {problem}") from None
 
 
-def scrubber_of(settings: FoldSettings) -> Scrubber:
+def make_scrubber(settings: FoldSettings) -> Scrubber:
     from contextfold.scrub.rules import AllowlistInvalid
     from contextfold.scrub.scrubber import standard_scrubber
 
@@ -112,107 +106,13 @@ def open_store(
     return NatsStore(settings.nats, idle_s=settings.session_idle_secs, may_make=may_migrate, on_change=on_change)
 
 
-def stored_sessions(settings: FoldSettings) -> StoredSessions:
+def open_state_file(settings: FoldSettings) -> StoredSessions:
     """Open a state file for a command that reads. The file is never migrated."""
-    return StoredSessions(SqliteReader(settings.store), policy_of(settings))
+    return StoredSessions(SqliteReader(settings.store), make_policy(settings))
 
 
-def fold_service(settings: FoldSettings, store: Store | None = None) -> FoldService:
+def make_fold_service(settings: FoldSettings, store: Store | None = None) -> FoldService:
     """Make the folding service of a process without a daemon."""
     from contextfold.fold.service.fold_service import FoldService
 
-    return FoldService(store or open_store(settings), scrubber_of(settings), policy_of(settings))
-
-
-def serve_stdio(settings: Settings) -> None:
-    """Answer a client on stdin and stdout until it leaves."""
-    from contextfold.serve.stdio import serve
-
-    serve(settings, fold_service)
-
-
-def serve_daemon(settings: DaemonSettings, on_listening: Callable[[str], None]) -> None:
-    """Run the daemon until a signal arrives."""
-    from contextfold.serve.http.bearer_tokens import TokenFile
-    from contextfold.serve.http.server import check_may_listen, run
-    from contextfold.serve.ops.logs import log, take_over
-
-    check_may_listen(settings.host, bool(settings.token_file))
-    # A daemon must not start if its tokens cannot be read.
-    path = settings.token_file
-    tokens = TokenFile(path, lambda text: log("tokens", "warning", text=text)) if path else None
-    take_over()
-    if "resolve" in settings.server.tools and not os.path.isdir(settings.server.cache_root):
-        log("cache_root.missing", "warning", path=settings.server.cache_root)
-    tracer = _tracer_of(settings)
-    try:
-        run(
-            lambda: _guarded(settings, tokens, tracer),
-            host=settings.host,
-            port=settings.port,
-            on_listening=on_listening,
-        )
-    finally:
-        if tracer is not None:
-            tracer.close()
-
-
-def _tracer_of(settings: DaemonSettings) -> Tracer | None:
-    if not settings.otlp_endpoint:
-        return None
-    from contextfold.serve.ops.logs import log
-
-    try:
-        from contextfold.serve.ops.otel import OtelTracer
-    except ImportError:
-        reason = "traces need the package's `otel` extra: pip install 'contextfold[otel]', or leave the endpoint out"
-        if settings.otlp_is_asked_for:
-            raise SettingsError(reason) from None
-        log("traces.off", "warning", reason=reason)
-        return None
-    return OtelTracer(settings.otlp_endpoint)
-
-
-def _guarded(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer | None) -> Guard:
-    from contextfold.fold.service.fold_service import FoldService
-    from contextfold.serve.http.exchange import RequestLimits
-    from contextfold.serve.http.guard import Buckets, Guard, HostRule
-    from contextfold.serve.http.mcp_endpoint import DaemonServices
-    from contextfold.serve.http.routes import DaemonApplication
-    from contextfold.serve.mcp.protocol import tools_of
-    from contextfold.serve.ops.activity_recorder import ActivityRecorder, StoreConnectionLog
-    from contextfold.serve.ops.logs import log
-    from contextfold.serve.ops.metrics import Metrics
-    from contextfold.serve.ops.tracing import TracedStore
-    from contextfold.serve.resolvers import Resolvers
-
-    tools = tools_of(settings.server.tools)
-    metrics = Metrics(tool.name for tool in tools)
-    scrubber = scrubber_of(settings.fold)
-    if offers_folding(settings.server.tools):
-        store: Store = open_store(settings.fold, on_change=StoreConnectionLog())
-    else:
-        store = cast("Store", NoStore())
-    store = store if tracer is None else cast("Store", TracedStore(store, tracer))
-    fold = FoldService(store, scrubber, policy_of(settings.fold), note=ActivityRecorder(metrics, tracer))
-    proxy = settings.proxy
-    if any(upstream.goes_direct for upstream in (proxy.anthropic, proxy.openai, proxy.gemini)):
-        log("proxy.variable_ignored", "warning", variable="HTTPS_PROXY")
-    buckets = Buckets(settings.rate_per_second, settings.rate_burst)
-    services = DaemonServices(
-        fold, Resolvers(settings.server), buckets, metrics, lambda text: scrubber.scrub(text).text, tracer
-    )
-    return Guard(
-        DaemonApplication(tools, services, proxy),
-        hosts=HostRule(settings.host, settings.allow_host),
-        metrics=metrics,
-        buckets=buckets,
-        tokens=tokens,
-        tracer=tracer,
-        state=encode(fold.summarise(EMPTY)),
-        limits=RequestLimits(
-            in_flight=settings.requests_max,
-            body_bytes=settings.body_max_bytes,
-            proxied_body_bytes=proxy.body_max_bytes,
-        ),
-    )
+    return FoldService(store or open_store(settings), make_scrubber(settings), make_policy(settings))

@@ -9,7 +9,7 @@ import argparse
 import os
 import sys
 
-from contextfold.app import serve_daemon, serve_stdio
+from contextfold.app import make_fold_service
 from contextfold.cli.output import is_terminal, plain, print_answer, print_note
 from contextfold.cli.parser import CommandParser, UsageError, read_setting_options
 from contextfold.errors import EXIT_OK, StorageFailed
@@ -66,8 +66,12 @@ def run_serve(args: argparse.Namespace) -> int:
     if args.stdio:
         if given := [f"--{name}" for name in DAEMON_ONLY if name in options]:
             raise UsageError(f"{given[0]} is for the daemon and means nothing with --stdio; leave one of them out")
-        serve_stdio(read_settings(os.environ, options))
+        from contextfold.serve.stdio import serve
+
+        serve(read_settings(os.environ, options), make_fold_service)
         return EXIT_OK
+    from contextfold.daemon import serve_daemon
+
     serve_daemon(read_daemon_settings(os.environ, options), _announce)
     return EXIT_OK
 

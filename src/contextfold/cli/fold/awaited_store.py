@@ -6,7 +6,7 @@ import argparse
 import asyncio
 from collections.abc import Sequence
 
-from contextfold.app import open_store, policy_of
+from contextfold.app import make_policy, open_store
 from contextfold.cli.fold.session_access import OpenStore, store_settings
 from contextfold.common.relevance.question import Question
 from contextfold.fold.ports.store import (
@@ -36,7 +36,7 @@ class AwaitedStore(OpenStore):
         self.store: Store = open_store(settings, may_migrate=False)
         self._runner = asyncio.Runner()
         self.run = self._runner.run
-        super().__init__(StoredSessions(BlockingReader(self.store, self._runner), policy_of(settings)))
+        super().__init__(StoredSessions(BlockingReader(self.store, self._runner), make_policy(settings)))
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()

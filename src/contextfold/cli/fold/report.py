@@ -14,7 +14,7 @@ from html import escape
 from typing import Any
 
 from contextfold import __version__
-from contextfold.app import scrubber_of
+from contextfold.app import make_scrubber
 from contextfold.cli.fold.list import guides
 from contextfold.cli.fold.session_access import (
     OpenStore,
@@ -113,7 +113,7 @@ def _report(store: OpenStore, found: FoundSession, settings: FoldSettings) -> Se
         *(row.branch.description for row in shown),
         *summaries,
     ]
-    scrubber = scrubber_of(settings)
+    scrubber = make_scrubber(settings)
     scrubbed = [scrubber.scrub(text) for text in texts]
     project, name, *clean = (one.text for one in scrubbed)
     descriptions = {row.branch.id: text for row, text in zip(shown, clean, strict=False)}

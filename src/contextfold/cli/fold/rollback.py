@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from contextfold.app import fold_service
+from contextfold.app import make_fold_service
 from contextfold.cli.fold.awaited_store import AwaitedStore, open_awaited_store
 from contextfold.cli.fold.list import id_length
 from contextfold.cli.fold.session_access import (
@@ -89,7 +89,7 @@ def run_rollback(args: argparse.Namespace) -> int:
                 return EXIT_CODES[BranchStateInvalid.code]
         assert preview.state.session_id
         arguments = {"branch_id": preview.target.id, "restore_state": not keeps}
-        service = fold_service(store.settings, store.store)
+        service = make_fold_service(store.settings, store.store)
         answer = store.run(service.roll_back_session(address.owner, preview.state.session_id, arguments))
     write(encode(answer) + "\n" if args.json else _done(screen(), preview, answer))
     return EXIT_OK

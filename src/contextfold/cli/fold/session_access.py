@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from contextfold.app import stored_sessions
+from contextfold.app import open_state_file
 from contextfold.cli.output import TURNING, is_terminal, print_answer, print_note
 from contextfold.cli.parser import CommandParser, read_setting_options
 from contextfold.cli.terminal import Screen, screen
@@ -151,7 +151,7 @@ def open_store(args: argparse.Namespace) -> OpenStore:
     """Open the store for reading. A daemon may have it open, too. A missing file is not created."""
     settings = store_settings(args)
     if settings.nats is None:
-        return OpenStore(stored_sessions(settings))
+        return OpenStore(open_state_file(settings))
     # Commands that read a file need no event loop.
     from contextfold.cli.fold.awaited_store import AwaitedStore
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from contextfold.common.canonical import Encodable, Hundredths, JsonObject
 from contextfold.fold.ended_session import ended_state, ledger_parts, plain_figures, stored_figures
@@ -42,8 +43,7 @@ ENDED_FIELDS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class FoundSession:
+class FoundSession(NamedTuple):
     key: SessionKey
     state: State
     # Set if the session has ended; its state is then the last one.
@@ -64,8 +64,7 @@ def find_ended(session: EndedSession) -> FoundSession:
     return FoundSession(session.key, state, session)
 
 
-@dataclass(frozen=True, slots=True)
-class BranchRow:
+class BranchRow(NamedTuple):
     """A branch and its position in the tree."""
 
     branch: Branch

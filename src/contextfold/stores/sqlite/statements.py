@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from contextfold.common.canonical import Malformed, encode
 from contextfold.common.relevance.question import Question
@@ -137,8 +136,7 @@ def prepare_commit(commit: Commit) -> Callable[[sqlite3.Connection], CommitRecei
     return work
 
 
-@dataclass(frozen=True, slots=True)
-class _LiveSession:
+class _LiveSession(NamedTuple):
     session: int
     session_id: str
     revision: int

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from contextfold.fold.ended_session import figures_of
 from contextfold.fold.events import SessionExpired, from_json, to_json
@@ -19,8 +18,7 @@ STEP_SESSIONS: Final = 64
 STEP_ROWS: Final = 256
 
 
-@dataclass(frozen=True, slots=True)
-class IdleSession:
+class IdleSession(NamedTuple):
     """A session to be ended if it still has this revision."""
 
     row: int
