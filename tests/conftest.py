@@ -89,12 +89,6 @@ def call() -> Call:
 
 
 @pytest.fixture
-def call_in_process(call: Call) -> Call:
-    """The same as `call`, for tests in which `call` is the name of something else."""
-    return call
-
-
-@pytest.fixture
 def sources(tmp_path: Path) -> Path:
     """Three small documents: two match `guide`, one is empty."""
     return write_files(tmp_path / "docs", DOCUMENTS)

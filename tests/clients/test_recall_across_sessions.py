@@ -15,7 +15,7 @@ import httpx2
 
 from tests.support.clock import set_clock_forward
 from tests.support.daemon import Daemon, Http
-from tests.support.machine import Call
+from tests.support.machine import run_command
 
 TIMEOUT_S = 60
 PROJECT = "/work/shop"
@@ -67,9 +67,7 @@ async def fold_branch(daemon: Daemon, session: str, description: str, operations
         return str(opened["branch_id"])
 
 
-def test_a_later_session_can_recall_expand_and_report_folds_of_earlier_ones(
-    tmp_path: Path, call_in_process: Call
-) -> None:
+def test_a_later_session_can_recall_expand_and_report_folds_of_earlier_ones(tmp_path: Path) -> None:
     daemon = ClockedDaemon(tmp_path)
     try:
         login = asyncio.run(
@@ -110,7 +108,7 @@ def test_a_later_session_can_recall_expand_and_report_folds_of_earlier_ones(
     finally:
         daemon.stop()
     monday = next(row["session_id"] for row in ended if row["name"] == "monday")
-    report = call_in_process("fold", "report", monday, "--store", daemon.store)
+    report = run_command("fold", "report", monday, "--store", daemon.store)
     assert report.code == 0, report.err
     assert "src/checkout/session.py:41 passes minutes" in report.out.decode()
     stored = daemon.log.read_text() + "".join(

@@ -28,7 +28,7 @@ from tests.serve.stdio_client import (
     resident_mb,
     text_of,
 )
-from tests.support.machine import COMMAND, Call, write_files
+from tests.support.machine import COMMAND, run_command, write_files
 from tests.support.waiting import until
 
 # Calls that are not stuck must be faster than this, however busy the machine is.
@@ -62,10 +62,10 @@ class TestTimeouts:
             until(lambda: not is_running(stuck))
             assert len(server.workers()) == 1
 
-    def test_a_call_that_takes_too_long_is_killed(self, root: Path, tmp_path: Path, call_in_process: Call) -> None:
+    def test_a_call_that_takes_too_long_is_killed(self, root: Path, tmp_path: Path) -> None:
         """Reading and counting this document takes seconds, because each sigma is checked for being a final one."""
         write_files(tmp_path / "big", {"big.md": "A É Σ " * 600_000})
-        assert call_in_process("build", "--sources", tmp_path / "big", "--cache", root / "big").code == 0
+        assert run_command("build", "--sources", tmp_path / "big", "--cache", root / "big").code == 0
         subprocess.run(["rm", "-r", root / "big" / "pack"], check=True)
         slow = call("context.resolve", {"cache": "big", "query": "word1", "budget": 1})
         with Server(root, CONTEXT_TOOL_TIMEOUT_SECS="1") as server:
@@ -124,11 +124,9 @@ class TestTimeouts:
 
 
 class TestClients:
-    def test_a_client_that_stops_reading_costs_bounded_memory(
-        self, root: Path, tmp_path: Path, call_in_process: Call
-    ) -> None:
+    def test_a_client_that_stops_reading_costs_bounded_memory(self, root: Path, tmp_path: Path) -> None:
         write_files(tmp_path / "big", {"big.md": "word " * 100_000})
-        assert call_in_process("build", "--sources", tmp_path / "big", "--cache", root / "big").code == 0
+        assert run_command("build", "--sources", tmp_path / "big", "--cache", root / "big").code == 0
         # The longest line that a pipe takes as a whole, so that few fit into the pipe.
         question = call("context.resolve", {"cache": "big", "query": "word" + " " * 3900, "budget": 10**6})
         assert len(question) < select.PIPE_BUF

@@ -27,7 +27,7 @@ from tests.serve.stdio_client import (
     request,
     text_of,
 )
-from tests.support.machine import Call, as_nobody, write_files
+from tests.support.machine import as_nobody, run_command, write_files
 
 # The first item replaces valid arguments, the second is the code of the expected error.
 BadCall = tuple[dict[str, object], str]
@@ -64,7 +64,7 @@ class TestTools:
             "Inspect cache state and metadata.",
         ]
 
-    def test_resolve_returns_the_output_of_the_command(self, root: Path, call_in_process: Call) -> None:
+    def test_resolve_returns_the_output_of_the_command(self, root: Path) -> None:
         queries = ["guide", "", "é Σ 😀", "\u0000", 'a"b\\c\nd', "deployment security"]
         cases = list(product(queries, [0, 7, 4000, 2**63 - 1]))
         lines = [
@@ -76,7 +76,7 @@ class TestTools:
             if "\0" in query:
                 assert json.loads(text_of(answer))["selection"]["query"] == query
                 continue
-            result = call_in_process("resolve", "--cache", root / "docs", "--query", query.encode(), "--budget", budget)
+            result = run_command("resolve", "--cache", root / "docs", "--query", query.encode(), "--budget", budget)
             assert text_of(answer).encode() == result.out, (query, budget)
 
     @pytest.mark.parametrize("name", ["nope", "context_resolve", "", "context.resolve "])
@@ -294,10 +294,10 @@ class TestListAndInspect:
         )
         assert (error_code_of(listed), error_code_of(resolved)) == ("io_error", "cache_missing")
 
-    def test_inspect_returns_version_count_size_and_validity(self, root: Path, call_in_process: Call) -> None:
+    def test_inspect_returns_version_count_size_and_validity(self, root: Path) -> None:
         (root / "docs" / "link").symlink_to("manifest.json")
         (answer,) = after_handshake(root, call("context.inspect_cache", {"cache": "docs"}))
-        inspected = json.loads(call_in_process("inspect", "--cache", root / "docs").out)
+        inspected = json.loads(run_command("inspect", "--cache", root / "docs").out)
         size = sum((root / "docs" / name).stat().st_size for name in ("manifest.json", "index.json"))
         expected = {
             "cache_version": inspected["cache_version"],
@@ -334,33 +334,31 @@ class TestAskAndGet:
     """The tools and the commands behave the same: every answer is the command's output, byte for byte."""
 
     @pytest.mark.parametrize("unit", ["section", "document"])
-    def test_ask_returns_the_output_of_the_command(self, unit: str, root: Path, call_in_process: Call) -> None:
+    def test_ask_returns_the_output_of_the_command(self, unit: str, root: Path) -> None:
         queries = ["guide", "", "é Σ 😀", 'a"b\\c\nd', "deployment security", "nothing-like-it"]
         cases = list(product(queries, [0, 40, 4000, 2**63 - 1]))
         arguments = [{"cache": "docs", "query": query, "unit": unit, "budget": budget} for query, budget in cases]
         answers = after_handshake(root, *(call("context.ask", arguments) for arguments in arguments))
         for (query, budget), answer in zip(cases, answers, strict=True):
-            result = call_in_process(
+            result = run_command(
                 "ask", query.encode(), "--cache", root / "docs", "--unit", unit, "--budget", budget, "--json"
             )
             assert (result.code, result.out) == (0, text_of(answer).encode()), (query, budget)
             assert answer["result"]["isError"] is False
 
-    def test_ask_has_the_commands_defaults(self, root: Path, call_in_process: Call) -> None:
+    def test_ask_has_the_commands_defaults(self, root: Path) -> None:
         (answer,) = after_handshake(root, call("context.ask", {"query": "guide"}))
-        assert text_of(answer).encode() == call_in_process("ask", "guide", "--cache-root", root, "--json").out
-        assert text_of(answer).encode() == call_in_process("ask", "guide", "--cache", root / "docs", "--json").out
+        assert text_of(answer).encode() == run_command("ask", "guide", "--cache-root", root, "--json").out
+        assert text_of(answer).encode() == run_command("ask", "guide", "--cache", root / "docs", "--json").out
 
-    def test_without_a_name_all_caches_are_searched_and_ids_have_their_names(
-        self, root: Path, tmp_path: Path, call_in_process: Call
-    ) -> None:
+    def test_without_a_name_all_caches_are_searched_and_ids_have_their_names(self, root: Path, tmp_path: Path) -> None:
         more = write_files(tmp_path / "more", {"tour.md": "A guide to the town."})
-        assert call_in_process("build", "--sources", more, "--cache", root / "more").code == 0
+        assert run_command("build", "--sources", more, "--cache", root / "more").code == 0
         (root / "no-cache").mkdir()
         (answer,) = after_handshake(root, call("context.ask", {"query": "guide"}))
         document = {document["id"] for document in json.loads(text_of(answer))["documents"]}
         assert document == {"docs:deployment.md", "docs:security.md", "more:tour.md"}
-        assert text_of(answer).encode() == call_in_process("ask", "guide", "--cache-root", root, "--json").out
+        assert text_of(answer).encode() == run_command("ask", "guide", "--cache-root", root, "--json").out
 
     def test_without_a_name_an_empty_root_is_cache_missing_and_an_absent_one_an_io_error(self, tmp_path: Path) -> None:
         question = call("context.ask", {"query": "guide"})
@@ -368,9 +366,9 @@ class TestAskAndGet:
         assert error_code_of(after_handshake(tmp_path / "empty", question)[0]) == "cache_missing"
         assert error_code_of(after_handshake(tmp_path / "absent", question)[0]) == "io_error"
 
-    def test_get_returns_the_output_of_the_command(self, root: Path, sources: Path, call_in_process: Call) -> None:
+    def test_get_returns_the_output_of_the_command(self, root: Path, sources: Path) -> None:
         write_files(sources, {"steps.md": "# Deploying\n\nFirst.\n\n## Roll back\n\nUndo.\n\n## Canary\n\nWatch.\n"})
-        assert call_in_process("build", "--sources", sources, "--cache", root / "docs", "--force").code == 0
+        assert run_command("build", "--sources", sources, "--cache", root / "docs", "--force").code == 0
         parts: list[dict[str, object]] = [
             {},
             {"section": "Roll back"},
@@ -388,7 +386,7 @@ class TestAskAndGet:
         answers = after_handshake(root, *(call("context.get", arguments) for arguments in request_line))
         for part, arguments, answer in zip(parts, request_line, answers, strict=True):
             options = [str(word) for key, value in part.items() if key != "id" for word in (f"--{key}", value)]
-            result = call_in_process("get", str(arguments["id"]), "--cache", root / "docs", *options, "--json")
+            result = run_command("get", str(arguments["id"]), "--cache", root / "docs", *options, "--json")
             assert (result.code, result.out) == (0, text_of(answer).encode()), part
             assert answer["result"]["isError"] is False
 
@@ -437,11 +435,9 @@ class TestAskAndGet:
         (without_id,) = after_handshake(root, call("context.get", {"cache": "docs"}))
         assert error_code_of(without_id) == "invalid_query"
 
-    def test_half_a_surrogate_pair_does_not_match_a_question_mark(
-        self, root: Path, sources: Path, call_in_process: Call
-    ) -> None:
+    def test_half_a_surrogate_pair_does_not_match_a_question_mark(self, root: Path, sources: Path) -> None:
         write_files(sources, {"?.md": "guide"})
-        assert call_in_process("build", "--sources", sources, "--cache", root / "docs", "--force").code == 0
+        assert run_command("build", "--sources", sources, "--cache", root / "docs", "--force").code == 0
         with_question_mark, with_half_a_pair = after_handshake(
             root, *(call("context.get", {"cache": "docs", "id": arguments}) for arguments in ("?.md", "\ud800.md"))
         )
@@ -450,9 +446,7 @@ class TestAskAndGet:
 
 
 class TestChanges:
-    def test_a_change_of_the_cache_is_noticed_before_the_next_answer(
-        self, root: Path, sources: Path, call_in_process: Call
-    ) -> None:
+    def test_a_change_of_the_cache_is_noticed_before_the_next_answer(self, root: Path, sources: Path) -> None:
         def answer_of_new_server(arguments: dict[str, object]) -> Any:
             return after_handshake(root, call("context.resolve", arguments))[0]
 
@@ -468,7 +462,7 @@ class TestChanges:
             document.write_bytes(before)
             assert server.ask(question) == answer_of_new_server(RESOLVE)
             write_files(sources, {"new.md": "guide guide"})
-            assert call_in_process("build", "--sources", sources, "--cache", root / "docs", "--force").code == 0
+            assert run_command("build", "--sources", sources, "--cache", root / "docs", "--force").code == 0
             answer = server.ask(question)
             assert answer == answer_of_new_server(RESOLVE)
             assert json.loads(text_of(answer))["documents"][0]["id"] == "new.md"
