@@ -24,7 +24,7 @@ from contextfold.settings import (
     read_settings,
 )
 from tests.support.daemon import Daemon, Http, HttpAgent
-from tests.support.machine import COMMAND, run_command
+from tests.support.machine import COMMAND, SOURCE, run_command, run_program
 from tests.support.waiting import until
 
 ENVIRONMENT = {"HOME": "/home/me"}
@@ -411,9 +411,9 @@ class TestNats:
     def test_without_the_package_the_error_names_the_extra(self, tmp_path: Path) -> None:
         """The module raises the error of a machine where only the package itself is installed."""
         (tmp_path / "nats.py").write_text("raise ModuleNotFoundError(\"No module named 'nats'\", name='nats')\n")
-        env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{SOURCE}"}
         for words in (["serve", "--port", "0"], ["fold", "status"]):
-            done = run_command(*words, "--store", "nats://127.0.0.1:1", env=env)
+            done = run_program(*words, "--store", "nats://127.0.0.1:1", env=env)
             assert (done.code, done.out) == (1, b"")
             assert "pip install 'contextfold[nats]'" in done.err
 
