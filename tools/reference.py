@@ -13,12 +13,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import cast
 
-from contextfold.stores.no_store import NoStore
 from starlette.routing import Route
 
 from contextfold import errors
 from contextfold.cli.commands import COMMANDS, Command
 from contextfold.cli.parser import CommandParser
+from contextfold.daemon import NoStore
 from contextfold.errors import EXIT_CODES, HTTP_STATUSES, JSON_RPC_CODES
 from contextfold.fold.ports.store import Store
 from contextfold.fold.service.fold_service import FoldService
