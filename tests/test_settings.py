@@ -14,15 +14,9 @@ from typing import Any
 import pytest
 
 from contextfold.cli.commands import parse_command_line
-from contextfold.cli.parser import read_setting_options
-from contextfold.settings import (
-    SETTINGS,
-    NatsOptions,
-    SettingsError,
-    read_daemon_settings,
-    read_fold_settings,
-    read_settings,
-)
+from contextfold.cli.setting_options import read_setting_options
+from contextfold.errors import SettingsError
+from contextfold.settings import SETTINGS, NatsOptions, read_daemon_settings, read_fold_settings, read_settings
 from tests.support.daemon import Daemon, Http, HttpAgent
 from tests.support.machine import COMMAND, SOURCE, run_command, run_program
 from tests.support.waiting import until

@@ -8,6 +8,7 @@ from typing import cast
 
 from contextfold.app import make_policy, make_scrubber, open_store
 from contextfold.common.canonical import encode
+from contextfold.errors import SettingsError
 from contextfold.fold.ports.store import Store
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.session import EMPTY
@@ -23,7 +24,7 @@ from contextfold.serve.ops.logs import log, take_over
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.ops.tracing import TracedStore, Tracer
 from contextfold.serve.resolvers import Resolvers
-from contextfold.settings import DaemonSettings, SettingsError, offers_folding
+from contextfold.settings import DaemonSettings, offers_folding
 
 
 def serve_daemon(settings: DaemonSettings, on_listening: Callable[[str], None]) -> None:

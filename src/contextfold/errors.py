@@ -74,6 +74,10 @@ JSON_RPC_CODES = {code: json_rpc for code, (_, json_rpc, _) in _NUMBERS.items()}
 HTTP_STATUSES = {code: status for code, (_, _, status) in _NUMBERS.items() if status is not None}
 
 
+class SettingsError(Exception):
+    """A setting is invalid; the message is one line that says how to correct it."""
+
+
 class ContextError(Exception):
     """An expected failure: a fixed code, a fixed message, and a reason that says how to solve the problem."""
 

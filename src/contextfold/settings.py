@@ -7,7 +7,6 @@ the reference are made from the table. No other module reads the environment or 
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -21,6 +20,7 @@ from contextfold.common.network_address import (
     split_url,
 )
 from contextfold.common.tokens import FOLD_COUNTERS
+from contextfold.errors import SettingsError
 
 CACHE_ROOT = "CONTEXT_CACHE_ROOT"
 CONFIG = "CONTEXT_CONFIG"
@@ -46,10 +46,6 @@ DOMAIN_MAX = 64
 SECRET_MAX_BYTES = 4096
 _SMALL = "abcdefghijklmnopqrstuvwxyz0123456789-"
 _PLAIN = _SMALL + _SMALL.upper() + "_"
-
-
-class SettingsError(Exception):
-    """A setting is invalid; the message is one line that says how to correct it."""
 
 
 # ---- how a text is checked and converted; `label` is the name of the setting in the place where the user gave it
@@ -470,6 +466,9 @@ class _Sources:
 
 
 def _read_file(path: str) -> dict[str, str]:
+    # Few commands are given a file, and the parser takes as long to import as everything else here.
+    import tomllib
+
     try:
         with open(path, "rb") as file:
             members = tomllib.load(file)

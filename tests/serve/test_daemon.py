@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from contextfold.errors import SettingsError
 from contextfold.serve.http.bearer_tokens import add_token
 from contextfold.serve.http.server import check_may_listen, listen
-from contextfold.settings import SettingsError
 from tests.serve.http.edge import WAIT_S, EdgeDaemon, begin, read_answer, start_daemon
 
 IDLE_MAX = 100

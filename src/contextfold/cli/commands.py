@@ -17,7 +17,6 @@ from contextfold import __version__
 from contextfold.cli.output import print_answer
 from contextfold.cli.parser import EXIT_CODES, HELP_COLUMN, HELP_WIDTH, HELP_WORDS, CommandParser, UsageError, suggest
 from contextfold.errors import EXIT_OK
-from contextfold.settings import SETTINGS
 
 PROGRAM = "context"
 VERSION_WORDS = ("-V", "--version", "version")
@@ -196,7 +195,9 @@ def _parse_help(words: Sequence[str]) -> argparse.Namespace:
     if not words:
         return _print_later(_overview())
     if words[0] in TOPICS:
-        return _print_later(_settings_page())
+        from contextfold.cli.setting_options import format_settings
+
+        return _print_later(format_settings())
     if words[0] in GROUPS and len(words) == 1:
         return _print_later(_group_page(words[0]))
     command, _ = find_command(words)
@@ -233,17 +234,6 @@ def _group_page(group: str) -> Iterator[str]:
     yield from ("", f"{GROUPS[group][0].upper()}{GROUPS[group][1:]}.", "", "commands:")
     yield from _format_rows((command.name, command.summary) for command in COMMANDS if command.group == group)
     yield from ("", f"`context {group} COMMAND --help` shows the options of a command.")
-
-
-def _settings_page() -> Iterator[str]:
-    yield "Every setting is a variable of the environment, and a line of the TOML file that --config or CONTEXT_CONFIG"
-    yield "names. Common ones are also options of `context serve`. An option counts before a variable, and a variable"
-    yield "before the file."
-    yield from ("", "settings, by their name in the file and their variable:")
-    for setting in SETTINGS.values():
-        default = f" ({setting.default})" if setting.default else ""
-        yield f"  {setting.field}, {setting.variable}"
-        yield f"      {setting.help}{default}"
 
 
 def _format_rows(rows: Iterable[tuple[str, str]]) -> Iterator[str]:

@@ -10,8 +10,16 @@ from contextfold import __version__
 from contextfold.cli.commands import parse_command_line
 from contextfold.cli.output import print_error
 from contextfold.cli.parser import UsageError
-from contextfold.errors import EXIT_CODES, EXIT_OK, EXIT_USAGE, ContextError, InternalError, StorageFailed, place_of
-from contextfold.settings import SettingsError
+from contextfold.errors import (
+    EXIT_CODES,
+    EXIT_OK,
+    EXIT_USAGE,
+    ContextError,
+    InternalError,
+    SettingsError,
+    StorageFailed,
+    place_of,
+)
 
 EXIT_INTERRUPTED = 130
 

@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 
 from contextfold.cli.output import print_answer
 from contextfold.errors import BudgetInvalid
-from contextfold.settings import SETTINGS
 
 HELP_WORDS = ("-h", "--help")
 HELP_COLUMN = 22
@@ -85,13 +84,6 @@ class CommandParser(argparse.ArgumentParser):
         if default is not None:
             help += " (default: %(default)s)"
         self.add_argument(name, choices=choices, type=choose, default=default, metavar=metavar, help=help)
-
-    def add_setting(self, name: str, *, is_advanced: bool = False) -> None:
-        """Add the option of a setting. An advanced one is not in the help of the command."""
-        setting = SETTINGS[name]
-        default = f" (default: {setting.default})" if setting.default and setting.default != "0" else ""
-        help = (setting.help + default).replace("%", "%%")
-        self.add_argument(f"--{name}", metavar=setting.metavar, help=argparse.SUPPRESS if is_advanced else help)
 
     def parse_words(self, words: Sequence[str]) -> argparse.Namespace:
         """Parse the words after the command's name. Raises UsageError; prints the help and exits if it is asked for."""
@@ -168,12 +160,6 @@ class CommandParser(argparse.ArgumentParser):
 def suggest(word: str, known: Iterable[str]) -> str:
     """The most similar of some words, as a question in parentheses; empty if none is similar."""
     return "".join(f" (did you mean {match}?)" for match in get_close_matches(word, list(known), 1))
-
-
-def read_setting_options(arguments: argparse.Namespace) -> dict[str, str]:
-    """The settings that are given as options, and the file of settings, by name."""
-    given = {name: getattr(arguments, name.replace("-", "_"), None) for name in (*SETTINGS, "config")}
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def parse_budget(text: str | None, default: int) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 
 from contextfold.common.posix import READABLE, STDERR, WRITABLE, fill_standard_descriptors, wait, write_all
-from contextfold.errors import FoldError, InternalError, StorageFailed
+from contextfold.errors import FoldError, InternalError, SettingsError, StorageFailed
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.resolve.root import CacheRoot
 from contextfold.serve.mcp.jsonrpc import (
@@ -46,7 +46,7 @@ from contextfold.serve.request_error import (
 )
 from contextfold.serve.serial_fold import SerialFold
 from contextfold.serve.worker import Worker
-from contextfold.settings import FoldSettings, Settings, SettingsError
+from contextfold.settings import FoldSettings, Settings
 
 CHUNK_BYTES = 1 << 16
 # A pipe accepts this many bytes at once.

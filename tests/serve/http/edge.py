@@ -21,13 +21,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
+from contextfold.errors import SettingsError
 from contextfold.serve.http import server, uvicorn_adapter
 from contextfold.serve.http.bearer_tokens import TokenFile
 from contextfold.serve.http.exchange import OWNER, Receive, RequestLimits, Scope, Send
 from contextfold.serve.http.guard import Buckets, Guard, HostRule
 from contextfold.serve.ops.logs import log, take_over
 from contextfold.serve.ops.metrics import Metrics
-from contextfold.settings import SettingsError
 from tests.support.processes import ForkedProcess
 
 WAIT_S = 60.0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from contextfold.errors import SettingsError
 from contextfold.serve.http import bearer_tokens
 from contextfold.serve.http.bearer_tokens import (
     FILE_MAX_BYTES,
@@ -18,7 +19,6 @@ from contextfold.serve.http.bearer_tokens import (
     make_token,
     parse_tokens,
 )
-from contextfold.settings import SettingsError
 
 ONE = hash_token("one")
 TWO = hash_token("two")

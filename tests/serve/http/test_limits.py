@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contextfold.errors import SettingsError
 from contextfold.serve.http.guard import Buckets, HostRule, is_loopback
-from contextfold.settings import SettingsError
 
 
 def test_a_burst_passes_and_then_calls_pass_at_the_rate() -> None:

@@ -20,8 +20,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from contextfold import __version__
+from contextfold.errors import SettingsError
 from contextfold.serve.ops import otel
-from contextfold.settings import SettingsError, read_daemon_settings
+from contextfold.settings import read_daemon_settings
 from tests.serve.proxy.raw_upstream import RawUpstream
 from tests.support.daemon import ANSWER_TIMEOUT_S, LEGACY, MODERN, Daemon, Http, HttpAgent, Refused
 

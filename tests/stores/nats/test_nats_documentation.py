@@ -19,7 +19,7 @@ import pytest
 from nats.aio.client import Client
 
 from contextfold.cli.commands import parse_command_line
-from contextfold.cli.parser import read_setting_options
+from contextfold.cli.setting_options import read_setting_options
 from contextfold.stores.nats.streams import SubjectNames
 from tests.support.daemon import Daemon, Http, HttpAgent, Refused
 from tests.support.machine import ROOT, run_command

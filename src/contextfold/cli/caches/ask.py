@@ -27,10 +27,10 @@ from contextfold.common.relevance.question import (
     parse_lines,
     read_question,
 )
-from contextfold.errors import EXIT_OK
+from contextfold.errors import EXIT_OK, SettingsError
 from contextfold.resolve.relevance.answer import AskResult, GetResult, places_of
 from contextfold.resolve.service import ask_many, get_first
-from contextfold.settings import SettingsError, between
+from contextfold.settings import between
 
 
 def declare_ask(parser: CommandParser) -> None:

@@ -15,9 +15,10 @@ from shlex import quote
 from tempfile import TemporaryDirectory
 from types import FrameType
 
-from contextfold.cli.fold.session_access import add_store_options, open_store, owner_of, project_of
+from contextfold.cli.fold.session_access import open_store, owner_of, project_of
 from contextfold.cli.output import ProgressLine, plain, print_error, print_note, print_on_terminal
 from contextfold.cli.parser import CommandParser, UsageError
+from contextfold.cli.setting_options import add_store_options
 from contextfold.errors import EXIT_OK, ContextError, NoDocuments
 from contextfold.fold.ports.store import LOCAL_OWNER, Summary
 from contextfold.resolve.build import BuildReport, BuildRequest, describe_left_out

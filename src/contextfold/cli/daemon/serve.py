@@ -11,7 +11,8 @@ import sys
 
 from contextfold.app import make_fold_service
 from contextfold.cli.output import is_terminal, plain, print_answer, print_note
-from contextfold.cli.parser import CommandParser, UsageError, read_setting_options
+from contextfold.cli.parser import CommandParser, UsageError
+from contextfold.cli.setting_options import add_config_option, add_setting, read_setting_options
 from contextfold.errors import EXIT_OK, StorageFailed
 from contextfold.settings import NATS, read_daemon_settings, read_settings
 
@@ -54,10 +55,10 @@ def declare_serve(parser: CommandParser) -> None:
     )
     parser.add_switch("--stdio", "speak on stdin and stdout instead of HTTP")
     for name in SETTINGS_SHOWN:
-        parser.add_setting(name)
+        add_setting(parser, name)
     for name in ("prompt-cache-s", *NATS):
-        parser.add_setting(name, is_advanced=True)
-    parser.add_argument("--config", metavar="FILE", help="a TOML file of settings")
+        add_setting(parser, name, is_advanced=True)
+    add_config_option(parser)
     parser.set_defaults(run=run_serve)
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from contextfold.cli.agents.files import ConfigFile, absolute, executable
 from contextfold.cli.daemon.client import DaemonSilent, add_daemon_options, client_from
 from contextfold.cli.output import print_answer, print_note
-from contextfold.cli.parser import CommandParser, UsageError, read_setting_options
+from contextfold.cli.parser import CommandParser, UsageError
+from contextfold.cli.setting_options import add_config_option, add_setting, read_setting_options
 from contextfold.errors import EXIT_OK, StorageFailed
 
 TIMEOUT_S = 60
@@ -40,8 +41,8 @@ def declare_service(parser: CommandParser) -> None:
     )
     parser.add_choice("action", ("install", "uninstall", "start", "stop", "status"), "what to do")
     for name in ("host", "port", "cache-root", "store", "token-file"):
-        parser.add_setting(name)
-    parser.add_argument("--config", metavar="FILE", help="a TOML file of settings")
+        add_setting(parser, name)
+    add_config_option(parser)
     add_daemon_options(parser)
     parser.set_defaults(run=run_service)
 

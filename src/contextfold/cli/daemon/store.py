@@ -12,9 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from contextfold.app import open_store
-from contextfold.cli.fold.session_access import add_store_options, write, write_json
+from contextfold.cli.fold.session_access import write, write_json
 from contextfold.cli.output import ProgressLine
-from contextfold.cli.parser import CommandParser, read_setting_options
+from contextfold.cli.parser import CommandParser
+from contextfold.cli.setting_options import add_setting, add_store_options, read_setting_options
 from contextfold.cli.terminal import several
 from contextfold.errors import EXIT_OK, StoreInvalid
 from contextfold.fold.ports.store_export import ExportRecord, kind_of
@@ -56,7 +57,7 @@ def _add_options(parser: CommandParser) -> None:
     parser.add_switch("--json", "print JSON, for programs")
     add_store_options(parser)
     for name in NATS:
-        parser.add_setting(name, is_advanced=True)
+        add_setting(parser, name, is_advanced=True)
 
 
 def run_export(args: argparse.Namespace) -> int:

@@ -27,7 +27,8 @@ from contextfold.cli.fold.session_access import (
     write_json,
 )
 from contextfold.cli.output import plain, plain_lines
-from contextfold.cli.parser import CommandParser, read_setting_options
+from contextfold.cli.parser import CommandParser
+from contextfold.cli.setting_options import read_setting_options
 from contextfold.errors import EXIT_OK
 from contextfold.fold.service.session_views import BranchRow, FoundSession, tree
 from contextfold.settings import FoldSettings, read_fold_settings

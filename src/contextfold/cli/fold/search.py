@@ -8,7 +8,6 @@ import sys
 
 from contextfold.cli.fold.session_access import (
     add_owner_option,
-    add_store_options,
     open_store,
     owner_of,
     project_of,
@@ -17,6 +16,7 @@ from contextfold.cli.fold.session_access import (
 )
 from contextfold.cli.output import is_terminal, print_note
 from contextfold.cli.parser import CommandParser, parse_budget
+from contextfold.cli.setting_options import add_store_options
 from contextfold.cli.terminal import Line, Part, Screen, screen, text_lines
 from contextfold.common.relevance.question import ASK_BUDGET
 from contextfold.errors import EXIT_OK

@@ -11,7 +11,8 @@ from typing import Self
 
 from contextfold.app import open_state_file
 from contextfold.cli.output import TURNING, is_terminal, print_answer, print_note
-from contextfold.cli.parser import CommandParser, read_setting_options
+from contextfold.cli.parser import CommandParser
+from contextfold.cli.setting_options import add_store_options, read_setting_options
 from contextfold.cli.terminal import Screen, screen
 from contextfold.common.canonical import Encodable, encode
 from contextfold.errors import EXIT_OK, ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
@@ -31,11 +32,6 @@ NO_LIVE_SESSION = "no live session of {}; an agent's first call of a folding too
 NAMED_MOST = 5
 # A page of the archive ends after this many characters.
 PAGE_CHARACTERS = 1_000_000
-
-
-def add_store_options(parser: CommandParser) -> None:
-    parser.add_setting("store")
-    parser.add_argument("--config", metavar="FILE", help="a TOML file of settings")
 
 
 def add_owner_option(parser: CommandParser) -> None:

@@ -19,9 +19,8 @@ import time
 from collections.abc import Callable
 
 from contextfold.common.posix import delay_signals, write_all
-from contextfold.errors import StorageFailed
+from contextfold.errors import SettingsError, StorageFailed
 from contextfold.resolve.files import read_all, storage_failed, sync
-from contextfold.settings import SettingsError
 
 # People and secret scanners recognise a token by this prefix.
 PREFIX = "ctx_"

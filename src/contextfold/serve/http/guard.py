@@ -25,7 +25,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 
 from contextfold.common.network_address import parse_authority
-from contextfold.errors import LimitReached, place_of
+from contextfold.errors import LimitReached, SettingsError, place_of
 from contextfold.fold.ports.store import LOCAL_OWNER
 from contextfold.serve.http.bearer_tokens import TokenFile
 from contextfold.serve.http.exchange import (
@@ -45,7 +45,6 @@ from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import METHODS, OTHER, Metrics
 from contextfold.serve.ops.tracing import Tracer, request_span
 from contextfold.serve.request_error import INTERNAL_ERROR_STATUS, RequestError, busy
-from contextfold.settings import SettingsError
 
 # At most this many owners are remembered. The one that has not called for the longest time is dropped first.
 OWNERS_MAX = 10_000

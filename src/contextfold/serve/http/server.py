@@ -12,12 +12,11 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-from contextfold.errors import InternalError
+from contextfold.errors import InternalError, SettingsError
 from contextfold.serve.http.guard import Guard, is_loopback
 from contextfold.serve.http.uvicorn_adapter import BACKLOG, DaemonServer
 from contextfold.serve.mcp.jsonrpc import INTEGER_DIGITS
 from contextfold.serve.ops.logs import log
-from contextfold.settings import SettingsError
 
 IPV4_LOOPBACK = "127.0.0.1"
 # The number of attempts to find a port that is free on both loopback addresses.
