@@ -29,7 +29,7 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 def print_answer(text: str) -> None:
     """Write a complete result to stdout. Raises StorageFailed if that is not possible."""
-    print_bytes(_encoded(text))
+    print_bytes(_encode(text))
 
 
 def print_bytes(raw: bytes) -> None:
@@ -97,13 +97,13 @@ def print_on_stderr(text: str) -> None:
     if sys.stderr is None:
         return
     try:
-        _write_all(sys.stderr, _encoded(text))
+        _write_all(sys.stderr, _encode(text))
     except OSError:
         # The reader of stderr has closed it.
         pass
 
 
-def _encoded(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 

@@ -67,8 +67,8 @@ class Screen:
     def lines(self, *lines: Line, wraps: bool = False) -> str:
         """Format lines. On a terminal, a line that is too long is cut, or wraps."""
         if not self.is_terminal:
-            return "".join("".join(_text(part) for part in line).rstrip() + "\n" for line in lines)
-        return self._draw(*(_drawn(line, wraps=wraps) for line in lines), wraps=wraps)
+            return "".join("".join(_plain_text(part) for part in line).rstrip() + "\n" for line in lines)
+        return self._draw(*(_build_text(line, wraps=wraps) for line in lines), wraps=wraps)
 
     def block(self, *lines: Line, wraps: bool = False) -> str:
         """Format lines of stored text. They are indented, so that none of them looks like a line of the program."""
@@ -76,7 +76,7 @@ class Screen:
             return self.lines(*([GUTTER, *line] for line in lines))
         from rich.padding import Padding
 
-        return self._draw(*(Padding(_drawn(line, wraps=wraps), (0, 0, 0, INSET)) for line in lines), wraps=wraps)
+        return self._draw(*(Padding(_build_text(line, wraps=wraps), (0, 0, 0, INSET)) for line in lines), wraps=wraps)
 
     def table(
         self, columns: Sequence[Column], rows: Sequence[Sequence[Line]], *, when_narrow: Sequence[int] = ()
@@ -90,7 +90,7 @@ class Screen:
             rows = [[row[at] for at in when_narrow] for row in rows]
         if not self.is_terminal:
             titles = [[column.title for column in columns]] if any(column.title for column in columns) else []
-            return _aligned(columns, [*titles, *(["".join(map(_text, cell)) for cell in row] for row in rows)])
+            return _align(columns, [*titles, *(["".join(map(_plain_text, cell)) for cell in row] for row in rows)])
         from rich.table import Table
 
         has_titles = any(column.title for column in columns)
@@ -105,7 +105,7 @@ class Screen:
             )
         drawn.expand = any(column.shrinks for column in columns)
         for row in rows:
-            drawn.add_row(*(_drawn(cell, wraps=column.wraps) for column, cell in zip(columns, row, strict=True)))
+            drawn.add_row(*(_build_text(cell, wraps=column.wraps) for column, cell in zip(columns, row, strict=True)))
         return self._draw(drawn, wraps=True)
 
     def facts(self, facts: Sequence[tuple[str, Line]]) -> str:
@@ -131,7 +131,7 @@ class Screen:
 
     def _draw(self, *drawn: RenderableType, wraps: bool) -> str:
         if self._console is None:
-            self._console = _console(self.width, has_colours=self.has_colours)
+            self._console = _new_console(self.width, has_colours=self.has_colours)
         with self._console.capture() as captured:
             for one in drawn:
                 # The attributes are repeated because printing joins the texts into one without them.
@@ -161,7 +161,7 @@ def several(count: int, thing: str) -> str:
     return f"{count:,} {thing}{'' if count == 1 else 'es' if thing.endswith('ch') else 's'}"
 
 
-def _console(width: int, *, has_colours: bool) -> Console:
+def _new_console(width: int, *, has_colours: bool) -> Console:
     from rich.console import Console
 
     return Console(
@@ -176,20 +176,20 @@ def _console(width: int, *, has_colours: bool) -> Console:
     )
 
 
-def _drawn(line: Line, *, wraps: bool = False) -> Text:
+def _build_text(line: Line, *, wraps: bool = False) -> Text:
     from rich.text import Text
 
     drawn = Text(no_wrap=not wraps, overflow="fold" if wraps else "ellipsis")
     for part in line:
-        drawn.append(_text(part), style="" if isinstance(part, str) else part[1])
+        drawn.append(_plain_text(part), style="" if isinstance(part, str) else part[1])
     return drawn
 
 
-def _text(part: Part) -> str:
+def _plain_text(part: Part) -> str:
     return plain(part if isinstance(part, str) else part[0])
 
 
-def _aligned(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
+def _align(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> str:
     widths = [max((len(row[at]) for row in rows), default=0) for at in range(len(columns))]
     lines = []
     for row in rows:

@@ -163,7 +163,7 @@ class FileChange(NamedTuple):
         return self.text != self.file.text
 
 
-def edited(file: ConfigFile, edit: Callable[[str | None], str | None]) -> FileChange:
+def plan_edit(file: ConfigFile, edit: Callable[[str | None], str | None]) -> FileChange:
     """The change of a file's text. A file that is left without content is removed, unless it is a link's target."""
     try:
         text = edit(file.text)

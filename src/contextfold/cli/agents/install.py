@@ -16,9 +16,9 @@ from contextfold.cli.agents.files import (
     HostFiles,
     cache_root,
     confirm_and_make,
-    edited,
     executable,
     files_of,
+    plan_edit,
 )
 from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, add_daemon_options, daemon_address
 from contextfold.cli.output import plain, print_note, print_on_terminal
@@ -91,7 +91,7 @@ def run_install(args: argparse.Namespace) -> int:
     force = args.force
     server = ConfigFile(wanted.server)
     planned = [
-        edited(server, lambda text: install_server(wanted.host, text, wiring, force=force)),
+        plan_edit(server, lambda text: install_server(wanted.host, text, wiring, force=force)),
         *_hooks_changes(wanted, wiring, force=force),
         *_skill_changes(wanted, wiring, force=force),
     ]
@@ -118,11 +118,11 @@ def run_install(args: argparse.Namespace) -> int:
 
 def run_uninstall(args: argparse.Namespace) -> int:
     wanted = files_of(args)
-    planned = [edited(ConfigFile(wanted.server), lambda text: uninstall_server(wanted.host, text))]
+    planned = [plan_edit(ConfigFile(wanted.server), lambda text: uninstall_server(wanted.host, text))]
     if wanted.hooks:
-        planned.append(edited(ConfigFile(wanted.hooks), lambda text: uninstall_hooks(wanted.host, text)))
+        planned.append(plan_edit(ConfigFile(wanted.hooks), lambda text: uninstall_hooks(wanted.host, text)))
     if wanted.skill:
-        planned.append(_without_skill(ConfigFile(wanted.skill)))
+        planned.append(_plan_skill_removal(ConfigFile(wanted.skill)))
     changes = [change for change in planned if change.is_needed]
     if not changes:
         print_note(f"nothing to do: {plain(wanted.server)} has no entry {SERVER}")
@@ -180,14 +180,14 @@ def _hooks_changes(wanted: HostFiles, wiring: Wiring, *, force: bool) -> list[Fi
         return []
     if isinstance(wiring, Daemon):
         file = ConfigFile(wanted.hooks)
-        return [edited(file, lambda text: install_hooks(wanted.host, text, wiring, force=force))]
+        return [plan_edit(file, lambda text: install_hooks(wanted.host, text, wiring, force=force))]
     # A server on stdio receives no hooks, so those for a daemon are removed.
     try:
         file = ConfigFile(wanted.hooks)
     except StorageFailed as problem:
         print_note(f"whether {plain(wanted.hooks)} has hooks of ours is not known: {plain(problem.reason)}")
         return []
-    return [edited(file, lambda text: uninstall_hooks(wanted.host, text))]
+    return [plan_edit(file, lambda text: uninstall_hooks(wanted.host, text))]
 
 
 def _skill_text() -> str:
@@ -207,7 +207,7 @@ def _skill_changes(wanted: HostFiles, wiring: Wiring, *, force: bool) -> list[Fi
     return []
 
 
-def _without_skill(file: ConfigFile) -> FileChange:
+def _plan_skill_removal(file: ConfigFile) -> FileChange:
     if file.text is not None and file.text != _skill_text():
         print_note(f"{plain(file.path)} is not the skill that install wrote; remove it by hand if it is to go")
         return FileChange(file, file.text)

@@ -89,7 +89,7 @@ def run_run(args: argparse.Namespace) -> int:
 
 def _run_with(daemon: DaemonClient, program: str, arguments: Sequence[str], folder: str, tools: str) -> int:
     """Run the program with a daemon; print what folding saved meanwhile."""
-    before = _totals(daemon)
+    before = _read_totals(daemon)
     launched = launch(_name(program), daemon.address.url, folder, plugin_files(), tools=tools)
     for name, text in launched.files.items():
         path = os.path.join(folder, name)
@@ -98,7 +98,7 @@ def _run_with(daemon: DaemonClient, program: str, arguments: Sequence[str], fold
             file.write(text)
     print_note(f"{_name(program)} runs with {launched.wired}; daemon and page: {daemon.address.url}/")
     code = _run_program([program, *launched.arguments, *arguments], os.environ | launched.environment)
-    print_note(savings_line(before, _totals(daemon)))
+    print_note(savings_line(before, _read_totals(daemon)))
     return code
 
 
@@ -213,7 +213,7 @@ def plugin_files() -> dict[str, str]:
     return texts
 
 
-def _totals(daemon: DaemonClient) -> Mapping[str, Any] | None:
+def _read_totals(daemon: DaemonClient) -> Mapping[str, Any] | None:
     """The total cost of the requests of all the owner's sessions; None if the daemon does not answer."""
     try:
         totals: Mapping[str, Any] = daemon.get("/v1/savings")["total"]

@@ -57,15 +57,15 @@ def line_for(sessions: list[Mapping[str, Any]], folder: str) -> str:
     if not holding:
         return "contextfold: nothing folded here yet"
     session = max(holding, key=lambda each: (len(each["project_path"]), each["last_at"]))
-    parts = [f"{short(session['total_tokens'])} tokens ({session['usage_percent']}%)"]
+    parts = [f"{abbreviate(session['total_tokens'])} tokens ({session['usage_percent']}%)"]
     if session["branch_depth"]:
         parts.append(f"in a branch, depth {session['branch_depth']}")
     if session["tokens_saved"]:
-        parts.append(f"{short(session['tokens_saved'])} folded away")
+        parts.append(f"{abbreviate(session['tokens_saved'])} folded away")
     return "contextfold: " + " · ".join(parts)
 
 
-def short(tokens: int) -> str:
+def abbreviate(tokens: int) -> str:
     if tokens >= MILLION:
         return f"{tokens / MILLION:.1f}M"
     return f"{tokens / THOUSAND:.{int(tokens < TEN_THOUSAND)}f}k" if tokens >= THOUSAND else str(tokens)

@@ -68,7 +68,7 @@ def run_ask(args: argparse.Namespace) -> int:
     if not is_text:
         print_answer(result.to_json())
     elif result.documents:
-        print_answer(plain_lines(result.to_text()) + (explanation(result) if args.why else ""))
+        print_answer(plain_lines(result.to_text()) + (explain(result) if args.why else ""))
     for cache in result.selection.caches_left_out:
         print_note(f"the cache {plain(cache.cache)} was not asked: {cache.reason}")
     if not question.terms:
@@ -91,10 +91,10 @@ def _notes(result: AskResult, *, is_text: bool) -> Iterator[str]:
     if not selection.sections_matched:
         yield "nothing in the cache matches"
     elif not result.documents:
-        matching = counted(left_out, "section matches, but does not fit", "sections match, but none fits")
+        matching = format_count(left_out, "section matches, but does not fit", "sections match, but none fits")
         yield f"{matching} the budget of {selection.budget:,} tokens; raise --budget"
     elif is_text and left_out:
-        matching = counted(left_out, "more section matches and does not", "more sections match and do not")
+        matching = format_count(left_out, "more section matches and does not", "more sections match and do not")
         yield f"{matching} fit the budget; raise --budget, or ask a narrower question"
     if selection.query_cut:
         yield f"the question has more than {TERMS_MAX} terms; the rest was not searched"
@@ -102,12 +102,12 @@ def _notes(result: AskResult, *, is_text: bool) -> Iterator[str]:
         yield f"not in the cache: {plain(', '.join(selection.unmatched))}"
 
 
-def counted(number: int, one: str, several: str) -> str:
+def format_count(number: int, one: str, several: str) -> str:
     """A number with what it counts."""
     return f"{number:,} {one if number == 1 else several}"
 
 
-def explanation(result: AskResult) -> str:
+def explain(result: AskResult) -> str:
     """The reasons for each section's score, term by term."""
     lines = ["\nWhy:\n"]
     for document in result.documents:
@@ -184,6 +184,6 @@ def run_get(args: argparse.Namespace) -> int:
 
 
 def _left_out_note(result: GetResult, *, is_part: bool) -> str:
-    missing = counted(result.sections_left_out, "section does not", "sections do not")
+    missing = format_count(result.sections_left_out, "section does not", "sections do not")
     others = "" if is_part else ", or choose a part with --section or --lines"
     return f"{missing} fit the budget of {result.budget:,} tokens; raise --budget{others}"

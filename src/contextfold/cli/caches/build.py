@@ -87,7 +87,7 @@ def run_build(args: argparse.Namespace) -> int:
     request = _request(args)
     if args.watch:
         return _watch(request)
-    _print_report(request, _built(request))
+    _print_report(request, _build(request))
     return EXIT_OK
 
 
@@ -119,11 +119,11 @@ def _build_from_folds(args: argparse.Namespace) -> int:
     with folder_of_folds(args) as (folder, newest_at):
         # The same store must give the same bytes.
         request = BuildRequest(folder, args.cache, kinds=MARKDOWN_ONLY, force=args.force, created_at=newest_at)
-        _print_report(request, _built(request))
+        _print_report(request, _build(request))
     return EXIT_OK
 
 
-def _built(request: BuildRequest) -> BuildReport:
+def _build(request: BuildRequest) -> BuildReport:
     with ProgressLine("building") as progress:
         return build_cache(request, progress, uses_processes=True)
 
@@ -151,13 +151,13 @@ def _watch(request: BuildRequest) -> int:
     again = request._replace(force=True) if request.force or request.kinds == MARKDOWN_ONLY else request
     try:
         watch = Watch(request)
-        built = _built(request)
+        built = _build(request)
         _print_report(request, built)
         print_note(f"watching {plain(os.fsdecode(request.sources))}; Ctrl-C ends it")
         for _ in watch.changes(pause):
             before = built.left_out
             try:
-                built = _built(again)
+                built = _build(again)
             except ContextError as problem:
                 print_error(problem.message, problem.reason)
                 continue

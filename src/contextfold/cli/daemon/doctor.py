@@ -72,7 +72,7 @@ def run_doctor(args: argparse.Namespace) -> int:
     if args.json:
         print_answer(json.dumps([finding._asdict() for finding in findings]) + "\n")
     else:
-        print_answer("".join(_lines(finding) for finding in findings))
+        print_answer("".join(_format_finding(finding) for finding in findings))
     return PROBLEMS_FOUND if any(finding.level == PROBLEM for finding in findings) else EXIT_OK
 
 
@@ -167,7 +167,7 @@ def _hooked_hosts() -> dict[str, str]:
     hooked: dict[str, str] = {}
     for host in HOSTS.values():
         for path in hook_files(host, os.getcwd(), os.path.expanduser("~")):
-            if mentions(host, _read(path)):
+            if mentions(host, _read_text(path)):
                 hooked.setdefault(host.name, path)
     return hooked
 
@@ -177,7 +177,7 @@ def _base_urls() -> dict[str, str]:
     urls = {name: os.environ[name] for name in BASE_URL_VARIABLES if os.environ.get(name)}
     for folder in (os.path.expanduser("~"), os.getcwd()):
         for name in ("settings.json", "settings.local.json"):
-            text = _read(os.path.join(folder, ".claude", name))
+            text = _read_text(os.path.join(folder, ".claude", name))
             if not text:
                 continue
             try:
@@ -196,7 +196,7 @@ def _nearest_caches() -> list[str]:
         return []
 
 
-def _read(path: str) -> str:
+def _read_text(path: str) -> str:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(CONFIG_BYTES_MAX)
@@ -204,6 +204,6 @@ def _read(path: str) -> str:
         return ""
 
 
-def _lines(finding: Finding) -> str:
+def _format_finding(finding: Finding) -> str:
     remedy = f"    {plain(finding.remedy)}\n" if finding.remedy else ""
     return f"{MARKS[finding.level]} {plain(finding.text)}\n{remedy}"

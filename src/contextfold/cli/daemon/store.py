@@ -96,12 +96,12 @@ async def _import(settings: FoldSettings, path: Path, line: ProgressLine) -> Non
     store = open_store(settings)
     try:
         await store.reach()
-        await store.import_all(_counted(read_records(path), line))
+        await store.import_all(_count_records(read_records(path), line))
     finally:
         await store.close()
 
 
-def _counted(records: Iterator[ExportRecord], line: ProgressLine) -> Iterator[ExportRecord]:
+def _count_records(records: Iterator[ExportRecord], line: ProgressLine) -> Iterator[ExportRecord]:
     counts: Counter[str] = Counter()
     for record in records:
         counts[kind_of(record)] += 1

@@ -68,7 +68,7 @@ def run_list(args: argparse.Namespace) -> int:
         if not state.revision:
             raise session_not_found(address)
 
-        text = _drawing(screen(), state, store, limit)
+        text = _draw_session(screen(), state, store, limit)
     write(text)
     return EXIT_OK
 
@@ -106,7 +106,7 @@ def _ended_table(shown: Screen, rows: Sequence[SessionView]) -> str:
     return shown.table(columns, cells, when_narrow=(0, 1, 5))
 
 
-def _drawing(shown: Screen, state: State, store: OpenStore, limit: int) -> str:
+def _draw_session(shown: Screen, state: State, store: OpenStore, limit: int) -> str:
     rows = tree(state)
     earlier = max(0, len(rows) - limit)
     if not shown.is_terminal:
@@ -142,7 +142,7 @@ def branch_look(branch: Branch, state: State) -> tuple[str, str, str]:
 def id_length(branch_ids: Iterable[str]) -> int:
     """The length of the shortest prefixes that distinguish these ids."""
     known = sorted(branch_ids)
-    shared = (_shared(one, other) + 1 for one, other in pairwise(known))
+    shared = (_count_shared(one, other) + 1 for one, other in pairwise(known))
     return max(ID_LEAST, *shared, 0)
 
 
@@ -225,7 +225,7 @@ def _figures(figure: Callable[[int], str], thread: Thread | Branch, style: str =
     return failed, [(figure(thread.tokens), style)]
 
 
-def _shared(one: str, other: str) -> int:
+def _count_shared(one: str, other: str) -> int:
     """The length of the common prefix of two texts."""
     for at, (left, right) in enumerate(zip(one, other, strict=False)):
         if left != right:

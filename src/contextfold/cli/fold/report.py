@@ -157,23 +157,24 @@ def _home_as_tilde(path: str) -> str:
 
 
 def markdown(report: SessionReport) -> str:
-    facts = "".join(f"- {label}: {_code(value)}\n" for label, value in _facts(report))
+    facts = "".join(f"- {label}: {_quote(value)}\n" for label, value in _facts(report))
     folds = "".join(
-        f"\n### {number}. {_code(fold['description'])}\n\n{_fold_line(fold, _code(fold['branch_id']))}\n\n"
-        + _fenced(fold["summary"])
+        f"\n### {number}. {_quote(fold['description'])}\n\n{_fold_line(fold, _quote(fold['branch_id']))}\n\n"
+        + _fence(fold["summary"])
         for number, fold in enumerate(report["folds"], 1)
     )
     return (
-        f"# Session report\n\n{facts}\n## Sent and saved\n\n{_saved(report)}\n\n## Branches\n\n{_tree_note(report)}"
-        f"{_fenced(_drawn_tree(report))}\n## Folded work\n{folds or NO_FOLDS}\n---\n\n{_footer(report)}\n"
+        f"# Session report\n\n{facts}\n## Sent and saved\n\n{_describe_savings(report)}\n\n## Branches\n\n"
+        f"{_tree_note(report)}{_fence(_draw_tree(report))}\n"
+        f"## Folded work\n{folds or NO_FOLDS}\n---\n\n{_footer(report)}\n"
     )
 
 
 def html(report: SessionReport) -> str:
-    facts = "".join(f"<dt>{label}</dt><dd>{_escaped(value)}</dd>\n" for label, value in _facts(report))
+    facts = "".join(f"<dt>{label}</dt><dd>{_escape_html(value)}</dd>\n" for label, value in _facts(report))
     folds = "".join(
-        f"<h3>{number}. {_escaped(fold['description'])}</h3>\n"
-        f'<p class="muted">{_fold_line(fold, _escaped(fold["branch_id"]))}</p>\n{_preformatted(fold["summary"])}'
+        f"<h3>{number}. {_escape_html(fold['description'])}</h3>\n"
+        f'<p class="muted">{_fold_line(fold, _escape_html(fold["branch_id"]))}</p>\n{_format_html(fold["summary"])}'
         for number, fold in enumerate(report["folds"], 1)
     )
     return (
@@ -181,8 +182,8 @@ def html(report: SessionReport) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{NOTHING_LOADS}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>Session report</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>Session report</h1>\n"
-        f"<dl>\n{facts}</dl>\n<h2>Sent and saved</h2>\n<p>{_saved(report)}</p>\n<h2>Branches</h2>\n"
-        f"{f'<p>{_tree_note(report).strip()}</p>' if _tree_note(report) else ''}{_preformatted(_drawn_tree(report))}"
+        f"<dl>\n{facts}</dl>\n<h2>Sent and saved</h2>\n<p>{_describe_savings(report)}</p>\n<h2>Branches</h2>\n"
+        f"{f'<p>{_tree_note(report).strip()}</p>' if _tree_note(report) else ''}{_format_html(_draw_tree(report))}"
         f"<h2>Folded work</h2>\n{folds or f'<p>{NO_FOLDS.strip()}</p>'}</main>\n"
         f"<footer><p>{_footer(report)}</p></footer>\n"
         "</body>\n</html>\n"
@@ -208,7 +209,7 @@ def _facts(report: SessionReport) -> Iterator[tuple[str, str]]:
     return ((label, value) for label, value in facts.items() if value)
 
 
-def _saved(report: SessionReport) -> str:
+def _describe_savings(report: SessionReport) -> str:
     """The savings: measured if requests went through the proxy, otherwise estimated from the folded tokens."""
     savings = report["session"]["savings"]
     if not savings:
@@ -229,7 +230,7 @@ def _tree_note(report: SessionReport) -> str:
     return f"{left_out:,} earlier branches are left out.\n\n" if left_out else ""
 
 
-def _drawn_tree(report: SessionReport) -> str:
+def _draw_tree(report: SessionReport) -> str:
     main = f"main thread  ({report['session']['main_thread_tokens']:,} tokens)"
     # A line break in a description would draw a branch that does not exist.
     return "\n".join([main, *map(plain, report["tree"])])
@@ -246,7 +247,7 @@ def _footer(report: SessionReport) -> str:
     )
 
 
-def _code(text: str) -> str:
+def _quote(text: str) -> str:
     """A code span of one line."""
     shown = plain(text)
     ticks = "`" * (_longest_run(shown) + 1)
@@ -254,21 +255,21 @@ def _code(text: str) -> str:
     return f"{ticks} {shown} {ticks}" if shown.strip("` ") != shown or not shown else f"{ticks}{shown}{ticks}"
 
 
-def _fenced(text: str) -> str:
-    shown = plain_lines(_one_kind_of_line(text))
+def _fence(text: str) -> str:
+    shown = plain_lines(_unify_line_ends(text))
     fence = "`" * max(FENCE_LEAST, _longest_run(shown) + 1)
     return f"{fence}text\n{shown}\n{fence}\n"
 
 
-def _preformatted(text: str) -> str:
-    return f"<pre>{escape(plain_lines(_one_kind_of_line(text)))}</pre>\n"
+def _format_html(text: str) -> str:
+    return f"<pre>{escape(plain_lines(_unify_line_ends(text)))}</pre>\n"
 
 
-def _escaped(text: str) -> str:
+def _escape_html(text: str) -> str:
     return escape(plain(text))
 
 
-def _one_kind_of_line(text: str) -> str:
+def _unify_line_ends(text: str) -> str:
     return text.replace("\r\n", "\n").strip("\n")
 
 

@@ -76,10 +76,10 @@ def run_rollback(args: argparse.Namespace) -> int:
             if args.json:
                 write_json(preview.result)
             else:
-                write(_rendered(screen(), preview, keeps=keeps))
+                write(_render_preview(screen(), preview, keeps=keeps))
             return EXIT_OK
         if is_asked:
-            print_on_stderr(_rendered(screen_on(sys.stderr), preview, keeps=keeps))
+            print_on_stderr(_render_preview(screen_on(sys.stderr), preview, keeps=keeps))
             if not ask_yes_no(QUESTION):
                 print_on_terminal("nothing was rolled back")
                 return EXIT_USAGE
@@ -91,7 +91,7 @@ def run_rollback(args: argparse.Namespace) -> int:
         arguments = {"branch_id": preview.target.id, "restore_state": not keeps}
         service = make_fold_service(store.settings, store.store)
         answer = store.run(service.roll_back_session(address.owner, preview.state.session_id, arguments))
-    write(encode(answer) + "\n" if args.json else _done(screen(), preview, answer))
+    write(encode(answer) + "\n" if args.json else _describe_result(screen(), preview, answer))
     return EXIT_OK
 
 
@@ -109,7 +109,7 @@ def _preview(store: AwaitedStore, address: SessionAddress, args: argparse.Namesp
     return Preview(state, state.branches[branch_id], result)
 
 
-def _rendered(shown: Screen, preview: Preview, *, keeps: bool) -> str:
+def _render_preview(shown: Screen, preview: Preview, *, keeps: bool) -> str:
     target, figure = preview.target, shown.figure
     length = id_length(preview.state.branches)
     before, after = preview.state.total_tokens, preview.result["total_tokens_after"]
@@ -117,13 +117,13 @@ def _rendered(shown: Screen, preview: Preview, *, keeps: bool) -> str:
     effect = "what it and the threads above it did stays" if keeps else "everything since is undone"
     text = shown.lines(title, [(f"begun {shown.moment(target.created_at)}; {effect}", "dim")], "", wraps=True)
     discarded, reopened = preview.ids
-    text += _listed(shown, preview.state, "discarded", discarded, "red")
-    text += _listed(shown, preview.state, "open again", reopened, "cyan")
+    text += _list_branches(shown, preview.state, "discarded", discarded, "red")
+    text += _list_branches(shown, preview.state, "open again", reopened, "cyan")
     change: Line = [("tokens", "bold"), f"  {figure(before)} → ", (figure(after), "green" if after < before else "")]
     return text + shown.lines(change)
 
 
-def _listed(shown: Screen, state: State, title: str, branch_ids: Sequence[str], style: str) -> str:
+def _list_branches(shown: Screen, state: State, title: str, branch_ids: Sequence[str], style: str) -> str:
     if not branch_ids:
         return shown.lines([(title, "bold"), "  none"])
     length = id_length(state.branches)
@@ -140,7 +140,7 @@ def _listed(shown: Screen, state: State, title: str, branch_ids: Sequence[str], 
     return shown.lines([(title, "bold"), f"  {several(len(branch_ids), 'branch')}"]) + shown.table(columns, rows)
 
 
-def _done(shown: Screen, preview: Preview, done: Mapping[str, Any]) -> str:
+def _describe_result(shown: Screen, preview: Preview, done: Mapping[str, Any]) -> str:
     """The result of the rollback. It may have discarded more branches than the preview had."""
     target = shown.short(done["rolled_back_to"], id_length(preview.state.branches))
     discarded, recovered = len(done["branches_discarded"]), shown.figure(done["tokens_recovered"])

@@ -80,7 +80,7 @@ def run_savings(args: argparse.Namespace) -> int:
         raise session_not_found(address)
     else:
         shown = screen()
-        write(_drawn(shown, state, savings) if shown.is_terminal else _plain(shown, state, savings))
+        write(_draw(shown, state, savings) if shown.is_terminal else _format_plain(shown, state, savings))
     return EXIT_OK
 
 
@@ -134,7 +134,7 @@ def _totals_table(shown: Screen, group: str, rows: Sequence[Savings], total: Sav
 # ---- Output in a pipe
 
 
-def _plain(shown: Screen, state: State, savings: Savings) -> str:
+def _format_plain(shown: Screen, state: State, savings: Savings) -> str:
     facts: list[tuple[str, str]] = [
         ("project", state.project_path),
         ("session", savings["session_id"]),
@@ -164,7 +164,7 @@ def _fold_text(fold: Savings) -> str:
 # ---- Output on a terminal
 
 
-def _drawn(shown: Screen, state: State, savings: Savings) -> str:
+def _draw(shown: Screen, state: State, savings: Savings) -> str:
     figure = shown.figure
     reasons = " · ".join(f"{reason} {count:,}" for reason, count in savings["failed_open"].items())
     estimated = savings["estimated_requests"]

@@ -61,14 +61,14 @@ def run_search(args: argparse.Namespace) -> int:
 
     shown = screen()
     # Only a terminal shows which words were found.
-    words = _words(query) if shown.is_terminal else None
+    words = _compile_words(query) if shown.is_terminal else None
     write("".join(_render_summary(shown, summary, words) for summary in summaries))
     if not summaries:
         print_note("no summary has all of these words")
     return EXIT_OK
 
 
-def _words(query: str) -> re.Pattern[str]:
+def _compile_words(query: str) -> re.Pattern[str]:
     """A pattern for the words of a query. The last word may be a prefix."""
     words = [re.escape(word) for word in re.findall(r"\w+", query)] or [r"(?!)"]
     return re.compile("|".join([*(rf"\b{word}\b" for word in words[:-1]), rf"\b{words[-1]}\w*"]), re.IGNORECASE)
@@ -81,12 +81,12 @@ def _render_summary(shown: Screen, summary: Summary, words: re.Pattern[str] | No
         (summary.project_path, "cyan"),
         (f"  {summary.branch_id}  {shown.figure(summary.tokens_folded)} tokens", "dim"),
     ]
-    lines: list[Line] = [head, ["  ", *_marked(summary.description, words, "bold")]]
-    rest: list[Line] = [_marked(line, words) for line in text_lines(summary.summary)]
+    lines: list[Line] = [head, ["  ", *_mark_words(summary.description, words, "bold")]]
+    rest: list[Line] = [_mark_words(line, words) for line in text_lines(summary.summary)]
     return shown.lines(*lines) + shown.block(*rest, wraps=True) + "\n"
 
 
-def _marked(text: str, words: re.Pattern[str] | None, style: str = "") -> list[Part]:
+def _mark_words(text: str, words: re.Pattern[str] | None, style: str = "") -> list[Part]:
     """A text with the words of the query highlighted."""
     if words is None:
         return [(text, style)]

@@ -227,7 +227,7 @@ def write(text: str) -> bool:
 
 def write_json(value: Encodable) -> bool:
     """Write JSON; on a terminal with control characters escaped. False if the reader has closed the pipe."""
-    return write(escaped_for_terminal(encode(value)) + "\n")
+    return write(escape_for_terminal(encode(value)) + "\n")
 
 
 def write_rows(
@@ -247,7 +247,7 @@ def write_rows(
     return EXIT_OK
 
 
-def escaped_for_terminal(text: str) -> str:
+def escape_for_terminal(text: str) -> str:
     """Escape control characters in JSON if stdout is a terminal."""
     if not is_terminal(sys.stdout):
         return text

@@ -114,7 +114,7 @@ def _status(shown: Screen, state: State, figures: SessionView) -> str:
     """The state of a session; `figures` is its row in the `/v1` API."""
     if not shown.is_terminal:
         return shown.facts(_facts(state, figures))
-    return shown.lines([(state.project_path, "bold")], "") + shown.facts(_drawn_facts(shown, state, figures))
+    return shown.lines([(state.project_path, "bold")], "") + shown.facts(_draw_facts(shown, state, figures))
 
 
 def headline(shown: Screen, state: State, limit: int) -> list[Line]:
@@ -176,7 +176,7 @@ def _facts(state: State, figures: SessionView) -> list[tuple[str, Line]]:
     return [(label, [value]) for label, value in facts]
 
 
-def _drawn_facts(shown: Screen, state: State, figures: SessionView) -> list[tuple[str, Line]]:
+def _draw_facts(shown: Screen, state: State, figures: SessionView) -> list[tuple[str, Line]]:
     figure = shown.figure
     counts = " · ".join(f"{count:,} {word}" for word in STATUSES if (count := figures[f"{word}_branches"]))
     failed = (f" · {figures['failed_operations']:,} failed", "red") if figures["failed_operations"] else ""

@@ -14,7 +14,7 @@ from contextfold.cli.fold.session_access import (
     MAIN,
     SessionAddress,
     add_session_options,
-    escaped_for_terminal,
+    escape_for_terminal,
     owner_of,
     session_address,
     write,
@@ -123,7 +123,7 @@ class _Tail:
 
     async def _line(self, seen: WatchedEvent) -> str:
         if self._is_json:
-            return escaped_for_terminal(encode({"session_id": seen.session_id, **members(seen.event)})) + "\n"
+            return escape_for_terminal(encode({"session_id": seen.session_id, **members(seen.event)})) + "\n"
         project: Line = [] if self._address else [(await self._project(seen), "magenta"), "  "]
         when = (self._shown.moment(seen.event.at), "dim")
         # On a narrow screen the columns do not fit into one line.
@@ -150,7 +150,7 @@ class _Tail:
 
 def event_line(shown: Screen, event: Event) -> Line:
     """An event as a line: kind, thread and tokens, in the same columns for every kind."""
-    described = _described(event)
+    described = _describe(event)
     thread, change, style = shown.short(described.thread, ID_SHOWN), described.change, described.style
     tokens = "" if change is None else f"{'-' if change < 0 else '+'}{shown.figure(abs(change))}"
     if isinstance(event, OperationCompleted) and event.compacts:
@@ -177,7 +177,7 @@ class _Described(NamedTuple):
     change: int | None = None
 
 
-def _described(event: Event) -> _Described:  # noqa: PLR0911 - one return for each kind
+def _describe(event: Event) -> _Described:  # noqa: PLR0911 - one return for each kind
     match event:
         case SessionStarted():
             project = event.project_path + (f" · {event.name}" if event.name else "")
