@@ -7,10 +7,10 @@ from typing import Any
 from contextfold.fold.events import Event, OperationCompleted, SessionStarted
 from contextfold.fold.session import SessionLimits, State
 from contextfold.fold.verbs import (
-    FoldRecentWork,
+    FoldWork,
     OpenBranch,
     RecordOperations,
-    ReturnFromBranch,
+    ReturnBranch,
     RollBack,
 )
 
@@ -45,7 +45,7 @@ def record(state: State, at: str, *operations: OperationCompleted) -> list[Event
 def fold(
     state: State, at: str, *, branch_id: str | None, summary: str, summary_tokens: int, redactions: int
 ) -> list[Event]:
-    return ReturnFromBranch(branch_id, summary, summary_tokens, redactions).decide(state, at)
+    return ReturnBranch(branch_id, summary, summary_tokens, redactions).decide(state, at)
 
 
 def fold_recent(
@@ -58,7 +58,7 @@ def fold_recent(
     redactions: int = 0,
     limits: SessionLimits | None = None,
 ) -> list[Event]:
-    verb = FoldRecentWork(branch_id, summary, summary_tokens, redactions, limits or SessionLimits())
+    verb = FoldWork(branch_id, summary, summary_tokens, redactions, limits or SessionLimits())
     return verb.decide(state, at)
 
 

@@ -85,7 +85,7 @@ class OpenBranch(Verb):
 
 
 @dataclass(frozen=True, slots=True)
-class ReturnFromBranch(Verb):
+class ReturnBranch(Verb):
     """`context_return`: fold a branch, by default the active one.
 
     Open branches below it are folded first, without a summary, beginning with the deepest.
@@ -130,7 +130,7 @@ class ReturnFromBranch(Verb):
 
 
 @dataclass(frozen=True, slots=True)
-class FoldRecentWork(Verb):
+class FoldWork(Verb):
     """`context_fold`: fold the recent operations of the active thread, without a branch opened before.
 
     They are the operations since the user's last prompt, or since a later fold, return or branch point.

@@ -103,7 +103,7 @@ def test_items_are_written_in_batches_of_limited_size() -> None:
     run(act)
 
 
-def test_settled_waits_only_for_earlier_items() -> None:
+def test_settling_waits_only_for_earlier_items() -> None:
     async def act(writer: RecordingWriter, inbox_: Inbox[int]) -> None:
         # The gate closes with this batch, so nothing is written after it.
         writer.failure_for = lambda _items: writer.gate.clear()
@@ -123,7 +123,7 @@ def test_settled_waits_only_for_earlier_items() -> None:
     run(act)
 
 
-def test_settled_returns_at_once_for_a_session_without_items() -> None:
+def test_settling_returns_at_once_for_a_session_without_items() -> None:
     async def act(writer: RecordingWriter, inbox_: Inbox[int]) -> None:
         writer.gate.clear()
         inbox_.put(SESSION_2, [1], [1])
@@ -157,7 +157,7 @@ def test_a_batch_is_retried_until_the_store_is_available(monkeypatch: pytest.Mon
     run(act)
 
 
-def test_settled_fails_at_once_while_the_store_is_unavailable_and_starts_a_retry(
+def test_settling_fails_at_once_while_the_store_is_unavailable_and_starts_a_retry(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(inbox, "RETRY_FIRST_S", 3600)
@@ -177,7 +177,7 @@ def test_settled_fails_at_once_while_the_store_is_unavailable_and_starts_a_retry
     run(act)
 
 
-def test_settled_raises_store_unavailable_after_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settling_raises_store_unavailable_after_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbox, "SETTLED_TIMEOUT_S", 0.01)
 
     async def act(writer: RecordingWriter, inbox_: Inbox[int]) -> None:

@@ -56,10 +56,10 @@ from contextfold.fold.tool_arguments import (
 )
 from contextfold.fold.tool_results import TrajectoryPage
 from contextfold.fold.verbs import (
-    FoldRecentWork,
+    FoldWork,
     OpenBranch,
     RecordOperations,
-    ReturnFromBranch,
+    ReturnBranch,
     RollBack,
     Verb,
 )
@@ -140,7 +140,7 @@ class FoldService:
         target = target_of(caller, fields.project())
         branch_id = fields.branch_id() if fields.has("branch_id") else None
         (summary,) = await self.scrub(message)
-        verb = ReturnFromBranch(branch_id, summary.text, self.count(message), summary.redactions)
+        verb = ReturnBranch(branch_id, summary.text, self.count(message), summary.redactions)
         return await self.change(target, verb, caller.operation_id)
 
     async def fold_work(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
@@ -149,7 +149,7 @@ class FoldService:
         target = target_of(caller, fields.project())
         (summary,) = await self.scrub(message)
         figures = (summary.text, self.count(message), summary.redactions)
-        verb = FoldRecentWork(self._new_id("br"), *figures, self.policy.limits)
+        verb = FoldWork(self._new_id("br"), *figures, self.policy.limits)
         return await self.change(target, verb, caller.operation_id)
 
     async def record(self, caller: Caller, arguments: Arguments, source: str = "reported") -> VerbOutcome:
