@@ -191,6 +191,11 @@ class TestRules:
         assert settings.fold.context_limit == 0
         assert read_settings({"CONTEXT_CACHE_ROOT": "x"}, {}).tools == ("resolve",)
 
+    def test_a_configuration_file_without_an_end_is_refused(self) -> None:
+        done = run_command("serve", "--config", "/dev/zero")
+        assert done.code == 1
+        assert "is larger than 1 MiB" in done.err
+
     @pytest.mark.parametrize(
         ("text", "message"),
         [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import cast
 
 from contextfold.app import make_policy, make_scrubber, open_store
@@ -34,8 +35,13 @@ def serve_daemon(settings: DaemonSettings, on_listening: Callable[[str], None]) 
     path = settings.token_file
     tokens = TokenFile(path, lambda text: log("tokens", "warning", text=text)) if path else None
     take_over()
-    if "resolve" in settings.server.tools and not os.path.isdir(settings.server.cache_root):
-        log("cache_root.missing", "warning", path=settings.server.cache_root)
+    if "resolve" in settings.server.tools:
+        root = settings.server.cache_root
+        if settings.makes_cache_root:
+            with suppress(OSError):
+                os.makedirs(root, mode=0o700, exist_ok=True)
+        if not os.path.isdir(root):
+            log("cache_root.missing", "warning", path=root)
     tracer = _make_tracer(settings)
     try:
         run(

@@ -44,6 +44,7 @@ PREFIX_MAX = 32
 DOMAIN_MAX = 64
 # At most this many bytes of a file with a password are read.
 SECRET_MAX_BYTES = 4096
+CONFIG_MAX_BYTES = 1 << 20
 _SMALL = "abcdefghijklmnopqrstuvwxyz0123456789-"
 _PLAIN = _SMALL + _SMALL.upper() + "_"
 
@@ -409,6 +410,7 @@ class DaemonSettings(NamedTuple):
     """The settings of the daemon.
 
     `otlp_is_asked_for` means that the endpoint is a setting of this program and not the common variable.
+    `makes_cache_root` means that the root of the caches is the default one, which the daemon makes if it is missing.
     """
 
     server: Settings
@@ -424,6 +426,7 @@ class DaemonSettings(NamedTuple):
     body_max_bytes: int
     otlp_endpoint: str
     otlp_is_asked_for: bool
+    makes_cache_root: bool
 
 
 # ---- reading them
@@ -471,7 +474,10 @@ def _read_file(path: str) -> dict[str, str]:
 
     try:
         with open(path, "rb") as file:
-            members = tomllib.load(file)
+            raw = file.read(CONFIG_MAX_BYTES + 1)
+        if len(raw) > CONFIG_MAX_BYTES:
+            raise SettingsError(f"the configuration file {path} is larger than {CONFIG_MAX_BYTES >> 20} MiB")
+        members = tomllib.loads(raw.decode())
     except OSError as problem:
         raise SettingsError(f"cannot read the configuration file {path}: {problem.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
@@ -517,6 +523,7 @@ def read_daemon_settings(environment: Mapping[str, str], options: Mapping[str, s
         allow_host=sources.read("allow-host") or (),
         otlp_endpoint=endpoint,
         otlp_is_asked_for=is_asked_for,
+        makes_cache_root=not sources.read("cache-root"),
     )
     return DaemonSettings(**fields)
 

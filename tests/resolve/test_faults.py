@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from contextfold import ContextError, open_cache
+from contextfold import open_cache
+from contextfold.errors import CacheInvalid
 from contextfold.resolve.cache import CacheFolder
 from tests.support.machine import Call
 
@@ -345,5 +346,5 @@ def test_a_file_of_many_gigabytes_is_refused_before_it_is_read(cache: Path) -> N
     """A sparse file takes no space on a disk, but reading it would take all of the memory."""
     document = next((cache / "documents").iterdir())
     os.truncate(document, 8 << 30)
-    with pytest.raises(ContextError):
+    with pytest.raises(CacheInvalid):
         open_cache(cache).resolve("guide", 100)

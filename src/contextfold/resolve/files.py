@@ -60,6 +60,10 @@ class FileAbsent(Malformed):
     """There is no file at the path."""
 
 
+class TooLarge(Malformed):
+    """The file is larger than any that a build writes."""
+
+
 class NotRegular(Malformed):
     """There is a folder, link, pipe or device instead of a regular file."""
 
@@ -107,12 +111,12 @@ class Opened:
 
 
 def read_regular(path: bytes) -> bytes:
-    """Read a regular file. Links are not followed. Raises FileAbsent or NotRegular if there is none."""
+    """Read a regular file. Links are not followed. Raises FileAbsent, NotRegular or TooLarge."""
     opened = _open_regular(path)
     with StorageErrors("cannot read", path), opened as descriptor:
         size = _regular_size(descriptor)
         if size > FILE_BYTES_MAX:
-            raise StorageFailed(f"{format_path(path)} has {size:,} bytes; files of up to {FILE_BYTES_MAX:,} are read")
+            raise TooLarge(f"has {size:,} bytes; files of up to {FILE_BYTES_MAX:,} are read")
         return read_all(descriptor, size)
 
 

@@ -35,6 +35,7 @@ WAITING_MAX = 128
 OVERTIME_S = 5.0
 RESPONSE_MAX_BYTES = 1 << 28
 INVALID_ARGUMENTS = "invalid_argument"
+RESOURCE_MEMBERS = ("resources", "resourceTemplates", "contents")
 _SETTING_VARIABLES = frozenset({CONFIG, *(setting.variable for setting in SETTINGS.values())})
 ENVELOPE = {META_VERSION: STATELESS_VERSIONS[-1], META_CAPABILITIES: {}}
 
@@ -91,13 +92,13 @@ class ResolverProcess:
         params = arguments if is_resource else {"name": tool, "arguments": arguments}
         method = tool if is_resource else TOOLS_CALL
         message = {"jsonrpc": "2.0", "id": self._calls, "method": method, "params": {**params, "_meta": ENVELOPE}}
-        request = json.dumps(message).encode() + b"\n"
+        request = _encode_line(message)
         if len(request) > LINE_MAX_BYTES:
             raise invalid_params("Invalid params: the arguments are too long")
         try:
             async with asyncio.timeout(self._timeout_s):
                 result = _result_of(await self._exchange(request), self._calls)
-                return ToolResult(members=result) if is_resource else _parse_result(result)
+                return ToolResult(members=_own_members(result)) if is_resource else _parse_result(result)
         except RequestError as error:
             if not is_resource:
                 raise
@@ -138,6 +139,21 @@ class ResolverProcess:
         self._process.stdin.write(request)
         await self._process.stdin.drain()
         return await self._process.stdout.readuntil(b"\n")
+
+
+def _encode_line(message: Mapping[str, object]) -> bytes:
+    """A message as its sender would write it: other scripts than ASCII take no more room than in their request."""
+    try:
+        line = json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:
+        # Half of a surrogate pair can only be written as an escape.
+        line = json.dumps(message, separators=(",", ":")).encode()
+    return line + b"\n"
+
+
+def _own_members(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The members of a result about resources, without those that the child's era of the protocol adds."""
+    return {name: result[name] for name in RESOURCE_MEMBERS if name in result}
 
 
 def _result_of(line: bytes, request_id: int) -> dict[str, Any]:

@@ -415,3 +415,71 @@ class TestHealth:
             agent.close()
         finally:
             daemon.stop()
+
+
+class TestResolvingMessages:
+    """What a client that is older, terse or of another script may send."""
+
+    def ask(self, http: Http, body: dict[str, Any], **headers: str) -> Any:
+        reply = http.ask("POST", "/mcp", json.dumps(body, ensure_ascii=False).encode(), RPC | headers)
+        return reply.json
+
+    def test_a_client_that_does_not_say_what_it_accepts_is_answered(self, http: Http) -> None:
+        body = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'
+        assert http.ask("POST", "/mcp", body, {"content-type": "application/json"}).status == 200
+        assert http.ask("POST", "/mcp", body, {**RPC, "accept": "text/html"}).status == 406
+
+    def test_an_unknown_version_is_answered_with_every_supported_one(self, http: Http) -> None:
+        request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+        answer = self.ask(http, request, **{"mcp-protocol-version": "1999-01-01"})
+        assert answer["error"]["data"]["supported"] == [
+            "2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28",
+        ]  # fmt: skip
+
+    def test_resources_have_the_members_of_the_clients_era(self, http: Http) -> None:
+        for method, member in (("resources/list", "resources"), ("resources/templates/list", "resourceTemplates")):
+            answer = self.ask(http, {"jsonrpc": "2.0", "id": 1, "method": method})
+            assert list(answer["result"]) == [member]
+        request = {"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": {"uri": "context://caches/docs"}}
+        assert list(self.ask(http, request)["result"]) == ["contents"]
+
+    def test_a_question_in_another_script_may_be_as_long_as_over_stdio(self, http: Http) -> None:
+        arguments = {"cache": "docs", "query": "🦊" * 200_000, "budget": 100}
+        params = {"name": "context.resolve", "arguments": arguments}
+        answer = self.ask(http, {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+        assert "result" in answer, answer
+
+    def test_a_new_installation_lists_no_caches(self, tmp_path: Path) -> None:
+        daemon = Daemon(tmp_path, env={"XDG_DATA_HOME": str(tmp_path / "data")})
+        try:
+            http = Http(daemon.port)
+            params = {"name": "context.list_caches", "arguments": {}}
+            answer = self.ask(http, {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+            assert answer["result"]["isError"] is False
+            assert self.ask(http, {"jsonrpc": "2.0", "id": 2, "method": "resources/list"})["result"] == {
+                "resources": []
+            }
+            http.close()
+            root = tmp_path / "data" / "contextfold" / "caches"
+            assert root.stat().st_mode & 0o777 == 0o700
+        finally:
+            daemon.stop()
+
+    def test_a_named_root_that_is_not_there_has_no_resources_and_stays_an_error_of_the_tool(
+        self, tmp_path: Path
+    ) -> None:
+        daemon = Daemon(tmp_path, "--cache-root", str(tmp_path / "missing"))
+        try:
+            http = Http(daemon.port)
+            assert self.ask(http, {"jsonrpc": "2.0", "id": 1, "method": "resources/list"})["result"] == {
+                "resources": []
+            }
+            params = {"name": "context.list_caches", "arguments": {}}
+            answer = self.ask(http, {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+            assert json.loads(answer["result"]["content"][0]["text"])["error"]["code"] == "io_error"
+            params = {"name": "context.ask", "arguments": {"query": "deploy"}}
+            answer = self.ask(http, {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+            assert "does not exist" in answer["result"]["content"][0]["text"]
+            http.close()
+        finally:
+            daemon.stop()

@@ -337,6 +337,17 @@ def test_a_decompression_bomb_needs_little_memory_and_has_no_usage(encoding: str
     assert usage_within_memory(1 << 20, iter([honest]), JSON, encoding) == CHAT
 
 
+def test_a_compressed_flood_of_events_is_not_read_to_its_end() -> None:
+    """Each of them is an object to parse, and others wait for the same thread."""
+    compressor = zlib.compressobj(9, wbits=31)
+    flood = compressor.compress(event({"usage": {"prompt_tokens": 1}}) * 500_000) + compressor.flush()
+    assert len(flood) < 128 * 1024
+    reader = ResponseReader("openai-chat", SSE, "gzip")
+    for start in range(0, len(flood), 4096):
+        reader.feed(flood[start : start + 4096])
+    assert reader._events_left == 0
+
+
 FRAGMENTS = [
     *(b"data:", b"data: ", b"event: message_start", b"\n", b"\r", b"\r\n", b"\n\n", b":", b"{", b"}", b"[", b"]", b'"'),
     *(

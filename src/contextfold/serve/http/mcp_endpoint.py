@@ -203,7 +203,8 @@ def _single_value(exchange: HttpExchange, name: bytes) -> str | None:
 def _check_media_types(exchange: HttpExchange) -> None:
     if _media_types(exchange, b"content-type") != [JSON_TYPE]:
         raise RequestError(BAD_REQUEST_STATUS, "bad_request", f"Content-Type must be {JSON_TYPE}.")
-    if JSON_RANGES.isdisjoint(_media_types(exchange, b"accept")):
+    # A client that does not say what it accepts accepts everything.
+    if exchange.header_values(b"accept") and JSON_RANGES.isdisjoint(_media_types(exchange, b"accept")):
         raise RequestError(406, "not_acceptable", f"Accept must allow {JSON_TYPE}.")
 
 
@@ -244,7 +245,7 @@ def _check_version(version: str | None, request: RpcRequest) -> None:
     if version is None or version in protocol.HANDSHAKE_VERSIONS:
         return
     if version not in protocol.STATELESS_VERSIONS:
-        raise protocol.unsupported_version(version)
+        raise protocol.unsupported_version(version, (*protocol.HANDSHAKE_VERSIONS, *protocol.STATELESS_VERSIONS))
     if not request.is_notification:
         raise protocol.invalid_params(f"params._meta lacks {protocol.META_VERSION}")
 

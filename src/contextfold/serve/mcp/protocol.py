@@ -199,8 +199,8 @@ def invalid_params(message: str = "Invalid params") -> RequestError:
     return RequestError(BAD_REQUEST_STATUS, "invalid_params", message, code=INVALID_PARAMS)
 
 
-def unsupported_version(requested: str) -> RequestError:
-    data = {"supported": STATELESS_VERSIONS, "requested": requested}
+def unsupported_version(requested: str, supported: tuple[str, ...] = STATELESS_VERSIONS) -> RequestError:
+    data = {"supported": supported, "requested": requested}
     return RequestError(
         BAD_REQUEST_STATUS, "unsupported_version", "Unsupported protocol version", data=data, code=UNSUPPORTED_VERSION
     )

@@ -7,6 +7,7 @@ the protocol core encodes the result.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from urllib.parse import quote, unquote_to_bytes
 
@@ -236,7 +237,8 @@ TEMPLATES: list[dict[str, Encodable]] = [
 
 
 def _list_resources(root: CacheRoot, _arguments: Arguments) -> Mapping[str, Encodable]:
-    names = [listed.path for listed in root.list() if listed.has_manifest]
+    # A root that is not there has no caches. The frozen tool `context.list_caches` answers with an error instead.
+    names = [listed.path for listed in root.list() if listed.has_manifest] if os.path.isdir(root.path) else []
     resources = [
         {
             "uri": SCHEME + quote(name, safe=""),
@@ -329,5 +331,8 @@ def explain_error(problem: ContextError) -> str:
             explained = f"{cache} is damaged, a file is not as it was built; {REBUILD_IT}"
         case StorageFailed():
             unread = cache if problem.cache else "the cache root"
-            explained = f"the server cannot read {unread}; it may lack the permission"
+            if isinstance(problem.__cause__, FileNotFoundError):
+                explained = f"{unread} does not exist; `context build DIR --cache ROOT/NAME` makes a cache"
+            else:
+                explained = f"the server cannot read {unread}; it may lack the permission"
     return explained

@@ -29,8 +29,11 @@ USAGES_TRIED_MAX = 8
 # A chunk that is larger after decompression is treated as an attack.
 INFLATED_CHUNK_MAX = 4 << 20
 PIECE_BYTES = 64 * 1024
-# At most this many events of one response are read.
+# Of one response at most this many bytes are decompressed and this many events read, and at most this many events of
+# one chunk: the daemon answers others in the same thread. A chunk of a real response has some hundreds.
+INFLATED_MAX = 256 << 20
 EVENTS_MAX = 1_000_000
+CHUNK_EVENTS_MAX = 10_000
 TOKENS_MAX = 1_000_000_000
 
 _EVENT_STREAM = "text/event-stream"
@@ -114,7 +117,10 @@ class ResponseReader:
         self._streamed: dict[object, bool] = {}
 
     def feed(self, chunk: bytes) -> None:
+        events_before = self._events_left
         for piece in self._decompressor.pieces(chunk):
+            if events_before - self._events_left > CHUNK_EVENTS_MAX:
+                self._events_left = 0
             if self._events_left <= 0:
                 return
             # The end of an event may be divided between two pieces.
@@ -299,6 +305,7 @@ class _Decompressor:
         self._inflater = zlib.decompressobj(_ZLIB_OR_GZIP) if is_compressed else None
         # If the data cannot be decompressed, nothing that was read before counts.
         self.is_broken = not is_compressed and name not in ("", "identity")
+        self._room = INFLATED_MAX
 
     def pieces(self, chunk: bytes) -> Iterator[bytes]:
         if self._inflater is None:
@@ -316,5 +323,6 @@ class _Decompressor:
                 return
             chunk = self._inflater.unconsumed_tail
             room -= len(piece)
-            self.is_broken = room <= 0
+            self._room -= len(piece)
+            self.is_broken = min(room, self._room) <= 0
             yield piece
