@@ -15,6 +15,7 @@ from contextfold.fold.events import (
     RequestSent,
     SessionStarted,
     ThreadSeen,
+    kind_of,
 )
 from contextfold.fold.ports.store import Commit, Operation, SessionKey, Store, Summary, WatchedEvent
 
@@ -134,4 +135,4 @@ def numbers(events: Sequence[WatchedEvent]) -> list[tuple[str, int]]:
 
 
 def kinds(events: Sequence[WatchedEvent]) -> list[str]:
-    return [watched.event.kind for watched in events]
+    return [kind_of(watched.event) for watched in events]

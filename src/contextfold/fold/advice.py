@@ -13,7 +13,7 @@ stay. So it should accompany a call with a short result, such as an edit.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from contextfold.fold.model_catalog import TokenPrices
 from contextfold.fold.policy import FoldPolicy, percent
@@ -35,8 +35,7 @@ _ELLIPSIS = "…"
 _NO_QUOTES = str.maketrans({'"': "’", "'": "’"})
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(NamedTuple):
     # The name of the threshold that was exceeded. Advice with the same key is given once.
     key: str
     # A sentence that says what to do.

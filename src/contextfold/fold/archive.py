@@ -14,7 +14,6 @@ two events.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from contextfold.fold.events import (
@@ -32,8 +31,7 @@ from contextfold.fold.session import State
 FOLDED_AFTERWARDS = "folded_afterwards"
 
 
-@dataclass(frozen=True, slots=True)
-class ArchiveEntry:
+class ArchiveEntry(NamedTuple):
     # None for the main thread.
     branch_id: str | None
     # The number of its event.
@@ -177,10 +175,10 @@ def _show_entry(entry: ArchiveEntry, *, is_undone: bool) -> ArchiveEntry:
     if entry.kind == "rollback" and not entry.range.has_moved:
         return entry
     if entry.kind == "rollback":
-        return replace(entry, kind="child", undone_from=None, undone=is_undone)
+        return entry._replace(kind="child", undone_from=None, undone=is_undone)
     if has_moved_work(entry):
-        return replace(entry, type="", source="", child_id=None, undone_from=None, undone=is_undone)
-    return replace(entry, undone=True) if is_undone else entry
+        return entry._replace(type="", source="", child_id=None, undone_from=None, undone=is_undone)
+    return entry._replace(undone=True) if is_undone else entry
 
 
 def _is_in(n: int, ranges: Sequence[EntryRange]) -> bool:

@@ -6,7 +6,6 @@ The log of an ended session is deleted; trajectories and summaries stay in the a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from contextfold.common.canonical import Encodable, Malformed, decode, encode
@@ -104,7 +103,7 @@ def ended_state(figures: Mapping[str, Any], *, session_id: str, last_at: str) ->
         expired=True,
         main=Thread(**thread),
         branches={
-            branch.id: branch if branch.parent_id in branches else replace(branch, parent_id=None)
+            branch.id: branch if branch.parent_id in branches else branch._replace(parent_id=None)
             for branch in branches.values()
         },
         model=_text(figures, "model"),

@@ -10,16 +10,13 @@ The stored form does not have members with their default value, and older logs m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 from contextfold.common.canonical import Encodable, decode_stored, encode_plain
 
 
-@dataclass(frozen=True, slots=True)
-class SessionStarted:
-    kind: ClassVar[str] = "session.started"
+class SessionStarted(NamedTuple):
     n: int
     at: str
     session_id: str
@@ -27,9 +24,7 @@ class SessionStarted:
     name: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class BranchCreated:
-    kind: ClassVar[str] = "branch.created"
+class BranchCreated(NamedTuple):
     n: int
     at: str
     branch_id: str
@@ -41,9 +36,7 @@ class BranchCreated:
     redactions: int
 
 
-@dataclass(frozen=True, slots=True)
-class OperationCompleted:
-    kind: ClassVar[str] = "operation.completed"
+class OperationCompleted(NamedTuple):
     n: int
     at: str
     # None is the main thread.
@@ -65,8 +58,7 @@ class OperationCompleted:
     host: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class FoldSeen:
+class FoldSeen(NamedTuple):
     """A branch that was left out of a request: the tokens dropped, and the tokens that are sent before the cut."""
 
     branch_id: str
@@ -74,17 +66,14 @@ class FoldSeen:
     kept_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadSeen:
+class ThreadSeen(NamedTuple):
     """The number of known messages of a thread; a branch id of None means the main thread."""
 
     branch_id: str | None
     messages: int
 
 
-@dataclass(frozen=True, slots=True)
-class RequestSent:
-    kind: ClassVar[str] = "request.sent"
+class RequestSent(NamedTuple):
     n: int
     at: str
     api: str
@@ -126,9 +115,7 @@ class RequestSent:
     warm_after_s: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class BranchFolded:
-    kind: ClassVar[str] = "branch.folded"
+class BranchFolded(NamedTuple):
     n: int
     at: str
     branch_id: str
@@ -141,11 +128,9 @@ class BranchFolded:
     forced: bool
 
 
-@dataclass(frozen=True, slots=True)
-class WorkFolded:
+class WorkFolded(NamedTuple):
     """`context_fold`: the operations of one thread after event `since` became a branch that is folded at once."""
 
-    kind: ClassVar[str] = "work.folded"
     n: int
     at: str
     branch_id: str
@@ -159,26 +144,20 @@ class WorkFolded:
     since: int
 
 
-@dataclass(frozen=True, slots=True)
-class BranchDiscarded:
-    kind: ClassVar[str] = "branch.discarded"
+class BranchDiscarded(NamedTuple):
     n: int
     at: str
     branch_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class SessionRolledBack:
-    kind: ClassVar[str] = "session.rolled_back"
+class SessionRolledBack(NamedTuple):
     n: int
     at: str
     branch_id: str
     restore_state: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SessionExpired:
-    kind: ClassVar[str] = "session.expired"
+class SessionExpired(NamedTuple):
     n: int
     at: str
     session_id: str
@@ -196,11 +175,19 @@ Event = (
     | SessionExpired
 )
 
-_KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in Event.__args__}
-_MEMBERS = {name: tuple(field.name for field in fields(kind)) for name, kind in _KINDS.items()}
-_OPTIONAL = {
-    field.name: field.default for kind in _KINDS.values() for field in fields(kind) if field.default is not MISSING
+_EVENTS: dict[str, type[Event]] = {
+    "session.started": SessionStarted,
+    "branch.created": BranchCreated,
+    "operation.completed": OperationCompleted,
+    "request.sent": RequestSent,
+    "branch.folded": BranchFolded,
+    "work.folded": WorkFolded,
+    "branch.discarded": BranchDiscarded,
+    "session.rolled_back": SessionRolledBack,
+    "session.expired": SessionExpired,
 }
+_KINDS = {event: kind for kind, event in _EVENTS.items()}
+_OPTIONAL = {name: default for event in _KINDS for name, default in event._field_defaults.items()}
 # The members that are lists of records.
 _LISTS = ("folds", "threads")
 
@@ -214,14 +201,19 @@ def timestamp(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def kind_of(event: Event) -> str:
+    """The name of the event's kind, as it is stored and sent."""
+    return _KINDS[type(event)]
+
+
 def members(event: Event) -> dict[str, Encodable]:
     """The event as a JSON object, its kind first."""
-    values: dict[str, Encodable] = {"event": event.kind}
-    for name in _MEMBERS[event.kind]:
+    values: dict[str, Encodable] = {"event": kind_of(event)}
+    for name in event._fields:
         value = getattr(event, name)
         if name not in _OPTIONAL or value != _OPTIONAL[name]:
             if name in _LISTS:
-                value = [{field.name: getattr(each, field.name) for field in fields(each)} for each in value]
+                value = [each._asdict() for each in value]
             values[name] = value
     return values
 
@@ -237,17 +229,18 @@ def from_json(text: str | bytes) -> Event:
 
 def from_members(stored: object) -> Event:
     """Make an event from its members; unknown members are ignored."""
-    if not isinstance(stored, dict) or stored.get("event") not in _KINDS:
+    if not isinstance(stored, dict) or stored.get("event") not in _EVENTS:
         raise EventUnknown(f"an event of a kind this version does not know: {str(stored)[:60]}")
     kind = stored["event"]
+    event = _EVENTS[kind]
     try:
-        if kind == RequestSent.kind:
+        if event is RequestSent:
             stored = {**stored, **{name: _parse_records(name, stored[name]) for name in _LISTS if name in stored}}
-        return _KINDS[kind](*[stored[name] if name in stored else _OPTIONAL[name] for name in _MEMBERS[kind]])
+        return event(*[stored[name] if name in stored else _OPTIONAL[name] for name in event._fields])
     except KeyError as problem:
         raise EventUnknown(f"an event {kind} without {problem}") from problem
 
 
 def _parse_records(name: str, stored: Sequence[Mapping[str, Any]]) -> tuple[FoldSeen | ThreadSeen, ...]:
     kind = FoldSeen if name == "folds" else ThreadSeen
-    return tuple(kind(**{field.name: each[field.name] for field in fields(kind)}) for each in stored)
+    return tuple(kind(**{name: each[name] for name in kind._fields}) for each in stored)

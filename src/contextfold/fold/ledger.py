@@ -23,9 +23,9 @@ of the same model.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from contextfold.common.canonical import Encodable
 from contextfold.fold.events import BranchCreated, Event, RequestSent, WorkFolded
@@ -61,8 +61,7 @@ CACHE_LIFE_1H_S = 60 * 60
 WORTH = 100
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerPoint:
+class LedgerPoint(NamedTuple):
     """A request: the tokens that were sent, and the tokens without folding."""
 
     n: int
@@ -84,8 +83,7 @@ class FoldSavings:
     saved: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerSums:
+class LedgerSums(NamedTuple):
     """The sums over all requests or those of one day. Costs are hundredths of an input token, money is nanodollars."""
 
     requests: int = 0
@@ -121,7 +119,7 @@ class LedgerSums:
         return {name: getattr(self, name) for name in _SUM_NAMES}
 
 
-_SUM_NAMES = tuple(each.name for each in fields(LedgerSums))
+_SUM_NAMES = LedgerSums._fields
 
 
 def sums_from(members: object) -> LedgerSums:
@@ -138,8 +136,7 @@ def total_of(parts: Iterable[LedgerSums]) -> LedgerSums:
     return total
 
 
-@dataclass(frozen=True, slots=True)
-class _Prompt:
+class _Prompt(NamedTuple):
     """The tokens of one prompt by their price."""
 
     plain: int = 0

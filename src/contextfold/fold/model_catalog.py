@@ -8,7 +8,6 @@ starts with, so `claude-opus-4-5-20251101` and `us.anthropic.claude-opus-4-5` ar
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 CONTEXT_TOKENS_UNKNOWN = 32_768
@@ -44,8 +43,7 @@ class ModelFacts(NamedTuple):
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelCatalog:
+class ModelCatalog(NamedTuple):
     models: tuple[ModelFacts, ...]
 
     def find(self, model: str) -> ModelFacts | None:
@@ -216,8 +214,7 @@ MODELS = ModelCatalog(
 HOST_TOKENS: Mapping[str, int] = {"claude-code": 26_000}
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerPrices:
+class LedgerPrices(NamedTuple):
     """The prices of known models, and relative prices for all others."""
 
     models: ModelCatalog = MODELS

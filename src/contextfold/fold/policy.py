@@ -6,6 +6,7 @@ The advice that follows from them is in `fold.advice`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from contextfold.common.canonical import Encodable, Hundredths, JsonObject
 from contextfold.fold.model_catalog import (
@@ -24,16 +25,14 @@ PERCENT = 100
 FAILURE_RATE_OPERATIONS_MIN = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Thresholds:
+class Thresholds(NamedTuple):
     """The percentages of the limit above which the main thread gets each warning."""
 
     medium: int = 50
     high: int = 70
 
 
-@dataclass(frozen=True, slots=True)
-class AdviceSettings:
+class AdviceSettings(NamedTuple):
     """When an agent is advised to fold (`fold.advice`)."""
 
     is_on: bool = True

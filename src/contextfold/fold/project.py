@@ -5,8 +5,8 @@ Reads no disk: the daemon may run on another machine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from hashlib import sha256
+from typing import NamedTuple
 
 from contextfold.errors import ArgumentInvalid
 from contextfold.fold.ports.store import SessionKey
@@ -16,8 +16,7 @@ NAME_LENGTH_MAX = 200
 HASH_LENGTH = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Project:
+class Project(NamedTuple):
     """A project. `path` is normalised and identifies it; `given` is the path as the caller sent it.
 
     Secrets are searched for in `given`, because normalising may hide one.
@@ -90,16 +89,14 @@ def _steps(pieces: list[str]) -> list[str]:
     return steps
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(NamedTuple):
     owner: str
     session_name: str | None = None
     # Set if the call may be repeated and must take effect once.
     operation_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """A session, and the path and name for a new one, both as the caller sent them."""
 
     key: SessionKey

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from contextfold.fold.events import Event, FoldSeen, OperationCompleted, RequestSent, ThreadSeen
 from contextfold.fold.ledger import CACHEABLE_TOKENS, ESTIMATE_OFF_MAX
@@ -42,8 +42,7 @@ BRANCH_ID_PREFIX, BRANCH_ID_DIGITS = "br_", 16
 _HEX = frozenset("0123456789abcdef")
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """The provider's counts. No token is in two of them, except that one-hour writes are also cache writes."""
 
     input_tokens: int
@@ -69,8 +68,7 @@ def was_warm(usage: Usage | None, tokens: int, opening_tokens: int) -> bool:
     return usage.cache_read_tokens >= opening + max(CACHEABLE_TOKENS, opening // ESTIMATE_OFF_SHARE)
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(NamedTuple):
     """An open thread's part of a request: its tokens, the number of its messages, and the last of them as JSON text.
 
     The texts are ordered from the oldest, are not yet scrubbed, and may be fewer than the messages.
@@ -133,8 +131,7 @@ class ScrubbedText(Protocol):
         """The rules that redacted something."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedRequest:
+class RecordedRequest(NamedTuple):
     """The events to commit, and the texts of operations by their number."""
 
     events: Sequence[Event] = ()

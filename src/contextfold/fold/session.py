@@ -20,7 +20,6 @@ discarded, and no branch is reopened.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -36,10 +35,11 @@ from contextfold.fold.events import (
     SessionRolledBack,
     SessionStarted,
     WorkFolded,
+    kind_of,
 )
 
 Status = Literal["active", "folded", "discarded"]
-Figures = TypeVar("Figures", bound="Thread | Branch | RecentWork")
+Figures = TypeVar("Figures", "Thread", "Branch", "RecentWork", "Thread | Branch")
 
 STATUSES = ("active", "folded", "discarded")
 # A longer log is processed in steps of this many events, so that other calls get a turn.
@@ -48,8 +48,7 @@ REPLAY_STEP_EVENTS = 200
 CALL_IDS_REMEMBERED = 512
 
 
-@dataclass(frozen=True, slots=True)
-class RecentWork:
+class RecentWork(NamedTuple):
     """The operations that `context_fold` would fold.
 
     They are the operations of a thread since the user's last prompt, or since a later fold, return or branch point.
@@ -64,8 +63,7 @@ class RecentWork:
     messages: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Thread:
+class Thread(NamedTuple):
     """The figures of the main thread. `messages` is the number of its messages in the requests so far."""
 
     tokens: int = 0
@@ -73,11 +71,10 @@ class Thread:
     failed: int = 0
     redactions: int = 0
     messages: int = 0
-    recent: RecentWork = field(default_factory=RecentWork)
+    recent: RecentWork = RecentWork()
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(NamedTuple):
     id: str
     parent_id: str | None
     description: str
@@ -93,13 +90,12 @@ class Branch:
     # The tokens that a folded branch left in its parent thread.
     summary_tokens: int = 0
     messages: int = 0
-    recent: RecentWork = field(default_factory=RecentWork)
+    recent: RecentWork = RecentWork()
     # The number of the event if `context_fold` made the branch, which was then never open; else 0.
     folded_afterwards_n: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     """The state that a rollback to a branch restores: the main thread and the open path, the branch itself last."""
 
     revision: int
@@ -157,8 +153,7 @@ class State(NamedTuple):
 EMPTY = State()
 
 
-@dataclass(frozen=True, slots=True)
-class SessionLimits:
+class SessionLimits(NamedTuple):
     # None means the model's context window, if it is known (`fold.policy`).
     context_tokens: int | None = None
     is_hard: bool = False
@@ -218,7 +213,7 @@ class Replay:
     def _check_follows(self, event: Event, revision: int) -> None:
         is_first = isinstance(event, SessionStarted)
         if event.n != revision + 1 or (event.n == 1) != is_first or self.state.expired:
-            raise LogBroken(f"event {event.n} ({event.kind}) cannot follow revision {revision}")
+            raise LogBroken(f"event {event.n} ({kind_of(event)}) cannot follow revision {revision}")
 
     def _apply(self, event: Event) -> None:
         match event:
@@ -277,7 +272,7 @@ class Replay:
     def _compact_threads(self, event: OperationCompleted) -> None:
         """The host has emptied the open threads. The operation has the tokens of its summary."""
         for open_id in (None, *self.state.path):
-            self._put(replace(self._thread(open_id), tokens=0, messages=0, recent=RecentWork(event.n)))
+            self._put(self._thread(open_id)._replace(tokens=0, messages=0, recent=RecentWork(event.n)))
         self._change(compactions=self.state.compactions + 1)
         self._add_operations([event])
 
@@ -289,13 +284,12 @@ class Replay:
             thread = self.state.main if seen.branch_id is None else self._branches.get(seen.branch_id)
             if thread is not None:
                 is_begun = thread.recent.operations > 0
-                recent = thread.recent if is_begun else replace(thread.recent, messages=seen.messages)
-                self._put(replace(thread, messages=seen.messages, recent=recent))
+                recent = thread.recent if is_begun else thread.recent._replace(messages=seen.messages)
+                self._put(thread._replace(messages=seen.messages, recent=recent))
 
     def _fold_branch(self, event: BranchFolded) -> None:
         branch = self._branch_of(event)
-        folded = replace(
-            branch,
+        folded = branch._replace(
             status="folded",
             closed_at=event.at,
             redactions=branch.redactions + event.redactions,
@@ -305,7 +299,7 @@ class Replay:
         self._change(path=tuple(open_id for open_id in self.state.path if open_id != branch.id))
         parent = self._thread(branch.parent_id)
         grown = parent.tokens + event.summary_tokens
-        self._put(replace(parent, tokens=grown, recent=RecentWork(event.n, messages=parent.messages)))
+        self._put(parent._replace(tokens=grown, recent=RecentWork(event.n, messages=parent.messages)))
 
     def _fold_work(self, event: WorkFolded) -> None:
         """Move the recent operations of the active thread to a new branch that is already folded."""
@@ -327,8 +321,7 @@ class Replay:
             recent=work,
             folded_afterwards_n=event.n,
         )
-        shrunk = replace(
-            _add_work(parent, work, sign=-1),
+        shrunk = _add_work(parent, work, sign=-1)._replace(
             tokens=parent.tokens - event.tokens_folded + event.summary_tokens,
             messages=work.messages,
             recent=RecentWork(event.n, messages=work.messages),
@@ -337,7 +330,7 @@ class Replay:
         self._put(shrunk)
 
     def _discard_branch(self, branch: Branch, at: str) -> None:
-        self._put(replace(branch, status="discarded", closed_at=at))
+        self._put(branch._replace(status="discarded", closed_at=at))
         self._change(path=tuple(open_id for open_id in self.state.path if open_id != branch.id))
         self._checkpoints.pop(branch.id, None)
 
@@ -346,7 +339,7 @@ class Replay:
         target = self._branch_of(event)
         checkpoint = self._checkpoints[target.id]
         for branch in checkpoint.path:
-            reopened = replace(self._branches[branch.id], status="active", closed_at=None, summary_tokens=0)
+            reopened = self._branches[branch.id]._replace(status="active", closed_at=None, summary_tokens=0)
             self._put(branch if event.restore_state else reopened)
         if event.restore_state:
             self._put(checkpoint.main)
@@ -371,7 +364,7 @@ class Replay:
     def _branch_of(self, event: OperationCompleted | BranchFolded | BranchDiscarded | SessionRolledBack) -> Branch:
         branch = self._branches.get(event.branch_id or "")
         if branch is None:
-            raise LogBroken(f"event {event.n} ({event.kind}) names a branch that was never created")
+            raise LogBroken(f"event {event.n} ({kind_of(event)}) names a branch that was never created")
         return branch
 
 
@@ -387,8 +380,7 @@ def _sum_up(run: Sequence[OperationCompleted]) -> RecentWork:
 
 def _add_work(figures: Figures, work: RecentWork, sign: int = 1, **changes: Any) -> Figures:  # noqa: ANN401
     """Add the sums over some operations, or subtract them. `changes` are of other fields, as for `replace`."""
-    return replace(
-        figures,
+    return figures._replace(
         tokens=figures.tokens + sign * work.tokens,
         operations=figures.operations + sign * work.operations,
         failed=figures.failed + sign * work.failed,
@@ -403,4 +395,4 @@ def _give_work_back(parent: Thread | Branch, fold: Branch) -> Thread | Branch:
     if recent.since == fold.folded_afterwards_n:
         recent = _add_work(work, recent)
     tokens = parent.tokens + fold.tokens - fold.summary_tokens
-    return replace(_add_work(parent, work), tokens=tokens, recent=recent)
+    return _add_work(parent, work)._replace(tokens=tokens, recent=recent)

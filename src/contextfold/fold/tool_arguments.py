@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from contextfold.errors import ArgumentInvalid
 from contextfold.fold.project import Project, project_at
@@ -39,8 +39,7 @@ _MOMENT = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RecallRequest:
+class RecallRequest(NamedTuple):
     """A question about folded work, in one project or in all, since a time or within a duration."""
 
     query: str

@@ -10,7 +10,7 @@ A service commits the events, and calls `decide` again if another commit came fi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from contextfold.common.canonical import JsonObject
@@ -188,7 +188,7 @@ class RecordOperations(Verb):
             # The summary of a compaction belongs to all threads, so it stays when a branch is folded.
             thread_id = None if done.compacts else state.active_id
             new_model, new_host = done.model if done.model != model else "", done.host if done.host != host else ""
-            events.append(replace(done, n=n, at=at, branch_id=thread_id, model=new_model, host=new_host))
+            events.append(done._replace(n=n, at=at, branch_id=thread_id, model=new_model, host=new_host))
             model, host = done.model or model, done.host or host
         return events
 

@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from contextfold.common.canonical import JsonObject, encode
 from contextfold.errors import ArgumentInvalid, FoldError, place_of
-from contextfold.fold.events import members
+from contextfold.fold.events import kind_of, members
 from contextfold.fold.ports.store import SEARCH_MOST, WatchedEvent
 from contextfold.fold.service.demo_session import demo_session
 from contextfold.fold.service.fold_service import FoldService
@@ -217,7 +217,7 @@ async def _stream(cursor: str, events: AsyncGenerator[WatchedEvent]) -> AsyncGen
                 continue
             seen = coming.result()
             body = encode({"session_id": seen.session_id, **members(seen.event)})
-            yield f"id: {seen.cursor}\nevent: {seen.event.kind}\ndata: {body}\n\n"
+            yield f"id: {seen.cursor}\nevent: {kind_of(seen.event)}\ndata: {body}\n\n"
             coming = asyncio.ensure_future(anext(events))
     except StopAsyncIteration:
         return

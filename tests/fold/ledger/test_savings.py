@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -88,15 +87,15 @@ def test_a_fold_saves_the_tokens_that_would_have_been_read_again() -> None:
 
 
 def test_tokens_that_our_tools_add_to_requests_are_counted_as_a_loss() -> None:
-    events = [replace(event, our_tokens=850) for event in (request(1, 5_000, None, cached(0, 5_000)),)]
+    events = [event._replace(our_tokens=850) for event in (request(1, 5_000, None, cached(0, 5_000)),)]
     sent, without = costs(ledger_of(events))
     assert sent - without == 850 * 125
 
 
 def test_a_request_that_only_called_our_tools_would_not_have_been_made() -> None:
     first = request(1, 5_000, None, cached(0, 5_000, 50))
-    tool_request = replace(request(2, 6_000, None, cached(5_000, 1_000, 300)), only_ours=True, our_output_tokens=300)
-    after = replace(request(3, 6_500, None, cached(6_000, 500, 80)), our_tokens=500)
+    tool_request = request(2, 6_000, None, cached(5_000, 1_000, 300))._replace(only_ours=True, our_output_tokens=300)
+    after = request(3, 6_500, None, cached(6_000, 500, 80))._replace(our_tokens=500)
     ledger = ledger_of([first, tool_request, after])
     assert ledger.sums.extra_requests == 1
     assert ledger.sums.output_tokens_without == 130
@@ -106,7 +105,7 @@ def test_a_request_that_only_called_our_tools_would_not_have_been_made() -> None
 
 def test_after_a_pause_the_cache_is_also_cold_for_the_run_without_us() -> None:
     later = request(3, 9_100, 5_100, cached(0, 5_100), at="2026-01-17T12:30:00Z")
-    events = [*FOLDED[:2], replace(later, kept_tokens=5_000, results_dropped=3)]
+    events = [*FOLDED[:2], later._replace(kept_tokens=5_000, results_dropped=3)]
     ledger = ledger_of(events)
     assert ledger.sums.cost_saved == 4_000 * 125
     assert ledger.results_dropped == 3
@@ -114,18 +113,18 @@ def test_after_a_pause_the_cache_is_also_cold_for_the_run_without_us() -> None:
 
 def test_a_prefix_that_was_still_warm_is_not_counted_as_saved() -> None:
     later = request(3, 9_100, 5_100, cached(4_900, 200), at="2026-01-17T12:30:00Z")
-    ledger = ledger_of([*FOLDED[:2], replace(later, kept_tokens=5_000)])
+    ledger = ledger_of([*FOLDED[:2], later._replace(kept_tokens=5_000)])
     assert ledger.sums.cost_without == ledger_of(FOLDED[:2]).sums.cost_without + 9_000 * 10 + 100 * 125
 
 
 def test_a_prompt_that_was_still_cached_is_counted_and_extends_the_assumed_cache_lifetime() -> None:
     """The second pause is shorter. Its usage cannot show that the prompt was cached, because results were left out."""
-    warm = replace(request(3, 9_100, None, cached(9_000, 100), at="2026-01-17T10:40:00Z"), warm_after_s=600)
-    shortened = replace(request(4, 9_200, 5_200, cached(1_000, 4_200), at="2026-01-17T10:49:00Z"), kept_tokens=5_000)
+    warm = request(3, 9_100, None, cached(9_000, 100), at="2026-01-17T10:40:00Z")._replace(warm_after_s=600)
+    shortened = request(4, 9_200, 5_200, cached(1_000, 4_200), at="2026-01-17T10:49:00Z")._replace(kept_tokens=5_000)
     ledger = ledger_of([*FOLDED[:2], warm, shortened])
     assert ledger.sums.warm_requests == 1
     assert ledger.sums.cost_without == ledger_of([*FOLDED[:2], warm]).sums.cost_without + 9_100 * 10 + 100 * 125
-    unknown = ledger_of([*FOLDED[:2], replace(warm, warm_after_s=0), shortened])
+    unknown = ledger_of([*FOLDED[:2], warm._replace(warm_after_s=0), shortened])
     assert unknown.sums.cost_without > ledger.sums.cost_without
 
 
@@ -135,7 +134,7 @@ def test_only_a_cache_read_beyond_the_opening_shows_a_warm_conversation(read: in
 
 
 def test_one_hour_writes_are_priced_as_such() -> None:
-    event = replace(request(1, 5_000, None, cached(0, 5_000)), cache_write_1h_tokens=4_000)
+    event = request(1, 5_000, None, cached(0, 5_000))._replace(cache_write_1h_tokens=4_000)
     assert costs(ledger_of([event])) == (4_000 * 200 + 1_000 * 125,) * 2
 
 
@@ -147,7 +146,7 @@ def test_a_compaction_by_the_host_restarts_both_runs() -> None:
 
 
 def test_a_model_with_known_prices_is_accounted_in_money() -> None:
-    events = [replace(event, model="claude-opus-4-5-20251101", output_tokens=100) for event in FOLDED]
+    events = [event._replace(model="claude-opus-4-5-20251101", output_tokens=100) for event in FOLDED]
     result = ledger_result(ledger_of(events))
     dollars_read = 3 * 4_000 * 0.5 / 1_000_000
     assert result["money"] == {
@@ -198,7 +197,7 @@ def test_every_model_in_the_list_has_a_date_and_a_source() -> None:
 
 
 def test_the_calls_that_made_a_fold_are_charged_to_that_fold() -> None:
-    tool_request = replace(request(2, 5_100, None, cached(5_000, 100, 400)), only_ours=True, our_output_tokens=400)
+    tool_request = request(2, 5_100, None, cached(5_000, 100, 400))._replace(only_ours=True, our_output_tokens=400)
     folded = request(3, 5_200, 3_200, cached(3_000, 200), FoldSeen("br_a", 2_000, 3_000))
     ledger = ledger_of([FOLDED[0], tool_request, folded])
     assert [fold.branch_id for fold in ledger.folds if fold.saved < 0] == ["br_a"]
@@ -220,20 +219,20 @@ def test_a_ledger_that_grows_event_by_event_equals_one_of_the_whole_log() -> Non
 
 
 def test_conversations_are_accounted_separately() -> None:
-    other = [replace(event, conversation="sub", n=event.n + 5) for event in FOLDED]
+    other = [event._replace(conversation="sub", n=event.n + 5) for event in FOLDED]
     both: list[Event] = [event for pair in zip(FOLDED, other, strict=True) for event in pair]
     assert ledger_of(both).sums.cost_saved == 2 * ledger_of(FOLDED).sums.cost_saved
 
 
 def test_requests_without_usage_are_estimated() -> None:
-    events = [*FOLDED[:2], *(replace(event, cache_read_tokens=None, cache_write_tokens=None) for event in FOLDED[2:])]
+    events = [*FOLDED[:2], *(event._replace(cache_read_tokens=None, cache_write_tokens=None) for event in FOLDED[2:])]
     ledger = ledger_of(events)
     assert ledger.sums.estimated_requests == 3
     assert ledger.sums.cost_saved == ledger_of(FOLDED).sums.cost_saved
 
 
 def test_optional_members_of_a_request_survive_the_log() -> None:
-    event = replace(FOLDED[2], kept_tokens=0, our_tokens=3, only_ours=True, conversation="c", new_blocks=2)
+    event = FOLDED[2]._replace(kept_tokens=0, our_tokens=3, only_ours=True, conversation="c", new_blocks=2)
     assert from_json(to_json(event)) == event
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from contextfold.fold.events import FoldSeen, OperationCompleted
+from contextfold.fold.events import FoldSeen, OperationCompleted, kind_of
 from contextfold.fold.sent_request import Share, Usage, thread_levels
 from contextfold.fold.service.inbox import InboxFull
 from contextfold.fold.service.overview import Overview
@@ -217,7 +217,7 @@ class TestOrderAndRepetition:
                 harness.service.reports.receive(TARGET, report)
                 harness.service.reports.receive(TARGET, sent_request(number, main_share(100 * number)))
             kinds = [
-                event.type if isinstance(event, OperationCompleted) else event.kind for event in await harness.log()
+                event.type if isinstance(event, OperationCompleted) else kind_of(event) for event in await harness.log()
             ]
             assert kinds == [
                 "session.started", "tool 0", "request.sent",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from contextfold.fold.events import FoldSeen
+from contextfold.fold.events import FoldSeen, kind_of
 from contextfold.fold.ports.store import ArchivedThread
 from contextfold.fold.sent_request import EVENT_FOLDS_MAX, Share, Usage
 from contextfold.fold.service.reports import HookReport
@@ -189,7 +189,7 @@ class TestEvent:
     def test_a_session_may_begin_with_a_request(self, run_harness: RunHarness) -> None:
         async def act(harness: LedgerHarness) -> None:
             harness.service.reports.receive(TARGET, sent_request(1, main_share(100)))
-            assert [event.kind for event in await harness.log()] == [
+            assert [kind_of(event) for event in await harness.log()] == [
                 "session.started",
                 "operation.completed",
                 "request.sent",

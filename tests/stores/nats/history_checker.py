@@ -30,6 +30,7 @@ from contextfold.fold.events import (
     SessionExpired,
     SessionRolledBack,
     SessionStarted,
+    kind_of,
     members,
 )
 from contextfold.fold.session import Branch, LogBroken, State, replay
@@ -132,13 +133,13 @@ def effect_of(event: Event) -> Effect | None:
     """The effect by which the sender recognises its event in the log; None for an event that follows from another."""
     match event:
         case BranchCreated():
-            return event.kind, event.description
+            return kind_of(event), event.description
         case OperationCompleted():
-            return event.kind, event.type
+            return kind_of(event), event.type
         case BranchFolded() if not event.forced:
-            return event.kind, event.summary
+            return kind_of(event), event.summary
         case SessionRolledBack():
-            return event.kind, event.branch_id
+            return kind_of(event), event.branch_id
     return None
 
 

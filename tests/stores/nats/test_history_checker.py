@@ -176,7 +176,7 @@ def with_published(change: Callable[[Published], Published | None]) -> History:
 
 
 def renumbered(*events: Event) -> list[Event]:
-    return [replace(event, n=n) for n, event in enumerate(events, 1)]
+    return [event._replace(n=n) for n, event in enumerate(events, 1)]
 
 
 def with_branch_state(**changed: Any) -> History:

@@ -35,6 +35,7 @@ from contextfold.fold.events import (
     SessionRolledBack,
     SessionStarted,
     WorkFolded,
+    kind_of,
     members,
 )
 from contextfold.fold.ports.store import WatchedEvent
@@ -157,7 +158,9 @@ def event_line(shown: Screen, event: Event) -> Line:
         tokens = f"={shown.figure(event.tokens)}"
     if not shown.is_terminal:
         failed = " failed" if isinstance(event, OperationCompleted) and event.failed else ""
-        return [f"{event.kind:<{KIND_WIDTH}}  {thread:<{ID_WIDTH}}  {tokens:>{TOKENS_WIDTH}}  {described.text}{failed}"]
+        return [
+            f"{kind_of(event):<{KIND_WIDTH}}  {thread:<{ID_WIDTH}}  {tokens:>{TOKENS_WIDTH}}  {described.text}{failed}"
+        ]
     return [
         (described.mark if shown.is_narrow else f"{described.mark} {described.word:<{WORD_WIDTH}}", style),
         (f"  {thread:<{ID_SHOWN}}", "dim"),

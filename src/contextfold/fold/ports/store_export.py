@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Final, cast
+from dataclasses import fields
+from typing import Any, Final, NamedTuple, cast
 
 from contextfold.common.canonical import Encodable, Malformed, decode, encode
 from contextfold.errors import ExportInvalid
@@ -34,8 +34,7 @@ _INNER: Final = {
 _NOT_WRITTEN: Final = {"summary": ("project_hash", "session_id"), "entry": ("undone",)}
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedSession:
+class ExportedSession(NamedTuple):
     """A session. Its events, receipts, summaries and entries follow; only a live one has events and receipts."""
 
     key: SessionKey
@@ -50,8 +49,7 @@ class ExportedSession:
         return self.ended_at is None
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedReceipt:
+class ExportedReceipt(NamedTuple):
     """The receipt of an operation. `operation` is the SHA-256 of the operation id in hex."""
 
     operation: str
@@ -59,8 +57,7 @@ class ExportedReceipt:
     answer: str
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedLeftOut:
+class ExportedLeftOut(NamedTuple):
     """A left-out result of a conversation."""
 
     owner: str
@@ -68,8 +65,7 @@ class ExportedLeftOut:
     result: ArchivedResult
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedConversation:
+class ExportedConversation(NamedTuple):
     """The last request of a proxied conversation and the outcomes of our calls in it."""
 
     owner: str

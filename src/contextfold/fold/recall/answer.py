@@ -7,7 +7,7 @@ it, and skipped if even that is too long.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from contextfold.common.canonical import Encodable, encode
 from contextfold.common.tokens import ESTIMATE, ChunkUnits, estimate
@@ -32,8 +32,7 @@ _WRITTEN = frozenset(FIELDS[FOLD][:OPERATIONS])
 PASSED_MAX = 8
 
 
-@dataclass(frozen=True, slots=True)
-class RecalledFold:
+class RecalledFold(NamedTuple):
     """One document of the answer. `summary` is None for a left-out result, and if it did not fit."""
 
     kind: str
@@ -64,8 +63,7 @@ class RecalledFold:
         return {**members, "undone": True} if self.undone else members
 
 
-@dataclass(frozen=True, slots=True)
-class RecallAnswer:
+class RecallAnswer(NamedTuple):
     """The answer. `documents` is the number of documents, `matched` the number of those with a word of the query.
 
     `unmatched` has the words of the query that are in no document.

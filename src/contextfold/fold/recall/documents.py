@@ -16,7 +16,6 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from itertools import pairwise
@@ -60,8 +59,7 @@ _ERROR_LINE = re.compile(
 _TIME = re.compile(r"(?a)(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)Z")
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentTerms:
+class DocumentTerms(NamedTuple):
     """The stored form of a document. `words` is the length of its first three fields."""
 
     number: int

@@ -13,7 +13,6 @@ the interface of an index; every store returns the same lists and so the same ra
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from contextfold.common.relevance.question import Question, QuestionTerm
@@ -42,8 +41,7 @@ _WORDS_OF_MEMORY = ("see", "saw", "seen", "find", "found", "before", "earlier", 
 STEMS_OF_MEMORY = frozenset(map(stem_of, _WORDS_OF_MEMORY))
 
 
-@dataclass(frozen=True, slots=True)
-class RecallScope:
+class RecallScope(NamedTuple):
     """The documents of an owner to search: of one project or all, since a time, with or without undone ones."""
 
     project_hash: str | None = None
@@ -87,8 +85,7 @@ class RankedFold(NamedTuple):
     why: tuple[RecallReason, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RecallRanking:
+class RecallRanking(NamedTuple):
     """The best documents. `matched` is the number of documents in the lists that were read.
 
     `unmatched` has the words that are in no document. `score_most` is the highest possible score.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from contextfold.common.canonical import JsonObject
 from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StoreInvalid
@@ -39,8 +38,7 @@ SEARCHED_SESSIONS_MAX = 300
 SUMMARY_FIELDS = ("project_path", "session_id", "branch_id", "description", "summary", "tokens_folded", "folded_at")
 
 
-@dataclass(frozen=True, slots=True)
-class TimelinePoint:
+class TimelinePoint(NamedTuple):
     """The figures after an event."""
 
     n: int
@@ -197,7 +195,7 @@ class Overview:
         points = [] if found.ended else (await self._timelines.read(found.key, session_id)).points()
         return {
             "context_limit": self._service.policy.context_limit(found.state),
-            "points": [{each.name: getattr(point, each.name) for each in fields(point)} for point in points],
+            "points": [point._asdict() for point in points],
         }
 
     async def savings(self, owner: str, session_id: str) -> JsonObject:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from contextfold.common.relevance.question import read_question
 from contextfold.errors import ContextError, StoreUnavailable
@@ -39,8 +39,7 @@ MAINTENANCE_STEPS = 500
 MEMORY_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Recall:
+class Recall(NamedTuple):
     store: Store
     scrub: Callable[[str], Awaitable[Sequence[ScrubbedText]]]
     clock: Callable[[], datetime]

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from contextfold.common.canonical import JsonObject
 from contextfold.fold.events import Event, OperationCompleted
@@ -48,8 +48,7 @@ class Activity:
     reports_wait: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HookReport:
+class HookReport(NamedTuple):
     """An operation that a host has reported."""
 
     # The host's name.

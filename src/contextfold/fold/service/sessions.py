@@ -11,9 +11,9 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from contextfold.common.canonical import JsonObject, encode
 from contextfold.errors import ArgumentInvalid, FoldError, StoreUnavailable
@@ -54,8 +54,7 @@ IDS_PER_WEIGHT = 16
 WEIGHT_CACHED_MAX = 200_000
 
 
-@dataclass(frozen=True, slots=True)
-class SessionChange:
+class SessionChange(NamedTuple):
     key: SessionKey
     verb: Verb
     # Makes the first event of a new session, without its time; None if the change may not begin a session.
@@ -64,8 +63,7 @@ class SessionChange:
     operation: Operation | None
 
 
-@dataclass(frozen=True, slots=True)
-class VerbOutcome:
+class VerbOutcome(NamedTuple):
     """The result of a tool, the session's state after it, and the events that were committed for it."""
 
     answer: Mapping[str, Any]
@@ -249,7 +247,7 @@ async def _replay(events: Sequence[Event], state: State) -> State:
 async def _decide(change: SessionChange, before: State, at: str) -> list[Event]:
     if before.revision or change.begin is None:
         return change.verb.decide(before, at)
-    started = replace(await change.begin(), at=at)
+    started = (await change.begin())._replace(at=at)
     events = change.verb.decide(apply(before, started), at)
     return [started, *events] if events else []
 

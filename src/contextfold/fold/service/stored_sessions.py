@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from contextfold.errors import SessionNotFound, StoreInvalid, StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
@@ -56,8 +55,7 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSessions:
+class StoredSessions(NamedTuple):
     store: StoreReader
     policy: FoldPolicy
     clock: Callable[[], datetime] = utc_now

@@ -11,7 +11,7 @@ import base64
 import binascii
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import parse_qs
 
@@ -154,7 +154,7 @@ class McpEndpoint:
         params = request.params if request else None
         arguments = params.get("arguments") if isinstance(params, dict) else None
         try:
-            caller = replace(caller_of(exchange.scope), operation_id=None)
+            caller = caller_of(exchange.scope)._replace(operation_id=None)
         except FoldError:
             caller = Caller(exchange.scope[OWNER])
         return await request_error(problem, services.fold, caller, arguments if isinstance(arguments, dict) else {})

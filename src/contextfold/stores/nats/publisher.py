@@ -17,7 +17,7 @@ from typing import Final
 
 from contextfold.errors import FoldError, StoreInvalid, StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.events import BranchCreated, BranchFolded, Event, SessionExpired, WorkFolded
+from contextfold.fold.events import BranchCreated, BranchFolded, Event, SessionExpired, WorkFolded, kind_of
 from contextfold.fold.ports.store import SessionKey
 from contextfold.fold.session import EMPTY, Branch, LogBroken, State, replay
 from contextfold.stores.nats import records
@@ -242,7 +242,7 @@ class Publisher:
 
         async def attempt() -> None:
             last = await self._js.last(self._names.events, f"{session}.events.>")
-            if last is not None and last.subject.endswith(f".{event.kind}"):
+            if last is not None and last.subject.endswith(f".{kind_of(event)}"):
                 return
             try:
                 await self._put_event(session, event, last.seq if last else 0, {TTL: self._ttl})
@@ -259,7 +259,7 @@ class Publisher:
         await self._js.purge(self._names.state, f"{session}.>")
         last = await self._js.last(self._names.events, f"{session}.events.>")
         if last is not None:
-            below = last.seq if last.subject.endswith(f".{SessionExpired.kind}") else last.seq + 1
+            below = last.seq if last.subject.endswith(".session.expired") else last.seq + 1
             await self._js.purge(self._names.events, f"{session}.>", below=below)
 
     # ---- writes
@@ -291,7 +291,7 @@ class Publisher:
         self, session: str, event: Event, before: int, headers: Mapping[str, str] | None = None
     ) -> int:
         return await self._js.put(
-            f"{session}.events.{event.kind}",
+            f"{session}.events.{kind_of(event)}",
             records.encode_event(unescape_part(session.rpartition(".")[2]), event),
             expected=before,
             expected_of=f"{session}.events.>",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from contextfold.common.canonical import Encodable, Malformed, decode, encode
@@ -43,7 +43,7 @@ LAST_AT: Final = "Cf-Last-At"
 MARK: Final = "Cf-Mark"
 ENDED: Final = "Cf-Ended"
 
-_ENTRY: Final = tuple(each.name for each in fields(ArchiveEntry) if each.name != "undone")
+_ENTRY: Final = tuple(name for name in ArchiveEntry._fields if name != "undone")
 _SUMMARY: Final = Summary._fields
 _ENDED: Final = ("session_id", "revision", "last_at", "ended_at")
 
