@@ -115,22 +115,36 @@ def _name(program: str) -> str:
 
 def _run_program(argv: list[str], environment: Mapping[str, str]) -> int:
     """Run the program in this terminal. It receives the signals of keys directly; other signals are forwarded."""
-    try:
-        child = Popen(argv, env=environment)
-    except OSError as problem:
-        print_error(f"cannot start {plain(argv[0])}: {problem.strerror}")
-        return NOT_EXECUTABLE
-
-    def pass_on(number: int, _frame: FrameType | None) -> None:
-        child.send_signal(number)
-
+    child: Popen[bytes] | None = None
+    early: list[int] = []
     from_terminal = (signal.SIGINT, signal.SIGQUIT)
     passed_on = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
     # In a background process group, such as a job of a script, SIGINT comes from `kill` and must be forwarded.
-    alone = not _is_in_foreground()
-    before = {number: signal.signal(number, pass_on if alone else signal.SIG_IGN) for number in from_terminal}
-    before |= {number: signal.signal(number, pass_on) for number in passed_on}
+    from_keys = from_terminal if _is_in_foreground() else ()
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        if number in from_keys:
+            return
+        if child is None:
+            early.append(number)
+        else:
+            child.send_signal(number)
+
+    before = {number: signal.getsignal(number) for number in from_terminal + passed_on}
     try:
+        # A signal during the start waits for the program. One that is ignored must be ignored in the program too.
+        for number, handler in before.items():
+            if handler is not signal.SIG_IGN:
+                signal.signal(number, pass_on)
+        try:
+            child = Popen(argv, env=environment)
+        except OSError as problem:
+            print_error(f"cannot start {plain(argv[0])}: {problem.strerror}")
+            return NOT_EXECUTABLE
+        for number in before:
+            signal.signal(number, pass_on)
+        for waiting in early:
+            child.send_signal(waiting)
         code = child.wait()
     finally:
         for number, handler in before.items():
