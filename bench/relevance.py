@@ -25,12 +25,11 @@ from typing import Any, NamedTuple
 from bench.commands import PROGRAM
 from bench.corpora import HERE
 from bench.figures import Figure, ms, peak_with_children_mb, report_progress, show
-from contextfold.common.canonical import version_of
 from contextfold.common.relevance.question import read_question
 from contextfold.common.relevance.words import tokens
 from contextfold.common.tokens import EXACT, counter_named, estimate
 from contextfold.errors import CounterMissing
-from contextfold.resolve.cache_format import Document
+from contextfold.resolve.cache_format import Document, version_of
 from contextfold.resolve.relevance.answer import LINE_BREAKS_TOKENS, breadcrumb
 from contextfold.resolve.relevance.index_format import IndexView
 from contextfold.resolve.relevance.index_writer import IndexWriter

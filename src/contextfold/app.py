@@ -5,7 +5,6 @@ The daemon is composed in `daemon`. What commands that read do not need is impor
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -59,6 +58,9 @@ def read_models(settings: FoldSettings) -> ModelCatalog:
     path = settings.models_file
     if not path:
         return MODELS
+
+    # Few people have such a file, and every command on sessions comes here.
+    import tomllib
 
     try:
         with open(path, "rb") as file:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from functools import partial
 from textwrap import dedent
 from typing import Any, NoReturn
@@ -159,6 +158,9 @@ class CommandParser(argparse.ArgumentParser):
 
 def suggest(word: str, known: Iterable[str]) -> str:
     """The most similar of some words, as a question in parentheses; empty if none is similar."""
+    # Only mistakes need it.
+    from difflib import get_close_matches
+
     return "".join(f" (did you mean {match}?)" for match in get_close_matches(word, list(known), 1))
 
 

@@ -1,4 +1,4 @@
-"""The canonical JSON encoder and decoder, and the hash that is the version of a content.
+"""The canonical JSON encoder and decoder.
 
 Encoding: compact or indented by two spaces, fields in the order given, `\\b \\t \\n \\f \\r \\" \\\\`, other C0
 characters as `\\u00xx`, everything else raw. Decoding: strict UTF-8 JSON; repeated keys are reported.
@@ -6,7 +6,6 @@ characters as `\\u00xx`, everything else raw. Decoding: strict UTF-8 JSON; repea
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections import Counter
@@ -14,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from json.encoder import encode_basestring as quote
 from typing import Any
 
-HASH_PREFIX = "sha256:"
 INDENT = "  "
 INTEGER_DIGITS = 20
 BEYOND_64_BITS = 1 << 64
@@ -52,11 +50,6 @@ class RepeatedKeys(dict[str, object]):
     """A JSON object with repeated keys. It has the last value of each."""
 
     repeated: frozenset[str] = frozenset()
-
-
-def version_of(content: bytes) -> str:
-    """The version of a content: `sha256:` and its hash."""
-    return HASH_PREFIX + hashlib.sha256(content).hexdigest()
 
 
 def encode(value: Encodable, *, pretty: bool = False) -> str:

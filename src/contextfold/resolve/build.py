@@ -11,10 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from contextfold.common.canonical import version_of
 from contextfold.errors import NoDocuments, SourceInvalid, SourcesMissing, StorageFailed
 from contextfold.resolve.cache import Progress
-from contextfold.resolve.cache_format import Document
+from contextfold.resolve.cache_format import Document, version_of
 from contextfold.resolve.cache_writer import CacheWriter
 from contextfold.resolve.documents import kinds
 from contextfold.resolve.documents.conversion import NotText, is_converted, text_of

@@ -14,9 +14,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from contextfold.common.canonical import HASH_PREFIX, Encodable, Malformed, decode, encode, fields, version_of
+from contextfold.common.canonical import Encodable, Malformed, decode, encode, fields
 from contextfold.common.text import lowercase
 
+HASH_PREFIX = "sha256:"
 MANIFEST_FILE = "manifest.json"
 INDEX_FILE = "index.json"
 DOCUMENTS_FOLDER = "documents"
@@ -55,6 +56,11 @@ _ENTRY_FIELDS = {"id": str, "version": str, "file": str}
 _RFC_3339 = r"(\d{4})-(\d{2})-(\d{2})[Tt]([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)(\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)"
 FEBRUARY = 2
 _MONTH_DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+
+
+def version_of(content: bytes) -> str:
+    """The version of a content: `sha256:` and its hash."""
+    return HASH_PREFIX + hashlib.sha256(content).hexdigest()
 
 
 class Document(NamedTuple):

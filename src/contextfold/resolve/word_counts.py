@@ -27,10 +27,10 @@ from itertools import repeat
 from operator import or_
 from typing import NamedTuple
 
-from contextfold.common.canonical import HASH_PREFIX, Malformed, decode, encode
+from contextfold.common.canonical import Malformed, decode, encode
 from contextfold.common.text import count_words
 from contextfold.common.tokens import tokens_of
-from contextfold.resolve.cache_format import FINGERPRINT_FIELDS, FRAME, UNTRUSTED, ManifestEntry
+from contextfold.resolve.cache_format import FINGERPRINT_FIELDS, FRAME, HASH_PREFIX, UNTRUSTED, ManifestEntry
 from contextfold.resolve.selection import Measures
 
 TABLE_FILE = "pack/table"

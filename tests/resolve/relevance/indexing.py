@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from contextfold import Cache, open_cache
-from contextfold.common.canonical import version_of
 from contextfold.resolve.build import build
-from contextfold.resolve.cache_format import Document
+from contextfold.resolve.cache_format import Document, version_of
 from contextfold.resolve.relevance.index_file import MappedIndex
 from contextfold.resolve.relevance.index_format import IndexView
 from contextfold.resolve.relevance.index_merge import RUN_MAX_ENTRIES

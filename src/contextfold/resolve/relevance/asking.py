@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
-from contextfold.common.canonical import HASH_PREFIX, Encodable, Malformed
+from contextfold.common.canonical import Encodable, Malformed
 from contextfold.common.relevance.question import AROUND_MAX, LINE_DIGITS, Question, check_budget, quote_briefly
 from contextfold.common.text import lowercase
 from contextfold.common.tokens import ESTIMATE, CountTokens, counter_named
 from contextfold.errors import CacheInvalid, DocumentMissing, LinesMissing, OptionInvalid, QueryInvalid, SectionMissing
-from contextfold.resolve.cache_format import document_id
+from contextfold.resolve.cache_format import HASH_PREFIX, document_id
 from contextfold.resolve.relevance.answer import (
     BUDGET_REASON,
     CACHE_JOINT,

@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import BinaryIO
 
-from contextfold.common.canonical import HASH_PREFIX
 from contextfold.common.posix import delay_signals
-from contextfold.resolve.cache_format import DERIVED_FOLDER, FRAME, Document
+from contextfold.resolve.cache_format import DERIVED_FOLDER, FRAME, HASH_PREFIX, Document
 from contextfold.resolve.files import fingerprints, storage_failed, write_new
 from contextfold.resolve.relevance.counting_processes import CountingProcesses
 from contextfold.resolve.relevance.document_terms import TermCollector
