@@ -103,6 +103,12 @@ def cache(sources: Path, tmp_path: Path, call: Call) -> Path:
 
 
 @pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Tests that are coroutines run on asyncio, as everything here does."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
 def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
     """A server that all tests share, each with a prefix of its own; no test may stop it."""
     with NatsServer(tmp_path_factory.mktemp("nats")) as server:

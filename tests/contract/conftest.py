@@ -6,9 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.contract.stores import store
 from tests.contract.transports import InProcess, OverHttp, Stdio, Transport
 from tests.support.daemon import LEGACY, MODERN, Daemon
 from tests.support.nats_servers import NatsServer, random_prefix
+
+__all__ = ["store"]
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,6 @@ STORES: dict[str, Opener] = {
     "sqlite": lambda folder, _new_options: SqliteStore(folder / "state.db"),
     "nats": lambda _folder, new_options: NatsStore(new_options()),
 }
-Act = Callable[[Store], Awaitable[None]]
-Run = Callable[[Act], None]
 
 
 def options_on(server: NatsServer) -> NatsOptions:
@@ -30,25 +27,16 @@ def options_on(server: NatsServer) -> NatsOptions:
 
 
 @pytest.fixture(params=STORES)
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
-    """Runs a function with a new store, and closes the store afterwards."""
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    """A new store of each kind, which is closed afterwards."""
+    used_options: list[NatsOptions] = []
 
-    def run(act: Act) -> None:
-        used_options: list[NatsOptions] = []
+    def new_options() -> NatsOptions:
+        used_options.append(options_on(request.getfixturevalue("nats_server")))
+        return used_options[-1]
 
-        def new_options() -> NatsOptions:
-            used_options.append(options_on(request.getfixturevalue("nats_server")))
-            return used_options[-1]
-
-        async def run_and_close() -> None:
-            store = STORES[request.param](tmp_path, new_options)
-            try:
-                await act(store)
-            finally:
-                await store.close()
-                for options in used_options:
-                    await delete_streams(options)
-
-        asyncio.run(run_and_close())
-
-    return run
+    opened = STORES[request.param](tmp_path, new_options)
+    yield opened
+    await opened.close()
+    for options in used_options:
+        await delete_streams(options)

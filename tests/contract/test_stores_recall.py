@@ -21,12 +21,10 @@ from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.tool_arguments import RecallRequest
 from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.stores.nats.store import NatsStore
-from tests.contract.stores import Run, options_on, run
+from tests.contract.stores import options_on
 from tests.support.machine import times
 from tests.support.nats_servers import NatsServer, delete_streams
 from tests.support.temporary_store import TemporaryStore
-
-__all__ = ["run"]
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DAY_S = 86_400
@@ -75,195 +73,155 @@ class RecallHarness:
         return [fold.id for fold in (await self.recall(query, **scope)).folds]
 
 
+@pytest.fixture
+def harness(store: Store) -> RecallHarness:
+    return RecallHarness(store)
+
+
 def left_out(result_id: str, stub: str, text: str, **origin: str) -> ArchivedResult:
     decision = LeftOutDecision(result_id, "hash", result_id, stub, "2026-01-01T12:00:00Z", 9, 3, **origin)
     return ArchivedResult(decision, text)
 
 
-def test_a_question_finds_folds_by_any_form_of_their_words(run: Run) -> None:
-    async def act(store: Store) -> None:
-        harness = RecallHarness(store)
-        login = await harness.fold("Why logins fail", "The token had expired; renewed by refreshToken().")
-        await harness.fold("Deploy to staging", "Deployed with helm, version 12.")
-        for query in ("login failing", "expires", "refresh", "where did we see the expired tokens?"):
-            assert await harness.recalled_ids(query) == [login], query
-        answer = await harness.recall("login xyzzy")
-        assert answer.unmatched == ("xyzzy",)
-        assert answer.folds[0].why[0].fields == ("description",)
-        assert answer.folds[0].score == sum(reason.score for reason in answer.folds[0].why)
-
-    run(act)
+async def test_a_question_finds_folds_by_any_form_of_their_words(harness: RecallHarness) -> None:
+    login = await harness.fold("Why logins fail", "The token had expired; renewed by refreshToken().")
+    await harness.fold("Deploy to staging", "Deployed with helm, version 12.")
+    for query in ("login failing", "expires", "refresh", "where did we see the expired tokens?"):
+        assert await harness.recalled_ids(query) == [login], query
+    answer = await harness.recall("login xyzzy")
+    assert answer.unmatched == ("xyzzy",)
+    assert answer.folds[0].why[0].fields == ("description",)
+    assert answer.folds[0].score == sum(reason.score for reason in answer.folds[0].why)
 
 
-def test_operations_rank_below_summaries(run: Run) -> None:
-    async def act(store: Store) -> None:
-        harness = RecallHarness(store)
-        log = "line\n" * 5_000 + "connect failed: ECONNRESET\n" + "line\n" * 5_000
-        in_operations = await harness.fold(
-            "Check the network", "All is well.", operations=["curl host", log, "cat src/net/retry_policy.py"]
-        )
-        in_summary = await harness.fold("Retry after errors", "ECONNRESET is retried now.")
-        assert await harness.recalled_ids("where did we see ECONNRESET") == [in_summary, in_operations]
-        assert await harness.recalled_ids("policy.py") == [in_operations]
-        (reason,) = (await harness.recall("curl")).folds[0].why
-        assert reason.fields == ("operations",)
-
-    run(act)
+async def test_operations_rank_below_summaries(harness: RecallHarness) -> None:
+    log = "line\n" * 5_000 + "connect failed: ECONNRESET\n" + "line\n" * 5_000
+    in_operations = await harness.fold(
+        "Check the network", "All is well.", operations=["curl host", log, "cat src/net/retry_policy.py"]
+    )
+    in_summary = await harness.fold("Retry after errors", "ECONNRESET is retried now.")
+    assert await harness.recalled_ids("where did we see ECONNRESET") == [in_summary, in_operations]
+    assert await harness.recalled_ids("policy.py") == [in_operations]
+    (reason,) = (await harness.recall("curl")).folds[0].why
+    assert reason.fields == ("operations",)
 
 
-def test_recent_work_that_was_folded_is_found_by_its_operations(run: Run) -> None:
-    async def act(store: Store) -> None:
-        harness = RecallHarness(store)
-        there = {"project_path": "/p"}
-        operation = {"type": "Bash", "content": "make zebra", **there}
-        await harness.service.record(Caller("local"), operation, "reported")
-        await harness.service.fold_work(Caller("local"), {"message": "Built it.", **there})
-        (fold,) = (await harness.recall("zebra")).folds
-        assert fold.description == "Built it."
-        assert fold.why[0].fields == ("operations",)
-
-    run(act)
+async def test_recent_work_that_was_folded_is_found_by_its_operations(harness: RecallHarness) -> None:
+    there = {"project_path": "/p"}
+    operation = {"type": "Bash", "content": "make zebra", **there}
+    await harness.service.record(Caller("local"), operation, "reported")
+    await harness.service.fold_work(Caller("local"), {"message": "Built it.", **there})
+    (fold,) = (await harness.recall("zebra")).folds
+    assert fold.description == "Built it."
+    assert fold.why[0].fields == ("operations",)
 
 
-def test_undone_folds_are_found_only_on_request(run: Run) -> None:
-    async def act(store: Store) -> None:
-        harness = RecallHarness(store)
-        first = await harness.fold("Try walrus", "It works.")
-        second = await harness.fold("Try walrus again", "It works too.")
-        there, caller = {"project_path": "/p"}, Caller("local")
-        await harness.service.open_branch(caller, {"description": "Third walrus", "prompt": "Never folded.", **there})
-        assert await harness.recalled_ids("walrus") == [first, second]
-        await harness.service.roll_back(caller, {"branch_id": second, **there})
-        assert await harness.recalled_ids("walrus") == [first]
-        undone = (await harness.recall("walrus", undone=True)).folds
-        assert {fold.description: fold.undone for fold in undone} == {
-            "Try walrus": False,
-            "Try walrus again": True,
-            "Third walrus": True,
-        }
-        assert [summary.branch_id for summary in await store.search("local", "walrus", None, 9)] == [first]
-        await harness.service.return_branch(caller, {"message": "Folded at last.", **there})
-        assert await harness.recalled_ids("last") == [second]
-
-    run(act)
+async def test_undone_folds_are_found_only_on_request(harness: RecallHarness) -> None:
+    first = await harness.fold("Try walrus", "It works.")
+    second = await harness.fold("Try walrus again", "It works too.")
+    there, caller = {"project_path": "/p"}, Caller("local")
+    await harness.service.open_branch(caller, {"description": "Third walrus", "prompt": "Never folded.", **there})
+    assert await harness.recalled_ids("walrus") == [first, second]
+    await harness.service.roll_back(caller, {"branch_id": second, **there})
+    assert await harness.recalled_ids("walrus") == [first]
+    undone = (await harness.recall("walrus", undone=True)).folds
+    assert {fold.description: fold.undone for fold in undone} == {
+        "Try walrus": False,
+        "Try walrus again": True,
+        "Third walrus": True,
+    }
+    assert [summary.branch_id for summary in await harness.service.store.search("local", "walrus", None, 9)] == [first]
+    await harness.service.return_branch(caller, {"message": "Folded at last.", **there})
+    assert await harness.recalled_ids("last") == [second]
 
 
-def test_left_out_results_are_found_by_their_call_and_text(run: Run) -> None:
-    async def act(store: Store) -> None:
-        harness = RecallHarness(store)
-        project_key = project_at("/p")
-        origin = {"project_hash": project_key.hash, "project_path": "/p", "session_id": "sess_9"}
-        call = "[left out: Read src/walrus.py]"
-        await store.keep_left_out("local", "c1", [left_out("res_1", call, "def swim(): pass", **origin)])
-        await store.keep_left_out("local", "c2", [left_out("res_2", "[left out: Bash ls]", "walrus.py")])
-        (first, second) = (await harness.recall("walrus")).folds
-        assert (first.id, first.kind, first.project_path, first.session_id) == ("res_1", "result", "/p", "sess_9")
-        assert [reason.fields for fold in (first, second) for reason in fold.why] == [("call",), ("text",)]
-        assert await harness.recalled_ids("walrus", project=project_key) == ["res_1"]
-
-    run(act)
+async def test_left_out_results_are_found_by_their_call_and_text(harness: RecallHarness) -> None:
+    project_key = project_at("/p")
+    origin = {"project_hash": project_key.hash, "project_path": "/p", "session_id": "sess_9"}
+    call = "[left out: Read src/walrus.py]"
+    await harness.service.store.keep_left_out("local", "c1", [left_out("res_1", call, "def swim(): pass", **origin)])
+    await harness.service.store.keep_left_out("local", "c2", [left_out("res_2", "[left out: Bash ls]", "walrus.py")])
+    (first, second) = (await harness.recall("walrus")).folds
+    assert (first.id, first.kind, first.project_path, first.session_id) == ("res_1", "result", "/p", "sess_9")
+    assert [reason.fields for fold in (first, second) for reason in fold.why] == [("call",), ("text",)]
+    assert await harness.recalled_ids("walrus", project=project_key) == ["res_1"]
 
 
-def test_project_and_time_limit_the_results(run: Run) -> None:
-    async def act(store: Store) -> None:
-        harness = RecallHarness(store)
-        old = await harness.fold("walrus one", "done", project="/p")
-        harness.seconds += 3 * DAY_S
-        new = await harness.fold("walrus two", "done", project="/q")
-        assert set(await harness.recalled_ids("walrus")) == {old, new}
-        assert await harness.recalled_ids("walrus", project=project_at("/p")) == [old]
-        assert await harness.recalled_ids("walrus", since="2026-01-03T00:00:00Z") == [new]
-        assert await harness.recalled_ids("walrus", project=project_at("/p"), since="2026-01-03T00:00:00Z") == []
-
-    run(act)
+async def test_project_and_time_limit_the_results(harness: RecallHarness) -> None:
+    old = await harness.fold("walrus one", "done", project="/p")
+    harness.seconds += 3 * DAY_S
+    new = await harness.fold("walrus two", "done", project="/q")
+    assert set(await harness.recalled_ids("walrus")) == {old, new}
+    assert await harness.recalled_ids("walrus", project=project_at("/p")) == [old]
+    assert await harness.recalled_ids("walrus", since="2026-01-03T00:00:00Z") == [new]
+    assert await harness.recalled_ids("walrus", project=project_at("/p"), since="2026-01-03T00:00:00Z") == []
 
 
-def test_folds_of_other_owners_are_not_found_and_do_not_affect_scores(run: Run) -> None:
-    async def act(store: Store) -> None:
-        harness = RecallHarness(store)
-        mine = await harness.fold("walrus", "a secret walrus plan", owner="ann")
-        before = encode((await harness.recall("walrus plan", owner="ann")).as_members())
-        for number in range(5):
-            await harness.fold(f"walrus {number}", "walrus plan", owner="bob")
-        await store.keep_left_out("bob", "c", [left_out("res_1", "walrus plan", "walrus plan")])
-        assert encode((await harness.recall("walrus plan", owner="ann")).as_members()) == before
-        assert await harness.recalled_ids("walrus", owner="ann", undone=True) == [mine]
-        for owner in ("eve", "", "ann' OR 1=1", "*"):
-            assert await harness.recalled_ids("walrus", owner=owner, undone=True) == []
-
-    run(act)
+async def test_folds_of_other_owners_are_not_found_and_do_not_affect_scores(harness: RecallHarness) -> None:
+    mine = await harness.fold("walrus", "a secret walrus plan", owner="ann")
+    before = encode((await harness.recall("walrus plan", owner="ann")).as_members())
+    for number in range(5):
+        await harness.fold(f"walrus {number}", "walrus plan", owner="bob")
+    await harness.service.store.keep_left_out("bob", "c", [left_out("res_1", "walrus plan", "walrus plan")])
+    assert encode((await harness.recall("walrus plan", owner="ann")).as_members()) == before
+    assert await harness.recalled_ids("walrus", owner="ann", undone=True) == [mine]
+    for owner in ("eve", "", "ann' OR 1=1", "*"):
+        assert await harness.recalled_ids("walrus", owner=owner, undone=True) == []
 
 
-def test_the_whole_answer_fits_the_budget(run: Run) -> None:
+async def test_the_whole_answer_fits_the_budget(store: Store) -> None:
     from contextfold.common.tokens import estimate
 
-    async def act(store: Store) -> None:
-        harness = RecallHarness(store)
-        for number in range(12):
-            await harness.fold(f"walrus {number}", "walrus " * (20 * number + 1))
-        for budget in (200, 300, 500, 1_000, 3_000, 100_000):
-            answer = await harness.recall("walrus and " + "unknown words of a question " * 3, budget_tokens=budget)
-            assert estimate(encode(answer.as_members())) <= answer.tokens_used <= budget
-        assert len(answer.folds) == 12
-
-    run(act)
+    harness = RecallHarness(store)
+    for number in range(12):
+        await harness.fold(f"walrus {number}", "walrus " * (20 * number + 1))
+    for budget in (200, 300, 500, 1_000, 3_000, 100_000):
+        answer = await harness.recall("walrus and " + "unknown words of a question " * 3, budget_tokens=budget)
+        assert estimate(encode(answer.as_members())) <= answer.tokens_used <= budget
+    assert len(answer.folds) == 12
 
 
 @pytest.mark.parametrize("query", ["the of and", "how do we", "!!! ??? ---", "\x00\x01\x1b", "'\"*"])
-def test_a_query_without_search_terms_is_refused(run: Run, query: str) -> None:
-    async def act(store: Store) -> None:
-        with pytest.raises(ArgumentInvalid) as raised:
-            await RecallHarness(store).recall(query)
-        assert raised.value.data["field"] == "query"
-
-    run(act)
+async def test_a_query_without_search_terms_is_refused(store: Store, query: str) -> None:
+    with pytest.raises(ArgumentInvalid) as raised:
+        await RecallHarness(store).recall(query)
+    assert raised.value.data["field"] == "query"
 
 
-def test_unusual_queries_are_words_and_no_syntax(run: Run) -> None:
-    async def act(store: Store) -> None:
-        harness = RecallHarness(store)
-        fold_id = await harness.fold("Проверить вход", "ログイン失敗を修正 walrus's snake_case_name")
-        for query in (
-            *('"walrus', "walrus*", "walrus AND NOT walrus", "col:walrus", "walrus) OR (x", "NEAR(walrus, 5)"),
-            *(
-                "проверить",
-                "失敗",
-                "walrus's",
-                "snake_case_name",
-                "case",
-                "w\x00 walrus \x1b[31m",
-                "x " * 4_000 + "walrus",
-            ),
-        ):
-            assert await harness.recalled_ids(query) == [fold_id], query
-
-    run(act)
+async def test_unusual_queries_are_words_and_no_syntax(harness: RecallHarness) -> None:
+    fold_id = await harness.fold("Проверить вход", "ログイン失敗を修正 walrus's snake_case_name")
+    for query in (
+        *('"walrus', "walrus*", "walrus AND NOT walrus", "col:walrus", "walrus) OR (x", "NEAR(walrus, 5)"),
+        *(
+            "проверить",
+            "失敗",
+            "walrus's",
+            "snake_case_name",
+            "case",
+            "w\x00 walrus \x1b[31m",
+            "x " * 4_000 + "walrus",
+        ),
+    ):
+        assert await harness.recalled_ids(query) == [fold_id], query
 
 
-def test_a_query_is_redacted_before_it_is_used(run: Run) -> None:
-    async def act(store: Store) -> None:
-        answer = await RecallHarness(store).recall("ghp_16C7e42F292c6912E7710c838347Ae178B4a of deployment")
-        assert "ghp" not in encode(answer.as_members()).lower()
-        assert answer.unmatched == ("deployment",)
-
-    run(act)
+async def test_a_query_is_redacted_before_it_is_used(store: Store) -> None:
+    answer = await RecallHarness(store).recall("ghp_16C7e42F292c6912E7710c838347Ae178B4a of deployment")
+    assert "ghp" not in encode(answer.as_members()).lower()
+    assert answer.unmatched == ("deployment",)
 
 
-def test_operations_expire_with_the_archive_and_folds_with_their_summary(run: Run) -> None:
-    async def act(store: Store) -> None:
-        harness = RecallHarness(store)
-        fold = await harness.fold("walrus", "done", operations=["curl zebra"])
-        assert await harness.recalled_ids("zebra") == [fold]
-        await store.expire("2026-01-02T00:00:00Z", "2026-01-02T00:00:00Z")
-        assert await harness.recalled_ids("zebra") == [fold]
-        await store.retain("2026-01-03T00:00:00Z", "2025-01-01T00:00:00Z")
-        assert await harness.recalled_ids("zebra") == []
-        assert await harness.recalled_ids("walrus") == [fold]
-        await store.retain("2026-01-03T00:00:00Z", "2026-01-03T00:00:00Z")
-        answer = await harness.recall("walrus", undone=True)
-        assert (answer.folds, answer.documents) == ((), 0)
-
-    run(act)
+async def test_operations_expire_with_the_archive_and_folds_with_their_summary(harness: RecallHarness) -> None:
+    fold = await harness.fold("walrus", "done", operations=["curl zebra"])
+    assert await harness.recalled_ids("zebra") == [fold]
+    await harness.service.store.expire("2026-01-02T00:00:00Z", "2026-01-02T00:00:00Z")
+    assert await harness.recalled_ids("zebra") == [fold]
+    await harness.service.store.retain("2026-01-03T00:00:00Z", "2025-01-01T00:00:00Z")
+    assert await harness.recalled_ids("zebra") == []
+    assert await harness.recalled_ids("walrus") == [fold]
+    await harness.service.store.retain("2026-01-03T00:00:00Z", "2026-01-03T00:00:00Z")
+    answer = await harness.recall("walrus", undone=True)
+    assert (answer.folds, answer.documents) == ((), 0)
 
 
 # ---- compared with a model: an index that was updated with every change answers like a new one

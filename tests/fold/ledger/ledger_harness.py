@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import pytest
 
 from contextfold.fold.events import Event, FoldSeen, RequestSent
 from contextfold.fold.ports.store import Store
@@ -14,7 +12,6 @@ from contextfold.fold.sent_request import RequestReport, Share, Usage
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.reports import Activity
 from contextfold.scrub.scrubber import standard_scrubber
-from tests.contract.stores import Run
 from tests.support.receipts import receipt_of
 
 ME = Caller("local")
@@ -80,15 +77,3 @@ class LedgerHarness:
 
     async def requests(self) -> list[RequestSent]:
         return [event for event in await self.log() if isinstance(event, RequestSent)]
-
-
-Act = Callable[[LedgerHarness], Awaitable[None]]
-RunHarness = Callable[[Act], None]
-
-
-@pytest.fixture
-def run_harness(run: Run) -> RunHarness:
-    def run_act(act: Act) -> None:
-        run(lambda store: act(LedgerHarness(store)))
-
-    return run_act

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import pytest
@@ -66,229 +66,199 @@ class WritingInbox(Inbox[int]):
         await (self._manual_pause or super().pause)(event, pause_s)
 
 
-def run(act: Callable[[RecordingWriter, Inbox[int]], Coroutine[None, None, None]]) -> None:
-    async def run_with_timeout() -> None:
-        writer = RecordingWriter()
-        async with asyncio.timeout(60):
-            await act(writer, WritingInbox(writer))
-
-    asyncio.run(run_with_timeout())
+@pytest.fixture
+def writer() -> RecordingWriter:
+    return RecordingWriter()
 
 
-def test_items_of_each_session_are_written_in_order() -> None:
-    async def act(writer: RecordingWriter, inbox_: Inbox[int]) -> None:
-        for number in range(200):
-            inbox_.put(SESSION_1 if number % 2 else SESSION_2, [number], [10])
-        assert inbox_.waiting == 200
-        await asyncio.gather(inbox_.settle(SESSION_1), inbox_.settle(SESSION_2))
-        assert writer.items_of(SESSION_1) == list(range(1, 200, 2))
-        assert writer.items_of(SESSION_2) == list(range(0, 200, 2))
-        assert inbox_.waiting == 0
-
-    run(act)
+@pytest.fixture
+def inbox_(writer: RecordingWriter) -> Inbox[int]:
+    return WritingInbox(writer)
 
 
-def test_items_are_written_in_batches_of_limited_size() -> None:
-    async def act(writer: RecordingWriter, inbox_: Inbox[int]) -> None:
-        for number in range(3 * BATCH_ITEMS):
-            inbox_.put(SESSION_1, [number], [1])
-        await inbox_.settle(SESSION_1)
-        assert [len(items) for _, items in writer.batches] == [BATCH_ITEMS] * 3
-        for number in range(4):
-            inbox_.put(SESSION_2, [number], [BATCH_BYTES // 2])
-        inbox_.put(SESSION_2, [4], [3 * BATCH_BYTES])
-        await inbox_.settle(SESSION_2)
-        assert [items for key, items in writer.batches if key == SESSION_2] == [[0, 1], [2, 3], [4]]
-
-    run(act)
+async def test_items_of_each_session_are_written_in_order(writer: RecordingWriter, inbox_: Inbox[int]) -> None:
+    for number in range(200):
+        inbox_.put(SESSION_1 if number % 2 else SESSION_2, [number], [10])
+    assert inbox_.waiting == 200
+    await asyncio.gather(inbox_.settle(SESSION_1), inbox_.settle(SESSION_2))
+    assert writer.items_of(SESSION_1) == list(range(1, 200, 2))
+    assert writer.items_of(SESSION_2) == list(range(0, 200, 2))
+    assert inbox_.waiting == 0
 
 
-def test_settling_waits_only_for_earlier_items() -> None:
-    async def act(writer: RecordingWriter, inbox_: Inbox[int]) -> None:
-        # The gate closes with this batch, so nothing is written after it.
-        writer.failure_for = lambda _items: writer.gate.clear()
-        for number in range(BATCH_ITEMS):
-            inbox_.put(SESSION_1, [number], [1])
-        waiting = asyncio.ensure_future(inbox_.settle(SESSION_1))
-        await asyncio.sleep(0)
-        for number in range(BATCH_ITEMS, 3 * BATCH_ITEMS):
-            inbox_.put(SESSION_1, [number], [1])
-        await waiting
-        assert writer.items_of(SESSION_1) == list(range(BATCH_ITEMS))
-        writer.failure_for = lambda _items: None
-        writer.gate.set()
-        await inbox_.settle(SESSION_1)
-        assert writer.items_of(SESSION_1) == list(range(3 * BATCH_ITEMS))
-
-    run(act)
+async def test_items_are_written_in_batches_of_limited_size(writer: RecordingWriter, inbox_: Inbox[int]) -> None:
+    for number in range(3 * BATCH_ITEMS):
+        inbox_.put(SESSION_1, [number], [1])
+    await inbox_.settle(SESSION_1)
+    assert [len(items) for _, items in writer.batches] == [BATCH_ITEMS] * 3
+    for number in range(4):
+        inbox_.put(SESSION_2, [number], [BATCH_BYTES // 2])
+    inbox_.put(SESSION_2, [4], [3 * BATCH_BYTES])
+    await inbox_.settle(SESSION_2)
+    assert [items for key, items in writer.batches if key == SESSION_2] == [[0, 1], [2, 3], [4]]
 
 
-def test_settling_returns_at_once_for_a_session_without_items() -> None:
-    async def act(writer: RecordingWriter, inbox_: Inbox[int]) -> None:
-        writer.gate.clear()
-        inbox_.put(SESSION_2, [1], [1])
-        await inbox_.settle(SESSION_1)
-        assert writer.batches == []
+async def test_settling_waits_only_for_earlier_items(writer: RecordingWriter, inbox_: Inbox[int]) -> None:
+    # The gate closes with this batch, so nothing is written after it.
+    writer.failure_for = lambda _items: writer.gate.clear()
+    for number in range(BATCH_ITEMS):
+        inbox_.put(SESSION_1, [number], [1])
+    waiting = asyncio.ensure_future(inbox_.settle(SESSION_1))
+    await asyncio.sleep(0)
+    for number in range(BATCH_ITEMS, 3 * BATCH_ITEMS):
+        inbox_.put(SESSION_1, [number], [1])
+    await waiting
+    assert writer.items_of(SESSION_1) == list(range(BATCH_ITEMS))
+    writer.failure_for = lambda _items: None
+    writer.gate.set()
+    await inbox_.settle(SESSION_1)
+    assert writer.items_of(SESSION_1) == list(range(3 * BATCH_ITEMS))
 
-    run(act)
+
+async def test_settling_returns_at_once_for_a_session_without_items(
+    writer: RecordingWriter, inbox_: Inbox[int]
+) -> None:
+    writer.gate.clear()
+    inbox_.put(SESSION_2, [1], [1])
+    await inbox_.settle(SESSION_1)
+    assert writer.batches == []
 
 
-def test_a_batch_is_retried_until_the_store_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_is_retried_until_the_store_is_available(
+    writer: RecordingWriter, inbox_: Inbox[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(inbox, "RETRY_FIRST_S", 0.001)
+    tries = 0
 
-    async def act(writer: RecordingWriter, inbox_: Inbox[int]) -> None:
-        tries = 0
+    def failure_for(_items: Sequence[int]) -> Exception | None:
+        nonlocal tries
+        tries += 1
+        return StoreUnavailable("away") if tries < 5 else None
 
-        def failure_for(_items: Sequence[int]) -> Exception | None:
-            nonlocal tries
-            tries += 1
-            return StoreUnavailable("away") if tries < 5 else None
-
-        writer.failure_for = failure_for
-        for number in range(3):
-            inbox_.put(SESSION_1, [number], [1])
-        while inbox_.waiting:
-            with suppress(StoreUnavailable):
-                await inbox_.settle(SESSION_1)
-        assert writer.items_of(SESSION_1) == [0, 1, 2]
-        assert writer.lost == []
-        assert writer.ids == [writer.ids[0]] * 5
-
-    run(act)
+    writer.failure_for = failure_for
+    for number in range(3):
+        inbox_.put(SESSION_1, [number], [1])
+    while inbox_.waiting:
+        with suppress(StoreUnavailable):
+            await inbox_.settle(SESSION_1)
+    assert writer.items_of(SESSION_1) == [0, 1, 2]
+    assert writer.lost == []
+    assert writer.ids == [writer.ids[0]] * 5
 
 
-def test_settling_fails_at_once_while_the_store_is_unavailable_and_starts_a_retry(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_settling_fails_at_once_while_the_store_is_unavailable_and_starts_a_retry(
+    writer: RecordingWriter, inbox_: Inbox[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inbox, "RETRY_FIRST_S", 3600)
-
-    async def act(writer: RecordingWriter, inbox_: Inbox[int]) -> None:
-        writer.failure_for = lambda _items: StoreUnavailable("away")
-        inbox_.put(SESSION_1, [1], [1])
-        while not inbox_.is_unavailable:
-            await asyncio.sleep(0.001)
-        for _ in range(2):
-            with pytest.raises(StoreUnavailable, match="away"):
-                await inbox_.settle(SESSION_1, timeout_s=3600)
-        writer.failure_for = lambda _items: None
-        await inbox_.settle(SESSION_1, timeout_s=3600)
-        assert writer.items_of(SESSION_1) == [1]
-
-    run(act)
+    writer.failure_for = lambda _items: StoreUnavailable("away")
+    inbox_.put(SESSION_1, [1], [1])
+    while not inbox_.is_unavailable:
+        await asyncio.sleep(0.001)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="away"):
+            await inbox_.settle(SESSION_1, timeout_s=3600)
+    writer.failure_for = lambda _items: None
+    await inbox_.settle(SESSION_1, timeout_s=3600)
+    assert writer.items_of(SESSION_1) == [1]
 
 
-def test_settling_raises_store_unavailable_after_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_settling_raises_store_unavailable_after_its_timeout(
+    writer: RecordingWriter, inbox_: Inbox[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(inbox, "SETTLED_TIMEOUT_S", 0.01)
-
-    async def act(writer: RecordingWriter, inbox_: Inbox[int]) -> None:
-        writer.gate.clear()
-        inbox_.put(SESSION_1, [1], [1])
-        with pytest.raises(StoreUnavailable):
-            await inbox_.settle(SESSION_1)
-        writer.gate.set()
-        await inbox_.close(10)
-        assert writer.items_of(SESSION_1) == [1]
-
-    run(act)
-
-
-def test_an_item_that_cannot_be_written_does_not_affect_others() -> None:
-    async def act(writer: RecordingWriter, inbox_: Inbox[int]) -> None:
-        writer.failure_for = lambda items: ScrubFailed("no") if 3 in items else None
-        for number in range(6):
-            inbox_.put(SESSION_1, [number], [1])
+    writer.gate.clear()
+    inbox_.put(SESSION_1, [1], [1])
+    with pytest.raises(StoreUnavailable):
         await inbox_.settle(SESSION_1)
-        assert writer.items_of(SESSION_1) == [0, 1, 2, 4, 5]
-        assert [(items, type(error)) for items, error in writer.lost] == [([3], ScrubFailed)]
+    writer.gate.set()
+    await inbox_.close(10)
+    assert writer.items_of(SESSION_1) == [1]
 
-    run(act)
+
+async def test_an_item_that_cannot_be_written_does_not_affect_others(
+    writer: RecordingWriter, inbox_: Inbox[int]
+) -> None:
+    writer.failure_for = lambda items: ScrubFailed("no") if 3 in items else None
+    for number in range(6):
+        inbox_.put(SESSION_1, [number], [1])
+    await inbox_.settle(SESSION_1)
+    assert writer.items_of(SESSION_1) == [0, 1, 2, 4, 5]
+    assert [(items, type(error)) for items, error in writer.lost] == [([3], ScrubFailed)]
 
 
-def test_waiting_items_are_limited_in_all_and_for_each_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_items_are_limited_in_all_and_for_each_owner(
+    writer: RecordingWriter, inbox_: Inbox[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(inbox, "ALL_SETTLED_TIMEOUT_S", 60)
-
-    async def act(writer: RecordingWriter, inbox_: Inbox[int]) -> None:
-        writer.gate.clear()
-        with pytest.raises(InboxFull):
-            inbox_.put(SESSION_1, [0], [OWNER_BYTES_MAX + 1])
-        for number in range(OWNER_ITEMS_MAX):
-            inbox_.put(SESSION_1, [number], [1])
-        with pytest.raises(InboxFull):
-            inbox_.put(SESSION_2, [0], [1])
-        others = [key_of("p", owner=f"owner{number}") for number in range(ITEMS_MAX // OWNER_ITEMS_MAX)]
-        inbox_.put(others[0], [7] * OWNER_ITEMS_MAX, [1] * OWNER_ITEMS_MAX)
-        with pytest.raises(InboxFull):
-            inbox_.put(others[1], [0], [1])
-        writer.gate.set()
-        await inbox_.settle_all("local")
-        inbox_.put(SESSION_2, [0], [OWNER_BYTES_MAX])
-        await inbox_.settle(SESSION_2)
-        assert writer.items_of(SESSION_1) == list(range(OWNER_ITEMS_MAX))
-
-    run(act)
+    writer.gate.clear()
+    with pytest.raises(InboxFull):
+        inbox_.put(SESSION_1, [0], [OWNER_BYTES_MAX + 1])
+    for number in range(OWNER_ITEMS_MAX):
+        inbox_.put(SESSION_1, [number], [1])
+    with pytest.raises(InboxFull):
+        inbox_.put(SESSION_2, [0], [1])
+    others = [key_of("p", owner=f"owner{number}") for number in range(ITEMS_MAX // OWNER_ITEMS_MAX)]
+    inbox_.put(others[0], [7] * OWNER_ITEMS_MAX, [1] * OWNER_ITEMS_MAX)
+    with pytest.raises(InboxFull):
+        inbox_.put(others[1], [0], [1])
+    writer.gate.set()
+    await inbox_.settle_all("local")
+    inbox_.put(SESSION_2, [0], [OWNER_BYTES_MAX])
+    await inbox_.settle(SESSION_2)
+    assert writer.items_of(SESSION_1) == list(range(OWNER_ITEMS_MAX))
 
 
-def test_several_items_are_accepted_together_or_not_at_all() -> None:
-    async def act(writer: RecordingWriter, inbox_: Inbox[int]) -> None:
-        with pytest.raises(InboxFull):
-            inbox_.put(SESSION_1, [1, 2, 3], [1, 1, OWNER_BYTES_MAX])
-        assert inbox_.waiting == 0
-        inbox_.put(SESSION_1, [], [])
-        inbox_.put(SESSION_1, [1, 2], [1, 1])
-        await inbox_.settle(SESSION_1)
-        assert writer.items_of(SESSION_1) == [1, 2]
-
-    run(act)
+async def test_several_items_are_accepted_together_or_not_at_all(writer: RecordingWriter, inbox_: Inbox[int]) -> None:
+    with pytest.raises(InboxFull):
+        inbox_.put(SESSION_1, [1, 2, 3], [1, 1, OWNER_BYTES_MAX])
+    assert inbox_.waiting == 0
+    inbox_.put(SESSION_1, [], [])
+    inbox_.put(SESSION_1, [1, 2], [1, 1])
+    await inbox_.settle(SESSION_1)
+    assert writer.items_of(SESSION_1) == [1, 2]
 
 
-def test_a_session_that_cannot_be_written_does_not_delay_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_session_that_cannot_be_written_does_not_delay_others(
+    writer: RecordingWriter, inbox_: Inbox[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(inbox, "ALL_SETTLED_TIMEOUT_S", 2.0)
+    writer.failure_for = lambda items: StoreUnavailable("away") if 1 in items else None
+    inbox_.put(SESSION_1, [1], [1])
+    inbox_.put(SESSION_2, [2], [1])
+    await inbox_.settle_all("local")
+    assert writer.items_of(SESSION_2) == [2]
 
-    async def act(writer: RecordingWriter, inbox_: Inbox[int]) -> None:
-        writer.failure_for = lambda items: StoreUnavailable("away") if 1 in items else None
+
+async def test_a_session_with_an_unreadable_log_loses_only_its_own_items(
+    writer: RecordingWriter, inbox_: Inbox[int]
+) -> None:
+    writer.failure_for = lambda items: StoreInvalid("broken") if 1 in items else None
+    inbox_.put(SESSION_1, [1], [1])
+    inbox_.put(SESSION_2, [2], [1])
+    await inbox_.settle_all("local")
+    assert writer.items_of(SESSION_2) == [2]
+    assert [(items, type(error)) for items, error in writer.lost] == [([1], StoreInvalid)]
+    assert inbox_.waiting == 0
+
+
+async def test_closing_writes_all_items_and_refuses_new_ones(writer: RecordingWriter, inbox_: Inbox[int]) -> None:
+    for number in range(20 * BATCH_ITEMS):
+        inbox_.put(SESSION_1 if number % 3 else SESSION_2, [number], [1])
+    await inbox_.close(PAUSE_S[0] * 10)
+    assert sorted(writer.items_of(SESSION_1) + writer.items_of(SESSION_2)) == list(range(20 * BATCH_ITEMS))
+    with pytest.raises(InboxFull):
         inbox_.put(SESSION_1, [1], [1])
-        inbox_.put(SESSION_2, [2], [1])
-        await inbox_.settle_all("local")
-        assert writer.items_of(SESSION_2) == [2]
-
-    run(act)
+    assert writer.lost == []
 
 
-def test_a_session_with_an_unreadable_log_loses_only_its_own_items() -> None:
-    async def act(writer: RecordingWriter, inbox_: Inbox[int]) -> None:
-        writer.failure_for = lambda items: StoreInvalid("broken") if 1 in items else None
-        inbox_.put(SESSION_1, [1], [1])
-        inbox_.put(SESSION_2, [2], [1])
-        await inbox_.settle_all("local")
-        assert writer.items_of(SESSION_2) == [2]
-        assert [(items, type(error)) for items, error in writer.lost] == [([1], StoreInvalid)]
-        assert inbox_.waiting == 0
-
-    run(act)
-
-
-def test_closing_writes_all_items_and_refuses_new_ones() -> None:
-    async def act(writer: RecordingWriter, inbox_: Inbox[int]) -> None:
-        for number in range(20 * BATCH_ITEMS):
-            inbox_.put(SESSION_1 if number % 3 else SESSION_2, [number], [1])
-        await inbox_.close(PAUSE_S[0] * 10)
-        assert sorted(writer.items_of(SESSION_1) + writer.items_of(SESSION_2)) == list(range(20 * BATCH_ITEMS))
-        with pytest.raises(InboxFull):
-            inbox_.put(SESSION_1, [1], [1])
-        assert writer.lost == []
-
-    run(act)
-
-
-def test_items_that_are_left_after_the_closing_timeout_are_reported_as_lost() -> None:
-    async def act(writer: RecordingWriter, inbox_: Inbox[int]) -> None:
-        writer.gate.clear()
-        for number in range(3):
-            inbox_.put(SESSION_1, [number], [1])
-        await inbox_.close(0.01)
-        assert writer.lost == [([0, 1, 2], None)]
-
-    run(act)
+async def test_items_that_are_left_after_the_closing_timeout_are_reported_as_lost(
+    writer: RecordingWriter, inbox_: Inbox[int]
+) -> None:
+    writer.gate.clear()
+    for number in range(3):
+        inbox_.put(SESSION_1, [number], [1])
+    await inbox_.close(0.01)
+    assert writer.lost == [([0, 1, 2], None)]
 
 
 class ManualPause:
@@ -307,52 +277,49 @@ class ManualPause:
 
 
 class TestPauseBeforeABatch:
-    def run(self, act: Callable[[RecordingWriter, Inbox[int], ManualPause], Coroutine[None, None, None]]) -> None:
-        async def run_with_timeout() -> None:
-            writer, pause = RecordingWriter(), ManualPause()
-            async with asyncio.timeout(60):
-                await act(writer, WritingInbox(writer, pause), pause)
+    @pytest.fixture
+    def pause(self) -> ManualPause:
+        return ManualPause()
 
-        asyncio.run(run_with_timeout())
+    @pytest.fixture
+    def inbox_(self, writer: RecordingWriter, pause: ManualPause) -> Inbox[int]:
+        return WritingInbox(writer, pause)
 
-    def test_the_pause_is_skipped_while_full_batches_wait(self) -> None:
-        async def act(writer: RecordingWriter, inbox_: Inbox[int], pause: ManualPause) -> None:
-            for number in range(3 * BATCH_ITEMS + 1):
-                inbox_.put(SESSION_1, [number], [1])
-            while not pause.seconds:
-                await asyncio.sleep(0)
-            assert [len(items) for _, items in writer.batches] == [BATCH_ITEMS] * 3
-            pause.is_over.set()
-            await inbox_.settle(SESSION_1)
+    async def test_the_pause_is_skipped_while_full_batches_wait(
+        self, writer: RecordingWriter, inbox_: Inbox[int], pause: ManualPause
+    ) -> None:
+        for number in range(3 * BATCH_ITEMS + 1):
+            inbox_.put(SESSION_1, [number], [1])
+        while not pause.seconds:
+            await asyncio.sleep(0)
+        assert [len(items) for _, items in writer.batches] == [BATCH_ITEMS] * 3
+        pause.is_over.set()
+        await inbox_.settle(SESSION_1)
 
-        self.run(act)
+    async def test_the_pause_ends_when_the_batch_becomes_full(
+        self, writer: RecordingWriter, inbox_: Inbox[int], pause: ManualPause
+    ) -> None:
+        inbox_.put(SESSION_1, [0], [1])
+        while not pause.seconds:
+            await asyncio.sleep(0)
+        inbox_.put(SESSION_1, list(range(1, BATCH_ITEMS)), [1] * (BATCH_ITEMS - 1))
+        while not writer.batches:
+            await asyncio.sleep(0)
+        assert len(pause.seconds) == 1
 
-    def test_the_pause_ends_when_the_batch_becomes_full(self) -> None:
-        async def act(writer: RecordingWriter, inbox_: Inbox[int], pause: ManualPause) -> None:
-            inbox_.put(SESSION_1, [0], [1])
-            while not pause.seconds:
-                await asyncio.sleep(0)
-            inbox_.put(SESSION_1, list(range(1, BATCH_ITEMS)), [1] * (BATCH_ITEMS - 1))
-            while not writer.batches:
-                await asyncio.sleep(0)
-            assert len(pause.seconds) == 1
-
-        self.run(act)
-
-    def test_the_pause_of_one_session_is_not_extended_by_another(self) -> None:
-        async def act(writer: RecordingWriter, inbox_: Inbox[int], pause: ManualPause) -> None:
-            inbox_.put(SESSION_1, [0], [1])
-            while not pause.seconds:
-                await asyncio.sleep(0)
-            inbox_.put(SESSION_2, [1], [1])
-            pause.is_over.set()
-            while not writer.items_of(SESSION_1):
-                inbox_.put(SESSION_2, [2], [1])
-                await asyncio.sleep(0)
-            assert writer.items_of(SESSION_1) == [0]
-            assert len([seconds for seconds in pause.seconds if seconds]) <= 1 + len(writer.batches) + 1
-
-        self.run(act)
+    async def test_the_pause_of_one_session_is_not_extended_by_another(
+        self, writer: RecordingWriter, inbox_: Inbox[int], pause: ManualPause
+    ) -> None:
+        inbox_.put(SESSION_1, [0], [1])
+        while not pause.seconds:
+            await asyncio.sleep(0)
+        inbox_.put(SESSION_2, [1], [1])
+        pause.is_over.set()
+        while not writer.items_of(SESSION_1):
+            inbox_.put(SESSION_2, [2], [1])
+            await asyncio.sleep(0)
+        assert writer.items_of(SESSION_1) == [0]
+        assert len([seconds for seconds in pause.seconds if seconds]) <= 1 + len(writer.batches) + 1
 
     def test_the_longest_pause_is_half_a_second(self) -> None:
         assert PAUSE_S[1] <= 0.5

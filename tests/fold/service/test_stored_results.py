@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -67,142 +66,110 @@ def result(number: int, *, decided_at: int = 9) -> StoredResult:
     return StoredResult(left_out, f"text {number}")
 
 
-def run(scenario: Callable[[SharedStore], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await scenario(SharedStore())
-
-    asyncio.run(main())
+@pytest.fixture
+def shared() -> SharedStore:
+    return SharedStore()
 
 
-def test_a_conversation_is_remembered_after_a_restart() -> None:
-    async def scenario(shared: SharedStore) -> None:
-        first = shared.daemon()
-        assert await first.load("ann", "c") == NEW_CONVERSATION
-        await first.keep("ann", "c", [result(1), result(2)])
-        outcomes = {"call_8": OPENED, "call_9": ROLLED_BACK}
-        await first.note_request("ann", "c", BEGIN, outcomes)
-        record = await shared.daemon().load("ann", "c")
-        assert record == ConversationRecord((result(1).result, result(2).result), outcomes, BEGIN + 0.75)
-        assert await shared.store.left_out_text("ann", "res_1") == "text 1"
-        assert await shared.daemon().load("bob", "c") == NEW_CONVERSATION
-        assert await shared.store.left_out_text("bob", "res_1") is None
-
-    run(scenario)
+async def test_a_conversation_is_remembered_after_a_restart(shared: SharedStore) -> None:
+    first = shared.daemon()
+    assert await first.load("ann", "c") == NEW_CONVERSATION
+    await first.keep("ann", "c", [result(1), result(2)])
+    outcomes = {"call_8": OPENED, "call_9": ROLLED_BACK}
+    await first.note_request("ann", "c", BEGIN, outcomes)
+    record = await shared.daemon().load("ann", "c")
+    assert record == ConversationRecord((result(1).result, result(2).result), outcomes, BEGIN + 0.75)
+    assert await shared.store.left_out_text("ann", "res_1") == "text 1"
+    assert await shared.daemon().load("bob", "c") == NEW_CONVERSATION
+    assert await shared.store.left_out_text("bob", "res_1") is None
 
 
-def test_a_call_id_with_two_outcomes_is_ambiguous_in_every_daemon() -> None:
-    async def scenario(shared: SharedStore) -> None:
-        daemon = shared.daemon()
-        await daemon.note_request("ann", "c", BEGIN, {"call": OPENED})
-        await daemon.note_request("ann", "c", BEGIN, {"call": ROLLED_BACK})
-        for each in (daemon, shared.daemon()):
-            assert (await each.load("ann", "c")).outcomes == {"call": CallOutcome("")}
-
-    run(scenario)
+async def test_a_call_id_with_two_outcomes_is_ambiguous_in_every_daemon(shared: SharedStore) -> None:
+    daemon = shared.daemon()
+    await daemon.note_request("ann", "c", BEGIN, {"call": OPENED})
+    await daemon.note_request("ann", "c", BEGIN, {"call": ROLLED_BACK})
+    for each in (daemon, shared.daemon()):
+        assert (await each.load("ann", "c")).outcomes == {"call": CallOutcome("")}
 
 
-def test_the_store_is_not_read_shortly_after_a_request_was_recorded_here() -> None:
-    async def scenario(shared: SharedStore) -> None:
-        daemon = shared.daemon()
-        await daemon.note_request("ann", "c", shared.now, {})
-        await daemon.load("ann", "c")
-        assert shared.store.reads == 0
-        shared.now += FRESH_S
-        await daemon.load("ann", "c")
-        assert shared.store.reads == 1
-
-    run(scenario)
+async def test_the_store_is_not_read_shortly_after_a_request_was_recorded_here(shared: SharedStore) -> None:
+    daemon = shared.daemon()
+    await daemon.note_request("ann", "c", shared.now, {})
+    await daemon.load("ann", "c")
+    assert shared.store.reads == 0
+    shared.now += FRESH_S
+    await daemon.load("ann", "c")
+    assert shared.store.reads == 1
 
 
-def test_the_store_is_not_read_while_a_request_is_being_recorded() -> None:
-    async def scenario(shared: SharedStore) -> None:
-        daemon = shared.daemon()
-        await daemon.note_request("ann", "c", BEGIN, {})
-        shared.store.may_write.clear()
-        writing = asyncio.ensure_future(daemon.note_request("ann", "c", BEGIN + 5, {"call_8": OPENED}))
-        await asyncio.sleep(0)
-        record = await daemon.load("ann", "c")
-        assert (record.last_request_at, record.outcomes, shared.store.reads) == (BEGIN + 5, {"call_8": OPENED}, 0)
-        shared.store.is_available = False
-        shared.store.may_write.set()
-        with pytest.raises(StoreUnavailable):
-            await writing
-        await daemon.load("ann", "c")
-        assert shared.store.reads == 1
-
-    run(scenario)
+async def test_the_store_is_not_read_while_a_request_is_being_recorded(shared: SharedStore) -> None:
+    daemon = shared.daemon()
+    await daemon.note_request("ann", "c", BEGIN, {})
+    shared.store.may_write.clear()
+    writing = asyncio.ensure_future(daemon.note_request("ann", "c", BEGIN + 5, {"call_8": OPENED}))
+    await asyncio.sleep(0)
+    record = await daemon.load("ann", "c")
+    assert (record.last_request_at, record.outcomes, shared.store.reads) == (BEGIN + 5, {"call_8": OPENED}, 0)
+    shared.store.is_available = False
+    shared.store.may_write.set()
+    with pytest.raises(StoreUnavailable):
+        await writing
+    await daemon.load("ann", "c")
+    assert shared.store.reads == 1
 
 
-def test_a_request_is_written_only_if_it_adds_something() -> None:
-    async def scenario(shared: SharedStore) -> None:
-        daemon = shared.daemon()
-        for at, outcomes, life_s, writes in (
-            (BEGIN, {}, 0.0, 1),
-            (BEGIN + 0.5, {}, 0.0, 1),
-            (BEGIN + 0.6, {"call_8": OPENED}, 0.0, 2),
-            (BEGIN + 0.7, {"call_8": OPENED}, 0.0, 2),
-            (BEGIN + 0.7, {"call_8": OPENED}, 400.0, 3),
-            (BEGIN + 1.0, {"call_8": OPENED}, 0.0, 4),
-        ):
-            await daemon.note_request("ann", "c", at, outcomes, cache_life_s=life_s)
-            assert shared.store.writes == writes
-        record = await shared.daemon().load("ann", "c")
-        assert record == ConversationRecord((), {"call_8": OPENED}, BEGIN + 1.75, 400.0)
-
-    run(scenario)
+async def test_a_request_is_written_only_if_it_adds_something(shared: SharedStore) -> None:
+    daemon = shared.daemon()
+    for at, outcomes, life_s, writes in (
+        (BEGIN, {}, 0.0, 1),
+        (BEGIN + 0.5, {}, 0.0, 1),
+        (BEGIN + 0.6, {"call_8": OPENED}, 0.0, 2),
+        (BEGIN + 0.7, {"call_8": OPENED}, 0.0, 2),
+        (BEGIN + 0.7, {"call_8": OPENED}, 400.0, 3),
+        (BEGIN + 1.0, {"call_8": OPENED}, 0.0, 4),
+    ):
+        await daemon.note_request("ann", "c", at, outcomes, cache_life_s=life_s)
+        assert shared.store.writes == writes
+    record = await shared.daemon().load("ann", "c")
+    assert record == ConversationRecord((), {"call_8": OPENED}, BEGIN + 1.75, 400.0)
 
 
-def test_results_that_another_daemon_left_out_after_a_pause_are_left_out_here_too() -> None:
-    async def scenario(shared: SharedStore) -> None:
-        first, second = shared.daemon(), shared.daemon()
-        await first.note_request("ann", "c", shared.now, {})
-        shared.now += 301
-        await second.keep("ann", "c", [result(1)])
-        assert (await first.load("ann", "c")).results == (result(1).result,)
-
-    run(scenario)
+async def test_results_that_another_daemon_left_out_after_a_pause_are_left_out_here_too(shared: SharedStore) -> None:
+    first, second = shared.daemon(), shared.daemon()
+    await first.note_request("ann", "c", shared.now, {})
+    shared.now += 301
+    await second.keep("ann", "c", [result(1)])
+    assert (await first.load("ann", "c")).results == (result(1).result,)
 
 
-def test_both_daemons_use_the_first_of_two_decisions_about_one_result() -> None:
-    async def scenario(shared: SharedStore) -> None:
-        first, second = shared.daemon(), shared.daemon()
-        assert await first.keep("ann", "c", [result(1, decided_at=9)]) == (result(1, decided_at=9).result,)
-        assert await second.keep("ann", "c", [result(1, decided_at=11)]) == (result(1, decided_at=9).result,)
-
-    run(scenario)
+async def test_both_daemons_use_the_first_of_two_decisions_about_one_result(shared: SharedStore) -> None:
+    first, second = shared.daemon(), shared.daemon()
+    assert await first.keep("ann", "c", [result(1, decided_at=9)]) == (result(1, decided_at=9).result,)
+    assert await second.keep("ann", "c", [result(1, decided_at=11)]) == (result(1, decided_at=9).result,)
 
 
-def test_a_request_that_could_not_be_written_still_counts_in_this_daemon() -> None:
-    async def scenario(shared: SharedStore) -> None:
-        daemon = shared.daemon()
-        await daemon.note_request("ann", "c", shared.now, {})
-        shared.now += 200
-        shared.store.is_available = False
-        with pytest.raises(StoreUnavailable):
-            await daemon.note_request("ann", "c", shared.now, {"call": OPENED})
-        expected = ConversationRecord((), {"call": OPENED}, shared.now)
-        assert await daemon.load("ann", "c") == expected
-        shared.store.is_available = True
-        assert await daemon.load("ann", "c") == expected
-
-    run(scenario)
+async def test_a_request_that_could_not_be_written_still_counts_in_this_daemon(shared: SharedStore) -> None:
+    daemon = shared.daemon()
+    await daemon.note_request("ann", "c", shared.now, {})
+    shared.now += 200
+    shared.store.is_available = False
+    with pytest.raises(StoreUnavailable):
+        await daemon.note_request("ann", "c", shared.now, {"call": OPENED})
+    expected = ConversationRecord((), {"call": OPENED}, shared.now)
+    assert await daemon.load("ann", "c") == expected
+    shared.store.is_available = True
+    assert await daemon.load("ann", "c") == expected
 
 
-def test_an_unknown_conversation_fails_while_the_store_is_unavailable() -> None:
-    async def scenario(shared: SharedStore) -> None:
-        shared.store.is_available = False
-        with pytest.raises(StoreUnavailable):
-            await shared.daemon().load("ann", "c")
-
-    run(scenario)
+async def test_an_unknown_conversation_fails_while_the_store_is_unavailable(shared: SharedStore) -> None:
+    shared.store.is_available = False
+    with pytest.raises(StoreUnavailable):
+        await shared.daemon().load("ann", "c")
 
 
-def test_a_conversation_evicted_from_the_cache_is_read_from_the_store() -> None:
-    async def scenario(shared: SharedStore) -> None:
-        daemon = shared.daemon()
-        for number in range(CACHED_MAX + 1):
-            await daemon.note_request("ann", f"c{number}", shared.now, {"call": OPENED})
-        assert (await daemon.load("ann", "c0")).outcomes == {"call": OPENED}
-        assert shared.store.reads == 1
-
-    run(scenario)
+async def test_a_conversation_evicted_from_the_cache_is_read_from_the_store(shared: SharedStore) -> None:
+    daemon = shared.daemon()
+    for number in range(CACHED_MAX + 1):
+        await daemon.note_request("ann", f"c{number}", shared.now, {"call": OPENED})
+    assert (await daemon.load("ann", "c0")).outcomes == {"call": OPENED}
+    assert shared.store.reads == 1

@@ -16,18 +16,14 @@ from contextfold.stores.nats.jetstream import JetStream, StoredMessage, StreamQu
 from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.nats.streams import SubjectNames, prepare_streams
 from tests.contract.sessions import NOON, commit_of, key_of, summary_of
-from tests.stores.nats.store_fixture import (
+from tests.stores.nats.sample_commits import (
     KEY,
-    RunOnNats,
     branch_commits,
     check_published,
     parsed,
-    run_on_nats,
     stored_messages,
 )
 from tests.support.machine import times
-
-__all__ = ["run_on_nats"]
 
 NEXT_DAY, NEXT_YEAR = "2026-01-02T00:00:00Z", "2027-06-01T00:00:00Z"
 
@@ -58,121 +54,101 @@ async def close_all(*stores: NatsStore) -> None:
         await store.close()
 
 
-def test_alternating_commits_of_two_stores_are_published_in_order(run_on_nats: RunOnNats) -> None:
+async def test_alternating_commits_of_two_stores_are_published_in_order(options: NatsOptions) -> None:
     """This holds even if commits of one store wait together and a commit of the other is between them."""
     commits = times(80, 2000)
-
-    async def act(options: NatsOptions) -> None:
-        stores = [NatsStore(options), NatsStore(options)]
-        for revision in range(commits):
-            await stores[revision % 2].commit(commit_of(KEY, revision))
-        for store in stores:
-            await store.settle()
-        await stores[0]._publisher.catch_up(KEY)
-        session = SubjectNames(options.prefix).session(KEY, "sess_1")
-        events = await stored_messages(options, SubjectNames(options.prefix).events, f"{session}.events.>")
-        assert [parsed(each)["n"] for each in events] == list(range(1, commits + 1))
-        (state,) = await stored_messages(options, SubjectNames(options.prefix).state, f"{session}.meta.>")
-        assert parsed(state)["revision"] == commits
-        await close_all(*stores)
-
-    run_on_nats(act)
+    stores = [NatsStore(options), NatsStore(options)]
+    for revision in range(commits):
+        await stores[revision % 2].commit(commit_of(KEY, revision))
+    for store in stores:
+        await store.settle()
+    await stores[0]._publisher.catch_up(KEY)
+    session = SubjectNames(options.prefix).session(KEY, "sess_1")
+    events = await stored_messages(options, SubjectNames(options.prefix).events, f"{session}.events.>")
+    assert [parsed(each)["n"] for each in events] == list(range(1, commits + 1))
+    (state,) = await stored_messages(options, SubjectNames(options.prefix).state, f"{session}.meta.>")
+    assert parsed(state)["revision"] == commits
+    await close_all(*stores)
 
 
-def test_commits_of_another_store_are_read_once_and_not_with_each_commit(run_on_nats: RunOnNats) -> None:
-    async def act(options: NatsOptions) -> None:
-        one, other = NatsStore(options), NatsStore(options)
-        read: list[int] = []
-        inner = one._logs.records
+async def test_commits_of_another_store_are_read_once_and_not_with_each_commit(options: NatsOptions) -> None:
+    one, other = NatsStore(options), NatsStore(options)
+    read: list[int] = []
+    inner = one._logs.records
 
-        async def records(key: object, after: int = 0) -> object:
-            batch = await inner(key, after)  # type: ignore[arg-type]
-            read.append(len(batch))
-            return batch
+    async def records(key: object, after: int = 0) -> object:
+        batch = await inner(key, after)  # type: ignore[arg-type]
+        read.append(len(batch))
+        return batch
 
-        one._logs.records = records  # type: ignore[method-assign, assignment]
-        for revision in range(100):
-            await (one if revision % 2 else other).commit(commit_of(KEY, revision))
-            await (one if revision % 2 else other).settle()
-        assert sum(read) < 300
-        await close_all(one, other)
-
-    run_on_nats(act)
+    one._logs.records = records  # type: ignore[method-assign, assignment]
+    for revision in range(100):
+        await (one if revision % 2 else other).commit(commit_of(KEY, revision))
+        await (one if revision % 2 else other).settle()
+    assert sum(read) < 300
+    await close_all(one, other)
 
 
-def test_the_end_of_a_session_is_published_once_when_two_stores_end_it(run_on_nats: RunOnNats) -> None:
-    async def act(options: NatsOptions) -> None:
-        one, other = NatsStore(options), NatsStore(options)
-        for commit in branch_commits(KEY):
-            await one.commit(commit)
-        await one.settle()
-        interrupt(one, ".ended", lambda: other.expire(NEXT_DAY, NEXT_DAY))
-        assert await one.expire(NEXT_DAY, NEXT_DAY) == 1
-        names = SubjectNames(options.prefix)
-        session = names.session(KEY, "sess_1")
-        events = await stored_messages(options, names.events, f"{session}.>")
-        assert [parsed(each)["event"] for each in events] == ["session.expired"]
-        assert await stored_messages(options, names.state, f"{session}.>") == []
-        await close_all(one, other)
-
-    run_on_nats(act)
+async def test_the_end_of_a_session_is_published_once_when_two_stores_end_it(options: NatsOptions) -> None:
+    one, other = NatsStore(options), NatsStore(options)
+    for commit in branch_commits(KEY):
+        await one.commit(commit)
+    await one.settle()
+    interrupt(one, ".ended", lambda: other.expire(NEXT_DAY, NEXT_DAY))
+    assert await one.expire(NEXT_DAY, NEXT_DAY) == 1
+    names = SubjectNames(options.prefix)
+    session = names.session(KEY, "sess_1")
+    events = await stored_messages(options, names.events, f"{session}.>")
+    assert [parsed(each)["event"] for each in events] == ["session.expired"]
+    assert await stored_messages(options, names.state, f"{session}.>") == []
+    await close_all(one, other)
 
 
-def test_a_session_that_ends_while_it_is_published_leaves_no_state(run_on_nats: RunOnNats) -> None:
-    async def act(options: NatsOptions) -> None:
-        one, other = NatsStore(options), NatsStore(options)
-        for commit in branch_commits(KEY):
-            await one._logs.commit(commit)
-        interrupt(one, ".meta.session_state", lambda: other.expire(NEXT_DAY, NEXT_DAY))
-        await asyncio.gather(one._publisher.catch_up(KEY), return_exceptions=True)
-        names = SubjectNames(options.prefix)
-        assert await stored_messages(options, names.state, f"{names.session(KEY, 'sess_1')}.>") == []
-        events = await stored_messages(options, names.events, f"{names.session(KEY, 'sess_1')}.>")
-        assert {parsed(each)["event"] for each in events} == {"session.expired"}
-        assert (await one.search("local", "found", None, 10))[0].summary == "Found it"
-        await close_all(one, other)
-
-    run_on_nats(act)
+async def test_a_session_that_ends_while_it_is_published_leaves_no_state(options: NatsOptions) -> None:
+    one, other = NatsStore(options), NatsStore(options)
+    for commit in branch_commits(KEY):
+        await one._logs.commit(commit)
+    interrupt(one, ".meta.session_state", lambda: other.expire(NEXT_DAY, NEXT_DAY))
+    await asyncio.gather(one._publisher.catch_up(KEY), return_exceptions=True)
+    names = SubjectNames(options.prefix)
+    assert await stored_messages(options, names.state, f"{names.session(KEY, 'sess_1')}.>") == []
+    events = await stored_messages(options, names.events, f"{names.session(KEY, 'sess_1')}.>")
+    assert {parsed(each)["event"] for each in events} == {"session.expired"}
+    assert (await one.search("local", "found", None, 10))[0].summary == "Found it"
+    await close_all(one, other)
 
 
-def test_a_commit_to_a_session_that_has_just_ended_is_refused(run_on_nats: RunOnNats) -> None:
-    async def act(options: NatsOptions) -> None:
-        one, other = NatsStore(options), NatsStore(options)
-        for revision in range(3):
-            await one.commit(commit_of(KEY, revision))
-        await one.settle()
-        await other.count()
-        log = SubjectNames(options.prefix).log_of(KEY)
-        interrupt(other, log, lambda: one.expire(NEXT_DAY, NEXT_DAY))
-        with pytest.raises(StaleRevision):
-            await other.commit(commit_of(KEY, 3))
-        assert await other.load(KEY) is None
-        await close_all(one, other)
-
-    run_on_nats(act)
+async def test_a_commit_to_a_session_that_has_just_ended_is_refused(options: NatsOptions) -> None:
+    one, other = NatsStore(options), NatsStore(options)
+    for revision in range(3):
+        await one.commit(commit_of(KEY, revision))
+    await one.settle()
+    await other.count()
+    log = SubjectNames(options.prefix).log_of(KEY)
+    interrupt(other, log, lambda: one.expire(NEXT_DAY, NEXT_DAY))
+    with pytest.raises(StaleRevision):
+        await other.commit(commit_of(KEY, 3))
+    assert await other.load(KEY) is None
+    await close_all(one, other)
 
 
-def test_a_refused_commit_deletes_only_its_own_texts(run_on_nats: RunOnNats) -> None:
+async def test_a_refused_commit_deletes_only_its_own_texts(options: NatsOptions) -> None:
     """A commit writes its texts first. If it is refused, these are deleted again, and no others."""
     long = "x" * 100_000
-
-    async def act(options: NatsOptions) -> None:
-        one, other = NatsStore(options), NatsStore(options)
-        await one.commit(commit_of(KEY, entries=[ArchiveEntry("br_1", 1, NOON, "operation", long)]))
-        await other.load(KEY)
-        await one.expire(NEXT_DAY, NEXT_DAY)
-        for revision, session_id in ((1, "sess_1"), (2, "sess_2")):
-            late = commit_of(
-                KEY, revision, session_id=session_id, entries=[ArchiveEntry("br_1", 2, NOON, "operation", long)]
-            )
-            with pytest.raises(StaleRevision):
-                await other.commit(late)
-        trajectory = await other.trajectory(ArchivedThread("local", "p1", "br_1"), limit=10)
-        assert trajectory is not None
-        assert [entry.text for entry in trajectory.entries] == [long]
-        await close_all(one, other)
-
-    run_on_nats(act)
+    one, other = NatsStore(options), NatsStore(options)
+    await one.commit(commit_of(KEY, entries=[ArchiveEntry("br_1", 1, NOON, "operation", long)]))
+    await other.load(KEY)
+    await one.expire(NEXT_DAY, NEXT_DAY)
+    for revision, session_id in ((1, "sess_1"), (2, "sess_2")):
+        late = commit_of(
+            KEY, revision, session_id=session_id, entries=[ArchiveEntry("br_1", 2, NOON, "operation", long)]
+        )
+        with pytest.raises(StaleRevision):
+            await other.commit(late)
+    trajectory = await other.trajectory(ArchivedThread("local", "p1", "br_1"), limit=10)
+    assert trajectory is not None
+    assert [entry.text for entry in trajectory.entries] == [long]
+    await close_all(one, other)
 
 
 class ForgetfulJetStream(JetStream):
@@ -190,107 +166,86 @@ class ForgetfulJetStream(JetStream):
         return None if has_forgotten and stream.endswith("_log") else await super().last(stream, subject)
 
 
-def test_one_read_without_a_log_does_not_end_the_session(run_on_nats: RunOnNats) -> None:
-    async def act(options: NatsOptions) -> None:
-        store = NatsStore(options)
-        for commit in branch_commits(KEY):
-            await store._logs.commit(commit)
-        store._js.__class__ = ForgetfulJetStream
-        await store._publisher.catch_up(KEY)
-        await check_published(options)
-        await close_all(store)
-
-    run_on_nats(act)
+async def test_one_read_without_a_log_does_not_end_the_session(store: NatsStore, options: NatsOptions) -> None:
+    for commit in branch_commits(KEY):
+        await store._logs.commit(commit)
+    store._js.__class__ = ForgetfulJetStream
+    await store._publisher.catch_up(KEY)
+    await check_published(options)
+    await close_all(store)
 
 
-def test_a_cancelled_search_does_not_affect_the_next(run_on_nats: RunOnNats) -> None:
-    async def act(options: NatsOptions) -> None:
-        store = NatsStore(options)
-        summaries = [summary_of(KEY, f"br_{number}", "the same words") for number in range(300)]
-        await store.commit(commit_of(KEY, summaries=summaries))
-        for _ in range(20):
-            store._recall._indexes.clear()
-            cancelled = asyncio.ensure_future(store.search("local", "same", None, 10))
-            await asyncio.wait([cancelled], timeout=0.005)
-            cancelled.cancel()
-            assert len(await store.search("local", "same", None, 1000)) == 300
-        await close_all(store)
-
-    run_on_nats(act)
+async def test_a_cancelled_search_does_not_affect_the_next(store: NatsStore) -> None:
+    summaries = [summary_of(KEY, f"br_{number}", "the same words") for number in range(300)]
+    await store.commit(commit_of(KEY, summaries=summaries))
+    for _ in range(20):
+        store._recall._indexes.clear()
+        cancelled = asyncio.ensure_future(store.search("local", "same", None, 10))
+        await asyncio.wait([cancelled], timeout=0.005)
+        cancelled.cancel()
+        assert len(await store.search("local", "same", None, 1000)) == 300
+    await close_all(store)
 
 
-def test_two_stores_may_delete_the_same_archive_at_once(run_on_nats: RunOnNats) -> None:
-    async def act(options: NatsOptions) -> None:
-        one, other = NatsStore(options), NatsStore(options)
-        for number in range(3):
-            key, session_id = key_of(f"p{number}"), f"sess_{number}"
-            summary = summary_of(key, "br_1", "plan", session_id=session_id)
-            await one.commit(commit_of(key, session_id=session_id, summaries=[summary]))
-        await one.expire(NEXT_DAY, NEXT_DAY)
-        interrupt(other, ".ended", lambda: one.retain(NEXT_YEAR, NEXT_YEAR))
-        await other.retain(NEXT_YEAR, NEXT_YEAR)
-        assert await stored_messages(options, SubjectNames(options.prefix).archive, ">") == []
-        await close_all(one, other)
-
-    run_on_nats(act)
+async def test_two_stores_may_delete_the_same_archive_at_once(options: NatsOptions) -> None:
+    one, other = NatsStore(options), NatsStore(options)
+    for number in range(3):
+        key, session_id = key_of(f"p{number}"), f"sess_{number}"
+        summary = summary_of(key, "br_1", "plan", session_id=session_id)
+        await one.commit(commit_of(key, session_id=session_id, summaries=[summary]))
+    await one.expire(NEXT_DAY, NEXT_DAY)
+    interrupt(other, ".ended", lambda: one.retain(NEXT_YEAR, NEXT_YEAR))
+    await other.retain(NEXT_YEAR, NEXT_YEAR)
+    assert await stored_messages(options, SubjectNames(options.prefix).archive, ">") == []
+    await close_all(one, other)
 
 
-def test_a_read_ends_when_the_last_message_was_deleted(run_on_nats: RunOnNats) -> None:
-    async def act(options: NatsOptions) -> None:
-        store, names = NatsStore(options), SubjectNames(options.prefix)
-        for number in range(3):
-            await store.commit(commit_of(key_of(f"p{number}"), session_id=f"sess_{number}"))
-        wire = JetStream(options, prepare_streams)
-        last = await wire.last(names.log, ">")
-        assert last is not None
-        await wire.delete(names.log, last.seq)
-        read = [each.seq async for each in read_to(wire, StreamQuery(names.log, names.every_log), last.seq)]
-        assert len(read) == 2
-        await wire.close()
-        await close_all(store)
-
-    run_on_nats(act)
+async def test_a_read_ends_when_the_last_message_was_deleted(options: NatsOptions) -> None:
+    store, names = NatsStore(options), SubjectNames(options.prefix)
+    for number in range(3):
+        await store.commit(commit_of(key_of(f"p{number}"), session_id=f"sess_{number}"))
+    wire = JetStream(options, prepare_streams)
+    last = await wire.last(names.log, ">")
+    assert last is not None
+    await wire.delete(names.log, last.seq)
+    read = [each.seq async for each in read_to(wire, StreamQuery(names.log, names.every_log), last.seq)]
+    assert len(read) == 2
+    await wire.close()
+    await close_all(store)
 
 
-def test_a_foreign_event_affects_only_the_session_whose_subject_it_is_on(run_on_nats: RunOnNats) -> None:
-    async def act(options: NatsOptions) -> None:
-        store, names = NatsStore(options, idle_s=1_000_000_000), SubjectNames(options.prefix)
-        await store.reach()
-        bad = key_of("bad")
-        await store.commit(commit_of(bad, session_id="sess_bad"))
-        await store.settle()
-        await store._js.put(f"{names.session(bad, 'sess_bad')}.events.hello", b"{}")
-        await store._logs.commit(commit_of(bad, 1, session_id="sess_bad"))
-        for commit in branch_commits(KEY):
-            await store.commit(commit)
-        assert (await store.search("local", "found", None, 10))[0].summary == "Found it"
-        await check_published(options)
-        assert await store.expire(NEXT_DAY, NEXT_DAY) == 1
-        assert store._helper is not None
-        assert not store._helper.done()
-        await close_all(store)
-
-    run_on_nats(act)
+async def test_a_foreign_event_affects_only_the_session_whose_subject_it_is_on(options: NatsOptions) -> None:
+    store, names = NatsStore(options, idle_s=1_000_000_000), SubjectNames(options.prefix)
+    await store.reach()
+    bad = key_of("bad")
+    await store.commit(commit_of(bad, session_id="sess_bad"))
+    await store.settle()
+    await store._js.put(f"{names.session(bad, 'sess_bad')}.events.hello", b"{}")
+    await store._logs.commit(commit_of(bad, 1, session_id="sess_bad"))
+    for commit in branch_commits(KEY):
+        await store.commit(commit)
+    assert (await store.search("local", "found", None, 10))[0].summary == "Found it"
+    await check_published(options)
+    assert await store.expire(NEXT_DAY, NEXT_DAY) == 1
+    assert store._helper is not None
+    assert not store._helper.done()
+    await close_all(store)
 
 
 @pytest.mark.parametrize("limit", ["max_msgs", "max_bytes"])
-def test_a_full_store_is_noticed_by_the_check_before_a_commit_fails(run_on_nats: RunOnNats, limit: str) -> None:
+async def test_a_full_store_is_noticed_by_the_check_before_a_commit_fails(options: NatsOptions, limit: str) -> None:
     """A limit of bytes leaves room for a small message, but not for a commit of ordinary size."""
-
-    async def act(options: NatsOptions) -> None:
-        store, names = NatsStore(options), SubjectNames(options.prefix)
-        await store.commit(commit_of(KEY, at=NOON))
+    store, names = NatsStore(options), SubjectNames(options.prefix)
+    await store.commit(commit_of(KEY, at=NOON))
+    await store.check()
+    config = (await store._js.api(f"STREAM.INFO.{names.log}"))["config"]
+    room = {"max_msgs": 1, "max_bytes": 10_000}[limit]
+    await store._js.api(f"STREAM.UPDATE.{names.log}", {**config, limit: room})
+    with pytest.raises(StoreUnavailable):
         await store.check()
-        config = (await store._js.api(f"STREAM.INFO.{names.log}"))["config"]
-        room = {"max_msgs": 1, "max_bytes": 10_000}[limit]
-        await store._js.api(f"STREAM.UPDATE.{names.log}", {**config, limit: room})
-        with pytest.raises(StoreUnavailable):
-            await store.check()
-        with pytest.raises(StoreUnavailable):
-            await store.commit(commit_of(KEY, 1, answer="x" * 20_000))
-        log = await store.load(KEY)
-        assert log is not None
-        assert len(log.events) == 1
-        await close_all(store)
-
-    run_on_nats(act)
+    with pytest.raises(StoreUnavailable):
+        await store.commit(commit_of(KEY, 1, answer="x" * 20_000))
+    log = await store.load(KEY)
+    assert log is not None
+    assert len(log.events) == 1
+    await close_all(store)

@@ -147,42 +147,38 @@ def test_a_call_fails_without_waiting_when_the_connection_is_known_to_be_lost(
 
 
 @pytest.mark.parametrize("outage", OUTAGES)
-def test_a_store_with_much_unsent_data_recovers_from_each_outage(server: NatsServer, outage: str) -> None:
+async def test_a_store_with_much_unsent_data_recovers_from_each_outage(server: NatsServer, outage: str) -> None:
     """Unsent data of a connection must not prevent the store from giving the connection up."""
     take_away, bring_back = OUTAGES[outage]
+    store = NatsStore(NatsOptions(servers=(server.url,), prefix=random_prefix()))
+    stopping = asyncio.Event()
 
-    async def act() -> None:
-        store = NatsStore(NatsOptions(servers=(server.url,), prefix=random_prefix()))
-        stopping = asyncio.Event()
+    async def work(worker: int) -> None:
+        key, revision = key_of(f"p{worker}"), 0
+        while not stopping.is_set():
+            try:
+                log = await store.load(key)
+                revision = len(log.events) if log else 0
+                await store.commit(commit_of(key, revision, session_id=f"sess_{worker}", answer="x" * 50_000))
+            except StoreUnavailable:
+                await asyncio.sleep(POLL_INTERVAL_S)
+            # Commits of other workers are on their way meanwhile.
+            await asyncio.sleep(worker * PAUSE_S)
 
-        async def work(worker: int) -> None:
-            key, revision = key_of(f"p{worker}"), 0
-            while not stopping.is_set():
-                try:
-                    log = await store.load(key)
-                    revision = len(log.events) if log else 0
-                    await store.commit(commit_of(key, revision, session_id=f"sess_{worker}", answer="x" * 50_000))
-                except StoreUnavailable:
+    workers = [asyncio.ensure_future(work(number)) for number in range(16)]
+    try:
+        for _ in range(times(2, 50)):
+            await asyncio.sleep(OUTAGE_S)
+            take_away(server)
+            await asyncio.sleep(OUTAGE_S)
+            bring_back(server)
+            async with asyncio.timeout(WAIT_TIMEOUT_S):
+                while not await _is_available(store):
                     await asyncio.sleep(POLL_INTERVAL_S)
-                # Commits of other workers are on their way meanwhile.
-                await asyncio.sleep(worker * PAUSE_S)
-
-        workers = [asyncio.ensure_future(work(number)) for number in range(16)]
-        try:
-            for _ in range(times(2, 50)):
-                await asyncio.sleep(OUTAGE_S)
-                take_away(server)
-                await asyncio.sleep(OUTAGE_S)
-                bring_back(server)
-                async with asyncio.timeout(WAIT_TIMEOUT_S):
-                    while not await _is_available(store):
-                        await asyncio.sleep(POLL_INTERVAL_S)
-        finally:
-            stopping.set()
-            await asyncio.gather(*workers)
-            await store.close()
-
-    asyncio.run(act())
+    finally:
+        stopping.set()
+        await asyncio.gather(*workers)
+        await store.close()
 
 
 async def _is_available(store: NatsStore) -> bool:

@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 
 from contextfold.settings import NatsOptions
 from contextfold.stores.nats.store import NatsStore
-from tests.stores.nats.store_fixture import KEY, branch_commits
+from tests.stores.nats.sample_commits import KEY, branch_commits
 from tests.support.nats_servers import NatsServer
 from tests.support.waiting import WAIT_TIMEOUT_S
 

@@ -27,92 +27,73 @@ from contextfold.stores.nats.records import CommitRecord
 from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.nats.streams import SubjectNames
 from tests.contract.sessions import NOON, commit_of, key_of, take, watching
-from tests.stores.nats.store_fixture import (
+from tests.stores.nats.sample_commits import (
     KEY,
-    RunOnNats,
     branch_commits,
     check_published,
-    run_on_nats,
     stored_messages,
 )
 from tests.support.machine import times
 from tests.support.nats_servers import NatsServer
 
-__all__ = ["run_on_nats"]
-
-
 # ---- publishing
 
 
-def test_a_commit_is_published_to_its_subjects(run_on_nats: RunOnNats) -> None:
-    async def act(options: NatsOptions) -> None:
-        store = NatsStore(options)
-        for commit in branch_commits(KEY):
-            await store.commit(commit)
-        await store.settle()
-        await store.close()
-        await check_published(options)
-
-    run_on_nats(act)
+async def test_a_commit_is_published_to_its_subjects(store: NatsStore, options: NatsOptions) -> None:
+    for commit in branch_commits(KEY):
+        await store.commit(commit)
+    await store.settle()
+    await store.close()
+    await check_published(options)
 
 
-def test_another_store_finishes_publishing_after_the_writer_is_killed(run_on_nats: RunOnNats) -> None:
+async def test_another_store_finishes_publishing_after_the_writer_is_killed(options: NatsOptions) -> None:
     """Only the log is written, as if the writer were killed at that point."""
-
-    async def act(options: NatsOptions) -> None:
-        first, *others = branch_commits(KEY)
-        writer = NatsStore(options)
-        await writer.commit(first)
-        await writer.settle()
-        for commit in others:
-            await writer._logs.commit(commit)
-        # Otherwise the helper would end the session, whose idle time is over.
-        helper = NatsStore(options, idle_s=1_000_000_000)
-        await helper.reach()
-        await helper._table.reach()
-        await helper._table.wait_for(lambda: not helper._table.behind(), 30)
-        assert helper._table.behind() == []
-        await check_published(options)
-        for store in (writer, helper):
-            await store.close()
-
-    run_on_nats(act)
+    first, *others = branch_commits(KEY)
+    writer = NatsStore(options)
+    await writer.commit(first)
+    await writer.settle()
+    for commit in others:
+        await writer._logs.commit(commit)
+    # Otherwise the helper would end the session, whose idle time is over.
+    helper = NatsStore(options, idle_s=1_000_000_000)
+    await helper.reach()
+    await helper._table.reach()
+    await helper._table.wait_for(lambda: not helper._table.behind(), 30)
+    assert helper._table.behind() == []
+    await check_published(options)
+    for store in (writer, helper):
+        await store.close()
 
 
-def test_concurrent_publishers_publish_every_event_once(run_on_nats: RunOnNats) -> None:
-    async def act(options: NatsOptions) -> None:
-        rng = random.Random(1)
-        stores = [NatsStore(options) for _ in range(4)]
-        for turn in range(times(3, 100)):
-            session_id = f"sess_{turn}"
-            for commit in branch_commits(KEY, session_id):
-                await rng.choice(stores)._logs.commit(commit)
-                await asyncio.gather(
-                    *(store._publisher.catch_up(KEY) for store in stores if rng.random() < 0.7),
-                    return_exceptions=True,
-                )
-            await stores[0]._publisher.catch_up(KEY)
-            await check_published(options, session_id)
-            assert await stores[0].expire("2026-01-02T00:00:00Z", "2026-01-02T00:00:00Z") == 1
-        for store in stores:
-            await store.close()
-
-    run_on_nats(act)
+async def test_concurrent_publishers_publish_every_event_once(options: NatsOptions) -> None:
+    rng = random.Random(1)
+    stores = [NatsStore(options) for _ in range(4)]
+    for turn in range(times(3, 100)):
+        session_id = f"sess_{turn}"
+        for commit in branch_commits(KEY, session_id):
+            await rng.choice(stores)._logs.commit(commit)
+            await asyncio.gather(
+                *(store._publisher.catch_up(KEY) for store in stores if rng.random() < 0.7),
+                return_exceptions=True,
+            )
+        await stores[0]._publisher.catch_up(KEY)
+        await check_published(options, session_id)
+        assert await stores[0].expire("2026-01-02T00:00:00Z", "2026-01-02T00:00:00Z") == 1
+    for store in stores:
+        await store.close()
 
 
-def test_an_archive_read_includes_what_another_store_committed(run_on_nats: RunOnNats) -> None:
-    async def act(options: NatsOptions) -> None:
-        writer, reader = NatsStore(options), NatsStore(options)
-        for commit in branch_commits(KEY):
-            await writer._logs.commit(commit)
-        trajectory = await reader.trajectory(ArchivedThread("local", "p1", "br_1"), limit=10)
-        assert trajectory is not None
-        assert [entry.text for entry in trajectory.entries] == ["Look into it.", "ls"]
-        assert [summary.summary for summary in await reader.search("local", "found", None, 10)] == ["Found it"]
-        for store in (writer, reader):
-            await store.close()
-
-    run_on_nats(act)
+async def test_an_archive_read_includes_what_another_store_committed(options: NatsOptions) -> None:
+    writer, reader = NatsStore(options), NatsStore(options)
+    for commit in branch_commits(KEY):
+        await writer._logs.commit(commit)
+    trajectory = await reader.trajectory(ArchivedThread("local", "p1", "br_1"), limit=10)
+    assert trajectory is not None
+    assert [entry.text for entry in trajectory.entries] == ["Look into it.", "ls"]
+    assert [summary.summary for summary in await reader.search("local", "found", None, 10)] == ["Found it"]
+    for store in (writer, reader):
+        await store.close()
 
 
 class WriteInFlight(JetStream):
@@ -127,39 +108,33 @@ class WriteInFlight(JetStream):
         return await super().put(subject, *args, **options)
 
 
-def test_an_entry_that_was_refused_because_of_a_write_in_flight_is_archived(run_on_nats: RunOnNats) -> None:
-    async def act(options: NatsOptions) -> None:
-        store = NatsStore(options)
-        store._js.__class__ = WriteInFlight
+async def test_an_entry_that_was_refused_because_of_a_write_in_flight_is_archived(
+    store: NatsStore, options: NatsOptions
+) -> None:
+    store._js.__class__ = WriteInFlight
+    for commit in branch_commits(KEY):
+        await store.commit(commit)
+    await store.settle()
+    await check_published(options)
+
+
+async def test_an_unreadable_log_does_not_affect_other_sessions(options: NatsOptions) -> None:
+    names, store = SubjectNames(options.prefix), NatsStore(options)
+    await store.reach()
+    bad = key_of("bad")
+    for headers in ({}, {"Cf-Session": "s", "Cf-Revision": "x"}, _headers("sess_9", 1)):
+        await store._js.put(names.log_of(bad), b"no record", headers=headers)
+    async with watching(store, "local", "0") as watch:
         for commit in branch_commits(KEY):
             await store.commit(commit)
-        await store.settle()
-        await check_published(options)
-        await store.close()
-
-    run_on_nats(act)
-
-
-def test_an_unreadable_log_does_not_affect_other_sessions(run_on_nats: RunOnNats) -> None:
-    async def act(options: NatsOptions) -> None:
-        names, store = SubjectNames(options.prefix), NatsStore(options)
-        await store.reach()
-        bad = key_of("bad")
-        for headers in ({}, {"Cf-Session": "s", "Cf-Revision": "x"}, _headers("sess_9", 1)):
-            await store._js.put(names.log_of(bad), b"no record", headers=headers)
-        async with watching(store, "local", "0") as watch:
-            for commit in branch_commits(KEY):
-                await store.commit(commit)
-            assert [seen.event.n for seen in await take(watch, 5)] == [1, 2, 3, 4, 5]
-        with pytest.raises(StoreInvalid):
-            await store.load(bad)
-        assert [summary.summary for summary in await store.search("local", "found", None, 10)] == ["Found it"]
-        assert await store.expire("2026-01-02T00:00:00Z", "2026-01-02T00:00:00Z") == 1
-        assert store._helper is not None
-        assert not store._helper.done()
-        await store.close()
-
-    run_on_nats(act)
+        assert [seen.event.n for seen in await take(watch, 5)] == [1, 2, 3, 4, 5]
+    with pytest.raises(StoreInvalid):
+        await store.load(bad)
+    assert [summary.summary for summary in await store.search("local", "found", None, 10)] == ["Found it"]
+    assert await store.expire("2026-01-02T00:00:00Z", "2026-01-02T00:00:00Z") == 1
+    assert store._helper is not None
+    assert not store._helper.done()
+    await store.close()
 
 
 def _headers(session_id: str, revision: int) -> dict[str, str]:
@@ -170,62 +145,50 @@ def _headers(session_id: str, revision: int) -> dict[str, str]:
 # ---- committing
 
 
-def test_a_commit_based_on_an_old_revision_is_refused_whatever_the_store_has_cached(run_on_nats: RunOnNats) -> None:
-    async def act(options: NatsOptions) -> None:
-        one, other = NatsStore(options), NatsStore(options)
-        await one.commit(commit_of(KEY))
-        await other.load(KEY)
-        await one.commit(commit_of(KEY, 1))
-        with pytest.raises(StaleRevision):
-            await other.commit(replace(commit_of(KEY, 1, operation_id="late"), operation=None))
-        assert (await other.commit(commit_of(KEY, 0))).repeated
-        await other.commit(commit_of(KEY, 2))
-        log = await one.load(KEY)
-        assert log is not None
-        assert [event.n for event in log.events] == [1, 2, 3]
-        for store in (one, other):
-            await store.close()
-
-    run_on_nats(act)
+async def test_a_commit_based_on_an_old_revision_is_refused_whatever_the_store_has_cached(options: NatsOptions) -> None:
+    one, other = NatsStore(options), NatsStore(options)
+    await one.commit(commit_of(KEY))
+    await other.load(KEY)
+    await one.commit(commit_of(KEY, 1))
+    with pytest.raises(StaleRevision):
+        await other.commit(replace(commit_of(KEY, 1, operation_id="late"), operation=None))
+    assert (await other.commit(commit_of(KEY, 0))).repeated
+    await other.commit(commit_of(KEY, 2))
+    log = await one.load(KEY)
+    assert log is not None
+    assert [event.n for event in log.events] == [1, 2, 3]
+    for store in (one, other):
+        await store.close()
 
 
-def test_a_repeated_operation_is_recognised_after_the_session_has_left_the_cache(
-    run_on_nats: RunOnNats, monkeypatch: pytest.MonkeyPatch
+async def test_a_repeated_operation_is_recognised_after_the_session_has_left_the_cache(
+    options: NatsOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nats_log, "REMEMBERED_MOST", 1)
-
-    async def act(options: NatsOptions) -> None:
-        store = NatsStore(options)
-        for revision in range(5):
-            await store.commit(commit_of(KEY, revision, operation_id=f"op {revision}"))
-        await store.commit(commit_of(key_of("another")))
-        again = await store.commit(commit_of(KEY, 5, operation_id="op 2"))
-        assert (again.answer, again.repeated) == ("answer of 2", True)
-        await store.close()
-
-    run_on_nats(act)
+    store = NatsStore(options)
+    for revision in range(5):
+        await store.commit(commit_of(KEY, revision, operation_id=f"op {revision}"))
+    await store.commit(commit_of(key_of("another")))
+    again = await store.commit(commit_of(KEY, 5, operation_id="op 2"))
+    assert (again.answer, again.repeated) == ("answer of 2", True)
+    await store.close()
 
 
-def test_a_commit_larger_than_a_message_is_stored_completely(run_on_nats: RunOnNats) -> None:
-    async def act(options: NatsOptions) -> None:
-        store = NatsStore(options)
-        prompt = "α" * 1_500_000
-        created = BranchCreated(2, NOON, "br_1", None, "Look", prompt, 4, 0)
-        started = SessionStarted(1, NOON, "sess_1", "/work/project", None)
-        await store.commit(
-            Commit(KEY, "sess_1", 0, [started, created], None, "", [ArchiveEntry("br_1", 2, NOON, "prompt", prompt)])
-        )
-        other = NatsStore(options)
-        log = await other.load(KEY)
-        await other.close()
-        assert log is not None
-        assert list(log.events) == [started, created]
-        trajectory = await store.trajectory(ArchivedThread("local", "p1", "br_1"), limit=1)
-        assert trajectory is not None
-        assert trajectory.entries[0].text == prompt
-        await store.close()
-
-    run_on_nats(act)
+async def test_a_commit_larger_than_a_message_is_stored_completely(store: NatsStore, options: NatsOptions) -> None:
+    prompt = "α" * 1_500_000
+    created = BranchCreated(2, NOON, "br_1", None, "Look", prompt, 4, 0)
+    started = SessionStarted(1, NOON, "sess_1", "/work/project", None)
+    await store.commit(
+        Commit(KEY, "sess_1", 0, [started, created], None, "", [ArchiveEntry("br_1", 2, NOON, "prompt", prompt)])
+    )
+    other = NatsStore(options)
+    log = await other.load(KEY)
+    await other.close()
+    assert log is not None
+    assert list(log.events) == [started, created]
+    trajectory = await store.trajectory(ArchivedThread("local", "p1", "br_1"), limit=1)
+    assert trajectory is not None
+    assert trajectory.entries[0].text == prompt
 
 
 class LaggingServer(JetStream):
@@ -239,31 +202,26 @@ class LaggingServer(JetStream):
 
 
 @pytest.mark.parametrize("missed_reads", [1, 100])
-def test_an_operation_is_done_once_when_its_commit_cannot_be_read(run_on_nats: RunOnNats, missed_reads: int) -> None:
-    async def act(options: NatsOptions) -> None:
-        store = NatsStore(options)
-        await store.commit(commit_of(KEY))
-        again = replace(commit_of(KEY, 1, answer="once"), operation=Operation("op", "same"))
-        await store.commit(again)
-        wire = store._js
-        wire.__class__ = LaggingServer
-        assert isinstance(wire, LaggingServer)
-        wire.missed_reads = missed_reads
-        sent_again = replace(commit_of(KEY, 2), operation=again.operation)
-        for call in (store.receipt(KEY, "op"), store.commit(sent_again)):
-            try:
-                receipt = await call
-            except StoreUnavailable:
-                assert missed_reads > 1
-            else:
-                assert receipt is not None
-                assert (missed_reads, receipt.answer) == (1, "once")
-        log = await store.load(KEY)
-        assert log is not None
-        assert [event.n for event in log.events] == [1, 2]
-        await store.close()
-
-    run_on_nats(act)
+async def test_an_operation_is_done_once_when_its_commit_cannot_be_read(store: NatsStore, missed_reads: int) -> None:
+    await store.commit(commit_of(KEY))
+    again = replace(commit_of(KEY, 1, answer="once"), operation=Operation("op", "same"))
+    await store.commit(again)
+    wire = store._js
+    wire.__class__ = LaggingServer
+    assert isinstance(wire, LaggingServer)
+    wire.missed_reads = missed_reads
+    sent_again = replace(commit_of(KEY, 2), operation=again.operation)
+    for call in (store.receipt(KEY, "op"), store.commit(sent_again)):
+        try:
+            receipt = await call
+        except StoreUnavailable:
+            assert missed_reads > 1
+        else:
+            assert receipt is not None
+            assert (missed_reads, receipt.answer) == (1, "once")
+    log = await store.load(KEY)
+    assert log is not None
+    assert [event.n for event in log.events] == [1, 2]
 
 
 class LateMessage(JetStream):
@@ -295,71 +253,58 @@ class LateMessage(JetStream):
 
 
 @pytest.mark.parametrize(("reads_before", "empty_reads"), [(0, 0), (1, 0), (2, 0), (0, 1), (1, 3)])
-def test_a_commit_that_is_stored_late_is_recognised_as_our_own(
-    run_on_nats: RunOnNats, reads_before: int, empty_reads: int
+async def test_a_commit_that_is_stored_late_is_recognised_as_our_own(
+    store: NatsStore, reads_before: int, empty_reads: int
 ) -> None:
     """This is needed without an operation id too: after a conflict error, the caller would repeat the operation."""
-
-    async def act(options: NatsOptions) -> None:
-        store = NatsStore(options)
-        wire = store._js
-        wire.__class__ = LateMessage
-        assert isinstance(wire, LateMessage)
-        wire.reads_before, wire.empty_reads = reads_before, empty_reads
-        await store.commit(commit_of(KEY))
-        receipt = await store.commit(replace(commit_of(KEY, 1, answer="once"), operation=None))
-        assert (receipt.answer, receipt.repeated) == ("once", False)
-        wire.empty_reads = 0
-        await store.commit(commit_of(KEY, 2))
-        log = await store.load(KEY)
-        assert log is not None
-        assert [event.n for event in log.events] == [1, 2, 3]
-        await store.close()
-
-    run_on_nats(act)
+    wire = store._js
+    wire.__class__ = LateMessage
+    assert isinstance(wire, LateMessage)
+    wire.reads_before, wire.empty_reads = reads_before, empty_reads
+    await store.commit(commit_of(KEY))
+    receipt = await store.commit(replace(commit_of(KEY, 1, answer="once"), operation=None))
+    assert (receipt.answer, receipt.repeated) == ("once", False)
+    wire.empty_reads = 0
+    await store.commit(commit_of(KEY, 2))
+    log = await store.load(KEY)
+    assert log is not None
+    assert [event.n for event in log.events] == [1, 2, 3]
 
 
 # ---- the end of sessions
 
 
-def test_a_session_stays_ended_when_the_store_that_ended_it_was_killed_halfway(run_on_nats: RunOnNats) -> None:
+async def test_a_session_stays_ended_when_the_store_that_ended_it_was_killed_halfway(options: NatsOptions) -> None:
     later = ["2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z", "2026-01-04T00:00:00Z"]
-
-    async def act(options: NatsOptions) -> None:
-        ender, other = NatsStore(options), NatsStore(options)
-        for commit in branch_commits(KEY):
-            await ender.commit(commit)
-        await ender.settle()
-        end = CommitRecord("sess_1", 5, [SessionExpired(6, later[0], "sess_1")], {})
-        end_commit, _ = await ender._logs.append(KEY, end)
-        # The process is killed after this step.
-        await ender._expiry._keep_only_the_archive(end_commit)
-        for now in later:
-            assert await other.expire(now, now) == 0
-            assert await other.load(KEY) is None
-            assert await other.count() == 0
-        assert await stored_messages(options, SubjectNames(options.prefix).log, ">") == []
-        await other.commit(branch_commits(KEY, "sess_2")[0])
-        for store in (ender, other):
-            await store.close()
-
-    run_on_nats(act)
+    ender, other = NatsStore(options), NatsStore(options)
+    for commit in branch_commits(KEY):
+        await ender.commit(commit)
+    await ender.settle()
+    end = CommitRecord("sess_1", 5, [SessionExpired(6, later[0], "sess_1")], {})
+    end_commit, _ = await ender._logs.append(KEY, end)
+    # The process is killed after this step.
+    await ender._expiry._keep_only_the_archive(end_commit)
+    for now in later:
+        assert await other.expire(now, now) == 0
+        assert await other.load(KEY) is None
+        assert await other.count() == 0
+    assert await stored_messages(options, SubjectNames(options.prefix).log, ">") == []
+    await other.commit(branch_commits(KEY, "sess_2")[0])
+    for store in (ender, other):
+        await store.close()
 
 
-def test_no_store_finds_summaries_after_their_retention(run_on_nats: RunOnNats) -> None:
-    async def act(options: NatsOptions) -> None:
-        stores = [NatsStore(options), NatsStore(options)]
-        for commit in branch_commits(KEY):
-            await stores[0].commit(commit)
-        for store in stores:
-            assert await store.search("local", "found", None, 10)
-        await stores[0].expire("2026-01-02T00:00:00Z", "2026-01-02T00:00:00Z")
-        for store in stores:
-            await store.retain("2026-01-02T00:00:00Z", "2026-01-02T00:00:00Z")
-            assert await store.search("local", "found", None, 10) == []
-            await store.close()
-
-    run_on_nats(act)
+async def test_no_store_finds_summaries_after_their_retention(options: NatsOptions) -> None:
+    stores = [NatsStore(options), NatsStore(options)]
+    for commit in branch_commits(KEY):
+        await stores[0].commit(commit)
+    for store in stores:
+        assert await store.search("local", "found", None, 10)
+    await stores[0].expire("2026-01-02T00:00:00Z", "2026-01-02T00:00:00Z")
+    for store in stores:
+        await store.retain("2026-01-02T00:00:00Z", "2026-01-02T00:00:00Z")
+        assert await store.search("local", "found", None, 10) == []
+        await store.close()
 
 
 # ---- what is refused
@@ -385,80 +330,59 @@ async def _create_stream(options: NatsOptions, stream: str, **config: object) ->
     await wire.close()
 
 
-def test_a_stream_of_another_program_is_refused(run_on_nats: RunOnNats) -> None:
-    async def act(options: NatsOptions) -> None:
-        await _create_stream(options, f"{options.prefix}_log")
-        store = NatsStore(options)
-        with pytest.raises(StoreInvalid, match="another --nats-prefix"):
-            await store.reach()
-        await store.close()
-
-    run_on_nats(act)
+async def test_a_stream_of_another_program_is_refused(options: NatsOptions) -> None:
+    await _create_stream(options, f"{options.prefix}_log")
+    store = NatsStore(options)
+    with pytest.raises(StoreInvalid, match="another --nats-prefix"):
+        await store.reach()
+    await store.close()
 
 
-def test_sessions_of_a_newer_version_are_refused(run_on_nats: RunOnNats) -> None:
-    async def act(options: NatsOptions) -> None:
-        await _create_stream(options, f"{options.prefix}_log", metadata={"contextfold.format": "2"})
-        store = NatsStore(options)
-        with pytest.raises(StoreInvalid, match="newer version"):
-            await store.reach()
-        await store.close()
-
-    run_on_nats(act)
+async def test_sessions_of_a_newer_version_are_refused(options: NatsOptions) -> None:
+    await _create_stream(options, f"{options.prefix}_log", metadata={"contextfold.format": "2"})
+    store = NatsStore(options)
+    with pytest.raises(StoreInvalid, match="newer version"):
+        await store.reach()
+    await store.close()
 
 
-def test_a_store_that_only_reads_creates_no_streams(run_on_nats: RunOnNats) -> None:
-    async def act(options: NatsOptions) -> None:
-        for _ in range(2):
-            store = NatsStore(options, may_make=False)
-            with pytest.raises(StoreInvalid, match="no stream"):
-                await store.load(KEY)
-            await store.close()
-
-    run_on_nats(act)
-
-
-def test_more_replicas_than_servers_are_refused(run_on_nats: RunOnNats) -> None:
-    async def act(options: NatsOptions) -> None:
-        store = NatsStore(options._replace(replicas=3))
-        with pytest.raises(StoreInvalid, match="replicas"):
-            await store.reach()
-        await store.close()
-
-    run_on_nats(act)
-
-
-def test_a_server_without_jetstream_is_refused(tmp_path: Path) -> None:
-    async def act() -> None:
-        with NatsServer(tmp_path, config="jetstream: disabled") as server:
-            store = NatsStore(NatsOptions((server.url,)))
-            with pytest.raises(StoreInvalid, match="no JetStream"):
-                await store.reach()
-            await store.close()
-
-    asyncio.run(act())
-
-
-def test_a_server_without_tls_is_refused_when_tls_is_required(nats_server: NatsServer) -> None:
-    async def fail() -> None:
-        pytest.fail("connected")
-
-    async def act() -> None:
-        link = NatsConnection(NatsOptions((nats_server.url.replace("nats://", "tls://"),)), fail)
-        with pytest.raises(StoreInvalid, match="TLS"):
-            await link.open()
-        await link.close()
-
-    asyncio.run(act())
-
-
-def test_a_server_that_does_not_run_is_reported_as_unavailable(tmp_path: Path) -> None:
-    async def act() -> None:
-        with NatsServer(tmp_path) as server:
-            url = server.url
-        store = NatsStore(NatsOptions((url,)))
-        with pytest.raises(StoreUnavailable):
+async def test_a_store_that_only_reads_creates_no_streams(options: NatsOptions) -> None:
+    for _ in range(2):
+        store = NatsStore(options, may_make=False)
+        with pytest.raises(StoreInvalid, match="no stream"):
             await store.load(KEY)
         await store.close()
 
-    asyncio.run(act())
+
+async def test_more_replicas_than_servers_are_refused(options: NatsOptions) -> None:
+    store = NatsStore(options._replace(replicas=3))
+    with pytest.raises(StoreInvalid, match="replicas"):
+        await store.reach()
+    await store.close()
+
+
+async def test_a_server_without_jetstream_is_refused(tmp_path: Path) -> None:
+    with NatsServer(tmp_path, config="jetstream: disabled") as server:
+        store = NatsStore(NatsOptions((server.url,)))
+        with pytest.raises(StoreInvalid, match="no JetStream"):
+            await store.reach()
+        await store.close()
+
+
+async def test_a_server_without_tls_is_refused_when_tls_is_required(nats_server: NatsServer) -> None:
+    async def fail() -> None:
+        pytest.fail("connected")
+
+    link = NatsConnection(NatsOptions((nats_server.url.replace("nats://", "tls://"),)), fail)
+    with pytest.raises(StoreInvalid, match="TLS"):
+        await link.open()
+    await link.close()
+
+
+async def test_a_server_that_does_not_run_is_reported_as_unavailable(tmp_path: Path) -> None:
+    with NatsServer(tmp_path) as server:
+        url = server.url
+    store = NatsStore(NatsOptions((url,)))
+    with pytest.raises(StoreUnavailable):
+        await store.load(KEY)
+    await store.close()

@@ -9,8 +9,6 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import pytest
-
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.contract.sessions import begin, key_of
 from tests.support.machine import ROOT, SOURCE
@@ -20,11 +18,6 @@ KEY = key_of()
 OLD_FILE = HERE / "format-1.db.gz"
 # This number must agree with worker.py.
 TASKS = 8
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "state" / "state.db"
 
 
 def run(path: Path, act: Callable[[SqliteStore], Awaitable[None]], *, busy_timeout_s: float = 5.0) -> None:

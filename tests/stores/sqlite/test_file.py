@@ -20,10 +20,8 @@ from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.stores.sqlite import schema
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.contract.sessions import NOON, begin, commit_of, key_of
-from tests.stores.sqlite.files import KEY, OLD_FILE, count, fill, path, run
+from tests.stores.sqlite.files import KEY, OLD_FILE, count, fill, run
 from tests.support.machine import SOURCE
-
-__all__ = ["path"]
 
 NEXT_YEAR = "2027-01-01T00:00:00Z"
 
@@ -201,15 +199,12 @@ def test_a_failed_migration_leaves_the_file_unchanged(path: Path, broken: str) -
     assert count(path) == 3
 
 
-def test_a_store_notices_that_its_file_was_changed_by_a_newer_version(path: Path) -> None:
-    async def act(store: SqliteStore) -> None:
-        await begin(store, KEY)
-        newer = SqliteStore(path, migrations=[*schema.MIGRATIONS, ["CREATE TABLE later (x)"]])
-        await newer.close()
-        with pytest.raises(StoreUnavailable, match="another format"):
-            await store.commit(commit_of(KEY, 1))
-
-    run(path, act)
+async def test_a_store_notices_that_its_file_was_changed_by_a_newer_version(store: SqliteStore, path: Path) -> None:
+    await begin(store, KEY)
+    newer = SqliteStore(path, migrations=[*schema.MIGRATIONS, ["CREATE TABLE later (x)"]])
+    await newer.close()
+    with pytest.raises(StoreUnavailable, match="another format"):
+        await store.commit(commit_of(KEY, 1))
 
 
 # ---- permissions and paths
@@ -237,12 +232,9 @@ def test_a_link_is_followed_and_special_characters_in_a_name_are_literal(tmp_pat
     assert count(target) == 3
 
 
-def test_a_file_moved_during_use_accepts_no_more_commits(path: Path) -> None:
-    async def act(store: SqliteStore) -> None:
-        await begin(store, KEY)
-        os.rename(path, path.with_name("moved.db"))
-        for call in (store.check(), store.commit(commit_of(KEY, 1))):
-            with pytest.raises(StoreUnavailable, match="moved or deleted"):
-                await call
-
-    run(path, act)
+async def test_a_file_moved_during_use_accepts_no_more_commits(store: SqliteStore, path: Path) -> None:
+    await begin(store, KEY)
+    os.rename(path, path.with_name("moved.db"))
+    for call in (store.check(), store.commit(commit_of(KEY, 1))):
+        with pytest.raises(StoreUnavailable, match="moved or deleted"):
+            await call

@@ -13,9 +13,7 @@ from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.stores.sqlite.reader import SqliteReader
 from contextfold.stores.sqlite.schema import FORMAT
 from tests.contract.sessions import key_of
-from tests.stores.sqlite.files import fill, path
-
-__all__ = ["path"]
+from tests.stores.sqlite.files import fill
 
 SESSIONS = 60
 PAGE = 4096

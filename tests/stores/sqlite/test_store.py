@@ -19,10 +19,8 @@ from contextfold.stores.sqlite import state_file
 from contextfold.stores.sqlite import statements as sqlite_rows
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.contract.sessions import NOON, begin, commit_of, key_of, numbers, summary_of, take, watching
-from tests.stores.sqlite.files import KEY, TASKS, count, event_counts, fill, path, run, worker
+from tests.stores.sqlite.files import KEY, TASKS, count, event_counts, fill, run, worker
 from tests.support.machine import times
-
-__all__ = ["path"]
 
 # This is less than the readiness check writes.
 ROOM_BYTES = 20_000
@@ -76,15 +74,12 @@ def test_two_processes_on_one_file_lose_nothing(path: Path) -> None:
     assert event_counts(path, "own") == {str(task): turns for task in range(TASKS)}
 
 
-def test_a_watcher_receives_the_events_of_another_process(path: Path) -> None:
-    async def act(store: SqliteStore) -> None:
-        async with watching(store, "local", await store.cursor()) as watch:
-            process = worker(path, "elsewhere", 2)
-            seen = await take(watch, TASKS * 2)
-            await asyncio.to_thread(process.communicate, timeout=60)
-        assert len(set(zip([each.key for each in seen], numbers(seen), strict=True))) == TASKS * 2
-
-    run(path, act)
+async def test_a_watcher_receives_the_events_of_another_process(store: SqliteStore, path: Path) -> None:
+    async with watching(store, "local", await store.cursor()) as watch:
+        process = worker(path, "elsewhere", 2)
+        seen = await take(watch, TASKS * 2)
+        await asyncio.to_thread(process.communicate, timeout=60)
+    assert len(set(zip([each.key for each in seen], numbers(seen), strict=True))) == TASKS * 2
 
 
 # ---- temporary faults
@@ -150,39 +145,32 @@ def test_a_full_disk_fails_the_commit_and_nothing_else(path: Path) -> None:
     run(path, act)
 
 
-def test_the_check_notices_a_disk_without_room_for_an_ordinary_commit(path: Path) -> None:
+async def test_the_check_notices_a_disk_without_room_for_an_ordinary_commit(store: SqliteStore, path: Path) -> None:
     """There is room for a small write, but not for a commit with a text of a few pages."""
-
-    async def act(store: SqliteStore) -> None:
-        await begin(store, KEY)
-        await store.check()
-        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        size = path.with_name(f"{path.name}-wal").stat().st_size
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size + ROOM_BYTES, hard))
-        try:
-            with pytest.raises(StoreUnavailable):
-                await store.check()
-            entry = ArchiveEntry("br_1", 2, NOON, "operation", "x" * 2 * ROOM_BYTES)
-            with pytest.raises(StoreUnavailable):
-                await store.commit(commit_of(KEY, 1, entries=[entry]))
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        await store.check()
-
-    run(path, act)
+    await begin(store, KEY)
+    await store.check()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = path.with_name(f"{path.name}-wal").stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + ROOM_BYTES, hard))
+    try:
+        with pytest.raises(StoreUnavailable):
+            await store.check()
+        entry = ArchiveEntry("br_1", 2, NOON, "operation", "x" * 2 * ROOM_BYTES)
+        with pytest.raises(StoreUnavailable):
+            await store.commit(commit_of(KEY, 1, entries=[entry]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    await store.check()
 
 
-def test_an_invalid_commit_does_not_fail_others_in_its_transaction(path: Path) -> None:
-    async def act(store: SqliteStore) -> None:
-        good = [store.commit(commit_of(key_of(f"p{number}"))) for number in range(20)]
-        # The text cannot be encoded, which is noticed after other rows are written.
-        half = ArchiveEntry("br_1", 1, NOON, "operation", "half of a pair: \ud800")
-        bad = [store.commit(commit_of(key_of(f"bad {number}"), entries=[half])) for number in range(3)]
-        results = await asyncio.gather(*good[:10], *bad, *good[10:], return_exceptions=True)
-        assert [type(result) for result in results if isinstance(result, Exception)] == [UnicodeEncodeError] * 3
-        assert await store.count() == 20
-
-    run(path, act)
+async def test_an_invalid_commit_does_not_fail_others_in_its_transaction(store: SqliteStore) -> None:
+    good = [store.commit(commit_of(key_of(f"p{number}"))) for number in range(20)]
+    # The text cannot be encoded, which is noticed after other rows are written.
+    half = ArchiveEntry("br_1", 1, NOON, "operation", "half of a pair: \ud800")
+    bad = [store.commit(commit_of(key_of(f"bad {number}"), entries=[half])) for number in range(3)]
+    results = await asyncio.gather(*good[:10], *bad, *good[10:], return_exceptions=True)
+    assert [type(result) for result in results if isinstance(result, Exception)] == [UnicodeEncodeError] * 3
+    assert await store.count() == 20
 
 
 # ---- concurrency
@@ -269,26 +257,23 @@ def test_a_commit_is_flushed_before_it_is_acknowledged(tmp_path: Path) -> None:
     assert values == [2, "wal"]
 
 
-def test_a_cancelled_commit_is_not_done_later(path: Path) -> None:
-    async def act(store: SqliteStore) -> None:
-        await begin(store, KEY)
-        started, resume = threading.Event(), threading.Event()
+async def test_a_cancelled_commit_is_not_done_later(store: SqliteStore) -> None:
+    await begin(store, KEY)
+    started, resume = threading.Event(), threading.Event()
 
-        def block(_connection: sqlite3.Connection) -> None:
-            started.set()
-            resume.wait(60)
+    def block(_connection: sqlite3.Connection) -> None:
+        started.set()
+        resume.wait(60)
 
-        blocking = asyncio.create_task(store._writer.write(block))
-        await asyncio.to_thread(started.wait, 60)
-        waiting = asyncio.create_task(store.commit(commit_of(KEY, 1)))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        resume.set()
-        await blocking
-        log = await store.load(KEY)
-        assert log is not None
-        assert len(log.events) == 1
-
-    run(path, act)
+    blocking = asyncio.create_task(store._writer.write(block))
+    await asyncio.to_thread(started.wait, 60)
+    waiting = asyncio.create_task(store.commit(commit_of(KEY, 1)))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    resume.set()
+    await blocking
+    log = await store.load(KEY)
+    assert log is not None
+    assert len(log.events) == 1

@@ -1,13 +1,9 @@
-"""Helpers of the tests of the NATS store: a prefix of its own for each test, sample commits, stored messages."""
+"""Sample commits for the tests of the NATS store, and what is stored on its subjects."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from typing import Any
-
-import pytest
 
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import (
@@ -23,30 +19,8 @@ from contextfold.settings import NatsOptions
 from contextfold.stores.nats.jetstream import JetStream, StoredMessage, StreamQuery, read_to
 from contextfold.stores.nats.streams import SubjectNames, prepare_streams
 from tests.contract.sessions import NOON, key_of, summary_of
-from tests.support.nats_servers import NatsServer, delete_streams, random_prefix
 
 KEY = key_of()
-Act = Callable[[NatsOptions], Awaitable[None]]
-
-
-@pytest.fixture
-def run_on_nats(nats_server: NatsServer) -> Callable[[Act], None]:
-    """Runs a coroutine with options whose prefix no other test uses, and deletes its streams afterwards."""
-
-    def run(act: Act) -> None:
-        async def run_with_options() -> None:
-            options = NatsOptions((nats_server.url,), random_prefix())
-            try:
-                await act(options)
-            finally:
-                await delete_streams(options)
-
-        asyncio.run(run_with_options())
-
-    return run
-
-
-RunOnNats = Callable[[Act], None]
 
 
 async def stored_messages(options: NatsOptions, stream: str, subjects: str) -> list[StoredMessage]:
