@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 
-import pytest
-
-from contextfold.serve.worker import Worker, WorkerFailed
+from contextfold.serve.worker import Worker
 
 # This only bounds a hang.
 WAIT_S = 60
@@ -22,22 +20,6 @@ def _target(file: str) -> str:
         return os.readlink(f"/proc/self/fd/{file}")
     except FileNotFoundError:
         return ""
-
-
-def test_a_worker_that_cannot_be_started_leaves_no_descriptor_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_process() -> int:
-        raise BlockingIOError(11, "Resource temporarily unavailable")
-
-    worker = Worker(lambda request: request)
-    before = open_pipes()
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fork", no_process)
-        for _ in range(20):
-            with pytest.raises(WorkerFailed):
-                worker.call(b"x", WAIT_S)
-    assert open_pipes() <= before
-    assert worker.call(b"back", WAIT_S) == b"back"
-    worker.stop()
 
 
 def test_no_descriptor_is_left_open_by_many_workers() -> None:

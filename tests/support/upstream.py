@@ -76,8 +76,6 @@ class Upstream:
         self.resume_stream: threading.Event | None = None
         # If this is given, a stream waits for the event before it ends.
         self.end_stream: threading.Event | None = None
-        # This is set when a client has disconnected during its response.
-        self.client_disconnected = threading.Event()
         self.cache = PromptCache()
         self.bindings = Bindings()
         self._server = _Server(("127.0.0.1", 0), _Handler)
@@ -201,10 +199,8 @@ class _Server(ThreadingHTTPServer):
     upstream: Upstream
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if isinstance(sys.exception(), OSError):
-            # The client left before everything was flushed.
-            self.upstream.client_disconnected.set()
-        else:
+        # A client may leave before everything was flushed.
+        if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
 
@@ -240,7 +236,6 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             self._reply(api, raw)
         except OSError:
-            self.server.upstream.client_disconnected.set()
             self.close_connection = True
 
     def _reply(self, api: str, raw: bytes) -> None:

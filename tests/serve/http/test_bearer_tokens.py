@@ -87,12 +87,6 @@ def test_a_token_belongs_to_its_owner_only(path: Path) -> None:
         assert file.owner_of(guess) is None
 
 
-def test_no_token_is_in_the_file(path: Path) -> None:
-    token = add_token(str(path), "alice")
-    assert token not in path.read_text()
-    assert token.removeprefix("ctx_") not in path.read_text()
-
-
 def test_added_and_removed_lines_take_effect_at_once(path: Path) -> None:
     file = TokenFile(str(path), Messages())
     # The file is rewritten in place within one tick of the file system's clock, so its timestamp does not change.

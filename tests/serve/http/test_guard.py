@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from contextfold.fold.ports.store import LOCAL_OWNER
 from contextfold.serve.http.bearer_tokens import TokenFile, add_token
 from contextfold.serve.http.exchange import OWNER, Message, Receive, RequestLimits, Scope, Send
 from contextfold.serve.http.guard import Buckets, Guard, HostRule
@@ -111,25 +110,6 @@ def run(scenario: Awaitable[None]) -> None:
     asyncio.run(main())
 
 
-def test_an_application_gets_the_whole_body_and_the_local_owner() -> None:
-    async def scenario() -> None:
-        recorder = RecordingApp()
-        client = await Client(b"ab", b"", b"c", method="POST").call(make_guard(recorder))
-        assert (client.status, client.body, recorder.bodies) == (200, b"fine", [b"abc"])
-        assert recorder.scopes[0][OWNER] == LOCAL_OWNER
-        assert client.headers.keys() - {"date"} < client.headers.keys()
-        assert {name: value for name, value in client.headers.items() if name != "date"} == {
-            "x-own": "1",
-            "x-content-type-options": "nosniff",
-            "cache-control": "no-store",
-            "referrer-policy": "no-referrer",
-            "cross-origin-resource-policy": "same-origin",
-            "content-security-policy": "frame-ancestors 'none'",
-        }
-
-    run(scenario())
-
-
 def test_without_tokens_an_authorization_header_is_ignored_and_removed() -> None:
     async def scenario() -> None:
         recorder = RecordingApp()
@@ -175,17 +155,6 @@ def test_a_token_gives_its_owner_and_all_other_authorizations_get_the_same_error
     run(scenario())
 
 
-def test_health_needs_no_token_but_an_allowed_host(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        tokens, _ = tokens_of(tmp_path, "alice")
-        guard = make_guard(RecordingApp(), tokens=tokens)
-        for path in ("/healthz", "/readyz"):
-            assert (await Client(path=path).call(guard)).status == 200
-            assert (await Client(path=path, headers=host("evil.example")).call(guard)).error[0] == 421
-
-    run(scenario())
-
-
 @pytest.mark.parametrize(
     ("headers", "refused"),
     [
@@ -227,20 +196,6 @@ def test_an_owner_who_calls_too_often_gets_retry_after() -> None:
     run(scenario())
 
 
-def test_a_body_over_the_limit_never_reaches_the_application() -> None:
-    async def scenario() -> None:
-        recorder = RecordingApp()
-        guard = make_guard(recorder, limits=RequestLimits(body_bytes=10))
-        assert (await Client(b"x" * 10).call(guard)).status == 200
-        for chunks, length in (((b"x" * 11,), None), ((b"x" * 6, b"x" * 6), None), ((), "11"), ((), "9" * 5000)):
-            headers = host("localhost", *([("content-length", length)] if length else []))
-            assert (await Client(*chunks, headers=headers).call(guard)).error == (413, "body_too_large")
-        assert len(recorder.scopes) == 1
-        assert guard.capacity.buffered_bytes.total == 0
-
-    run(scenario())
-
-
 def test_all_bodies_together_are_bounded() -> None:
     async def scenario() -> None:
         entered, leave = asyncio.Event(), asyncio.Event()
@@ -258,83 +213,6 @@ def test_all_bodies_together_are_bounded() -> None:
         assert (await first).status == 200
         assert (await Client(b"x" * 6).call(guard)).status == 200
         assert guard.capacity.buffered_bytes.total == guard.capacity.in_flight.total == 0
-
-    run(scenario())
-
-
-def test_an_application_receives_the_disconnect_after_the_body() -> None:
-    async def scenario() -> None:
-        waiting = asyncio.Event()
-        received: list[str] = []
-
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            received.append((await receive())["type"])
-            disconnect = asyncio.ensure_future(receive())
-            await asyncio.sleep(0)
-            assert not disconnect.done()
-            waiting.set()
-            received.append((await disconnect)["type"])
-
-        client = Client(b"abc")
-        guard = make_guard(app)
-        call = asyncio.create_task(client.call(guard))
-        await waiting.wait()
-        assert not call.done()
-        client.gone.set()
-        await call
-        assert received == ["http.request", "http.disconnect"]
-        assert client.sent == []
-        assert guard.capacity.in_flight.total == 0
-
-    run(scenario())
-
-
-def test_a_client_that_disconnects_before_its_body_has_arrived_gets_no_response(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    async def scenario() -> None:
-        recorder, client = RecordingApp(), Client()
-        client._chunks = []
-        client.gone.set()
-        guard = make_guard(recorder)
-        await client.call(guard)
-        assert (client.sent, recorder.scopes, guard.capacity.in_flight.total) == ([], [], 0)
-
-    run(scenario())
-    (line,) = capfd.readouterr().err.splitlines()
-    assert json.loads(line)["status"] == 499
-
-
-@pytest.mark.parametrize("has_started", [False, True])
-def test_an_exception_is_an_internal_error_without_its_text(
-    has_started: bool, capfd: pytest.CaptureFixture[str]
-) -> None:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if has_started:
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-        raise ValueError("hush")
-
-    async def scenario() -> None:
-        client = await Client().call(make_guard(app))
-        if has_started:
-            # The server notices that the answer is incomplete, and closes the connection.
-            assert [message["type"] for message in client.sent] == ["http.response.start"]
-        else:
-            assert client.error == (500, "internal_error")
-
-    run(scenario())
-    log = capfd.readouterr().err
-    assert "hush" not in log
-    failed = json.loads(log.splitlines()[0])
-    assert (failed["event"], failed["exception"]) == ("http.failed", "ValueError")
-
-
-def test_an_application_that_sends_no_response_is_an_internal_error() -> None:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        pass
-
-    async def scenario() -> None:
-        assert (await Client().call(make_guard(app))).error == (500, "internal_error")
 
     run(scenario())
 

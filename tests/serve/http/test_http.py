@@ -240,15 +240,6 @@ class TestDiscovery:
             if not tool["annotations"].get("readOnlyHint") and tool["annotations"].get("destructiveHint", True)
         } == {"context_rollback"}
 
-    def test_the_daemon_lists_only_the_chosen_toolsets(self, tmp_path: Path) -> None:
-        daemon = Daemon(tmp_path, "--tools", "fold")
-        try:
-            http = Http(daemon.port)
-            assert [tool["name"] for tool in http.ask("GET", "/mcp/tools/list").json["tools"]] == FOLD_NAMES
-            http.close()
-        finally:
-            assert daemon.stop() == 0
-
     @pytest.mark.parametrize(
         ("tools", "names"),
         [
@@ -311,21 +302,6 @@ class TestResolveTools:
         got = agent.rpc("tools/call", {"name": "context.get", "arguments": {"cache": "docs", "id": "deploy.md"}})
         assert answer["content"][0]["text"].encode() == run_command("ask", "deploy", "--cache", cache, "--json").out
         assert got["content"][0]["text"].encode() == run_command("get", "deploy.md", "--cache", cache, "--json").out
-
-    def test_an_unknown_argument_is_a_protocol_error(self, agent: HttpAgent) -> None:
-        with pytest.raises(Refused) as raised:
-            agent.call("context.list_caches", extra=1)
-        assert (raised.value.code, raised.value.message) == (-32602, "Invalid params")
-
-    def test_only_the_resolve_tools_fail_without_a_cache_root(self, tmp_path: Path) -> None:
-        daemon = Daemon(tmp_path, "--cache-root", str(tmp_path / "absent"))
-        try:
-            agent = HttpAgent(daemon.port)
-            assert agent.rpc("tools/call", {"name": "context.list_caches", "arguments": {}})["isError"]
-            assert agent.call("context_branch", description="d", prompt="p", project_path="/p")["branch_depth"] == 1
-            agent.close()
-        finally:
-            assert daemon.stop() == 0
 
 
 class TestOperations:

@@ -109,10 +109,15 @@ class TestLimits:
         daemon = Daemon(tmp_path, env={"CONTEXT_HARD_LIMIT": "on", "CONTEXT_LIMIT_TOKENS": "100"})
         try:
             with closing(HttpAgent(daemon.port)) as agent:
+                agent.call("context_record", project_path="/q", type="t", tokens=90)
+                with pytest.raises(Refused) as without_branch:
+                    agent.call("context_branch", description="d", prompt="p" * 80, project_path="/q")
                 agent.call("context_branch", description="d", prompt="pppp", project_path="/p")
                 agent.call("context_record", project_path="/p", type="t", tokens=90)
                 with pytest.raises(Refused) as raised:
                     agent.call("context_branch", description="d", prompt="p" * 80, project_path="/p")
+            assert without_branch.value.code == -32001
+            assert "context_fold" in without_branch.value.data["suggestion"]
             assert (raised.value.code, raised.value.message) == (-32001, "Context limit exceeded: 111/100 tokens")
             assert raised.value.data == {
                 "current_tokens": 111,
@@ -120,18 +125,6 @@ class TestLimits:
                 "suggestion": "Fold current branch before continuing",
                 "kind": "context_limit",
             }
-        finally:
-            assert daemon.stop() == 0
-
-    def test_without_an_open_branch_the_hard_limit_suggests_context_fold(self, tmp_path: Path) -> None:
-        daemon = Daemon(tmp_path, env={"CONTEXT_HARD_LIMIT": "on", "CONTEXT_LIMIT_TOKENS": "100"})
-        try:
-            with closing(HttpAgent(daemon.port)) as agent:
-                agent.call("context_record", project_path="/p", type="t", tokens=90)
-                with pytest.raises(Refused) as raised:
-                    agent.call("context_branch", description="d", prompt="p" * 80, project_path="/p")
-            assert raised.value.code == -32001
-            assert "context_fold" in raised.value.data["suggestion"]
         finally:
             assert daemon.stop() == 0
 

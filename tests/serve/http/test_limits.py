@@ -7,22 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contextfold.errors import SettingsError
-from contextfold.serve.http.guard import Buckets, HostRule, is_loopback
-
-
-def test_a_burst_passes_and_then_calls_pass_at_the_rate() -> None:
-    buckets = Buckets(per_second=2, burst=3)
-    assert [buckets.take("a", 100.0) for _ in range(4)] == [0, 0, 0, 0.5]
-    assert buckets.take("a", 100.25) == 0.25
-    assert buckets.take("a", 100.5) == 0
-    assert buckets.take("a", 100.5) == 0.5
-
-
-def test_one_owner_does_not_use_up_anothers_calls() -> None:
-    buckets = Buckets(1, 1)
-    assert buckets.take("a", 0.0) == 0
-    assert buckets.take("a", 0.0) > 0
-    assert buckets.take("b", 0.0) == 0
+from contextfold.serve.http.guard import Buckets, HostRule
 
 
 def test_a_clock_that_goes_back_allows_no_extra_calls() -> None:
@@ -39,12 +24,6 @@ def test_the_least_recently_used_bucket_is_dropped_first() -> None:
     assert len(buckets) == 2
     assert buckets.take("a", 0.0) > 0
     assert buckets.take("b", 0.0) == 0
-
-
-@pytest.mark.parametrize(("rate", "burst"), [(0, 1), (1, 0), (-1, 1)])
-def test_a_limit_that_allows_no_call_is_an_error(rate: float, burst: int) -> None:
-    with pytest.raises(ValueError, match="lets something through"):
-        Buckets(rate, burst)
 
 
 @given(st.lists(st.floats(0, 5), min_size=1, max_size=60), st.floats(0.1, 20), st.integers(1, 10))
@@ -67,23 +46,15 @@ def test_names_of_this_machine_are_allowed_hosts_on_any_port(value: str) -> None
     "value",
     [
         "",
-        ":80",
         "evil.example",
         "localhost.evil.example",
         "localhost.",
-        "localhost:80:80",
-        "localhost:",
         "user@localhost",
-        "localhost/",
         "127.0.0.1.evil.example",
-        "127.1",
         "2130706433",
         "0x7f.0.0.1",
         "192.0.2.1",
-        "::1",
-        "[::1",
         "[::2]",
-        "localhost localhost",
         "localhost,evil.example",
         "a" * 300,
         "löcalhost",
@@ -124,14 +95,11 @@ def test_origins_of_this_machine_are_allowed(value: str) -> None:
     [
         "null",
         "",
-        "localhost",
         "https://evil.example",
         "http://localhost.evil.example",
         "http://localhost@evil.example",
         "http://evil.example#localhost",
-        "file://localhost",
         "chrome-extension://localhost",
-        "http://localhost/path",
         "http://localhost http://evil.example",
     ],
 )
@@ -143,8 +111,3 @@ def test_an_origin_with_an_ip_may_call_only_that_ip() -> None:
     rule = HostRule("0.0.0.0")
     assert rule.is_origin("http://192.0.2.7:9090", "192.0.2.7")
     assert not rule.is_origin("http://198.51.100.1", "192.0.2.7")
-
-
-def test_only_addresses_of_this_machine_are_loopback() -> None:
-    assert all(map(is_loopback, ["localhost", "127.0.0.1", "127.255.0.1", "::1", "[::1]"]))
-    assert not any(map(is_loopback, ["0.0.0.0", "::", "", "localhost.example", "128.0.0.1", "::ffff:8.8.8.8"]))

@@ -23,7 +23,6 @@ from tests.serve.stdio_client import (
     after_handshake,
     call,
     error_code_of,
-    protocol_error,
     request,
     text_of,
 )
@@ -78,27 +77,6 @@ class TestTools:
                 continue
             result = run_command("resolve", "--cache", root / "docs", "--query", query.encode(), "--budget", budget)
             assert text_of(answer).encode() == result.out, (query, budget)
-
-    @pytest.mark.parametrize("name", ["nope", "context_resolve", "", "context.resolve "])
-    def test_the_error_for_an_unknown_tool_names_it(self, name: str, root: Path) -> None:
-        assert after_handshake(root, call(name, {})) == [protocol_error(-32602, f"Unknown tool: {name}")]
-
-    def test_params_of_another_form_are_invalid(self, root: Path) -> None:
-        shapes: list[object] = [
-            None,
-            {},
-            {"name": 5},
-            {"name": None},
-            {"name": "context.resolve", "arguments": []},
-            {"name": "context.resolve", "arguments": "x"},
-            {"name": "context.resolve", "arguments": None},
-            {"name": "context.resolve", "arguments": {**RESOLVE, "extra": 1}},
-            {"name": "context.list_caches", "arguments": {"cache": "docs"}},
-            {"name": "context.inspect_cache", "arguments": {"cache": "docs", "query": "q"}},
-        ]
-        answers = after_handshake(root, *(request("tools/call", params) for params in shapes))
-        for params, answer in zip(shapes, answers, strict=True):
-            assert answer == protocol_error(-32602, "Invalid params"), params
 
     def test_each_bad_argument_has_its_error_code(self, root: Path) -> None:
         cases: list[BadCall] = [

@@ -121,40 +121,6 @@ def silent(_: RawRequest, wire: Wire) -> None:
     wire.is_closed()
 
 
-@pytest.mark.parametrize("path", [MESSAGES, OTHER])
-def test_an_upstream_that_sends_no_response_in_time_is_a_gateway_timeout(
-    guarded: GuardedProxy, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(upstream, "READ_S", 0.05)
-    guarded.upstream.script = silent
-
-    async def scenario() -> None:
-        client = await Client(HELLO, path=path).call(guarded)
-        assert client.error == (504, "upstream_timeout")
-
-    run(scenario, guarded)
-
-
-def test_a_response_that_stalls_is_cut_after_the_timeout(
-    guarded: GuardedProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(upstream, "READ_S", 5.0)
-
-    def script(_: RawRequest, wire: Wire) -> None:
-        wire.begin("Content-Type: text/event-stream")
-        wire.chunk(b"data: 1\n\n")
-        wire.is_closed()
-
-    guarded.upstream.script = script
-
-    async def scenario() -> None:
-        client = await Client(HELLO).call(guarded)
-        assert [client.sent[0]["status"], client.sent[1]["body"]] == [200, b"data: 1\n\n"]
-        assert not client.is_complete
-
-    run(scenario, guarded)
-
-
 def test_an_upstream_that_does_not_read_the_request_is_a_gateway_timeout(
     guarded: GuardedProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,46 +161,6 @@ def test_idle_connections_are_closed(guarded: GuardedProxy, monkeypatch: pytest.
             closed.clear()
 
     run(scenario, guarded)
-
-
-def test_an_endless_response_is_cut(guarded: GuardedProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "EXCHANGE_S", 5.0)
-
-    def script(_: RawRequest, wire: Wire) -> None:
-        wire.begin()
-        pause = threading.Event()
-        while not pause.wait(0.01):
-            wire.chunk(b"more" * 1000)
-
-    guarded.upstream.script = script
-
-    async def scenario() -> None:
-        client = await Client(HELLO).call(guarded)
-        assert client.sent[0]["status"] == 200
-        assert not client.is_complete
-
-    run(scenario, guarded)
-
-
-@pytest.mark.parametrize("path", [MESSAGES, OTHER])
-def test_a_body_that_does_not_arrive_is_a_timeout(path: str) -> None:
-    with closing(GuardedProxy(body_timeout_s=0.05)) as guarded:
-
-        async def scenario() -> None:
-            client = await Client(b"{", path=path, is_whole=False).call(guarded)
-            assert client.error == (408, "body_timeout")
-
-        run(scenario, guarded)
-
-
-def test_a_body_that_arrives_too_slowly_is_a_timeout() -> None:
-    with closing(GuardedProxy(body_timeout_s=WAIT_S, proxied_body_timeout_s=0.05)) as guarded:
-
-        async def scenario() -> None:
-            client = await Client(b"{", path=OTHER, is_whole=False).call(guarded)
-            assert client.error == (408, "body_timeout")
-
-        run(scenario, guarded)
 
 
 def test_an_owners_streams_are_limited_apart_from_short_requests() -> None:
@@ -407,24 +333,5 @@ def test_an_exception_in_folding_breaks_no_request(guarded: GuardedProxy, monkey
         client = await Client(HELLO).call(guarded)
         assert (client.sent[0]["status"], client.receipt["reason"]) == (200, "failed")
         assert guarded.upstream.next().body == HELLO
-
-    run(scenario, guarded)
-
-
-def test_a_cancelled_exchange_does_not_end_the_response_properly(guarded: GuardedProxy) -> None:
-    def script(_: RawRequest, wire: Wire) -> None:
-        wire.begin("Content-Type: text/event-stream")
-        wire.chunk(b"data: 1\n\n")
-        wire.is_closed()
-
-    guarded.upstream.script = script
-
-    async def scenario() -> None:
-        client = Client(HELLO)
-        call = asyncio.create_task(client.call(guarded))
-        await client.started.wait()
-        call.cancel()
-        await asyncio.gather(call, return_exceptions=True)
-        assert not client.is_complete
 
     run(scenario, guarded)

@@ -35,26 +35,6 @@ class TestDisconnects:
             assert requested.wait(WAIT_S)
         assert closed.wait(WAIT_S)
 
-    @pytest.mark.parametrize("path", [MESSAGES, "/proxy/openai/v1/x"])
-    def test_a_client_that_disconnects_during_the_response_ends_the_upstream_request(
-        self, proxy: ProxyDaemon, path: str
-    ) -> None:
-        closed = threading.Event()
-
-        def script(_: RawRequest, wire: Wire) -> None:
-            wire.begin("Content-Type: text/event-stream")
-            wire.chunk(b"data: 1\n\n")
-            assert wire.is_closed()
-            closed.set()
-
-        proxy.upstream.script = script
-        with proxy.connect() as client:
-            begin(client, path)
-            answer = read_response(client)
-            assert answer.readline() == b"data: 1\n"
-            answer.close()
-        assert closed.wait(WAIT_S)
-
     def test_a_client_that_disconnects_during_its_body_ends_the_upstream_request(self, proxy: ProxyDaemon) -> None:
         body_started, closed = threading.Event(), threading.Event()
 
@@ -102,24 +82,6 @@ class TestDisconnects:
         }
         # The failure is logged once, with our own message.
         assert '"event":"library"' not in proxy.daemon.log.read_text()
-
-    def test_an_upstream_that_disconnects_without_a_response_is_a_bad_gateway(self, proxy: ProxyDaemon) -> None:
-        proxy.upstream.script = lambda _, wire: wire.socket.shutdown(socket.SHUT_RDWR)
-        assert error_of(proxy.post()) == (502, "upstream_broken")
-        failed = [line for line in proxy.log() if line["event"] == "proxy.upstream_failed"][-1]
-        assert failed.keys() == {"at", "level", "event", "upstream", "kind", "exception"}
-        assert (failed["upstream"], failed["kind"]) == ("anthropic", "broken")
-
-    @pytest.mark.parametrize(
-        "head", [b"HTTP/1.1 700 Odd\r\n\r\n", b"nonsense\r\n\r\n", b"HTTP/1.1 101 Switching\r\n\r\n"]
-    )
-    def test_an_upstream_that_does_not_speak_http_is_a_bad_gateway(self, proxy: ProxyDaemon, head: bytes) -> None:
-        def script(_: RawRequest, wire: Wire) -> None:
-            wire.send(head)
-            wire.is_closed()
-
-        proxy.upstream.script = script
-        assert error_of(proxy.post()) == (502, "upstream_broken")
 
     def test_an_unreachable_upstream_is_a_bad_gateway_and_the_error_names_the_setting(self, tmp_path: Path) -> None:
         with closing(ProxyDaemon(tmp_path)) as proxy:
@@ -174,11 +136,6 @@ class TestLimits:
         body = b"x" * (5 << 20)
         assert proxy.request("PUT", "/proxy/openai/v1/files", body).status == 200
         assert proxy.upstream.next().body == body
-
-    @pytest.mark.parametrize("headers", [{"host": "evil.example"}, {"origin": "http://evil.example"}])
-    def test_a_foreign_host_or_origin_is_refused(self, proxy: ProxyDaemon, headers: dict[str, str]) -> None:
-        assert proxy.post(None, MESSAGES, **headers).status in (403, 421)
-        assert proxy.upstream.requests.empty()
 
     def test_a_browser_cannot_load_a_response_as_a_page_or_script(self, proxy: ProxyDaemon) -> None:
         """A script from such a response would have all rights of the dashboard."""

@@ -158,11 +158,6 @@ def test_usage_is_read_from_every_kind_of_response(  # noqa: PLR0917
     assert read(api, [compressed[at : at + 1] for at in range(len(compressed))], content_type, encoding) == usage
 
 
-@pytest.mark.parametrize(("api", "content_type", "answer", "usage"), ANSWERS)
-def test_a_response_may_be_split_anywhere(api: Format, content_type: str, answer: bytes, usage: Usage) -> None:
-    assert all(read(api, [answer[:at], b"", answer[at:]], content_type) == usage for at in range(len(answer)))
-
-
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
 @pytest.mark.parametrize(
     ("api", "content_type", "answer", "usage"), [case for case in ANSWERS if case.values[1] == SSE]
@@ -212,18 +207,12 @@ def test_cached_tokens_beyond_the_prompts_count_as_the_whole_prompt() -> None:
     "answer",
     [
         b"",
-        b"null",
         b"[]",
-        b'"usage"',
-        b"{}",
         b'{"usage":null}',
-        b'{"usage":[]}',
-        b'{"usage":{}}',
         b'{"usage":{"input_tokens":"7"}}',
         b'{"usage":{"input_tokens":true}}',
         b'{"usage":{"input_tokens":-7}}',
         b'{"usage":{"input_tokens":7.5}}',
-        b'{"usage":{"input_tokens":1e3}}',
         b'{"usage":{"input_tokens":NaN}}',
         b'{"usage":{"input_tokens":' + b"9" * 10_000 + b"}}",
         b'{"usage":{"output_tokens":7}}',
@@ -320,11 +309,6 @@ def test_a_stream_of_too_many_events_is_read_no_further(monkeypatch: pytest.Monk
     assert read("openai-chat", [*pieces, b"\n\n", following], SSE) == CHAT
 
 
-def test_long_lines_without_data_are_skipped() -> None:
-    noise = [b"x" * MIB] * 8
-    assert usage_within_memory(MIB // 2, iter([b"event: ", *noise, b"\n\n", CHAT_STREAM]), SSE) == CHAT
-
-
 @pytest.mark.parametrize(("encoding", "wbits"), [("gzip", 31), ("deflate", 15)])
 def test_a_decompression_bomb_needs_little_memory_and_has_no_usage(encoding: str, wbits: int) -> None:
     compressor = zlib.compressobj(9, wbits=wbits)
@@ -335,17 +319,6 @@ def test_a_decompression_bomb_needs_little_memory_and_has_no_usage(encoding: str
     small = zlib.compressobj(9, wbits=wbits)
     honest = small.compress(b" " * MIB + b"{") + small.compress(TAIL[:20]) + small.compress(TAIL[20:]) + small.flush()
     assert usage_within_memory(1 << 20, iter([honest]), JSON, encoding) == CHAT
-
-
-def test_a_compressed_flood_of_events_is_not_read_to_its_end() -> None:
-    """Each of them is an object to parse, and others wait for the same thread."""
-    compressor = zlib.compressobj(9, wbits=31)
-    flood = compressor.compress(event({"usage": {"prompt_tokens": 1}}) * 500_000) + compressor.flush()
-    assert len(flood) < 128 * 1024
-    reader = ResponseReader("openai-chat", SSE, "gzip")
-    for start in range(0, len(flood), 4096):
-        reader.feed(flood[start : start + 4096])
-    assert reader._events_left == 0
 
 
 FRAGMENTS = [

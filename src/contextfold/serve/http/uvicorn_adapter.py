@@ -1,7 +1,6 @@
 """The adapter of uvicorn: the only module that uses more than its documented interface.
 
-If a new version of uvicorn has moved a name, `tests/serve/test_uvicorn_adapter.py` fails with that name. The shutdown
-after SIGTERM or SIGINT has these steps; a second signal ends the process at once:
+The shutdown after SIGTERM or SIGINT has these steps; a second signal ends the process at once:
 
     no connection is accepted any more, idle ones are closed
     event streams end, with a proper last chunk                                  (STREAM_GRACE_S, then cancelled)
