@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from contextfold.errors import SourceInvalid
+from contextfold.resolve.build import BuildRequest
 from contextfold.resolve.documents.rules import ALL_TEXT, make_rules
 from contextfold.resolve.sources import survey
 from tests.support.machine import times, write_files
@@ -94,3 +97,29 @@ def test_a_file_in_a_folder_decides_before_the_one_above_but_not_about_the_folde
     found = find_documents(folder)
     assert "docs/kept.txt" in found
     assert not [path for path in found if "lost" in path or "hidden" in path]
+
+
+def test_a_pattern_that_takes_too_long_to_match_is_refused_at_once(tmp_path: Path) -> None:
+    hostile = {
+        "*a*a*a*a*b": "more than 4 stars between two slashes",
+        "/x/!*a*a*a*a*b/": "more than 4 stars between two slashes",
+        "*a*a*b/*a*a*b/c": "stars in too many places",
+        "a/**/a/**/a/**/a/**/a/**/b": "stars in too many places",
+    }
+    for number, (pattern, problem) in enumerate(hostile.items()):
+        ignored = f"# x\n\n{pattern}"
+        folder = write_files(tmp_path / str(number), {"a" * 200 + "/" + "a" * 200: "", ".gitignore": ignored})
+        with pytest.raises(SourceInvalid, match=f"^line 3 of {folder}/.gitignore has {problem}, which takes too long"):
+            find_documents(folder)
+        with pytest.raises(SourceInvalid, match=f"^the pattern '{re.escape(pattern)}' has {problem}, which"):
+            BuildRequest(folder, exclude=[pattern]).check()
+    harmless = [
+        "a" + "*" * 50 + "b",
+        "*a*a*a*b",
+        "\\*\\*\\*\\*\\*",
+        "/*/*/*/*/*/*/b",
+        "**/a/**/b/**/*.md",
+        "*.a/*.b/*.c/*.d/*.e",
+    ]
+    folder = write_files(tmp_path / "harmless", {"a" * 100: "", "axb": "", ".gitignore": "\n".join(harmless)})
+    assert find_documents(folder) == {"a" * 100, ".gitignore"}

@@ -255,7 +255,7 @@ def _read_ignore_file(path: bytes, folder: Sequence[bytes]) -> PathPatterns:
     if regular_size(path) > IGNORE_FILE_MAX_BYTES:
         raise SourceInvalid(f"{format_path(path)} is larger than {IGNORE_FILE_MAX_BYTES >> 20} MiB; shorten it")
     try:
-        return parse_ignore_file(read_regular(path), folder)
+        return parse_ignore_file(read_regular(path), folder, file=format_path(path))
     except (FileAbsent, NotRegular):
         return parse_patterns(())
 

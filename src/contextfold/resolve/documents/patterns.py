@@ -23,6 +23,10 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 BACKEND = "simple"
 # `pathspec` does not know the classes of POSIX, such as [:alpha:], and would take them for other brackets.
 POSIX_CLASS = re.compile(r"\[:\w*:\]")
+# A pattern becomes a regular expression, which may try every way to divide a name among the stars of a segment, and
+# every way to divide a path among segments that are `**`. More of them than this would take too long.
+STARS_MAX = 4
+_STARS = re.compile(r"(\\.)|\*+")
 
 
 @dataclass(frozen=True)
@@ -51,21 +55,45 @@ class PathPatterns:
         return PathPatterns(self.files + others.files, self.folders + others.folders)
 
 
-def parse_patterns(lines: Iterable[str], folder: Sequence[bytes] = ()) -> PathPatterns:
+def parse_patterns(lines: Iterable[str], folder: Sequence[bytes] = (), *, file: str = "") -> PathPatterns:
     """Parse lines whose patterns are relative to a folder, which is given relative to the common folder.
 
-    Lines that no path can match are left out, as git does.
+    Lines that no path can match are left out, as git does. Raises SourceInvalid for a pattern that would take too long
+    to match; the message names the pattern, or its line if it is from a file.
     """
     prefix = "".join(GitIgnoreSpecPattern.escape(os.fsdecode(component)) + "/" for component in folder)
-    patterns = [pattern for line in lines if (pattern := _anchor(line, prefix))]
+    patterns = []
+    for number, line in enumerate(lines, 1):
+        if pattern := _anchor(line, prefix):
+            _check_stars(line, f"line {number} of {file}" if file else f"the pattern {line!r}")
+            patterns.append(pattern)
     of_files = [pattern for pattern in patterns if pattern.startswith("!") or not pattern.endswith("/")]
     return PathPatterns(_compile(of_files), _compile([pattern.removesuffix("/") for pattern in patterns]))
 
 
-def parse_ignore_file(raw: bytes, folder: Sequence[bytes] = ()) -> PathPatterns:
+def parse_ignore_file(raw: bytes, folder: Sequence[bytes] = (), *, file: str) -> PathPatterns:
     """Parse the bytes of a .gitignore file in a folder."""
     lines = os.fsdecode(raw.removeprefix(BYTE_ORDER_MARK)).split("\n")
-    return parse_patterns((line.removesuffix("\r") for line in lines if not line.startswith("#")), folder)
+    patterns = ["" if line.startswith("#") else line.removesuffix("\r") for line in lines]
+    return parse_patterns(patterns, folder, file=file)
+
+
+def _check_stars(pattern: str, name: str) -> None:
+    segments = pattern.rstrip(" ").removeprefix("!").strip("/").split("/")
+    counts = [sum(not found[1] for found in _STARS.finditer(segment)) for segment in segments]
+    if max(counts) > STARS_MAX:
+        problem = f"more than {STARS_MAX} stars between two slashes"
+    elif sum(max(count - 1, 0) for count in counts) + segments[1:-1].count("**") >= STARS_MAX:
+        # Each is moderate, but their numbers of ways multiply.
+        problem = "stars in too many places"
+    else:
+        return
+    raise SourceInvalid(f"{name} has {problem}, which takes too long to match; write it more simply")
+
+
+def _join_stars(segment: str) -> str:
+    """A segment with one star in the place of several, which mean the same, unless they are the whole segment."""
+    return segment if segment == "**" else _STARS.sub(lambda found: found[1] or "*", segment)
 
 
 def _anchor(line: str, prefix: str) -> str:
@@ -76,7 +104,8 @@ def _anchor(line: str, prefix: str) -> str:
         return ""
     # Without a slash in it, a pattern matches names in all folders below.
     in_any_folder = "" if "/" in path[:-1] else "**/"
-    return f"{negation}/{prefix}{in_any_folder}{path.removeprefix('/')}"
+    path = "/".join(map(_join_stars, path.removeprefix("/").split("/")))
+    return f"{negation}/{prefix}{in_any_folder}{path}"
 
 
 def _compile(patterns: Iterable[str]) -> GitIgnoreSpec:
