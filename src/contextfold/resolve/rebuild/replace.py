@@ -12,7 +12,6 @@ import errno
 import hashlib
 import os
 import shutil
-import stat
 import sys
 from collections.abc import Callable
 
@@ -242,8 +241,9 @@ def _empty(folder: bytes) -> None:
 
 def _remove(folder: bytes) -> None:
     """Remove a folder and its read-only subfolders; ignore what cannot be removed. Links are not followed."""
-    if not stat.S_ISDIR(os.lstat(folder).st_mode):
-        os.unlink(folder)
+    if os.path.islink(folder):
+        with contextlib.suppress(OSError):
+            os.unlink(folder)
         return
     for path, folders, _ in os.walk(folder):
         for inner in (path, *(os.path.join(path, name) for name in folders)):
