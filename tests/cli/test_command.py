@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from contextfold import __version__
 from contextfold.cli.commands import COMMANDS
 from contextfold.settings import SETTINGS
 from tests.support.machine import COMMAND, Call, read_terminal, run_command, write_files
@@ -164,8 +163,6 @@ class TestUsage:
             (["resolve", "--cach", "x"], "did you mean --cache?"),
             (["inspect", "a", "--cache", "b"], "--cache is given twice"),
             (["serve", "stray"], "'stray' is not known here"),
-            (["status"], "did you mean `context fold status`?"),
-            (["list"], "did you mean `context fold list`?"),
             (["fold", "lst"], "did you mean list?"),
             (["install", "claud-code"], "did you mean claude-code?"),
             (["help", "fold", "nothing"], "`context fold` has no command"),
@@ -202,10 +199,6 @@ class TestUsage:
             for needed in ("usage: context", "examples:", "exit codes:", *parser.examples):
                 assert needed in page.out.decode()
             assert max(map(len, page.out.decode().splitlines())) <= 100
-
-    @pytest.mark.parametrize("word", ["--version", "-V", "version"])
-    def test_version_prints_the_name_and_the_version(self, word: str, call: Call) -> None:
-        assert call(word).out == f"contextfold {__version__}\n".encode()
 
     @pytest.mark.parametrize("argv", [[], ["-h"], ["--help"], ["help"]])
     def test_context_without_arguments_and_help_show_the_overview(self, argv: list[str], call: Call) -> None:

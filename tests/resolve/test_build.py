@@ -18,18 +18,8 @@ from tests.support.machine import Call, as_nobody, file_version, ids, leftover_f
 
 class TestDocumentChoice:
     def test_only_names_that_end_in_md_are_documents(self, tmp_path: Path, call: Call) -> None:
-        names = [
-            "a.md",
-            ".hidden.md",
-            ".git/b.md",
-            "c.MD",
-            "d.markdown",
-            ".md",
-            "sub/.md",
-            "e.md.txt",
-            "f.md/g.md",
-            "md",
-        ]
+        names = ["a.md", ".hidden.md", ".git/b.md", "c.MD", "d.markdown", ".md"]
+        names += ["sub/.md", "e.md.txt", "f.md/g.md", "md"]
         write_files(tmp_path / "docs", dict.fromkeys(names, "x"))
         assert call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c").code == 0
         assert ids(tmp_path / "c") == [".git/b.md", ".hidden.md", "a.md", "f.md/g.md"]

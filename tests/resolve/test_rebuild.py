@@ -214,12 +214,6 @@ class TestRememberedOptions:
         contextfold.build(docs, tmp_path / "c", exclude=["!a.md"])
         assert ids(tmp_path / "c") == ["a.md", "b.txt"]
 
-    @pytest.mark.parametrize("pattern", ["", " ", "!", "/", "a\nb", "\ud800", "x" * 5000])
-    def test_an_invalid_pattern_is_refused(self, pattern: str, tmp_path: Path) -> None:
-        docs = write_files(tmp_path / "docs", {"a.md": "a"})
-        with pytest.raises(SourceInvalid):
-            contextfold.build(docs, include=[pattern])
-
     def test_invalid_options_in_a_manifest_are_ignored(self, tmp_path: Path) -> None:
         docs = write_files(tmp_path / "docs", {"a.md": "a"})
         contextfold.build(docs)

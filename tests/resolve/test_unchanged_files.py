@@ -54,39 +54,6 @@ def check(folder: Path) -> UnchangedFiles:
     return UnchangedFiles(os.fsencode(folder), FILES, fingerprints(prefix, FILES), uses_processes=True)
 
 
-def test_untouched_files_are_unchanged(folder: Path, processes: str) -> None:
-    assert check(folder).result()
-
-
-def test_any_changed_file_is_noticed(folder: Path, processes: str) -> None:
-    prefix = os.path.join(os.fsencode(folder), b"")
-    path = folder / FILES[4].decode()
-    aside = folder / "elsewhere"
-
-    def replace_by_copy() -> None:
-        aside.write_bytes(path.read_bytes())
-        aside.replace(path)
-
-    def replace_by_link() -> None:
-        path.rename(aside)
-        path.symlink_to(aside)
-
-    for name, change in {
-        "content": lambda: path.write_text("other"),
-        "time": lambda: os.utime(path, ns=(1, 1)),
-        "replaced": replace_by_copy,
-        "link": replace_by_link,
-        "removed": path.unlink,
-    }.items():
-        recorded = fingerprints(prefix, FILES)
-        change()
-        assert not UnchangedFiles(os.fsencode(folder), FILES, recorded, uses_processes=True).result(), name
-
-
-def test_a_closed_check_leaves_no_process(folder: Path, processes: str) -> None:
-    check(folder).close()
-
-
 @pytest.mark.parametrize("processes", ["several processes"], indirect=True)
 def test_a_killed_process_counts_as_a_change(folder: Path, processes: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child_processes, "_are_as_recorded", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
@@ -99,13 +66,6 @@ def test_files_count_as_changed_if_the_status_of_child_processes_is_unknown(fold
         assert check(folder).result() == (processes == "one process")
     finally:
         signal.signal(signal.SIGCHLD, before)
-
-
-def test_a_server_and_the_library_start_no_processes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child_processes, "FILES_PER_PROCESS", FEW_FILES)
-    monkeypatch.setattr(os, "fork", lambda: pytest.fail("a process was started"))
-    recorded = fingerprints(os.path.join(os.fsencode(folder), b""), FILES)
-    assert UnchangedFiles(os.fsencode(folder), FILES, recorded, uses_processes=False).result()
 
 
 def test_a_resolve_in_several_processes_answers_the_same_and_notices_a_change(

@@ -49,14 +49,6 @@ def test_a_file_that_is_left_out_later_is_reported(docs: Path, watch: subprocess
     assert "nothing" in watch.stderr.readline()
 
 
-@pytest.mark.parametrize("pattern", ["[", "a[b", "drafts/[", "x\\", "[]"])
-@pytest.mark.parametrize("option", ["--include", "--exclude"])
-def test_a_pattern_that_can_match_nothing_is_refused(option: str, pattern: str, docs: Path, call: Call) -> None:
-    ran = call("build", docs, option, pattern)
-    assert ran.code == 5
-    assert "not a pattern" in ran.err
-
-
 @pytest.mark.parametrize("pattern", ["[ab]", "*", "**", "/drafts/**/x[0-9].md", "!a", "a\\[", "[!a]"])
 def test_a_pattern_that_can_match_is_taken(pattern: str, docs: Path, call: Call) -> None:
     assert call("build", docs, "--include", pattern).code == 0

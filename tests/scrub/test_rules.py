@@ -19,36 +19,6 @@ from contextfold.scrub.rules import (
     read_rules_file,
 )
 
-GOOD = """
-[[rule]]
-id = "one"
-description = "first"
-keywords = ["on"]
-pattern = 'on(e)'
-group = 1
-entropy = 2
-shape = "any"
-"""
-
-
-def good_rules_with(old: str, new: str) -> str:
-    assert old in GOOD
-    return GOOD.replace(old, new)
-
-
-def test_rules_are_read_in_their_order() -> None:
-    second = '[[rule]]\nid = "two"\ndescription = "d"\nkeywords = ["tw"]\npattern = "two"\n'
-    assert parse_rules(GOOD + second) == (
-        Rule("one", "first", ("on",), "on(e)", 1, 2, "any"),
-        Rule("two", "d", ("tw",), "two"),
-    )
-
-
-def test_patterns_and_fragments_may_use_fragments_defined_before_them() -> None:
-    fragments = "[fragment]\ndigit = '[0-9]'\nnumber = '@{digit}+'\n"
-    (rule,) = parse_rules(fragments + good_rules_with("'on(e)'", "'on(@{number})'"))
-    assert rule.pattern == "on([0-9]+)"
-
 
 @pytest.mark.parametrize("rule", parse_rules(read_rules_file()), ids=lambda rule: rule.id)
 def test_every_standard_rule_can_find_something_and_can_be_named(rule: Rule) -> None:
@@ -70,19 +40,6 @@ def test_every_standard_rule_can_find_something_and_can_be_named(rule: Rule) -> 
 def test_no_two_standard_rules_have_one_id() -> None:
     ids = [rule.id for rule in parse_rules(read_rules_file())]
     assert len(ids) == len(set(ids))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        good_rules_with('shape = "any"', "word = true"),
-        good_rules_with('description = "first"', ""),
-        good_rules_with("'on(e)'", "'@{two}on(e)'"),
-    ],
-)
-def test_a_rule_with_an_unknown_or_missing_name_is_not_read(text: str) -> None:
-    with pytest.raises((KeyError, TypeError)):
-        parse_rules(text)
 
 
 def test_an_allowlist_has_values_patterns_and_rules() -> None:

@@ -311,22 +311,6 @@ class TestFileChoice:
 
 
 class TestShownDifference:
-    def test_a_dry_run_prints_the_difference_and_changes_nothing(self, project: HostProject) -> None:
-        project.write('{\n  "a": 1\n}')
-        before = project.everything()
-        dry_run = project.install("--dry-run")
-        assert dry_run.code == 0
-        assert project.everything() == before
-        assert project.install().out == dry_run.out
-        installed = project.everything()
-        dry_removal = project.uninstall("--dry-run")
-        assert project.everything() == installed
-        assert project.uninstall().out == dry_removal.out
-
-    def test_a_dry_run_creates_no_folder(self, vscode: HostProject) -> None:
-        assert vscode.install("--dry-run").out.startswith(b"--- /dev/null\n+++ ")
-        assert vscode.everything() == {}
-
     @pytest.mark.skipif(not shutil.which("patch"), reason="patch is not on this machine")
     @pytest.mark.parametrize("text", ['{\r\n\t"a": 1\r\n}', '{"a": "\u2028\x7f"}', "{}\n"])
     def test_the_difference_can_be_applied_with_patch(self, text: str, project: HostProject, tmp_path: Path) -> None:

@@ -181,15 +181,6 @@ class TestLinksAndModes:
 
 
 class TestUnusualSurroundings:
-    def test_uninstall_refuses_an_entry_that_install_did_not_write(self, project: HostProject) -> None:
-        key = "servers" if project.host == "vscode" else "mcpServers"
-        foreign = {"command": "/opt/other", "args": ["serve", "--stdio", "--port", "9"], "env": {"TOKEN": "s"}}
-        project.write(json.dumps({key: {"contextfold": foreign}}))
-        before = project.everything()
-        ran = project.uninstall()
-        assert (ran.code, ran.out) == (6, b"")
-        assert project.everything() == before
-
     def test_dot_dot_after_a_link_is_resolved_as_by_the_system(self, tmp_path: Path, call: Call) -> None:
         (tmp_path / "a" / "b").mkdir(parents=True)
         (tmp_path / "a" / "project" / "caches").mkdir(parents=True)
@@ -199,12 +190,6 @@ class TestUnusualSurroundings:
         assert call("install", "claude-code", "--project", f"{parent}/project", "--cache-root", caches).code == 0
         written = json.loads((tmp_path / "a" / "project" / ".mcp.json").read_text())
         assert written["mcpServers"]["contextfold"]["args"][-1] == "caches"
-
-    def test_a_refusal_prints_no_difference(self, project: HostProject) -> None:
-        project.write("{}")
-        project.file.chmod(0o444)
-        ran = project.install()
-        assert (ran.code, ran.out) == (6, b"")
 
     @pytest.mark.parametrize("command", ["install", "uninstall"])
     def test_a_deleted_current_folder_is_an_error_with_a_reason(

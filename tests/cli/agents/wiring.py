@@ -17,25 +17,13 @@ HOOK_FILES = {
     "vscode": ".github/hooks/contextfold.json",
 }
 EVENTS = {
-    "claude-code": [
-        "SessionStart",
-        "UserPromptSubmit",
-        "PostToolUse",
-        "PostToolUseFailure",
-        "PostToolBatch",
-        "PreCompact",
-        "PostCompact",
-        "Stop",
-    ],
-    "cursor": [
-        "sessionStart",
-        "postToolUse",
-        "postToolUseFailure",
-        "afterMCPExecution",
-        "afterAgentResponse",
-        "preCompact",
-    ],
-    "vscode": ["SessionStart", "PostToolUse", "PreCompact", "Stop"],
+    host: names.split()
+    for host, names in {
+        "claude-code": "SessionStart UserPromptSubmit PostToolUse PostToolUseFailure PostToolBatch PreCompact"
+        " PostCompact Stop",
+        "cursor": "sessionStart postToolUse postToolUseFailure afterMCPExecution afterAgentResponse preCompact",
+        "vscode": "SessionStart PostToolUse PreCompact Stop",
+    }.items()
 }
 URL = "http://localhost:9090"
 KEYS = {"claude-code": "mcpServers", "claude-desktop": "mcpServers", "cursor": "mcpServers", "vscode": "servers"}

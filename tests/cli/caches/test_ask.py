@@ -53,13 +53,6 @@ def test_without_a_cache_the_error_says_how_to_build_one(
     assert "context build DIR" in ran.err
 
 
-def test_a_question_without_matches_names_its_unmatched_terms(docs: Path, call: Call) -> None:
-    ran = call("ask", "xyzzy", "--cache", docs / ".context-cache")
-    answer = json.loads(ran.out)
-    assert (ran.code, answer["documents"], answer["selection"]["unmatched"]) == (0, [], ["xyzzy"])
-    assert "nothing in the cache matches" in ran.err
-
-
 def test_several_caches_are_searched_together_and_ids_have_their_names(tmp_path: Path, call: Call) -> None:
     for name in ("one", "two"):
         folder = write_files(tmp_path / name, {f"{name}.md": f"# Rollback {name}\n\nrollback\n"})
@@ -84,11 +77,6 @@ def test_get_returns_a_section_or_lines(docs: Path, call: Call) -> None:
 def test_invalid_lines_or_sections_are_exit_1(argv: list[str], docs: Path, call: Call) -> None:
     ran = call("get", "guides/deploy.md", "--cache", docs / ".context-cache", *argv)
     assert (ran.code, ran.out) == (1, b"")
-
-
-def test_a_missing_document_is_exit_2(docs: Path, call: Call) -> None:
-    ran = call("get", "nowhere.md", "--cache", docs / ".context-cache")
-    assert (ran.code, ran.out) == (2, b"")
 
 
 def test_links_below_the_cache_root_are_not_caches(tmp_path: Path, call: Call) -> None:

@@ -24,31 +24,10 @@ def cache(docs: Path) -> Path:
     return docs / ".context-cache"
 
 
-@pytest.mark.parametrize(
-    ("argv", "code"),
-    [(["ask", "x", "--cache-root", "nope"], 4), (["get", "x", "--cache-root", "nope"], 4)],
-)
-def test_what_was_never_there_was_not_removed_meanwhile(
-    argv: list[str], code: int, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    ran = call(*argv)
-    assert (ran.code, ran.out) == (code, b"")
-    assert "nope" in ran.err
-    assert "removed" not in ran.err
-
-
 def test_a_question_may_be_typed_without_quotes(cache: Path, call: Call) -> None:
     quoted = call("ask", "what is a fold", "--cache", cache)
     assert call("ask", "what", "is", "--cache", cache, "a", "fold") == quoted
     assert json.loads(quoted.out)["selection"]["query"] == "what is a fold"
-
-
-def test_a_question_without_words_to_search_for_says_so(cache: Path, call: Call) -> None:
-    ran = call("ask", "how do the", "--cache", cache)
-    assert ran.code == 0
-    assert "no words to search for" in ran.err
-    assert "matches" not in ran.err
 
 
 def test_a_question_with_too_many_terms_says_that_it_was_cut(cache: Path, call: Call) -> None:

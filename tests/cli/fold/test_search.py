@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from pathlib import Path
 
 import pytest
@@ -78,14 +77,6 @@ def test_an_invalid_limit_is_an_error_that_names_the_range(call: Call, store: st
     assert "--limit must be a whole number from 1 to 1000" in ran.err
 
 
-def test_without_a_store_the_error_names_the_command_that_creates_one(call: Call, tmp_path: Path) -> None:
-    ran = call("fold", "search", "x", "--store", tmp_path / "absent.db")
-    assert (ran.code, ran.out) == (5, b"")
-    assert "`context serve` make it" in ran.err
-    assert "context serve" in ran.err
-    assert not (tmp_path / "absent.db").exists()
-
-
 def test_a_file_that_is_no_store_is_refused_and_unchanged(call: Call, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no database at all, and longer than a header would be" * 3)
     before = (tmp_path / "notes.txt").read_bytes()
@@ -93,9 +84,3 @@ def test_a_file_that_is_no_store_is_refused_and_unchanged(call: Call, tmp_path: 
     assert ran.code == 5
     assert "move it away" in ran.err
     assert (tmp_path / "notes.txt").read_bytes() == before
-
-
-def test_no_thread_remains_after_the_command(call: Call, store: str) -> None:
-    before = threading.active_count()
-    call("fold", "search", "token", "--store", store)
-    assert threading.active_count() == before

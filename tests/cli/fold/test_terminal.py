@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,13 +99,3 @@ def test_search_highlights_the_words_of_the_query(hostile: HostileStore) -> None
     output = on_terminal("fold", "search", "NEED", "--store", hostile.store)
     assert "\x1b[1;33mneedle\x1b[0m" in output
     assert "no summary has all of these words" in on_terminal("fold", "search", "nothing", "--store", hostile.store)
-
-
-def test_rich_is_imported_only_for_a_terminal(hostile: HostileStore) -> None:
-    script = (
-        "import sys; from contextfold.cli.main import main; main(sys.argv[1:]);"
-        " sys.exit(any(name.partition('.')[0] == 'rich' for name in sys.modules))"
-    )
-    for name in sorted(COMMANDS):
-        argv = [sys.executable, "-c", script, *map(str, arguments_of(name, hostile))]
-        assert subprocess.run(argv, stdout=subprocess.DEVNULL, check=False).returncode == 0, name

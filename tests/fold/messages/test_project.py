@@ -90,24 +90,6 @@ def test_an_open_branch_stays_and_is_reported_as_a_thread(format: Format) -> Non
 
 
 @every_format
-def test_a_nested_branch_folds_first_and_is_left_out_with_its_parent(format: Format) -> None:
-    outer, inner = [*say("go", format), *branch(format, "br_1"), *work(format, "w1")], branch(format, "br_2")
-    inner_end = return_turn(format, "br_2")
-    until_inner = [*outer, *inner, *work(format, "w2"), *inner_end]
-    assert sent(until_inner, format) == [*outer, *inner, *inner_end]
-    whole = [*until_inner, *work(format, "w3"), *return_turn(format, "br_1")]
-    assert sent(whole, format) == [*say("go", format), *branch(format, "br_1"), *return_turn(format, "br_1")]
-    assert [fold.branch_id for fold in project(whole, format).receipt.folds] == ["br_1"]
-
-
-@every_format
-def test_returning_from_an_outer_branch_closes_the_branches_inside_it(format: Format) -> None:
-    messages = [*branch(format, "br_1"), *branch(format, "br_2"), *work(format, "w"), *return_turn(format, "br_1")]
-    assert sent(messages, format) == [*branch(format, "br_1"), *return_turn(format, "br_1")]
-    assert [span.branch_id for span in project(messages, format).threads] == [None]
-
-
-@every_format
 @pytest.mark.parametrize(
     "server",
     [
@@ -446,25 +428,6 @@ def test_an_unfinished_list_of_discarded_branches_is_ignored(format: Format) -> 
     rollback = [*model_turn(format, ("x", "context_rollback")), *tool_results(format, ("x", rollback_result))]
     messages = [*branch(format, "br_1"), *branch(format, "br_2"), *work(format, "w1"), *rollback]
     assert [thread.branch_id for thread in project(messages, format).threads] == [None, "br_1"]
-
-
-@every_format
-def test_folded_messages_stay_folded_as_the_history_grows(format: Format) -> None:
-    messages = [
-        *say("go", format),
-        *branch(format, "br_1"),
-        *work(format, "w1"),
-        *branch(format, "br_2"),
-        *work(format, "w2"),
-    ]
-    messages += [*return_turn(format, "br_2"), *work(format, "w3"), *return_turn(format, "br_1"), *work(format, "w4")]
-    folded: set[int] = set()
-    for count in range(len(messages) + 1):
-        sent_ids = {id(message) for message in project(messages[:count], format).messages}
-        left_out = {index for index in range(count) if id(messages[index]) not in sent_ids}
-        assert folded <= left_out
-        folded = left_out
-    assert folded
 
 
 def test_messages_that_are_not_json_raise_no_error() -> None:

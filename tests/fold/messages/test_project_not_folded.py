@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -38,52 +39,48 @@ def test_a_shared_turn_stays_whole_and_the_messages_between_fold(format: Format)
     assert project([*shared, *work(format, "x"), *returned], format).receipt.reason == ""
 
 
-@every_format
-def test_a_nested_branch_with_an_irregular_return_stays_while_its_parent_is_open(format: Format) -> None:
-    late = [
-        *model_turn(format, ("r", "context_return")),
-        *say("wait", format),
-        *tool_results(format, ("r", branch_result("br_2"))),
-    ]
-    messages = [*branch(format, "br_1"), *branch(format, "br_2"), *work(format, "x"), *late]
-    assert reasons(messages, format) == ["apart"]
-    messages = [
-        *branch(format, "br_1"),
-        *branch(format, "br_2"),
-        *work(format, "x"),
-        *model_turn(format, ("y", "Bash")),
-    ]
-    messages += [*return_turn(format, "br_2"), *work(format, "z")]
-    assert reasons(messages, format) == ["unbalanced"]
+IRREGULAR_BRANCHES: dict[str, tuple[Callable[[Format], list[Message]], str]] = {
+    # What follows the call that opened br_1, and why the branch stays.
+    "an unanswered call": (
+        lambda format: [*model_turn(format, ("w", "Bash")), *say("stop", format), *return_turn(format, "br_1")],
+        "unbalanced",
+    ),
+    "a result without a call": (
+        lambda format: [
+            *work(format, "x"),
+            *tool_results(format, ("w", "done")),
+            *return_turn(format, "br_1"),
+        ],
+        "unbalanced",
+    ),
+    "a return apart from its result": (lambda format: late_return(format, "br_1"), "apart"),
+    "a nested return apart from its result": (
+        lambda format: [*branch(format, "br_2"), *late_return(format, "br_2")],
+        "apart",
+    ),
+    "an unanswered call in a nested branch": (
+        lambda format: [
+            *branch(format, "br_2"),
+            *work(format, "x"),
+            *model_turn(format, ("y", "Bash")),
+            *return_turn(format, "br_2"),
+            *work(format, "z"),
+        ],
+        "unbalanced",
+    ),
+}
+
+
+def late_return(format: Format, branch_id: str) -> list[Message]:
+    call = [*work(format, "x"), *model_turn(format, ("r", "context_return"))]
+    return [*call, *say("wait", format), *tool_results(format, ("r", branch_result(branch_id)))]
 
 
 @every_format
-def test_a_branch_with_an_unanswered_call_stays(format: Format) -> None:
-    messages = [
-        *branch(format, "br_1"),
-        *model_turn(format, ("w", "Bash")),
-        *say("stop", format),
-        *return_turn(format, "br_1"),
-    ]
-    assert reasons(messages, format) == ["unbalanced"]
-
-
-@every_format
-def test_a_branch_with_a_result_without_call_stays(format: Format) -> None:
-    messages = [
-        *branch(format, "br_1"),
-        *work(format, "x"),
-        *tool_results(format, ("w", "done")),
-        *return_turn(format, "br_1"),
-    ]
-    assert reasons(messages, format) == ["unbalanced"]
-
-
-@every_format
-def test_a_branch_whose_return_is_apart_from_its_result_stays(format: Format) -> None:
-    messages = [*branch(format, "br_1"), *work(format, "x"), *model_turn(format, ("r", "context_return"))]
-    messages += [*say("wait", format), *tool_results(format, ("r", branch_result("br_1")))]
-    assert reasons(messages, format) == ["apart"]
+@pytest.mark.parametrize("name", IRREGULAR_BRANCHES)
+def test_an_irregular_branch_stays(format: Format, name: str) -> None:
+    rest, reason = IRREGULAR_BRANCHES[name]
+    assert reasons([*branch(format, "br_1"), *rest(format)], format) == [reason]
 
 
 def test_text_beside_the_results_of_our_calls_stays_with_them() -> None:

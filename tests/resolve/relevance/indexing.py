@@ -59,39 +59,10 @@ def write_index(
 
 
 WORDS = [
-    "deploy",
-    "deploying",
-    "deployment",
-    "rollback",
-    "roll",
-    "back",
-    "cache",
-    "caches",
-    "Cache",
-    "index",
-    "indexed",
-    "getHttpResponse",
-    "http_response",
-    "fold",
-    "folding",
-    "folded",
-    "the",
-    "of",
-    "and",
-    "proxy",
-    "token",
-    "tokens",
-    "budget",
-    "café",
-    "ΣΊΣΥΦΟΣ",
-    "数据库",
-    "同步数据",
-    "東京",
-    "x",
-    "42",
-    "v1.2",
-    "don't",
-]
+    "deploy", "deploying", "deployment", "rollback", "roll", "back", "cache", "caches", "Cache", "index", "indexed",
+    "getHttpResponse", "http_response", "fold", "folding", "folded", "the", "of", "and", "proxy", "token", "tokens",
+    "budget", "café", "ΣΊΣΥΦΟΣ", "数据库", "同步数据", "東京", "x", "42", "v1.2", "don't",
+]  # fmt: skip
 
 
 def random_documents(seed: int, count: int) -> dict[str, str]:

@@ -23,7 +23,6 @@ from contextfold.errors import (
 from contextfold.resolve.relevance.answer import AskResult
 from contextfold.resolve.relevance.asking import NamedIndex, ask
 from contextfold.resolve.relevance.index_file import MappedIndex
-from contextfold.resolve.service import ask_many
 from tests.resolve.relevance.indexing import WORDS, build_cache, random_documents, write_index
 from tests.support.machine import run_command, times
 
@@ -162,14 +161,6 @@ def test_an_empty_cache_gives_an_empty_answer(tmp_path: Path) -> None:
     assert run_command("build", "--sources", tmp_path / "nothing", "--cache", tmp_path / "none").code == 0
     assert open_cache(tmp_path / "none").ask("anything", 100).documents == ()
     assert build_cache(tmp_path, {"empty.md": ""}).ask("empty", 100).documents == ()
-
-
-def test_ids_from_several_caches_have_the_names_of_the_caches(tmp_path: Path) -> None:
-    one = build_cache(tmp_path / "one", {"a.md": "deploy guide"})
-    two = build_cache(tmp_path / "two", {"a.md": "deploy manual"})
-    result = ask_many([("one", one), ("two", two)], read_question("deploy", 500))
-    assert {document.id for document in result.documents} == {"one:a.md", "two:a.md"}
-    assert result.selection.documents_considered == 2
 
 
 class TestGet:

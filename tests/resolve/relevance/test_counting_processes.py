@@ -175,13 +175,6 @@ def test_a_build_succeeds_without_streams_and_without_the_status_of_children(
     assert contextfold.open_cache(tmp_path / "c").verify().faults == ()
 
 
-def test_one_changed_document_starts_no_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = random_documents(1, 40)
-    previous = write_index(tmp_path / "before", files).view
-    monkeypatch.setattr(os, "fork", lambda: pytest.fail("a process was started"))
-    write_index(tmp_path / "after", files | {max(files): "changed"}, previous=previous, processes=2)
-
-
 def test_a_command_that_builds_in_several_processes_makes_the_same_cache(documents: Path, tmp_path: Path) -> None:
     assert start_build(documents, tmp_path / "several").wait() == 0
     contextfold.build(documents, tmp_path / "one", kinds="markdown")
