@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contextfold.errors import ArgumentInvalid
-from contextfold.hosts import claude_code, cursor, vscode
+from contextfold.hosts import claude_code, cursor
 from contextfold.hosts.hook_event import HookEvent
 from tests.hosts.payloads import RECORDED, payloads
 
@@ -18,7 +18,7 @@ Read = Callable[[Mapping[str, object]], HookEvent]
 HOSTS: dict[str, tuple[Read, list[str]]] = {
     "claude-code": (claude_code.read, [RECORDED, "claude-code-by-hand"]),
     "cursor": (cursor.read, ["cursor-by-hand"]),
-    "vscode": (vscode.read, ["vscode-by-hand"]),
+    "vscode": (claude_code.read_vscode, ["vscode-by-hand"]),
 }
 SHAPES = [
     *({"type": kind, "file": {}} for kind in ("text", "notebook", "image", 1)),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from contextfold.errors import ArgumentInvalid
-from contextfold.hosts import cursor, vscode
+from contextfold.hosts import claude_code, cursor
 from contextfold.hosts.hook_event import HookEvent
 from tests.hosts.payloads import payloads
 
@@ -20,7 +20,7 @@ def read_cursor(name: str) -> HookEvent:
 
 
 def read_vscode(name: str) -> HookEvent:
-    return vscode.read(VSCODE[name])
+    return claude_code.read_vscode(VSCODE[name])
 
 
 def test_calls_of_cursor_are_read_from_json_in_a_string() -> None:
@@ -79,8 +79,8 @@ def test_calls_of_vs_code_are_read_in_both_spellings() -> None:
     camel = VSCODE["PostToolUseeditFiles"]
     snake = {**camel, "session_id": camel["sessionId"], "hook_event_name": camel["hookEventName"]}
     del snake["sessionId"], snake["hookEventName"]
-    hook_event = vscode.read(camel)
-    assert hook_event == vscode.read(snake)
+    hook_event = claude_code.read_vscode(camel)
+    assert hook_event == claude_code.read_vscode(snake)
     assert (hook_event.conversation, hook_event.folder) == ("vs-1", "/home/me/app")
     assert hook_event.done
     assert hook_event.done.content == '{"files":["src/main.ts"]}\nFile edited successfully'
@@ -102,4 +102,4 @@ def test_other_events_of_vs_code_are_read() -> None:
 
 def test_vs_code_accepts_a_line_after_a_call_and_at_the_start() -> None:
     events = ("PostToolUse", "PreCompact", "SessionStart", "Stop", "SubagentStop", "UserPromptSubmit")
-    assert [event for event in events if vscode.answer(event, "line")] == ["PostToolUse", "SessionStart"]
+    assert [event for event in events if claude_code.answer_vscode(event, "line")] == ["PostToolUse", "SessionStart"]

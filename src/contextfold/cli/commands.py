@@ -69,31 +69,31 @@ class Command(NamedTuple):
 
 # fmt: off
 COMMANDS = (
-    Command("build", "contextfold.cli.caches.build", "declare_build",
+    Command("build", "contextfold.cli.build", "declare_build",
             "compile a folder of documents into a cache"),
-    Command("ask", "contextfold.cli.caches.ask", "declare_ask",
+    Command("ask", "contextfold.cli.ask", "declare_ask",
             "find the passages that answer a question"),
     Command("recall", "contextfold.cli.fold.search", "declare_recall",
             "find earlier work that was folded, of any session"),
-    Command("get", "contextfold.cli.caches.ask", "declare_get",
+    Command("get", "contextfold.cli.ask", "declare_get",
             "print a document of a cache, or a part of it"),
-    Command("resolve", "contextfold.cli.caches.resolve", "declare_resolve",
+    Command("resolve", "contextfold.cli.resolve", "declare_resolve",
             "select the documents worth showing for a query"),
-    Command("inspect", "contextfold.cli.caches.resolve", "declare_inspect",
+    Command("inspect", "contextfold.cli.resolve", "declare_inspect",
             "show what a cache is"),
-    Command("verify", "contextfold.cli.caches.resolve", "declare_verify",
+    Command("verify", "contextfold.cli.resolve", "declare_verify",
             "read every byte of a cache and list each fault"),
-    Command("serve", "contextfold.cli.daemon.serve", "declare_serve",
+    Command("serve", "contextfold.cli.serve", "declare_serve",
             "run the daemon, or the stdio server"),
-    Command("run", "contextfold.cli.agents.run", "declare_run",
+    Command("run", "contextfold.cli.run", "declare_run",
             "start an agent program with folding, for this one run"),
-    Command("doctor", "contextfold.cli.daemon.doctor", "declare_doctor",
+    Command("doctor", "contextfold.cli.doctor", "declare_doctor",
             "check that daemon, hooks and proxy work together"),
-    Command("service", "contextfold.cli.daemon.service", "declare_service",
+    Command("service", "contextfold.cli.serve", "declare_service",
             "run the daemon in the background, from log-in on"),
-    Command("statusline", "contextfold.cli.agents.statusline", "declare_statusline",
+    Command("statusline", "contextfold.cli.hook", "declare_statusline",
             "print one line for a host's status bar"),
-    Command("token", "contextfold.cli.daemon.serve", "declare_token",
+    Command("token", "contextfold.cli.serve", "declare_token",
             "make a token that gives access to the daemon"),
     Command("fold status", "contextfold.cli.fold.status", "declare_status",
             "show the state of a project's session"),
@@ -113,17 +113,17 @@ COMMANDS = (
             "search the summaries of folded branches"),
     Command("fold tail", "contextfold.cli.fold.tail", "declare_tail",
             "follow events as they happen"),
-    Command("store export", "contextfold.cli.daemon.store", "declare_export",
+    Command("store export", "contextfold.cli.store", "declare_export",
             "write everything that the store holds to a file"),
-    Command("store import", "contextfold.cli.daemon.store", "declare_import",
+    Command("store import", "contextfold.cli.store", "declare_import",
             "read an exported file into an empty store"),
-    Command("install", "contextfold.cli.agents.install", "declare_install",
+    Command("install", "contextfold.cli.install", "declare_install",
             "connect an agent program to the daemon"),
-    Command("uninstall", "contextfold.cli.agents.install", "declare_uninstall",
+    Command("uninstall", "contextfold.cli.install", "declare_uninstall",
             "remove what install wrote"),
-    Command("hook", "contextfold.cli.agents.hook", "declare_hook",
+    Command("hook", "contextfold.cli.hook", "declare_hook",
             "pass a hook's report on to the daemon"),
-    Command("completion", "contextfold.cli.completion", "declare_completion",
+    Command("completion", "contextfold.cli.commands", "declare_completion",
             "print a script that completes this command in your shell"),
 )
 # fmt: on
@@ -245,3 +245,49 @@ def _format_rows(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
         else:
             yield f"  {name:<{HELP_COLUMN - 2}}{first}"
         yield from (" " * HELP_COLUMN + line for line in rest)
+
+
+# ---- completion
+
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+def declare_completion(parser: CommandParser) -> None:
+    parser.describe(
+        "Print a completion script for your shell.",
+        "source <(context completion bash)",
+        "context completion zsh > ~/.zfunc/_context",
+        "context completion fish > ~/.config/fish/completions/context.fish",
+    )
+    parser.add_choice("shell", SHELLS, "your shell")
+    parser.set_defaults(run=run_completion)
+
+
+def run_completion(args: argparse.Namespace) -> int:
+    import shtab
+
+    print_answer(shtab.complete(_build_parser(shtab.DIR, shtab.FILE), args.shell) + "\n")
+    return EXIT_OK
+
+
+def _build_parser(folder: object, file: object) -> argparse.ArgumentParser:
+    """A parser of the whole program, from which `shtab` writes the script.
+
+    Folders and files are recognised by the word that the help has for a value.
+    """
+    paths = {"DIR": folder, "FILE": file}
+    root = CommandParser(PROGRAM)
+    root.add_argument("-V", "--version", action="store_true", help="show the version")
+    commands = root.add_subparsers()
+    groups = {group: commands.add_parser(group, help=purpose) for group, purpose in GROUPS.items()}
+    in_groups = {group: parser.add_subparsers() for group, parser in groups.items()}
+    for command in COMMANDS:
+        parent = in_groups.get(command.group, commands)
+        parser = parent.add_parser(command.name.rpartition(" ")[2], help=command.summary)
+        command.declare(parser)
+        for action in parser.arguments:
+            if action.metavar in paths:
+                # The attribute is how shtab is told what completes a value.
+                action.complete = paths[action.metavar]  # type: ignore[attr-defined]
+    return root

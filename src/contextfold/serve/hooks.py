@@ -28,7 +28,7 @@ from contextfold.fold.project import NAME_LENGTH_MAX, Caller, Project, Target, p
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.inbox import InboxFull
 from contextfold.fold.service.reports import HookReport
-from contextfold.hosts import claude_code, cursor, vscode
+from contextfold.hosts import claude_code, cursor
 from contextfold.hosts.hook_event import HookEvent, HookOperation
 from contextfold.serve.http.exchange import OWNER, Receive, Scope, Send
 from contextfold.serve.http.guard import HOOKS_PATH
@@ -55,7 +55,7 @@ class HookReader(NamedTuple):
 READERS = {
     "claude-code": HookReader(claude_code.read, claude_code.answer),
     "cursor": HookReader(cursor.read, cursor.answer),
-    "vscode": HookReader(vscode.read, vscode.answer),
+    "vscode": HookReader(claude_code.read_vscode, claude_code.answer_vscode),
 }
 
 # Most reports get this answer, so it is made once.

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from contextfold.cli.agents.hook import ANSWER_BYTES_MAX, INPUT_BYTES_MAX, WAIT_S
+from contextfold.cli.hook import ANSWER_BYTES_MAX, INPUT_BYTES_MAX, WAIT_S
 from contextfold.hosts.programs import HOOK_TIMEOUT_S, HOSTS
 from tests.support.daemon import reserve_port
 from tests.support.machine import COMMAND, Ran, as_nobody, run_command

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from contextfold.cli.agents.files import ConfigFile
+from contextfold.cli.host_files import ConfigFile
 from contextfold.errors import StorageFailed
 from tests.cli.agents.wiring import KEYS, HostProject
 from tests.support.machine import COMMAND, Call, as_nobody, run_command, times

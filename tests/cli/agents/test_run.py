@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from contextfold.cli.agents.run import plugin_files, savings_line
-from contextfold.hosts.launch import launch
+from contextfold.cli.run import launch, plugin_files, savings_line
 from tests.support.daemon import Daemon
 from tests.support.machine import COMMAND, run_command
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from contextfold import __version__
-from contextfold.cli.daemon.doctor import NOTE, OK, PROBLEM, Situation, diagnose
+from contextfold.cli.doctor import NOTE, OK, PROBLEM, Situation, diagnose
 from tests.support.daemon import Daemon
 from tests.support.machine import run_command
 

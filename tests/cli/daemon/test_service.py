@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from contextfold.cli.daemon.service import AGENT_LABEL, launchd_agent, systemd_unit
+from contextfold.cli.serve import AGENT_LABEL, launchd_agent, systemd_unit
 from tests.support.machine import COMMAND, run_command
 
 ODD_COMMAND = ["/opt/my tools/context", "serve", "--store", '/x/50% "a"/$HOME\\b']

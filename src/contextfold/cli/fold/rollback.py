@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from contextfold.app import make_fold_service
-from contextfold.cli.fold.awaited_store import AwaitedStore, open_awaited_store
 from contextfold.cli.fold.list import id_length
 from contextfold.cli.fold.session_access import (
     MAIN,
+    AwaitedStore,
     SessionAddress,
     add_branch,
     add_session_options,
+    open_awaited_store,
     session_address,
     session_not_found,
     write,

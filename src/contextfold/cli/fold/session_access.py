@@ -5,25 +5,42 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self, TypeVar
 
-from contextfold.app import open_state_file
+from contextfold.app import make_policy, open_state_file
+from contextfold.app import open_store as open_shared_store
 from contextfold.cli.output import TURNING, is_terminal, print_answer, print_note
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.setting_options import add_store_options, read_setting_options
 from contextfold.cli.terminal import Screen, screen
 from contextfold.common.canonical import Encodable, encode
+from contextfold.common.relevance.question import Question
 from contextfold.errors import EXIT_OK, ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.ports.store import LOCAL_OWNER, ArchivedThread, SessionKey
+from contextfold.fold.ports.store import (
+    LOCAL_OWNER,
+    ArchivedThread,
+    EndedSession,
+    ListedSession,
+    Recalled,
+    RecallSource,
+    SessionKey,
+    SessionLog,
+    Store,
+    Summary,
+    Trajectory,
+)
 from contextfold.fold.project import Project, hash_name, project_at
+from contextfold.fold.recall.documents import DocumentTerms
+from contextfold.fold.recall.ranking import RecallScope
 from contextfold.fold.service.archive_reader import thread_pages
 from contextfold.fold.service.stored_sessions import SessionView, StoredSessions
 from contextfold.fold.session import State
 from contextfold.settings import FoldSettings, read_fold_settings
 
+T = TypeVar("T")
 # The name of the main thread in an argument for a branch.
 MAIN = "main"
 BRANCH_PREFIX = "br_"
@@ -143,15 +160,84 @@ class OpenStore:
                 yield SessionAddress(address.owner, project_at(row["project_path"]), None)
 
 
+class AwaitedStore(OpenStore):
+    """A store on NATS, or one that the folding service changes: its calls are awaited in an event loop."""
+
+    def __init__(self, settings: FoldSettings) -> None:
+        """Open the store. Neither a missing file nor a missing prefix is created."""
+        self.settings = settings
+        self.store: Store = open_shared_store(settings, may_migrate=False)
+        # Commands that read a file need no event loop.
+        import asyncio
+
+        self._runner = asyncio.Runner()
+        super().__init__(StoredSessions(BlockingReader(self), make_policy(settings)))
+
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(call)
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self._runner.close()
+
+
+class BlockingReader:
+    """Reads a store for a command: each call runs in the event loop until it is done."""
+
+    def __init__(self, awaited: AwaitedStore) -> None:
+        self._store, self._run = awaited.store, awaited.run
+
+    def load(self, key: SessionKey) -> SessionLog | None:
+        return self._run(self._store.load(key))
+
+    def sessions(self, owner: str, *, after: tuple[str, str] | None = None, limit: int) -> Sequence[ListedSession]:
+        return self._run(self._store.sessions(owner, after=after, limit=limit))
+
+    def ended_sessions(
+        self, owner: str, *, after: tuple[str, str] | None = None, limit: int, session_id: str | None = None
+    ) -> Sequence[EndedSession]:
+        return self._run(self._store.ended_sessions(owner, after=after, limit=limit, session_id=session_id))
+
+    def find(self, owner: str, session_id: str) -> SessionKey | None:
+        return self._run(self._store.find(owner, session_id))
+
+    def search(self, owner: str, query: str, project_hash: str | None, limit: int) -> Sequence[Summary]:
+        return self._run(self._store.search(owner, query, project_hash, limit))
+
+    def summaries(self, owner: str, project_hash: str | None) -> Sequence[Summary]:
+        return self._run(self._store.summaries(owner, project_hash))
+
+    def unindexed(self, owner: str | None, limit: int) -> Sequence[RecallSource]:
+        return self._run(self._store.unindexed(owner, limit))
+
+    def index(self, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None:
+        return self._run(self._store.index(documents))
+
+    def recall(self, owner: str, question: Question, scope: RecallScope) -> Recalled:
+        return self._run(self._store.recall(owner, question, scope))
+
+    def trajectory(
+        self, thread: ArchivedThread, *, after_n: int = 0, limit: int, characters: int | None = None
+    ) -> Trajectory | None:
+        return self._run(self._store.trajectory(thread, after_n=after_n, limit=limit, characters=characters))
+
+    def left_out_text(self, owner: str, result_id: str) -> str | None:
+        return self._run(self._store.left_out_text(owner, result_id))
+
+    def close(self) -> None:
+        return self._run(self._store.close())
+
+
 def open_store(args: argparse.Namespace) -> OpenStore:
     """Open the store for reading. A daemon may have it open, too. A missing file is not created."""
     settings = store_settings(args)
     if settings.nats is None:
         return OpenStore(open_state_file(settings))
-    # Commands that read a file need no event loop.
-    from contextfold.cli.fold.awaited_store import AwaitedStore
-
     return AwaitedStore(settings)
+
+
+def open_awaited_store(args: argparse.Namespace) -> AwaitedStore:
+    return AwaitedStore(store_settings(args))
 
 
 def store_settings(args: argparse.Namespace) -> FoldSettings:

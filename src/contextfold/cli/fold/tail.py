@@ -9,12 +9,13 @@ import stat
 import sys
 from typing import NamedTuple
 
-from contextfold.cli.fold.awaited_store import AwaitedStore, open_awaited_store
 from contextfold.cli.fold.session_access import (
     MAIN,
+    AwaitedStore,
     SessionAddress,
     add_session_options,
     escape_for_terminal,
+    open_awaited_store,
     owner_of,
     session_address,
     write,

@@ -7,6 +7,7 @@ terminal, signals and the exit status are those of the program. The last line on
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import signal
@@ -16,15 +17,15 @@ from select import select
 from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 from tempfile import TemporaryDirectory
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
-from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, add_daemon_options, client_from
+from contextfold import hosts
+from contextfold.cli.daemon_client import DaemonClient, DaemonSilent, add_daemon_options, client_from
 from contextfold.cli.output import plain, print_error, print_note
 from contextfold.cli.parser import CommandParser, UsageError
-from contextfold.common.network_address import parse_daemon_url
+from contextfold.common.network_address import DAEMON_URL, MCP_PATH, parse_daemon_url
 from contextfold.errors import StorageFailed
-from contextfold.hosts import launch as launching
-from contextfold.hosts.launch import launch
+from contextfold.hosts.programs import SERVER
 from contextfold.settings import FOLD_AFTERWARDS, parse_toolsets
 
 DAEMON_START_S = 20.0
@@ -32,6 +33,8 @@ DAEMON_STOP_S = 15.0
 MICROS = 1_000_000
 CENT = 10_000  # micros
 PLUGIN_FILES_MAX = 50
+PLUGIN_FOLDER = "plugin"
+SETTINGS_FILE = "settings.json"
 NOT_FOUND, NOT_EXECUTABLE, BY_SIGNAL = 127, 126, 128
 UPSTREAMS = {
     "ANTHROPIC_BASE_URL": "--anthropic-upstream",
@@ -100,6 +103,57 @@ def _run_with(daemon: DaemonClient, program: str, arguments: Sequence[str], fold
     code = _run_program([program, *launched.arguments, *arguments], os.environ | launched.environment)
     print_note(savings_line(before, _read_totals(daemon)))
     return code
+
+
+class Launch(NamedTuple):
+    """Arguments before the user's own, additional variables, and temporary files.
+
+    The names of files are relative to a temporary folder; the arguments and variables already contain its path.
+    `wired` describes what the program uses.
+    """
+
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    files: Mapping[str, str]
+    wired: str
+
+
+def launch(program: str, daemon_url: str, folder: str, plugin: Mapping[str, str], *, tools: str) -> Launch:
+    """How to start a program of this name. `plugin` has the texts of the plugin's files by name; `tools` names the
+    toolsets that it is offered."""
+    mcp = f"{daemon_url}/mcp?tools={tools}"
+    anthropic = {"ANTHROPIC_BASE_URL": f"{daemon_url}/proxy/anthropic"}
+    gemini = {"GOOGLE_GEMINI_BASE_URL": f"{daemon_url}/proxy/gemini"}
+    openai_url = f"{daemon_url}/proxy/openai/v1"
+    every_base_url = anthropic | {"OPENAI_BASE_URL": openai_url} | gemini
+    match program:
+        case "claude":
+            # Claude Code can load a plugin folder for one session; it has the MCP server, the hooks and the skill.
+            files = {
+                f"{PLUGIN_FOLDER}/{name}": text.replace(DAEMON_URL + MCP_PATH, mcp).replace(DAEMON_URL, daemon_url)
+                for name, text in plugin.items()
+            }
+            arguments = ("--plugin-dir", f"{folder}/{PLUGIN_FOLDER}")
+            return Launch(arguments, anthropic, files, "proxy, tools, hooks and skill")
+        case "codex":
+            # Codex accepts overrides of its configuration with -c, each a TOML value.
+            overrides = {"openai_base_url": openai_url, f"mcp_servers.{SERVER}.url": mcp}
+            words = [word for key, value in overrides.items() for word in ("-c", f"{key}={json.dumps(value)}")]
+            return Launch(tuple(words), every_base_url, {}, "proxy and tools")
+        case "opencode":
+            # OpenCode merges a configuration from a variable over its files.
+            providers = {"anthropic": f"{daemon_url}/proxy/anthropic/v1", "openai": openai_url}
+            config = {
+                "mcp": {SERVER: {"type": "remote", "url": mcp}},
+                "provider": {name: {"options": {"baseURL": url}} for name, url in providers.items()},
+            }
+            return Launch((), {"OPENCODE_CONFIG_CONTENT": json.dumps(config)}, {}, "proxy and tools")
+        case "gemini":
+            # Gemini CLI reads an additional settings file that a variable names.
+            settings = json.dumps({"mcpServers": {SERVER: {"httpUrl": mcp}}})
+            variables = {"GEMINI_CLI_SYSTEM_SETTINGS_PATH": f"{folder}/{SETTINGS_FILE}"} | gemini
+            return Launch((), variables, {SETTINGS_FILE: settings}, "proxy and tools")
+    return Launch((), every_base_url, {}, "the proxy (by base URL); for tools and hooks see `context install`")
 
 
 def _new_folder() -> TemporaryDirectory[str]:
@@ -217,7 +271,7 @@ class _OwnDaemon:
 
 def plugin_files() -> dict[str, str]:
     """The texts of the files of the plugin for Claude Code, by path."""
-    plugin = os.path.join(os.path.dirname(launching.__file__), "plugin")
+    plugin = os.path.join(os.path.dirname(hosts.__file__), PLUGIN_FOLDER)
     texts: dict[str, str] = {}
     for folder, _, names in os.walk(plugin):
         for name in names[: PLUGIN_FILES_MAX - len(texts)]:

@@ -10,7 +10,8 @@ import os
 from importlib.resources import files
 from shlex import quote
 
-from contextfold.cli.agents.files import (
+from contextfold.cli.daemon_client import DaemonClient, DaemonSilent, add_daemon_options, daemon_address
+from contextfold.cli.host_files import (
     ConfigFile,
     FileChange,
     HostFiles,
@@ -20,7 +21,6 @@ from contextfold.cli.agents.files import (
     files_of,
     plan_edit,
 )
-from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, add_daemon_options, daemon_address
 from contextfold.cli.output import plain, print_note, print_on_terminal
 from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.common.network_address import DAEMON_URL, is_variable

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from contextfold import __version__
-from contextfold.cli.caches.choosing import nearest_cache
-from contextfold.cli.daemon.client import DaemonClient, DaemonSilent, add_daemon_options, client_from
+from contextfold.cli.ask import nearest_cache
+from contextfold.cli.daemon_client import DaemonClient, DaemonSilent, add_daemon_options, client_from
 from contextfold.cli.output import plain, print_answer
 from contextfold.cli.parser import CommandParser
 from contextfold.common.canonical import parse_json

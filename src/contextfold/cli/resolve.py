@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 
-from contextfold.cli.caches.choosing import decode_query
 from contextfold.cli.output import ProgressLine, print_answer, print_error, print_note
 from contextfold.cli.parser import CommandParser
-from contextfold.errors import EXIT_CODES, EXIT_OK, BudgetInvalid, CacheInvalid
+from contextfold.errors import EXIT_CODES, EXIT_OK, BudgetInvalid, CacheInvalid, QueryInvalid
 from contextfold.resolve.cache import rebuild_command
 from contextfold.resolve.selection import BUDGET_MAX
 from contextfold.resolve.service import Cache
@@ -51,6 +50,14 @@ def run_resolve(args: argparse.Namespace) -> int:
     result = Cache(args.cache, uses_processes=True).resolve(query, budget)
     print_answer(result.to_json(pretty=args.format == "pretty"))
     return EXIT_OK
+
+
+def decode_query(argument: str) -> str:
+    """The argument's own bytes read as UTF-8, whatever the locale made of them."""
+    try:
+        return os.fsencode(argument).decode("utf-8")
+    except UnicodeError:
+        raise QueryInvalid("the query is not UTF-8; check your terminal's encoding") from None
 
 
 def parse_whole_budget(argument: str) -> int:

@@ -1,1 +1,0 @@
-"""Commands that connect agent programs to the daemon."""

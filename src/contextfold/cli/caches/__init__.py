@@ -1,1 +1,0 @@
-"""Commands that build caches and read them."""

@@ -1,0 +1,180 @@
+"""The commands that an agent program runs itself: `context hook` and `context statusline`.
+
+`context hook` sends a hook's JSON from stdin to the daemon and writes the daemon's answer to stdout. A host runs it
+after every tool call and waits for it. Every failure ends without output and with exit code 0: the agent must not
+notice that the daemon is down.
+
+`context statusline` prints one line about the project's session. A host runs it every few hundred milliseconds and
+shows its output, so it is fast, never fails and prints only the line. Claude Code sends JSON on stdin, which names the
+project's folder; otherwise it is the current folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import select
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from contextfold.cli.daemon_client import DaemonSilent, add_daemon_options, client_from, daemon_address, request
+from contextfold.cli.output import plain, print_answer, print_bytes
+from contextfold.cli.parser import CommandParser
+from contextfold.common.canonical import parse_json
+from contextfold.common.network_address import DAEMON_URL, Address
+from contextfold.errors import EXIT_OK, StorageFailed
+
+# The command ends after this time, whether it waits for input, a name, a connection or an answer.
+WAIT_S = 2.0
+INPUT_BYTES_MAX = 16 << 20
+ANSWER_BYTES_MAX = 1 << 20
+READ_BYTES = 1 << 16
+# The first digit of a successful HTTP status.
+SUCCESS = 2
+
+
+def declare_hook(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Read one hook's JSON from stdin, send it to the daemon, and print what the daemon wants the host to
+        know, mostly nothing. `context install` writes this command where a host cannot call the daemon
+        itself. A daemon that is down, slow or unwilling is no failure: the agent must not notice.
+        """,
+        "context hook cursor < hook.json",
+        "context hook claude-code --url http://localhost:9100 < hook.json",
+    )
+    parser.add_choice("host", ("claude-code", "cursor", "vscode"), "the host whose hook this is")
+    add_daemon_options(parser)
+    parser.set_defaults(run=run_hook)
+
+
+def run_hook(args: argparse.Namespace) -> int:
+    address = daemon_address(DAEMON_URL if args.url is None else args.url)
+    token = os.environ.get(args.token_variable or "", "")
+    answers: list[bytes] = []
+
+    def ask() -> None:
+        """Ask the daemon. It runs in a thread, because resolving a name and reading stdin have no timeout."""
+        try:
+            answers.append(_ask_daemon(address, args.host, token))
+        except Exception:  # noqa: S110 - no failure may disturb the agent
+            pass
+
+    thread = threading.Thread(target=ask, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        # The system cannot start another thread.
+        return EXIT_OK
+    thread.join(WAIT_S)
+    if answers and _is_object_with_members(answers[0]):
+        try:
+            print_bytes(answers[0])
+        except StorageFailed:
+            # The host has closed the pipe.
+            pass
+    return EXIT_OK
+
+
+def _ask_daemon(address: Address, host: str, token: str) -> bytes:
+    content = _read_input()
+    if not content.strip() or len(content) > INPUT_BYTES_MAX:
+        return b""
+    status, body = request(
+        address, f"/hooks/{host}", token, content=content, timeout_s=WAIT_S, bytes_max=ANSWER_BYTES_MAX
+    )
+    return body if status // 100 == SUCCESS else b""
+
+
+def _read_input() -> bytes:
+    """Read stdin, but little more than is allowed."""
+    # Not by its buffer: a thread that waits in there would keep the process from ending.
+    descriptor = sys.stdin.fileno()
+    content = b""
+    while len(content) <= INPUT_BYTES_MAX and (chunk := os.read(descriptor, READ_BYTES)):
+        content += chunk
+    return content
+
+
+def _is_object_with_members(body: bytes) -> bool:
+    """Whether an answer is a JSON object that is not empty. A host treats any other output as an error."""
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(answer, dict) and bool(answer)
+
+
+STATUS_WAIT_S = 0.5
+STATUS_INPUT_BYTES_MAX = 1 << 20
+THOUSAND, TEN_THOUSAND, MILLION = 1_000, 10_000, 1_000_000
+
+
+def declare_statusline(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Print the tokens, the open branch and the saving of the project's session, in one line. Claude
+        Code runs it with {"statusLine": {"type": "command", "command": "context statusline"}} in its
+        settings.json.
+        """,
+        "context statusline",
+        "context statusline --url http://localhost:9100",
+    )
+    add_daemon_options(parser)
+    parser.set_defaults(run=run_statusline)
+
+
+def run_statusline(args: argparse.Namespace) -> int:
+    client = client_from(args, timeout_s=STATUS_WAIT_S)
+    folder = _folder_on_stdin() or os.getcwd()
+    try:
+        sessions = client.get("/v1/sessions?limit=100")["sessions"]
+        print_answer(plain(line_for(sessions, folder)) + "\n")
+    except DaemonSilent:
+        print_answer("contextfold: no daemon\n")
+    except (KeyError, TypeError):
+        print_answer("contextfold: daemon of another version\n")
+    return EXIT_OK
+
+
+def line_for(sessions: list[Mapping[str, Any]], folder: str) -> str:
+    """Tokens, open branch and savings of the session whose project contains the folder."""
+    holding = [session for session in sessions if _is_within(folder, session["project_path"])]
+    if not holding:
+        return "contextfold: nothing folded here yet"
+    session = max(holding, key=lambda each: (len(each["project_path"]), each["last_at"]))
+    parts = [f"{abbreviate(session['total_tokens'])} tokens ({session['usage_percent']}%)"]
+    if session["branch_depth"]:
+        parts.append(f"in a branch, depth {session['branch_depth']}")
+    if session["tokens_saved"]:
+        parts.append(f"{abbreviate(session['tokens_saved'])} folded away")
+    return "contextfold: " + " · ".join(parts)
+
+
+def abbreviate(tokens: int) -> str:
+    if tokens >= MILLION:
+        return f"{tokens / MILLION:.1f}M"
+    return f"{tokens / THOUSAND:.{int(tokens < TEN_THOUSAND)}f}k" if tokens >= THOUSAND else str(tokens)
+
+
+def _is_within(folder: str, project: str) -> bool:
+    return folder == project or folder.startswith(project.rstrip("/") + "/")
+
+
+def _folder_on_stdin() -> str:
+    """The folder in the host's JSON on stdin, if there is any."""
+    try:
+        if sys.stdin is None or sys.stdin.isatty() or not select.select([sys.stdin], [], [], STATUS_WAIT_S)[0]:
+            return ""
+        received = os.read(sys.stdin.fileno(), STATUS_INPUT_BYTES_MAX)
+        if not received:
+            return ""
+        payload = parse_json(received)
+        workspace = payload.get("workspace") or {}
+        folder = workspace.get("project_dir") or payload.get("cwd") or ""
+        return folder if isinstance(folder, str) else ""
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return ""
