@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.figures import Figure, report_progress, show
-from contextfold.fold.ports.store import LOCAL_OWNER
 from contextfold.fold.project import Caller
 from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.store import LOCAL_OWNER
 from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
 

@@ -29,7 +29,6 @@ from typing import Any, NamedTuple
 from bench.cache_simulation import LIFE_S, LOOKBACK_BLOCKS, TURN_S
 from bench.figures import Figure, print_table, report_progress, show
 from contextfold.common.tokens import BYTES_PER_TOKEN, tokens_of
-from contextfold.fold.advice import pays
 from contextfold.fold.events import RequestSent, SessionStarted
 from contextfold.fold.ledger import ledger_of
 from contextfold.fold.messages import (
@@ -43,6 +42,7 @@ from contextfold.fold.messages import (
     project_body,
 )
 from contextfold.fold.model_catalog import RELATIVE_PRICES
+from contextfold.fold.policy import pays
 from contextfold.fold.sent_request import RequestReport, record_request
 from contextfold.fold.session import EMPTY, replay
 from contextfold.scrub.scrubber import ScrubResult

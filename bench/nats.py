@@ -30,7 +30,7 @@ from bench.figures import Figure, report_progress, show
 from bench.stdio import median, p99
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import BranchCreated, OperationCompleted, SessionStarted
-from contextfold.fold.ports.store import Commit, Operation, SessionKey
+from contextfold.fold.store import Commit, Operation, SessionKey
 from contextfold.settings import NatsOptions
 from contextfold.stores.nats.store import NatsStore
 

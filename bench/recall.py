@@ -24,10 +24,10 @@ from bench.daemon import ERAS, RawHttpClient, daemon, request
 from contextfold.common.relevance.question import read_question
 from contextfold.common.relevance.words import tokens
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.ports.store import SessionKey, Summary
-from contextfold.fold.ports.store_export import ExportedSession, ExportRecord
 from contextfold.fold.project import Caller, project_at
 from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.store import SessionKey, Summary
+from contextfold.fold.store_export import ExportedSession, ExportRecord
 from contextfold.fold.tool_arguments import RecallRequest
 from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.stores.sqlite.statements import fts_query

@@ -20,8 +20,8 @@ from contextfold.cli.commands import COMMANDS, Command
 from contextfold.cli.parser import CommandParser
 from contextfold.daemon import NoStore
 from contextfold.errors import EXIT_CODES, HTTP_STATUSES, JSON_RPC_CODES
-from contextfold.fold.ports.store import Store
 from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.store import Store
 from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.serve.http.exchange import OPEN_PATHS, PAGE_PATH, WEB_PATH
 from contextfold.serve.http.guard import Buckets

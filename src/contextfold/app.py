@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from contextfold.errors import SettingsError
 from contextfold.fold.model_catalog import MODELS, ModelCatalog, ModelsInvalid, TokenPrices, parse_models
 from contextfold.fold.policy import AdviceSettings, FoldPolicy, Thresholds
-from contextfold.fold.ports.store import Store
 from contextfold.fold.service.stored_sessions import StoredSessions
 from contextfold.fold.session import SessionLimits
+from contextfold.fold.store import Store
 from contextfold.settings import FoldSettings
 from contextfold.stores.sqlite.reader import SqliteReader
 

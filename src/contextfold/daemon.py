@@ -10,9 +10,9 @@ from typing import cast
 from contextfold.app import make_policy, make_scrubber, open_store
 from contextfold.common.canonical import encode
 from contextfold.errors import SettingsError
-from contextfold.fold.ports.store import Store
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.session import EMPTY
+from contextfold.fold.store import Store
 from contextfold.serve.http.bearer_tokens import TokenFile
 from contextfold.serve.http.exchange import RequestLimits
 from contextfold.serve.http.guard import Buckets, Guard, HostRule

@@ -17,7 +17,7 @@ from contextfold.fold.events import (
     ThreadSeen,
     kind_of,
 )
-from contextfold.fold.ports.store import Commit, Operation, SessionKey, Store, Summary, WatchedEvent
+from contextfold.fold.store import Commit, Operation, SessionKey, Store, Summary, WatchedEvent
 
 NOON = "2026-01-01T12:00:00Z"
 PATIENCE_S = 60.0

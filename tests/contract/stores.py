@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from contextfold.fold.ports.store import Store
+from contextfold.fold.store import Store
 from contextfold.settings import NatsOptions
 from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.sqlite.store import SqliteStore

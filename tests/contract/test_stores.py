@@ -9,7 +9,7 @@ import pytest
 
 from contextfold.errors import ArgumentInvalid, StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.ports.store import ArchivedThread, Commit, CommitReceipt, KnownRevision, StaleRevision, Store
+from contextfold.fold.store import ArchivedThread, Commit, CommitReceipt, KnownRevision, StaleRevision, Store
 from tests.contract.sessions import (
     NOON,
     begin,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.ports.store import ArchivedThread, KnownRevision, StaleRevision, Store
+from contextfold.fold.store import ArchivedThread, KnownRevision, StaleRevision, Store
 from contextfold.stores.nats.store import NatsStore
 from tests.contract.sessions import commit_of, key_of, summary_of, take, watching
 from tests.contract.stores import options_on

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.ports.store import SEARCH_MOST, ArchivedThread, Commit, KnownRevision, StaleRevision, Store
+from contextfold.fold.store import SEARCH_MOST, ArchivedThread, Commit, KnownRevision, StaleRevision, Store
 from tests.contract.sessions import (
     NOON,
     begin,

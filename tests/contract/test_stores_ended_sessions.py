@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.ports.store import Store
+from contextfold.fold.store import Store
 from tests.contract.sessions import NOON, begin, commit_of, key_of, summary_of
 
 EVENING, NEXT_DAY, NEXT_YEAR = "2026-01-01T20:00:00Z", "2026-01-02T20:00:00Z", "2027-01-01T12:00:00Z"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from contextfold.errors import ExportInvalid, TargetNotEmpty
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.ports.store import (
+from contextfold.fold.store import (
     ArchivedResult,
     ArchivedThread,
     Commit,
@@ -26,7 +26,7 @@ from contextfold.fold.ports.store import (
     SessionKey,
     Store,
 )
-from contextfold.fold.ports.store_export import (
+from contextfold.fold.store_export import (
     KINDS,
     ExportRecord,
     encode_header,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from contextfold.fold.call_outcomes import OUTCOMES_MAX
-from contextfold.fold.ports.store import (
+from contextfold.fold.store import (
     AMBIGUOUS_OUTCOME,
+    OUTCOMES_MAX,
     ArchivedResult,
     LeftOutDecision,
     ProxiedConversation,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.ports.store import ArchivedThread, Store
+from contextfold.fold.store import ArchivedThread, Store
 from tests.contract.sessions import begin, commit_of, key_of
 
 KEY = key_of()

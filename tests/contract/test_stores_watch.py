@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from contextfold.errors import ArgumentInvalid, StoreUnavailable
-from contextfold.fold.ports.store import Store
+from contextfold.fold.store import Store
 from tests.contract.sessions import (
     begin,
     commit_of,

@@ -13,17 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextfold.fold.advice import (
+from contextfold.fold.messages import project
+from contextfold.fold.messages.receipt import OPEN_BRANCH
+from contextfold.fold.model_catalog import MODELS, RELATIVE_PRICES
+from contextfold.fold.policy import (
     DESCRIPTION_LENGTH_SHOWN,
     TOKENS_WORTH_FOLDING,
+    AdviceSettings,
+    FoldPolicy,
     choose_advice,
     pays,
     requests_until_paid,
 )
-from contextfold.fold.messages import project
-from contextfold.fold.messages.receipt import OPEN_BRANCH
-from contextfold.fold.model_catalog import MODELS, RELATIVE_PRICES
-from contextfold.fold.policy import AdviceSettings, FoldPolicy
 from contextfold.fold.project import Caller, project_at, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.session import EMPTY, SessionLimits, State, replay

@@ -23,12 +23,12 @@ from contextfold.errors import FoldError, StoreUnavailable
 from contextfold.fold.events import Event
 from contextfold.fold.messages import Receipt
 from contextfold.fold.policy import FoldPolicy
-from contextfold.fold.ports.store import Commit, CommitReceipt, SessionKey, Store
 from contextfold.fold.project import Caller, Target, project_at
 from contextfold.fold.sent_request import RequestReport, Share
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.sessions import VerbOutcome
 from contextfold.fold.session import SessionLimits, replay
+from contextfold.fold.store import Commit, CommitReceipt, SessionKey, Store
 from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.support.machine import times

@@ -20,7 +20,7 @@ from contextfold.cli.output import ProgressLine, plain, print_error, print_note,
 from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.cli.setting_options import add_store_options
 from contextfold.errors import EXIT_OK, ContextError, NoDocuments
-from contextfold.fold.ports.store import LOCAL_OWNER, Summary
+from contextfold.fold.store import LOCAL_OWNER, Summary
 from contextfold.resolve.build import BuildReport, BuildRequest, describe_left_out
 from contextfold.resolve.build import run_build as build_cache
 from contextfold.resolve.documents.rules import ALL_TEXT, MARKDOWN_ONLY

@@ -18,7 +18,7 @@ from contextfold.cli.parser import CommandParser
 from contextfold.cli.setting_options import add_setting, add_store_options, read_setting_options
 from contextfold.cli.terminal import several
 from contextfold.errors import EXIT_OK, StoreInvalid
-from contextfold.fold.ports.store_export import ExportRecord, kind_of
+from contextfold.fold.store_export import ExportRecord, kind_of
 from contextfold.settings import NATS, FoldSettings, read_fold_settings
 from contextfold.stores.export_file import read_records, verify, write_export
 

@@ -12,8 +12,8 @@ from contextfold.common.canonical import Encodable, Malformed, decode, encode
 from contextfold.fold.events import Event, EventUnknown
 from contextfold.fold.ledger import LedgerSums, SavingsLedger, ledger_of, sums_from, total_of
 from contextfold.fold.model_catalog import LedgerPrices
-from contextfold.fold.ports.store import EndedSession
 from contextfold.fold.session import STATUSES, Branch, LogBroken, State, Thread, replay
+from contextfold.fold.store import EndedSession
 
 # Only the last branches are stored, because the document must fit into one message of NATS.
 BRANCHES_MOST = 500

@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from contextfold.errors import ArgumentInvalid
-from contextfold.fold.ports.store import SessionKey
+from contextfold.fold.store import SessionKey
 
 PATH_LENGTH_MAX = 4_096
 NAME_LENGTH_MAX = 200

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from contextfold.errors import FoldError
-from contextfold.fold.ports.store import LOCAL_OWNER
 from contextfold.fold.project import Caller
 from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.store import LOCAL_OWNER
 from contextfold.serve.mcp.fold_tools import call as run_fold_tool
 from contextfold.serve.mcp.fold_tools import caller_from, request_error
 from contextfold.serve.mcp.tools import FoldTool, ToolResult

@@ -1,1 +1,1 @@
-"""Implementations of the store; `fold.ports.store` defines the interface."""
+"""Implementations of the store; `fold.store` defines the interface."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Final, cast
 
 from contextfold.errors import ExportInvalid, StorageFailed
-from contextfold.fold.ports.store_export import (
+from contextfold.fold.store_export import (
     KINDS,
     ExportRecord,
     encode_header,

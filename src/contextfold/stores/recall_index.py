@@ -15,9 +15,9 @@ from typing import Final
 from zlib import decompress
 
 from contextfold.common.relevance.question import Question
-from contextfold.fold.ports.store import LeftOutDecision, Recalled, RecallHit, RecallSource, Summary
 from contextfold.fold.recall.documents import LEVELS, DocumentTerms, first_number, rate_stems
 from contextfold.fold.recall.ranking import IndexedDocument, RecallScope, rank
+from contextfold.fold.store import LeftOutDecision, Recalled, RecallHit, RecallSource, Summary
 
 # The tokenizer splits at every other character of ASCII.
 _WORD_MARKS: Final = str.maketrans({"'": "\ue000", "_": "\ue001"})

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 from contextfold.app import open_store
 from contextfold.common.canonical import encode
-from contextfold.fold.ports.store import ArchivedThread, SessionKey, Store
 from contextfold.fold.project import Caller, project_at, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.session import replay
+from contextfold.fold.store import ArchivedThread, SessionKey, Store
 from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.settings import FoldSettings, read_fold_settings
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from contextfold.fold.ports.store import LOCAL_OWNER
 from contextfold.fold.project import Caller
 from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.store import LOCAL_OWNER
 from contextfold.scrub.scrubber import ScrubResult, standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.cli.fold.folds import PROJECT, StoreAgent

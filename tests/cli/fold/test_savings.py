@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from contextfold.fold.events import FoldSeen
-from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision
 from contextfold.fold.sent_request import RequestReport, Share, Usage
+from contextfold.fold.store import ArchivedResult, LeftOutDecision
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.cli.fold.folds import PROJECT, StoreAgent, on_terminal, without_colours
 from tests.support.machine import Call

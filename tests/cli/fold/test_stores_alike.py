@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from contextfold.fold.ports.store import Store
 from contextfold.fold.project import Caller
 from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.store import Store
 from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.settings import NatsOptions
 from contextfold.stores.nats.store import NatsStore

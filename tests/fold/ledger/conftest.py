@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from contextfold.fold.ports.store import Store
+from contextfold.fold.store import Store
 from tests.contract.stores import store
 from tests.fold.ledger.ledger_harness import LedgerHarness
 

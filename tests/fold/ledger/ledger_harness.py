@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from contextfold.fold.events import Event, FoldSeen, RequestSent
-from contextfold.fold.ports.store import Store
 from contextfold.fold.project import Caller, Target, project_at, target_of
 from contextfold.fold.sent_request import RequestReport, Share, Usage
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.reports import Activity
+from contextfold.fold.store import Store
 from contextfold.scrub.scrubber import standard_scrubber
 from tests.support.receipts import receipt_of
 

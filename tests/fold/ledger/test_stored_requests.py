@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from contextfold.fold.events import FoldSeen, kind_of
-from contextfold.fold.ports.store import ArchivedThread
 from contextfold.fold.sent_request import EVENT_FOLDS_MAX, Share, Usage
 from contextfold.fold.service.reports import HookReport
+from contextfold.fold.store import ArchivedThread
 from tests.fold.ledger.ledger_harness import (
     KEY,
     ME,

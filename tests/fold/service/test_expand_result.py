@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from contextfold.errors import ArgumentInvalid, StoreUnavailable
-from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision
 from contextfold.fold.project import Caller
 from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.store import ArchivedResult, LeftOutDecision
 from contextfold.scrub.scrubber import standard_scrubber
 from tests.support.temporary_store import TemporaryStore
 

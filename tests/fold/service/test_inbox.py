@@ -9,7 +9,6 @@ from contextlib import suppress
 import pytest
 
 from contextfold.errors import ScrubFailed, StoreInvalid, StoreUnavailable
-from contextfold.fold.ports.store import SessionKey
 from contextfold.fold.service import inbox
 from contextfold.fold.service.inbox import (
     BATCH_BYTES,
@@ -21,6 +20,7 @@ from contextfold.fold.service.inbox import (
     Inbox,
     InboxFull,
 )
+from contextfold.fold.store import SessionKey
 from tests.contract.sessions import key_of
 
 SESSION_1, SESSION_2 = key_of("p1"), key_of("p2")

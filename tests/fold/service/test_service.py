@@ -12,11 +12,11 @@ import pytest
 from contextfold.common.canonical import encode
 from contextfold.errors import BranchNotFound, ScrubFailed, StoreInvalid
 from contextfold.fold.policy import FoldPolicy
-from contextfold.fold.ports.store import ArchivedThread, Store
 from contextfold.fold.project import Caller, project_at
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.reports import Activity
 from contextfold.fold.session import SessionLimits
+from contextfold.fold.store import ArchivedThread, Store
 from contextfold.fold.tool_arguments import (
     RecallRequest,
 )

@@ -8,7 +8,6 @@ import pytest
 
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.messages import CallOutcome, LeftOutResult
-from contextfold.fold.ports.store import ProxiedConversation
 from contextfold.fold.service.stored_results import (
     CACHED_MAX,
     FRESH_S,
@@ -17,6 +16,7 @@ from contextfold.fold.service.stored_results import (
     LeftOutResultsInStore,
     StoredResult,
 )
+from contextfold.fold.store import ProxiedConversation
 from tests.support.temporary_store import TemporaryStore
 
 BEGIN = 1_700_000_000.25

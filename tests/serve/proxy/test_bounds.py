@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from contextfold.fold.ports.store import SessionKey
 from contextfold.fold.project import Caller, project_at, target_of
 from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.store import SessionKey
 from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.serve.http.exchange import Message, Receive, RequestLimits, Scope, Send
 from contextfold.serve.http.guard import Buckets, Guard, HostRule

@@ -14,7 +14,7 @@ from contextfold.fold.events import (
     SessionStarted,
     members,
 )
-from contextfold.fold.ports.store import Commit, SessionKey
+from contextfold.fold.store import Commit, SessionKey
 from contextfold.settings import NatsOptions
 from contextfold.stores.nats.jetstream import JetStream, StoredMessage, StreamQuery, read_to
 from contextfold.stores.nats.streams import SubjectNames, prepare_streams

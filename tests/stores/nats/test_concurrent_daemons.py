@@ -10,7 +10,7 @@ import pytest
 
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.ports.store import ArchivedThread, StaleRevision
+from contextfold.fold.store import ArchivedThread, StaleRevision
 from contextfold.settings import NatsOptions
 from contextfold.stores.nats.jetstream import JetStream, StoredMessage, StreamQuery, read_to
 from contextfold.stores.nats.store import NatsStore

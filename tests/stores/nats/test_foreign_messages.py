@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from contextfold.errors import StoreInvalid
-from contextfold.fold.ports.store import StaleRevision
+from contextfold.fold.store import StaleRevision
 from contextfold.settings import NatsOptions
 from contextfold.stores.nats.store import NatsStore
 from tests.contract.sessions import NOON, begin, commit_of, key_of, numbers, summary_of, take, watching

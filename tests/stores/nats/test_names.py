@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextfold.fold.ports.store import SessionKey
+from contextfold.fold.store import SessionKey
 from contextfold.stores.nats.streams import SubjectNames, escape_part, unescape_part
 
 NAMES = SubjectNames("contextfold")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from contextfold.errors import JSON_RPC_CODES
 from contextfold.fold.events import OperationCompleted
-from contextfold.fold.ports.store import StaleRevision
+from contextfold.fold.store import StaleRevision
 from contextfold.serve.mcp.fold_tools import META_OPERATION
 from contextfold.settings import NatsOptions
 from contextfold.stores.nats.store import NatsStore

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from contextfold.errors import StoreInvalid
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import BranchCreated, BranchFolded, Event, OperationCompleted, SessionStarted
-from contextfold.fold.ports.store import CommitReceipt, Summary
 from contextfold.fold.session import EMPTY, replay
+from contextfold.fold.store import CommitReceipt, Summary
 from contextfold.stores.nats import records
 from contextfold.stores.nats.records import ChunkReference, CommitRecord
 

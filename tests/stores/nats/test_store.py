@@ -18,7 +18,7 @@ from contextfold.fold.events import (
     SessionExpired,
     SessionStarted,
 )
-from contextfold.fold.ports.store import ArchivedThread, Commit, Operation, StaleRevision
+from contextfold.fold.store import ArchivedThread, Commit, Operation, StaleRevision
 from contextfold.settings import NatsOptions
 from contextfold.stores.nats import log as nats_log
 from contextfold.stores.nats.connection import NatsConnection, OutcomeUnknown, check_server

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
-from contextfold.fold.ports.store import ArchivedResult, ArchivedThread, LeftOutDecision
 from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.store import ArchivedResult, ArchivedThread, LeftOutDecision
 from contextfold.fold.tool_arguments import RecallRequest
 from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.stores.sqlite import schema

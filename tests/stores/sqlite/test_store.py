@@ -14,7 +14,7 @@ import pytest
 
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.ports.store import ArchivedThread
+from contextfold.fold.store import ArchivedThread
 from contextfold.stores.sqlite import state_file
 from contextfold.stores.sqlite import statements as sqlite_rows
 from contextfold.stores.sqlite.store import SqliteStore

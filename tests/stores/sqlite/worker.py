@@ -10,7 +10,7 @@ import sys
 
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.ports.store import StaleRevision
+from contextfold.fold.store import StaleRevision
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.contract.sessions import NOON, commit_of, key_of
 

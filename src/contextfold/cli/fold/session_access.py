@@ -19,7 +19,12 @@ from contextfold.common.canonical import Encodable, encode
 from contextfold.common.relevance.question import Question
 from contextfold.errors import EXIT_OK, ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.ports.store import (
+from contextfold.fold.project import Project, hash_name, project_at
+from contextfold.fold.recall.documents import DocumentTerms
+from contextfold.fold.recall.ranking import RecallScope
+from contextfold.fold.service.stored_sessions import SessionView, StoredSessions, thread_pages
+from contextfold.fold.session import State
+from contextfold.fold.store import (
     LOCAL_OWNER,
     ArchivedThread,
     EndedSession,
@@ -32,12 +37,6 @@ from contextfold.fold.ports.store import (
     Summary,
     Trajectory,
 )
-from contextfold.fold.project import Project, hash_name, project_at
-from contextfold.fold.recall.documents import DocumentTerms
-from contextfold.fold.recall.ranking import RecallScope
-from contextfold.fold.service.archive_reader import thread_pages
-from contextfold.fold.service.stored_sessions import SessionView, StoredSessions
-from contextfold.fold.session import State
 from contextfold.settings import FoldSettings, read_fold_settings
 
 T = TypeVar("T")

@@ -39,8 +39,8 @@ from contextfold.fold.events import (
     kind_of,
     members,
 )
-from contextfold.fold.ports.store import WatchedEvent
 from contextfold.fold.session import EMPTY, replay
+from contextfold.fold.store import WatchedEvent
 
 # The cursor before the first event.
 START = "0"

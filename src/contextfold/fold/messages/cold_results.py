@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from contextfold.common.tokens import tokens_of
-from contextfold.fold.call_outcomes import merge_by_call
 from contextfold.fold.messages.facts import (
     HOSTED,
     Call,
@@ -27,6 +26,7 @@ from contextfold.fold.messages.facts import (
 )
 from contextfold.fold.messages.own_tools import CallOutcome, may_be_ours
 from contextfold.fold.messages.walk import Walk
+from contextfold.fold.store import merge_outcomes
 
 # No provider's cache has a shorter usual lifetime.
 SHORTEST_CACHE_S = 300.0
@@ -105,7 +105,7 @@ def by_call(results: tuple[LeftOutResult, ...]) -> dict[str, dict[str, LeftOutRe
 
 def merged_outcomes(old: Mapping[str, CallOutcome], new: Mapping[str, CallOutcome]) -> dict[str, CallOutcome]:
     """Merge outcomes; drop the oldest if there are too many. An id of two different calls is ambiguous."""
-    return merge_by_call(old, new, ambiguous=CallOutcome(""))
+    return merge_outcomes(old, new, ambiguous=CallOutcome(""))
 
 
 def find_stubs(facts: Sequence[Fact], remembered: Remembered) -> dict[int, dict[int, LeftOutResult]]:

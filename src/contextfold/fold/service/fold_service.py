@@ -27,19 +27,18 @@ from contextfold.errors import (
     StoreUnavailable,
 )
 from contextfold.fold import tool_results
-from contextfold.fold.advice import Advice, GivenAdvice, choose_advice
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event, OperationCompleted, SessionStarted, timestamp
-from contextfold.fold.policy import FoldPolicy
-from contextfold.fold.ports.store import ArchivedThread, Operation, SessionKey, Store, WatchedEvent
+from contextfold.fold.policy import Advice, FoldPolicy, GivenAdvice, choose_advice
 from contextfold.fold.project import Caller, Target, display_path, hash_text, target_of
 from contextfold.fold.sent_request import ScrubbedText
-from contextfold.fold.service.archive_reader import read_page
 from contextfold.fold.service.recall import Recall
 from contextfold.fold.service.reports import Activity, Reports
 from contextfold.fold.service.session_views import FoundSession
 from contextfold.fold.service.sessions import SessionChange, Sessions, VerbOutcome
+from contextfold.fold.service.stored_sessions import read_page
 from contextfold.fold.session import EMPTY, State
+from contextfold.fold.store import ArchivedThread, Operation, SessionKey, Store, WatchedEvent
 from contextfold.fold.tool_arguments import (
     DESCRIPTION_LENGTH_MAX,
     MESSAGE_LENGTH_MAX,

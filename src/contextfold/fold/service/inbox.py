@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from contextfold.errors import StoreUnavailable
-from contextfold.fold.ports.store import SessionKey
+from contextfold.fold.store import SessionKey
 
 # The limits on waiting items and bytes, of all owners together and of one owner, which leaves room for others.
 ITEMS_MAX = 40_000

@@ -1,4 +1,9 @@
-"""Reads for the dashboard: sessions, trees, timelines, trajectories, the ledger. Knows no protocol and no screen."""
+"""Reads for the dashboard: sessions, trees, timelines, trajectories, the ledger. Knows no protocol and no screen.
+
+A small scripted session shows the dashboard to a user before an agent has worked. It uses the same verbs as an agent's
+calls and is an ordinary session of the owner: it ends when it is idle. It has no requests to models, because none were
+sent.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +16,7 @@ from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound,
 from contextfold.fold.ended_session import ended_ledger
 from contextfold.fold.events import Event
 from contextfold.fold.ledger import POINTS_CACHED, SavingsLedger, thin_points
-from contextfold.fold.ports.store import ArchivedThread, EndedSession, KnownRevision, ListedSession, SessionKey, Store
-from contextfold.fold.service.archive_reader import read_summary
+from contextfold.fold.project import Caller, project_at, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.session_views import (
     FoundSession,
@@ -26,7 +30,9 @@ from contextfold.fold.service.session_views import (
     session_row,
     tree,
 )
+from contextfold.fold.service.stored_sessions import read_summary
 from contextfold.fold.session import EMPTY, REPLAY_STEP_EVENTS, Replay, State
+from contextfold.fold.store import ArchivedThread, EndedSession, KnownRevision, ListedSession, SessionKey, Store
 
 # The number of sessions whose figures are cached. Those of one page of the list must fit.
 FOLLOWED_MAX = 128
@@ -36,6 +42,18 @@ SESSIONS_READ = 100
 # A search reads the names and branches of this many sessions, the latest first.
 SEARCHED_SESSIONS_MAX = 300
 SUMMARY_FIELDS = ("project_path", "session_id", "branch_id", "description", "summary", "tokens_folded", "folded_at")
+DEMO_PROJECT = "/demo/contextfold-demo"
+DEMO_SESSION = "demo"
+DEMO_CODE = """def total(prices, discount):
+    subtotal = sum(prices)
+    if discount > 1:
+        discount = discount / 100
+    return round(subtotal * (1 - discount), 2)
+"""
+DEMO_TRACE = """FAILED tests/test_cart.py::test_a_discount_of_one_percent
+    assert total([100], discount=1) == 99
+E   assert 0.0 == 99
+"""
 
 
 class TimelinePoint(NamedTuple):
@@ -228,13 +246,11 @@ class Overview:
         if branch_id is not None and branch_id not in found.state.branches:
             raise BranchNotFound(branch_id, session_id)
         page = await self._service.page(found.key, branch_id, session_id, budget_tokens, position)
-        branch = branch_view(row_of(found.state, branch_id)) if branch_id is not None else None
-        is_folded = branch_id is not None and found.state.branches[branch_id].status == "folded"
-        summary = (
-            await read_summary(self._store, ArchivedThread(owner, found.key.project_hash, branch_id))
-            if branch_id is not None and is_folded and position == (0, 0)
-            else None
-        )
+        branch = summary = None
+        if branch_id is not None:
+            branch = branch_view(row_of(found.state, branch_id))
+            if branch["status"] == "folded" and position == (0, 0):
+                summary = await read_summary(self._store, ArchivedThread(owner, found.key.project_hash, branch_id))
         entries = {name: value for name, value in page.items() if name != "branch_id"}
         return {"branch": branch, "summary": summary, **entries}
 
@@ -298,3 +314,46 @@ def _position(cursor: str) -> tuple[str, str]:
     if not slash:
         raise ArgumentInvalid("cursor", "must be the next_cursor of an earlier answer")
     return last_at, session_id
+
+
+async def demo_session(service: FoldService, owner: str) -> str | None:
+    """The id of the owner's demo session, which is created if there is none."""
+    caller = Caller(owner, DEMO_SESSION)
+    key = target_of(caller, project_at(DEMO_PROJECT)).key
+    state = await service.look(key)
+    if not state.session_id:
+        await _play_demo(service, caller)
+        state = await service.look(key)
+    return state.session_id
+
+
+async def _play_demo(service: FoldService, caller: Caller) -> None:
+    project = {"project_path": DEMO_PROJECT}
+
+    async def branch(description: str, prompt: str) -> None:
+        await service.open_branch(caller, {"description": description, "prompt": prompt, **project})
+
+    async def record(kind: str, text: str, *, times: int = 1, failed: bool = False) -> None:
+        await service.record(caller, {"type": kind, "content": text * times, "failed": failed, **project})
+
+    async def return_summary(summary: str) -> None:
+        await service.return_branch(caller, {"message": summary, **project})
+
+    await record("Message", "A discount of 1 % makes the cart free. Find out why and fix it, with a test.")
+    await branch("Find the cause", "Follow the discount from the form to the total. Name the line.")
+    await record("Grep", "cart/total.py:3: if discount > 1:\ncart/form.py:18: discount = int(field)\n", times=20)
+    await record("Read", DEMO_CODE, times=25)
+    await branch("Reproduce it in a test", "Write a failing test for a discount of 1 %.")
+    await record("Write", "def test_a_discount_of_one_percent():\n    assert total([100], discount=1) == 99\n")
+    await record("Bash", DEMO_TRACE, times=12, failed=True)
+    await return_summary("tests/test_cart.py has a failing test: total([100], discount=1) is 0.0, not 99.")
+    await return_summary(
+        "cart/total.py:3 treats a discount of exactly 1 as a fraction, so 1 % becomes 100 %. The form always sends "
+        "percent; no caller sends fractions."
+    )
+    await record("Edit", DEMO_CODE, times=12)
+    await record("Bash", "12 passed in 0.31s\n", times=30)
+    summary = "cart/total.py always divides the discount by 100. All 12 tests pass."
+    await service.fold_work(caller, {"message": summary, **project})
+    await branch("Look for other callers", "Check that no other module passes a fraction.")
+    await record("Grep", "cart/total.py:1: def total(prices, discount):\n", times=15)

@@ -14,23 +14,25 @@ from typing import NamedTuple
 from contextfold.common.relevance.question import read_question
 from contextfold.errors import ContextError, StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.ports.store import RecallSource, SessionKey, Store
-from contextfold.fold.recall.answer import RecallAnswer, answer, memory_line
-from contextfold.fold.recall.documents import OPERATION_CHARACTERS, DocumentTerms
-from contextfold.fold.recall.indexing import (
+from contextfold.fold.recall.answer import (
     CATCH_UP_S,
     INDEX_INCOMPLETE,
     PAGE_CHARACTERS,
     STEP_DOCUMENTS,
+    RecallAnswer,
+    answer,
     index_document,
+    memory_line,
     operations_thread,
     parse_question,
     scope_of,
     without_redactions,
 )
+from contextfold.fold.recall.documents import OPERATION_CHARACTERS, DocumentTerms
 from contextfold.fold.recall.ranking import RecallScope
 from contextfold.fold.sent_request import ScrubbedText
-from contextfold.fold.service.archive_reader import thread_entries
+from contextfold.fold.service.stored_sessions import thread_entries
+from contextfold.fold.store import RecallSource, SessionKey, Store
 from contextfold.fold.tool_arguments import QUERY_LENGTH_MAX, RecallRequest
 
 # One call of maintenance makes at most this many steps. The next call continues.

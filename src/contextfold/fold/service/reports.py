@@ -15,12 +15,12 @@ from typing import ClassVar, NamedTuple
 
 from contextfold.common.canonical import JsonObject
 from contextfold.fold.events import Event, OperationCompleted
-from contextfold.fold.ports.store import Operation, SessionKey
 from contextfold.fold.project import Target
 from contextfold.fold.sent_request import RecordedRequest, RequestReport, ScrubbedText, call_id_of, record_request
 from contextfold.fold.service.inbox import Inbox
 from contextfold.fold.service.sessions import VerbOutcome
 from contextfold.fold.session import Replay, State
+from contextfold.fold.store import Operation, SessionKey
 from contextfold.fold.verbs import RecordOperations, Verb
 
 # The source of the figures of a hook report.

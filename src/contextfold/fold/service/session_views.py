@@ -16,9 +16,9 @@ from contextfold.fold.events import BranchDiscarded
 from contextfold.fold.ledger import WORTH, LedgerSums, SavingsLedger, thin_points, tokens_without, total_of
 from contextfold.fold.model_catalog import TokenPrices
 from contextfold.fold.policy import FoldPolicy, percent
-from contextfold.fold.ports.store import EndedSession, SessionKey
 from contextfold.fold.project import Target
 from contextfold.fold.session import Branch, State, replay
+from contextfold.fold.store import EndedSession, SessionKey
 from contextfold.fold.verbs import RollBack
 
 # Only the latest folds are listed.

@@ -28,7 +28,8 @@ from contextfold.fold.events import (
     timestamp,
 )
 from contextfold.fold.policy import FoldPolicy
-from contextfold.fold.ports.store import (
+from contextfold.fold.session import EMPTY, REPLAY_STEP_EVENTS, State, apply, replay
+from contextfold.fold.store import (
     Commit,
     CommitReceipt,
     KnownRevision,
@@ -38,7 +39,6 @@ from contextfold.fold.ports.store import (
     Store,
     Summary,
 )
-from contextfold.fold.session import EMPTY, REPLAY_STEP_EVENTS, State, apply, replay
 from contextfold.fold.tool_results import parse_stored_result
 from contextfold.fold.verbs import Verb
 

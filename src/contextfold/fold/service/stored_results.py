@@ -23,7 +23,13 @@ from contextfold.common.canonical import encode
 from contextfold.errors import ContextError
 from contextfold.fold.events import timestamp
 from contextfold.fold.messages import CallOutcome, LeftOutResult, merged_outcomes
-from contextfold.fold.ports.store import AMBIGUOUS_OUTCOME, ArchivedResult, LeftOutDecision, ProxiedConversation, Store
+from contextfold.fold.store import (
+    AMBIGUOUS_OUTCOME,
+    ArchivedResult,
+    LeftOutDecision,
+    ProxiedConversation,
+    Store,
+)
 
 FRESH_S = 30.0
 CACHED_MAX = 2_000

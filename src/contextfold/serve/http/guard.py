@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from contextfold.common.network_address import parse_authority
 from contextfold.errors import LimitReached, SettingsError, place_of
-from contextfold.fold.ports.store import LOCAL_OWNER
+from contextfold.fold.store import LOCAL_OWNER
 from contextfold.serve.http.bearer_tokens import TokenFile
 from contextfold.serve.http.exchange import (
     NOBODY,

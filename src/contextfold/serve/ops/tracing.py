@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol, Self
 
-from contextfold.fold.ports.store import Commit, CommitReceipt, StaleRevision, Store
+from contextfold.fold.store import Commit, CommitReceipt, StaleRevision, Store
 
 
 class TraceSpan:

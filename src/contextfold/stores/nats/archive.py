@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from contextfold.errors import StoreInvalid
 from contextfold.fold.archive import ArchiveEntry, limit_characters
-from contextfold.fold.ports.store import ArchivedThread, Summary, Trajectory
+from contextfold.fold.store import ArchivedThread, Summary, Trajectory
 from contextfold.stores.nats import records
 from contextfold.stores.nats.connection import in_batches
 from contextfold.stores.nats.jetstream import JetStream, StoredMessage, StreamQuery, new_mark, read_stored

@@ -13,8 +13,8 @@ from hashlib import sha256
 from typing import Any, Final
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
-from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision, ProxiedConversation
-from contextfold.fold.ports.store_export import ExportedConversation, ExportedLeftOut
+from contextfold.fold.store import ArchivedResult, LeftOutDecision, ProxiedConversation
+from contextfold.fold.store_export import ExportedConversation, ExportedLeftOut
 from contextfold.stores.nats import records
 from contextfold.stores.nats.archive import message_bytes_max, read_chunks, write_chunks
 from contextfold.stores.nats.connection import in_batches

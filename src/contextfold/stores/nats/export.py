@@ -19,8 +19,8 @@ from typing import Final
 from contextfold.errors import ImportDiffers, StoreUnavailable, TargetNotEmpty
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event
-from contextfold.fold.ports.store import CommitReceipt, SessionKey, Summary
-from contextfold.fold.ports.store_export import (
+from contextfold.fold.store import CommitReceipt, SessionKey, Summary
+from contextfold.fold.store_export import (
     ExportedConversation,
     ExportedLeftOut,
     ExportedReceipt,

@@ -16,7 +16,7 @@ from typing import Final, Generic, TypeVar
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.events import Event
-from contextfold.fold.ports.store import Commit, CommitReceipt, KnownRevision, SessionKey, SessionLog, StaleRevision
+from contextfold.fold.store import Commit, CommitReceipt, KnownRevision, SessionKey, SessionLog, StaleRevision
 from contextfold.stores.nats import records
 from contextfold.stores.nats.archive import message_bytes_max, read_chunks, write_chunks
 from contextfold.stores.nats.jetstream import JetStream, SequenceConflict, StoredMessage, StreamQuery, new_mark, read_to

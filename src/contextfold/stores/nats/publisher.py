@@ -18,8 +18,8 @@ from typing import Final
 from contextfold.errors import FoldError, StoreInvalid, StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import BranchCreated, BranchFolded, Event, SessionExpired, WorkFolded, kind_of
-from contextfold.fold.ports.store import SessionKey
 from contextfold.fold.session import EMPTY, Branch, LogBroken, State, replay
+from contextfold.fold.store import SessionKey
 from contextfold.stores.nats import records
 from contextfold.stores.nats.archive import message_bytes_max, read_chunks, write_chunks
 from contextfold.stores.nats.connection import end_tasks, in_batches

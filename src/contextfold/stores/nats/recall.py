@@ -17,9 +17,9 @@ from itertools import chain
 from typing import Final, TypeVar, TypeVarTuple
 
 from contextfold.common.relevance.question import Question
-from contextfold.fold.ports.store import ArchivedResult, Recalled, RecallSource, Summary
 from contextfold.fold.recall.documents import DocumentTerms
 from contextfold.fold.recall.ranking import RecallScope
+from contextfold.fold.store import ArchivedResult, Recalled, RecallSource, Summary
 from contextfold.stores.nats.archive import BranchSummary
 from contextfold.stores.nats.conversations import NatsConversations, decision_of
 from contextfold.stores.nats.jetstream import JetStream, StoredMessage, StreamQuery, read_stored

@@ -17,7 +17,8 @@ from contextfold.errors import StoreInvalid
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.ended_session import session_document
 from contextfold.fold.events import Event, EventUnknown, SessionExpired, from_members, members
-from contextfold.fold.ports.store import (
+from contextfold.fold.session import Branch, State
+from contextfold.fold.store import (
     Commit,
     CommitReceipt,
     LeftOutDecision,
@@ -25,8 +26,7 @@ from contextfold.fold.ports.store import (
     SessionKey,
     Summary,
 )
-from contextfold.fold.ports.store_export import ExportedSession
-from contextfold.fold.session import Branch, State
+from contextfold.fold.store_export import ExportedSession
 from contextfold.stores.nats.jetstream import StoredMessage
 from contextfold.stores.nats.streams import escape_part, unescape_part
 

@@ -28,8 +28,8 @@ from typing import Final, TypeVar
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.ended_session import figures_of
 from contextfold.fold.events import SessionExpired
-from contextfold.fold.ports.store import SessionKey, StaleRevision
-from contextfold.fold.ports.store_export import ExportedSession
+from contextfold.fold.store import SessionKey, StaleRevision
+from contextfold.fold.store_export import ExportedSession
 from contextfold.stores.nats import records
 from contextfold.stores.nats.connection import end_tasks, in_batches
 from contextfold.stores.nats.jetstream import TTL, JetStream, StoredMessage, StreamQuery, follow, read_stored

@@ -19,7 +19,9 @@ from typing import Final, TypeVar
 from contextfold.common.relevance.question import Question
 from contextfold.errors import FoldError, StoreInvalid, StoreUnavailable
 from contextfold.fold.events import Event, timestamp
-from contextfold.fold.ports.store import (
+from contextfold.fold.recall.documents import DocumentTerms
+from contextfold.fold.recall.ranking import RecallScope
+from contextfold.fold.store import (
     ArchivedThread,
     Commit,
     CommitReceipt,
@@ -34,9 +36,7 @@ from contextfold.fold.ports.store import (
     cursor_number,
     cursor_unknown,
 )
-from contextfold.fold.ports.store_export import ExportedSession, ExportRecord
-from contextfold.fold.recall.documents import DocumentTerms
-from contextfold.fold.recall.ranking import RecallScope
+from contextfold.fold.store_export import ExportedSession, ExportRecord
 from contextfold.settings import NatsOptions
 from contextfold.stores.nats import records
 from contextfold.stores.nats.archive import ArchiveReader, message_bytes_max

@@ -13,7 +13,7 @@ import re
 from typing import Any, Final
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
-from contextfold.fold.ports.store import SessionKey
+from contextfold.fold.store import SessionKey
 from contextfold.stores.nats.jetstream import NO_STREAM, STREAM_THERE, JetStream, JetStreamError
 
 # An empty part; the main thread, where a branch could be named; the project of what belongs to no project.

@@ -13,8 +13,8 @@ from typing import Final
 from contextfold.errors import ImportDiffers, TargetNotEmpty
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import to_json
-from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision, SessionKey, Summary
-from contextfold.fold.ports.store_export import (
+from contextfold.fold.store import ArchivedResult, LeftOutDecision, SessionKey, Summary
+from contextfold.fold.store_export import (
     ExportedConversation,
     ExportedLeftOut,
     ExportedReceipt,

@@ -7,8 +7,8 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Concatenate, ParamSpec, TypeVar
 
-from contextfold.fold.ports.store import RecallSource
 from contextfold.fold.recall.documents import DocumentTerms
+from contextfold.fold.store import RecallSource
 from contextfold.stores.sqlite import state_file, statements
 
 Arguments = ParamSpec("Arguments")

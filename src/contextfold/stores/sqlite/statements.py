@@ -18,7 +18,9 @@ from contextfold.common.relevance.question import Question
 from contextfold.errors import StoreInvalid
 from contextfold.fold.archive import ArchiveEntry, limit_characters
 from contextfold.fold.events import Event, EventUnknown, from_json, to_json
-from contextfold.fold.ports.store import (
+from contextfold.fold.recall.documents import RESULT, DocumentTerms
+from contextfold.fold.recall.ranking import RecallScope
+from contextfold.fold.store import (
     SEARCH_MOST,
     ArchivedResult,
     ArchivedThread,
@@ -38,8 +40,6 @@ from contextfold.fold.ports.store import (
     Trajectory,
     WatchedEvent,
 )
-from contextfold.fold.recall.documents import RESULT, DocumentTerms
-from contextfold.fold.recall.ranking import RecallScope
 from contextfold.stores import recall_index
 
 QUERY_WORDS: Final = 32

@@ -15,8 +15,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, TypeVarTuple
 
 from contextfold.errors import StoreUnavailable
-from contextfold.fold.ports.store import Commit, CommitReceipt, WatchedEvent, cursor_number, cursor_unknown
-from contextfold.fold.ports.store_export import ExportRecord
+from contextfold.fold.store import Commit, CommitReceipt, WatchedEvent, cursor_number, cursor_unknown
+from contextfold.fold.store_export import ExportRecord
 from contextfold.stores.sqlite import schema, state_file, statements, sweeps
 from contextfold.stores.sqlite.export import export_records, import_records
 from contextfold.stores.sqlite.threads import Readers, Writer

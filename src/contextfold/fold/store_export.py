@@ -15,7 +15,7 @@ from contextfold.common.canonical import Encodable, Malformed, decode, encode
 from contextfold.errors import ExportInvalid
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event, EventUnknown, from_members, members
-from contextfold.fold.ports.store import ArchivedResult, LeftOutDecision, ProxiedConversation, SessionKey, Summary
+from contextfold.fold.store import ArchivedResult, LeftOutDecision, ProxiedConversation, SessionKey, Summary
 
 FORMAT: Final = "contextfold-export"
 VERSION: Final = 3

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from contextfold.common.relevance.question import Question
 from contextfold.errors import ArgumentInvalid
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.call_outcomes import merge_by_call
 from contextfold.fold.events import Event
 from contextfold.fold.recall.documents import DocumentTerms
 from contextfold.fold.recall.ranking import RankedFold, RecallRanking, RecallScope
@@ -26,6 +25,10 @@ SEARCH_MOST = 1_000
 CURSOR_DIGITS = 18
 # The outcome of a call id that a client used for several calls.
 AMBIGUOUS_OUTCOME = ""
+# The most outcomes that are kept of a conversation.
+OUTCOMES_MAX = 2_000
+
+Outcome = TypeVar("Outcome")
 
 
 class SessionKey(NamedTuple):
@@ -252,9 +255,20 @@ class ProxiedConversation:
     cache_life_s: int = 0
 
     def merge(self, later: ProxiedConversation) -> ProxiedConversation:
-        outcomes = merge_by_call(self.outcomes, later.outcomes, ambiguous=AMBIGUOUS_OUTCOME)
+        outcomes = merge_outcomes(self.outcomes, later.outcomes, ambiguous=AMBIGUOUS_OUTCOME)
         life_s = max(self.cache_life_s, later.cache_life_s)
         return ProxiedConversation(max(self.last_request_at, later.last_request_at), outcomes, life_s)
+
+
+def merge_outcomes(old: Mapping[str, Outcome], new: Mapping[str, Outcome], *, ambiguous: Outcome) -> dict[str, Outcome]:
+    """Merge outcomes by call id; drop the oldest if there are too many. An id of two different calls is ambiguous."""
+    merged = dict(old)
+    for call_id, outcome in new.items():
+        earlier = merged.get(call_id, outcome)
+        merged[call_id] = outcome if earlier == outcome else ambiguous
+    for call_id in list(merged)[: max(0, len(merged) - OUTCOMES_MAX)]:
+        del merged[call_id]
+    return merged
 
 
 class Store(Protocol):

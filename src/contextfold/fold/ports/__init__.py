@@ -1,1 +1,0 @@
-"""The ports of folding: the store and its export."""
