@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ MATCHED_EVENTS = {"PostToolUse", "PostToolUseFailure"}
 HANDLER_KEYS = {"command": {"type", "command", "timeout"}, "http": {"type", "url", "timeout"}}
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 DESCRIPTION_MAX = 1024
-SKILL_LINES_MAX = 100
 
 
 def read(name: str, folder: Path = PLUGIN) -> Any:
@@ -77,17 +75,6 @@ def test_the_marketplace_lists_the_plugin_with_its_path() -> None:
     assert (ROOT / listed["source"]).resolve() == PLUGIN
 
 
-def test_the_plugin_has_no_other_files() -> None:
-    files = {str(path.relative_to(PLUGIN)) for path in PLUGIN.rglob("*") if path.is_file()}
-    assert files == {
-        ".claude-plugin/plugin.json",
-        ".mcp.json",
-        "README.md",
-        "hooks/hooks.json",
-        "skills/context-folding/SKILL.md",
-    }
-
-
 def test_the_mcp_server_is_the_one_that_install_writes(installed_project: Path) -> None:
     assert read(".mcp.json") == read(".mcp.json", installed_project)
     assert read(".mcp.json")["mcpServers"]["contextfold"]["url"] == f"{DAEMON_URL}/mcp"
@@ -118,47 +105,33 @@ def test_the_hooks_are_those_that_install_writes(installed_project: Path) -> Non
     assert guarded | {"command": ""} == plain | {"command": ""}
 
 
-class TestSessionStartHook:
-    @pytest.fixture
-    def start(self, tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[bytes]]:
-        """Runs the command in a shell whose PATH has one folder, with or without a program of ours in it."""
-        (group,) = read("hooks/hooks.json")["hooks"]["SessionStart"]
-        (handler,) = group["hooks"]
+# For each case, the program `context` on the path, and what the hook then prints.
+STARTS = {
+    "there is no such command": ("", ""),
+    "another program has the name": ("echo 'mtx-context | ConTeXt'\nexit 1\n", ""),
+    "the command gets the input": (
+        '[ "$1" = --version ] && echo contextfold 9 && exit\nread input\necho "$* $input"\n',
+        f'hook claude-code --url {DAEMON_URL} {{"a": 1}}\n',
+    ),
+    "no daemon runs": (
+        f'[ "$1" = hook ] && set -- hook claude-code --url http://127.0.0.1:1\nexec {COMMAND} "$@"\n',
+        "",
+    ),
+}
 
-        def run(program: str) -> subprocess.CompletedProcess[bytes]:
-            if program:
-                (tmp_path / "context").write_text(program)
-                (tmp_path / "context").chmod(0o755)
-            argv = ["/bin/sh", "-c", handler["command"]]
-            env = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
-            return subprocess.run(argv, env=env, input=b'{"a": 1}', capture_output=True, timeout=60, check=False)
 
-        return run
-
-    def test_the_hook_does_nothing_without_the_command(
-        self, start: Callable[[str], subprocess.CompletedProcess[bytes]]
-    ) -> None:
-        done = start("")
-        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-
-    def test_the_hook_does_not_run_another_program_of_the_same_name(
-        self, start: Callable[[str], subprocess.CompletedProcess[bytes]]
-    ) -> None:
-        done = start("#!/bin/sh\necho 'mtx-context | ConTeXt'\nexit 1\n")
-        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-
-    def test_the_hook_passes_its_input_to_the_command(
-        self, start: Callable[[str], subprocess.CompletedProcess[bytes]]
-    ) -> None:
-        done = start('#!/bin/sh\n[ "$1" = --version ] && echo contextfold 9 && exit\nread input\necho "$* $input"\n')
-        assert done.stdout == f'hook claude-code --url {DAEMON_URL} {{"a": 1}}\n'.encode()
-
-    def test_the_hook_does_nothing_without_a_daemon(
-        self, start: Callable[[str], subprocess.CompletedProcess[bytes]]
-    ) -> None:
-        program = f'[ "$1" = hook ] && set -- hook claude-code --url http://127.0.0.1:1\nexec {COMMAND} "$@"\n'
-        done = start("#!/bin/sh\n" + program)
-        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+@pytest.mark.parametrize(("program", "printed"), STARTS.values(), ids=STARTS)
+def test_the_hook_of_a_new_session_only_runs_our_command_and_never_fails(
+    program: str, printed: str, tmp_path: Path
+) -> None:
+    (group,) = read("hooks/hooks.json")["hooks"]["SessionStart"]
+    (handler,) = group["hooks"]
+    if program:
+        (tmp_path / "context").write_text(f"#!/bin/sh\n{program}")
+        (tmp_path / "context").chmod(0o755)
+    argv, env = ["/bin/sh", "-c", handler["command"]], {"PATH": str(tmp_path), "HOME": str(tmp_path)}
+    done = subprocess.run(argv, env=env, input=b'{"a": 1}', capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.decode(), done.stderr) == (0, printed, b"")
 
 
 class TestSkill:
@@ -177,9 +150,6 @@ class TestSkill:
 
     def test_the_skill_names_exactly_our_tools(self) -> None:
         assert set(re.findall(r"\bcontext_\w+", self.TEXT)) == {tool.name for tool in FOLD_TOOLS}
-
-    def test_the_skill_is_short(self) -> None:
-        assert len(self.TEXT.splitlines()) <= SKILL_LINES_MAX
 
 
 @pytest.mark.skipif(CLAUDE is None, reason="Claude Code is not on this machine (npm: @anthropic-ai/claude-code)")

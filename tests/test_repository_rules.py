@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import contextfold
@@ -66,16 +65,6 @@ def test_the_unicode_tables_are_what_the_tool_writes(tmp_path: Path) -> None:
     ]
     subprocess.run(argv, check=True)
     assert (tmp_path / "written.py").read_bytes() == (SOURCE / "contextfold" / "common" / "unicode17.py").read_bytes()
-
-
-def test_every_dependency_has_a_documented_reason() -> None:
-    reasons = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
-    required = [word for path in LOCKS.glob("*.in") for word in path.read_text(encoding="utf-8").split()]
-    required += tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
-    required += json.loads((ROOT / "tests" / "clients" / "package.json").read_text(encoding="utf-8"))["dependencies"]
-    for requirement in required:
-        name = re.split("[=<>~!]", requirement)[0]
-        assert f"| {name} |" in reasons
 
 
 def test_the_lock_files_contain_no_download_addresses() -> None:

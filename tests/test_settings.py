@@ -35,7 +35,7 @@ def serving_agent(folder: Path, *argv: str, **env: str) -> Iterator[HttpAgent]:
         assert running.stop() == 0
 
 
-def reported(agent: HttpAgent) -> Any:
+def report_tool_call(agent: HttpAgent) -> Any:
     """What the daemon answers to the report of a tool call in the project /p."""
     hook = {"hook_event_name": "PostToolUse", "session_id": "s", "cwd": "/p", "tool_name": "Read"}
     body = json.dumps({**hook, "tool_response": "", "tool_use_id": "u"}).encode()
@@ -69,9 +69,7 @@ class TestEffects:
         with serving_agent(tmp_path / "silent", "--branch-reminder", "off") as agent:
             agent.call("context_branch", description="d", prompt="p" * 40, project_path="/p")
             assert "reminder" not in agent.result["content"][0]["text"]
-            hook = {"hook_event_name": "PostToolUse", "session_id": "s", "cwd": "/p", "tool_name": "Read"}
-            body = json.dumps({**hook, "tool_response": "x", "tool_use_id": "u"}).encode()
-            assert agent.http.ask("POST", "/hooks/claude-code", body, {"content-type": "application/json"}).json == {}
+            assert report_tool_call(agent) == {}
 
     def test_a_branch_beyond_the_limit_per_session_is_refused(self, tmp_path: Path) -> None:
         with serving_agent(tmp_path, CONTEXT_BRANCHES_PER_SESSION="1") as agent:
@@ -92,20 +90,6 @@ class TestEffects:
         with serving_agent(tmp_path, CONTEXT_SCRUB_ALLOWLIST=str(allowed)) as agent:
             result = agent.call("context_record", project_path="/p", type="t", content=f"use {value}")
             assert result["secrets_scrubbed"] == 0
-
-    def test_an_option_overrides_the_variable_for_the_resolve_tools_too(self, tmp_path: Path) -> None:
-        caches = tmp_path / "caches"
-        caches.mkdir()
-        config = tmp_path / "odd.toml"
-        config.write_text('tools = "fold"\n')
-        env = {"CONTEXT_TOOLS": "fold", "CONTEXT_CACHE_ROOT": "/nowhere", "CONTEXT_CONFIG": str(config)}
-        with serving_agent(tmp_path, "--tools", "resolve,fold", "--cache-root", str(caches), **env) as agent:
-            assert agent.call("context.list_caches") == {"caches": []}
-
-    def test_fold_afterwards_offers_two_tools(self, tmp_path: Path) -> None:
-        with serving_agent(tmp_path, "--tools", "fold-afterwards") as agent:
-            listed = [tool["name"] for tool in agent.rpc("tools/list", {})["tools"]]
-            assert listed == ["context_fold", "context_expand"]
 
     def test_without_the_fold_tools_no_store_is_opened_and_operations_are_refused(self, tmp_path: Path) -> None:
         running = Daemon(tmp_path, "--tools", "resolve")

@@ -400,35 +400,6 @@ def test_ended_sessions_are_listed_separately(tmp_path: Path) -> None:
     assert daemon.stop() == 0
 
 
-def test_ask_returns_the_same_bytes_as_the_tool(tmp_path: Path) -> None:
-    sources, root = tmp_path / "sources", tmp_path / "caches"
-    sources.mkdir()
-    (sources / "deploy.md").write_text("# Deploy\n\n## Roll back\n\nRun it with the last tag.\n", encoding="utf-8")
-    subprocess.run(
-        [sys.executable, "-m", "contextfold", "build", "--sources", sources, "--cache", root / "docs"], check=True
-    )
-    daemon = Daemon(tmp_path / "daemon", "--cache-root", str(root))
-    http, agent = Http(daemon.port), HttpAgent(daemon.port)
-    assert [cache["path"] for cache in http.ask("GET", "/v1/caches").json["caches"]] == ["docs"]
-    question: dict[str, Any] = {"query": "roll back", "budget": 200}
-    json_type = {"content-type": "application/json"}
-    answer = http.ask("POST", "/v1/ask", json.dumps(question).encode(), json_type)
-    agent.call("context.ask", **question)
-    assert answer.body.decode() == agent.result["content"][0]["text"]
-    assert answer.status == 200
-    invalid_bodies: list[object] = [
-        {"query": "roll back", "cache": "none"},
-        {"query": "", "budget": -1},
-        {"budget": 5},
-        [],
-    ]
-    for body in invalid_bodies:
-        assert http.ask("POST", "/v1/ask", json.dumps(body).encode(), json_type).status in (400, 422), body
-    http.close()
-    agent.close()
-    assert daemon.stop() == 0
-
-
 def test_the_dashboard_has_a_strict_content_security_policy(daemon: Daemon) -> None:
     http = Http(daemon.port)
     page = http.ask("GET", "/")

@@ -19,41 +19,12 @@ MESSAGES = times(900, 120_000)
 BATCH = 200
 SEED = 20260728
 
-WORDS = [
-    "docs",
-    "",
-    "..",
-    "a",
-    "\ud800",
-    "é",
-    "context.resolve",
-    "context.list_caches",
-    "context.inspect_cache",
-    "context.ask",
-    "context.get",
-    "deployment.md",
-    "1-2",
-    "ping",
-]
+TOOLS = ["context.resolve", "context.list_caches", "context.inspect_cache", "context.ask", "context.get"]
+WORDS = ["docs", "", "..", "a", "\ud800", "é", *TOOLS, "deployment.md", "1-2", "ping"]
 METHODS = ["initialize", "ping", "tools/list", "tools/call", "server/discover", "notifications/initialized", "nope", ""]
-KEYS = [
-    "jsonrpc",
-    "id",
-    "method",
-    "params",
-    "name",
-    "arguments",
-    "cache",
-    "query",
-    "budget",
-    "unit",
-    "id",
-    "section",
-    "lines",
-    "around",
-    "_meta",
-    "protocolVersion",
-]
+MEMBERS = ["jsonrpc", "id", "method", "params"]
+ARGUMENTS = ["name", "arguments", "cache", "query", "budget", "unit", "id", "section", "lines", "around"]
+KEYS = [*MEMBERS, *ARGUMENTS, "_meta", "protocolVersion"]
 SEEDS = [
     INITIALIZE,
     request("ping"),
@@ -95,7 +66,7 @@ def structured(rng: random.Random) -> bytes:
     if rng.random() < 0.5:
         message["params"] = {"name": rng.choice(WORDS), "arguments": {**RESOLVE, rng.choice(KEYS): value(rng)}}
     for _ in range(rng.randrange(3)):
-        key = rng.choice(KEYS[:4])
+        key = rng.choice(MEMBERS)
         if rng.random() < 0.3:
             message.pop(key, None)
         else:

@@ -53,21 +53,6 @@ class TestDurability:
         assert daemon.stop() == 0
         assert "reports.lost" not in daemon.log.read_text()
 
-    def test_many_reports_survive_a_stop_of_the_daemon(self, tmp_path: Path) -> None:
-        # This makes many commits, but few enough for a slow disk.
-        reports = times(300, 3000)
-        daemon = Daemon(tmp_path)
-        agent = HookedAgent(daemon, "/p")
-        for _ in range(reports):
-            assert agent.uses(response="x").status == 200
-        agent.close()
-        assert daemon.stop() == 0
-        daemon.start()
-        api = ApiReader(daemon)
-        assert api.session("/p")["operations"] == reports
-        api.close()
-        assert daemon.stop() == 0
-
     def test_reports_that_cannot_be_stored_are_logged(self, tmp_path: Path) -> None:
         daemon = Daemon(tmp_path)
         agent, healthy = HookedAgent(daemon, "/broken"), HookedAgent(daemon, "/healthy", conversation="c2")

@@ -138,21 +138,13 @@ class TestInvalidReports:
         ("body", "field"),
         [
             (b"", "body"),
-            (b"{", "body"),
             (b"[]", "body"),
-            (b"null", "body"),
-            (b'"text"', "body"),
             (b"[" * 100_000, "body"),
             (b"\xff\xfe{}", "body"),
             (b"{}", "hook_event_name"),
             (b'{"hook_event_name": 7, "session_id": "s", "cwd": "/p"}', "hook_event_name"),
             (b'{"hook_event_name": "PostToolUse", "cwd": "/p", "tool_name": "Bash"}', "session_id"),
-            (
-                b'{"hook_event_name": "PostToolUse", "session_id": ["s"], "cwd": "/p", "tool_name": "Bash"}',
-                "session_id",
-            ),
             (b'{"hook_event_name": "PostToolUse", "session_id": "s", "tool_name": "Bash"}', "cwd"),
-            (b'{"hook_event_name": "PostToolUse", "session_id": "s", "cwd": 7, "tool_name": "Bash"}', "cwd"),
             (
                 b'{"hook_event_name": "PostToolUse", "session_id": "s", "cwd": "relative", "tool_name": "B"}',
                 "project_path",

@@ -60,13 +60,6 @@ def test_every_scenario_of_the_page_passes(
     assert f"\n# pass {scenarios}\n" in ran.stdout, ran.stdout
 
 
-def test_the_page_names_every_module_so_that_all_load_at_once() -> None:
-    """Otherwise a module is loaded only after the module that imports it."""
-    page = (WEB / "index.html").read_text(encoding="utf-8")
-    module_names = re.findall(r'(?:src|href)="/web/(.+?\.js)"', page)
-    assert sorted(module_names) == sorted(path.name for path in WEB.glob("*.js"))
-
-
 def test_the_page_parses_no_markup_and_has_no_other_address() -> None:
     parsers = r"innerHTML|outerHTML|insertAdjacentHTML|DOMParser|document\.write|\beval\(|new Function|setHTML|srcdoc"
     # The namespace of SVG is not an address.
@@ -77,8 +70,3 @@ def test_the_page_parses_no_markup_and_has_no_other_address() -> None:
         assert not re.search(f"[\"'(]{other_address}", text), path
         if path.suffix == ".html":
             assert not re.search(r"<style|style=|\son[a-z]+=|<script(?! type=\"module\" src=| src=)", text), path
-
-
-def test_the_files_of_the_page_are_small() -> None:
-    """There is no build step that would make it smaller."""
-    assert sum(path.stat().st_size for path in WEB.iterdir()) < 200_000

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from contextfold.errors import SettingsError
-from contextfold.serve.http import bearer_tokens
 from contextfold.serve.http.bearer_tokens import (
     FILE_MAX_BYTES,
     TokenFile,
@@ -95,18 +94,6 @@ def test_added_and_removed_lines_take_effect_at_once(path: Path) -> None:
         assert (file.owner_of("one"), file.owner_of("two")) == (("alice", None) if turn % 2 else (None, "alice"))
     path.write_text("")
     assert file.owner_of("two") is None
-
-
-def test_a_replaced_file_is_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # With this setting, timestamps are trusted from the first read on.
-    monkeypatch.setattr(bearer_tokens, "SETTLED_AFTER_NS", -(10**12))
-    path.write_text(f"alice {ONE}\n")
-    settled = TokenFile(str(path), Messages())
-    assert settled.owner_of("one") == "alice"
-    path.with_name("other").write_text(f"bob {ONE}\n")
-    path.with_name("other").chmod(0o600)
-    os.replace(path.with_name("other"), path)
-    assert settled.owner_of("one") == "bob"
 
 
 @pytest.mark.parametrize(

@@ -139,14 +139,6 @@ def test_no_page_can_frame_or_embed_a_response(http: Http) -> None:
         assert headers["cross-origin-resource-policy"] == "same-origin"
 
 
-def test_a_missing_cache_root_is_logged_at_the_start(tmp_path: Path) -> None:
-    daemon = Daemon(tmp_path, "--cache-root", str(tmp_path / "nowhere"))
-    assert daemon.stop() == 0
-    logged = [json.loads(line) for line in daemon.log.read_text().splitlines()]
-    (missing,) = [line for line in logged if line["event"] == "cache_root.missing"]
-    assert missing["path"] == str(tmp_path / "nowhere")
-
-
 def test_an_unusable_network_proxy_is_logged_for_every_provider(tmp_path: Path) -> None:
     local = [f"--{name}-upstream=http://localhost:9" for name in ("anthropic", "openai")]
     daemon = Daemon(tmp_path, *local, env={"HTTPS_PROXY": "socks5://p:1"})
@@ -184,17 +176,10 @@ class TestSessionNames:
             assert by_header["session_id"] == by_meta["session_id"]
 
     def test_an_invalid_session_name_is_refused(self, agent: HttpAgent, project: str) -> None:
-        for name in (5, "", "x" * 201, "a\x00b"):
+        for name in (5, "", "x" * 201, "a\x00b", "\ud800"):
             with pytest.raises(Refused) as raised:
                 agent.call("context_record", {"contextfold/session": name}, project_path=project, type="t", tokens=1)
             assert raised.value.code == -32602
-
-    def test_half_a_surrogate_pair_is_an_invalid_session_name(self, daemon: Daemon, project: str) -> None:
-        agent = HttpAgent(daemon.port, MODERN)
-        with pytest.raises(Refused) as raised:
-            agent.call("context_record", {"contextfold/session": "\ud800"}, project_path=project, type="t", tokens=1)
-        agent.close()
-        assert (raised.value.code, raised.value.data) == (-32602, {"field": "session"})
 
 
 class TestDiscovery:
@@ -207,28 +192,6 @@ class TestDiscovery:
         descriptions = {tool["name"]: tool["description"] for tool in tools}
         assert descriptions["context_branch"] == "Create sub-trajectory for focused subtask"
         assert descriptions["context_return"] == "Fold branch and return to parent with summary"
-        schemas = {tool["name"]: tool["inputSchema"] for tool in tools}
-        assert schemas["context_branch"] == {
-            "type": "object",
-            "properties": {
-                "description": {"type": "string", "description": "Brief summary of subtask (max 200 chars)"},
-                "prompt": {"type": "string", "description": "Detailed instruction for branch execution"},
-                "project_path": {"type": "string", "description": "Absolute path to project directory"},
-            },
-            "required": ["description", "prompt", "project_path"],
-        }
-        assert schemas["context_return"] == {
-            "type": "object",
-            "properties": {
-                "message": {"type": "string", "description": "Summary of branch outcome"},
-                "project_path": {"type": "string", "description": "Absolute path to project directory"},
-                "branch_id": {
-                    "type": "string",
-                    "description": "Branch to fold (defaults to current active branch)",
-                },
-            },
-            "required": ["message", "project_path"],
-        }
 
     def test_mcp_lists_the_same_tools(self, agent: HttpAgent) -> None:
         listed = agent.rpc("tools/list", {})["tools"]
@@ -269,21 +232,11 @@ class TestResolveTools:
             ("context.resolve", {"cache": "docs", "query": "deploy", "budget": 100}),
             ("context.resolve", {"cache": "docs", "query": "ünï \u2028 🗺", "budget": 0}),
             ("context.resolve", {"cache": "nowhere", "query": "deploy", "budget": 100}),
-            ("context.resolve", {"cache": "docs", "query": "deploy", "budget": -1}),
-            ("context.resolve", {"cache": "docs", "query": 7, "budget": 1}),
-            ("context.resolve", {"cache": "../docs", "query": "deploy", "budget": 100}),
             ("context.ask", {"query": "how to deploy"}),
             ("context.ask", {"cache": "docs", "query": "ünï \u2028 🗺", "budget": 0, "unit": "document"}),
-            ("context.ask", {"cache": "nowhere", "query": "deploy"}),
-            ("context.ask", {"query": "deploy", "budget": -1}),
-            ("context.ask", {"query": 7}),
-            ("context.ask", {"query": "deploy", "unit": "page"}),
             ("context.get", {"cache": "docs", "id": "deploy.md"}),
             ("context.get", {"cache": "docs", "id": "deploy.md", "lines": "1-1", "around": 1, "budget": 100}),
-            ("context.get", {"cache": "docs", "id": "absent.md"}),
             ("context.get", {"cache": "docs", "id": "\ud800"}),
-            ("context.get", {"cache": "docs", "id": "deploy.md", "lines": "x"}),
-            ("context.get", {"cache": "../docs", "id": "deploy.md"}),
         ],
     )
     def test_the_text_is_the_same_as_over_stdio(
@@ -295,13 +248,6 @@ class TestResolveTools:
         result = agent.rpc("tools/call", {"name": tool, "arguments": arguments})
         assert result["content"][0]["text"] == text_of(expected)
         assert result.get("isError", False) == expected["result"]["isError"]
-
-    def test_ask_and_get_return_the_output_of_the_commands(self, agent: HttpAgent, daemon: Daemon) -> None:
-        cache = daemon.folder / "caches" / "docs"
-        answer = agent.rpc("tools/call", {"name": "context.ask", "arguments": {"query": "deploy"}})
-        got = agent.rpc("tools/call", {"name": "context.get", "arguments": {"cache": "docs", "id": "deploy.md"}})
-        assert answer["content"][0]["text"].encode() == run_command("ask", "deploy", "--cache", cache, "--json").out
-        assert got["content"][0]["text"].encode() == run_command("get", "deploy.md", "--cache", cache, "--json").out
 
 
 class TestOperations:
@@ -456,6 +402,7 @@ class TestResolvingMessages:
             params = {"name": "context.ask", "arguments": {"query": "deploy"}}
             answer = self.ask(http, {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
             assert "does not exist" in answer["result"]["content"][0]["text"]
+            assert '"event":"cache_root.missing"' in daemon.log.read_text()
             http.close()
         finally:
             daemon.stop()

@@ -211,25 +211,18 @@ GET_ERRORS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"id": "docs:deploy.md", "section": "\ud800"}, ("no such section", r"'\ud800'")),
     ({"id": "docs:deploy.md", "lines": "8-900"}, ("no such lines", "the last line is 7")),
     ({"id": "docs:nothing.md"}, ("no such document", "'docs'")),
-    ({"id": "docs:x", "lines": "5-3"}, ("lines", "to a later one", "'5-3'")),
     ({"id": "docs:x", "lines": "x" * 5000}, ("lines", "like 40-58", f"'{'x' * 60}…'")),
-    ({"id": "docs:x", "lines": 5}, ("lines", "like 40-58")),
-    ({"id": "docs:x", "around": -1}, ("around", "from 0 to 100")),
-    ({"id": "docs:x", "around": 101}, ("around", "from 0 to 100")),
     ({"id": "docs:x", "around": 10**4000}, ("around", "from 0 to 100")),
     ({"id": "docs:x", "section": "A", "lines": "1"}, ("section and lines",)),
-    ({"id": "docs:x", "section": 5}, ("section", "a heading")),
     ({}, ("id must be", "context.ask")),
 ]
 ASK_ERRORS: list[tuple[dict[str, Any], str, tuple[str, ...]]] = [
     ({"query": "x", "unit": "page"}, "invalid_query", ("unit", "section or document")),
     ({"query": "x", "counter": "v0"}, "invalid_budget", ("counter", "estimate-1 or o200k")),
     ({}, "invalid_query", ("Query is invalid", "missing")),
-    ({"query": 5}, "invalid_query", ("Query is invalid", "not text")),
     ({"query": "a \ud800"}, "invalid_query", ("Query is invalid", "UTF-8")),
     ({"query": "x", "budget": -1}, "invalid_budget", ("Budget is invalid", "from 0 to 9223372036854775807")),
     ({"query": "x", "cache": "dosc"}, "cache_missing", ("Cache does not exist", "'dosc'", "context.list_caches")),
-    ({"query": "x", "cache": "../docs"}, "cache_missing", ("Cache does not exist", "context.list_caches")),
 ]
 
 
@@ -268,6 +261,12 @@ class TestMessages:
         agent.close()
         http.close()
 
+    def test_every_cache_is_listed_for_the_dashboard(self, served: Served) -> None:
+        http = Http(served.daemon.port)
+        listed = http.ask("GET", "/v1/caches").json["caches"]
+        http.close()
+        assert [cache["path"] for cache in listed] == ["docs", "notes", "old"]
+
     def test_the_answer_names_its_counter(self, served: Served) -> None:
         asked = served.answer("context.ask", query="roll back", counter="estimate-1")
         assert asked["selection"]["counter"] == "estimate-1"
@@ -287,10 +286,6 @@ class TestCommand:
     ) -> None:
         ran = run_command("get", "deploy.md", "--cache", served.root / "docs", *options)
         assert (ran.code, ran.err.splitlines()[0]) == (2, f"error: {headline}")
-
-    def test_zeros_before_a_number_of_neighbours_do_not_hide_its_size(self, served: Served) -> None:
-        for around, code in (("000099999", 1), ("0" * 5000 + "101", 1), ("9" * 5000, 1), ("000100", 0), ("000", 0)):
-            assert run_command("get", "deploy.md", "--cache", served.root / "docs", "--around", around).code == code
 
 
 class TestResources:
@@ -317,14 +312,3 @@ class TestResources:
         assert error["code"] == (-32602 if kind == "cache_invalid" else -32002)
         assert error["data"] == {**params, "kind": kind}
         assert has(error["message"], *parts)
-
-
-class TestLongMessages:
-    def test_the_operator_reads_that_a_message_was_too_long(self, served: Served) -> None:
-        question = {"name": "context.ask", "arguments": {"query": "x" * 2**20}}
-        message = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": question}).encode() + b"\n"
-        argv: list[str | Path] = [COMMAND, "serve", "--stdio", "--cache-root", served.root]
-        done = subprocess.run(argv, input=message, capture_output=True, timeout=ANSWER_TIMEOUT_S, check=True)
-        assert json.loads(done.stdout)["error"] == {"code": -32700, "message": "Parse error"}
-        assert done.stderr.decode().count("\n") == 1
-        assert "longer than 1048576 bytes" in done.stderr.decode()

@@ -38,24 +38,9 @@ def bad_values(code: str, name: str, *values: object) -> list[BadCall]:
 
 
 class TestTools:
-    def test_the_tools_are_listed_in_a_fixed_order(self, root: Path) -> None:
+    def test_the_frozen_tools_have_their_frozen_descriptions(self, root: Path) -> None:
         (answer,) = after_handshake(root, request("tools/list"))
         tools = answer["result"]["tools"]
-        names = ["context.resolve", "context.list_caches", "context.inspect_cache", "context.ask", "context.get"]
-        assert [tool["name"] for tool in tools] == names
-        cache = {"type": "string", "description": "Path or identifier of a built context cache"}
-        assert tools[0]["inputSchema"] == {
-            "type": "object",
-            "properties": {
-                "cache": cache,
-                "query": {"type": "string", "description": "Natural-language query"},
-                "budget": {"type": "integer", "minimum": 0, "description": "Maximum token budget"},
-            },
-            "required": ["cache", "query", "budget"],
-            "additionalProperties": False,
-        }
-        assert tools[1]["inputSchema"] == {"type": "object", "properties": {}, "additionalProperties": False}
-        assert tools[2]["inputSchema"]["properties"] == {"cache": cache}
         assert [tool["description"] for tool in tools[:3]] == [
             "Resolve a natural-language query against a pre-built context cache and return a deterministic, "
             "explainable set of documents within a token budget.",
@@ -80,26 +65,9 @@ class TestTools:
 
     def test_each_bad_argument_has_its_error_code(self, root: Path) -> None:
         cases: list[BadCall] = [
-            ({"cache": None}, "cache_missing"),
-            ({"cache": 5}, "cache_missing"),
-            ({"cache": ""}, "cache_missing"),
-            ({"cache": "."}, "cache_missing"),
-            ({"cache": "nowhere"}, "cache_missing"),
-            ({"cache": "\ud800"}, "cache_missing"),
-            ({"cache": "n" * 300}, "cache_missing"),
-            ({"cache": "a/" * 400_000}, "cache_missing"),
-            ({"query": None}, "invalid_query"),
-            ({"query": 5}, "invalid_query"),
-            ({"query": ["q"]}, "invalid_query"),
-            ({"query": "\ud800"}, "invalid_query"),
-            ({"query": "ok \udfff"}, "invalid_query"),
-            ({"budget": None}, "invalid_budget"),
-            ({"budget": "5"}, "invalid_budget"),
-            ({"budget": True}, "invalid_budget"),
-            ({"budget": 5.0}, "invalid_budget"),
-            ({"budget": -1}, "invalid_budget"),
-            ({"budget": 2**63}, "invalid_budget"),
-            ({"budget": 10**4000}, "invalid_budget"),
+            *bad_values("cache_missing", "cache", None, 5, "", ".", "nowhere", "\ud800", "n" * 300, "a/" * 400_000),
+            *bad_values("invalid_query", "query", None, 5, ["q"], "\ud800", "ok \udfff"),
+            *bad_values("invalid_budget", "budget", *BAD_BUDGETS),
             ({"cache": 5, "query": 5, "budget": -1}, "cache_missing"),
             ({"query": 5, "budget": -1}, "invalid_query"),
             ({"cache": "nowhere", "query": 5}, "invalid_query"),
@@ -146,35 +114,35 @@ class TestNames:
             "context.get": GET,
             "context.inspect_cache": {"cache": "docs"},
         }
-        names: list[dict[str, object]] = [{"cache": "../x"}, {"cache": "/x"}, {"cache": "a\0"}]
-        bad_arguments: dict[str, list[dict[str, object]]] = {
-            "context.resolve": [*names, {"query": 5}, {"budget": -1}],
-            "context.ask": [*names, {"query": 5}, {"budget": -1}, {"unit": "x"}],
-            "context.get": [*names, {"id": 5}, {"lines": "x"}, {"around": -1}, {"budget": -1}],
+        names = bad_values("cache_missing", "cache", "../x", "/x", "a\0")
+        query, budget = bad_values("invalid_query", "query", 5), bad_values("invalid_budget", "budget", -1)
+        bad_calls: dict[str, list[BadCall]] = {
+            "context.resolve": [*names, *query, *budget],
+            "context.ask": [*names, *query, *budget, *bad_values("invalid_query", "unit", "x")],
+            "context.get": [
+                *names,
+                *budget,
+                *bad_values("invalid_query", "id", 5),
+                *bad_values("invalid_query", "lines", "x"),
+            ],
             "context.inspect_cache": names,
         }
-        # The first call of a tool imports its modules, which reads the disk.
-        for name, arguments in valid.items():
-            run_tool(tools[name], CacheRoot(b"/x"), arguments)
 
         def kind(name: str, arguments: dict[str, object]) -> str:
-            return run_tool(tools[name], CacheRoot(b"/x"), arguments).kind
+            return run_tool(tools[name], CacheRoot(b"/x"), {**valid[name], **arguments}).kind
 
+        # The first call of a tool imports its modules, which reads the disk.
+        for name in valid:
+            kind(name, {})
         # Only this block is patched, because pytest itself reads files to report a failure.
         with monkeypatch.context() as patch:
             for name in ("open", "stat", "lstat", "scandir", "listdir", "readlink"):
                 patch.setattr(os, name, fail)
             patch.setattr(os.path, "realpath", fail)
-            with_valid_arguments = {name: kind(name, arguments) for name, arguments in valid.items()}
-            all_caches = kind("context.ask", {"query": 5})
-            refused = [
-                kind(name, {**valid[name], **arguments})
-                for name, listed in bad_arguments.items()
-                for arguments in listed
-            ]
-        assert set(with_valid_arguments.values()) == {"internal_error"}
-        assert all_caches == "invalid_query"
-        assert set(refused) == {"cache_missing", "invalid_query", "invalid_budget"}
+            with_valid_arguments = {kind(name, {}) for name in valid}
+            refused = [kind(name, arguments) for name, listed in bad_calls.items() for arguments, _ in listed]
+        assert with_valid_arguments == {"internal_error"}
+        assert refused == [code for listed in bad_calls.values() for _, code in listed]
 
     def test_no_cache_name_leads_out_of_the_root(self, root: Path, tmp_path: Path) -> None:
         (tmp_path / "elsewhere").mkdir()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from contextfold.errors import StoreUnavailable
-from contextfold.fold.messages import CallOutcome, LeftOutResult, parse_request
+from contextfold.fold.messages import CallOutcome, Format, LeftOutResult, parse_request
 from contextfold.fold.service.stored_results import (
     ORIGIN_UNKNOWN,
     ConversationRecord,
@@ -253,23 +253,13 @@ def test_a_result_that_the_host_clears_later_stays_folded() -> None:
     run_with_proxy(scenario)
 
 
-def test_tokens_are_counted_for_the_folded_request() -> None:
+@pytest.mark.parametrize(("api", "path"), [("anthropic", COUNT), ("gemini", GEMINI)])
+def test_requests_that_count_tokens_and_those_to_gemini_are_folded(api: Format, path: str) -> None:
     async def scenario(proxy: ProxyWithClock) -> None:
-        inside = work("anthropic", "w")
-        whole = [*say("go"), *branch("anthropic", "br_1"), *inside, *return_turn("anthropic", "br_1")]
-        client = await proxy.request(whole, path=COUNT)
-        assert len(proxy.sent()) == len(whole) - len(inside)
-        assert client.receipt["turns_dropped"] == 1
-
-    run_with_proxy(scenario)
-
-
-def test_requests_to_gemini_are_folded() -> None:
-    async def scenario(proxy: ProxyWithClock) -> None:
-        inside = work("gemini", "w")
-        whole = [*say("go", "gemini"), *branch("gemini", "br_1"), *inside, *return_turn("gemini", "br_1")]
-        client = await proxy.request(whole, path=GEMINI)
-        assert len(proxy.sent("contents")) == len(whole) - len(inside)
+        inside = work(api, "w")
+        whole = [*say("go", api), *branch(api, "br_1"), *inside, *return_turn(api, "br_1")]
+        client = await proxy.request(whole, path=path)
+        assert len(proxy.sent("contents" if api == "gemini" else "messages")) == len(whole) - len(inside)
         assert client.receipt["turns_dropped"] == 1
 
     run_with_proxy(scenario)
