@@ -146,6 +146,11 @@ def _settings() -> Iterator[str]:
     yield _table(("setting", "default", "meaning"), rows)
 
 
+def _purpose_of(route: Route) -> str:
+    purpose = getattr(route.endpoint, "purpose", None) or inspect.getdoc(route.endpoint) or ""
+    return purpose.partition("\n")[0]
+
+
 def routes() -> list[tuple[str, str, str]]:
     """Method, path and purpose of every route of a daemon with all tools."""
     services = DaemonServices(
@@ -157,7 +162,7 @@ def routes() -> list[tuple[str, str, str]]:
     )
     app = DaemonApplication(TOOLS, services, read_daemon_settings({}, {}).proxy)
     purposes = [
-        (method, route.path.replace(":path", ""), (inspect.getdoc(route.endpoint) or "").partition("\n")[0])
+        (method, route.path.replace(":path", ""), _purpose_of(route))
         for route in app.routes
         if isinstance(route, Route)
         for method in sorted(route.methods - {"HEAD"} if route.methods else ["any"])

@@ -23,7 +23,7 @@ _STRING_OR_BRACKET = rb'"[^"\\]*+(?:\\[\s\S][^"\\]*+)*+(?:"|\\?\Z)|[\[{]|[\]}]'
 
 
 class WrittenFloat(float):
-    """A number whose class says how many digits are written, like `float32.Float32`."""
+    """A number whose class says how many digits are written, like `Float32` of `resolve.selection`."""
 
     __slots__ = ()
 

@@ -155,10 +155,10 @@ class Api:
 
 
 PROMPT = Fact("input", has_words=True)
-MEANWHILE = Fact("input", has_words=True, is_meanwhile=True)
+WRITTEN_DURING_WORK = Fact("input", has_words=True, is_meanwhile=True)
 INSTRUCTION = Fact("input")
 STANDING = Fact("standing")
-SAID = Fact("model")
+MODEL_TEXT = Fact("model")
 UNKNOWN = Fact("input", flaw="unknown_content")
 
 HOSTED = Call("")

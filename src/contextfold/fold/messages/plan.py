@@ -6,6 +6,7 @@ what changes inside of those that stay: words of the user are added, thinking is
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 
 from contextfold.fold.messages.cold_results import LeftOutResult
 from contextfold.fold.messages.facts import Api, Members, block_members, items_of
-from contextfold.fold.messages.walk import Fate, FoldRange, Walk, decide, is_inside
+from contextfold.fold.messages.walk import BOUND_THINKING, Fate, FoldRange, Walk, add_outermost, is_inside
 
 # The results that become stubs, by the index of the message, then by the number of the result in it.
 Stubs = Mapping[int, Mapping[int, LeftOutResult]]
@@ -48,32 +49,92 @@ class Plan:
 
 def make_plan(walk: Walk, api: Api, stubs: Stubs, *, binds_thinking: bool) -> Plan:
     changes = [(place, each.decided_at) for place, those in stubs.items() for each in those.values()]
-    folded, skipped, without_thinking = decide(walk, binds_thinking=binds_thinking, stubs=changes)
+    folded, skipped, without_thinking = _choose_ranges(walk, binds_thinking=binds_thinking, stubs=changes)
     # Words that cannot stay where they are move to the message before the range.
     moves_words = api.has_alternating_roles
     staying = (Fate.STAYS,) if moves_words else (Fate.STAYS, Fate.WORDS)
-    cuts_of_folds = [list(_cut_around(pair, walk.fates, staying)) for pair in folded]
+    cuts_of_folds = [list(_cut_around(fold_range, walk.fates, staying)) for fold_range in folded]
     rewrites = {place: Rewrite(without_thinking=True) for place in without_thinking}
-    for pair in folded if moves_words else ():
-        words = tuple(n for n in range(pair.start, pair.end) if walk.fates[n] in (Fate.WORDS, Fate.MIXED))
+    for fold_range in folded if moves_words else ():
+        words = tuple(n for n in range(fold_range.start, fold_range.end) if walk.fates[n] in (Fate.WORDS, Fate.MIXED))
         if words:
-            rewrites[pair.start - 1] = Rewrite(words_of=words)
+            rewrites[fold_range.start - 1] = Rewrite(words_of=words)
     for place, those in stubs.items():
         if not is_inside(place, folded):
             rewrites[place] = rewrites.get(place, Rewrite())._replace(stubs=those)
     return Plan(folded, skipped, cuts_of_folds, rewrites)
 
 
-def _cut_around(pair: FoldRange, fates: Sequence[Fate], staying: Sequence[Fate]) -> Iterator[tuple[int, int]]:
+def _choose_ranges(
+    walk: Walk, *, binds_thinking: bool, stubs: Sequence[tuple[int, int]]
+) -> tuple[list[FoldRange], list[FoldRange], list[int]]:
+    """Choose what is folded now. With bound thinking some ranges wait, and old thinking after a change is left out.
+
+    `stubs` has the indexes of messages with left-out results, and the number of messages when they were first left out.
+    Returns the folded ranges, in order, none in another; the other ranges that are in no folded one; and the indexes of
+    messages that stay without their thinking.
+    """
+    folded: list[FoldRange] = []
+    skipped: list[FoldRange] = []
+    changes: list[tuple[int, int]] = list(stubs) if binds_thinking else []
+    for fold_range in walk.ranges:
+        flaw = fold_range.flaw
+        if not flaw and binds_thinking:
+            folded_at = _fold_time(walk, fold_range)
+            if folded_at is None:
+                flaw = BOUND_THINKING
+            else:
+                changes.append((fold_range.start, folded_at))
+        if flaw:
+            skipped.append(fold_range._replace(flaw=flaw))
+            continue
+        add_outermost(folded, fold_range)
+        while skipped and skipped[-1].start >= fold_range.start:
+            skipped.pop()
+    return folded, skipped, _find_old_thinking(walk, changes, folded)
+
+
+def _fold_time(walk: Walk, fold_range: FoldRange) -> int | None:
+    """The number of messages with which a range is folded: at once, or after the user's next words; None if not yet."""
+    folded_at = fold_range.decided
+    if fold_range.thinks:
+        number = bisect_left(walk.prompts, fold_range.decided)
+        if number == len(walk.prompts):
+            return None
+        folded_at = walk.prompts[number]
+    # A message with only thinking cannot be sent without it.
+    is_stuck = bisect_left(walk.only_thinking, fold_range.end) < bisect_left(walk.only_thinking, folded_at)
+    return None if is_stuck else folded_at
+
+
+def _find_old_thinking(walk: Walk, changes: list[tuple[int, int]], folded: list[FoldRange]) -> list[int]:
+    """The messages with thinking that was made before a change, comes after the change, and is still sent."""
+    places: list[int] = []
+    reached = 0
+    for start, folded_at in sorted(changes):
+        first = bisect_left(walk.thinking, max(start, reached))
+        places += walk.thinking[first : bisect_left(walk.thinking, folded_at)]
+        reached = max(reached, folded_at)
+    return [place for place in places if not is_inside(place, folded)]
+
+
+def find_first_movable(walk: Walk) -> int:
+    """The first index at which a change does not precede bound thinking that must stay."""
+    loop_start = walk.prompts[-1] if walk.prompts else 0
+    running = walk.thinking[bisect_left(walk.thinking, loop_start) :]
+    return max([-1, *running[-1:], *walk.only_thinking[-1:]]) + 1
+
+
+def _cut_around(fold_range: FoldRange, fates: Sequence[Fate], staying: Sequence[Fate]) -> Iterator[tuple[int, int]]:
     """The parts of a range without the messages that stay."""
-    start = pair.start
-    for place in range(pair.start, pair.end):
+    start = fold_range.start
+    for place in range(fold_range.start, fold_range.end):
         if fates[place] in staying:
             if place > start:
                 yield start, place
             start = place + 1
-    if pair.end > start:
-        yield start, pair.end
+    if fold_range.end > start:
+        yield start, fold_range.end
 
 
 def rewrite_messages(messages: Sequence[Any], plan: Plan, api: Api) -> list[Any]:

@@ -25,9 +25,9 @@ from contextfold.fold.messages.cold_results import (
 )
 from contextfold.fold.messages.facts import Fact
 from contextfold.fold.messages.own_tools import CallOutcome, confirm_names, list_tool_names
-from contextfold.fold.messages.plan import Plan, Stubs, leave_out, make_plan, rewrite_messages
+from contextfold.fold.messages.plan import Plan, Stubs, find_first_movable, leave_out, make_plan, rewrite_messages
 from contextfold.fold.messages.receipt import Receipt, Span, make_empty_receipt, make_receipt
-from contextfold.fold.messages.walk import Fate, Walk, first_movable, is_inside, walk_messages
+from contextfold.fold.messages.walk import Fate, Walk, is_inside, walk_messages
 from contextfold.fold.messages.weight import weight_of
 
 # The reason why nothing was folded if there is no list of messages.
@@ -99,7 +99,7 @@ class Projection:
         seen, folded = list_results(details.facts), details.plan.folded
         gone = {(each.call_id, each.text_hash) for those in details.stubs.values() for each in those.values()}
         gone |= {(each.call_id, hash_text(each.text or "")) for each in seen if is_inside(each.place, folded)}
-        movable = first_movable(details.walk) if details.binds_thinking else 0
+        movable = find_first_movable(details.walk) if details.binds_thinking else 0
         return choose_results(seen, details.walk, gone, first_movable=movable, salt=salt, settings=settings)
 
 

@@ -98,7 +98,7 @@ def make_receipt(
     `rest` is the weight of everything else in the request.
     """
     folds = _list_folds(walk, plan, weights, sent, rest)
-    skipped = list(dict.fromkeys(Skipped(pair.branch_id, pair.flaw) for pair in plan.skipped))
+    skipped = list(dict.fromkeys(Skipped(fold_range.branch_id, fold_range.flaw) for fold_range in plan.skipped))
     skipped += [
         Skipped(call.branch_id, call.reason) for call in walk.unfolded if not is_inside(call.place, plan.folded)
     ]
@@ -121,24 +121,24 @@ def make_receipt(
 def _list_folds(walk: Walk, plan: Plan, weights: Sequence[int], sent: Sequence[int], rest: int) -> list[Fold]:
     folds: list[Fold] = []
     in_front, seen, dropped = rest, 0, 0
-    for pair, cuts in zip(plan.folded, plan.cuts_of_folds, strict=True):
+    for fold_range, cuts in zip(plan.folded, plan.cuts_of_folds, strict=True):
         first = cuts[0][0]
         in_front += sum(sent[seen:first])
         # Words that were moved to the message before the range are not dropped.
-        before = pair.start - 1
+        before = fold_range.start - 1
         gets_words = before in plan.rewrites and plan.rewrites[before].words_of
         moved = max(0, sent[before] - weights[before]) if gets_words else 0
         weight = sum(sum(weights[start:end]) for start, end in cuts) - moved
-        turns = bisect_left(walk.turns, pair.end) - bisect_left(walk.turns, pair.start)
+        turns = bisect_left(walk.turns, fold_range.end) - bisect_left(walk.turns, fold_range.start)
         number = sum(end - start for start, end in cuts)
-        if folds and folds[-1].branch_id == pair.branch_id:
+        if folds and folds[-1].branch_id == fold_range.branch_id:
             # A turn that stays inside the branch divides it.
             dropped, earlier = dropped + weight, folds.pop()
             number, turns = number + earlier.messages, turns + earlier.turns
             fold = replace(earlier, messages=number, turns=turns, tokens=tokens_of(max(0, dropped)))
         else:
             dropped = weight
-            fold = Fold(pair.branch_id, first, number, turns, tokens_of(max(0, weight)), tokens_of(in_front))
+            fold = Fold(fold_range.branch_id, first, number, turns, tokens_of(max(0, weight)), tokens_of(in_front))
         folds.append(fold)
         seen = first
     return folds
@@ -149,7 +149,7 @@ def _divide(walk: Walk, sent: Sequence[int], rest: int) -> Iterator[Span]:
     branches opened in it.
     """
     starts = [0, *(branch.start for branch in walk.open), walk.count]
-    closed = [(pair.start, pair.end) for pair in walk.closed]
+    closed = [(fold_range.start, fold_range.end) for fold_range in walk.closed]
     for depth, branch_id in enumerate([None, *(branch.branch_id for branch in walk.open)]):
         start, end = starts[depth], starts[depth + 1]
         tokens = tokens_of(sum(sent[start:end]) + (0 if depth else rest))

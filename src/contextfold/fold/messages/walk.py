@@ -274,21 +274,21 @@ class Walk:
             return
         branch = self.open[depth]
         del self.open[depth:]
-        pair = FoldRange(branch_id, branch.start, turn, end, branch.flaw or flaw, self._turn_thinks)
-        if pair.start < pair.end:
-            self._close_range(pair)
-            _add_outermost(self.closed, pair)
+        fold_range = FoldRange(branch_id, branch.start, turn, end, branch.flaw or flaw, self._turn_thinks)
+        if fold_range.start < fold_range.end:
+            self._close_range(fold_range)
+            add_outermost(self.closed, fold_range)
 
-    def _close_range(self, pair: FoldRange) -> None:
-        flaw = pair.flaw or (self._flaw if self._flaw_at >= pair.start else "")
-        inside = [] if flaw else self._kept[bisect_left(self._kept, (pair.start, 0)) :]
+    def _close_range(self, fold_range: FoldRange) -> None:
+        flaw = fold_range.flaw or (self._flaw if self._flaw_at >= fold_range.start else "")
+        inside = [] if flaw else self._kept[bisect_left(self._kept, (fold_range.start, 0)) :]
         loop_start = self.prompts[-1] if self.prompts else 0
         running = [place for place in self.thinking if place >= loop_start] if inside else []
-        thinks = pair.thinks or any(first <= place < end for first, end in inside for place in running)
-        start = pair.start
-        for kept, kept_end in (*inside, (pair.end, pair.end)):
-            if start < kept <= pair.end and self.has_dropped(start, kept):
-                self.ranges.append(pair._replace(start=start, end=kept, flaw=flaw, thinks=thinks))
+        thinks = fold_range.thinks or any(first <= place < end for first, end in inside for place in running)
+        start = fold_range.start
+        for kept, kept_end in (*inside, (fold_range.end, fold_range.end)):
+            if start < kept <= fold_range.end and self.has_dropped(start, kept):
+                self.ranges.append(fold_range._replace(start=start, end=kept, flaw=flaw, thinks=thinks))
             start = kept_end
 
     def _roll_back(self, discarded: frozenset[str], turn: int) -> None:
@@ -296,17 +296,18 @@ class Walk:
         left = [n for n, each in enumerate(self.open) if each.branch_id not in discarded]
         innermost = self.open[left[-1] + 1 if left else 0 :]
         if innermost and innermost[0].start < turn:
-            _add_outermost(self.closed, FoldRange(innermost[0].branch_id, innermost[0].start, turn, turn))
+            add_outermost(self.closed, FoldRange(innermost[0].branch_id, innermost[0].start, turn, turn))
         self.open = [self.open[n] for n in left]
 
     def _add_flaw(self, place: int, flaw: str) -> None:
         self._flaw, self._flaw_at = flaw, max(place, self._flaw_at)
 
 
-def _add_outermost(outermost: list[FoldRange], pair: FoldRange) -> None:
-    while outermost and outermost[-1].start >= pair.start:
+def add_outermost(outermost: list[FoldRange], fold_range: FoldRange) -> None:
+    """Add a range to ranges of which none is in another; it takes the place of those inside it."""
+    while outermost and outermost[-1].start >= fold_range.start:
         outermost.pop()
-    outermost.append(pair)
+    outermost.append(fold_range)
 
 
 def walk_messages(facts: Iterable[Fact], remembered: Mapping[str, CallOutcome], confirmed: Collection[str]) -> Walk:
@@ -314,66 +315,6 @@ def walk_messages(facts: Iterable[Fact], remembered: Mapping[str, CallOutcome], 
     for fact in facts:
         walk.take(fact)
     return walk
-
-
-def decide(
-    walk: Walk, *, binds_thinking: bool, stubs: Sequence[tuple[int, int]]
-) -> tuple[list[FoldRange], list[FoldRange], list[int]]:
-    """Decide what is folded now. With bound thinking some ranges wait, and old thinking after a change is left out.
-
-    `stubs` has the indexes of messages with left-out results, and the number of messages when they were first left out.
-    Returns the folded ranges, in order, none in another; the other ranges that are in no folded one; and the indexes of
-    messages that stay without their thinking.
-    """
-    folded: list[FoldRange] = []
-    skipped: list[FoldRange] = []
-    changes: list[tuple[int, int]] = list(stubs) if binds_thinking else []
-    for pair in walk.ranges:
-        flaw = pair.flaw
-        if not flaw and binds_thinking:
-            folded_at = _fold_time(walk, pair)
-            if folded_at is None:
-                flaw = BOUND_THINKING
-            else:
-                changes.append((pair.start, folded_at))
-        if flaw:
-            skipped.append(pair._replace(flaw=flaw))
-            continue
-        _add_outermost(folded, pair)
-        while skipped and skipped[-1].start >= pair.start:
-            skipped.pop()
-    return folded, skipped, _old_thinking(walk, changes, folded)
-
-
-def _fold_time(walk: Walk, pair: FoldRange) -> int | None:
-    """The number of messages with which a range is folded: at once, or after the user's next words; None if not yet."""
-    folded_at = pair.decided
-    if pair.thinks:
-        number = bisect_left(walk.prompts, pair.decided)
-        if number == len(walk.prompts):
-            return None
-        folded_at = walk.prompts[number]
-    # A message with only thinking cannot be sent without it.
-    is_stuck = bisect_left(walk.only_thinking, pair.end) < bisect_left(walk.only_thinking, folded_at)
-    return None if is_stuck else folded_at
-
-
-def _old_thinking(walk: Walk, changes: list[tuple[int, int]], folded: list[FoldRange]) -> list[int]:
-    """The messages with thinking that was made before a change, comes after the change, and is still sent."""
-    places: list[int] = []
-    reached = 0
-    for start, folded_at in sorted(changes):
-        first = bisect_left(walk.thinking, max(start, reached))
-        places += walk.thinking[first : bisect_left(walk.thinking, folded_at)]
-        reached = max(reached, folded_at)
-    return [place for place in places if not is_inside(place, folded)]
-
-
-def first_movable(walk: Walk) -> int:
-    """The first index at which a change does not precede bound thinking that must stay."""
-    loop_start = walk.prompts[-1] if walk.prompts else 0
-    running = walk.thinking[bisect_left(walk.thinking, loop_start) :]
-    return max([-1, *running[-1:], *walk.only_thinking[-1:]]) + 1
 
 
 def is_inside(place: int, folded: Sequence[FoldRange]) -> bool:

@@ -144,7 +144,8 @@ class ProviderEndpoint:
     ) -> None:
         self.provider, self._folding, self._reports, self._metrics = provider, folding, reports, metrics
         self._name = name
-        self.prefix, self._folded_paths, self.__doc__ = _PATHS[name]
+        paths = _PATHS[name]
+        self.prefix, self._folded_paths, self.purpose = paths.prefix, paths.folded, paths.purpose
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = _path_below(self.prefix, scope["raw_path"])

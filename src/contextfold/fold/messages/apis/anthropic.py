@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from contextfold.fold.messages.facts import (
     INSTRUCTION,
-    MEANWHILE,
+    MODEL_TEXT,
     PROMPT,
-    SAID,
     UNKNOWN,
+    WRITTEN_DURING_WORK,
     Api,
     Call,
     Fact,
@@ -44,7 +44,7 @@ def read(message: Members) -> Fact:
     if role == "system":
         return _read_system(message)
     if isinstance(content, str) and role in ("user", "assistant"):
-        return PROMPT if role == "user" else SAID
+        return PROMPT if role == "user" else MODEL_TEXT
     blocks = items_of(content)
     if blocks is None:
         return UNKNOWN
@@ -105,7 +105,7 @@ def _read_system(message: Members) -> Fact:
     if not is_text or not message.keys() <= _SYSTEM_MEMBERS:
         return UNKNOWN
     texts = (content,) if isinstance(content, str) else (block.get("text") for block in blocks)
-    return MEANWHILE if any(map(quotes_user, texts)) else INSTRUCTION
+    return WRITTEN_DURING_WORK if any(map(quotes_user, texts)) else INSTRUCTION
 
 
 def _read_user(blocks: Sequence[object]) -> Fact:
@@ -156,7 +156,7 @@ def _read_assistant(blocks: Sequence[object]) -> Fact:
     if not flaw and not _are_same(asked, answered):
         flaw = "unbalanced"
     if not (calls or flaw or thoughts):
-        return SAID
+        return MODEL_TEXT
     return Fact("model", tuple(calls), flaw=flaw, thinks=thoughts > 0, only_thinks=thoughts == len(blocks))
 
 

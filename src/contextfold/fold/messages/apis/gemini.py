@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from contextfold.fold.messages.facts import (
     BY_NAME,
+    MODEL_TEXT,
     PROMPT,
-    SAID,
     UNKNOWN,
     Api,
     Call,
@@ -99,7 +99,7 @@ def _read_model(parts: Sequence[object]) -> Fact:
         elif _SHOWN_OR_HOSTED.isdisjoint(members) and not (members and members.keys() <= _ABOUT):
             flaw = "unknown_content"
     if not (calls or flaw):
-        return SAID
+        return MODEL_TEXT
     return Fact("model", tuple(calls), flaw=flaw)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from contextfold.fold.messages.facts import (
+    MODEL_TEXT,
     PROMPT,
-    SAID,
     STANDING,
     UNKNOWN,
     Api,
@@ -38,7 +38,7 @@ def _read_assistant(message: Members) -> Fact:
         return Fact("model", flaw="unknown_content")
     asked = message.get("tool_calls")
     if not asked:
-        return SAID
+        return MODEL_TEXT
     calls: list[Call] = []
     flaw = ""
     for each in items_of(asked) or (None,):

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from contextfold.fold.messages.apis.openai_chat import CACHE_S, find_cache_s
 from contextfold.fold.messages.facts import (
+    MODEL_TEXT,
     PROMPT,
-    SAID,
     STANDING,
     UNKNOWN,
     Api,
@@ -19,7 +19,7 @@ from contextfold.fold.messages.facts import (
 )
 from contextfold.fold.messages.own_tools import call_of, hosted_call
 
-_ROLES = {"user": PROMPT, "assistant": SAID, "system": STANDING, "developer": STANDING}
+_ROLES = {"user": PROMPT, "assistant": MODEL_TEXT, "system": STANDING, "developer": STANDING}
 _CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 # Tools that the API defines and the client runs: call and output are two items, paired by `call_id`.
