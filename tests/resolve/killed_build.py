@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from contextfold.resolve.rebuild import replace
+from contextfold.resolve import replace
 
 STEPS = {
     "open",

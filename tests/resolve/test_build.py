@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from contextfold import open_cache
-from contextfold.resolve import files
-from contextfold.resolve.rebuild import replace
+from contextfold.resolve import files, replace
 from tests.support.machine import Call, as_nobody, file_version, ids, leftover_files, run_command, write_files
 
 

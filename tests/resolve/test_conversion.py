@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contextfold.common.canonical import Malformed
-from contextfold.resolve.documents.conversion import OUTPUT_MAX_CHARACTERS, NotText, html_text, notebook_text, text_of
+from contextfold.resolve.conversion import OUTPUT_MAX_CHARACTERS, NotText, html_text, notebook_text, text_of
 
 HOSTILE_CHARACTERS = 300_000
 TOKENS = ["<p>", "</p>", "<!--", "-->", "<", ">", '"', "a=", "&amp;", "x ", "<pre>", "\n", "#"]

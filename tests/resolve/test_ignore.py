@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from contextfold.errors import SourceInvalid
 from contextfold.resolve.build import BuildRequest
-from contextfold.resolve.documents.rules import ALL_TEXT, make_rules
+from contextfold.resolve.kinds import ALL_TEXT
+from contextfold.resolve.rules import make_rules
 from contextfold.resolve.sources import survey
 from tests.support.machine import times, write_files
 

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 import contextfold
 from contextfold import open_cache
 from contextfold.errors import CacheExists, NoDocuments, SourceInvalid
-from contextfold.resolve import word_counts
+from contextfold.resolve import previous, word_counts
 from contextfold.resolve.cache import CacheFolder
-from contextfold.resolve.rebuild import previous
 from contextfold.resolve.relevance.index_format import HEAD_FILE, decode_head
 from tests.resolve.killed_build import kill_at_step
 from tests.support.machine import Call, file_version, ids, times, write_files

@@ -9,8 +9,7 @@ from pathlib import Path
 from shutil import rmtree
 
 import contextfold
-from contextfold.resolve.build import BuildRequest
-from contextfold.resolve.rebuild.watch import PAUSE_MAX_S, PAUSE_MIN_S, RESTLESS_LOOKS_MAX, Watch
+from contextfold.resolve.build import PAUSE_MAX_S, PAUSE_MIN_S, RESTLESS_LOOKS_MAX, BuildRequest, Watch
 from tests.support.machine import COMMAND, ids, write_files
 from tests.support.waiting import until
 

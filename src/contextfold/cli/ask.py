@@ -26,8 +26,7 @@ from contextfold.common.relevance.question import (
 from contextfold.errors import EXIT_OK, CacheMissing, SettingsError
 from contextfold.resolve.cache_format import DEFAULT_CACHE, MANIFEST_FILE
 from contextfold.resolve.relevance.answer import AskResult, GetResult, places_of
-from contextfold.resolve.root import CacheRoot
-from contextfold.resolve.service import Cache, ask_many, get_first
+from contextfold.resolve.service import Cache, CacheRoot, ask_many, get_first
 from contextfold.settings import between
 
 

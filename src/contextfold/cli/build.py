@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,10 +22,9 @@ from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.cli.setting_options import add_store_options
 from contextfold.errors import EXIT_OK, ContextError, NoDocuments
 from contextfold.fold.store import LOCAL_OWNER, Summary
-from contextfold.resolve.build import BuildReport, BuildRequest, describe_left_out
+from contextfold.resolve.build import BuildReport, BuildRequest, Watch, describe_left_out
 from contextfold.resolve.build import run_build as build_cache
-from contextfold.resolve.documents.rules import ALL_TEXT, MARKDOWN_ONLY
-from contextfold.resolve.rebuild.watch import Watch, pause
+from contextfold.resolve.kinds import ALL_TEXT, MARKDOWN_ONLY
 
 EXIT_BY_SIGNAL = 128
 
@@ -154,7 +154,7 @@ def _watch(request: BuildRequest) -> int:
         built = _build(request)
         _print_report(request, built)
         print_note(f"watching {plain(os.fsdecode(request.sources))}; Ctrl-C ends it")
-        for _ in watch.changes(pause):
+        for _ in watch.changes(time.sleep):
             before = built.left_out
             try:
                 built = _build(again)

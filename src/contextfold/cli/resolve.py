@@ -47,7 +47,7 @@ def _add_cache_option(parser: CommandParser) -> None:
 
 def run_resolve(args: argparse.Namespace) -> int:
     query, budget = decode_query(args.query), parse_whole_budget(args.budget)
-    result = Cache(args.cache, uses_processes=True).resolve(query, budget)
+    result = Cache(args.cache).resolve(query, budget)
     print_answer(result.to_json(pretty=args.format == "pretty"))
     return EXIT_OK
 

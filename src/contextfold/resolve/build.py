@@ -1,30 +1,38 @@
-"""Compiles documents into a cache, atomically. Calls the pure modules and those that write; knows no format.
+"""Compiles documents into a cache, atomically, and watches them for changes. Knows no format.
 
 A build that replaces a cache copies unchanged parts from it: segments of the word counts and converted texts.
 """
 
 from __future__ import annotations
 
-import gc
 import os
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from contextfold.errors import NoDocuments, SourceInvalid, SourcesMissing, StorageFailed
+from contextfold.errors import ContextError, NoDocuments, SourceInvalid, SourcesMissing, StorageFailed
+from contextfold.resolve import kinds
 from contextfold.resolve.cache import Progress
-from contextfold.resolve.cache_format import Document, version_of
+from contextfold.resolve.cache_format import MANIFEST_FILE, Document, version_of
 from contextfold.resolve.cache_writer import CacheWriter
-from contextfold.resolve.documents import kinds
-from contextfold.resolve.documents.conversion import NotText, is_converted, text_of
-from contextfold.resolve.documents.patterns import check_pattern
-from contextfold.resolve.documents.rules import ALL_TEXT, DocumentRules, make_rules
+from contextfold.resolve.conversion import NotText, is_converted, text_of
 from contextfold.resolve.files import format_path, ignore_progress
-from contextfold.resolve.rebuild.previous import PreviousCache, is_own_cache, previous_cache
-from contextfold.resolve.rebuild.replace import Staging
+from contextfold.resolve.kinds import ALL_TEXT
+from contextfold.resolve.previous import PreviousCache, is_own_cache, previous_cache
+from contextfold.resolve.replace import Staging
+from contextfold.resolve.rules import DocumentRules, check_pattern, make_rules
 from contextfold.resolve.sources import DEFAULT_CACHE_NAME, Source, check_unchanged, read_source, survey
 
+PAUSE_MIN_S = 0.5
+PAUSE_MAX_S = 30.0
+# A pause is this many times as long as the poll before it.
+PAUSE_PER_LOOK = 10
+# If the folder keeps changing, a change is reported after this many polls.
+RESTLESS_LOOKS_MAX = 20
+
 Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+Pause = Callable[[float], None]
 
 
 class BuildReport(NamedTuple):
@@ -131,20 +139,7 @@ def build(
 
 
 def run_build(request: BuildRequest, progress: Progress, *, uses_processes: bool = False) -> BuildReport:
-    """Build. `uses_processes` is for a process without threads: children count the words of many documents.
-
-    The garbage collector is off, because a build makes no cycles, and looking for them would take a tenth of its time.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        return _build(request, progress, uses_processes=uses_processes)
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def _build(request: BuildRequest, progress: Progress, *, uses_processes: bool) -> BuildReport:
+    """Build. `uses_processes` is for a process without threads: children count the words of many documents."""
     request.check()
     sources, cache = request.folder, request.target
     if not os.path.isdir(sources):
@@ -246,3 +241,53 @@ class _SourceReading:
         text = text_of(name, raw) if known is None else known
         self.raw_versions[source.id] = raw_version
         return text
+
+
+class Watch:
+    """Finds changes of the documents, and the removal of the cache, by polling. Builds nothing.
+
+    A change is reported when two successive polls have the same result, so a program that writes many files causes one
+    build. The pause between two polls grows with the time that a poll takes, so watching a large folder uses a bounded
+    share of one processor.
+    """
+
+    def __init__(self, request: BuildRequest) -> None:
+        self._request = request
+        self._seen = self._look()
+
+    def changes(self, wait: Pause) -> Iterator[None]:
+        """Yield once for each change since the cache was built, without end. `wait` pauses for a number of seconds."""
+        restless = 0
+        before = self._seen
+        # It may have been removed since.
+        was_there, is_removed = True, False
+        while True:
+            wait(self._pause_s)
+            now = self._look()
+            is_settled = now == before
+            before = now
+            # A cache that could not be built is no change: the next attempt would fail, too.
+            is_there = os.path.lexists(os.path.join(self._request.target, MANIFEST_FILE.encode()))
+            is_removed = not is_there and (is_removed or was_there)
+            was_there = is_there
+            if now == self._seen and not is_removed:
+                restless = 0
+                continue
+            restless += 1
+            if is_settled or restless >= RESTLESS_LOOKS_MAX:
+                restless, is_removed = 0, False
+                self._seen = now
+                yield
+
+    def _look(self) -> list[Source] | str:
+        """The documents, or the reason why they cannot be listed. Both are compared with the next poll."""
+        request = self._request
+        began = time.monotonic()
+        try:
+            rules = request.choose_rules(previous_cache(request.target) if request.remembers else None)
+            return survey(request.folder, rules, cache=request.target).sources
+        except ContextError as problem:
+            return problem.reason
+        finally:
+            spent_s = time.monotonic() - began
+            self._pause_s = min(PAUSE_MAX_S, max(PAUSE_MIN_S, PAUSE_PER_LOOK * spent_s))

@@ -29,7 +29,6 @@ from contextfold.resolve.cache_format import (
     decode_index,
     decode_manifest,
 )
-from contextfold.resolve.documents.rules import ALL_TEXT
 from contextfold.resolve.files import (
     StorageErrors,
     fingerprints,
@@ -41,7 +40,7 @@ from contextfold.resolve.files import (
     read_regular,
     regular_size,
 )
-from contextfold.resolve.processes import UnchangedFiles
+from contextfold.resolve.kinds import ALL_TEXT
 from contextfold.resolve.selection import Measures
 from contextfold.resolve.word_counts import POSTINGS_FILE, TABLE_FILE, WordCounts, decode_word_counts
 
@@ -64,10 +63,8 @@ class Fault(CacheInvalid):
 class CacheFolder:
     """The files of one cache. The word counts stay in memory until their file changes."""
 
-    def __init__(self, path: bytes, *, uses_processes: bool = False) -> None:
-        """With `uses_processes`, child processes look at the files of a large cache."""
+    def __init__(self, path: bytes) -> None:
         self.path = path
-        self._uses_processes = uses_processes
         self._prefix = os.path.join(path, b"")
         self._documents = self._prefix + DOCUMENTS_FOLDER.encode()
         self._word_counts: WordCounts | None = None
@@ -101,16 +98,12 @@ class CacheFolder:
     def _check_with(
         self, counts: WordCounts, terms: Sequence[bytes], budget: int
     ) -> tuple[Measures, dict[int, ManifestEntry]]:
-        unchanged = UnchangedFiles(self.path, counts.files, counts.fingerprints, uses_processes=self._uses_processes)
-        try:
-            measures = counts.measure(terms, self.read_postings)
-            chosen = {number: counts.entry(number) for number in measures.choose(budget)}
-            if not (self._frame_is_as_built(counts) and unchanged.result()):
-                for _ in self.documents(self.manifest(), counts):
-                    pass
-            return measures, chosen
-        finally:
-            unchanged.close()
+        measures = counts.measure(terms, self.read_postings)
+        chosen = {number: counts.entry(number) for number in measures.choose(budget)}
+        if not self.is_as_built(counts):
+            for _ in self.documents(self.manifest(), counts):
+                pass
+        return measures, chosen
 
     def faults(
         self, *, trusting_counts: bool, progress: Progress = ignore_progress

@@ -34,11 +34,11 @@ from contextfold.resolve.files import (
     make_durable,
     write_new,
 )
-from contextfold.resolve.processes import keeps_exit_statuses, processors
-from contextfold.resolve.rebuild.previous import SOURCES_FILE, PreviousCache, SourceRecords
-from contextfold.resolve.rebuild.replace import Staging
+from contextfold.resolve.previous import SOURCES_FILE, PreviousCache, SourceRecords
+from contextfold.resolve.relevance.counting_processes import keeps_exit_statuses, processors
 from contextfold.resolve.relevance.index_format import HEAD_FILE, RELEVANCE_FILES
 from contextfold.resolve.relevance.index_writer import IndexWriter
+from contextfold.resolve.replace import Staging
 from contextfold.resolve.word_counts import CLOCK_FILE, POSTINGS_FILE, TABLE_FILE, WordCountsBuilder, older_than
 
 # A build waits at most three seconds for the file system's clock: the coarsest timestamps have steps of two seconds.

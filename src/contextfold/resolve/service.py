@@ -1,27 +1,48 @@
 """The operations on a cache: resolve, ask, get, inspect, verify. Calls the modules that check, read and select.
 
 A result never mixes two caches: if the folder at the path is replaced during an operation, the operation is repeated
-on the new folder.
+on the new folder. `CacheRoot` opens the caches below one folder by name, and never a path outside of it.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, TypeVar
 
 from contextfold.common.canonical import Encodable, encode
 from contextfold.common.relevance.question import BUDGET_LIMIT, CACHES_MAX, Question, read_question
-from contextfold.errors import CacheMissing, ContextError, DocumentMissing, IndexMissing, QueryInvalid, StorageFailed
+from contextfold.errors import (
+    CacheMissing,
+    ContextError,
+    DocumentMissing,
+    IndexMissing,
+    NoCacheNamed,
+    QueryInvalid,
+    StorageFailed,
+)
 from contextfold.resolve.cache import CacheFolder, Fault, Progress
-from contextfold.resolve.files import LEADS_NOWHERE, format_path, ignore_progress, storage_failed
+from contextfold.resolve.cache_format import MANIFEST_FILE
+from contextfold.resolve.files import (
+    LEADS_NOWHERE,
+    SET_ASIDE_SUFFIX,
+    STAGING_SUFFIX,
+    StorageErrors,
+    format_path,
+    ignore_progress,
+    storage_failed,
+)
 from contextfold.resolve.relevance.answer import AskResult, GetResult, LeftOutCache
 from contextfold.resolve.relevance.asking import NamedIndex, ask, get, table_of_contents
 from contextfold.resolve.relevance.index_file import MappedIndex, RelevanceFiles
 from contextfold.resolve.selection import SelectedDocument, Selection, SelectionResult, Why, parse_query
 
 REPLACED_ATTEMPTS = 5
+NAME_MAX_BYTES = 4096
+# This many caches stay open, which bounds the memory of the server.
+CACHES_OPEN_MAX = 8
 
 Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 Answer = TypeVar("Answer")
@@ -130,10 +151,9 @@ def get_first(places: Sequence[tuple[str, str]], get: Callable[[str, str], GetRe
 class Cache:
     """A cache that stays open for several operations. Each operation first checks whether files have changed."""
 
-    def __init__(self, path: Path, *, uses_processes: bool = False) -> None:
-        """With `uses_processes`, a resolve may start child processes. That is for a command, which ends with it."""
+    def __init__(self, path: Path) -> None:
         self.path = os.fsencode(path)
-        self._folder = CacheFolder(self.path, uses_processes=uses_processes)
+        self._folder = CacheFolder(self.path)
         self._relevance = RelevanceFiles(self.path, self._folder.checked_version)
 
     def resolve(self, query: str, budget: int) -> SelectionResult:
@@ -284,3 +304,86 @@ def of_same_caches(caches: Sequence[Cache], answer: Callable[[], Answer]) -> Ans
         if [cache.identity() for cache in caches] == before:
             return result
     raise StorageFailed(f"{paths} keeps being replaced while it is read; try again when builds have ended")
+
+
+class ListedCache(NamedTuple):
+    """A folder below the root. `path` is the name that a tool takes as `cache`."""
+
+    path: str
+    has_manifest: bool
+
+
+def check_name(name: object) -> str:
+    """Return the name if it is safe to look up. Raises CacheMissing for a name that could lead out of the root.
+
+    It reads nothing from the disk.
+    """
+    if not isinstance(name, str) or not name or ".." in name or name[0] in "/\\" or "\0" in name:
+        raise CacheMissing("the name is not that of a cache below the root")
+    try:
+        raw = name.encode("utf-8")
+    except UnicodeEncodeError:
+        raise CacheMissing("the name is not text") from None
+    if len(raw) > NAME_MAX_BYTES:
+        raise CacheMissing("the name is longer than any path")
+    return name
+
+
+class CacheRoot:
+    """The caches by name. The most recently used ones stay open, with their checked indexes."""
+
+    def __init__(self, path: bytes) -> None:
+        self.path = path
+        self._open: OrderedDict[bytes, Cache] = OrderedDict()
+
+    def cache(self, name: str) -> Cache:
+        """The cache of a checked name. Its real path must be inside the real root."""
+        # The root may be relative, and the working folder gone.
+        with StorageErrors("cannot look at", self.path):
+            path = os.path.realpath(os.path.join(self.path, name.encode()))
+            root = os.path.realpath(self.path)
+        if path == root or os.path.commonpath([path, root]) != root:
+            raise CacheMissing("the name leads out of the root")
+        if path.endswith((STAGING_SUFFIX, SET_ASIDE_SUFFIX)):
+            raise CacheMissing("the name is that of a build in progress")
+        cache = self._open.pop(path, None) or Cache(path)
+        # This raises CacheMissing if there is no such folder, so a missing cache is not added to the open ones.
+        cache.identity()
+        self._open[path] = cache
+        if len(self._open) > CACHES_OPEN_MAX:
+            self._open.popitem(last=False)
+        return cache
+
+    def list(self) -> tuple[ListedCache, ...]:
+        """Every folder in the root with a valid name, ordered by name."""
+        with StorageErrors("cannot list", self.path), os.scandir(self.path) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        return tuple(ListedCache(name.decode(), self._has_manifest(name)) for name in names if _can_be_asked_for(name))
+
+    def names(self) -> tuple[str, ...]:
+        """The names of all caches. Raises NoCacheNamed if there are none."""
+        names = tuple(listed.path for listed in self.list() if listed.has_manifest)
+        if not names:
+            raise NoCacheNamed("the cache root has none; `context build DIR --cache ROOT/NAME` makes one")
+        return names
+
+    def names_to_ask(self) -> tuple[str, ...]:
+        """The names of all caches. Raises NoCacheNamed if there are none, or too many to ask together."""
+        names = self.names()
+        if len(names) > CACHES_MAX:
+            raise NoCacheNamed(f"more than {CACHES_MAX} caches cannot be asked together; name one of them")
+        return names
+
+    def _has_manifest(self, name: bytes) -> bool:
+        try:
+            return stat.S_ISREG(os.lstat(os.path.join(self.path, name, MANIFEST_FILE.encode())).st_mode)
+        except OSError:
+            return False
+
+
+def _can_be_asked_for(name: bytes) -> bool:
+    try:
+        check_name(name.decode("utf-8"))
+    except (UnicodeDecodeError, CacheMissing):
+        return False
+    return not name.endswith((STAGING_SUFFIX, SET_ASIDE_SUFFIX))

@@ -13,10 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from contextfold.errors import SourceInvalid, StorageFailed
+from contextfold.resolve import kinds
 from contextfold.resolve.cache_format import DEFAULT_CACHE, document_id
-from contextfold.resolve.documents import kinds
-from contextfold.resolve.documents.patterns import Chooser, PathPatterns, parse_ignore_file, parse_patterns
-from contextfold.resolve.documents.rules import PLAIN_MARKDOWN, DocumentRules
 from contextfold.resolve.files import (
     LEADS_NOWHERE,
     READ_FLAGS,
@@ -31,6 +29,14 @@ from contextfold.resolve.files import (
     read_regular,
     regular_size,
     storage_failed,
+)
+from contextfold.resolve.rules import (
+    PLAIN_MARKDOWN,
+    Chooser,
+    DocumentRules,
+    PathPatterns,
+    parse_ignore_file,
+    parse_patterns,
 )
 
 DEFAULT_CACHE_NAME = DEFAULT_CACHE.encode()

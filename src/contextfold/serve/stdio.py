@@ -16,7 +16,7 @@ from functools import cached_property
 from contextfold.common.posix import READABLE, STDERR, WRITABLE, fill_standard_descriptors, wait, write_all
 from contextfold.errors import FoldError, InternalError, SettingsError, StorageFailed
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.resolve.root import CacheRoot
+from contextfold.resolve.service import CacheRoot
 from contextfold.serve.mcp.jsonrpc import (
     INTEGER_DIGITS,
     LINE_MAX_BYTES,

@@ -14,8 +14,8 @@ import pytest
 
 import contextfold
 from contextfold.errors import StorageFailed
-from contextfold.resolve.processes import FAILED, ChildProcesses
 from contextfold.resolve.relevance import counting_processes, index_writer
+from contextfold.resolve.relevance.counting_processes import FAILED, ChildProcesses
 from contextfold.resolve.relevance.index_merge import RUN_PREFIX
 from tests.resolve.relevance.indexing import random_documents, write_index
 from tests.serve.stdio_client import is_running

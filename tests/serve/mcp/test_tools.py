@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from contextfold.resolve.root import CacheRoot
+from contextfold.resolve.service import CacheRoot
 from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS
 from contextfold.serve.mcp.resolve_tools import call as run_tool
 from tests.serve.stdio_client import (

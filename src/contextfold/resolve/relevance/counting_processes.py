@@ -5,6 +5,9 @@ contents. A child writes its terms as runs and its rows to a file of its own, so
 that waits for the parent. The index does not depend on which child counts which document.
 
 `marshal` is safe here: only processes of one build read what they have written.
+
+The processes are forks of a process that ends with its result and has no threads, such as a command. A server that
+kills slow workers could not find these children.
 """
 
 from __future__ import annotations
@@ -12,15 +15,19 @@ from __future__ import annotations
 import errno
 import marshal
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import BinaryIO
 
 from contextfold.errors import StorageFailed
-from contextfold.resolve.processes import FAILED, SUCCEEDED, ChildProcesses
 from contextfold.resolve.relevance.document_terms import TermCollector
 from contextfold.resolve.relevance.index_entries import DocumentRow, SectionRow
 from contextfold.resolve.relevance.index_merge import new_file, write_run
+
+SUCCEEDED = 0
+# The status of a child that raised an exception, was killed, or whose status nobody knows.
+FAILED = 255
 
 # The number of a document, its path, and where its text is in the file of contents.
 Task = tuple[int, str, int, int]
@@ -32,6 +39,69 @@ ROWS_FILE = "relevance-rows-%d"
 DESCRIPTORS_MAX = 1 << 20
 # An empty message. A pipe that ends without it belongs to a parent that was killed.
 END: list[Task] = []
+
+
+class ChildProcesses:
+    """Forks of this process. `wait` returns when all have ended; `close` ends them, finished or not."""
+
+    def __init__(self) -> None:
+        self._children: list[int] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._children)
+
+    def start(self, run: Callable[[], int]) -> None:
+        """Start a child that runs a function, whose result is its exit status. The system may refuse: OSError."""
+        child = os.fork()
+        if not child:
+            status = FAILED
+            try:
+                status = run()
+            finally:
+                os._exit(status)
+        self._children.append(child)
+
+    def wait(self) -> list[int]:
+        """The exit statuses of all children, once they have ended."""
+        statuses = []
+        while self._children:
+            statuses.append(_wait_for(self._children[-1]))
+            # It is forgotten as soon as it has ended: its number may belong to another process then.
+            self._children.pop()
+        return statuses
+
+    def close(self) -> None:
+        while self._children:
+            child = self._children.pop()
+            try:
+                os.kill(child, signal.SIGKILL)
+            except ProcessLookupError:
+                # It has ended, and this process ignores the end of its children.
+                continue
+            _wait_for(child)
+
+
+def _wait_for(child: int) -> int:
+    try:
+        _, status = os.waitpid(child, 0)
+    except ChildProcessError:
+        # This process ignores the end of its children, so the system keeps no status.
+        return FAILED
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else FAILED
+
+
+def keeps_exit_statuses() -> bool:
+    """Whether the system keeps the status of a child. Whoever started this process may have ignored SIGCHLD."""
+    return signal.getsignal(signal.SIGCHLD) != signal.SIG_IGN
+
+
+def processors() -> int:
+    """How many processors this process may use; 1 if it cannot start children."""
+    if not hasattr(os, "fork"):
+        return 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class CountingProcesses:
@@ -123,7 +193,7 @@ class CountingProcesses:
             self._contents = -1
 
     def _count(self, tasks: int, number: int) -> int:
-        """What a child does. Its result is its exit status: a number of `errno`, or one of `child_processes`."""
+        """What a child does. Its result is its exit status: a number of `errno`, SUCCEEDED or FAILED."""
         # The lock of the build ends with the parent, and the pipes of other children with their users.
         _close_descriptors_except(tasks, self._contents, self._folder)
         collector, runs = TermCollector(), 0

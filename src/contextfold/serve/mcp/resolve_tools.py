@@ -39,9 +39,8 @@ from contextfold.errors import (
 )
 from contextfold.resolve.relevance.answer import GetResult, places_of
 from contextfold.resolve.relevance.asking import UNITS
-from contextfold.resolve.root import CacheRoot, check_name
 from contextfold.resolve.selection import parse_query
-from contextfold.resolve.service import ask_many, get_first
+from contextfold.resolve.service import CacheRoot, ask_many, check_name, get_first
 from contextfold.serve.mcp.tools import ResolveTool, ResourceReader, ToolResult, text_schema
 
 Arguments = Mapping[str, object]

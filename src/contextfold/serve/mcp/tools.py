@@ -12,7 +12,7 @@ from contextfold.common.canonical import Encodable
 from contextfold.fold.project import Caller
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.sessions import VerbOutcome
-from contextfold.resolve.root import CacheRoot
+from contextfold.resolve.service import CacheRoot
 
 Arguments = Mapping[str, object]
 

@@ -25,11 +25,11 @@ from contextfold.resolve.cache_format import (
     ManifestEntry,
     decode_manifest,
 )
-from contextfold.resolve.documents.conversion import CONVERSION_VERSION
-from contextfold.resolve.documents.rules import DocumentRules, rules_in
+from contextfold.resolve.conversion import CONVERSION_VERSION
 from contextfold.resolve.files import FileAbsent, fingerprints, is_folder, read_regular
 from contextfold.resolve.relevance.index_file import RelevanceFiles
 from contextfold.resolve.relevance.index_format import IndexView
+from contextfold.resolve.rules import DocumentRules, rules_in
 from contextfold.resolve.word_counts import SEGMENTATION, WordCounts
 
 # The records of renamed and converted documents, after a line with their checksum.

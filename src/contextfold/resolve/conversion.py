@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from html.entities import html5
 
 from contextfold.common.canonical import Malformed, decode
-from contextfold.resolve.documents.kinds import HTML, NO_NOTEBOOK, NOT_UTF_8, NOTEBOOK, suffix_of
+from contextfold.resolve.kinds import HTML, NO_NOTEBOOK, NOT_UTF_8, NOTEBOOK, suffix_of
 
 CONVERSION_VERSION = 1
 

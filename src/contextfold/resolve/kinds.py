@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import re
 
+# The kinds of documents: `.md` files only, or every known kind of text.
+MARKDOWN_ONLY = "markdown"
+ALL_TEXT = "text"
+
 MARKDOWN_SUFFIX = b".md"
 
 MARKDOWN = frozenset((b".md", b".mdx", b".markdown"))
