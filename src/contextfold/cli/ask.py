@@ -23,7 +23,7 @@ from contextfold.common.relevance.question import (
     parse_lines,
     read_question,
 )
-from contextfold.errors import EXIT_OK, CacheMissing, SettingsError
+from contextfold.errors import CacheMissing, SettingsError
 from contextfold.resolve.cache_format import DEFAULT_CACHE, MANIFEST_FILE
 from contextfold.resolve.relevance.answer import AskResult, GetResult, places_of
 from contextfold.resolve.service import Cache, CacheRoot, ask_many, get_first
@@ -51,10 +51,9 @@ def declare_ask(parser: CommandParser) -> None:
     add_counter_option(parser)
     parser.add_switch("--why", "also print which terms each section was chosen for")
     parser.add_switch("--json", "print JSON, for programs")
-    parser.set_defaults(run=run_ask)
 
 
-def run_ask(args: argparse.Namespace) -> int:
+def run_ask(args: argparse.Namespace) -> None:
     query = decode_query(" ".join(args.question))
     question = read_question(query, parse_budget(args.budget, ASK_BUDGET))
     caches = choose_caches(args)
@@ -73,7 +72,6 @@ def run_ask(args: argparse.Namespace) -> int:
     else:
         for note in _notes(result, is_text=is_text):
             print_note(note)
-    return EXIT_OK
 
 
 def is_read_by_a_person(args: argparse.Namespace) -> bool:
@@ -138,10 +136,9 @@ def declare_get(parser: CommandParser) -> None:
     parser.add_argument("--budget", metavar="N", help="the most tokens the answer may have; 4k is 4000 (default: 8000)")
     add_counter_option(parser)
     parser.add_switch("--json", "print JSON, for programs")
-    parser.set_defaults(run=run_get)
 
 
-def run_get(args: argparse.Namespace) -> int:
+def run_get(args: argparse.Namespace) -> None:
     if args.section is not None and args.lines is not None:
         raise UsageError("--section and --lines exclude each other; give one of them")
     try:
@@ -156,28 +153,26 @@ def run_get(args: argparse.Namespace) -> int:
     places = places_of(args.id, list(caches))
     if not places:
         raise UsageError("with several caches an id is CACHE:ID, as `context ask` prints it")
-    budget, section = parse_budget(args.budget, GET_BUDGET), args.section
-    counter = args.counter
+    budget = parse_budget(args.budget, GET_BUDGET)
 
     def get(name: str, document_id: str) -> GetResult:
         return caches[name].get(
             document_id,
             budget,
-            section=section,
+            section=args.section,
             lines=lines,
             around=around,
-            counter=counter,
+            counter=args.counter,
             name=name if len(caches) > 1 else "",
         )
 
     result = get_first(places, get)
     if not is_read_by_a_person(args):
         print_answer(result.to_json())
-        return EXIT_OK
+        return
     print_answer(plain_lines(result.to_text()))
     if result.sections_left_out:
         print_note(_left_out_note(result, is_part=args.section is not None or args.lines is not None))
-    return EXIT_OK
 
 
 def _left_out_note(result: GetResult, *, is_part: bool) -> str:

@@ -20,7 +20,7 @@ from contextfold.cli.fold.session_access import open_store, owner_of, project_of
 from contextfold.cli.output import ProgressLine, plain, print_error, print_note, print_on_terminal
 from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.cli.setting_options import add_store_options
-from contextfold.errors import EXIT_OK, ContextError, NoDocuments
+from contextfold.errors import ContextError, NoDocuments
 from contextfold.fold.store import LOCAL_OWNER, Summary
 from contextfold.resolve.build import BuildReport, BuildRequest, Watch, describe_left_out
 from contextfold.resolve.build import run_build as build_cache
@@ -73,22 +73,21 @@ def declare_build(parser: CommandParser) -> None:
         help="with --from-folds: the owner, if the daemon uses tokens (default: %(default)s)",
     )
     add_store_options(parser)
-    parser.set_defaults(run=run_build)
 
 
-def run_build(args: argparse.Namespace) -> int:
+def run_build(args: argparse.Namespace) -> None:
     # The handler raises an exception, so an unfinished cache is removed. A signal that is ignored, as under nohup,
     # stays ignored.
     for ending in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(ending) is not signal.SIG_IGN:
             signal.signal(ending, _terminate)
     if args.from_folds:
-        return _build_from_folds(args)
-    request = _request(args)
-    if args.watch:
-        return _watch(request)
-    _print_report(request, _build(request))
-    return EXIT_OK
+        _build_from_folds(args)
+    elif args.watch:
+        _watch(_request(args))
+    else:
+        request = _request(args)
+        _print_report(request, _build(request))
 
 
 def _request(args: argparse.Namespace) -> BuildRequest:
@@ -113,14 +112,13 @@ def _request(args: argparse.Namespace) -> BuildRequest:
     )
 
 
-def _build_from_folds(args: argparse.Namespace) -> int:
+def _build_from_folds(args: argparse.Namespace) -> None:
     if args.cache is None or args.folder is not None or args.sources is not None or args.watch:
         raise UsageError("--from-folds needs --cache, and takes no folder and no --watch; see `context build --help`")
     with folder_of_folds(args) as (folder, newest_at):
         # The same store must give the same bytes.
         request = BuildRequest(folder, args.cache, kinds=MARKDOWN_ONLY, force=args.force, created_at=newest_at)
         _print_report(request, _build(request))
-    return EXIT_OK
 
 
 def _build(request: BuildRequest) -> BuildReport:
@@ -146,7 +144,7 @@ def _print_report(request: BuildRequest, built: BuildReport) -> None:
         print_on_terminal(f"{built.cache} is up to date: {size}, {built.cache_version}")
 
 
-def _watch(request: BuildRequest) -> int:
+def _watch(request: BuildRequest) -> None:
     """Build now and after every change, until Ctrl-C. A failed build is reported; the next change starts another."""
     again = request._replace(force=True) if request.force or request.kinds == MARKDOWN_ONLY else request
     try:
@@ -168,7 +166,6 @@ def _watch(request: BuildRequest) -> int:
     except KeyboardInterrupt:
         # Ctrl-C is the usual way to end the command.
         pass
-    return EXIT_OK
 
 
 def _terminate(number: int, _frame: FrameType | None) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from importlib import import_module
 from textwrap import wrap
 from typing import NamedTuple
@@ -16,7 +15,6 @@ from typing import NamedTuple
 from contextfold import __version__
 from contextfold.cli.output import print_answer
 from contextfold.cli.parser import EXIT_CODES, HELP_COLUMN, HELP_WIDTH, HELP_WORDS, CommandParser, UsageError, suggest
-from contextfold.errors import EXIT_OK
 
 PROGRAM = "context"
 VERSION_WORDS = ("-V", "--version", "version")
@@ -46,11 +44,10 @@ SYNONYMS = {
 
 
 class Command(NamedTuple):
-    """A command. `module` and `function` name what declares its options on a parser."""
+    """A command. Its module has a function that declares its options on a parser, and one that runs it."""
 
     name: str
     module: str
-    function: str
     summary: str
 
     @property
@@ -58,75 +55,51 @@ class Command(NamedTuple):
         """The first word of a name that has two."""
         return self.name.partition(" ")[0] if " " in self.name else ""
 
+    @property
+    def word(self) -> str:
+        return self.name.rpartition(" ")[2]
+
     def parser(self) -> CommandParser:
         parser = CommandParser(f"{PROGRAM} {self.name}")
         self.declare(parser)
         return parser
 
     def declare(self, parser: CommandParser) -> None:
-        getattr(import_module(self.module), self.function)(parser)
+        module = import_module(f"contextfold.cli.{self.module}")
+        getattr(module, f"declare_{self.word}")(parser)
+        parser.set_defaults(run=getattr(module, f"run_{self.word}"))
 
 
-# fmt: off
 COMMANDS = (
-    Command("build", "contextfold.cli.build", "declare_build",
-            "compile a folder of documents into a cache"),
-    Command("ask", "contextfold.cli.ask", "declare_ask",
-            "find the passages that answer a question"),
-    Command("recall", "contextfold.cli.fold.search", "declare_recall",
-            "find earlier work that was folded, of any session"),
-    Command("get", "contextfold.cli.ask", "declare_get",
-            "print a document of a cache, or a part of it"),
-    Command("resolve", "contextfold.cli.resolve", "declare_resolve",
-            "select the documents worth showing for a query"),
-    Command("inspect", "contextfold.cli.resolve", "declare_inspect",
-            "show what a cache is"),
-    Command("verify", "contextfold.cli.resolve", "declare_verify",
-            "read every byte of a cache and list each fault"),
-    Command("serve", "contextfold.cli.serve", "declare_serve",
-            "run the daemon, or the stdio server"),
-    Command("run", "contextfold.cli.run", "declare_run",
-            "start an agent program with folding, for this one run"),
-    Command("doctor", "contextfold.cli.doctor", "declare_doctor",
-            "check that daemon, hooks and proxy work together"),
-    Command("service", "contextfold.cli.serve", "declare_service",
-            "run the daemon in the background, from log-in on"),
-    Command("statusline", "contextfold.cli.hook", "declare_statusline",
-            "print one line for a host's status bar"),
-    Command("token", "contextfold.cli.serve", "declare_token",
-            "make a token that gives access to the daemon"),
-    Command("fold status", "contextfold.cli.fold.status", "declare_status",
-            "show the state of a project's session"),
-    Command("fold list", "contextfold.cli.fold.list", "declare_list",
-            "draw a session's branches as a tree"),
-    Command("fold show", "contextfold.cli.fold.show", "declare_show",
-            "show what a branch did"),
-    Command("fold expand", "contextfold.cli.fold.show", "declare_expand",
-            "print what a branch read and wrote"),
-    Command("fold savings", "contextfold.cli.fold.savings", "declare_savings",
-            "compare what requests cost with what they would have cost unfolded"),
-    Command("fold report", "contextfold.cli.fold.report", "declare_report",
-            "write a session as a document, to share it"),
-    Command("fold rollback", "contextfold.cli.fold.rollback", "declare_rollback",
-            "go back to where a branch began"),
-    Command("fold search", "contextfold.cli.fold.search", "declare_search",
-            "search the summaries of folded branches"),
-    Command("fold tail", "contextfold.cli.fold.tail", "declare_tail",
-            "follow events as they happen"),
-    Command("store export", "contextfold.cli.store", "declare_export",
-            "write everything that the store holds to a file"),
-    Command("store import", "contextfold.cli.store", "declare_import",
-            "read an exported file into an empty store"),
-    Command("install", "contextfold.cli.install", "declare_install",
-            "connect an agent program to the daemon"),
-    Command("uninstall", "contextfold.cli.install", "declare_uninstall",
-            "remove what install wrote"),
-    Command("hook", "contextfold.cli.hook", "declare_hook",
-            "pass a hook's report on to the daemon"),
-    Command("completion", "contextfold.cli.commands", "declare_completion",
-            "print a script that completes this command in your shell"),
+    Command("build", "build", "compile a folder of documents into a cache"),
+    Command("ask", "ask", "find the passages that answer a question"),
+    Command("recall", "fold.search", "find earlier work that was folded, of any session"),
+    Command("get", "ask", "print a document of a cache, or a part of it"),
+    Command("resolve", "resolve", "select the documents worth showing for a query"),
+    Command("inspect", "resolve", "show what a cache is"),
+    Command("verify", "resolve", "read every byte of a cache and list each fault"),
+    Command("serve", "serve", "run the daemon, or the stdio server"),
+    Command("run", "run", "start an agent program with folding, for this one run"),
+    Command("doctor", "doctor", "check that daemon, hooks and proxy work together"),
+    Command("service", "serve", "run the daemon in the background, from log-in on"),
+    Command("statusline", "hook", "print one line for a host's status bar"),
+    Command("token", "serve", "make a token that gives access to the daemon"),
+    Command("fold status", "fold.status", "show the state of a project's session"),
+    Command("fold list", "fold.list", "draw a session's branches as a tree"),
+    Command("fold show", "fold.show", "show what a branch did"),
+    Command("fold expand", "fold.show", "print what a branch read and wrote"),
+    Command("fold savings", "fold.savings", "compare what requests cost with what they would have cost unfolded"),
+    Command("fold report", "fold.report", "write a session as a document, to share it"),
+    Command("fold rollback", "fold.rollback", "go back to where a branch began"),
+    Command("fold search", "fold.search", "search the summaries of folded branches"),
+    Command("fold tail", "fold.tail", "follow events as they happen"),
+    Command("store export", "store", "write everything that the store holds to a file"),
+    Command("store import", "store", "read an exported file into an empty store"),
+    Command("install", "install", "connect an agent program to the daemon"),
+    Command("uninstall", "install", "remove what install wrote"),
+    Command("hook", "hook", "pass a hook's report on to the daemon"),
+    Command("completion", "commands", "print a script that completes this command in your shell"),
 )
-# fmt: on
 _BY_NAME = {command.name: command for command in COMMANDS}
 
 
@@ -152,7 +125,7 @@ def find_command(argv: Sequence[str]) -> tuple[Command, Sequence[str]]:
     """The command that the first words name, and the words after it. Raises UsageError."""
     name = argv[0]
     if name in GROUPS:
-        in_group = {command.name.partition(" ")[2]: command for command in COMMANDS if command.group == name}
+        in_group = {command.word: command for command in COMMANDS if command.group == name}
         given = argv[1] if len(argv) > 1 else ""
         second = SYNONYMS.get(given, given)
         if second in in_group:
@@ -170,7 +143,7 @@ def _suggest_command(name: str) -> str:
     """The most similar command. It may be in a group: for `context status` it is `context fold status`."""
     wanted = SYNONYMS.get(name, name)
     for command in COMMANDS:
-        if command.group and command.name.partition(" ")[2] == wanted:
+        if command.group and command.word == wanted:
             return f" (did you mean `context {command.name}`?)"
     return suggest(name, ["help", "version", *(command.group or command.name for command in COMMANDS)])
 
@@ -205,12 +178,7 @@ def _parse_help(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _print_later(lines: Iterable[str]) -> argparse.Namespace:
-    return argparse.Namespace(run=partial(_run_page, lines))
-
-
-def _run_page(lines: Iterable[str], _: argparse.Namespace) -> int:
-    print_answer("\n".join(lines) + "\n")
-    return EXIT_OK
+    return argparse.Namespace(run=lambda _: print_answer("\n".join(lines) + "\n"))
 
 
 def _overview() -> Iterator[str]:
@@ -261,14 +229,12 @@ def declare_completion(parser: CommandParser) -> None:
         "context completion fish > ~/.config/fish/completions/context.fish",
     )
     parser.add_choice("shell", SHELLS, "your shell")
-    parser.set_defaults(run=run_completion)
 
 
-def run_completion(args: argparse.Namespace) -> int:
+def run_completion(args: argparse.Namespace) -> None:
     import shtab
 
     print_answer(shtab.complete(_build_parser(shtab.DIR, shtab.FILE), args.shell) + "\n")
-    return EXIT_OK
 
 
 def _build_parser(folder: object, file: object) -> argparse.ArgumentParser:
@@ -284,7 +250,7 @@ def _build_parser(folder: object, file: object) -> argparse.ArgumentParser:
     in_groups = {group: parser.add_subparsers() for group, parser in groups.items()}
     for command in COMMANDS:
         parent = in_groups.get(command.group, commands)
-        parser = parent.add_parser(command.name.rpartition(" ")[2], help=command.summary)
+        parser = parent.add_parser(command.word, help=command.summary)
         command.declare(parser)
         for action in parser.arguments:
             if action.metavar in paths:

@@ -22,9 +22,7 @@ READ_BYTES = 1 << 16
 def add_daemon_options(parser: CommandParser) -> None:
     parser.add_argument("--url", metavar="URL", help=f"the daemon's address (default: {DAEMON_URL})")
     parser.add_argument(
-        "--token-variable",
-        metavar="NAME",
-        help="the environment variable with the token, if the daemon requires one",
+        "--token-variable", metavar="NAME", help="the environment variable with the token, if the daemon requires one"
     )
 
 

@@ -63,7 +63,6 @@ def declare_doctor(parser: CommandParser) -> None:
     )
     add_daemon_options(parser)
     parser.add_switch("--json", "print JSON, for programs")
-    parser.set_defaults(run=run_doctor)
 
 
 def run_doctor(args: argparse.Namespace) -> int:

@@ -25,7 +25,7 @@ from contextfold.cli.output import plain, print_answer, print_bytes
 from contextfold.cli.parser import CommandParser
 from contextfold.common.canonical import parse_json
 from contextfold.common.network_address import DAEMON_URL, Address
-from contextfold.errors import EXIT_OK, StorageFailed
+from contextfold.errors import StorageFailed
 
 # The command ends after this time, whether it waits for input, a name, a connection or an answer.
 WAIT_S = 2.0
@@ -48,10 +48,9 @@ def declare_hook(parser: CommandParser) -> None:
     )
     parser.add_choice("host", ("claude-code", "cursor", "vscode"), "the host whose hook this is")
     add_daemon_options(parser)
-    parser.set_defaults(run=run_hook)
 
 
-def run_hook(args: argparse.Namespace) -> int:
+def run_hook(args: argparse.Namespace) -> None:
     address = daemon_address(DAEMON_URL if args.url is None else args.url)
     token = os.environ.get(args.token_variable or "", "")
     answers: list[bytes] = []
@@ -68,7 +67,7 @@ def run_hook(args: argparse.Namespace) -> int:
         thread.start()
     except RuntimeError:
         # The system cannot start another thread.
-        return EXIT_OK
+        return
     thread.join(WAIT_S)
     if answers and _is_object_with_members(answers[0]):
         try:
@@ -76,7 +75,6 @@ def run_hook(args: argparse.Namespace) -> int:
         except StorageFailed:
             # The host has closed the pipe.
             pass
-    return EXIT_OK
 
 
 def _ask_daemon(address: Address, host: str, token: str) -> bytes:
@@ -124,10 +122,9 @@ def declare_statusline(parser: CommandParser) -> None:
         "context statusline --url http://localhost:9100",
     )
     add_daemon_options(parser)
-    parser.set_defaults(run=run_statusline)
 
 
-def run_statusline(args: argparse.Namespace) -> int:
+def run_statusline(args: argparse.Namespace) -> None:
     client = client_from(args, timeout_s=STATUS_WAIT_S)
     folder = _folder_on_stdin() or os.getcwd()
     try:
@@ -137,7 +134,6 @@ def run_statusline(args: argparse.Namespace) -> int:
         print_answer("contextfold: no daemon\n")
     except (KeyError, TypeError):
         print_answer("contextfold: daemon of another version\n")
-    return EXIT_OK
 
 
 def line_for(sessions: list[Mapping[str, Any]], folder: str) -> str:

@@ -24,7 +24,7 @@ from contextfold.cli.host_files import (
 from contextfold.cli.output import plain, print_note, print_on_terminal
 from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.common.network_address import DAEMON_URL, is_variable
-from contextfold.errors import EXIT_OK, StorageFailed
+from contextfold.errors import StorageFailed
 from contextfold.hosts.config_files import Unfit, install_hooks, install_server, uninstall_hooks, uninstall_server
 from contextfold.hosts.programs import COMMAND, HOSTS, SERVER, SKILL, Daemon, Stdio, Wiring
 
@@ -55,7 +55,6 @@ def declare_install(parser: CommandParser) -> None:
     )
     _add_file_options(parser)
     parser.add_switch("--force", "replace an entry named contextfold that `context install` did not write")
-    parser.set_defaults(run=run_install)
 
 
 def declare_uninstall(parser: CommandParser) -> None:
@@ -70,7 +69,6 @@ def declare_uninstall(parser: CommandParser) -> None:
     )
     _add_host(parser)
     _add_file_options(parser)
-    parser.set_defaults(run=run_uninstall)
 
 
 def _add_host(parser: CommandParser) -> None:
@@ -85,7 +83,7 @@ def _add_file_options(parser: CommandParser) -> None:
     parser.add_switch("--dry-run", "print the changes and write nothing")
 
 
-def run_install(args: argparse.Namespace) -> int:
+def run_install(args: argparse.Namespace) -> None:
     wanted = files_of(args)
     wiring = _wiring(wanted, args)
     force = args.force
@@ -113,10 +111,9 @@ def run_install(args: argparse.Namespace) -> int:
                 DaemonClient(daemon_address(wiring.url), os.environ.get(wiring.token_variable, "")).status()
             except DaemonSilent as problem:
                 print_note(f"{problem}; start the daemon with `context serve` or `context service install`")
-    return EXIT_OK
 
 
-def run_uninstall(args: argparse.Namespace) -> int:
+def run_uninstall(args: argparse.Namespace) -> None:
     wanted = files_of(args)
     planned = [plan_edit(ConfigFile(wanted.server), lambda text: uninstall_server(wanted.host, text))]
     if wanted.hooks:
@@ -126,11 +123,10 @@ def run_uninstall(args: argparse.Namespace) -> int:
     changes = [change for change in planned if change.is_needed]
     if not changes:
         print_note(f"nothing to do: {plain(wanted.server)} has no entry {SERVER}")
-        return EXIT_OK
+        return
     for change in changes if confirm_and_make(changes, args) else ():
         what = "was created by install and is removed" if change.text is None else f"no longer has {SERVER}"
         print_on_terminal(f"{change.file.path} {what}")
-    return EXIT_OK
 
 
 def _wiring(wanted: HostFiles, args: argparse.Namespace) -> Wiring:

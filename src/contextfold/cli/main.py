@@ -27,7 +27,9 @@ EXIT_INTERRUPTED = 130
 def main(argv: Sequence[str]) -> int:  # noqa: PLR0911 - one return for each way to end
     """Run one command and return its exit code. Results go to stdout, everything else to stderr."""
     try:
-        return _run_command(argv)
+        args = parse_command_line(argv)
+        # Most commands return nothing: they succeed or raise an error.
+        return int(args.run(args) or EXIT_OK)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else EXIT_OK
     except UsageError as problem:
@@ -50,12 +52,6 @@ def main(argv: Sequence[str]) -> int:  # noqa: PLR0911 - one return for each way
         location = f"{type(problem).__name__}: {problem} at {place_of(problem)}"
         print_error(InternalError.message, f"this is a bug in contextfold {__version__}: {location}")
         return EXIT_CODES[InternalError.code]
-
-
-def _run_command(argv: Sequence[str]) -> int:
-    args = parse_command_line(argv)
-    code: int = args.run(args)
-    return code
 
 
 def run() -> NoReturn:

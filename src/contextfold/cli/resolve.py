@@ -38,18 +38,16 @@ def declare_resolve(parser: CommandParser) -> None:
     parser.add_choice("--format", ("json", "pretty"), "one line, or indented", default="json")
     parser.word_option = "--query"
     parser.when_incomplete = " (`context ask QUESTION` finds the nearest cache and has a default budget)"
-    parser.set_defaults(run=run_resolve)
 
 
 def _add_cache_option(parser: CommandParser) -> None:
     parser.add_argument("--cache", metavar="DIR", required=True, help="the cache folder")
 
 
-def run_resolve(args: argparse.Namespace) -> int:
+def run_resolve(args: argparse.Namespace) -> None:
     query, budget = decode_query(args.query), parse_whole_budget(args.budget)
     result = Cache(args.cache).resolve(query, budget)
     print_answer(result.to_json(pretty=args.format == "pretty"))
-    return EXIT_OK
 
 
 def decode_query(argument: str) -> str:
@@ -78,12 +76,10 @@ def declare_inspect(parser: CommandParser) -> None:
     )
     _add_cache_option(parser)
     parser.word_option = "--cache"
-    parser.set_defaults(run=run_inspect)
 
 
-def run_inspect(args: argparse.Namespace) -> int:
+def run_inspect(args: argparse.Namespace) -> None:
     print_answer(Cache(args.cache).inspect().to_json())
-    return EXIT_OK
 
 
 def declare_verify(parser: CommandParser) -> None:
@@ -94,7 +90,6 @@ def declare_verify(parser: CommandParser) -> None:
     )
     _add_cache_option(parser)
     parser.word_option = "--cache"
-    parser.set_defaults(run=run_verify)
 
 
 def run_verify(args: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from select import select
 from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 from tempfile import TemporaryDirectory
@@ -68,7 +69,6 @@ def declare_run(parser: CommandParser) -> None:
         help="the tools to offer: resolve, fold or both (default: context_fold and context_expand)",
     )
     add_daemon_options(parser)
-    parser.set_defaults(run=run_run)
 
 
 def run_run(args: argparse.Namespace) -> int:
@@ -95,10 +95,9 @@ def _run_with(daemon: DaemonClient, program: str, arguments: Sequence[str], fold
     before = _read_totals(daemon)
     launched = launch(_name(program), daemon.address.url, folder, plugin_files(), tools=tools)
     for name, text in launched.files.items():
-        path = os.path.join(folder, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
+        path = Path(folder, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
     print_note(f"{_name(program)} runs with {launched.wired}; daemon and page: {daemon.address.url}/")
     code = _run_program([program, *launched.arguments, *arguments], os.environ | launched.environment)
     print_note(savings_line(before, _read_totals(daemon)))
@@ -271,14 +270,9 @@ class _OwnDaemon:
 
 def plugin_files() -> dict[str, str]:
     """The texts of the files of the plugin for Claude Code, by path."""
-    plugin = os.path.join(os.path.dirname(hosts.__file__), PLUGIN_FOLDER)
-    texts: dict[str, str] = {}
-    for folder, _, names in os.walk(plugin):
-        for name in names[: PLUGIN_FILES_MAX - len(texts)]:
-            path = os.path.join(folder, name)
-            with open(path, encoding="utf-8") as file:
-                texts[os.path.relpath(path, plugin).replace(os.sep, "/")] = file.read()
-    return texts
+    plugin = Path(hosts.__file__).parent / PLUGIN_FOLDER
+    paths = [path for path in plugin.rglob("*") if path.is_file()]
+    return {path.relative_to(plugin).as_posix(): path.read_text("utf-8") for path in paths[:PLUGIN_FILES_MAX]}
 
 
 def _read_totals(daemon: DaemonClient) -> Mapping[str, Any] | None:

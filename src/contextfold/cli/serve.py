@@ -66,10 +66,9 @@ def declare_serve(parser: CommandParser) -> None:
     for name in ("prompt-cache-s", *NATS):
         add_setting(parser, name, is_advanced=True)
     add_config_option(parser)
-    parser.set_defaults(run=run_serve)
 
 
-def run_serve(args: argparse.Namespace) -> int:
+def run_serve(args: argparse.Namespace) -> None:
     options = read_setting_options(args)
     if args.stdio:
         if given := [f"--{name}" for name in DAEMON_ONLY if name in options]:
@@ -77,11 +76,10 @@ def run_serve(args: argparse.Namespace) -> int:
         from contextfold.serve.stdio import serve
 
         serve(read_settings(os.environ, options), make_fold_service)
-        return EXIT_OK
-    from contextfold.daemon import serve_daemon
+    else:
+        from contextfold.daemon import serve_daemon
 
-    serve_daemon(read_daemon_settings(os.environ, options), _announce)
-    return EXIT_OK
+        serve_daemon(read_daemon_settings(os.environ, options), _announce)
 
 
 def _announce(url: str) -> None:
@@ -119,17 +117,15 @@ def declare_token(parser: CommandParser) -> None:
         required=True,
         help="the file of owners and token hashes; created if it is missing",
     )
-    parser.set_defaults(run=run_token)
 
 
-def run_token(args: argparse.Namespace) -> int:
+def run_token(args: argparse.Namespace) -> None:
     from contextfold.serve.http.bearer_tokens import add_token
 
-    path = args.token_file
-    token = add_token(path, args.owner)
-    print_answer(token + "\n")
-    print_note(f"this token is shown once: {plain(path)} keeps its hash alone; remove that line to revoke it")
-    return EXIT_OK
+    print_answer(add_token(args.token_file, args.owner) + "\n")
+    print_note(
+        f"this token is shown once: {plain(args.token_file)} keeps its hash alone; remove that line to revoke it"
+    )
 
 
 # A command of the service manager must end within this time.
@@ -159,7 +155,6 @@ def declare_service(parser: CommandParser) -> None:
         add_setting(parser, name)
     add_config_option(parser)
     add_daemon_options(parser)
-    parser.set_defaults(run=run_service)
 
 
 def run_service(args: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ from contextfold.cli.output import ProgressLine
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.setting_options import add_setting, add_store_options, read_setting_options
 from contextfold.cli.terminal import several
-from contextfold.errors import EXIT_OK, StoreInvalid
+from contextfold.errors import StoreInvalid
 from contextfold.fold.store_export import ExportRecord, kind_of
 from contextfold.settings import NATS, FoldSettings, read_fold_settings
 from contextfold.stores.export_file import read_records, verify, write_export
@@ -35,7 +35,6 @@ def declare_export(parser: CommandParser) -> None:
     )
     parser.add_argument("file", metavar="FILE", help="the file to write; it must not exist")
     _add_options(parser)
-    parser.set_defaults(run=run_export)
 
 
 def declare_import(parser: CommandParser) -> None:
@@ -50,7 +49,6 @@ def declare_import(parser: CommandParser) -> None:
     )
     parser.add_argument("file", metavar="FILE", help="the exported file")
     _add_options(parser)
-    parser.set_defaults(run=run_import)
 
 
 def _add_options(parser: CommandParser) -> None:
@@ -60,17 +58,16 @@ def _add_options(parser: CommandParser) -> None:
         add_setting(parser, name, is_advanced=True)
 
 
-def run_export(args: argparse.Namespace) -> int:
+def run_export(args: argparse.Namespace) -> None:
     settings = read_fold_settings(os.environ, read_setting_options(args))
     if settings.nats is None and not os.path.exists(settings.store):
         raise StoreInvalid(f"there is no store to export: {settings.store} does not exist")
     with ProgressLine("exporting") as line:
         counts = asyncio.run(_export(settings, Path(args.file), line))
     _report("exported", counts, args)
-    return EXIT_OK
 
 
-def run_import(args: argparse.Namespace) -> int:
+def run_import(args: argparse.Namespace) -> None:
     settings = read_fold_settings(os.environ, read_setting_options(args))
     path = Path(args.file)
     # An invalid file must not create the store.
@@ -78,7 +75,6 @@ def run_import(args: argparse.Namespace) -> int:
     with ProgressLine("importing") as line:
         asyncio.run(_import(settings, path, line))
     _report("imported", counts, args)
-    return EXIT_OK
 
 
 async def _export(settings: FoldSettings, path: Path, line: ProgressLine) -> Mapping[str, int]:

@@ -121,7 +121,6 @@ class Screen:
         """A time: in local time on a terminal, in the stored form in a pipe."""
         if not self.is_terminal:
             return at
-
         here = datetime.fromisoformat(at).astimezone()
         is_today = here.date() == datetime.now(UTC).astimezone().date()
         return f"{here:%H:%M:%S}" if is_today else f"{here:%Y-%m-%d %H:%M}"
@@ -141,9 +140,7 @@ class Screen:
 
 def screen_on(stream: TextIO | None) -> Screen:
     on_terminal = is_terminal(stream)
-    columns = 0
-    if on_terminal:
-        columns = get_terminal_size().columns
+    columns = get_terminal_size().columns if on_terminal else 0
     has_colours = on_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return Screen(on_terminal, min(columns, WIDTH_MOST), has_colours)
 

@@ -13,18 +13,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from contextfold.hosts.jsonc import (
-    Broken,
-    Member,
-    Node,
-    has_comment,
-    holds_only,
-    put,
-    read,
-    render,
-    replace,
-    take,
-)
+from contextfold.hosts.jsonc import Broken, Member, Node, has_comment, holds_only, put, read, render, replace, take
 from contextfold.hosts.programs import (
     SERVER,
     Daemon,

@@ -168,11 +168,8 @@ def message(conversation: str, turn: str, text: str) -> HookOperation | None:
 
 def prompt(conversation: str, turn: str, text: str) -> HookOperation | None:
     """A prompt of the user, or of the host on the user's behalf."""
-    return (
-        HookOperation("prompt", text, call_id=call_id(conversation, turn, "prompt", text), by_user=True)
-        if text
-        else None
-    )
+    repeated_id = call_id(conversation, turn, "prompt", text)
+    return HookOperation("prompt", text, call_id=repeated_id, by_user=True) if text else None
 
 
 def compaction_summary(conversation: str, summary: str) -> HookOperation | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice, pairwise
 
@@ -22,7 +23,6 @@ from contextfold.cli.fold.session_access import (
 from contextfold.cli.fold.status import headline, project_cell, saved_text
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, screen
-from contextfold.errors import EXIT_OK
 from contextfold.fold.service.session_views import BranchRow, branch_view, session_view, tokens_saved, tree
 from contextfold.fold.service.stored_sessions import SessionView
 from contextfold.fold.session import Branch, State, Thread
@@ -50,36 +50,34 @@ def declare_list(parser: CommandParser) -> None:
     parser.add_switch("--ended", "list ended sessions instead of branches")
     parser.add_switch("--all", "with --ended: list those of every project")
     add_session_options(parser)
-    parser.set_defaults(run=run_list)
 
 
-def run_list(args: argparse.Namespace) -> int:
+def run_list(args: argparse.Namespace) -> None:
     # With --json all branches are printed by default, because a program might not notice that some are missing.
     default = str(LIMIT_MOST) if args.json else LIMIT
     limit = int(between(1, LIMIT_MOST)("--limit", default if args.limit is None else args.limit))
     if args.ended:
-        return _list_ended(args, limit)
+        _list_ended(args, limit)
+        return
     with open_store(args) as store:
         address, state = store.find(session_address(args))
         if args.json:
             branches = [branch_view(row) for row in tree(state)[-limit:]]
             write_json({"session": session_view(state, store.sessions.policy), "branches": branches})
-            return EXIT_OK
+            return
         if not state.revision:
             raise session_not_found(address)
-
         text = _draw_session(screen(), state, store, limit)
     write(text)
-    return EXIT_OK
 
 
-def _list_ended(args: argparse.Namespace, limit: int) -> int:
+def _list_ended(args: argparse.Namespace, limit: int) -> None:
     address = session_address(args)
     with open_store(args) as store:
         mine = (row for row in store.sessions.ended_rows(address.owner) if args.all or _is_below(row, address))
         rows = list(islice(mine, limit))
     note = "no ended session is stored here; --all looks in every project"
-    return write_rows(args, rows, _ended_table, note_if_empty=note)
+    write_rows(args, rows, _ended_table, note_if_empty=note)
 
 
 def _is_below(row: SessionView, address: SessionAddress) -> bool:
@@ -111,7 +109,6 @@ def _draw_session(shown: Screen, state: State, store: OpenStore, limit: int) -> 
     earlier = max(0, len(rows) - limit)
     if not shown.is_terminal:
         return outline(shown, state, rows[earlier:], earlier=earlier)
-
     return (
         shown.lines(*headline(shown, state, store.sessions.policy.context_limit(state)), "")
         + draw(shown, state, rows[earlier:], earlier=earlier)
@@ -133,16 +130,15 @@ STYLES = {"active": "cyan", "folded": "green", "discarded": "dim"}
 
 def branch_look(branch: Branch, state: State) -> tuple[str, str, str]:
     """The mark of a branch's status, the style of the mark, and that of the description."""
-    is_here = state.path[-1:] == (branch.id,)
-    if is_here:
+    if state.path[-1:] == (branch.id,):
         return HERE, f"bold {STYLES[branch.status]}", "bold"
     return MARKS[branch.status], STYLES[branch.status], "dim strike" if branch.status == "discarded" else ""
 
 
 def id_length(branch_ids: Iterable[str]) -> int:
     """The length of the shortest prefixes that distinguish these ids."""
-    known = sorted(branch_ids)
-    shared = (_count_shared(one, other) + 1 for one, other in pairwise(known))
+    # The ids have no path components; what counts are characters.
+    shared = (len(os.path.commonprefix(pair)) + 1 for pair in pairwise(sorted(branch_ids)))  # noqa: RUF071
     return max(ID_LEAST, *shared, 0)
 
 
@@ -223,11 +219,3 @@ def _cells(screen: Screen, state: State, row: BranchRow, guide: str, length: int
 def _figures(figure: Callable[[int], str], thread: Thread | Branch, style: str = "") -> tuple[Line, Line]:
     failed = [(figure(thread.failed), "red")] if thread.failed else []
     return failed, [(figure(thread.tokens), style)]
-
-
-def _count_shared(one: str, other: str) -> int:
-    """The length of the common prefix of two texts."""
-    for at, (left, right) in enumerate(zip(one, other, strict=False)):
-        if left != right:
-            return at
-    return min(len(one), len(other))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
@@ -18,7 +19,6 @@ from contextfold.app import make_scrubber
 from contextfold.cli.fold.list import guides
 from contextfold.cli.fold.session_access import (
     OpenStore,
-    SessionAddress,
     add_session_options,
     open_store,
     session_address,
@@ -29,7 +29,6 @@ from contextfold.cli.fold.session_access import (
 from contextfold.cli.output import plain, plain_lines
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.setting_options import read_setting_options
-from contextfold.errors import EXIT_OK
 from contextfold.fold.service.session_views import BranchRow, FoundSession, tree
 from contextfold.settings import FoldSettings, read_fold_settings
 
@@ -67,10 +66,9 @@ def declare_report(parser: CommandParser) -> None:
     )
     parser.add_choice("--format", ("md", "html"), "Markdown or HTML", default="md")
     add_session_options(parser)
-    parser.set_defaults(run=run_report)
 
 
-def run_report(args: argparse.Namespace) -> int:
+def run_report(args: argparse.Namespace) -> None:
     with open_store(args) as store:
         found = _find_session(store, args)
         report = _report(store, found, read_fold_settings(os.environ, read_setting_options(args)))
@@ -78,7 +76,6 @@ def run_report(args: argparse.Namespace) -> int:
         write_json(report)
     else:
         write(html(report) if args.format == "html" else markdown(report))
-    return EXIT_OK
 
 
 def _find_session(store: OpenStore, args: argparse.Namespace) -> FoundSession:
@@ -89,15 +86,10 @@ def _find_session(store: OpenStore, args: argparse.Namespace) -> FoundSession:
     at, state = store.find(address)
     if state.revision:
         return FoundSession(at.key, state)
-    for session_id in _ended_ids(store, address):
-        return store.sessions.find(address.owner, session_id)
-    raise session_not_found(address)
-
-
-def _ended_ids(store: OpenStore, address: SessionAddress) -> Iterator[str]:
     for row in store.sessions.ended_rows(address.owner):
         if row["project_path"] == address.project.path and address.name in (None, row["name"]):
-            yield row["session_id"]
+            return store.sessions.find(address.owner, row["session_id"])
+    raise session_not_found(address)
 
 
 def _report(store: OpenStore, found: FoundSession, settings: FoldSettings) -> SessionReport:
@@ -256,25 +248,19 @@ def _quote(text: str) -> str:
 
 
 def _fence(text: str) -> str:
-    shown = plain_lines(_unify_line_ends(text))
+    shown = plain_lines(text).strip("\n")
     fence = "`" * max(FENCE_LEAST, _longest_run(shown) + 1)
     return f"{fence}text\n{shown}\n{fence}\n"
 
 
 def _format_html(text: str) -> str:
-    return f"<pre>{escape(plain_lines(_unify_line_ends(text)))}</pre>\n"
+    shown = plain_lines(text).strip("\n")
+    return f"<pre>{escape(shown)}</pre>\n"
 
 
 def _escape_html(text: str) -> str:
     return escape(plain(text))
 
 
-def _unify_line_ends(text: str) -> str:
-    return text.replace("\r\n", "\n").strip("\n")
-
-
 def _longest_run(text: str) -> int:
-    if "`" not in text:
-        return 0
-    ticks = "".join("`" if letter == "`" else " " for letter in text)
-    return max(map(len, ticks.split()), default=0)
+    return max(map(len, re.findall("`+", text)), default=0)

@@ -32,7 +32,6 @@ from contextfold.cli.output import print_note
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, screen
 from contextfold.common.canonical import Encodable
-from contextfold.errors import EXIT_OK
 from contextfold.fold.service.session_views import FoundSession
 from contextfold.fold.session import State
 
@@ -62,14 +61,15 @@ def declare_savings(parser: CommandParser) -> None:
         "--by", ("day", "project", "model", "session"), "print totals of all live and ended sessions by this"
     )
     add_session_options(parser)
-    parser.set_defaults(run=run_savings)
 
 
-def run_savings(args: argparse.Namespace) -> int:
+def run_savings(args: argparse.Namespace) -> None:
     if args.by is not None:
-        return _run_totals(args, args.by)
+        _run_totals(args, args.by)
+        return
     if args.all:
-        return _run_all(args)
+        _run_all(args)
+        return
     with open_store(args) as store:
         address, state = store.find(session_address(args))
         savings: Savings = store.sessions.savings(FoundSession(address.key, state))
@@ -81,24 +81,19 @@ def run_savings(args: argparse.Namespace) -> int:
     else:
         shown = screen()
         write(_draw(shown, state, savings) if shown.is_terminal else _format_plain(shown, state, savings))
-    return EXIT_OK
 
 
-def _run_all(args: argparse.Namespace) -> int:
+def _run_all(args: argparse.Namespace) -> None:
     owner = owner_of(args)
     with open_store(args) as store:
         rows: list[dict[str, Encodable]] = [
-            {
-                "project_path": found.state.project_path,
-                "name": found.state.name,
-                **store.sessions.savings(found),
-            }
+            {"project_path": found.state.project_path, "name": found.state.name, **store.sessions.savings(found)}
             for found in store.sessions.live(owner)
         ]
-    return write_rows(args, rows, _table, note_if_empty=NO_LIVE_SESSION.format(owner))
+    write_rows(args, rows, _table, note_if_empty=NO_LIVE_SESSION.format(owner))
 
 
-def _run_totals(args: argparse.Namespace, group: str) -> int:
+def _run_totals(args: argparse.Namespace, group: str) -> None:
     owner = owner_of(args)
     with open_store(args) as store:
         totals: Any = store.sessions.savings_by(owner, group)
@@ -112,7 +107,6 @@ def _run_totals(args: argparse.Namespace, group: str) -> int:
         )
     else:
         print_note("no request has gone through the proxy, so there is nothing to add up")
-    return EXIT_OK
 
 
 def _totals_table(shown: Screen, group: str, rows: Sequence[Savings], total: Savings) -> str:
@@ -225,7 +219,6 @@ def _folds(shown: Screen, state: State, savings: Savings) -> str:
     folds: Sequence[Savings] = savings["folds"]
     if not folds:
         return ""
-
     length = id_length({*state.branches, *(fold["branch_id"] for fold in folds)})
     rows: list[Sequence[Line]] = [
         [

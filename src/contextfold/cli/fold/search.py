@@ -6,20 +6,12 @@ import argparse
 import re
 import sys
 
-from contextfold.cli.fold.session_access import (
-    add_owner_option,
-    open_store,
-    owner_of,
-    project_of,
-    write,
-    write_json,
-)
+from contextfold.cli.fold.session_access import add_owner_option, open_store, owner_of, project_of, write, write_json
 from contextfold.cli.output import is_terminal, print_note
 from contextfold.cli.parser import CommandParser, parse_budget
 from contextfold.cli.setting_options import add_store_options
 from contextfold.cli.terminal import Line, Part, Screen, screen, text_lines
 from contextfold.common.relevance.question import ASK_BUDGET
-from contextfold.errors import EXIT_OK
 from contextfold.fold.recall.answer import RecallAnswer, RecalledFold
 from contextfold.fold.store import SEARCH_MOST, Summary
 from contextfold.fold.tool_arguments import parse_recall_request
@@ -46,10 +38,9 @@ def declare_search(parser: CommandParser) -> None:
     add_owner_option(parser)
     parser.add_switch("--json", "print JSON, for programs")
     add_store_options(parser)
-    parser.set_defaults(run=run_search)
 
 
-def run_search(args: argparse.Namespace) -> int:
+def run_search(args: argparse.Namespace) -> None:
     query = " ".join(args.query)
     limit = int(between(1, SEARCH_MOST)("--limit", args.limit))
     owner, project = owner_of(args), project_of(args) if args.project is not None else None
@@ -57,7 +48,7 @@ def run_search(args: argparse.Namespace) -> int:
         summaries = store.sessions.store.search(owner, query, project.hash if project else None, limit)
     if args.json:
         write_json({"summaries": [{name: getattr(summary, name) for name in MEMBERS} for summary in summaries]})
-        return EXIT_OK
+        return
 
     shown = screen()
     # Only a terminal shows which words were found.
@@ -65,7 +56,6 @@ def run_search(args: argparse.Namespace) -> int:
     write("".join(_render_summary(shown, summary, words) for summary in summaries))
     if not summaries:
         print_note("no summary has all of these words")
-    return EXIT_OK
 
 
 def _compile_words(query: str) -> re.Pattern[str]:
@@ -119,10 +109,9 @@ def declare_recall(parser: CommandParser) -> None:
     add_owner_option(parser)
     parser.add_switch("--json", "print JSON, for programs")
     add_store_options(parser)
-    parser.set_defaults(run=run_recall)
 
 
-def run_recall(args: argparse.Namespace) -> int:
+def run_recall(args: argparse.Namespace) -> None:
     request = parse_recall_request(
         {
             "query": " ".join(args.question),
@@ -140,7 +129,6 @@ def run_recall(args: argparse.Namespace) -> int:
         shown = screen()
         write("".join(_render_fold(shown, fold) for fold in answer.folds))
     _report(answer)
-    return EXIT_OK
 
 
 def _report(answer: RecallAnswer) -> None:

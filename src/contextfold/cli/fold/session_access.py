@@ -17,7 +17,7 @@ from contextfold.cli.setting_options import add_store_options, read_setting_opti
 from contextfold.cli.terminal import Screen, screen
 from contextfold.common.canonical import Encodable, encode
 from contextfold.common.relevance.question import Question
-from contextfold.errors import EXIT_OK, ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
+from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.project import Project, hash_name, project_at
 from contextfold.fold.recall.documents import DocumentTerms
@@ -321,7 +321,7 @@ def write_rows(
     table: Callable[[Screen, Sequence[SessionView]], str],
     *,
     note_if_empty: str,
-) -> int:
+) -> None:
     """Write sessions as JSON or as a table, or a note if there are none; return the exit code."""
     if args.json:
         write_json({"sessions": rows})
@@ -329,7 +329,6 @@ def write_rows(
         write(table(screen(), rows))
     else:
         print_note(note_if_empty)
-    return EXIT_OK
 
 
 def escape_for_terminal(text: str) -> str:

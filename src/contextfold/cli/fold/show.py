@@ -22,7 +22,7 @@ from contextfold.cli.output import plain_lines
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Part, Screen, screen, several, text_lines
 from contextfold.common.canonical import Encodable
-from contextfold.errors import EXIT_OK, ArgumentInvalid
+from contextfold.errors import ArgumentInvalid
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.service.session_views import branch_view, row_of
 from contextfold.fold.session import State
@@ -53,16 +53,15 @@ def declare_show(parser: CommandParser) -> None:
     add_branch(parser)
     parser.add_switch("--full", "print texts in full, not only their first lines")
     add_session_options(parser)
-    parser.set_defaults(run=run_show)
 
 
-def run_show(args: argparse.Namespace) -> int:
+def run_show(args: argparse.Namespace) -> None:
     with open_store(args) as store:
         address, state, branch_id = store.find_archived(session_address(args), args.branch)
         pages = store.pages(address, state, branch_id)
         if args.json:
             write_json(_json(state, branch_id, [entry for page in pages for entry in page]))
-            return EXIT_OK
+            return
         shown, length = screen(), id_length(state.branches)
         is_read = write(_head(shown, state, branch_id))
         # Each page is written before the next one is read, so a long branch needs little memory.
@@ -72,7 +71,6 @@ def run_show(args: argparse.Namespace) -> int:
             is_read = write("".join(_entry(shown, entry, length, is_full=args.full) for entry in page))
         if is_read:
             write(_children(shown, state, branch_id))
-    return EXIT_OK
 
 
 def _json(state: State, branch_id: str | None, entries: Sequence[ArchiveEntry]) -> Encodable:
@@ -188,35 +186,31 @@ def declare_expand(parser: CommandParser) -> None:
         "context fold expand res_0f3a --raw > result.txt",
     )
     parser.add_argument(
-        "branch",
-        metavar="BRANCH",
-        help="a branch's id or a unique beginning of it, or a left-out result's res_… id",
+        "branch", metavar="BRANCH", help="a branch's id or a unique beginning of it, or a left-out result's res_… id"
     )
     parser.add_switch("--raw", "print the stored bytes, including control characters")
     add_session_options(parser)
-    parser.set_defaults(run=run_expand)
 
 
-def run_expand(args: argparse.Namespace) -> int:
-    is_raw = args.raw
+def run_expand(args: argparse.Namespace) -> None:
     with open_store(args) as store:
         if args.branch.startswith(RESULT_PREFIX):
-            return _expand_result(store, args, is_raw=is_raw)
+            _expand_result(store, args)
+            return
         address, state, branch_id = store.find_archived(session_address(args), args.branch)
         pages = store.pages(address, state, branch_id)
         if args.json:
             entries = [entry_result(entry, entry.text, is_part=False) for page in pages for entry in page]
             write_json({"branch_id": branch_id, "entries": entries})
-            return EXIT_OK
+            return
         # Each page is written before the next one is read, so a long branch needs little memory.
         for page in pages:
             texts = [entry.text for entry in page if entry.text and not entry.undone]
-            if not write("".join(f"{text if is_raw else plain_lines(text)}\n" for text in texts)):
+            if not write("".join(f"{text if args.raw else plain_lines(text)}\n" for text in texts)):
                 break
-    return EXIT_OK
 
 
-def _expand_result(store: OpenStore, args: argparse.Namespace, *, is_raw: bool) -> int:
+def _expand_result(store: OpenStore, args: argparse.Namespace) -> None:
     result_id = utf8_text("ID", args.branch)
     text = store.sessions.store.left_out_text(owner_of(args), result_id)
     if text is None:
@@ -224,5 +218,4 @@ def _expand_result(store: OpenStore, args: argparse.Namespace, *, is_raw: bool) 
     if args.json:
         write_json({"result_id": result_id, "text": text})
     else:
-        write(f"{text if is_raw else plain_lines(text)}\n")
-    return EXIT_OK
+        write(f"{text if args.raw else plain_lines(text)}\n")

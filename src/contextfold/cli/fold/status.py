@@ -20,7 +20,6 @@ from contextfold.cli.fold.session_access import (
 )
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, screen, several
-from contextfold.errors import EXIT_OK
 from contextfold.fold.policy import percent
 from contextfold.fold.service.session_views import session_view
 from contextfold.fold.service.stored_sessions import SessionView
@@ -49,29 +48,28 @@ def declare_status(parser: CommandParser) -> None:
     )
     parser.add_switch("--all", "list every live session, the latest activity first")
     add_session_options(parser)
-    parser.set_defaults(run=run_status)
 
 
-def run_status(args: argparse.Namespace) -> int:
+def run_status(args: argparse.Namespace) -> None:
     if args.all:
-        return _run_all(args)
+        _run_all(args)
+        return
     with open_store(args) as store:
         address, state = store.find(session_address(args))
         if args.json:
             write_json(session_view(state, store.sessions.policy))
-            return EXIT_OK
+            return
         if not state.revision:
             raise session_not_found(address)
         text = _status(screen(), state, session_view(state, store.sessions.policy))
     write(text)
-    return EXIT_OK
 
 
-def _run_all(args: argparse.Namespace) -> int:
+def _run_all(args: argparse.Namespace) -> None:
     owner = owner_of(args)
     with open_store(args) as store:
         sessions = [store.sessions.row(found) for found in store.sessions.live(owner)]
-    return write_rows(args, sessions, _table, note_if_empty=NO_LIVE_SESSION.format(owner))
+    write_rows(args, sessions, _table, note_if_empty=NO_LIVE_SESSION.format(owner))
 
 
 def _table(shown: Screen, sessions: Sequence[SessionView]) -> str:
@@ -131,11 +129,7 @@ def bar(figures: SessionView, width: int) -> list[Part]:
     main = filled - min(filled, _bar_cells(total - figures["main_thread_tokens"], limit, width))
     warning = figures["context_health"]["warning"] if figures["usage_percent"] <= FULL_PERCENT else "high"
     style = HEALTH_STYLES[warning]
-    return [
-        (MAIN_CELL * main, style),
-        (BRANCH_CELL * (filled - main), style),
-        (FREE_CELL * (width - filled), "dim"),
-    ]
+    return [(MAIN_CELL * main, style), (BRANCH_CELL * (filled - main), style), (FREE_CELL * (width - filled), "dim")]
 
 
 def _bar_cells(tokens: int, limit: int, width: int) -> int:

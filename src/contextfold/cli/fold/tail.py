@@ -24,7 +24,6 @@ from contextfold.cli.output import print_on_terminal
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Line, Screen, screen, text_lines
 from contextfold.common.canonical import encode
-from contextfold.errors import EXIT_OK
 from contextfold.fold.events import (
     BranchCreated,
     BranchDiscarded,
@@ -67,10 +66,9 @@ def declare_tail(parser: CommandParser) -> None:
     parser.add_switch("--all", "print events of every project")
     parser.add_switch("--since-start", "first print the events so far of live sessions")
     add_session_options(parser)
-    parser.set_defaults(run=run_tail)
 
 
-def run_tail(args: argparse.Namespace) -> int:
+def run_tail(args: argparse.Namespace) -> None:
     try:
         with open_awaited_store(args) as store:
             address = None if args.all else session_address(args)
@@ -83,7 +81,6 @@ def run_tail(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         # Ctrl-C is the usual way to end the command.
         pass
-    return EXIT_OK
 
 
 class _Tail:
