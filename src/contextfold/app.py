@@ -15,7 +15,7 @@ from contextfold.fold.service.stored_sessions import StoredSessions
 from contextfold.fold.session import SessionLimits
 from contextfold.fold.store import Store
 from contextfold.settings import FoldSettings
-from contextfold.stores.sqlite.reader import SqliteReader
+from contextfold.stores.sqlite.state_file import SqliteReader
 
 if TYPE_CHECKING:
     # Commands that read a file import neither asyncio nor RE2.

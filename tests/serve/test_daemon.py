@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from contextfold.daemon import check_may_listen, listen
 from contextfold.errors import SettingsError
 from contextfold.serve.http.bearer_tokens import add_token
-from contextfold.serve.http.server import check_may_listen, listen
 from tests.serve.http.edge import WAIT_S, EdgeDaemon, begin, read_answer, start_daemon
 
 

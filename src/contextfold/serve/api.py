@@ -1,4 +1,4 @@
-"""`/v1`: the daemon's JSON API, for the dashboard and for programs. Knows HTTP.
+"""`/v1`: the daemon's JSON API, for the dashboard and for programs, and the JSON of all its paths. Knows HTTP.
 
 A caller sees only what its owner has. `X-Context-Session` and `Idempotency-Key` mean the same as for MCP.
 """
@@ -6,6 +6,7 @@ A caller sees only what its owner has. `X-Context-Session` and `Idempotency-Key`
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -14,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from contextfold.common.canonical import JsonObject, encode
+from contextfold.common.canonical import JsonObject, Malformed, decode, encode
 from contextfold.errors import ArgumentInvalid, FoldError, place_of
 from contextfold.fold.events import kind_of, members
 from contextfold.fold.service.fold_service import FoldService
@@ -29,11 +30,37 @@ from contextfold.fold.tool_arguments import (
     parse_recall_request,
 )
 from contextfold.serve.http.exchange import OWNER
-from contextfold.serve.http.json_responses import JSON, error_response, failure_response, parse_object
 from contextfold.serve.http.mcp_endpoint import caller_of
 from contextfold.serve.ops.logs import log
-from contextfold.serve.request_error import RequestError
+from contextfold.serve.request_error import RequestError, known_error
 from contextfold.serve.resolvers import Resolvers
+
+JSON = "application/json"
+
+
+def error_response(error: RequestError) -> Response:
+    headers = {name.decode("ascii"): value.decode("ascii") for name, value in error.headers}
+    body = json.dumps({"error": error.http_error()}, ensure_ascii=False) + "\n"
+    return Response(body, status_code=error.status, media_type=JSON, headers=headers)
+
+
+def failure_response(problem: FoldError, fold: FoldService) -> Response:
+    """The response to an expected failure, without secrets."""
+    message, data = fold.safe_error(problem)
+    log("request.refused", "warning", code=problem.code)
+    return error_response(known_error(problem.code, message, data))
+
+
+def parse_object(body: bytes, *, lone_surrogates: bool = False) -> Mapping[str, object]:
+    """Parse the body of a request as a JSON object. Its texts may have `lone_surrogates` if the caller checks them."""
+    try:
+        value = decode(body, lone_surrogates=lone_surrogates)
+    except Malformed as problem:
+        raise ArgumentInvalid("body", str(problem)) from problem
+    if not isinstance(value, dict):
+        raise ArgumentInvalid("body", "must be a JSON object")
+    return value
+
 
 # The default and the largest number of sessions, and of rows of a tree, in one response.
 SESSIONS, SESSIONS_MOST = 20, 100

@@ -30,9 +30,9 @@ from contextfold.fold.service.inbox import InboxFull
 from contextfold.fold.service.reports import HookReport
 from contextfold.hosts import claude_code, cursor
 from contextfold.hosts.hook_event import HookEvent, HookOperation
+from contextfold.serve.api import JSON, error_response, failure_response
 from contextfold.serve.http.exchange import OWNER, Receive, Scope, Send
 from contextfold.serve.http.guard import HOOKS_PATH
-from contextfold.serve.http.json_responses import JSON, error_response, failure_response
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.request_error import busy
 

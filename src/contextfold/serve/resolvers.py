@@ -15,12 +15,13 @@ from contextlib import suppress
 from typing import Any
 
 from contextfold.errors import InternalError
-from contextfold.serve.mcp.jsonrpc import LINE_MAX_BYTES
 from contextfold.serve.mcp.protocol import (
+    LINE_MAX_BYTES,
     META_CAPABILITIES,
     META_VERSION,
     STATELESS_VERSIONS,
     TOOLS_CALL,
+    encode_message,
     invalid_params,
 )
 from contextfold.serve.mcp.resolve_tools import RESOURCE_READERS, error_result, failure_result
@@ -92,7 +93,7 @@ class ResolverProcess:
         params = arguments if is_resource else {"name": tool, "arguments": arguments}
         method = tool if is_resource else TOOLS_CALL
         message = {"jsonrpc": "2.0", "id": self._calls, "method": method, "params": {**params, "_meta": ENVELOPE}}
-        request = _encode_line(message)
+        request = encode_message(message) + b"\n"
         if len(request) > LINE_MAX_BYTES:
             raise invalid_params("Invalid params: the arguments are too long")
         try:
@@ -139,16 +140,6 @@ class ResolverProcess:
         self._process.stdin.write(request)
         await self._process.stdin.drain()
         return await self._process.stdout.readuntil(b"\n")
-
-
-def _encode_line(message: Mapping[str, object]) -> bytes:
-    """A message as its sender would write it: other scripts than ASCII take no more room than in their request."""
-    try:
-        line = json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()
-    except UnicodeEncodeError:
-        # Half of a surrogate pair can only be written as an escape.
-        line = json.dumps(message, separators=(",", ":")).encode()
-    return line + b"\n"
 
 
 def _own_members(result: Mapping[str, Any]) -> dict[str, Any]:

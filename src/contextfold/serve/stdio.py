@@ -6,31 +6,36 @@ one response: while a client does not read responses, no further request is read
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 
 from contextfold.common.posix import READABLE, STDERR, WRITABLE, fill_standard_descriptors, wait, write_all
 from contextfold.errors import FoldError, InternalError, SettingsError, StorageFailed
+from contextfold.fold.project import Caller
 from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.store import LOCAL_OWNER
 from contextfold.resolve.service import CacheRoot
-from contextfold.serve.mcp.jsonrpc import (
+from contextfold.serve.mcp.fold_tools import call as run_fold_tool
+from contextfold.serve.mcp.fold_tools import caller_from, request_error
+from contextfold.serve.mcp.protocol import (
     INTEGER_DIGITS,
     LINE_MAX_BYTES,
     InvalidMessage,
-    RpcRequest,
-    encode_error,
-    parse,
-)
-from contextfold.serve.mcp.protocol import (
     McpServer,
     McpToolCall,
+    RpcRequest,
+    encode_error,
     encode_tool_result,
     has_envelope,
     is_initialize,
+    parse_request,
     tools_of,
 )
 from contextfold.serve.mcp.resolve_tools import RESOURCE_READERS, failure_result
@@ -44,7 +49,6 @@ from contextfold.serve.request_error import (
     internal_error,
     known_error,
 )
-from contextfold.serve.serial_fold import SerialFold
 from contextfold.serve.worker import Worker
 from contextfold.settings import FoldSettings, Settings
 
@@ -52,6 +56,7 @@ CHUNK_BYTES = 1 << 16
 # A pipe accepts this many bytes at once.
 LOG_LINE_BYTES = 512
 STDIN, STDOUT = 0, 1
+MAINTENANCE_EVERY_S = 60.0
 
 MakeFold = Callable[[FoldSettings], FoldService]
 
@@ -84,7 +89,8 @@ def serve(settings: Settings, make_fold: MakeFold) -> None:
             f"cannot write the answers to stdout: {problem.strerror}; start the server anew"
         ) from problem
     finally:
-        worker.stop()
+        worker.close()
+        os.close(responses)
 
 
 class StdioSession:
@@ -102,7 +108,7 @@ class StdioSession:
             return None
         request_id = None
         try:
-            request = parse(line)
+            request = parse_request(line)
             request_id = request.id
             return None if request.is_notification else self._answer(request)
         except InvalidMessage as error:
@@ -165,6 +171,41 @@ class ToolRunner:
     @cached_property
     def _root(self) -> CacheRoot:
         return CacheRoot(os.fsencode(self._settings.cache_root))
+
+
+class SerialFold:
+    """A fold service for one call at a time. Its event loop runs only during a call."""
+
+    def __init__(self, service: FoldService) -> None:
+        self._service = service
+        self._runner = asyncio.Runner()
+        self._maintained_s = -MAINTENANCE_EVERY_S
+
+    def call(self, tool: FoldTool, arguments: Mapping[str, object], meta: Mapping[str, object]) -> ToolResult:
+        """Run a tool. Raises RequestError if it fails."""
+        return self._runner.run(self._call(tool, arguments, meta))
+
+    async def _call(self, tool: FoldTool, arguments: Mapping[str, object], meta: Mapping[str, object]) -> ToolResult:
+        try:
+            caller = caller_from(LOCAL_OWNER, meta)
+        except FoldError as problem:
+            raise await request_error(problem, self._service, Caller(LOCAL_OWNER), {}) from problem
+        await self._maintain()
+        try:
+            return await run_fold_tool(tool, self._service, caller, arguments)
+        finally:
+            # Background work of the store would not continue between calls.
+            await self._service.store.settle()
+
+    async def _maintain(self) -> None:
+        """End idle sessions and delete expired data. A daemon does this in the background, but none may be running."""
+        now_s = time.monotonic()
+        if now_s - self._maintained_s >= MAINTENANCE_EVERY_S:
+            self._maintained_s = now_s
+            # If the store is unavailable, the call itself reports it.
+            with suppress(FoldError):
+                await self._service.end_idle()
+                await self._service.forget()
 
 
 def _encode_result(result: ToolResult | RequestError) -> bytes:

@@ -18,6 +18,9 @@ LENGTH_BYTES = 8
 CHUNK_BYTES = 1 << 20
 # No new worker is started while more than this many killed workers have not ended yet.
 UNREAPED_MAX = 8
+# The longest time to wait for the end of killed workers, and how often to look.
+END_S = 1.0
+END_POLL_S = 0.005
 # The worker ends itself this long after the timeout, in case its parent is gone.
 OWN_GRACE_S = 1.0
 
@@ -65,6 +68,14 @@ class Worker:
                 return
             self._killed.append(process)
         self._reap()
+
+    def close(self) -> None:
+        """Kill the worker and wait until it has ended, unless it hangs in the system."""
+        self.stop()
+        deadline = time.monotonic() + END_S
+        while self._killed and time.monotonic() < deadline:
+            time.sleep(END_POLL_S)
+            self._reap()
 
     def _reap(self) -> None:
         self._killed = [process for process in self._killed if not _is_reaped(process)]

@@ -21,8 +21,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
+from contextfold import daemon
 from contextfold.errors import SettingsError
-from contextfold.serve.http import server, uvicorn_adapter
+from contextfold.serve.http import uvicorn_adapter
 from contextfold.serve.http.bearer_tokens import TokenFile
 from contextfold.serve.http.exchange import OWNER, Receive, RequestLimits, Scope, Send
 from contextfold.serve.http.guard import Buckets, Guard, HostRule
@@ -136,7 +137,7 @@ def serve(settings: dict[str, Any]) -> None:
         assert hasattr(uvicorn_adapter, name)
         setattr(uvicorn_adapter, name, value)
     try:
-        server.run(
+        daemon.run(
             lambda: Application(settings).guarded(),
             host=settings["host"],
             port=settings["port"],

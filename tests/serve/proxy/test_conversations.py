@@ -19,7 +19,7 @@ from contextfold.fold.service.stored_results import (
     ResultOrigin,
     StoredResult,
 )
-from contextfold.serve.proxy.conversations import conversation_of
+from contextfold.serve.proxy.forwarding import conversation_of
 from tests.fold.messages.short_histories import Message, branch, model_turn, return_turn, say, tool_results, work
 from tests.serve.proxy.test_bounds import MESSAGES, Client, GuardedProxy
 from tests.support.known_secrets import known_secrets

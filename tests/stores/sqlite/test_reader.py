@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
-from contextfold.stores.sqlite.reader import SqliteReader
 from contextfold.stores.sqlite.schema import FORMAT
+from contextfold.stores.sqlite.state_file import SqliteReader
 from tests.contract.sessions import key_of
 from tests.stores.sqlite.files import fill
 

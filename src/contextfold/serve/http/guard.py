@@ -211,7 +211,7 @@ class Guard:
         """Start and end the application."""
 
         async def send_without_text(message: Message) -> None:
-            """Leave the traceback out of the report of a failed start; `serve.http.server.run` raises the exception."""
+            """Leave the traceback out of the report of a failed start; `daemon.run` raises the exception."""
             await send({name: value for name, value in message.items() if name != "message"})
 
         try:

@@ -24,8 +24,14 @@ from contextfold.serve.http.guard import CALLS_PER_SECOND, Buckets
 from contextfold.serve.mcp import protocol
 from contextfold.serve.mcp.fold_tools import call as run_fold_tool
 from contextfold.serve.mcp.fold_tools import caller_from, request_error
-from contextfold.serve.mcp.jsonrpc import InvalidMessage, RpcRequest, encode_error, parse
-from contextfold.serve.mcp.protocol import McpServer, choose_tools
+from contextfold.serve.mcp.protocol import (
+    InvalidMessage,
+    McpServer,
+    RpcRequest,
+    choose_tools,
+    encode_error,
+    parse_request,
+)
 from contextfold.serve.mcp.tools import FoldTool, Tool, ToolResult
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import UNKNOWN_TOOL, Metrics
@@ -93,7 +99,7 @@ class McpEndpoint:
         request_id = None
         try:
             try:
-                request = parse(exchange.take_body())
+                request = parse_request(exchange.take_body())
                 request_id = request.id
             except InvalidMessage as error:
                 request_id = error.request_id

@@ -20,10 +20,9 @@ from starlette.routing import Route
 from contextfold import __version__
 from contextfold.common.canonical import Encodable, encode
 from contextfold.errors import FoldError, StoreUnavailable, place_of
-from contextfold.serve.api import HttpApi
+from contextfold.serve.api import JSON, HttpApi, error_response
 from contextfold.serve.hooks import HookEndpoints
 from contextfold.serve.http.exchange import MCP_PATH, PAGE_PATH, PROXY_PATH, WEB_PATH, Receive, Scope, Send
-from contextfold.serve.http.json_responses import JSON, error_response
 from contextfold.serve.http.mcp_endpoint import DaemonServices, McpEndpoint
 from contextfold.serve.mcp.tools import FoldTool, ResolveTool, Tool, describe_tool
 from contextfold.serve.ops.logs import log

@@ -1,4 +1,5 @@
-"""The server side of MCP, in both eras, and the tools that it offers. It reads no stream, and runs no tool.
+"""The server side of MCP over JSON-RPC 2.0, in both eras, and the tools that it offers. It reads no stream, and runs
+no tool.
 
     handshake era   2024-11-05 … 2025-11-25: the client sends `initialize` first
     stateless era   2026-07-28: every request carries its version in `params._meta`; no handshake, no ping
@@ -9,13 +10,14 @@ transport itself checks what only it knows: the handshake on stdio, the headers 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from contextfold import __version__
+from contextfold.common.canonical import is_too_deep
 from contextfold.errors import INTERNAL_ERROR, INVALID_PARAMS, JSON_RPC_CODES, CacheMissing, DocumentMissing
 from contextfold.serve.mcp.fold_tools import AFTERWARDS_TOOLS, FOLD_TOOLS
-from contextfold.serve.mcp.jsonrpc import RpcRequest, encode_result
 from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS, RESOURCE_READERS
 from contextfold.serve.mcp.tools import (
     ResolveTool,
@@ -31,6 +33,7 @@ from contextfold.serve.request_error import (
     INTERNAL_ERROR_STATUS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
+    PARSE_ERROR,
     RequestError,
 )
 from contextfold.settings import ALL_TOOLSETS, offers_folding
@@ -57,6 +60,81 @@ UNKNOWN_TOOL_KIND = "unknown_tool"
 
 SERVER_INFO = {"name": "contextfold", "version": __version__}
 NOT_CACHEABLE = {"ttlMs": 0, "cacheScope": "private"}
+
+# The longest line, including its newline.
+LINE_MAX_BYTES = 1_048_576
+# By default, Python converts integers of up to this many digits.
+INTEGER_DIGITS = 4300
+
+
+class RpcRequest(NamedTuple):
+    method: str
+    # The unchecked parameters; None if absent.
+    params: Any
+    id: str | int | None
+    is_notification: bool
+
+
+class InvalidMessage(RequestError):
+    """A message is not a valid request. `request_id` is its id, if that is valid."""
+
+    def __init__(self, code: int, message: str, request_id: str | int | None = None) -> None:
+        super().__init__(BAD_REQUEST_STATUS, "invalid_request", message, code=code)
+        self.request_id = request_id
+
+
+class _HugeInteger(int):
+    """Represents an integer with more digits than INTEGER_DIGITS, which is out of every range and no valid id."""
+
+
+def _integer(digits: str) -> int:
+    if len(digits.lstrip("-")) <= INTEGER_DIGITS:
+        return int(digits)
+    return _HugeInteger(-1 if digits[0] == "-" else 1 << 64)
+
+
+def _reject_constant(name: str) -> object:
+    raise ValueError(f"{name} is not JSON")
+
+
+_decoder = json.JSONDecoder(parse_int=_integer, parse_constant=_reject_constant)
+
+
+def parse_request(message: bytes) -> RpcRequest:
+    """Parse a message. Raises InvalidMessage if it is not a request."""
+    if is_too_deep(message):
+        raise InvalidMessage(PARSE_ERROR, "Parse error")
+    try:
+        value = _decoder.decode(message.decode("utf-8"))
+    except ValueError:
+        raise InvalidMessage(PARSE_ERROR, "Parse error") from None
+    if not isinstance(value, dict):
+        raise InvalidMessage(INVALID_REQUEST, "Invalid Request")
+    is_notification = "id" not in value
+    sent_id = value.get("id")
+    is_legal = type(sent_id) in (str, int)
+    request_id = sent_id if is_legal else None
+    method = value.get("method")
+    if value.get("jsonrpc") != "2.0" or not isinstance(method, str) or not (is_legal or is_notification):
+        raise InvalidMessage(INVALID_REQUEST, "Invalid Request", request_id)
+    return RpcRequest(method, value.get("params"), request_id, is_notification)
+
+
+def encode_result(request_id: str | int | None, result: object) -> bytes:
+    return encode_message({"jsonrpc": "2.0", "id": request_id, "result": result})
+
+
+def encode_error(request_id: str | int | None, error: RequestError) -> bytes:
+    return encode_message({"jsonrpc": "2.0", "id": request_id, "error": error.rpc_error()})
+
+
+def encode_message(message: object) -> bytes:
+    text = json.dumps(message, ensure_ascii=False, separators=(",", ":"))
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        # A lone surrogate in an echoed value can only be written as an escape.
+        return json.dumps(message, separators=(",", ":")).encode("ascii")
 
 
 class McpToolCall(NamedTuple):

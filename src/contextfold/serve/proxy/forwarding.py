@@ -1,4 +1,4 @@
-"""Leaves folded work out of a request to a model.
+"""Identifies the conversation of a request to a model, and leaves folded work out of the request.
 
 A body is parsed when all of it has arrived. The bytes of all bodies in memory are limited. A body that does not fit, or
 cannot be parsed, is forwarded unchanged part by part, and the receipt has the reason. Knows ASGI and header names;
@@ -8,11 +8,12 @@ cannot be parsed, is forwarded unchanged part by part, and the receipt has the r
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -25,6 +26,7 @@ from contextfold.fold.messages import (
     ColdSettings,
     Format,
     LeftOutResult,
+    ParsedRequest,
     Receipt,
     Remembered,
     by_call,
@@ -44,7 +46,6 @@ from contextfold.fold.service.stored_results import (
 from contextfold.serve.http.exchange import OWNER, ClientGone, Headers, Receive, Scope
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import Metrics
-from contextfold.serve.proxy.conversations import Conversation, conversation_of
 from contextfold.serve.proxy.upstream import limit_encodings, select_request_headers, set_length
 from contextfold.settings import ProxySettings
 
@@ -63,12 +64,67 @@ RECORDINGS_MAX = 1000
 # The timeout for reading or writing the record of a conversation; the model's response waits for it.
 STORE_S = 2.0
 RESULTS_HEADER = b"x-context-fold-results"
+# The headers with the ids of Claude Code's session and of a subagent.
+SESSION_ID_HEADER = b"x-claude-code-session-id"
+AGENT_ID_HEADER = b"x-claude-code-agent-id"
+# A longer value is not accepted as an id.
+ID_MAX_BYTES = 256
 
 # The reasons why a request was not parsed, in addition to those of `fold.messages`.
 TOO_LARGE, BUSY, ENCODED, FAILED = "too_large", "busy", "encoded", "failed"
 REASONS = (TOO_LARGE, BUSY, ENCODED, FAILED)
 
 Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A subagent has a conversation of its own. Two conversations without ids that begin with the same words share one
+    record; their left-out results are still distinguished by call id and text.
+    """
+
+    id: str
+    # The host's ids of its session and of a subagent; empty if the host does not send them.
+    host_session: str = ""
+    agent: str = ""
+
+
+def conversation_of(headers: Mapping[bytes, list[bytes]], request: ParsedRequest) -> Conversation | None:
+    """The conversation of a request; None if neither the host's ids nor the texts of the first message identify it.
+
+    Those texts are the same in every later request.
+    """
+    session = _id_in(headers, SESSION_ID_HEADER)
+    if session:
+        agent = _id_in(headers, AGENT_ID_HEADER)
+        return Conversation(_hash_parts((b"host", session, agent)), session.decode("latin-1"), agent.decode("latin-1"))
+    texts = list(_first_texts(request.messages))
+    return Conversation(_hash_parts((b"content", *texts))) if texts else None
+
+
+def _id_in(headers: Mapping[bytes, list[bytes]], name: bytes) -> bytes:
+    values = headers.get(name, [])
+    return values[0] if len(values) == 1 and len(values[0]) <= ID_MAX_BYTES else b""
+
+
+def _hash_parts(parts: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(b"%d:" % len(part) + part)
+    return f"conv_{digest.hexdigest()[:32]}"
+
+
+def _first_texts(messages: object) -> Iterator[bytes]:
+    """The texts of the first message. Other members change: marks for the cache move between messages."""
+    first = messages[0] if isinstance(messages, list) and messages else None
+    if not isinstance(first, dict):
+        return
+    content = first.get("content", first.get("parts"))
+    parts = content if isinstance(content, list) else [{"text": content}]
+    for part in parts:
+        text = part.get("text") if isinstance(part, dict) else None
+        if isinstance(text, str):
+            yield text.encode("utf-8", "surrogatepass")
 
 
 class ProxiedRequest(httpx2.AsyncByteStream):

@@ -29,8 +29,7 @@ from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.inbox import InboxFull
 from contextfold.fold.service.stored_results import ORIGIN_UNKNOWN, ResultOrigin
 from contextfold.serve.ops.logs import log
-from contextfold.serve.proxy.conversations import Conversation
-from contextfold.serve.proxy.forwarding import ProxiedRequest, log_failure
+from contextfold.serve.proxy.forwarding import Conversation, ProxiedRequest, log_failure
 from contextfold.serve.proxy.response_reader import ResponseFacts
 
 # The event in the log if a request cannot be reported.

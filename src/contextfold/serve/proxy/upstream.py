@@ -21,7 +21,6 @@ from collections.abc import AsyncIterator, Callable, Iterable
 import httpx2
 
 from contextfold.serve.http.exchange import PROXY_PATH, Headers
-from contextfold.serve.proxy.httpx2_internals import unread_bytes
 from contextfold.settings import Upstream
 
 # Timeouts: connecting, sending the next part of a request, receiving the next part of a response (a model may think
@@ -36,6 +35,8 @@ IDLE_CONNECTIONS_MAX = 64
 # A connection that was idle for this time is closed.
 IDLE_S = 60.0
 STATUS_LEAST, STATUS_MOST = 200, 599
+# The attributes that lead from a response's stream to the state of its HTTP/1.1 connection, which are private.
+PATH_TO_STATE = ("_httpcore_stream", "_stream", "_connection", "_h11_state")
 
 # The kinds of failures.
 UNREACHABLE, TIMEOUT, BROKEN, BUSY = "unreachable", "timeout", "broken", "busy"
@@ -231,3 +232,12 @@ def _describe_failure(problem: httpx2.TransportError) -> UpstreamFailed:
     if isinstance(problem, httpx2.ConnectError | httpx2.ProxyError):
         return UpstreamFailed(UNREACHABLE, name)
     return UpstreamFailed(BROKEN, name)
+
+
+def unread_bytes(stream: httpx2.AsyncByteStream) -> bytes:
+    """The bytes received on a connection after its response. The public interface does not have them."""
+    inner: object = stream
+    for name in PATH_TO_STATE:
+        inner = getattr(inner, name, None)
+    trailing: tuple[bytes, bool] = getattr(inner, "trailing_data", (b"", False))
+    return trailing[0]

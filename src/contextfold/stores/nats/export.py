@@ -31,8 +31,7 @@ from contextfold.fold.store_export import (
     hash_records,
 )
 from contextfold.stores.nats import records
-from contextfold.stores.nats.archive import ArchiveReader, BranchSummary, revision_of
-from contextfold.stores.nats.conversations import NatsConversations
+from contextfold.stores.nats.archive import ArchiveReader, BranchSummary, NatsConversations, revision_of
 from contextfold.stores.nats.jetstream import JetStream, StoredMessage, StreamQuery, read_stored
 from contextfold.stores.nats.log import SessionLogs
 from contextfold.stores.nats.publisher import Publisher

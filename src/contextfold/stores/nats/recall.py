@@ -20,8 +20,7 @@ from contextfold.common.relevance.question import Question
 from contextfold.fold.recall.documents import DocumentTerms
 from contextfold.fold.recall.ranking import RecallScope
 from contextfold.fold.store import ArchivedResult, Recalled, RecallSource, Summary
-from contextfold.stores.nats.archive import BranchSummary
-from contextfold.stores.nats.conversations import NatsConversations, decision_of
+from contextfold.stores.nats.archive import BranchSummary, NatsConversations, decision_of
 from contextfold.stores.nats.jetstream import JetStream, StoredMessage, StreamQuery, read_stored
 from contextfold.stores.nats.streams import NOTHING, SubjectNames, escape_part, session_part
 from contextfold.stores.sqlite import statements

@@ -39,9 +39,8 @@ from contextfold.fold.store import (
 from contextfold.fold.store_export import ExportedSession, ExportRecord
 from contextfold.settings import NatsOptions
 from contextfold.stores.nats import records
-from contextfold.stores.nats.archive import ArchiveReader, message_bytes_max
+from contextfold.stores.nats.archive import ArchiveReader, NatsConversations, message_bytes_max
 from contextfold.stores.nats.connection import OnConnectionChange, end_tasks
-from contextfold.stores.nats.conversations import NatsConversations
 from contextfold.stores.nats.export import NatsExport
 from contextfold.stores.nats.jetstream import TTL, JetStream, StreamQuery, follow, new_mark
 from contextfold.stores.nats.log import SessionLogs

@@ -1,4 +1,5 @@
-"""The state file: the checks before it is opened, connections to it, its creation and its migration.
+"""The state file: the checks before it is opened, connections to it, its creation and its migration, and its reader
+for commands. The daemon reads and writes through `store`.
 
 Owns the file, its folder, its header, its format number and the errors of SQLite; the tables are in `schema`. A file
 that is refused is opened read-only and stays unchanged, because it may be the only copy of a user's work.
@@ -10,12 +11,15 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Concatenate, Final, ParamSpec, TypeVar
 from urllib.parse import quote
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
+from contextfold.fold.recall.documents import DocumentTerms
+from contextfold.fold.store import RecallSource
+from contextfold.stores.sqlite import statements
 from contextfold.stores.sqlite.schema import FORMAT, MIGRATIONS, Migration
 
 # "cxfd" in the header of the file identifies it as ours.
@@ -262,8 +266,8 @@ def _migrate(connection: sqlite3.Connection, path: str, migrations: Sequence[Mig
         # Another process may have migrated it while we waited.
         version = version_of(connection)
         refuse_newer(path, version, len(migrations))
-        for number, statements in enumerate(migrations[version:], version + 1):
-            _run(connection, path, number, statements)
+        for number, migration in enumerate(migrations[version:], version + 1):
+            _run(connection, path, number, migration)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {len(migrations)}")
         connection.execute("COMMIT")
@@ -272,9 +276,9 @@ def _migrate(connection: sqlite3.Connection, path: str, migrations: Sequence[Mig
             connection.execute("ROLLBACK")
 
 
-def _run(connection: sqlite3.Connection, path: str, number: int, statements: Migration) -> None:
+def _run(connection: sqlite3.Connection, path: str, number: int, migration: Migration) -> None:
     try:
-        for statement in statements:
+        for statement in migration:
             connection.execute(statement)
     except sqlite3.Error as problem:
         if not (getattr(problem, "sqlite_errorname", "") or "").startswith(_STATEMENT_AT_FAULT):
@@ -324,3 +328,49 @@ def refusal(path: str, problem: sqlite3.Error) -> StoreInvalid | StoreUnavailabl
 def reading_failed(path: str, problem: sqlite3.Error) -> StoreInvalid | StoreUnavailable:
     """The error of a query by a command, which opens a file without checking its pages."""
     return unavailable(problem) if isinstance(problem, sqlite3.OperationalError) else refusal(path, problem)
+
+
+Arguments = ParamSpec("Arguments")
+T = TypeVar("T")
+
+
+def _reads(
+    query: Callable[Concatenate[sqlite3.Connection, Arguments], T],
+) -> Callable[Concatenate[SqliteReader, Arguments], T]:
+    """The query as a method of the reader."""
+
+    def method(self: SqliteReader, /, *args: Arguments.args, **named: Arguments.kwargs) -> T:
+        try:
+            return query(self.connection, *args, **named)
+        except sqlite3.Error as problem:
+            raise reading_failed(self.path, problem) from problem
+
+    return method
+
+
+class SqliteReader:
+    """An open state file, which is only read. What recall's index lacks is written through a second connection."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Open the file. Raises StoreInvalid if it cannot be used, or has an older format."""
+        self.path = os.path.realpath(os.fspath(path))
+        self.connection = open_existing(self.path)
+
+    load = _reads(statements.load)
+    sessions = _reads(statements.sessions)
+    ended_sessions = _reads(statements.ended_sessions)
+    find = _reads(statements.find)
+    search = _reads(statements.search)
+    summaries = _reads(statements.summaries)
+    unindexed = _reads(statements.unindexed)
+    recall = _reads(statements.recall)
+    trajectory = _reads(statements.trajectory)
+    left_out_text = _reads(statements.left_out_text)
+
+    def index(self, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None:
+        connection = open_for_writing(self.path, may_migrate=False)
+        with transaction(connection, "BEGIN IMMEDIATE"):
+            statements.index(connection, documents)
+
+    def close(self) -> None:
+        self.connection.close()
