@@ -20,6 +20,8 @@ from contextfold.stores.nats.records import ChunkReference, CommitRecord
 AT = "2026-01-01T12:00:00Z"
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
 numbers = st.integers(0, 1 << 53)
+# Whether something is undone is determined when it is read.
+not_undone = st.just(value=False)
 entries = st.builds(
     ArchiveEntry,
     st.none() | texts,
@@ -33,8 +35,9 @@ entries = st.builds(
     st.booleans(),
     st.none() | texts,
     st.none() | numbers,
+    undone=not_undone,
 )
-summaries = st.builds(Summary, texts, texts, texts, texts, texts, texts, numbers, texts)
+summaries = st.builds(Summary, texts, texts, texts, texts, texts, texts, numbers, texts, undone=not_undone)
 receipts = st.dictionaries(texts, st.builds(CommitReceipt, texts, texts), max_size=3)
 
 
