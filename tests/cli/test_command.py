@@ -256,32 +256,25 @@ class TestStreams:
         assert "No space left on device" in ran.stderr
         assert "Exception" not in ran.stderr
 
-    def test_a_reader_that_closes_the_pipe_early_causes_no_traceback(self, tmp_path: Path, call: Call) -> None:
+    @pytest.fixture
+    def resolve_big(self, tmp_path: Path, call: Call) -> str:
+        """A command that prints a document of more than a megabyte."""
         write_files(tmp_path / "docs", {"big.md": "guide " * 200_000})
         assert call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c").code == 0
-        resolve = self.resolve(tmp_path / "c").replace("4000", "4000000")
-        ran = self.shell(f"{resolve} | head -c 5; echo ${{PIPESTATUS[0]}}")
+        return self.resolve(tmp_path / "c").replace("4000", "4000000")
+
+    def test_a_reader_that_closes_the_pipe_early_causes_no_traceback(self, resolve_big: str) -> None:
+        ran = self.shell(f"{resolve_big} | head -c 5; echo ${{PIPESTATUS[0]}}")
         assert ran.stdout == '{"doc6\n'
         assert "Traceback" not in ran.stderr
         assert "Exception ignored" not in ran.stderr
 
     @pytest.mark.parametrize("unbuffered", ["", "1"])
-    def test_a_non_blocking_pipe_gets_every_byte(self, unbuffered: str, tmp_path: Path, call: Call) -> None:
-        write_files(tmp_path / "docs", {"big.md": "guide " * 200_000})
-        assert call("build", "--sources", tmp_path / "docs", "--cache", tmp_path / "c").code == 0
+    def test_a_non_blocking_pipe_gets_every_byte(self, unbuffered: str, resolve_big: str) -> None:
         read_end, write_end = os.pipe()
         os.set_blocking(write_end, False)
-        argv: list[str | Path] = [
-            COMMAND,
-            "resolve",
-            "--cache",
-            tmp_path / "c",
-            "--query",
-            "guide",
-            "--budget",
-            "4000000",
-        ]
-        process = subprocess.Popen(argv, stdout=write_end, env=os.environ | {"PYTHONUNBUFFERED": unbuffered})
+        env = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+        process = subprocess.Popen(resolve_big.split(), stdout=write_end, env=env)
         os.close(write_end)
         with open(read_end, "rb") as pipe:
             received = b"".join(iter(lambda: pipe.read(50_000), b""))

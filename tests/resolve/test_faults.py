@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -39,29 +40,24 @@ def remove(file: str) -> Damage:
     return lambda cache: (cache / file).unlink()
 
 
-def change_manifest(**changes: object) -> Damage:
+def change_json(file: str, **changes: object) -> Damage:
+    """Changes members of a file. A member that becomes None is removed."""
+
     def damage(cache: Path) -> None:
-        manifest = json.loads((cache / "manifest.json").read_text())
-        manifest.update(changes)
-        (cache / "manifest.json").write_text(json.dumps({k: v for k, v in manifest.items() if v is not None}))
+        value = json.loads((cache / file).read_text()) | changes
+        (cache / file).write_text(json.dumps({name: member for name, member in value.items() if member is not None}))
 
     return damage
+
+
+change_manifest = partial(change_json, "manifest.json")
+change_document = partial(change_json, DEPLOYMENT)
 
 
 def change_entry(**changes: object) -> Damage:
     def damage(cache: Path) -> None:
-        manifest = json.loads((cache / "manifest.json").read_text())
-        manifest["documents"][0].update(changes)
-        (cache / "manifest.json").write_text(json.dumps(manifest))
-
-    return damage
-
-
-def change_document(**changes: object) -> Damage:
-    def damage(cache: Path) -> None:
-        document = json.loads((cache / DEPLOYMENT).read_text())
-        document.update(changes)
-        (cache / DEPLOYMENT).write_text(json.dumps({k: v for k, v in document.items() if v is not None}))
+        first, *others = json.loads((cache / "manifest.json").read_text())["documents"]
+        change_manifest(documents=[first | changes, *others])(cache)
 
     return damage
 
@@ -81,18 +77,10 @@ def replace_by_link(file: str) -> Damage:
     return damage
 
 
-def replace_by_folder(file: str) -> Damage:
+def replace_by(file: str, make: Callable[[Path], object]) -> Damage:
     def damage(cache: Path) -> None:
         (cache / file).unlink()
-        (cache / file).mkdir()
-
-    return damage
-
-
-def replace_by_pipe(file: str) -> Damage:
-    def damage(cache: Path) -> None:
-        (cache / file).unlink()
-        os.mkfifo(cache / file)
+        make(cache / file)
 
     return damage
 
@@ -154,8 +142,8 @@ FAULTS: dict[str, tuple[Damage, str]] = {
     "manifest deeply nested": (write("manifest.json", "[" * 200_000), "manifest.json"),
     "manifest nested deeper than every Python reads": (change_manifest(extra=nested(130)), "manifest.json"),
     "manifest a link": (replace_by_link("manifest.json"), "manifest.json"),
-    "manifest a folder": (replace_by_folder("manifest.json"), "manifest.json"),
-    "manifest a pipe": (replace_by_pipe("manifest.json"), "manifest.json"),
+    "manifest a folder": (replace_by("manifest.json", Path.mkdir), "manifest.json"),
+    "manifest a pipe": (replace_by("manifest.json", os.mkfifo), "manifest.json"),
     "manifest with NaN": (edit("manifest.json", '"document_count": 3', '"document_count": NaN'), "manifest.json"),
     "manifest with half a surrogate pair": (
         edit("manifest.json", '"cache_version"', '"x": "\\ud800", "cache_version"'),
@@ -205,8 +193,8 @@ FAULTS: dict[str, tuple[Damage, str]] = {
     ),
     "document empty": (write(DEPLOYMENT, ""), DEPLOYMENT),
     "document a link": (replace_by_link(DEPLOYMENT), DEPLOYMENT),
-    "document a folder": (replace_by_folder(DEPLOYMENT), DEPLOYMENT),
-    "document a pipe": (replace_by_pipe(DEPLOYMENT), DEPLOYMENT),
+    "document a folder": (replace_by(DEPLOYMENT, Path.mkdir), DEPLOYMENT),
+    "document a pipe": (replace_by(DEPLOYMENT, os.mkfifo), DEPLOYMENT),
     "document a list": (write(DEPLOYMENT, "[]"), DEPLOYMENT),
     "document without source": (change_document(source=None), DEPLOYMENT),
     "document without metadata": (change_document(metadata=None), DEPLOYMENT),

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from shutil import rmtree
 
 import contextfold
 from contextfold.resolve.build import PAUSE_MAX_S, PAUSE_MIN_S, RESTLESS_LOOKS_MAX, BuildRequest, Watch
-from tests.support.machine import COMMAND, ids, write_files
-from tests.support.waiting import until
+from tests.support.machine import write_files
 
 
 def watch_of(docs: Path) -> Watch:
@@ -92,19 +89,3 @@ def test_a_folder_that_is_removed_and_restored_is_reported(tmp_path: Path) -> No
     away = tmp_path / "away"
     steps = Steps(lambda: docs.rename(away), no_step, lambda: away.rename(docs), no_step, no_step)
     assert pauses_with_changes(watch_of(docs), steps) == [2, 4]
-
-
-def test_the_command_rebuilds_after_a_change_and_ends_on_ctrl_c(tmp_path: Path) -> None:
-    docs = write_files(tmp_path / "docs", {"a.md": "a"})
-    process = subprocess.Popen([COMMAND, "build", docs, "--watch"], stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stderr is not None
-        assert "watching" in process.stderr.readline()
-        write_files(docs, {"b.md": "b"})
-        until(lambda: ids(docs / ".context-cache") == ["a.md", "b.md"])
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == 0, err
-    finally:
-        process.kill()
-        process.communicate()

@@ -34,6 +34,12 @@ def watch(docs: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
+@pytest.mark.usefixtures("watch")
+def test_a_change_is_built(docs: Path) -> None:
+    write_files(docs, {"b.md": "b"})
+    until(lambda: ids(docs / ".context-cache") == ["a.md", "b.md"])
+
+
 def test_a_removed_cache_is_built_again(docs: Path, watch: subprocess.Popen[str]) -> None:
     rmtree(docs / ".context-cache")
     until((docs / ".context-cache" / "manifest.json").exists)

@@ -21,6 +21,7 @@ from contextfold.resolve.cache import CacheFolder
 from contextfold.resolve.cache_format import ABSENT
 from contextfold.resolve.service import Cache
 from contextfold.resolve.word_counts import MAGIC
+from tests.resolve.test_rebuild import is_trusted
 from tests.support.machine import Call, as_nobody, times, write_files
 
 QUESTION = ("guide deployment", 4000)
@@ -28,12 +29,6 @@ QUESTION = ("guide deployment", 4000)
 
 def answer(cache: Path) -> str:
     return open_cache(cache).resolve(*QUESTION).to_json()
-
-
-def is_trusted(cache: Path) -> bool:
-    folder = CacheFolder(os.fsencode(cache))
-    counts = folder.word_counts()
-    return counts is not None and folder.is_as_built(counts)
 
 
 def test_after_a_build_every_file_is_trusted(cache: Path) -> None:

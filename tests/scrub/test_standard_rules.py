@@ -118,14 +118,6 @@ def test_every_rule_finds_texts_that_its_pattern_matches() -> None:
         assert sum(map(bool, redactions)) >= len(redactions) * 0.2, (rule.id, samples[0])
 
 
-def test_no_rule_finds_a_text_without_its_keywords() -> None:
-    for rule in RULES:
-        keyword_pattern = re.compile("|".join(map(re.escape, rule.keywords)), re.IGNORECASE)
-        for seed in range(times(8, 150)):
-            text = keyword_pattern.sub("·", sample(rule, seed))
-            assert scrubber_of(rule).scrub(text).redactions == 0, (rule.id, text)
-
-
 def test_a_value_of_one_repeated_letter_is_not_redacted() -> None:
     for rule in RULES:
         for seed in range(times(5, 100) if rule.entropy else 0):

@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from socket import create_server, socket
@@ -184,6 +185,34 @@ class TestDelivery:
         assert hook_in_time(daemon, url=url, SSL_CERT_FILE=str(certificate)).out == daemon.answer
 
 
+def never_answers(connection: socket) -> None:
+    while connection.recv(1 << 16):
+        pass
+
+
+def never_ends(connection: socket) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n{")
+    tick = threading.Event()
+    while not tick.wait(0.05):
+        connection.sendall(b" ")
+
+
+def speaks_no_http(connection: socket, answer: bytes) -> None:
+    connection.recv(1 << 16)
+    connection.sendall(answer)
+
+
+MISBEHAVIOURS: dict[str, Callable[[socket], None]] = {
+    "never answers": never_answers,
+    "never ends": never_ends,
+    "says nothing": partial(speaks_no_http, answer=b""),
+    "answers in bytes": partial(speaks_no_http, answer=b"\x00\xff\r\n\r\n{}"),
+    "gives no status": partial(speaks_no_http, answer=b"HTTP/1.1\r\n\r\n{}"),
+    "speaks another protocol": partial(speaks_no_http, answer=b"SSH-2.0 200 x\r\n\r\n{}"),
+    "ends within its headers": partial(speaks_no_http, answer=b'HTTP/1.1 200 OK\r\n{"a": 1}'),
+}
+
+
 class TestFailuresAreSilent:
     @pytest.mark.parametrize(
         ("status", "answer"),
@@ -220,34 +249,11 @@ class TestFailuresAreSilent:
     def test_an_unreachable_address_is_no_failure(self, name: str) -> None:
         assert hook(f"http://{name}:1") == SILENT
 
-    def test_a_daemon_that_never_answers_is_not_waited_for(self, misbehaving_daemon: Serve) -> None:
-        def never_answers(connection: socket) -> None:
-            while connection.recv(1 << 16):
-                pass
-
-        assert hook(misbehaving_daemon(never_answers)) == SILENT
-
-    def test_an_answer_that_never_ends_is_not_waited_for(self, misbehaving_daemon: Serve) -> None:
-        def never_ends(connection: socket) -> None:
-            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n{")
-            tick = threading.Event()
-            while not tick.wait(0.05):
-                connection.sendall(b" ")
-
-        argv = [str(COMMAND), "hook", "cursor", "--url", misbehaving_daemon(never_ends)]
+    @pytest.mark.parametrize("behave", MISBEHAVIOURS)
+    def test_a_daemon_that_misbehaves_is_no_failure(self, behave: str, misbehaving_daemon: Serve) -> None:
+        argv = [str(COMMAND), "hook", "cursor", "--url", misbehaving_daemon(MISBEHAVIOURS[behave])]
         done = subprocess.run(argv, input=PAYLOAD, capture_output=True, timeout=PATIENCE_S, check=False)
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-
-    @pytest.mark.parametrize(
-        "answer",
-        [b"", b"\x00\xff\r\n\r\n{}", b"HTTP/1.1\r\n\r\n{}", b"SSH-2.0 200 x\r\n\r\n{}", b'HTTP/1.1 200 OK\r\n{"a": 1}'],
-    )
-    def test_an_answer_that_is_not_http_is_no_failure(self, answer: bytes, misbehaving_daemon: Serve) -> None:
-        def speaks_no_http(connection: socket) -> None:
-            connection.recv(1 << 16)
-            connection.sendall(answer)
-
-        assert hook(misbehaving_daemon(speaks_no_http)) == SILENT
 
     @pytest.mark.parametrize("payload", [b"", b" \r\n", b"x" * (INPUT_BYTES_MAX + 1)])
     def test_an_empty_or_too_large_input_is_not_sent(self, payload: bytes, daemon: RecordingDaemon) -> None:

@@ -47,9 +47,10 @@ class TestUninstallRestoresBothFiles:
         assert project.install_daemon().code == 0
         installed = project.everything()
         key = KEYS[project.host]
-        assert parse_commented_json(project.text())[key] == value.get(key, {}) | {
-            "contextfold": daemon_entry(project.host)
-        }
+        servers = {"contextfold": daemon_entry(project.host), **value.get(key, {})}
+        assert parse_commented_json(project.text()) == value | {key: servers}
+        assert [*parse_commented_json(project.text())[key]] == [*servers]
+        assert comments_of(project.text()) == comments_of(text)
         assert parse_commented_json(project.hooks_text()) == with_hooks(hooks, hook_elements(project.host))
         assert comments_of(project.hooks_text()) == comments_of(hooks_text)
         assert project.install_daemon() == (0, b"", "")

@@ -236,8 +236,8 @@ sys.argv[0] = {str(COMMAND)!r}
 from contextfold.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
-        argv = ["install", project.host, "--project", str(project.folder), "--cache-root", str(project.caches)]
-        done = subprocess.run([sys.executable, "-c", script, *argv], capture_output=True, check=False)
+        argv = [sys.executable, "-c", script, *project.install_argv]
+        done = subprocess.run(argv, capture_output=True, check=False)
         assert done.returncode == -signal_number
         assert project.install().code == 0
         assert not [path for path in project.folder.rglob("*") if "contextfold-new" in path.name]
@@ -246,15 +246,7 @@ sys.exit(main(sys.argv[1:]))
         assert left == before
 
     def test_concurrent_installs_leave_a_valid_file(self, project: HostProject) -> None:
-        argv: list[str | Path] = [
-            COMMAND,
-            "install",
-            project.host,
-            "--project",
-            project.folder,
-            "--cache-root",
-            project.caches,
-        ]
+        argv = [str(COMMAND), *project.install_argv]
         for _ in range(times(2, 20)):
             processes = [subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(3)]
             assert {(process.communicate(), process.returncode)[1] for process in processes} <= {0, 6}

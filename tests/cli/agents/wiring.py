@@ -98,8 +98,12 @@ class HostProject:
     def text(self) -> str:
         return self.file.read_bytes().decode()
 
+    @property
+    def install_argv(self) -> list[str]:
+        return ["install", self.host, "--project", str(self.folder), "--cache-root", str(self.caches)]
+
     def install(self, *argv: object) -> Ran:
-        return self._call("install", self.host, "--project", self.folder, "--cache-root", self.caches, *argv)
+        return self._call(*self.install_argv, *argv)
 
     def install_daemon(self, *argv: object) -> Ran:
         return self._call("install", self.host, "--project", self.folder, *argv)

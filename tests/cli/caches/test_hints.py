@@ -87,25 +87,18 @@ def test_get_takes_a_path_as_people_type_it(name: str, cache: Path, call: Call) 
 
 
 @pytest.mark.parametrize(
-    "section",
+    "words",
     [
-        "why",
-        "Folding › Why",
-        "readme.md › Folding › Why",
-        "README.md › Folding › Why (lines 5-7)",
-        "docs:readme.md › Folding › Why (lines 5-7)",
-        "Why (lines 5-7)",
+        ["README.md", "--section", "why"],
+        ["README.md", "--section", "Folding › Why"],
+        ["README.md", "--section", "readme.md › Folding › Why"],
+        ["README.md", "--section", "docs:readme.md › Folding › Why (lines 5-7)"],
+        ["README.md", "--section", "Why (lines 5-7)"],
+        ["README.md › Folding › Why (lines 5-7)"],
     ],
 )
-def test_get_takes_a_breadcrumb_as_it_is_printed(section: str, cache: Path, call: Call) -> None:
-    ran = call("get", "README.md", "--section", section, "--cache", cache)
-    (found,) = json.loads(ran.out)["document"]["sections"]
-    assert found["content"].startswith("## Why")
-
-
-def test_get_takes_a_breadcrumb_in_place_of_an_id(cache: Path, call: Call) -> None:
-    ran = call("get", "README.md › Folding › Why (lines 5-7)", "--cache", cache)
-    (found,) = json.loads(ran.out)["document"]["sections"]
+def test_get_takes_a_breadcrumb_as_it_is_printed(words: list[str], cache: Path, call: Call) -> None:
+    (found,) = json.loads(call("get", *words, "--cache", cache).out)["document"]["sections"]
     assert found["content"].startswith("## Why")
 
 

@@ -67,20 +67,15 @@ def test_a_duplicate_of_a_selected_section_is_not_counted_as_left_out(tmp_path: 
         assert (selection.sections_selected, selection.sections_left_out) == (1, 0)
 
 
-def test_the_tokens_of_a_left_out_section_are_what_it_costs(cache: Path) -> None:
+@pytest.mark.parametrize("counter", ["estimate-1", "o200k"])
+def test_the_tokens_of_a_left_out_section_are_what_it_costs(cache: Path, counter: str) -> None:
+    if counter == "o200k":
+        pytest.importorskip("bpe_openai")
     opened = open_cache(cache)
-    (missing,) = opened.get("long.md", 20, section="Step 7").document.left_out
-    (section,) = opened.get("long.md", missing.tokens, section="Step 7").document.sections
+    (missing,) = opened.get("long.md", 20, section="Step 7", counter=counter).document.left_out
+    (section,) = opened.get("long.md", missing.tokens, section="Step 7", counter=counter).document.sections
     assert section.tokens == missing.tokens
-    assert opened.get("long.md", missing.tokens - 1, section="Step 7").sections_left_out == 1
-
-
-def test_the_tokens_of_left_out_sections_are_counted_with_the_answers_counter(cache: Path) -> None:
-    pytest.importorskip("bpe_openai")
-    opened = open_cache(cache)
-    (missing,) = opened.get("long.md", 22, section="Step 7", counter="o200k").document.left_out
-    (section,) = opened.get("long.md", missing.tokens, section="Step 7", counter="o200k").document.sections
-    assert section.tokens == missing.tokens
+    assert opened.get("long.md", missing.tokens - 1, section="Step 7", counter=counter).sections_left_out == 1
 
 
 def test_a_terminal_shows_how_many_sections_do_not_fit(cache: Path) -> None:

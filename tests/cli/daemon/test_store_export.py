@@ -1,94 +1,95 @@
-"""`context store export` and `context store import`: all data is transferred, and invalid imports are refused."""
+"""`context store export` and `context store import` between a file and NATS. Damaged or unwanted imports are refused.
+
+That every kind of record is transferred is tested with the stores, in `tests/contract/test_stores_export.py`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from tests.cli.daemon.filled_stores import NamedStore, contents_of, fill, options_of, sqlite_store
+from contextfold.settings import NatsOptions
+from tests.cli.fold.folds import StoreAgent
 from tests.support.machine import Call
 from tests.support.nats_servers import NatsServer, delete_streams, random_prefix
 
 REFUSED = 5
 IO_FAILED = 6
+HOSTILE_NAME = "'; DROP TABLE sessions; -- 😀 é e\u0301 \\ \" $1 ? .> *. /"
 
 
 @pytest.fixture
-def on_nats(nats_server: NatsServer) -> Iterator[Callable[[], NamedStore]]:
-    stores: list[NamedStore] = []
-
-    def make() -> NamedStore:
-        stores.append(NamedStore(nats_server.url, {"nats-prefix": random_prefix()}))
-        return stores[-1]
-
-    yield make
-    for store in stores:
-        assert store.settings.nats
-
-        asyncio.run(delete_streams(store.settings.nats))
+def nats(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    options = NatsOptions(servers=(nats_server.url,), prefix=random_prefix())
+    monkeypatch.setenv("CONTEXT_NATS_PREFIX", options.prefix)
+    yield nats_server.url
+    asyncio.run(delete_streams(options))
 
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store that `fill` has filled. The tests share it and only read it."""
-    path = tmp_path_factory.mktemp("filled") / "state.db"
-    sqlite_store(path).run(fill)
+    """A store with an ended session and live ones, one of them with hostile names. The tests only read it."""
+    path, two_days_ago = tmp_path_factory.mktemp("filled") / "state.db", datetime.now(UTC) - timedelta(days=2)
+    past_agent = StoreAgent(path, clock=lambda: two_days_ago)
+    past_agent.branch("Long ago")
+    past_agent.fold("It was so.")
+    StoreAgent(path).end_idle()
+    for agent in (
+        StoreAgent(path),
+        StoreAgent(path, f"/p/{HOSTILE_NAME}", owner=HOSTILE_NAME, session=HOSTILE_NAME),
+    ):
+        undone = agent.branch(HOSTILE_NAME)
+        agent.record("Read", f"{HOSTILE_NAME} \0 \x1f \r\n \u2028")
+        agent.fold("inner is done")
+        agent.rollback(undone)
     return path
 
 
-def arguments(path: Path, store: NamedStore) -> list[object]:
-    return [path, "--store", store.name, *options_of(store)]
+def records_of(call: Call, store: object, path: Path) -> list[str]:
+    """Exports a store to a file, and returns the records of that file without its header and checksum."""
+    exported = call("store", "export", path, "--store", store)
+    assert exported.code == 0, exported.err
+    return path.read_text().splitlines()[1:-1]
 
 
 def test_everything_is_transferred_from_sqlite_to_nats_and_back(
-    call: Call, tmp_path: Path, filled: Path, on_nats: Callable[[], NamedStore]
+    call: Call, tmp_path: Path, filled: Path, nats: str
 ) -> None:
-    first, second, third = sqlite_store(filled), on_nats(), sqlite_store(tmp_path / "restored.db")
-    before = contents_of(first)
-    exports = [tmp_path / "1.jsonl.gz", tmp_path / "2.jsonl.gz", tmp_path / "3.jsonl.gz"]
-    for source, target, path in ((first, second, exports[0]), (second, third, exports[1])):
-        exported = call("store", "export", *arguments(path, source))
-        assert exported.code == 0, exported.err
-        imported = call("store", "import", *arguments(path, target), "--json")
+    records = records_of(call, filled, tmp_path / "0.jsonl")
+    for number, target in enumerate((nats, tmp_path / "restored.db")):
+        imported = call("store", "import", tmp_path / f"{number}.jsonl", "--store", target, "--json")
         assert imported.code == 0, imported.err
-        counts = json.loads(imported.out)["imported"]
-        assert counts["session"] > 5
-        assert counts["entry"] > 150
-        assert contents_of(target) == before
-    assert call("store", "export", *arguments(exports[2], third)).code == 0
-    assert contents_of(first) == before
+        assert json.loads(imported.out)["imported"]["session"] == 3
+        assert records_of(call, target, tmp_path / f"{number + 1}.jsonl") == records
 
 
 def test_an_import_into_a_store_that_is_not_empty_is_refused(
-    call: Call, tmp_path: Path, filled: Path, on_nats: Callable[[], NamedStore]
+    call: Call, tmp_path: Path, filled: Path, nats: str
 ) -> None:
-    source, path = sqlite_store(filled), tmp_path / "all.jsonl"
-    assert call("store", "export", *arguments(path, source)).code == 0
-    for target in (sqlite_store(tmp_path / "other.db"), on_nats()):
-        assert call("store", "import", *arguments(path, target)).code == 0
-        before = contents_of(target)
-        assert call("store", "import", *arguments(path, target)).code == REFUSED
-        assert contents_of(target) == before
+    records = records_of(call, filled, tmp_path / "all.jsonl")
+    for target in (tmp_path / "other.db", nats):
+        assert call("store", "import", tmp_path / "all.jsonl", "--store", target).code == 0
+        assert call("store", "import", tmp_path / "all.jsonl", "--store", target).code == REFUSED
+        assert records_of(call, target, tmp_path / "again.jsonl") == records
+        (tmp_path / "again.jsonl").unlink()
 
 
 def test_a_damaged_or_missing_file_is_not_imported(call: Call, tmp_path: Path, filled: Path) -> None:
-    source, path, target = sqlite_store(filled), tmp_path / "all.jsonl", tmp_path / "new.db"
-    assert call("store", "export", *arguments(path, source)).code == 0
+    path, target = tmp_path / "all.jsonl", tmp_path / "new.db"
+    records_of(call, filled, path)
     whole = path.read_bytes()
     for damaged in (b"", b"something else\n", whole[:-10], whole.replace(b"inner is done", b"inner is DONE")):
         path.write_bytes(damaged)
-        refused = call("store", "import", *arguments(path, sqlite_store(target)))
-        assert refused.code == REFUSED
+        assert call("store", "import", path, "--store", target).code == REFUSED
         assert not target.exists()
-    missing = call("store", "import", *arguments(tmp_path / "none.jsonl", sqlite_store(target)))
-    assert missing.code == IO_FAILED
+    assert call("store", "import", tmp_path / "none.jsonl", "--store", target).code == IO_FAILED
 
 
 def test_a_missing_store_is_not_exported(call: Call, tmp_path: Path) -> None:
-    missing = sqlite_store(tmp_path / "none.db")
-    assert call("store", "export", *arguments(tmp_path / "all.jsonl", missing)).code == REFUSED
+    assert call("store", "export", tmp_path / "all.jsonl", "--store", tmp_path / "none.db").code == REFUSED
     assert list(tmp_path.iterdir()) == []

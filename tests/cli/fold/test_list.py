@@ -88,13 +88,6 @@ def test_a_terminal_shows_the_tree_with_guides_status_marks_and_figures(store: P
     assert "● ○ 2 active   ✓ 3 folded   ✗ 1 discarded" in lines[-1]
 
 
-def test_the_tree_fits_into_forty_columns(store: Path) -> None:
-    drawn = without_colours(on_terminal("fold", "list", "--project", PROJECT, "--store", store, columns=40))
-    assert max(map(len, drawn.splitlines())) <= 40
-    assert "├─ ✓ Find" in drawn
-    assert "8,501" in drawn
-
-
 def test_a_limit_shows_the_last_branches_and_counts_the_others(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     agent = StoreAgent(path)

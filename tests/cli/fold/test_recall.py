@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
-from contextfold.fold.project import Caller
-from contextfold.fold.service.fold_service import FoldService
-from contextfold.scrub.scrubber import standard_scrubber
-from contextfold.stores.sqlite.store import SqliteStore
+from tests.cli.fold.folds import StoreAgent
 from tests.support.machine import Call
 
 FOLDS = (
@@ -24,22 +20,12 @@ FOLDS = (
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("recall") / "state.db"
-
-    async def fill() -> None:
-        service = FoldService(SqliteStore(path), standard_scrubber())
-        for owner, project, description, summary, content in (
-            *FOLDS,
-            ("local", "/work/app", "Undone walrus", "w", "w"),
-        ):
-            caller, in_project = Caller(owner), {"project_path": project}
-            opened = await service.open_branch(caller, {"description": description, "prompt": "Do.", **in_project})
-            await service.record(caller, {"type": "Bash", "content": content, **in_project}, "reported")
-            await service.return_branch(caller, {"message": summary, **in_project})
-        branch_id = opened.answer["branch_id"]
-        await service.roll_back(caller, {"branch_id": branch_id, **in_project})
-        await service.close()
-
-    asyncio.run(fill())
+    for owner, project, description, summary, content in (*FOLDS, ("local", "/work/app", "Undone walrus", "w", "w")):
+        agent = StoreAgent(path, project, owner=owner)
+        branch_id = agent.branch(description)
+        agent.record("Bash", content)
+        agent.fold(summary)
+    agent.rollback(branch_id)
     return str(path)
 
 

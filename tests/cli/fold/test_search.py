@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
-from contextfold.fold.project import Caller
-from contextfold.fold.service.fold_service import FoldService
-from contextfold.scrub.scrubber import standard_scrubber
-from contextfold.stores.sqlite.store import SqliteStore
+from tests.cli.fold.folds import StoreAgent
 from tests.support.machine import Call
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("search") / "state.db"
-
-    async def fill() -> None:
-        opened = SqliteStore(path)
-        service = FoldService(opened, standard_scrubber())
-        for owner, project, summary in (
-            ("local", "/work/app", "Login fails.\nThe token's expiry is \x1b[31mone minute\x1b[0m."),
-            ("local", "/work/other", "Token rotation works; -v shows it."),
-            ("alice", "/work/app", "alice's token"),
-        ):
-            in_project = {"project_path": project}
-            await service.open_branch(Caller(owner), {"description": "Look", "prompt": "p", **in_project})
-            await service.return_branch(Caller(owner), {"message": summary, **in_project})
-        await opened.close()
-
-    asyncio.run(fill())
+    for owner, project, summary in (
+        ("local", "/work/app", "Login fails.\nThe token's expiry is \x1b[31mone minute\x1b[0m."),
+        ("local", "/work/other", "Token rotation works; -v shows it."),
+        ("alice", "/work/app", "alice's token"),
+    ):
+        agent = StoreAgent(path, project, owner=owner)
+        agent.branch("Look")
+        agent.fold(summary)
     return str(path)
 
 

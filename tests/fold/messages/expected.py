@@ -43,8 +43,6 @@ class Expectation:
     open: tuple[str, ...]
     # The last messages of the turns that opened the branches.
     opened_at: tuple[int, ...]
-    # The number of returns and folds that failed or named no open branch.
-    failures: int
 
     @property
     def folded(self) -> list[Closing]:
@@ -78,7 +76,7 @@ def expected(history: History, count: int | None = None) -> Expectation:
     count = len(history.messages) if count is None else count
     stack: list[tuple[str, int]] = []
     closings: list[Closing] = []
-    effect_end, failures = -1, 0
+    effect_end = -1
     for _, indexes in _turns(history, count):
         step = history.steps[history.step_indexes[indexes[0]]]
         begin, end = _turn_start(history, indexes[0]), indexes[-1]
@@ -86,7 +84,6 @@ def expected(history: History, count: int | None = None) -> Expectation:
         work = next((index for index in range(since + 1, begin) if _is_model_message(history.messages[index])), begin)
         for call in (call for index in indexes for _, call in history.results[index]):
             if call.kind not in ("branch", "return", "fold", "rollback") or call.failed:
-                failures += call.kind in ("return", "fold")
                 continue
             if call.kind == "rollback":
                 stack = [entry for entry in stack if entry[0] not in call.discarded]
@@ -101,7 +98,6 @@ def expected(history: History, count: int | None = None) -> Expectation:
             if call.kind == "return":
                 depth = next((number for number, entry in enumerate(stack) if entry[0] == call.branch_id), None)
                 if depth is None:
-                    failures += 1
                     work = begin
                     continue
                 first = stack[depth][1] + 1
@@ -110,9 +106,7 @@ def expected(history: History, count: int | None = None) -> Expectation:
             closing = Closing(call.branch_id, call.kind, first, begin, end, end + 1, FOLD)
             if _dropped_ranges(history, closing):
                 closings.append(_with_verdict(history, closing, turn_thinks=step.thinks > 0, count=count))
-    return Expectation(
-        tuple(closings), tuple(branch_id for branch_id, _ in stack), tuple(at for _, at in stack), failures
-    )
+    return Expectation(tuple(closings), tuple(branch_id for branch_id, _ in stack), tuple(at for _, at in stack))
 
 
 def _turns(history: History, count: int) -> Iterator[tuple[int, list[int]]]:

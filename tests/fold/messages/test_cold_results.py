@@ -96,20 +96,6 @@ def test_old_large_results_become_stubs_and_everything_else_stays(format: Format
 
 
 @every_format
-def test_stubs_are_the_same_bytes_in_later_requests(format: Format) -> None:
-    messages = [*say("go", format), *read(format, "a"), *read(format, "b"), *read(format, "c"), *read(format, "d")]
-    remembered = remembered_after_pause(messages, format)
-    assert ids(remembered) == ["a", "b"]
-    before = project_body(body_of(messages, format), format, remembered=remembered).body
-    more = [*messages, *read(format, "e"), *read(format, "f")]
-    now = project_body(body_of(more, format), format, remembered=remembered).body
-    assert now.startswith(before.removesuffix(b"]}"))
-    assert ids(remembered_after_pause(more, format, remembered)) == ["a", "b", "c", "d"]
-    again = project_body(before, format, remembered=remembered)
-    assert again.body is before
-
-
-@every_format
 def test_errors_pictures_and_results_of_our_own_tools_stay(format: Format) -> None:
     branched = branch(format, "br_1", branch_result("br_1", padding=LONG))
     failed = [call(format, "f", "Read"), *tool_results(format, ("f", LONG), failed=True)]

@@ -1,8 +1,8 @@
 """The laws of folding a message list, for each of the four APIs, over generated histories.
 
 `messages.expected` computes the messages that must be sent from the script behind a history. The rules of each API
-say which requests are valid, and `messages.elements` finds where an element of the list begins and ends. A failure
-names the format and the seed; `messages.histories.generate_history(format, seed)` makes the history again.
+say which requests are valid. A failure names the format and the seed; `messages.histories.generate_history(format,
+seed)` makes the history again.
 `CONTEXTFOLD_SEED` chooses other histories.
 
 Each law is a function of a history and a projection, so that it can also be checked with a projection that breaks it.
@@ -24,7 +24,6 @@ import pytest
 
 from contextfold.fold.messages import BodyProjection, Receipt, project, project_body
 from tests.fold.messages import rules_anthropic, rules_gemini, rules_openai_chat, rules_openai_responses
-from tests.fold.messages.elements import cut
 from tests.fold.messages.expected import PARTS, expected, has_thinking, is_prompt, left_out, sent_messages
 from tests.fold.messages.histories import FORMATS, LIST, PNG, Format, History, generate_history
 from tests.support.machine import times
@@ -362,16 +361,24 @@ def test_bytes_before_the_first_changed_message_are_sent_again(format: Format) -
                 same += 1
             if projected.changed and before and not was_changed:
                 before = in_one_form(json.loads(before))
-            pieces = cut(before, LIST[format]) if before else None
-            if pieces and same:
-                start = pieces.without(frozenset(range(same, len(pieces.texts))))
-                assert projected.body.startswith(start[: len(start) - len(pieces.tail)]), f"{history} at {count}"
+            if before and same:
+                assert projected.body.startswith(start_of(before, history, same)), f"{history} at {count}"
             before, was_changed, sent_before = projected.body, projected.changed, sent_now
 
 
 def in_one_form(request: object) -> bytes:
     """The JSON of a folded request."""
     return json.dumps(request, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def start_of(body: bytes, history: History, count: int) -> bytes:
+    """The bytes of a request up to the end of its first messages. It is in our form, or in the client's as it came."""
+    request, name = json.loads(body), LIST[history.format]
+    if in_one_form(request) != body:
+        return history.body_of(range(count)).removesuffix(history.tail)
+    names = list(request)
+    members = {each: request[each] for each in names[: names.index(name)]}
+    return in_one_form(members | {name: request[name][:count]}).removesuffix(b"]}")
 
 
 @every_format
@@ -389,22 +396,25 @@ def test_failed_calls_open_and_close_no_branches(format: Format) -> None:
     assert failures > COUNT // 10
 
 
+def with_results(
+    message: dict[str, Any], format: Format, anthropic: dict[str, Any], gemini: dict[str, Any]
+) -> dict[str, Any]:
+    """The message with these members in each result of Anthropic, and this response in each of Gemini."""
+    if format == "anthropic":
+        blocks = [block | anthropic if block["type"] == "tool_result" else block for block in message["content"]]
+        return {**message, "content": blocks}
+    parts = [
+        {"functionResponse": part["functionResponse"] | {"response": gemini}} if "functionResponse" in part else part
+        for part in message["parts"]
+    ]
+    return {**message, "parts": parts}
+
+
 def failed(message: dict[str, Any], format: Format) -> dict[str, Any]:
     """The same results as failures; they still name the branch."""
     text = json.dumps({"error": {"code": -32003, "data": json.loads(json.dumps(str(message)))}})
-    if format == "anthropic":
-        blocks = [
-            {**block, "is_error": True} if block["type"] == "tool_result" else block for block in message["content"]
-        ]
-        return {**message, "content": blocks}
-    if format == "gemini":
-        parts = [
-            {"functionResponse": {**block["functionResponse"], "response": {"error": text}}}
-            if "functionResponse" in block
-            else block
-            for block in message["parts"]
-        ]
-        return {**message, "parts": parts}
+    if format in PARTS:
+        return with_results(message, format, {"is_error": True}, {"error": text})
     name = "content" if format == "openai-chat" else "output"
     result_text = message[name] if isinstance(message[name], str) else message[name][0]["text"]
     return {**message, name: f'{{"error": {{"code": -32003, "message": "not active"}}, "was": {result_text}}}\n{text}'}

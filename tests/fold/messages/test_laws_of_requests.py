@@ -26,8 +26,7 @@ from contextfold.fold.messages import (
 )
 from contextfold.fold.messages.cold_results import NOTHING_REMEMBERED
 from tests.fold.messages import hostile
-from tests.fold.messages.elements import cut
-from tests.fold.messages.expected import expected, sent_messages
+from tests.fold.messages.expected import PARTS, expected, sent_messages
 from tests.fold.messages.histories import LIST, Format, History, generate_history
 from tests.fold.messages.test_laws import (
     BREACH_COUNT,
@@ -41,8 +40,10 @@ from tests.fold.messages.test_laws import (
     in_one_form,
     lengths_to_check,
     result_texts,
+    start_of,
     texts_of_results,
     user_texts,
+    with_results,
 )
 from tests.support.machine import times
 
@@ -129,19 +130,8 @@ def law_remembered_folds_stay(history: History, projector: Projector) -> int:
 def masked(message: dict[str, Any], format: Format, results: Sequence[tuple[int, Any]]) -> dict[str, Any]:
     if not results or any(call.failed for _, call in results) or any(map(QUOTES.search, result_texts(message))):
         return message
-    if format == "anthropic":
-        blocks = [
-            {**block, "content": CLEARED} if block["type"] == "tool_result" else block for block in message["content"]
-        ]
-        return {**message, "content": blocks}
-    if format == "gemini":
-        parts = [
-            {"functionResponse": {**block["functionResponse"], "response": {"output": CLEARED}}}
-            if "functionResponse" in block
-            else block
-            for block in message["parts"]
-        ]
-        return {**message, "parts": parts}
+    if format in PARTS:
+        return with_results(message, format, {"content": CLEARED}, {"output": CLEARED})
     return {**message, "content" if format == "openai-chat" else "output": CLEARED}
 
 
@@ -173,11 +163,8 @@ def law_stubs_are_stable(history: History, projector: Projector) -> int:
         assert listed == remaining_messages, f"{history} at {count}: library and proxy"
         folds = len(plain.receipt.folds) + len(plain.receipt.skipped)
         if before and count not in (pause, counts[-1]) and not folds:
-            start = cut(before, LIST[format])
-            assert start
-            assert sent_body.startswith(start.without(frozenset())[: -len(start.tail)]), (
-                f"{history} at {count}: bytes changed"
-            )
+            start = start_of(before, history, len(json.loads(before)[LIST[format]]))
+            assert sent_body.startswith(start), f"{history} at {count}: bytes changed"
         before = sent_body
     stubs = {each.result.stub for each in left_out}
     shown = [text for message in json.loads(before)[LIST[format]] for text in result_texts(message)]
@@ -374,10 +361,10 @@ class DropsTheLastMessage(Projector):
 
     def body(self, body: bytes, format: Format, remembered: Remembered = NOTHING_REMEMBERED) -> BodyProjection:
         projected = super().body(body, format, remembered)
-        elements = cut(projected.body, LIST[format]) if projected.changed else None
-        if elements is None:
+        if not projected.changed:
             return projected
-        return replace(projected, body=elements.without(frozenset({len(elements.texts) - 1})))
+        request = json.loads(projected.body)
+        return replace(projected, body=in_one_form(request | {LIST[format]: request[LIST[format]][:-1]}))
 
 
 class CopiesUnchangedBodies(Projector):

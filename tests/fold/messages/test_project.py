@@ -75,21 +75,6 @@ def test_messages_between_branch_and_return_are_left_out(format: Format) -> None
 
 
 @every_format
-def test_an_open_branch_stays_and_is_reported_as_a_thread(format: Format) -> None:
-    head, inside = [*say("go", format), *branch(format, "br_1")], work(format, "w1")
-    body = body_of([*head, *inside], format)
-    projected = project_body(body, format)
-    assert projected.body is body
-    assert not projected.changed
-    main, opened = projected.threads
-    assert (main.branch_id, main.places) == (None, tuple(range(len(head))))
-    assert (opened.branch_id, opened.places) == ("br_1", tuple(range(len(head), len(head + inside))))
-    assert main.tokens + opened.tokens - projected.receipt.tokens_after in (0, 1)
-    assert projected.session_id == SESSION
-    assert json.loads(projected.original(0)) == head[0]
-
-
-@every_format
 @pytest.mark.parametrize(
     "server",
     [
@@ -235,25 +220,6 @@ def test_a_fold_leaves_out_the_tool_turns_since_the_users_last_message(format: F
     assert sent([*messages, *work(format, "w3"), *again], format) == [*head, *fold, *again]
     more = [*messages, *model_turn(format, text="Done."), *say("next", format), *work(format, "w4"), *again]
     assert sent(more, format) == [*head, *fold, *model_turn(format, text="Done."), *say("next", format), *again]
-
-
-@every_format
-def test_a_fold_begins_after_the_last_return_and_after_an_open_branch(format: Format) -> None:
-    head, tail = [*say("go", format), *work(format, "w0"), *branch(format, "br_1")], return_turn(format, "br_1")
-    fold = return_turn(format, "br_2", tool="context_fold")
-    in_branch = [*head, *work(format, "w1"), *fold]
-    assert sent(in_branch, format) == head + fold
-    assert sent([*in_branch, *work(format, "w2"), *tail], format) == head + tail
-    after_return = [*head, *work(format, "w1"), *tail, *work(format, "w2"), *fold]
-    assert sent(after_return, format) == [*head, *tail, *fold]
-
-
-@every_format
-def test_a_fold_beside_other_calls_keeps_its_whole_turn(format: Format) -> None:
-    shared = model_turn(format, ("w2", "Bash"), ("f", "context_fold"))
-    shared += tool_results(format, ("w2", "done"), ("f", json.dumps({"folded_at": "2026", "branch_id": "br_1"})))
-    messages = [*say("go", format), *work(format, "w1"), *shared]
-    assert sent(messages, format) == [*say("go", format), *shared]
 
 
 @every_format

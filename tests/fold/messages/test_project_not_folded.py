@@ -27,18 +27,6 @@ from tests.fold.messages.short_histories import (
 BINDING = "claude-opus-5-5"
 
 
-@every_format
-def test_a_shared_turn_stays_whole_and_the_messages_between_fold(format: Format) -> None:
-    both = [("b", "context_branch"), ("w", "Bash")]
-    shared = [*model_turn(format, *both), *tool_results(format, ("b", branch_result("br_1")), ("w", "done"))]
-    tail = return_turn(format, "br_1")
-    assert sent([*shared, *work(format, "x"), *tail], format) == shared + tail
-    both = [("w", "Bash"), ("r", "context_return")]
-    returned = [*model_turn(format, *both), *tool_results(format, ("r", branch_result("br_1")), ("w", "done"))]
-    assert sent([*shared, *work(format, "x"), *returned], format) == shared + returned
-    assert project([*shared, *work(format, "x"), *returned], format).receipt.reason == ""
-
-
 IRREGULAR_BRANCHES: dict[str, tuple[Callable[[Format], list[Message]], str]] = {
     # What follows the call that opened br_1, and why the branch stays.
     "an unanswered call": (

@@ -80,3 +80,11 @@ def random_documents(seed: int, count: int) -> dict[str, str]:
                 lines.append("```\n# " + rng.choice(WORDS) + "\n```")
         files[f"{rng.choice(WORDS)}/page-{number}.md".lower()] = "\n".join(lines)
     return files
+
+
+def edited_documents(seed: int, files: Mapping[str, str], *, changed_share: float, added: int) -> dict[str, str]:
+    """The documents after some were removed, some changed, and new ones added."""
+    rng = random.Random(seed)
+    after = {name: text for name, text in files.items() if rng.random() < 0.8}
+    after |= {name: text + "\n\nchanged deploy\n" for name, text in after.items() if rng.random() < changed_share}
+    return after | random_documents(seed + 100, added)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from contextfold.errors import StorageFailed
 from contextfold.resolve.relevance import counting_processes, index_writer
 from contextfold.resolve.relevance.counting_processes import FAILED, ChildProcesses
 from contextfold.resolve.relevance.index_merge import RUN_PREFIX
-from tests.resolve.relevance.indexing import random_documents, write_index
+from tests.resolve.relevance.indexing import edited_documents, random_documents, write_index
 from tests.serve.stdio_client import is_running
 from tests.support.machine import leftover_files, times, write_files
 from tests.support.waiting import until
@@ -79,12 +78,9 @@ def test_an_index_counted_by_children_has_the_same_bytes(processes: int, tmp_pat
 
 @pytest.mark.parametrize("seed", range(times(3, 40)))
 def test_an_index_rebuilt_by_children_has_the_bytes_of_a_new_one(seed: int, tmp_path: Path) -> None:
-    rng = random.Random(seed)
     before = random_documents(seed, 30)
     previous = write_index(tmp_path / "before", before).view
-    after = {name: text for name, text in before.items() if rng.random() < 0.8}
-    after |= {name: text + "\n\nchanged deploy\n" for name, text in after.items() if rng.random() < 0.5}
-    after |= random_documents(seed + 100, 15)
+    after = edited_documents(seed, before, changed_share=0.5, added=15)
     write_index(tmp_path / "rebuilt", after, previous=previous, processes=2)
     write_index(tmp_path / "new", after)
     assert packed_files(tmp_path / "rebuilt") == packed_files(tmp_path / "new")

@@ -29,7 +29,7 @@ from contextfold.resolve.relevance.index_format import (
 from contextfold.resolve.relevance.ranking import rank
 from contextfold.serve.worker import Worker, WorkerFailed
 from tests.resolve.killed_build import kill_at_step
-from tests.resolve.relevance.indexing import build_cache, random_documents, write_index
+from tests.resolve.relevance.indexing import build_cache, edited_documents, random_documents, write_index
 from tests.support.machine import from_sources, interpreters, run_command, times, write_files
 from tests.support.processes import run_in_fork
 
@@ -50,12 +50,9 @@ def test_an_index_written_in_many_runs_has_the_same_bytes(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("seed", range(times(3, 40)))
 def test_a_rebuilt_index_has_the_bytes_of_a_new_one(seed: int, tmp_path: Path) -> None:
-    rng = random.Random(seed)
     before = random_documents(seed, 20)
     previous = write_index(tmp_path / "before", before).view
-    after = {name: text for name, text in before.items() if rng.random() < 0.8}
-    after |= {name: text + "\n\nchanged deploy\n" for name, text in after.items() if rng.random() < 0.2}
-    after |= random_documents(seed + 100, 5)
+    after = edited_documents(seed, before, changed_share=0.2, added=5)
     write_index(tmp_path / "rebuilt", after, previous=previous, run_entries=100)
     write_index(tmp_path / "new", after)
     assert index_bytes(tmp_path / "rebuilt") == index_bytes(tmp_path / "new")
