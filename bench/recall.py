@@ -28,7 +28,7 @@ from contextfold.fold.project import Caller, project_at
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.store import SessionKey, Summary
 from contextfold.fold.store_export import ExportedSession, ExportRecord
-from contextfold.fold.tool_arguments import RecallRequest
+from contextfold.fold.tool_calls import RecallRequest
 from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.stores.sqlite.statements import fts_query
 from contextfold.stores.sqlite.store import SqliteStore

@@ -15,10 +15,10 @@ from contextfold.common.canonical import encode
 from contextfold.errors import ArgumentInvalid, FoldError
 from contextfold.fold.events import BranchCreated
 from contextfold.fold.project import Caller, project_at
-from contextfold.fold.recall.answer import RecallAnswer
+from contextfold.fold.recall import RecallAnswer
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.store import ArchivedResult, LeftOutDecision, Store
-from contextfold.fold.tool_arguments import RecallRequest
+from contextfold.fold.tool_calls import RecallRequest
 from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.stores.nats.store import NatsStore
 from tests.contract.stores import options_on

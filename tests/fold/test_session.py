@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextfold.errors import BranchNotFound, BranchStateInvalid, ContextLimitExceeded, LimitReached
-from contextfold.fold import tool_results
+from contextfold.fold import tool_calls
 from contextfold.fold.events import (
     BranchCreated,
     BranchDiscarded,
@@ -62,7 +62,7 @@ class TestWorkedExamplesOfTheSpecification:
     def test_a_branch_and_its_return_give_the_specified_figures(self) -> None:
         main = after_verbs(NEW_SESSION, ("record", {"tokens": 5000}))
         branched = after_verbs(main, ("branch", {"branch_id": "br_abc123", "tokens": 200}))
-        assert tool_results.branch_result(branched.branches["br_abc123"], branched) == {
+        assert tool_calls.branch_result(branched.branches["br_abc123"], branched) == {
             "branch_id": "br_abc123",
             "session_id": "sess_1",
             "parent_branch_id": None,
@@ -83,7 +83,7 @@ class TestWorkedExamplesOfTheSpecification:
         event = events[-1]
         assert isinstance(event, BranchFolded)
         context_health = FoldPolicy().health(after, after.branches["br_abc123"])
-        assert tool_results.fold_result(event, after, context_health) == {
+        assert tool_calls.fold_result(event, after, context_health) == {
             "folded_at": AT,
             "branch_id": "br_abc123",
             "parent_branch_id": None,
@@ -113,7 +113,7 @@ class TestWorkedExamplesOfTheSpecification:
             ("branch", {"branch_id": "br_001", "tokens": 3000}),
             ("branch", {"branch_id": "br_abc123", "tokens": 1200}),
         )
-        assert tool_results.status_result(state, 32_768) == {
+        assert tool_calls.status_result(state, 32_768) == {
             "session_id": "sess_1",
             "active_branch_id": "br_abc123",
             "branch_depth": 2,
@@ -128,7 +128,7 @@ class TestWorkedExamplesOfTheSpecification:
             "context_limit": 32_768,
             "usage_percent": 28,
         }
-        assert tool_results.state_summary(state, 32_768) == {
+        assert tool_calls.state_summary(state, 32_768) == {
             "session_id": "sess_1",
             "active_branch_id": "br_abc123",
             "branch_depth": 2,
@@ -146,7 +146,7 @@ class TestWorkedExamplesOfTheSpecification:
             ("branch", {"branch_id": "br_003", "tokens": 6000}),
         )
         events = verb_functions.rollback(state, AT, branch_id="br_001", restore_state=True)
-        assert tool_results.rollback_result("br_001", state, events, replay(events, state)) == {
+        assert tool_calls.rollback_result("br_001", state, events, replay(events, state)) == {
             "rolled_back_to": "br_001",
             "branches_discarded": ["br_002", "br_003"],
             "tokens_recovered": 15_000,
@@ -159,7 +159,7 @@ class TestFolding:
         state = after_verbs(NEW_SESSION, ("branch", {"tokens": 10}))
         (event,) = verb_functions.fold(state, AT, branch_id=None, summary="s", summary_tokens=50, redactions=0)
         assert isinstance(event, BranchFolded)
-        result = tool_results.fold_result(event, replay([event], state), FoldPolicy().health(state))
+        result = tool_calls.fold_result(event, replay([event], state), FoldPolicy().health(state))
         assert result["summary"] == {
             "tokens_folded": 10,
             "tokens_saved": -40,
@@ -350,7 +350,7 @@ class TestFoldingRecentWork:
         assert (fold.tokens, fold.operations, fold.status) == (branch.tokens, branch.operations, branch.status)
         assert (after.main.operations, after.main.redactions) == (branched.main.operations, branched.main.redactions)
         assert (fold.description, fold.redactions) == ("Found it.", 13)
-        result = tool_results.fold_result(event, after, FoldPolicy().health(after))
+        result = tool_calls.fold_result(event, after, FoldPolicy().health(after))
         assert result["summary"] == {
             "tokens_folded": 8400,
             "tokens_saved": 8200,
@@ -519,7 +519,7 @@ class TestLog:
         assert apply(NEW_SESSION, early).last_at == NEW_SESSION.last_at
 
     def test_the_summary_of_an_empty_session_has_no_values(self) -> None:
-        assert tool_results.state_summary(EMPTY, 32_768) == {
+        assert tool_calls.state_summary(EMPTY, 32_768) == {
             "session_id": None,
             "active_branch_id": None,
             "branch_depth": 0,

@@ -14,8 +14,7 @@ from contextfold.common.relevance.question import Question
 from contextfold.errors import ArgumentInvalid
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event
-from contextfold.fold.recall.documents import DocumentTerms
-from contextfold.fold.recall.ranking import RankedFold, RecallRanking, RecallScope
+from contextfold.fold.recall_ranking import DocumentTerms, RankedFold, RecallRanking, RecallScope
 
 # The owner of what commands and a daemon without tokens do.
 LOCAL_OWNER = "local"
@@ -311,7 +310,7 @@ class Store(Protocol):
         """Add documents to recall's index, or remove them. A document whose source has changed meanwhile is skipped."""
 
     async def recall(self, owner: str, question: Question, scope: RecallScope) -> Recalled:
-        """Rank the indexed documents (`fold.recall.ranking`). Every store returns the same for the same content."""
+        """Rank the indexed documents (`fold.recall_ranking`). Every store returns the same for the same content."""
 
     async def trajectory(
         self, thread: ArchivedThread, *, after_n: int = 0, limit: int, characters: int | None = None

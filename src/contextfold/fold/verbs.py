@@ -15,7 +15,7 @@ from typing import ClassVar, Protocol
 
 from contextfold.common.canonical import JsonObject
 from contextfold.errors import BranchNotFound, BranchStateInvalid, ContextLimitExceeded, LimitReached
-from contextfold.fold import tool_results
+from contextfold.fold import tool_calls
 from contextfold.fold.events import (
     BranchCreated,
     BranchDiscarded,
@@ -28,7 +28,7 @@ from contextfold.fold.events import (
 from contextfold.fold.model_catalog import MODELS, ModelCatalog
 from contextfold.fold.policy import context_limit
 from contextfold.fold.session import Branch, SessionLimits, State
-from contextfold.fold.tool_arguments import DESCRIPTION_LENGTH_MAX
+from contextfold.fold.tool_calls import DESCRIPTION_LENGTH_MAX
 
 
 class Verb(Protocol):
@@ -81,7 +81,7 @@ class OpenBranch(Verb):
     def result(
         self, before: State, events: Sequence[Event], after: State, health: Callable[[], JsonObject]
     ) -> JsonObject:
-        return tool_results.branch_result(after.branches[self.branch_id], after)
+        return tool_calls.branch_result(after.branches[self.branch_id], after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class ReturnBranch(Verb):
     ) -> JsonObject:
         event = events[-1]
         assert isinstance(event, BranchFolded)
-        return tool_results.fold_result(event, after, health())
+        return tool_calls.fold_result(event, after, health())
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class FoldWork(Verb):
     ) -> JsonObject:
         (event,) = events
         assert isinstance(event, WorkFolded)
-        return {**tool_results.fold_result(event, after, health()), "session_id": after.session_id}
+        return {**tool_calls.fold_result(event, after, health()), "session_id": after.session_id}
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class RecordOperations(Verb):
     ) -> JsonObject:
         event = events[-1]
         assert isinstance(event, OperationCompleted)
-        return tool_results.record_result(event, after, health(), self.counter)
+        return tool_calls.record_result(event, after, health(), self.counter)
 
     def texts(self, events: Sequence[Event]) -> Mapping[int, str]:
         recorded = (event for event in events if isinstance(event, OperationCompleted))
@@ -232,7 +232,7 @@ class RollBack(Verb):
     def result(
         self, before: State, events: Sequence[Event], after: State, health: Callable[[], JsonObject]
     ) -> JsonObject:
-        return tool_results.rollback_result(self.branch_id, before, events, after)
+        return tool_calls.rollback_result(self.branch_id, before, events, after)
 
 
 def first_line(message: str) -> str:

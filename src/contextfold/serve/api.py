@@ -21,7 +21,7 @@ from contextfold.fold.events import kind_of, members
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.overview import SAVINGS_GROUPS, Overview, demo_session
 from contextfold.fold.store import SEARCH_MOST, WatchedEvent
-from contextfold.fold.tool_arguments import (
+from contextfold.fold.tool_calls import (
     BRANCH_ID_LENGTH_MAX,
     BUDGET,
     BUDGET_MAX,

@@ -15,8 +15,15 @@ from typing import Final
 from zlib import decompress
 
 from contextfold.common.relevance.question import Question
-from contextfold.fold.recall.documents import LEVELS, DocumentTerms, first_number, rate_stems
-from contextfold.fold.recall.ranking import IndexedDocument, RecallScope, rank
+from contextfold.fold.recall_ranking import (
+    LEVELS,
+    DocumentTerms,
+    IndexedDocument,
+    RecallScope,
+    first_number,
+    rank,
+    rate_stems,
+)
 from contextfold.fold.store import LeftOutDecision, Recalled, RecallHit, RecallSource, Summary
 
 # The tokenizer splits at every other character of ASCII.
@@ -84,7 +91,7 @@ def recall(
 
 
 class RecallLists:
-    """The lists of one owner, for `fold.recall.ranking`."""
+    """The lists of one owner, for `fold.recall_ranking`."""
 
     def __init__(self, connection: sqlite3.Connection, owner: str, scope: RecallScope) -> None:
         self._connection = connection

@@ -17,7 +17,7 @@ from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.reports import Activity
 from contextfold.fold.session import SessionLimits
 from contextfold.fold.store import ArchivedThread, Store
-from contextfold.fold.tool_arguments import (
+from contextfold.fold.tool_calls import (
     RecallRequest,
 )
 from contextfold.scrub.scrubber import standard_scrubber

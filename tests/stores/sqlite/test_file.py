@@ -15,7 +15,7 @@ import pytest
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.store import ArchivedResult, ArchivedThread, LeftOutDecision
-from contextfold.fold.tool_arguments import RecallRequest
+from contextfold.fold.tool_calls import RecallRequest
 from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.stores.sqlite import schema
 from contextfold.stores.sqlite.store import SqliteStore

@@ -20,8 +20,7 @@ from contextfold.common.relevance.question import Question
 from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.project import Project, hash_name, project_at
-from contextfold.fold.recall.documents import DocumentTerms
-from contextfold.fold.recall.ranking import RecallScope
+from contextfold.fold.recall_ranking import DocumentTerms, RecallScope
 from contextfold.fold.service.stored_sessions import SessionView, StoredSessions, thread_pages
 from contextfold.fold.session import State
 from contextfold.fold.store import (

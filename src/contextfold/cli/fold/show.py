@@ -26,8 +26,7 @@ from contextfold.errors import ArgumentInvalid
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.service.session_views import branch_view, row_of
 from contextfold.fold.session import State
-from contextfold.fold.tool_arguments import RESULT_PREFIX, RESULT_UNKNOWN
-from contextfold.fold.tool_results import entry_result
+from contextfold.fold.tool_calls import RESULT_PREFIX, RESULT_UNKNOWN, entry_result
 
 # Without --full, an entry is cut after this many lines, and each line after this many characters.
 EXCERPT_LINES = 3

@@ -26,7 +26,7 @@ from contextfold.errors import (
     StoreInvalid,
     StoreUnavailable,
 )
-from contextfold.fold import tool_results
+from contextfold.fold import tool_calls
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event, OperationCompleted, SessionStarted, timestamp
 from contextfold.fold.policy import Advice, FoldPolicy, GivenAdvice, choose_advice
@@ -39,7 +39,7 @@ from contextfold.fold.service.sessions import SessionChange, Sessions, VerbOutco
 from contextfold.fold.service.stored_sessions import read_page
 from contextfold.fold.session import EMPTY, State
 from contextfold.fold.store import ArchivedThread, Operation, SessionKey, Store, WatchedEvent
-from contextfold.fold.tool_arguments import (
+from contextfold.fold.tool_calls import (
     DESCRIPTION_LENGTH_MAX,
     MESSAGE_LENGTH_MAX,
     PROMPT_LENGTH_MAX,
@@ -49,11 +49,11 @@ from contextfold.fold.tool_arguments import (
     TYPE_LENGTH_MAX,
     ArgumentFields,
     Arguments,
+    TrajectoryPage,
     check_operation_id,
     cursor_of,
     parse_recall_request,
 )
-from contextfold.fold.tool_results import TrajectoryPage
 from contextfold.fold.verbs import (
     FoldWork,
     OpenBranch,
@@ -191,11 +191,11 @@ class FoldService:
         target = target_of(caller, ArgumentFields(arguments, "project_path").project())
         state = await self.look(target.key)
         self._remember(target)
-        return VerbOutcome(tool_results.status_result(state, self.policy.context_limit(state)), state)
+        return VerbOutcome(tool_calls.status_result(state, self.policy.context_limit(state)), state)
 
     async def list_branches(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
         state = await self.look(target_of(caller, ArgumentFields(arguments, "project_path").project()).key)
-        return VerbOutcome(tool_results.list_result(state), state)
+        return VerbOutcome(tool_calls.list_result(state), state)
 
     async def expand(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
         """A page of a branch's trajectory, or of a left-out result, within the budget."""
@@ -279,7 +279,7 @@ class FoldService:
 
     def summarise(self, state: State) -> JsonObject:
         """What every response says about the session beside its result."""
-        return tool_results.state_summary(state, self.policy.context_limit(state))
+        return tool_calls.state_summary(state, self.policy.context_limit(state))
 
     async def state_after_failure(self, caller: Caller, arguments: Arguments, problem: Exception) -> State:
         """The session's state, or an empty state if it cannot be read. A store that failed is not read again."""

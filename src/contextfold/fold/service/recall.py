@@ -14,7 +14,7 @@ from typing import NamedTuple
 from contextfold.common.relevance.question import read_question
 from contextfold.errors import ContextError, StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.recall.answer import (
+from contextfold.fold.recall import (
     CATCH_UP_S,
     INDEX_INCOMPLETE,
     PAGE_CHARACTERS,
@@ -28,12 +28,11 @@ from contextfold.fold.recall.answer import (
     scope_of,
     without_redactions,
 )
-from contextfold.fold.recall.documents import OPERATION_CHARACTERS, DocumentTerms
-from contextfold.fold.recall.ranking import RecallScope
+from contextfold.fold.recall_ranking import OPERATION_CHARACTERS, DocumentTerms, RecallScope
 from contextfold.fold.sent_request import ScrubbedText
 from contextfold.fold.service.stored_sessions import thread_entries
 from contextfold.fold.store import RecallSource, SessionKey, Store
-from contextfold.fold.tool_arguments import QUERY_LENGTH_MAX, RecallRequest
+from contextfold.fold.tool_calls import QUERY_LENGTH_MAX, RecallRequest
 
 # One call of maintenance makes at most this many steps. The next call continues.
 MAINTENANCE_STEPS = 500

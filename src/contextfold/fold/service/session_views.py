@@ -1,7 +1,7 @@
 """Views of sessions for the dashboard and the terminal: figures, trees, savings, effects of a rollback. Pure.
 
 The daemon and the commands load sessions in different ways and show the same views. The results of the tools are in
-`fold.tool_results`.
+`fold.tool_calls`.
 """
 
 from __future__ import annotations

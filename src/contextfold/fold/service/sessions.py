@@ -39,7 +39,7 @@ from contextfold.fold.store import (
     Store,
     Summary,
 )
-from contextfold.fold.tool_results import parse_stored_result
+from contextfold.fold.tool_calls import parse_stored_result
 from contextfold.fold.verbs import Verb
 
 # A call is tried at most this many times. Each lost race means that another call has succeeded.

@@ -19,7 +19,7 @@ from contextfold.fold.ended_session import ended_ledger
 from contextfold.fold.events import timestamp
 from contextfold.fold.ledger import SavingsLedger, ledger_of
 from contextfold.fold.policy import FoldPolicy
-from contextfold.fold.recall.answer import (
+from contextfold.fold.recall import (
     CATCH_UP_S,
     INDEX_INCOMPLETE,
     PAGE_CHARACTERS,
@@ -31,7 +31,7 @@ from contextfold.fold.recall.answer import (
     parse_question,
     scope_of,
 )
-from contextfold.fold.recall.documents import OPERATION_CHARACTERS
+from contextfold.fold.recall_ranking import OPERATION_CHARACTERS
 from contextfold.fold.service.session_views import (
     FoundSession,
     SavingsTotals,
@@ -51,8 +51,7 @@ from contextfold.fold.store import (
     StoreReader,
     Trajectory,
 )
-from contextfold.fold.tool_arguments import RecallRequest, cursor_of
-from contextfold.fold.tool_results import TrajectoryPage
+from contextfold.fold.tool_calls import RecallRequest, TrajectoryPage, cursor_of
 
 PAGE_ENTRIES = 64
 # To find a summary, this many characters of the archive are read at a time.

@@ -17,8 +17,7 @@ from itertools import chain
 from typing import Final, TypeVar, TypeVarTuple
 
 from contextfold.common.relevance.question import Question
-from contextfold.fold.recall.documents import DocumentTerms
-from contextfold.fold.recall.ranking import RecallScope
+from contextfold.fold.recall_ranking import DocumentTerms, RecallScope
 from contextfold.fold.store import ArchivedResult, Recalled, RecallSource, Summary
 from contextfold.stores.nats.archive import BranchSummary, NatsConversations, decision_of
 from contextfold.stores.nats.jetstream import JetStream, StoredMessage, StreamQuery, read_stored

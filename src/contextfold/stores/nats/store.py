@@ -19,8 +19,7 @@ from typing import Final, TypeVar
 from contextfold.common.relevance.question import Question
 from contextfold.errors import FoldError, StoreInvalid, StoreUnavailable
 from contextfold.fold.events import Event, timestamp
-from contextfold.fold.recall.documents import DocumentTerms
-from contextfold.fold.recall.ranking import RecallScope
+from contextfold.fold.recall_ranking import DocumentTerms, RecallScope
 from contextfold.fold.store import (
     ArchivedThread,
     Commit,

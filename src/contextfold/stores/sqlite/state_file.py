@@ -17,7 +17,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 from urllib.parse import quote
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
-from contextfold.fold.recall.documents import DocumentTerms
+from contextfold.fold.recall_ranking import DocumentTerms
 from contextfold.fold.store import RecallSource
 from contextfold.stores.sqlite import statements
 from contextfold.stores.sqlite.schema import FORMAT, MIGRATIONS, Migration

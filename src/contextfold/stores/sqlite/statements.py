@@ -18,8 +18,7 @@ from contextfold.common.relevance.question import Question
 from contextfold.errors import StoreInvalid
 from contextfold.fold.archive import ArchiveEntry, limit_characters
 from contextfold.fold.events import Event, EventUnknown, from_json, to_json
-from contextfold.fold.recall.documents import RESULT, DocumentTerms
-from contextfold.fold.recall.ranking import RecallScope
+from contextfold.fold.recall_ranking import RESULT, DocumentTerms, RecallScope
 from contextfold.fold.store import (
     SEARCH_MOST,
     ArchivedResult,

@@ -16,20 +16,21 @@ from contextfold.common.tokens import ESTIMATE, ChunkUnits, estimate
 from contextfold.errors import ArgumentInvalid
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import timestamp
-from contextfold.fold.recall.documents import (
+from contextfold.fold.recall_ranking import (
     FIELDS,
     FOLD,
     OPERATIONS,
     RESULT,
     DocumentTerms,
+    RecallReason,
+    RecallScope,
     count_terms,
     document_number,
     fold_fields,
     result_fields,
 )
-from contextfold.fold.recall.ranking import RecallReason, RecallScope
 from contextfold.fold.store import ArchivedResult, ArchivedThread, Recalled, RecallHit, RecallSource, Summary
-from contextfold.fold.tool_arguments import RecallRequest
+from contextfold.fold.tool_calls import RecallRequest
 
 # This many documents are indexed in one step.
 STEP_DOCUMENTS = 16
