@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 
+from contextfold import daemon as composition
 from contextfold.serve.http import exchange
 from contextfold.serve.http import uvicorn_adapter as daemon
 from contextfold.serve.proxy import endpoint as proxy
@@ -17,6 +18,6 @@ def shorten_timeouts() -> None:
     upstream.READ_S = upstream.WRITE_S = 5.0
     proxy.EXCHANGE_S = 15.0
     daemon.STALLED_S = daemon.HEAD_TIMEOUT_S = 3.0
-    vars(exchange)["RequestLimits"] = functools.partial(
+    vars(composition)["RequestLimits"] = functools.partial(
         exchange.RequestLimits, body_timeout_s=3.0, proxied_body_timeout_s=5.0
     )
