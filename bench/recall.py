@@ -21,8 +21,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from bench.daemon import ERAS, RawHttpClient, daemon, request
-from contextfold.common.relevance.question import read_question
-from contextfold.common.relevance.words import tokens
+from contextfold.common.question import read_question
+from contextfold.common.words import tokens
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.project import Caller, project_at
 from contextfold.fold.service.fold_service import FoldService

@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 from bench.commands import PROGRAM
 from bench.corpora import HERE
 from bench.figures import Figure, ms, peak_with_children_mb, report_progress, show
-from contextfold.common.relevance.question import read_question
-from contextfold.common.relevance.words import tokens
+from contextfold.common.question import read_question
 from contextfold.common.tokens import EXACT, counter_named, estimate
+from contextfold.common.words import tokens
 from contextfold.errors import CounterMissing
 from contextfold.resolve.cache_format import Document, version_of
 from contextfold.resolve.relevance.answer import LINE_BREAKS_TOKENS, breadcrumb

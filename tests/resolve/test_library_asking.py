@@ -10,7 +10,7 @@ import pytest
 
 import contextfold
 from contextfold import AskResult, Cache, GetResult, ask_caches
-from contextfold.common.relevance.question import ASK_BUDGET, CACHES_MAX, GET_BUDGET
+from contextfold.common.question import ASK_BUDGET, CACHES_MAX, GET_BUDGET
 from contextfold.errors import QueryInvalid, SourceInvalid
 from tests.resolve.relevance.indexing import build_cache
 from tests.support.machine import write_files

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextfold.cli.output import is_terminal, plain, plain_lines, print_answer, print_note
 from contextfold.cli.parser import CommandParser, UsageError, parse_budget
 from contextfold.cli.resolve import decode_query
-from contextfold.common.relevance.question import (
+from contextfold.common.question import (
     AROUND_MAX,
     ASK_BUDGET,
     CACHES_MAX,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from contextfold.common.relevance.words import without_marks
+from contextfold.common.words import without_marks
 from contextfold.errors import CounterMissing
 
 CountTokens = Callable[[str], int]

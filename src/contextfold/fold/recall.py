@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from contextfold.common.canonical import Encodable, encode
-from contextfold.common.relevance.question import Question, read_question
+from contextfold.common.question import Question, read_question
 from contextfold.common.tokens import ESTIMATE, ChunkUnits, estimate
 from contextfold.errors import ArgumentInvalid
 from contextfold.fold.archive import ArchiveEntry

@@ -30,8 +30,8 @@ from hashlib import sha256
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
-from contextfold.common.relevance.question import Question, QuestionTerm
-from contextfold.common.relevance.term_scores import (
+from contextfold.common.question import Question, QuestionTerm
+from contextfold.common.term_scores import (
     PAIR_WEIGHT,
     SATURATION_BITS,
     STEM_WEIGHT,
@@ -41,7 +41,7 @@ from contextfold.common.relevance.term_scores import (
     saturation,
     term_weight,
 )
-from contextfold.common.relevance.words import read_token, stem_of, tokens
+from contextfold.common.words import read_token, stem_of, tokens
 from contextfold.fold.archive import ArchiveEntry
 
 FOLD, RESULT = "fold", "result"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, TypeVar
 
 from contextfold.common.canonical import Encodable, encode
-from contextfold.common.relevance.question import BUDGET_LIMIT, CACHES_MAX, Question, read_question
+from contextfold.common.question import BUDGET_LIMIT, CACHES_MAX, Question, read_question
 from contextfold.errors import (
     CacheMissing,
     ContextError,

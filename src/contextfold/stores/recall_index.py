@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import Final
 from zlib import decompress
 
-from contextfold.common.relevance.question import Question
+from contextfold.common.question import Question
 from contextfold.fold.recall_ranking import (
     LEVELS,
     DocumentTerms,

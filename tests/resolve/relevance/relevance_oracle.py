@@ -10,7 +10,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
-from contextfold.common.relevance.words import QUESTION_WORDS, read_token, stem_of, tokens
+from contextfold.common.words import QUESTION_WORDS, read_token, stem_of, tokens
 from contextfold.resolve.relevance.sections import outline
 
 K1, B = Fraction(7, 5), Fraction(3, 5)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contextfold import Cache, open_cache
-from contextfold.common.relevance.question import read_question
+from contextfold.common.question import read_question
 from contextfold.common.tokens import estimate
 from contextfold.errors import (
     BudgetInvalid,

@@ -16,7 +16,7 @@ import pytest
 
 from contextfold import open_cache
 from contextfold.common.canonical import Malformed
-from contextfold.common.relevance.question import read_question
+from contextfold.common.question import read_question
 from contextfold.errors import CacheInvalid, ContextError
 from contextfold.resolve.relevance.index_format import (
     COLUMNS,

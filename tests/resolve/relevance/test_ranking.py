@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextfold.common.relevance.question import read_question
-from contextfold.common.relevance.term_scores import log2_fixed
+from contextfold.common.question import read_question
+from contextfold.common.term_scores import log2_fixed
 from contextfold.resolve.relevance.index_format import IndexView
 from contextfold.resolve.relevance.ranking import DOCUMENTS_MAX, explain, rank
 from tests.resolve.relevance import relevance_oracle

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contextfold.common import tokens as weights
-from contextfold.common.relevance.stemmer import stem
-from contextfold.common.relevance.words import TYPOGRAPHIC_MARKS, chunks, read_token, stem_of, tokens
 from contextfold.common.tokens import ChunkUnits, estimate
+from contextfold.common.words import TYPOGRAPHIC_MARKS, chunks, read_token, stem, stem_of, tokens
 from contextfold.resolve.relevance.sections import HARD_SECTION, outline
 from tests.support.machine import ROOT
 

@@ -11,7 +11,7 @@ from contextfold.cli.output import is_terminal, print_note
 from contextfold.cli.parser import CommandParser, parse_budget
 from contextfold.cli.setting_options import add_store_options
 from contextfold.cli.terminal import Line, Part, Screen, screen, text_lines
-from contextfold.common.relevance.question import ASK_BUDGET
+from contextfold.common.question import ASK_BUDGET
 from contextfold.fold.recall import RecallAnswer, RecalledFold
 from contextfold.fold.store import SEARCH_MOST, Summary
 from contextfold.fold.tool_calls import parse_recall_request

@@ -16,7 +16,7 @@ from contextfold.cli.parser import CommandParser
 from contextfold.cli.setting_options import add_store_options, read_setting_options
 from contextfold.cli.terminal import Screen, screen
 from contextfold.common.canonical import Encodable, encode
-from contextfold.common.relevance.question import Question
+from contextfold.common.question import Question
 from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.project import Project, hash_name, project_at

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from contextfold.common.relevance.question import read_question
+from contextfold.common.question import read_question
 from contextfold.errors import ContextError, StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.recall import (

@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
 from contextfold.common.canonical import Encodable, Malformed
-from contextfold.common.relevance.question import AROUND_MAX, LINE_DIGITS, Question, check_budget, quote_briefly
+from contextfold.common.question import AROUND_MAX, LINE_DIGITS, Question, check_budget, quote_briefly
 from contextfold.common.text import lowercase
 from contextfold.common.tokens import ESTIMATE, CountTokens, counter_named
 from contextfold.errors import CacheInvalid, DocumentMissing, LinesMissing, OptionInvalid, QueryInvalid, SectionMissing

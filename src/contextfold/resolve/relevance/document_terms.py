@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 
-from contextfold.common.relevance.term_scores import FRONT
-from contextfold.common.relevance.words import chunks, read_token, stem_of, tokens, without_marks
+from contextfold.common.term_scores import FRONT
 from contextfold.common.tokens import ChunkUnits, estimate
+from contextfold.common.words import chunks, read_token, stem_of, tokens, without_marks
 from contextfold.resolve.relevance.index_entries import (
     DOCUMENT_SHIFT,
     ENTRY_SHIFT,

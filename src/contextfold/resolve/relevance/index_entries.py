@@ -8,7 +8,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import NamedTuple
 
-from contextfold.common.relevance.words import stem_of
+from contextfold.common.words import stem_of
 
 SECTION_DIGEST_BYTES = 16
 # An entry of a term is one integer: the document's number, the section's number, and the packed counts. The index

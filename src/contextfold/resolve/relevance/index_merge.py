@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, groupby, repeat
 from operator import itemgetter, sub
 
-from contextfold.common.relevance.term_scores import OCCURRENCES_MAX, average_length, saturation
+from contextfold.common.term_scores import OCCURRENCES_MAX, average_length, saturation
 from contextfold.resolve.relevance.index_entries import (
     CLASS_LENGTHS,
     COUNTS_MASK,

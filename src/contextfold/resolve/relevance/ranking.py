@@ -11,8 +11,8 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from contextfold.common.relevance.question import Question
-from contextfold.common.relevance.term_scores import (
+from contextfold.common.question import Question
+from contextfold.common.term_scores import (
     AVERAGE_FACTOR,
     BEST_PIECE_WEIGHT,
     BEST_SECTION_WEIGHT,

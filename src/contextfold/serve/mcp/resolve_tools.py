@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from urllib.parse import quote, unquote_to_bytes
 
 from contextfold.common.canonical import Encodable, encode
-from contextfold.common.relevance.question import (
+from contextfold.common.question import (
     AROUND_MAX,
     ASK_BUDGET,
     GET_BUDGET,

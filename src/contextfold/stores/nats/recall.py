@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, TypeVar, TypeVarTuple
 
-from contextfold.common.relevance.question import Question
+from contextfold.common.question import Question
 from contextfold.fold.recall_ranking import DocumentTerms, RecallScope
 from contextfold.fold.store import ArchivedResult, Recalled, RecallSource, Summary
 from contextfold.stores.nats.archive import BranchSummary, NatsConversations, decision_of

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, TypeVar
 
-from contextfold.common.relevance.question import Question
+from contextfold.common.question import Question
 from contextfold.errors import FoldError, StoreInvalid, StoreUnavailable
 from contextfold.fold.events import Event, timestamp
 from contextfold.fold.recall_ranking import DocumentTerms, RecallScope

@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from contextfold.common.canonical import Malformed, encode
-from contextfold.common.relevance.question import Question
+from contextfold.common.question import Question
 from contextfold.errors import StoreInvalid
 from contextfold.fold.archive import ArchiveEntry, limit_characters
 from contextfold.fold.events import Event, EventUnknown, from_json, to_json

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import NamedTuple
 
-from contextfold.common.relevance.words import QUESTION_WORDS, read_token, stem_of, tokens
+from contextfold.common.words import QUESTION_WORDS, read_token, stem_of, tokens
 from contextfold.errors import BudgetInvalid, QueryInvalid
 
 # The default budgets of the commands and the tools, in tokens.

@@ -1,1 +1,0 @@
-"""Words, stems, the terms of a question, the arithmetic of scores, and estimates of tokens."""
