@@ -1,14 +1,18 @@
-"""Fixtures of the tests of `context install`: projects of each host, and a faster disk."""
+"""Fixtures of the tests of commands: projects of each host, a faster disk, and a store on NATS."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from contextfold.settings import NatsOptions
 from tests.cli.agents.wiring import FILES, HostProject
 from tests.support.machine import Call
+from tests.support.nats_servers import NatsServer, delete_streams, random_prefix
 
 
 @pytest.fixture
@@ -33,3 +37,12 @@ def vscode(tmp_path: Path, call: Call, caches: Path) -> HostProject:
 def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skips fsync. Durability is tested elsewhere, and a thousand syncs take a minute."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture
+def nats(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[NatsOptions]:
+    """An empty store, which commands use if they are given the address of the server."""
+    options = NatsOptions(servers=(nats_server.url,), prefix=random_prefix())
+    monkeypatch.setenv("CONTEXT_NATS_PREFIX", options.prefix)
+    yield options
+    asyncio.run(delete_streams(options))

@@ -5,9 +5,7 @@ That every kind of record is transferred is tested with the stores, in `tests/co
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,19 +14,10 @@ import pytest
 from contextfold.settings import NatsOptions
 from tests.cli.fold.folds import StoreAgent
 from tests.support.machine import Call
-from tests.support.nats_servers import NatsServer, delete_streams, random_prefix
 
 REFUSED = 5
 IO_FAILED = 6
 HOSTILE_NAME = "'; DROP TABLE sessions; -- 😀 é e\u0301 \\ \" $1 ? .> *. /"
-
-
-@pytest.fixture
-def nats(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    options = NatsOptions(servers=(nats_server.url,), prefix=random_prefix())
-    monkeypatch.setenv("CONTEXT_NATS_PREFIX", options.prefix)
-    yield nats_server.url
-    asyncio.run(delete_streams(options))
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +47,10 @@ def records_of(call: Call, store: object, path: Path) -> list[str]:
 
 
 def test_everything_is_transferred_from_sqlite_to_nats_and_back(
-    call: Call, tmp_path: Path, filled: Path, nats: str
+    call: Call, tmp_path: Path, filled: Path, nats: NatsOptions
 ) -> None:
     records = records_of(call, filled, tmp_path / "0.jsonl")
-    for number, target in enumerate((nats, tmp_path / "restored.db")):
+    for number, target in enumerate((nats.servers[0], tmp_path / "restored.db")):
         imported = call("store", "import", tmp_path / f"{number}.jsonl", "--store", target, "--json")
         assert imported.code == 0, imported.err
         assert json.loads(imported.out)["imported"]["session"] == 3
@@ -69,10 +58,10 @@ def test_everything_is_transferred_from_sqlite_to_nats_and_back(
 
 
 def test_an_import_into_a_store_that_is_not_empty_is_refused(
-    call: Call, tmp_path: Path, filled: Path, nats: str
+    call: Call, tmp_path: Path, filled: Path, nats: NatsOptions
 ) -> None:
     records = records_of(call, filled, tmp_path / "all.jsonl")
-    for target in (tmp_path / "other.db", nats):
+    for target in (tmp_path / "other.db", nats.servers[0]):
         assert call("store", "import", tmp_path / "all.jsonl", "--store", target).code == 0
         assert call("store", "import", tmp_path / "all.jsonl", "--store", target).code == REFUSED
         assert records_of(call, target, tmp_path / "again.jsonl") == records

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from contextfold.fold.project import Caller, project_at, target_of
 from contextfold.fold.sent_request import RequestReport
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.scrub.scrubber import standard_scrubber
+from contextfold.scrub.scrubber import Scrubber, standard_scrubber
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.support.machine import COMMAND
 
@@ -39,11 +39,13 @@ class StoreAgent:
         owner: str = "local",
         session: str | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        scrubber: Scrubber | None = None,
     ) -> None:
         self._store = store
         self._caller = Caller(owner, session)
         self._project = project
         self._clock = clock
+        self._scrubber = scrubber or standard_scrubber()
 
     def branch(self, description: str, prompt: str = "Look into it.") -> str:
         request = self._with(description=description, prompt=prompt)
@@ -84,7 +86,7 @@ class StoreAgent:
         async def run() -> Result:
             opened = SqliteStore(self._store)
             try:
-                return await work(FoldService(opened, standard_scrubber(), clock=self._clock))
+                return await work(FoldService(opened, self._scrubber, clock=self._clock))
             finally:
                 await opened.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from datetime import UTC, datetime, timedelta
@@ -11,11 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from contextfold.fold.project import Caller
-from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.store import LOCAL_OWNER
-from contextfold.scrub.scrubber import ScrubResult, standard_scrubber
-from contextfold.stores.sqlite.store import SqliteStore
+from contextfold.scrub.rules import Allowlist
+from contextfold.scrub.scrubber import Scrubber, standard_scrubber
 from tests.cli.fold.folds import PROJECT, StoreAgent
 from tests.support.known_secrets import known_secrets
 from tests.support.machine import Call
@@ -91,13 +87,6 @@ def test_markdown_has_tree_summaries_and_figures_and_puts_quoted_text_into_code(
     assert "Not measured" in text
 
 
-class NoScrubber:
-    """Redacts nothing: stands for an earlier version without the rules that match."""
-
-    def scrub(self, text: str) -> ScrubResult:
-        return ScrubResult(text, 0, ())
-
-
 def test_a_report_is_redacted_as_by_the_full_scrubber(call: Call, tmp_path: Path) -> None:
     """Rules are loaded only for texts that need them. Here some texts need rules and some do not."""
     secrets = [secret.text[:400] for secret in known_secrets(1)]
@@ -105,16 +94,11 @@ def test_a_report_is_redacted_as_by_the_full_scrubber(call: Call, tmp_path: Path
     path = tmp_path / "state.db"
     scrubber = standard_scrubber()
 
-    async def fill() -> None:
-        service = FoldService(SqliteStore(path), NoScrubber())
-        caller, project = Caller(LOCAL_OWNER), {"project_path": PROJECT}
-        for text in texts:
-            request = {**project, "description": " ".join(text.split()), "prompt": "Look into it."}
-            await service.open_branch(caller, request)
-            await service.return_branch(caller, {**project, "message": text})
-        await service.close()
-
-    asyncio.run(fill())
+    # The texts are stored by a version that has no rules for them.
+    agent = StoreAgent(path, scrubber=Scrubber((), Allowlist()))
+    for text in texts:
+        agent.branch(" ".join(text.split()))
+        agent.fold(text)
     printed = json.loads(report(call, path, "--json"))
     assert [fold["summary"] for fold in printed["folds"]] == [scrubber.scrub(text).text for text in texts]
     descriptions = [scrubber.scrub(" ".join(text.split())).text for text in texts]

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-
-import pytest
 
 from contextfold.fold.project import Caller
 from contextfold.fold.service.fold_service import FoldService
@@ -18,7 +15,6 @@ from contextfold.settings import NatsOptions
 from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.support.machine import Call
-from tests.support.nats_servers import NatsServer, delete_streams, random_prefix
 
 PROJECT = "/work/app"
 LOCAL = {"project_path": PROJECT}
@@ -54,20 +50,12 @@ async def fill(store: Store, now: datetime) -> None:
     await service.close()
 
 
-@pytest.fixture
-def prefix(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[NatsOptions]:
-    options = NatsOptions(servers=(nats_server.url,), prefix=random_prefix())
-    monkeypatch.setenv("CONTEXT_NATS_PREFIX", options.prefix)
-    yield options
-    asyncio.run(delete_streams(options))
-
-
-def test_a_command_prints_the_same_of_a_file_and_of_nats(prefix: NatsOptions, tmp_path: Path, call: Call) -> None:
+def test_a_command_prints_the_same_of_a_file_and_of_nats(nats: NatsOptions, tmp_path: Path, call: Call) -> None:
     now = datetime.now(UTC)
     path = tmp_path / "state.db"
     asyncio.run(fill(SqliteStore(path), now))
-    asyncio.run(fill(NatsStore(prefix), now))
+    asyncio.run(fill(NatsStore(nats), now))
     for argv in COMMANDS:
-        of_file, of_nats = (call(*argv, "--store", store) for store in (path, prefix.servers[0]))
+        of_file, of_nats = (call(*argv, "--store", store) for store in (path, nats.servers[0]))
         assert of_file.code == 0, (argv, of_file.err)
         assert (of_nats.code, of_nats.out, of_nats.err) == (0, of_file.out, of_file.err), argv

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any
 
-import pytest
-
-from tests.fold.messages import rules_anthropic, rules_gemini, rules_openai_chat, rules_openai_responses
 from tests.fold.messages.expected import FOLD, KEEP, WAIT, expected, left_out
-from tests.fold.messages.histories import FORMATS, Format, generate_history
+from tests.fold.messages.histories import Format, generate_history
+from tests.fold.messages.test_laws import RULES, every_format
 from tests.support.machine import times
 
-RULES: dict[Format, Callable[[Any], list[str]]] = {
-    "anthropic": rules_anthropic.violations,
-    "openai-chat": rules_openai_chat.violations,
-    "openai-responses": rules_openai_responses.violations,
-    "gemini": rules_gemini.violations,
-}
 COUNT = times(25, 2000)
-every_format = pytest.mark.parametrize("format", FORMATS)
 
 
 @every_format
