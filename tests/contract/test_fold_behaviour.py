@@ -472,6 +472,7 @@ class TestRefusals:
         transport.call("context_rollback", project_path=project, branch_id=first)
         error = error_from(transport, "context_rollback", project_path=project, branch_id=second)
         assert (error.code, error.message) == (-32003, "Cannot roll back: branch is discarded")
+        assert error.data == {"branch_id": second, "current_status": "discarded"}
 
     def test_a_branch_beyond_the_maximum_depth_is_refused(self, transport: Transport, project: str) -> None:
         for _ in range(8):

@@ -47,6 +47,10 @@ class LedgerHarness:
     def another_service(self) -> FoldService:
         return FoldService(self.store, SCRUBBER, note=self.activities.append)
 
+    def send(self, number: int, *shares: Share, **more: Any) -> None:
+        """Reports a request to the service."""
+        self.service.reports.receive(TARGET, sent_request(number, *shares, **more))
+
     async def branch(self) -> str:
         request = {"description": "d", "prompt": "p" * 40, **PROJECT}
         return str((await self.service.open_branch(ME, request)).answer["branch_id"])

@@ -23,9 +23,9 @@ from tests.fold.ledger.ledger_harness import (
 
 class TestFigures:
     async def test_the_count_of_the_provider_becomes_the_figure_of_the_session(self, harness: LedgerHarness) -> None:
-        harness.service.reports.receive(TARGET, sent_request(1, main_share(900), usage=Usage(20, 800, 180, 50)))
+        harness.send(1, main_share(900), usage=Usage(20, 800, 180, 50))
         assert await harness.figures() == {"main_thread": 1050, "folded_total": 0, "total": 1050}
-        harness.service.reports.receive(TARGET, sent_request(2, main_share(900), usage=Usage(10, 1000, 190, 60)))
+        harness.send(2, main_share(900), usage=Usage(10, 1000, 190, 60))
         assert (await harness.figures())["main_thread"] == 1260
         operations = [event for event in await harness.log() if isinstance(event, OperationCompleted)]
         assert [(event.type, event.source, event.tokens) for event in operations] == [
@@ -35,10 +35,10 @@ class TestFigures:
 
     async def test_tokens_that_were_reported_already_are_not_counted_twice(self, harness: LedgerHarness) -> None:
         await harness.record(700)
-        harness.service.reports.receive(TARGET, sent_request(1, main_share(100), usage=Usage(1000, 0, 0, 0)))
+        harness.send(1, main_share(100), usage=Usage(1000, 0, 0, 0))
         assert (await harness.figures())["main_thread"] == 1000
         await harness.record(50)
-        harness.service.reports.receive(TARGET, sent_request(2, main_share(100), usage=Usage(1020, 0, 0, 0)))
+        harness.send(2, main_share(100), usage=Usage(1020, 0, 0, 0))
         assert (await harness.figures())["main_thread"] == 1050
 
     async def test_a_call_reported_by_a_hook_is_not_counted_again_as_output(self, harness: LedgerHarness) -> None:
@@ -48,12 +48,10 @@ class TestFigures:
 
         receive_report(harness, 10, "a prompt")
         branch_id = await harness.branch()
-        harness.service.reports.receive(
-            TARGET, sent_request(1, main_share(1_000), Share(branch_id, 0, 0), usage=Usage(1_000, 0, 0, 5_000))
-        )
+        harness.send(1, main_share(1_000), Share(branch_id, 0, 0), usage=Usage(1_000, 0, 0, 5_000))
         receive_report(harness, 5_000, "the call and its result")
         shares = (main_share(1_000), Share(branch_id, 5_010, 2))
-        harness.service.reports.receive(TARGET, sent_request(2, *shares, usage=Usage(6_010, 0, 0, 300)))
+        harness.send(2, *shares, usage=Usage(6_010, 0, 0, 300))
         figures = await harness.figures()
         assert (figures["main_thread"], figures[branch_id]) == (1_000, 5_010)
 
@@ -62,35 +60,27 @@ class TestFigures:
     ) -> None:
         branch_id = await harness.branch()
         shares = (main_share(300), Share(branch_id, 100, 1))
-        harness.service.reports.receive(TARGET, sent_request(1, *shares, usage=Usage(0, 700, 100, 40)))
+        harness.send(1, *shares, usage=Usage(0, 700, 100, 40))
         assert await harness.figures() == {"main_thread": 600, branch_id: 240, "folded_total": 0, "total": 840}
 
     async def test_a_dense_branch_does_not_make_the_main_thread_grow(self, harness: LedgerHarness) -> None:
-        harness.service.reports.receive(
-            TARGET, sent_request(1, main_share(20_000, messages=5), usage=Usage(20_000, 0, 0, 0))
-        )
+        harness.send(1, main_share(20_000, messages=5), usage=Usage(20_000, 0, 0, 0))
         branch_id = await harness.branch()
         opened = (main_share(20_100, messages=7), Share(branch_id, 0, 0))
-        harness.service.reports.receive(TARGET, sent_request(2, *opened, usage=Usage(20_100, 0, 0, 0)))
+        harness.send(2, *opened, usage=Usage(20_100, 0, 0, 0))
         dense = (main_share(20_100, messages=7), Share(branch_id, 100_000, 40))
-        harness.service.reports.receive(TARGET, sent_request(3, *dense, usage=Usage(170_100, 0, 0, 0)))
+        harness.send(3, *dense, usage=Usage(170_100, 0, 0, 0))
         assert (await harness.figures())["main_thread"] == 20_100
         await harness.fold()
-        harness.service.reports.receive(
-            TARGET, sent_request(4, main_share(20_300, messages=9), usage=Usage(20_300, 0, 0, 0))
-        )
+        harness.send(4, main_share(20_300, messages=9), usage=Usage(20_300, 0, 0, 0))
         assert (await harness.figures())["main_thread"] == 20_300
 
     async def test_after_a_compaction_the_next_count_is_the_figure(self, harness: LedgerHarness) -> None:
-        harness.service.reports.receive(
-            TARGET, sent_request(1, main_share(90_000, messages=200), usage=Usage(90_000, 0, 0, 0))
-        )
+        harness.send(1, main_share(90_000, messages=200), usage=Usage(90_000, 0, 0, 0))
         compaction = HookReport("claude-code", "compaction_summary", "It is fixed.", 0, False, "c1", left_tokens=3)
         harness.service.reports.receive(TARGET, compaction)
         assert (await harness.figures())["main_thread"] == 3
-        harness.service.reports.receive(
-            TARGET, sent_request(2, main_share(7_000, messages=4), usage=Usage(7_500, 0, 0, 0))
-        )
+        harness.send(2, main_share(7_000, messages=4), usage=Usage(7_500, 0, 0, 0))
         assert (await harness.figures())["main_thread"] == 7_500
         harness.service.reports.receive(TARGET, compaction)
         assert (await harness.figures())["main_thread"] == 7_500
@@ -102,9 +92,7 @@ class TestFigures:
         compaction = HookReport("claude-code", "compaction_summary", "It is fixed.", 0, False, "c1", left_tokens=500)
         harness.service.reports.receive(TARGET, compaction)
         await harness.record(8_000)
-        harness.service.reports.receive(
-            TARGET, sent_request(1, main_share(11_000, messages=9), usage=Usage(12_000, 0, 0, 0))
-        )
+        harness.send(1, main_share(11_000, messages=9), usage=Usage(12_000, 0, 0, 0))
         figures = await harness.figures()
         assert (figures["main_thread"], figures[branch_id], figures["total"]) == (4_000, 8_000, 12_000)
 
@@ -124,7 +112,7 @@ class TestFigures:
         assert len(await harness.requests()) == 3
 
     async def test_without_usage_the_estimate_is_the_figure(self, harness: LedgerHarness) -> None:
-        harness.service.reports.receive(TARGET, sent_request(1, main_share(123)))
+        harness.send(1, main_share(123))
         assert (await harness.figures())["main_thread"] == 123
         (event,) = await harness.requests()
         assert (event.input_tokens, event.output_tokens) == (None, None)
@@ -133,7 +121,7 @@ class TestFigures:
         branch_id = await harness.branch()
         await harness.fold()
         shares = (main_share(300), Share(branch_id, 100, 1, ("late",)), Share("br_of_others", 100, 1, ("strange",)))
-        harness.service.reports.receive(TARGET, sent_request(1, *shares, usage=Usage(500, 0, 0, 10)))
+        harness.send(1, *shares, usage=Usage(500, 0, 0, 10))
         assert await harness.figures() == {"main_thread": 300, "folded_total": 10, "total": 300}
         assert "late" not in json.dumps(await harness.expanded(branch_id))
 
@@ -144,10 +132,10 @@ class TestFigures:
         assert thread_levels(sent_request(1, usage=Usage(100, 0, 0, 5))) == []
 
     async def test_tokens_that_no_estimate_explains_belong_to_the_main_thread(self, harness: LedgerHarness) -> None:
-        harness.service.reports.receive(TARGET, sent_request(1, main_share(1_700), usage=Usage(100_000, 0, 0, 50)))
+        harness.send(1, main_share(1_700), usage=Usage(100_000, 0, 0, 50))
         branch_id = await harness.branch()
         shares = (main_share(1_700), Share(branch_id, 2_000, 2))
-        harness.service.reports.receive(TARGET, sent_request(2, *shares, usage=Usage(102_000, 0, 0, 50)))
+        harness.send(2, *shares, usage=Usage(102_000, 0, 0, 50))
         figures = await harness.figures()
         assert (figures["main_thread"], figures[branch_id]) == (100_050, 2_050)
 
@@ -170,7 +158,7 @@ class TestOrderAndRepetition:
         for number in range(3):
             report = HookReport("claude-code", f"tool {number}", "text", 10, failed=False, call_id=f"c{number}")
             harness.service.reports.receive(TARGET, report)
-            harness.service.reports.receive(TARGET, sent_request(number, main_share(100 * number)))
+            harness.send(number, main_share(100 * number))
         kinds = [
             event.type if isinstance(event, OperationCompleted) else kind_of(event) for event in await harness.log()
         ]
@@ -183,9 +171,7 @@ class TestOrderAndRepetition:
 
     async def test_a_verb_waits_for_the_requests_before_it(self, harness: LedgerHarness) -> None:
         branch_id = await harness.branch()
-        harness.service.reports.receive(
-            TARGET, sent_request(1, main_share(100), Share(branch_id, 500, 2, ("looked", "found")))
-        )
+        harness.send(1, main_share(100), Share(branch_id, 500, 2, ("looked", "found")))
         await harness.fold()
         assert (await harness.figures())["folded_total"] == 500
         assert [entry["text"] for entry in await harness.expanded(branch_id)][1] == "looked\nfound"
@@ -193,7 +179,7 @@ class TestOrderAndRepetition:
     async def test_a_closed_inbox_refuses_a_request(self, harness: LedgerHarness) -> None:
         await harness.service.reports.close()
         with pytest.raises(InboxFull):
-            harness.service.reports.receive(TARGET, sent_request(1, main_share(100)))
+            harness.send(1, main_share(100))
         assert not harness.service.reports.waiting_for(KEY)
 
 
@@ -208,9 +194,7 @@ class TestSavings:
         for number, (read, written) in enumerate([(0, 5_000), (5_000, 100)]):
             usage = Usage(0, read, written, 3)
             folds = [FoldSeen(branch_id, 4_000, 5_000)] if number else []
-            harness.service.reports.receive(
-                TARGET, sent_request(number, main_share(read + written), usage=usage, folds=folds)
-            )
+            harness.send(number, main_share(read + written), usage=usage, folds=folds)
             savings: Any = await overview.savings("local", session_id)
             assert savings["requests"] == number + 1
         assert savings["cost_saved"] > 0
@@ -223,9 +207,7 @@ async def test_many_requests_at_once_are_each_written_once() -> None:
 
     harness = LedgerHarness(TemporaryStore())
     for number in range(200):
-        harness.service.reports.receive(
-            TARGET, sent_request(number, main_share(10 * number, f"m{number}", messages=number + 1))
-        )
+        harness.send(number, main_share(10 * number, f"m{number}", messages=number + 1))
     assert len(await harness.requests()) == 200
     assert (await harness.main_texts())[-1] == "m199"
     assert harness.service.messages_known(KEY) == {None: 200}

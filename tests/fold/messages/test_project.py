@@ -222,13 +222,6 @@ def test_a_fold_leaves_out_the_tool_turns_since_the_users_last_message(format: F
     assert sent(more, format) == [*head, *fold, *model_turn(format, text="Done."), *say("next", format), *again]
 
 
-@every_format
-def test_a_fold_that_failed_folds_nothing_and_has_a_reason(format: Format) -> None:
-    failed = json.dumps({"error": {"code": -32003, "message": "Cannot fold: nothing was done since the last fold"}})
-    messages = [*say("go", format), *work(format, "w1"), *return_turn(format, "br_1", failed, tool="context_fold")]
-    assert reasons(messages, format) == ["call_failed"]
-
-
 def beside_result(format: Format, message: Message, text: str) -> Message:
     """The message with a text of the user after its results."""
     if format == "gemini":

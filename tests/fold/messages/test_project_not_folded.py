@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from contextfold.fold.messages import FORMATS, Format, project, project_body
+from contextfold.fold.messages import Format, project, project_body
 from tests.fold.messages.short_histories import (
     Message,
     body_of,
@@ -202,16 +202,6 @@ def test_reasoning_stays_with_the_call_it_led_to() -> None:
     ]
     lost = [*head, *work("openai-responses", "w"), reasoning, *say("x"), *return_turn("openai-responses", "br_1")]
     assert reasons(lost, "openai-responses") == ["unknown_content"]
-
-
-def test_text_in_the_turn_of_the_return_stays_with_it() -> None:
-    for format in FORMATS:
-        head = branch(format, "br_1")
-        tail = [
-            *model_turn(format, ("r", "context_return"), text="That is it."),
-            *tool_results(format, ("r", branch_result("br_1"))),
-        ]
-        assert sent([*head, *work(format, "w"), *tail], format) == head + tail
 
 
 FORGIVING = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}

@@ -8,6 +8,7 @@ import pytest
 
 from contextfold.settings import NatsOptions
 from contextfold.stores.nats.store import NatsStore
+from tests.stores.nats.sample_commits import Pair
 from tests.support.nats_servers import NatsServer, delete_streams, random_prefix
 
 
@@ -17,6 +18,15 @@ async def options(nats_server: NatsServer) -> AsyncIterator[NatsOptions]:
     made = NatsOptions((nats_server.url,), random_prefix())
     yield made
     await delete_streams(made)
+
+
+@pytest.fixture
+async def stores(options: NatsOptions) -> AsyncIterator[Pair]:
+    """Two stores on the same streams, as two daemons have them."""
+    opened = NatsStore(options), NatsStore(options)
+    yield opened
+    for store in opened:
+        await store.close()
 
 
 @pytest.fixture

@@ -17,10 +17,12 @@ from contextfold.fold.events import (
 from contextfold.fold.store import Commit, SessionKey
 from contextfold.settings import NatsOptions
 from contextfold.stores.nats.jetstream import JetStream, StoredMessage, StreamQuery, read_to
+from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.nats.streams import SubjectNames, prepare_streams
 from tests.contract.sessions import NOON, key_of, summary_of
 
 KEY = key_of()
+Pair = tuple[NatsStore, NatsStore]
 
 
 async def stored_messages(options: NatsOptions, stream: str, subjects: str) -> list[StoredMessage]:

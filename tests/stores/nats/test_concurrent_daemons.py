@@ -18,6 +18,7 @@ from contextfold.stores.nats.streams import SubjectNames, prepare_streams
 from tests.contract.sessions import NOON, commit_of, key_of, summary_of
 from tests.stores.nats.sample_commits import (
     KEY,
+    Pair,
     branch_commits,
     check_published,
     parsed,
@@ -71,26 +72,10 @@ async def test_alternating_commits_of_two_stores_are_published_in_order(options:
     await close_all(*stores)
 
 
-async def test_commits_of_another_store_are_read_once_and_not_with_each_commit(options: NatsOptions) -> None:
-    one, other = NatsStore(options), NatsStore(options)
-    read: list[int] = []
-    inner = one._logs.records
-
-    async def records(key: object, after: int = 0) -> object:
-        batch = await inner(key, after)  # type: ignore[arg-type]
-        read.append(len(batch))
-        return batch
-
-    one._logs.records = records  # type: ignore[method-assign, assignment]
-    for revision in range(100):
-        await (one if revision % 2 else other).commit(commit_of(KEY, revision))
-        await (one if revision % 2 else other).settle()
-    assert sum(read) < 300
-    await close_all(one, other)
-
-
-async def test_the_end_of_a_session_is_published_once_when_two_stores_end_it(options: NatsOptions) -> None:
-    one, other = NatsStore(options), NatsStore(options)
+async def test_the_end_of_a_session_is_published_once_when_two_stores_end_it(
+    stores: Pair, options: NatsOptions
+) -> None:
+    one, other = stores
     for commit in branch_commits(KEY):
         await one.commit(commit)
     await one.settle()
@@ -101,11 +86,10 @@ async def test_the_end_of_a_session_is_published_once_when_two_stores_end_it(opt
     events = await stored_messages(options, names.events, f"{session}.>")
     assert [parsed(each)["event"] for each in events] == ["session.expired"]
     assert await stored_messages(options, names.state, f"{session}.>") == []
-    await close_all(one, other)
 
 
-async def test_a_session_that_ends_while_it_is_published_leaves_no_state(options: NatsOptions) -> None:
-    one, other = NatsStore(options), NatsStore(options)
+async def test_a_session_that_ends_while_it_is_published_leaves_no_state(stores: Pair, options: NatsOptions) -> None:
+    one, other = stores
     for commit in branch_commits(KEY):
         await one._logs.commit(commit)
     interrupt(one, ".meta.session_state", lambda: other.expire(NEXT_DAY, NEXT_DAY))
@@ -115,11 +99,10 @@ async def test_a_session_that_ends_while_it_is_published_leaves_no_state(options
     events = await stored_messages(options, names.events, f"{names.session(KEY, 'sess_1')}.>")
     assert {parsed(each)["event"] for each in events} == {"session.expired"}
     assert (await one.search("local", "found", None, 10))[0].summary == "Found it"
-    await close_all(one, other)
 
 
-async def test_a_commit_to_a_session_that_has_just_ended_is_refused(options: NatsOptions) -> None:
-    one, other = NatsStore(options), NatsStore(options)
+async def test_a_commit_to_a_session_that_has_just_ended_is_refused(stores: Pair, options: NatsOptions) -> None:
+    one, other = stores
     for revision in range(3):
         await one.commit(commit_of(KEY, revision))
     await one.settle()
@@ -129,13 +112,12 @@ async def test_a_commit_to_a_session_that_has_just_ended_is_refused(options: Nat
     with pytest.raises(StaleRevision):
         await other.commit(commit_of(KEY, 3))
     assert await other.load(KEY) is None
-    await close_all(one, other)
 
 
-async def test_a_refused_commit_deletes_only_its_own_texts(options: NatsOptions) -> None:
+async def test_a_refused_commit_deletes_only_its_own_texts(stores: Pair, options: NatsOptions) -> None:
     """A commit writes its texts first. If it is refused, these are deleted again, and no others."""
     long = "x" * 100_000
-    one, other = NatsStore(options), NatsStore(options)
+    one, other = stores
     await one.commit(commit_of(KEY, entries=[ArchiveEntry("br_1", 1, NOON, "operation", long)]))
     await other.load(KEY)
     await one.expire(NEXT_DAY, NEXT_DAY)
@@ -148,7 +130,6 @@ async def test_a_refused_commit_deletes_only_its_own_texts(options: NatsOptions)
     trajectory = await other.trajectory(ArchivedThread("local", "p1", "br_1"), limit=10)
     assert trajectory is not None
     assert [entry.text for entry in trajectory.entries] == [long]
-    await close_all(one, other)
 
 
 class ForgetfulJetStream(JetStream):
@@ -172,7 +153,6 @@ async def test_one_read_without_a_log_does_not_end_the_session(store: NatsStore,
     store._js.__class__ = ForgetfulJetStream
     await store._publisher.catch_up(KEY)
     await check_published(options)
-    await close_all(store)
 
 
 async def test_a_cancelled_search_does_not_affect_the_next(store: NatsStore) -> None:
@@ -184,11 +164,10 @@ async def test_a_cancelled_search_does_not_affect_the_next(store: NatsStore) -> 
         await asyncio.wait([cancelled], timeout=0.005)
         cancelled.cancel()
         assert len(await store.search("local", "same", None, 1000)) == 300
-    await close_all(store)
 
 
-async def test_two_stores_may_delete_the_same_archive_at_once(options: NatsOptions) -> None:
-    one, other = NatsStore(options), NatsStore(options)
+async def test_two_stores_may_delete_the_same_archive_at_once(stores: Pair, options: NatsOptions) -> None:
+    one, other = stores
     for number in range(3):
         key, session_id = key_of(f"p{number}"), f"sess_{number}"
         summary = summary_of(key, "br_1", "plan", session_id=session_id)
@@ -197,7 +176,6 @@ async def test_two_stores_may_delete_the_same_archive_at_once(options: NatsOptio
     interrupt(other, ".ended", lambda: one.retain(NEXT_YEAR, NEXT_YEAR))
     await other.retain(NEXT_YEAR, NEXT_YEAR)
     assert await stored_messages(options, SubjectNames(options.prefix).archive, ">") == []
-    await close_all(one, other)
 
 
 async def test_a_read_ends_when_the_last_message_was_deleted(options: NatsOptions) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -12,7 +11,7 @@ from contextfold.fold.store import StaleRevision
 from contextfold.settings import NatsOptions
 from contextfold.stores.nats.store import NatsStore
 from tests.contract.sessions import NOON, begin, commit_of, key_of, numbers, summary_of, take, watching
-from tests.support.nats_servers import NatsServer, connect, delete_streams, random_prefix
+from tests.support.nats_servers import connect
 
 MORNING, NEXT_DAY = "2026-01-01T08:00:00Z", "2026-01-02T20:00:00Z"
 HEADERS = {"Cf-Session": "sess_x", "Cf-Before": "0", "Cf-Revision": "1", "Cf-Last-At": NOON, "Cf-Mark": "m"}
@@ -30,72 +29,46 @@ FOREIGN = {
 
 
 @pytest.fixture(params=FOREIGN)
-def with_foreign_message(request: pytest.FixtureRequest, nats_server: NatsServer) -> Callable[..., None]:
-    """Runs a coroutine with a store whose logs contain a foreign message, the last but one."""
+async def store(request: pytest.FixtureRequest, options: NatsOptions) -> AsyncIterator[NatsStore]:
+    """A store whose logs contain a foreign message, the last but one."""
     headers, data = FOREIGN[request.param]
-
-    def run(act: Callable[[NatsStore], Awaitable[None]]) -> None:
-        async def run_with_store() -> None:
-            options = NatsOptions(servers=(nats_server.url,), prefix=random_prefix())
-            store = NatsStore(options)
-            try:
-                await store.reach()
-                await begin(store, key_of("first"), at=MORNING)
-                connection = await connect(nats_server.url)
-                await connection.jetstream().publish(f"{options.prefix}_log.local.bad.=", data, headers=headers or None)
-                await connection.close()
-                await begin(store, key_of("last"), at=MORNING)
-                await act(store)
-            finally:
-                await store.close()
-                await delete_streams(options)
-
-        asyncio.run(run_with_store())
-
-    return run
+    opened = NatsStore(options)
+    await opened.reach()
+    await begin(opened, key_of("first"), at=MORNING)
+    connection = await connect(options.servers[0])
+    await connection.jetstream().publish(f"{options.prefix}_log.local.bad.=", data, headers=headers or None)
+    await connection.close()
+    await begin(opened, key_of("last"), at=MORNING)
+    yield opened
+    await opened.close()
 
 
-def test_other_sessions_are_listed_counted_and_found(with_foreign_message: Callable[..., None]) -> None:
-    async def act(store: NatsStore) -> None:
-        listed = {each.key.project_hash for each in await store.sessions("local", limit=10)}
-        assert listed >= {"first", "last"}
-        assert await store.count("local") >= 2
-        assert await store.load(key_of("last")) is not None
-
-    with_foreign_message(act)
+async def test_other_sessions_are_listed_counted_and_found(store: NatsStore) -> None:
+    listed = {each.key.project_hash for each in await store.sessions("local", limit=10)}
+    assert listed >= {"first", "last"}
+    assert await store.count("local") >= 2
+    assert await store.load(key_of("last")) is not None
 
 
-def test_other_sessions_are_searched(with_foreign_message: Callable[..., None]) -> None:
-    async def act(store: NatsStore) -> None:
-        key = key_of("last")
-        await store.commit(commit_of(key, 1, summaries=[summary_of(key, "br_1", "the outcome")]))
-        assert len(await store.search("local", "outcome", None, 10)) == 1
-
-    with_foreign_message(act)
+async def test_other_sessions_are_searched(store: NatsStore) -> None:
+    key = key_of("last")
+    await store.commit(commit_of(key, 1, summaries=[summary_of(key, "br_1", "the outcome")]))
+    assert len(await store.search("local", "outcome", None, 10)) == 1
 
 
-def test_other_sessions_expire(with_foreign_message: Callable[..., None]) -> None:
-    async def act(store: NatsStore) -> None:
-        assert await store.expire(NOON, NEXT_DAY) >= 2
-        assert await store.load(key_of("first")) is None
-        assert await store.load(key_of("last")) is None
-
-    with_foreign_message(act)
+async def test_other_sessions_expire(store: NatsStore) -> None:
+    assert await store.expire(NOON, NEXT_DAY) >= 2
+    assert await store.load(key_of("first")) is None
+    assert await store.load(key_of("last")) is None
 
 
-def test_watchers_skip_the_foreign_message(with_foreign_message: Callable[..., None]) -> None:
-    async def act(store: NatsStore) -> None:
-        async with watching(store, "local", "0") as watch:
-            assert numbers(await take(watch, 2)) == [("sess_1", 1), ("sess_1", 1)]
-
-    with_foreign_message(act)
+async def test_watchers_skip_the_foreign_message(store: NatsStore) -> None:
+    async with watching(store, "local", "0") as watch:
+        assert numbers(await take(watch, 2)) == [("sess_1", 1), ("sess_1", 1)]
 
 
-def test_the_session_of_the_foreign_message_is_refused_as_invalid(with_foreign_message: Callable[..., None]) -> None:
-    async def act(store: NatsStore) -> None:
-        with pytest.raises(StoreInvalid):
-            await store.load(key_of("bad"))
-        with pytest.raises((StoreInvalid, StaleRevision)):
-            await store.commit(commit_of(key_of("bad")))
-
-    with_foreign_message(act)
+async def test_the_session_of_the_foreign_message_is_refused_as_invalid(store: NatsStore) -> None:
+    with pytest.raises(StoreInvalid):
+        await store.load(key_of("bad"))
+    with pytest.raises((StoreInvalid, StaleRevision)):
+        await store.commit(commit_of(key_of("bad")))

@@ -106,9 +106,6 @@ def test_a_correct_history_has_no_violations() -> None:
     assert violations(correct()) == []
 
 
-# ---- unusual histories without a violation
-
-
 def with_attempts(*more: Attempt, without: tuple[str, str] = ("", "")) -> History:
     history = correct()
     others = [each for each in history.attempts if (each.project, each.operation_id) != without]
@@ -120,38 +117,6 @@ def attempt(outcome: str, effect: tuple[str, str], operation_id: str, sent_s: fl
 
 
 O1, O2 = ("operation.completed", "o1"), ("operation.completed", "o2")
-
-
-@pytest.mark.parametrize(
-    "history",
-    [
-        pytest.param(with_attempts(attempt("unknown", O2, "op 7", 61, 62)), id="sent again until it was answered"),
-        pytest.param(with_attempts(attempt("unknown", ("operation.completed", "x"), "op x", 1, 2)), id="never done"),
-        pytest.param(
-            with_attempts(attempt("unknown", O2, "op 7", 61, 62), without=("/p/1", "op 7")),
-            id="done and not answered",
-        ),
-        pytest.param(with_attempts(attempt("refused", ("branch.folded", "x"), "op x", 1, 2)), id="refused"),
-        pytest.param(
-            with_attempts(
-                attempt("unknown", O2, "op 7", 5, 6),
-                attempt("acknowledged", O2, "op 7", 70, 71),
-                without=("/p/1", "op 7"),
-            ),
-            id="done late, sent early",
-        ),
-    ],
-)
-def test_an_unusual_but_permitted_history_has_no_violations(history: History) -> None:
-    assert violations(history) == []
-
-
-def test_a_watcher_that_goes_back_to_an_earlier_cursor_may_receive_events_again() -> None:
-    twice = [WatcherConnection(None, received(*EVERYTHING[:6])), WatcherConnection("2", received(*EVERYTHING[2:]))]
-    assert violations(replace(correct(), watchers={"w": twice})) == []
-
-
-# ---- histories with one violation of each rule
 
 
 def with_log(session_id: str, log: Sequence[Event], *readers: str) -> History:

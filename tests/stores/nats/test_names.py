@@ -34,17 +34,3 @@ def test_an_escaped_part_adds_no_level_to_a_subject(owner: str, branch_id: str) 
     session = NAMES.session(SessionKey(owner, "p", "n"), "sess_1")
     assert NAMES.branch(session, branch_id).count(".") == "contextfold.owner.p.sess_1.branches.br".count(".")
     assert not re.search(r"[*>\s]", NAMES.branch(session, branch_id))
-
-
-def test_prefixes_that_begin_alike_share_no_subjects() -> None:
-    ours, theirs = SubjectNames("fold"), SubjectNames("fold-log")
-    assert not set(ours.subjects) & set(theirs.subjects)
-    first = {subject.split(".")[0] for names in (ours, theirs) for each in names.subjects.values() for subject in each}
-    assert first == {"fold", "fold_log", "fold_archive", "fold_state", "fold-log", "fold-log_log"} | {
-        "fold-log_archive",
-        "fold-log_state",
-    }
-
-
-def test_an_empty_part_differs_from_its_escape_sign() -> None:
-    assert len({escape_part(""), escape_part("="), escape_part("=3D")}) == 3

@@ -21,14 +21,15 @@ from contextfold.fold.events import (
 from contextfold.fold.store import ArchivedThread, Commit, Operation, StaleRevision
 from contextfold.settings import NatsOptions
 from contextfold.stores.nats import log as nats_log
-from contextfold.stores.nats.connection import NatsConnection, OutcomeUnknown, check_server
+from contextfold.stores.nats.connection import OutcomeUnknown, check_server
 from contextfold.stores.nats.jetstream import JetStream, SequenceConflict, StoredMessage
 from contextfold.stores.nats.records import CommitRecord
 from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.nats.streams import SubjectNames
-from tests.contract.sessions import NOON, commit_of, key_of, take, watching
+from tests.contract.sessions import NOON, commit_of, key_of
 from tests.stores.nats.sample_commits import (
     KEY,
+    Pair,
     branch_commits,
     check_published,
     stored_messages,
@@ -84,16 +85,14 @@ async def test_concurrent_publishers_publish_every_event_once(options: NatsOptio
         await store.close()
 
 
-async def test_an_archive_read_includes_what_another_store_committed(options: NatsOptions) -> None:
-    writer, reader = NatsStore(options), NatsStore(options)
+async def test_an_archive_read_includes_what_another_store_committed(stores: Pair, options: NatsOptions) -> None:
+    writer, reader = stores
     for commit in branch_commits(KEY):
         await writer._logs.commit(commit)
     trajectory = await reader.trajectory(ArchivedThread("local", "p1", "br_1"), limit=10)
     assert trajectory is not None
     assert [entry.text for entry in trajectory.entries] == ["Look into it.", "ls"]
     assert [summary.summary for summary in await reader.search("local", "found", None, 10)] == ["Found it"]
-    for store in (writer, reader):
-        await store.close()
 
 
 class WriteInFlight(JetStream):
@@ -118,35 +117,11 @@ async def test_an_entry_that_was_refused_because_of_a_write_in_flight_is_archive
     await check_published(options)
 
 
-async def test_an_unreadable_log_does_not_affect_other_sessions(options: NatsOptions) -> None:
-    names, store = SubjectNames(options.prefix), NatsStore(options)
-    await store.reach()
-    bad = key_of("bad")
-    for headers in ({}, {"Cf-Session": "s", "Cf-Revision": "x"}, _headers("sess_9", 1)):
-        await store._js.put(names.log_of(bad), b"no record", headers=headers)
-    async with watching(store, "local", "0") as watch:
-        for commit in branch_commits(KEY):
-            await store.commit(commit)
-        assert [seen.event.n for seen in await take(watch, 5)] == [1, 2, 3, 4, 5]
-    with pytest.raises(StoreInvalid):
-        await store.load(bad)
-    assert [summary.summary for summary in await store.search("local", "found", None, 10)] == ["Found it"]
-    assert await store.expire("2026-01-02T00:00:00Z", "2026-01-02T00:00:00Z") == 1
-    assert store._helper is not None
-    assert not store._helper.done()
-    await store.close()
-
-
-def _headers(session_id: str, revision: int) -> dict[str, str]:
-    """The headers of a commit."""
-    return {"Cf-Session": session_id, "Cf-Before": "0", "Cf-Revision": str(revision), "Cf-Last-At": NOON}
-
-
 # ---- committing
 
 
-async def test_a_commit_based_on_an_old_revision_is_refused_whatever_the_store_has_cached(options: NatsOptions) -> None:
-    one, other = NatsStore(options), NatsStore(options)
+async def test_a_commit_based_on_an_old_revision_is_refused_whatever_the_store_has_cached(stores: Pair) -> None:
+    one, other = stores
     await one.commit(commit_of(KEY))
     await other.load(KEY)
     await one.commit(commit_of(KEY, 1))
@@ -157,8 +132,6 @@ async def test_a_commit_based_on_an_old_revision_is_refused_whatever_the_store_h
     log = await one.load(KEY)
     assert log is not None
     assert [event.n for event in log.events] == [1, 2, 3]
-    for store in (one, other):
-        await store.close()
 
 
 async def test_a_repeated_operation_is_recognised_after_the_session_has_left_the_cache(
@@ -274,9 +247,11 @@ async def test_a_commit_that_is_stored_late_is_recognised_as_our_own(
 # ---- the end of sessions
 
 
-async def test_a_session_stays_ended_when_the_store_that_ended_it_was_killed_halfway(options: NatsOptions) -> None:
+async def test_a_session_stays_ended_when_the_store_that_ended_it_was_killed_halfway(
+    stores: Pair, options: NatsOptions
+) -> None:
     later = ["2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z", "2026-01-04T00:00:00Z"]
-    ender, other = NatsStore(options), NatsStore(options)
+    ender, other = stores
     for commit in branch_commits(KEY):
         await ender.commit(commit)
     await ender.settle()
@@ -290,8 +265,6 @@ async def test_a_session_stays_ended_when_the_store_that_ended_it_was_killed_hal
         assert await other.count() == 0
     assert await stored_messages(options, SubjectNames(options.prefix).log, ">") == []
     await other.commit(branch_commits(KEY, "sess_2")[0])
-    for store in (ender, other):
-        await store.close()
 
 
 async def test_no_store_finds_summaries_after_their_retention(options: NatsOptions) -> None:
@@ -344,39 +317,6 @@ async def test_sessions_of_a_newer_version_are_refused(options: NatsOptions) -> 
     with pytest.raises(StoreInvalid, match="newer version"):
         await store.reach()
     await store.close()
-
-
-async def test_a_store_that_only_reads_creates_no_streams(options: NatsOptions) -> None:
-    for _ in range(2):
-        store = NatsStore(options, may_make=False)
-        with pytest.raises(StoreInvalid, match="no stream"):
-            await store.load(KEY)
-        await store.close()
-
-
-async def test_more_replicas_than_servers_are_refused(options: NatsOptions) -> None:
-    store = NatsStore(options._replace(replicas=3))
-    with pytest.raises(StoreInvalid, match="replicas"):
-        await store.reach()
-    await store.close()
-
-
-async def test_a_server_without_jetstream_is_refused(tmp_path: Path) -> None:
-    with NatsServer(tmp_path, config="jetstream: disabled") as server:
-        store = NatsStore(NatsOptions((server.url,)))
-        with pytest.raises(StoreInvalid, match="no JetStream"):
-            await store.reach()
-        await store.close()
-
-
-async def test_a_server_without_tls_is_refused_when_tls_is_required(nats_server: NatsServer) -> None:
-    async def fail() -> None:
-        pytest.fail("connected")
-
-    link = NatsConnection(NatsOptions((nats_server.url.replace("nats://", "tls://"),)), fail)
-    with pytest.raises(StoreInvalid, match="TLS"):
-        await link.open()
-    await link.close()
 
 
 async def test_a_server_that_does_not_run_is_reported_as_unavailable(tmp_path: Path) -> None:
