@@ -112,20 +112,17 @@ class LedgerSums(NamedTuple):
         return bool(self.requests) and self.priced_requests == self.requests
 
     def plus(self, other: LedgerSums) -> LedgerSums:
-        return LedgerSums(*(getattr(self, name) + getattr(other, name) for name in _SUM_NAMES))
+        return LedgerSums(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
     def as_members(self) -> dict[str, Encodable]:
         """The stored form of the sums, for an ended session; `sums_from` decodes it."""
-        return {name: getattr(self, name) for name in _SUM_NAMES}
-
-
-_SUM_NAMES = LedgerSums._fields
+        return dict(self._asdict())
 
 
 def sums_from(members: object) -> LedgerSums:
     """Decode stored sums. A member of another version that is missing or not an integer counts as 0."""
     given = members if isinstance(members, dict) else {}
-    values = (given.get(name, 0) for name in _SUM_NAMES)
+    values = (given.get(name, 0) for name in LedgerSums._fields)
     return LedgerSums(*(value if type(value) is int else 0 for value in values))
 
 

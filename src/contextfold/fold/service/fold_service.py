@@ -287,10 +287,9 @@ class FoldService:
             project_path = {"project_path": arguments.get("project_path")}
             key = target_of(caller, ArgumentFields(project_path, "project_path").project()).key
             is_store = isinstance(problem, StoreUnavailable | StoreInvalid)
-            state = self.sessions.last_known(key) if is_store else await self.sessions.look(key)
+            return self.sessions.last_known(key) if is_store else await self.sessions.look(key)
         except (ContextError, OSError):
             return EMPTY
-        return state
 
     def advice_line(self, key: SessionKey) -> str:
         """Advice for an agent whose host has just sent a report. Does not read the store."""

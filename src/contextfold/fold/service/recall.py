@@ -28,7 +28,7 @@ from contextfold.fold.recall import (
     scope_of,
     without_redactions,
 )
-from contextfold.fold.recall_ranking import OPERATION_CHARACTERS, DocumentTerms, RecallScope
+from contextfold.fold.recall_ranking import OPERATION_CHARACTERS, RecallScope
 from contextfold.fold.sent_request import ScrubbedText
 from contextfold.fold.service.stored_sessions import thread_entries
 from contextfold.fold.store import RecallSource, SessionKey, Store
@@ -85,7 +85,7 @@ class Recall(NamedTuple):
         sources = await self.store.unindexed(owner, STEP_DOCUMENTS)
         if sources:
             entries = [await self._entries(source) for source in sources]
-            await self.store.index(await asyncio.to_thread(_index_documents, sources, entries))
+            await self.store.index(await asyncio.to_thread(lambda: list(map(index_document, sources, entries))))
         return len(sources) == STEP_DOCUMENTS
 
     async def _entries(self, source: RecallSource) -> list[ArchiveEntry]:
@@ -99,9 +99,3 @@ class Recall(NamedTuple):
             if sum(len(entry.text) for entry in entries) >= OPERATION_CHARACTERS:
                 break
         return entries
-
-
-def _index_documents(
-    sources: Sequence[RecallSource], entries: Sequence[Sequence[ArchiveEntry]]
-) -> list[tuple[RecallSource, DocumentTerms | None]]:
-    return list(map(index_document, sources, entries))
