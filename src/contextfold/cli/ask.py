@@ -98,7 +98,6 @@ def _notes(result: AskResult, *, is_text: bool) -> Iterator[str]:
 
 
 def format_count(number: int, one: str, several: str) -> str:
-    """A number with what it counts."""
     return f"{number:,} {one if number == 1 else several}"
 
 
@@ -182,7 +181,6 @@ def _left_out_note(result: GetResult, *, is_part: bool) -> str:
 
 
 def add_cache_options(parser: CommandParser) -> None:
-    """Add the options that name the caches to ask."""
     parser.add_argument(
         "--cache",
         metavar="DIR",

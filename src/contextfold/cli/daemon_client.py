@@ -31,7 +31,6 @@ class BadResponse(Exception):
 
 
 def daemon_address(url: str) -> Address:
-    """The address that an option names."""
     try:
         return parse_daemon_url(url)
     except BadAddress as problem:
@@ -82,8 +81,6 @@ class DaemonSilent(Exception):
 
 
 class DaemonClient:
-    """A daemon at an address."""
-
     def __init__(self, address: Address, token: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
         self.address = address
         self._token = token

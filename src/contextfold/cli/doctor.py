@@ -177,11 +177,8 @@ def _base_urls() -> dict[str, str]:
     for folder in (os.path.expanduser("~"), os.getcwd()):
         for name in ("settings.json", "settings.local.json"):
             text = _read_text(os.path.join(folder, ".claude", name))
-            if not text:
-                continue
             try:
-                settings = parse_json(text)
-                env = settings.get("env", {})
+                env = parse_json(text).get("env", {})
                 urls |= {key: env[key] for key in BASE_URL_VARIABLES if isinstance(env.get(key), str)}
             except (ValueError, AttributeError, RecursionError):
                 continue

@@ -86,15 +86,14 @@ def _add_file_options(parser: CommandParser) -> None:
 def run_install(args: argparse.Namespace) -> None:
     wanted = files_of(args)
     wiring = _wiring(wanted, args)
-    force = args.force
     server = ConfigFile(wanted.server)
     planned = [
-        plan_edit(server, lambda text: install_server(wanted.host, text, wiring, force=force)),
-        *_hooks_changes(wanted, wiring, force=force),
-        *_skill_changes(wanted, wiring, force=force),
+        plan_edit(server, lambda text: install_server(wanted.host, text, wiring, force=args.force)),
+        *_hooks_changes(wanted, wiring, force=args.force),
+        *_skill_changes(wanted, wiring, force=args.force),
     ]
     changes = [change for change in planned if change.is_needed]
-    if force and planned[0].is_needed:
+    if args.force and planned[0].is_needed:
         try:
             uninstall_server(wanted.host, server.text)
         except Unfit:

@@ -68,13 +68,11 @@ def plain_lines(text: str) -> str:
 
 
 def print_on_terminal(text: str) -> None:
-    """Write a line to stderr if it is a terminal."""
     if is_terminal(sys.stderr):
         print_on_stderr(plain(text) + "\n")
 
 
 def print_note(text: str) -> None:
-    """Write a note to stderr; it is not an error."""
     print_on_stderr(f"note: {text}\n")
 
 

@@ -158,8 +158,7 @@ def declare_service(parser: CommandParser) -> None:
 
 
 def run_service(args: argparse.Namespace) -> int:
-    manager = _manager()
-    action = args.action
+    manager, action = _manager(), args.action
     options = read_setting_options(args)
     given = [f"--{name}" for name in PASSED_ON if name in options]
     if given and action != "install":

@@ -33,7 +33,6 @@ def read_setting_options(args: argparse.Namespace) -> dict[str, str]:
 
 
 def format_settings() -> Iterator[str]:
-    """The lines of the page about every setting."""
     yield "Every setting is a variable of the environment, and a line of the TOML file that --config or CONTEXT_CONFIG"
     yield "names. Common ones are also options of `context serve`. An option counts before a variable, and a variable"
     yield "before the file."

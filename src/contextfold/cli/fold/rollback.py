@@ -64,7 +64,6 @@ def declare_rollback(parser: CommandParser) -> None:
 
 def run_rollback(args: argparse.Namespace) -> int:
     address = session_address(args)
-    keeps = args.keep
     is_asked = not args.yes and not args.dry_run
     if is_asked and not can_ask():
         raise UsageError(
@@ -76,10 +75,10 @@ def run_rollback(args: argparse.Namespace) -> int:
             if args.json:
                 write_json(preview.result)
             else:
-                write(_render_preview(screen(), preview, keeps=keeps))
+                write(_render_preview(screen(), preview, keeps=args.keep))
             return EXIT_OK
         if is_asked:
-            print_on_stderr(_render_preview(screen_on(sys.stderr), preview, keeps=keeps))
+            print_on_stderr(_render_preview(screen_on(sys.stderr), preview, keeps=args.keep))
             if not ask_yes_no(QUESTION):
                 print_on_terminal("nothing was rolled back")
                 return EXIT_USAGE
@@ -88,7 +87,7 @@ def run_rollback(args: argparse.Namespace) -> int:
                 print_error("the session went on meanwhile", "nothing was rolled back; run the command again")
                 return EXIT_CODES[BranchStateInvalid.code]
         assert preview.state.session_id
-        arguments = {"branch_id": preview.target.id, "restore_state": not keeps}
+        arguments = {"branch_id": preview.target.id, "restore_state": not args.keep}
         service = make_fold_service(store.settings, store.store)
         answer = store.run(service.roll_back_session(address.owner, preview.state.session_id, arguments))
     write(encode(answer) + "\n" if args.json else _describe_result(screen(), preview, answer))

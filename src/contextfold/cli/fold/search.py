@@ -12,7 +12,7 @@ from contextfold.cli.parser import CommandParser, parse_budget
 from contextfold.cli.setting_options import add_store_options
 from contextfold.cli.terminal import Line, Part, Screen, screen, text_lines
 from contextfold.common.question import ASK_BUDGET
-from contextfold.fold.recall import RecallAnswer, RecalledFold
+from contextfold.fold.recall import RecalledFold
 from contextfold.fold.store import SEARCH_MOST, Summary
 from contextfold.fold.tool_calls import parse_recall_request
 from contextfold.settings import between
@@ -49,7 +49,6 @@ def run_search(args: argparse.Namespace) -> None:
     if args.json:
         write_json({"summaries": [{name: getattr(summary, name) for name in MEMBERS} for summary in summaries]})
         return
-
     shown = screen()
     # Only a terminal shows which words were found.
     words = _compile_words(query) if shown.is_terminal else None
@@ -128,16 +127,9 @@ def run_recall(args: argparse.Namespace) -> None:
     else:
         shown = screen()
         write("".join(_render_fold(shown, fold) for fold in answer.folds))
-    _report(answer)
-
-
-def _report(answer: RecallAnswer) -> None:
-    if answer.folds:
-        return
-    if answer.matched:
-        print_note(f"{answer.matched} match, but none fits the budget of {answer.budget} tokens")
-    else:
-        print_note("nothing that was folded matches")
+    if not answer.folds:
+        too_long = f"{answer.matched} match, but none fits the budget of {answer.budget} tokens"
+        print_note(too_long if answer.matched else "nothing that was folded matches")
 
 
 def _render_fold(shown: Screen, fold: RecalledFold) -> str:

@@ -59,7 +59,6 @@ def add_owner_option(parser: CommandParser) -> None:
 
 
 def add_session_options(parser: CommandParser) -> None:
-    """Add the options of commands on one session."""
     parser.add_argument("--project", metavar="DIR", help="the project's folder (default: the current one)")
     parser.add_argument("--session", metavar="NAME", help="the name of a session (default: the project's unnamed one)")
     add_owner_option(parser)
@@ -321,7 +320,7 @@ def write_rows(
     *,
     note_if_empty: str,
 ) -> None:
-    """Write sessions as JSON or as a table, or a note if there are none; return the exit code."""
+    """Write sessions as JSON or as a table, or a note if there are none."""
     if args.json:
         write_json({"sessions": rows})
     elif rows:
