@@ -104,10 +104,9 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", sorted(page.name for page in DOCS.glob("*.md") if read_commands(page)))
 def test_the_commands_of_a_page_work_as_written(name: str, home: Path, daemon: Daemon) -> None:
-    agent = HttpAgent(daemon.port)
-    branch = agent.call("context_branch", description="Why logins fail", prompt="Look", project_path=str(home))
-    agent.call("context_return", message="Logins fail: tokens expire.", project_path=str(home))
-    agent.close()
+    with HttpAgent(daemon.port) as agent:
+        branch = agent.call("context_branch", description="Why logins fail", prompt="Look", project_path=str(home))
+        agent.call("context_return", message="Logins fail: tokens expire.", project_path=str(home))
     replacements = {
         "http://localhost:9090": f"http://127.0.0.1:{daemon.port}",
         "/etc/contextfold": str(home / "etc"),
@@ -147,9 +146,8 @@ def test_the_example_loop_prints_the_documented_output_and_is_recorded(daemon: D
     done = run_loop(str(daemon.port), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert f"```text\n{done.stdout}```" in read(DOCS / "getting-started.md")
-    http = Http(daemon.port)
-    (row,) = http.ask("GET", "/v1/sessions").json["sessions"]
-    http.close()
+    with Http(daemon.port) as http:
+        (row,) = http.ask("GET", "/v1/sessions").json["sessions"]
     assert row["project_path"] == str(tmp_path)
     assert (row["folded_tokens"], row["tokens_saved"], row["total_tokens"]) == (8220, 8207, 18)
     assert (row["operations"], row["failed_operations"], row["folded_branches"]) == (3, 1, 1)

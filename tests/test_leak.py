@@ -119,67 +119,72 @@ class Inputs:
                 agent.rpc(method, params)
             assert agent.last
             self.answers.append(agent.last.body)
-        http = Http(self.daemon.port)
-        for message in ([text], text, {text: 1}, {"jsonrpc": "2.0", "id": 1, "method": text}, {"jsonrpc": text}):
-            self.answers.append(http.ask("POST", "/mcp", json.dumps(message).encode(), RPC).body)
-        http.close()
+        with Http(self.daemon.port) as http:
+            for message in ([text], text, {text: 1}, {"jsonrpc": "2.0", "id": 1, "method": text}, {"jsonrpc": text}):
+                self.answers.append(http.ask("POST", "/mcp", json.dumps(message).encode(), RPC).body)
 
     def _http(self, text: str) -> None:
-        http = Http(self.daemon.port)
-        body = json.dumps({"project_path": PROJECT, "type": "t", "content": text}).encode()
-        requests: list[tuple[str, str, bytes | None, dict[str, str]]] = [
-            ("POST", "/v1/operations", body, {}),
-            ("POST", "/v1/operations", body[:-3], {}),
-            ("POST", "/mcp", body, RPC),
-            ("POST", "/mcp", text.encode(), RPC),
-            ("GET", f"/{quote(text)}?token={quote(text)}", None, {}),
-            ("GET", f"/mcp/{quote(text)}", None, {}),
-            ("GET", f"/v1/sessions/{quote(text, '')}", None, {}),
-            ("GET", f"/v1/sessions?cursor={quote(text, '')}&limit={quote(text, '')}", None, {}),
-            ("GET", f"/v1/summaries?query={quote(text, '')}", None, {}),
-            ("GET", f"/v1/events?after={quote(text, '')}", None, {}),
-            ("POST", "/v1/recall", json.dumps({"query": text}).encode(), {}),
-            ("POST", f"/v1/sessions/{quote(text, '')}/rollback", body, {}),
-            ("GET", f"/web/{quote(text, '')}", None, {}),
-        ]
-        if text.isprintable() and text.isascii():
-            for header in ("x-context-session", "idempotency-key", "authorization", "cookie", "mcp-protocol-version"):
-                requests.append(("POST", "/v1/operations", body, {header: text}))
-                requests.append(("POST", "/mcp", b'{"jsonrpc":"2.0","id":1,"method":"ping"}', {**RPC, header: text}))
-            requests.append(("GET", "/healthz", None, {"origin": text}))
-        for method, path, sent, headers in requests:
-            reply = http.ask(method, path, sent, headers)
-            self.answers += [reply.body, json.dumps(dict(reply.headers)).encode()]
-        http.close()
+        with Http(self.daemon.port) as http:
+            body = json.dumps({"project_path": PROJECT, "type": "t", "content": text}).encode()
+            requests: list[tuple[str, str, bytes | None, dict[str, str]]] = [
+                ("POST", "/v1/operations", body, {}),
+                ("POST", "/v1/operations", body[:-3], {}),
+                ("POST", "/mcp", body, RPC),
+                ("POST", "/mcp", text.encode(), RPC),
+                ("GET", f"/{quote(text)}?token={quote(text)}", None, {}),
+                ("GET", f"/mcp/{quote(text)}", None, {}),
+                ("GET", f"/v1/sessions/{quote(text, '')}", None, {}),
+                ("GET", f"/v1/sessions?cursor={quote(text, '')}&limit={quote(text, '')}", None, {}),
+                ("GET", f"/v1/summaries?query={quote(text, '')}", None, {}),
+                ("GET", f"/v1/events?after={quote(text, '')}", None, {}),
+                ("POST", "/v1/recall", json.dumps({"query": text}).encode(), {}),
+                ("POST", f"/v1/sessions/{quote(text, '')}/rollback", body, {}),
+                ("GET", f"/web/{quote(text, '')}", None, {}),
+            ]
+            if text.isprintable() and text.isascii():
+                for header in (
+                    "x-context-session",
+                    "idempotency-key",
+                    "authorization",
+                    "cookie",
+                    "mcp-protocol-version",
+                ):
+                    requests.append(("POST", "/v1/operations", body, {header: text}))
+                    requests.append(
+                        ("POST", "/mcp", b'{"jsonrpc":"2.0","id":1,"method":"ping"}', {**RPC, header: text})
+                    )
+                requests.append(("GET", "/healthz", None, {"origin": text}))
+            for method, path, sent, headers in requests:
+                reply = http.ask(method, path, sent, headers)
+                self.answers += [reply.body, json.dumps(dict(reply.headers)).encode()]
 
     def _hooks(self, text: str, number: int) -> None:
         """Sends reports of a host, with the secret in every member that may contain it."""
-        http = Http(self.daemon.port)
-        common = {"hook_event_name": "PostToolUse", "session_id": "c", "cwd": PROJECT, "tool_name": "Bash"}
-        reports: list[dict[str, Any]] = [
-            {"tool_input": {"command": text}, "tool_response": {"stdout": f"$ x\n{text}", "stderr": text}},
-            {"tool_input": {text: [text]}, "tool_response": [{"type": "text", "text": text}]},
-            {"tool_name": text, "tool_response": {text: {"deep": text}}},
-            {"hook_event_name": "PostToolUseFailure", "error": text},
-            {"hook_event_name": "Stop", "last_assistant_message": f"It is {text}", "prompt_id": text},
-            {"hook_event_name": "PreCompact", "trigger": text, "custom_instructions": text},
-            {"hook_event_name": "PostCompact", "trigger": text, "compact_summary": text},
-            {"hook_event_name": "UserPromptSubmit", "prompt": f"Use {text}"},
-            {"session_id": text[:200], "cwd": f"/work/{text}", "tool_response": "x"},
-            {"agent_id": text, "agent_type": text, "tool_response": text},
-            {"hook_event_name": text},
-            {"cwd": text, "session_id": f"new {number}"},
-        ]
-        for index, more in enumerate(reports):
-            # In `make test`, a third of the reports is sent with each secret.
-            if not SOAK and (number + index) % 3:
-                continue
-            payload = json.dumps({**common, "tool_use_id": f"{number}.{index}", **more}).encode()
-            for host in HOSTS if SOAK else [HOSTS[(number + index) // 3 % len(HOSTS)]]:
-                self.answers.append(http.ask("POST", f"/hooks/{host}", payload).body)
-            if SOAK or index == -number % len(reports):
-                self.answers.append(http.ask("POST", "/hooks/claude-code", payload[:-2]).body)
-        http.close()
+        with Http(self.daemon.port) as http:
+            common = {"hook_event_name": "PostToolUse", "session_id": "c", "cwd": PROJECT, "tool_name": "Bash"}
+            reports: list[dict[str, Any]] = [
+                {"tool_input": {"command": text}, "tool_response": {"stdout": f"$ x\n{text}", "stderr": text}},
+                {"tool_input": {text: [text]}, "tool_response": [{"type": "text", "text": text}]},
+                {"tool_name": text, "tool_response": {text: {"deep": text}}},
+                {"hook_event_name": "PostToolUseFailure", "error": text},
+                {"hook_event_name": "Stop", "last_assistant_message": f"It is {text}", "prompt_id": text},
+                {"hook_event_name": "PreCompact", "trigger": text, "custom_instructions": text},
+                {"hook_event_name": "PostCompact", "trigger": text, "compact_summary": text},
+                {"hook_event_name": "UserPromptSubmit", "prompt": f"Use {text}"},
+                {"session_id": text[:200], "cwd": f"/work/{text}", "tool_response": "x"},
+                {"agent_id": text, "agent_type": text, "tool_response": text},
+                {"hook_event_name": text},
+                {"cwd": text, "session_id": f"new {number}"},
+            ]
+            for index, more in enumerate(reports):
+                # In `make test`, a third of the reports is sent with each secret.
+                if not SOAK and (number + index) % 3:
+                    continue
+                payload = json.dumps({**common, "tool_use_id": f"{number}.{index}", **more}).encode()
+                for host in HOSTS if SOAK else [HOSTS[(number + index) // 3 % len(HOSTS)]]:
+                    self.answers.append(http.ask("POST", f"/hooks/{host}", payload).body)
+                if SOAK or index == -number % len(reports):
+                    self.answers.append(http.ask("POST", "/hooks/claude-code", payload[:-2]).body)
 
     def _resolve(self, agent: HttpAgent, text: str) -> None:
         """By its contract, a selection repeats its query, so only that answer is not searched."""
@@ -283,15 +288,14 @@ def test_no_event_of_a_watcher_contains_a_secret(inputs: Inputs, secrets: list[K
 
 
 def test_no_session_tree_or_trajectory_contains_a_secret(inputs: Inputs, secrets: list[KnownSecret]) -> None:
-    api = ApiReader(inputs.daemon)
-    texts = [json.dumps(api.get("/v1/sessions?limit=100"))]
-    for row in api.sessions()[:50]:
-        view = api.get(f"/v1/sessions/{row['session_id']}?limit=500")
-        threads = ["", *(branch["id"] for branch in view["branches"][:20])]
-        texts += [json.dumps(view), *(json.dumps(api.entries(row["session_id"], thread)) for thread in threads)]
-    (main,) = [row for row in api.sessions() if (row["project_path"], row["name"]) == (PROJECT, None)]
-    texts.append(json.dumps(api.entries(main["session_id"])))
-    api.close()
+    with ApiReader(inputs.daemon) as api:
+        texts = [json.dumps(api.get("/v1/sessions?limit=100"))]
+        for row in api.sessions()[:50]:
+            view = api.get(f"/v1/sessions/{row['session_id']}?limit=500")
+            threads = ["", *(branch["id"] for branch in view["branches"][:20])]
+            texts += [json.dumps(view), *(json.dumps(api.entries(row["session_id"], thread)) for thread in threads)]
+        (main,) = [row for row in api.sessions() if (row["project_path"], row["name"]) == (PROJECT, None)]
+        texts.append(json.dumps(api.entries(main["session_id"])))
     assert sum(text.count("REDACTED") for text in texts) > 3 * len(secrets)
     assert leaked(secrets, *(text.encode() for text in texts)) == set()
 

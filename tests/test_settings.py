@@ -92,12 +92,9 @@ class TestEffects:
             assert result["secrets_scrubbed"] == 0
 
     def test_without_the_fold_tools_no_store_is_opened_and_operations_are_refused(self, tmp_path: Path) -> None:
-        running = Daemon(tmp_path, "--tools", "resolve")
-        http = Http(running.port)
-        assert http.ask("POST", "/v1/operations", b"{}").status == 404
-        assert http.ask("GET", "/readyz").status == 200
-        http.close()
-        assert running.stop() == 0
+        with Daemon(tmp_path, "--tools", "resolve") as running, Http(running.port) as http:
+            assert http.ask("POST", "/v1/operations", b"{}").status == 404
+            assert http.ask("GET", "/readyz").status == 200
         assert not running.store.exists()
 
     def test_a_daemon_reads_caches_from_the_users_data_folder_by_default(self, tmp_path: Path) -> None:
@@ -120,9 +117,8 @@ class TestContextd:
         assert process.stdout
         line = process.stdout.readline().decode()
         assert line.startswith("contextfold listens on http://127.0.0.1:")
-        http = Http(int(line.split(":")[-1].split("/")[0]))
-        assert http.ask("GET", "/readyz").status == 200
-        http.close()
+        with Http(int(line.split(":")[-1].split("/")[0])) as http:
+            assert http.ask("GET", "/readyz").status == 200
         assert (tmp_path / ".local" / "state" / "contextfold" / "state.db").stat().st_mode & 0o777 == 0o600
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == 0

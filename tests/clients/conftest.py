@@ -42,9 +42,8 @@ def cache_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def daemon(cache_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     """A daemon with default settings."""
-    daemon = Daemon(tmp_path_factory.mktemp("daemon"), "--cache-root", str(cache_root))
-    yield Endpoint(f"{daemon.url}/mcp")
-    assert daemon.stop() == 0
+    with Daemon(tmp_path_factory.mktemp("daemon"), "--cache-root", str(cache_root)) as daemon:
+        yield Endpoint(f"{daemon.url}/mcp")
 
 
 @pytest.fixture(scope="session")
@@ -55,9 +54,8 @@ def guarded_daemon(cache_root: Path, tmp_path_factory: pytest.TempPathFactory) -
     assert created.code == 0, created.err
     settings = {"CONTEXT_HARD_LIMIT": "on", "CONTEXT_LIMIT_TOKENS": "100", "CONTEXT_BRANCH_DEPTH": "1"}
     argv = ("--cache-root", str(cache_root), "--token-file", str(folder / "tokens"))
-    daemon = Daemon(folder, *argv, env=settings)
-    yield Endpoint(f"{daemon.url}/mcp", {"Authorization": f"Bearer {created.out.decode().strip()}"})
-    assert daemon.stop() == 0
+    with Daemon(folder, *argv, env=settings) as daemon:
+        yield Endpoint(f"{daemon.url}/mcp", {"Authorization": f"Bearer {created.out.decode().strip()}"})
 
 
 @pytest.fixture(params=["stdio", "http"])

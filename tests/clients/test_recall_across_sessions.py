@@ -85,26 +85,27 @@ def test_a_later_session_can_recall_expand_and_report_folds_of_earlier_ones(tmp_
             )
         )
         daemon.restart_after(5)
-        http = Http(daemon.port)
+        with Http(daemon.port) as http:
 
-        async def recall_later() -> None:
-            async with connected(daemon, "saturday") as call:
-                for query in ("users are logged out at checkout", "where did we see ECONNRESET?"):
-                    result = await call("context_recall", query=f"{query} {SECRET}", budget=500, since="2w")
-                    assert [fold["id"] for fold in result["folds"]] == [login]
-                    assert result["selection"]["tokens_used"] <= 500
-                    assert result["folds"][0]["why"]
-                assert (await call("context_recall", query="checkout", since="1d"))["folds"] == []
-                entries = (await call("context_expand", branch_id=login))["entries"]
-                assert [entry["text"] for entry in entries if entry["kind"] == "operation"][-1].endswith("ECONNRESET")
+            async def recall_later() -> None:
+                async with connected(daemon, "saturday") as call:
+                    for query in ("users are logged out at checkout", "where did we see ECONNRESET?"):
+                        result = await call("context_recall", query=f"{query} {SECRET}", budget=500, since="2w")
+                        assert [fold["id"] for fold in result["folds"]] == [login]
+                        assert result["selection"]["tokens_used"] <= 500
+                        assert result["folds"][0]["why"]
+                    assert (await call("context_recall", query="checkout", since="1d"))["folds"] == []
+                    entries = (await call("context_expand", branch_id=login))["entries"]
+                    assert [entry["text"] for entry in entries if entry["kind"] == "operation"][-1].endswith(
+                        "ECONNRESET"
+                    )
 
-        asyncio.run(recall_later())
-        ended = http.ask("GET", "/v1/sessions?ended=true").json["sessions"]
-        assert len(ended) == 2
-        body = {"query": f"checkout {SECRET}", "project_path": PROJECT}
-        result = http.ask("POST", "/v1/recall", json.dumps(body).encode(), {"content-type": "application/json"})
-        assert [fold["id"] for fold in result.json["folds"]] == [login]
-        http.close()
+            asyncio.run(recall_later())
+            ended = http.ask("GET", "/v1/sessions?ended=true").json["sessions"]
+            assert len(ended) == 2
+            body = {"query": f"checkout {SECRET}", "project_path": PROJECT}
+            result = http.ask("POST", "/v1/recall", json.dumps(body).encode(), {"content-type": "application/json"})
+            assert [fold["id"] for fold in result.json["folds"]] == [login]
     finally:
         daemon.stop()
     monday = next(row["session_id"] for row in ended if row["name"] == "monday")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -60,6 +60,12 @@ class HookedAgent:
         self.http.close()
         self.mcp.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 class ApiReader:
     """Reads the JSON below `/v1`."""
@@ -104,19 +110,23 @@ class ApiReader:
     def close(self) -> None:
         self.http.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    daemon = Daemon(tmp_path_factory.mktemp("hooks"))
-    yield daemon
-    assert daemon.stop() == 0
+    with Daemon(tmp_path_factory.mktemp("hooks")) as daemon:
+        yield daemon
 
 
 @pytest.fixture
 def api(daemon: Daemon) -> Iterator[ApiReader]:
-    api = ApiReader(daemon)
-    yield api
-    api.close()
+    with ApiReader(daemon) as api:
+        yield api
 
 
 # These functions have other names than their fixtures, because tests use the names for variables.
@@ -129,6 +139,5 @@ def folder_of_test(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(name="agent")
 def agent_of_test(daemon: Daemon, folder: str) -> Iterator[HookedAgent]:
-    agent = HookedAgent(daemon, folder, conversation=folder)
-    yield agent
-    agent.close()
+    with HookedAgent(daemon, folder, conversation=folder) as agent:
+        yield agent

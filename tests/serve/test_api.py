@@ -24,9 +24,8 @@ ENDED_PROJECT = "/home/ana/work/docs-site"
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    daemon = Daemon(tmp_path_factory.mktemp("api"), env={"CONTEXT_BRANCHES_PER_SESSION": "2000"})
-    yield daemon
-    assert daemon.stop() == 0
+    with Daemon(tmp_path_factory.mktemp("api"), env={"CONTEXT_BRANCHES_PER_SESSION": "2000"}) as daemon:
+        yield daemon
 
 
 @pytest.fixture
@@ -172,9 +171,8 @@ class TestOneSession:
         assert reply.json["error"]["data"]["kind"] == "session_not_found"
 
     def test_the_row_of_a_named_session_has_its_name(self, daemon: Daemon, api: ApiReader, project: str) -> None:
-        agent = HttpAgent(daemon.port, x_context_session="reviewer")
-        agent.call("context_record", project_path=project, type="t", content="c")
-        agent.close()
+        with HttpAgent(daemon.port, x_context_session="reviewer") as agent:
+            agent.call("context_record", project_path=project, type="t", content="c")
         assert api.session(project, "reviewer")["name"] == "reviewer"
 
 
@@ -373,9 +371,10 @@ def test_the_first_page_of_a_folded_branch_has_its_summary(api: ApiReader, agent
 
 
 def test_there_is_only_one_demo_session(daemon: Daemon, api: ApiReader) -> None:
-    http = Http(daemon.port)
-    ids = {http.ask("POST", "/v1/demo", b"{}", {"content-type": "application/json"}).json["session_id"] for _ in "ab"}
-    http.close()
+    with Http(daemon.port) as http:
+        ids = {
+            http.ask("POST", "/v1/demo", b"{}", {"content-type": "application/json"}).json["session_id"] for _ in "ab"
+        }
     (session_id,) = ids
     session = api.get(f"/v1/sessions/{session_id}")["session"]
     assert (session["name"], session["savings"]) == ("demo", None)
@@ -386,29 +385,32 @@ def test_ended_sessions_are_listed_separately(tmp_path: Path) -> None:
     """The daemon ends a session that was already idle for long when the daemon started."""
     path = tmp_path / "state" / "state.db"
     subprocess.run([sys.executable, SEED, path, "ended"], check=True)
-    daemon = Daemon(tmp_path)
-    http = Http(daemon.port)
-    until(lambda: bool(http.ask("GET", "/v1/sessions?ended=true").json["sessions"]))
-    assert http.ask("GET", "/v1/sessions").json["sessions"] == []
-    answer = http.ask("GET", "/v1/sessions?ended=true").json
-    (session,) = answer["sessions"]
-    assert (session["project_path"], session["folded_branches"], session["savings"]) == (ENDED_PROJECT, 1, None)
-    assert session["ended_at"] > session["last_at"]
-    assert answer["next_cursor"] is None
-    assert http.ask("GET", "/v1/sessions?ended=perhaps").status == 400
-    http.close()
-    assert daemon.stop() == 0
+    with Daemon(tmp_path) as daemon, Http(daemon.port) as http:
+        until(lambda: bool(http.ask("GET", "/v1/sessions?ended=true").json["sessions"]))
+        assert http.ask("GET", "/v1/sessions").json["sessions"] == []
+        answer = http.ask("GET", "/v1/sessions?ended=true").json
+        (session,) = answer["sessions"]
+        assert (session["project_path"], session["folded_branches"], session["savings"]) == (ENDED_PROJECT, 1, None)
+        assert session["ended_at"] > session["last_at"]
+        assert answer["next_cursor"] is None
+        assert http.ask("GET", "/v1/sessions?ended=perhaps").status == 400
 
 
 def test_the_dashboard_has_a_strict_content_security_policy(daemon: Daemon) -> None:
-    http = Http(daemon.port)
-    page = http.ask("GET", "/")
-    assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
-    rules = page.headers["content-security-policy"].split("; ")
-    assert {"default-src 'none'", "script-src 'self'", "frame-ancestors 'none'", "base-uri 'none'"} <= set(rules)
-    assert not any("unsafe" in rule or "*" in rule or "http" in rule for rule in rules)
-    assert http.ask("GET", "/web/app.js").headers["content-type"] == "text/javascript; charset=utf-8"
-    for absent in ("/web/", "/web/nothing.js", "/web/../app.py", "/web/%2e%2e/app.py", "/web/__init__.py", "/app.js"):
-        assert http.ask("GET", absent).status == 404, absent
-    assert http.ask("POST", "/").status == 405
-    http.close()
+    with Http(daemon.port) as http:
+        page = http.ask("GET", "/")
+        assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        rules = page.headers["content-security-policy"].split("; ")
+        assert {"default-src 'none'", "script-src 'self'", "frame-ancestors 'none'", "base-uri 'none'"} <= set(rules)
+        assert not any("unsafe" in rule or "*" in rule or "http" in rule for rule in rules)
+        assert http.ask("GET", "/web/app.js").headers["content-type"] == "text/javascript; charset=utf-8"
+        for absent in (
+            "/web/",
+            "/web/nothing.js",
+            "/web/../app.py",
+            "/web/%2e%2e/app.py",
+            "/web/__init__.py",
+            "/app.js",
+        ):
+            assert http.ask("GET", absent).status == 404, absent
+        assert http.ask("POST", "/").status == 405

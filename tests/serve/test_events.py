@@ -74,11 +74,10 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 
 def work(daemon: Daemon, project: str, **headers: str) -> str:
     """A branch and its return, which make four events. Returns the session's id."""
-    agent = HttpAgent(daemon.port, **headers)
-    branch = agent.call("context_branch", description="d", prompt="p", project_path=project)
-    agent.call("context_record", type="t", content="c", project_path=project)
-    agent.call("context_return", message="m", project_path=project)
-    agent.close()
+    with HttpAgent(daemon.port, **headers) as agent:
+        branch = agent.call("context_branch", description="d", prompt="p", project_path=project)
+        agent.call("context_record", type="t", content="c", project_path=project)
+        agent.call("context_return", message="m", project_path=project)
     session_id: str = branch["session_id"]
     return session_id
 
@@ -133,10 +132,9 @@ def test_a_follower_can_follow_one_session(daemon: Daemon) -> None:
 
 @pytest.mark.parametrize("cursor", ["999999", "x", "-1", "9" * 40])
 def test_an_invalid_cursor_is_refused(daemon: Daemon, cursor: str) -> None:
-    http = Http(daemon.port)
-    reply = http.ask("GET", "/v1/events", headers={"last-event-id": cursor})
-    assert (reply.status, reply.json["error"]["data"]["kind"]) == (400, "invalid_argument")
-    http.close()
+    with Http(daemon.port) as http:
+        reply = http.ask("GET", "/v1/events", headers={"last-event-id": cursor})
+        assert (reply.status, reply.json["error"]["data"]["kind"]) == (400, "invalid_argument")
 
 
 def test_a_daemon_that_stops_ends_its_streams_properly(daemon: Daemon) -> None:
@@ -152,12 +150,15 @@ def test_a_daemon_that_stops_ends_its_streams_properly(daemon: Daemon) -> None:
 def test_a_hook_report_is_an_event_when_it_is_stored(daemon: Daemon) -> None:
     follower = Follower(daemon)
     follower.take(1)
-    http = Http(daemon.port)
-    payload = {"hook_event_name": "Stop", "session_id": "c", "cwd": "/p", "last_assistant_message": "Ready."}
-    http.ask("POST", "/hooks/claude-code", json.dumps(payload).encode())
-    started, operation = follower.take(2)
-    assert (started.event, operation.data["type"], operation.data["source"]) == ("session.started", "message", "hook")
-    http.close()
+    with Http(daemon.port) as http:
+        payload = {"hook_event_name": "Stop", "session_id": "c", "cwd": "/p", "last_assistant_message": "Ready."}
+        http.ask("POST", "/hooks/claude-code", json.dumps(payload).encode())
+        started, operation = follower.take(2)
+        assert (started.event, operation.data["type"], operation.data["source"]) == (
+            "session.started",
+            "message",
+            "hook",
+        )
     follower.close()
 
 
@@ -175,9 +176,8 @@ class TestWithTokens:
 
     @pytest.fixture
     def daemon(self, tmp_path: Path, tokens: Path, authorizations: dict[str, str]) -> Iterator[Daemon]:
-        daemon = Daemon(tmp_path / "daemon", "--token-file", str(tokens))
-        yield daemon
-        assert daemon.stop() == 0
+        with Daemon(tmp_path / "daemon", "--token-file", str(tokens)) as daemon:
+            yield daemon
 
     def test_each_owner_receives_only_their_own_events(self, daemon: Daemon, authorizations: dict[str, str]) -> None:
         alices, bobs = (Follower(daemon, authorization=authorizations[owner]) for owner in ("alice", "bob"))

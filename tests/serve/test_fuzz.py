@@ -127,16 +127,13 @@ def test_every_request_before_the_handshake_gets_one_valid_answer(root: Path) ->
 
 def test_every_request_over_http_gets_one_valid_answer(tmp_path: Path) -> None:
     rng = random.Random(SEED + 2)
-    daemon = Daemon(tmp_path)
-    http = Http(daemon.port)
-    for _ in range(times(400, 20_000)):
-        line = rng.choice((structured, damaged, noise))(rng)[:-1]
-        reply = http.ask("POST", "/mcp", line, RPC)
-        expected_ids = due_answers(line + b"\n") if line.strip() else [None]
-        if reply.status == 202:
-            assert expected_ids == []
-        else:
-            assert faults_in(reply.json) == []
-            assert [reply.json["id"]] == expected_ids
-    http.close()
-    assert daemon.stop() == 0
+    with Daemon(tmp_path) as daemon, Http(daemon.port) as http:
+        for _ in range(times(400, 20_000)):
+            line = rng.choice((structured, damaged, noise))(rng)[:-1]
+            reply = http.ask("POST", "/mcp", line, RPC)
+            expected_ids = due_answers(line + b"\n") if line.strip() else [None]
+            if reply.status == 202:
+                assert expected_ids == []
+            else:
+                assert faults_in(reply.json) == []
+                assert [reply.json["id"]] == expected_ids

@@ -16,22 +16,20 @@ RELATED_PROMPT = "Why does the checkout page log users out after a minute?"
 
 @pytest.fixture(scope="module")
 def recalling_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    daemon = Daemon(tmp_path_factory.mktemp("memory"), "--recall-at-start", "on")
-    _make_folds(daemon)
-    yield daemon
-    assert daemon.stop() == 0
+    with Daemon(tmp_path_factory.mktemp("memory"), "--recall-at-start", "on") as daemon:
+        _make_folds(daemon)
+        yield daemon
 
 
 def _make_folds(daemon: Daemon) -> None:
-    agent = HookedAgent(daemon, "/work/shop", "earlier")
-    for description, summary in (
-        ("Find out why checkout logs users out", "Sessions live a minute: the page passes minutes as seconds."),
-        ("Upgrade the payment client", "Upgraded; tests pass."),
-        ("Checkout page: log \u202eout\x1b[31m button", "It logs users out on the page."),
-    ):
-        agent.mcp.call("context_branch", description=description, prompt="Please.", project_path=agent.folder)
-        agent.mcp.call("context_return", message=summary, project_path=agent.folder)
-    agent.close()
+    with HookedAgent(daemon, "/work/shop", "earlier") as agent:
+        for description, summary in (
+            ("Find out why checkout logs users out", "Sessions live a minute: the page passes minutes as seconds."),
+            ("Upgrade the payment client", "Upgraded; tests pass."),
+            ("Checkout page: log \u202eout\x1b[31m button", "It logs users out on the page."),
+        ):
+            agent.mcp.call("context_branch", description=description, prompt="Please.", project_path=agent.folder)
+            agent.mcp.call("context_return", message=summary, project_path=agent.folder)
 
 
 def added_context(reply: Reply) -> str:
@@ -67,17 +65,14 @@ def test_the_first_prompt_gets_a_line_about_related_folds_which_is_counted(recal
 def test_there_is_no_line_without_related_folds_or_for_a_resumed_session(
     recalling_daemon: Daemon, source: str, prompt: str, folder: str
 ) -> None:
-    agent = HookedAgent(recalling_daemon, folder, f"{source} {prompt} {folder}")
-    agent.report("SessionStart", source=source)
-    assert added_context(agent.report("UserPromptSubmit", prompt=prompt)) == ""
-    agent.close()
+    with HookedAgent(recalling_daemon, folder, f"{source} {prompt} {folder}") as agent:
+        agent.report("SessionStart", source=source)
+        assert added_context(agent.report("UserPromptSubmit", prompt=prompt)) == ""
 
 
 def test_nothing_is_added_by_default(tmp_path: Path) -> None:
-    daemon = Daemon(tmp_path)
-    _make_folds(daemon)
-    agent = HookedAgent(daemon, "/work/shop", "first")
-    agent.report("SessionStart", source="startup")
-    assert added_context(agent.report("UserPromptSubmit", prompt=RELATED_PROMPT)) == ""
-    agent.close()
-    assert daemon.stop() == 0
+    with Daemon(tmp_path) as daemon:
+        _make_folds(daemon)
+        with HookedAgent(daemon, "/work/shop", "first") as agent:
+            agent.report("SessionStart", source="startup")
+            assert added_context(agent.report("UserPromptSubmit", prompt=RELATED_PROMPT)) == ""

@@ -47,9 +47,8 @@ class TestDurability:
             agent.close()
         assert daemon.stop() == 0
         daemon.start()
-        api = ApiReader(daemon)
-        assert sorted(row["operations"] for row in api.sessions()) == [40] * 8
-        api.close()
+        with ApiReader(daemon) as api:
+            assert sorted(row["operations"] for row in api.sessions()) == [40] * 8
         assert daemon.stop() == 0
         assert "reports.lost" not in daemon.log.read_text()
 
@@ -66,9 +65,8 @@ class TestDurability:
             client.close()
         agent, healthy = HookedAgent(daemon, "/broken"), HookedAgent(daemon, "/healthy", conversation="c2")
         assert (agent.uses().status, healthy.uses().status) == (200, 200)
-        api = ApiReader(daemon)
-        assert [(row["project_path"], row["operations"]) for row in api.sessions()] == [("/healthy", 1)]
-        api.close()
+        with ApiReader(daemon) as api:
+            assert [(row["project_path"], row["operations"]) for row in api.sessions()] == [("/healthy", 1)]
         for client in (agent, healthy):
             client.close()
         assert daemon.stop() == 0
@@ -76,30 +74,28 @@ class TestDurability:
         assert [(line["count"], line["exception"]) for line in lost] == [(1, "StoreInvalid")]
 
     def test_reports_wait_until_a_locked_store_is_available_again(self, tmp_path: Path) -> None:
-        daemon = Daemon(tmp_path)
-        agent = HookedAgent(daemon, "/p")
-        agent.calls("context_branch", description="d", prompt="p")
-        lock = sqlite3.connect(daemon.store, isolation_level=None)
-        lock.execute("BEGIN IMMEDIATE")
-        for _ in range(5):
-            assert agent.uses().status == 200
-        with pytest.raises(Refused, match="State store is unavailable"):
-            agent.mcp.call("context_return", message="m", project_path="/p")
-        assert agent.http.ask("GET", "/readyz").status == 503
-        assert '"event":"reports.waiting"' in daemon.log.read_text()
-        lock.execute("ROLLBACK")
-        lock.close()
-        api = ApiReader(daemon)
+        with Daemon(tmp_path) as daemon:
+            agent = HookedAgent(daemon, "/p")
+            agent.calls("context_branch", description="d", prompt="p")
+            lock = sqlite3.connect(daemon.store, isolation_level=None)
+            lock.execute("BEGIN IMMEDIATE")
+            for _ in range(5):
+                assert agent.uses().status == 200
+            with pytest.raises(Refused, match="State store is unavailable"):
+                agent.mcp.call("context_return", message="m", project_path="/p")
+            assert agent.http.ask("GET", "/readyz").status == 503
+            assert '"event":"reports.waiting"' in daemon.log.read_text()
+            lock.execute("ROLLBACK")
+            lock.close()
+            with ApiReader(daemon) as api:
 
-        def is_written() -> bool:
-            reply = api.http.ask("GET", "/v1/sessions")
-            return reply.status == 200 and [row["operations"] for row in reply.json["sessions"]] == [5]
+                def is_written() -> bool:
+                    reply = api.http.ask("GET", "/v1/sessions")
+                    return reply.status == 200 and [row["operations"] for row in reply.json["sessions"]] == [5]
 
-        # The daemon tries the store again after a pause.
-        until(is_written)
-        agent.close()
-        api.close()
-        assert daemon.stop() == 0
+                # The daemon tries the store again after a pause.
+                until(is_written)
+                agent.close()
 
 
 class TestSessionOfAReport:
@@ -117,31 +113,29 @@ class TestSessionOfAReport:
     def test_a_conversation_belongs_to_the_session_that_its_calls_name(
         self, daemon: Daemon, api: ApiReader, folder: str
     ) -> None:
-        agent = HookedAgent(daemon, f"{folder}/sub", conversation=folder, x_context_session="mine")
-        agent.uses()
-        agent.calls("context_branch", project_path=folder, description="d", prompt="p")
-        agent.uses()
-        agent.uses()
-        agent.calls("context_return", project_path=folder, message="m")
-        agent.uses()
-        assert api.session(f"{folder}/sub")["operations"] == 1
-        (branch,) = api.view(folder, "mine")["branches"]
-        assert branch["operations"] == 2
-        assert api.session(folder, "mine")["operations"] == 3
-        agent.close()
+        with HookedAgent(daemon, f"{folder}/sub", conversation=folder, x_context_session="mine") as agent:
+            agent.uses()
+            agent.calls("context_branch", project_path=folder, description="d", prompt="p")
+            agent.uses()
+            agent.uses()
+            agent.calls("context_return", project_path=folder, message="m")
+            agent.uses()
+            assert api.session(f"{folder}/sub")["operations"] == 1
+            (branch,) = api.view(folder, "mine")["branches"]
+            assert branch["operations"] == 2
+            assert api.session(folder, "mine")["operations"] == 3
 
     def test_another_conversation_of_the_project_has_its_own_session(
         self, daemon: Daemon, api: ApiReader, folder: str
     ) -> None:
         first = HookedAgent(daemon, folder, conversation=f"{folder}-1", x_context_session="mine")
-        second = HookedAgent(daemon, folder, conversation=f"{folder}-2")
-        first.calls("context_branch", description="d", prompt="p")
-        second.uses()
-        first.uses()
-        assert api.session(folder)["operations"] == 1
-        assert api.session(folder, "mine")["operations"] == 1
+        with HookedAgent(daemon, folder, conversation=f"{folder}-2") as second:
+            first.calls("context_branch", description="d", prompt="p")
+            second.uses()
+            first.uses()
+            assert api.session(folder)["operations"] == 1
+            assert api.session(folder, "mine")["operations"] == 1
         first.close()
-        second.close()
 
     def test_a_conversation_is_assigned_to_its_session_again_after_a_restart(self, tmp_path: Path) -> None:
         daemon = Daemon(tmp_path)
@@ -153,16 +147,15 @@ class TestSessionOfAReport:
         result = [{"type": "text", "text": json.dumps({"session_id": branch["session_id"]})}]
         restarted = HookedAgent(daemon, "/p", conversation=agent.conversation)
         restarted.uses(f"{OURS}context_branch_status", result)
-        api = ApiReader(daemon)
+        with ApiReader(daemon) as api:
 
-        def is_assigned() -> bool:
-            restarted.uses()
-            return bool(api.session("/p", "mine")["operations"])
+            def is_assigned() -> bool:
+                restarted.uses()
+                return bool(api.session("/p", "mine")["operations"])
 
-        until(is_assigned)
-        agent.close()
-        restarted.close()
-        api.close()
+            until(is_assigned)
+            agent.close()
+            restarted.close()
         assert daemon.stop() == 0
 
     def test_no_owner_can_report_to_another_owners_session(self, tmp_path: Path) -> None:
@@ -171,21 +164,21 @@ class TestSessionOfAReport:
             {"authorization": "Bearer " + run_command("token", owner, "--token-file", tokens).out.decode().strip()}
             for owner in ("alice", "bob")
         )
-        daemon = Daemon(tmp_path / "d", "--token-file", str(tokens))
-        alices = HookedAgent(daemon, "/p", **alice)
-        branch = alices.calls("context_branch", description="d", prompt="p")
-        bobs = HookedAgent(daemon, "/p", **bob)
-        bobs.uses(f"{OURS}context_branch", [{"type": "text", "text": json.dumps({"session_id": branch["session_id"]})}])
-        bobs.uses()
-        for headers, operations in ((alice, 0), (bob, 1)):
-            api = ApiReader(daemon, **headers)
-            assert [row["operations"] for row in api.sessions()] == [operations]
-            api.close()
-        without_token = HookedAgent(daemon, "/p")
-        assert without_token.uses().status == 401
-        for agent in (alices, bobs, without_token):
-            agent.close()
-        assert daemon.stop() == 0
+        with Daemon(tmp_path / "d", "--token-file", str(tokens)) as daemon:
+            alices = HookedAgent(daemon, "/p", **alice)
+            branch = alices.calls("context_branch", description="d", prompt="p")
+            bobs = HookedAgent(daemon, "/p", **bob)
+            bobs.uses(
+                f"{OURS}context_branch", [{"type": "text", "text": json.dumps({"session_id": branch["session_id"]})}]
+            )
+            bobs.uses()
+            for headers, operations in ((alice, 0), (bob, 1)):
+                with ApiReader(daemon, **headers) as api:
+                    assert [row["operations"] for row in api.sessions()] == [operations]
+            without_token = HookedAgent(daemon, "/p")
+            assert without_token.uses().status == 401
+            for agent in (alices, bobs, without_token):
+                agent.close()
 
     def test_one_owners_conversations_do_not_displace_those_of_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(hooks, "CONVERSATIONS_MAX", 3)

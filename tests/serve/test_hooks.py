@@ -125,11 +125,10 @@ class TestRecordedRun:
         shuffled = random.Random(seed).sample(run, len(run))
         figures = []
         for order, posted in enumerate((run, shuffled)):
-            agent = HookedAgent(daemon, f"{folder}/{order}", conversation=f"{folder}/{order}")
-            replay(agent, posted)
-            row = api.session(agent.folder)
-            figures.append([row[name] for name in ("total_tokens", "operations", "failed_operations", "revision")])
-            agent.close()
+            with HookedAgent(daemon, f"{folder}/{order}", conversation=f"{folder}/{order}") as agent:
+                replay(agent, posted)
+                row = api.session(agent.folder)
+                figures.append([row[name] for name in ("total_tokens", "operations", "failed_operations", "revision")])
         assert figures[0] == figures[1]
 
 
@@ -238,13 +237,18 @@ class TestAdvice:
         assert agent.uses().json == {}
 
     def test_cursor_gets_advice_in_its_own_format(self, daemon: Daemon, folder: str) -> None:
-        agent = HookedAgent(daemon, folder, conversation=folder, host="cursor")
-        agent.mcp.call("context_branch", project_path=folder, description="d", prompt="p")
-        output = json.dumps("x" * 4 * 6_000)
-        payload = {"tool_name": "Shell", "tool_input": {}, "tool_output": output, "tool_use_id": "u1", "cwd": folder}
-        common = {"conversation_id": folder, "hook_event_name": "postToolUse"}
-        assert agent.post({**common, **payload}).json["additional_context"].startswith("contextfold: branch br_")
-        agent.close()
+        with HookedAgent(daemon, folder, conversation=folder, host="cursor") as agent:
+            agent.mcp.call("context_branch", project_path=folder, description="d", prompt="p")
+            output = json.dumps("x" * 4 * 6_000)
+            payload = {
+                "tool_name": "Shell",
+                "tool_input": {},
+                "tool_output": output,
+                "tool_use_id": "u1",
+                "cwd": folder,
+            }
+            common = {"conversation_id": folder, "hook_event_name": "postToolUse"}
+            assert agent.post({**common, **payload}).json["additional_context"].startswith("contextfold: branch br_")
 
     def test_the_context_limit_is_the_window_of_the_hosts_model(self, agent: HookedAgent, api: ApiReader) -> None:
         agent.report("SessionStart", source="startup", model="claude-opus-4-5-20251101")
@@ -257,14 +261,13 @@ class TestOtherHosts:
     def test_the_documented_payloads_of_other_hosts_are_recorded(
         self, daemon: Daemon, api: ApiReader, host: str
     ) -> None:
-        agent = HookedAgent(daemon, "/unused", host=host)
-        for payload in payloads(f"{host}-by-hand"):
-            assert agent.post(payload).status == 200
-        api.sessions()
-        page = api.http.ask("GET", "/metrics").body.decode()
-        (line,) = [line for line in page.splitlines() if f'{{host="{host}",outcome="recorded"}}' in line]
-        assert float(line.split()[-1]) > 0
-        agent.close()
+        with HookedAgent(daemon, "/unused", host=host) as agent:
+            for payload in payloads(f"{host}-by-hand"):
+                assert agent.post(payload).status == 200
+            api.sessions()
+            page = api.http.ask("GET", "/metrics").body.decode()
+            (line,) = [line for line in page.splitlines() if f'{{host="{host}",outcome="recorded"}}' in line]
+            assert float(line.split()[-1]) > 0
 
     def test_an_unknown_host_is_not_found(self, agent: HookedAgent) -> None:
         assert agent.http.ask("POST", "/hooks/emacs", b"{}").status == 404

@@ -248,13 +248,12 @@ def transports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Transports]
     folder = tmp_path_factory.mktemp("odd")
     caches = folder / "caches"
     caches.mkdir()
-    daemon = Daemon(folder, "--cache-root", str(caches))
-    stdio = OverStdio(caches)
-    over_http = OverHttp(daemon)
-    with stdio.server:
-        yield stdio, over_http
-    over_http.http.close()
-    assert daemon.stop() == 0
+    with Daemon(folder, "--cache-root", str(caches)) as daemon:
+        stdio = OverStdio(caches)
+        over_http = OverHttp(daemon)
+        with stdio.server:
+            yield stdio, over_http
+        over_http.http.close()
 
 
 @pytest.mark.parametrize(("body", "expected"), TABLE, ids=[repr(body[:60]) for body, _ in TABLE])

@@ -35,23 +35,22 @@ def test_calls_over_the_limit_are_refused_and_may_be_retried(tmp_path: Path) -> 
     sources.mkdir()
     (sources / "a.md").write_text("# Roll back\n\nRun it again.\n", encoding="utf-8")
     build(sources, tmp_path / "caches" / "docs")
-    daemon = Daemon(tmp_path / "daemon", "--cache-root", str(tmp_path / "caches"))
-    tool = {"name": "context.ask", "arguments": {"query": "roll back", "budget": 200}}
-    bodies = {
-        "/v1/ask": tool["arguments"],
-        "/mcp": {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": tool},
-    }
-    paths = ["/v1/ask"] * (CALLS - 1) + ["/mcp"]
-    connections = [socket.create_connection(("127.0.0.1", daemon.port), timeout=60) for _ in paths]
-    for connection, path in zip(connections, paths, strict=True):
-        connection.sendall(request(path, bodies[path]))
-    answers = [read_answer(connection) for connection in connections]
-    refused = [(head, body) for status, head, body in answers if status == 503]
-    assert sum(status == 200 for status, _, _ in answers) + len(refused) == CALLS
-    assert refused
-    for head, body in refused:
-        error = body["error"]
-        assert isinstance(error, dict)
-        assert b"retry-after: " in head
-        assert error["data"]["retry"] is True
-    assert daemon.stop() == 0
+    with Daemon(tmp_path / "daemon", "--cache-root", str(tmp_path / "caches")) as daemon:
+        tool = {"name": "context.ask", "arguments": {"query": "roll back", "budget": 200}}
+        bodies = {
+            "/v1/ask": tool["arguments"],
+            "/mcp": {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": tool},
+        }
+        paths = ["/v1/ask"] * (CALLS - 1) + ["/mcp"]
+        connections = [socket.create_connection(("127.0.0.1", daemon.port), timeout=60) for _ in paths]
+        for connection, path in zip(connections, paths, strict=True):
+            connection.sendall(request(path, bodies[path]))
+        answers = [read_answer(connection) for connection in connections]
+        refused = [(head, body) for status, head, body in answers if status == 503]
+        assert sum(status == 200 for status, _, _ in answers) + len(refused) == CALLS
+        assert refused
+        for head, body in refused:
+            error = body["error"]
+            assert isinstance(error, dict)
+            assert b"retry-after: " in head
+            assert error["data"]["retry"] is True

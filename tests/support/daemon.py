@@ -11,7 +11,7 @@ import subprocess
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from tests.support.processes import ForkedProcess, run_context
@@ -119,6 +119,13 @@ class Daemon:
             self.process.send_signal(signal.SIGTERM)
         return self._reap()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        code = self.stop()
+        assert kind or code == 0
+
     def _reap(self) -> int:
         code = self.process.wait(timeout=ANSWER_TIMEOUT_S)
         assert self.process.stdout
@@ -145,6 +152,12 @@ class Http:
 
     def close(self) -> None:
         self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class HttpAgent:
@@ -197,3 +210,9 @@ class HttpAgent:
 
     def close(self) -> None:
         self.http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -37,23 +37,20 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     caches = folder / "caches"
     caches.mkdir()
     assert run_command("build", "--sources", sources, "--cache", caches / "docs").code == 0
-    daemon = Daemon(folder, "--cache-root", str(caches))
-    yield daemon
-    assert daemon.stop() == 0
+    with Daemon(folder, "--cache-root", str(caches)) as daemon:
+        yield daemon
 
 
 @pytest.fixture
 def http(daemon: Daemon) -> Iterator[Http]:
-    client = Http(daemon.port)
-    yield client
-    client.close()
+    with Http(daemon.port) as client:
+        yield client
 
 
 @pytest.fixture(params=[LEGACY, MODERN])
 def agent(request: pytest.FixtureRequest, daemon: Daemon) -> Iterator[HttpAgent]:
-    client = HttpAgent(daemon.port, request.param)
-    yield client
-    client.close()
+    with HttpAgent(daemon.port, request.param) as client:
+        yield client
 
 
 @pytest.fixture
@@ -116,9 +113,8 @@ class TestStateHeader:
     def test_every_response_below_mcp_has_the_header(  # noqa: PLR0917 - the parts of a request
         self, daemon: Daemon, method: str, path: str, body: bytes | None, headers: dict[str, str], status: int
     ) -> None:
-        http = Http(daemon.port)
-        reply = http.ask(method, path, body, headers)
-        http.close()
+        with Http(daemon.port) as http:
+            reply = http.ask(method, path, body, headers)
         assert reply.status == status
         assert json.loads(reply.headers["x-context-state"]) == NO_STATE
 
@@ -165,14 +161,12 @@ class TestSessionNames:
         self, daemon: Daemon, project: str
     ) -> None:
         for name in ("là", "Å"):
-            agent = HttpAgent(daemon.port, MODERN, x_context_session=name.encode().decode("latin-1"))
-            by_header = agent.call("context_record", project_path=project, type="t", tokens=1)
-            agent.close()
-            without_name = HttpAgent(daemon.port, MODERN)
-            by_meta = without_name.call(
-                "context_record", {"contextfold/session": name}, project_path=project, type="t", tokens=1
-            )
-            without_name.close()
+            with HttpAgent(daemon.port, MODERN, x_context_session=name.encode().decode("latin-1")) as agent:
+                by_header = agent.call("context_record", project_path=project, type="t", tokens=1)
+            with HttpAgent(daemon.port, MODERN) as without_name:
+                by_meta = without_name.call(
+                    "context_record", {"contextfold/session": name}, project_path=project, type="t", tokens=1
+                )
             assert by_header["session_id"] == by_meta["session_id"]
 
     def test_an_invalid_session_name_is_refused(self, agent: HttpAgent, project: str) -> None:
@@ -324,17 +318,16 @@ class TestHealth:
     def test_the_daemon_is_not_ready_when_its_store_takes_no_commits(self, tmp_path: Path) -> None:
         daemon = Daemon(tmp_path)
         try:
-            agent = HttpAgent(daemon.port)
-            agent.call("context_branch", description="d", prompt="p", project_path="/p")
-            for path in daemon.store.parent.iterdir():
-                path.rename(path.with_suffix(f"{path.suffix}.away"))
-            assert agent.http.ask("GET", "/healthz").status == 200
-            assert agent.http.ask("GET", "/readyz").status == 503
-            with pytest.raises(Refused) as raised:
+            with HttpAgent(daemon.port) as agent:
                 agent.call("context_branch", description="d", prompt="p", project_path="/p")
-            assert (raised.value.code, raised.value.message) == (-32603, "State store is unavailable")
-            assert raised.value.data == {"retry": True}
-            agent.close()
+                for path in daemon.store.parent.iterdir():
+                    path.rename(path.with_suffix(f"{path.suffix}.away"))
+                assert agent.http.ask("GET", "/healthz").status == 200
+                assert agent.http.ask("GET", "/readyz").status == 503
+                with pytest.raises(Refused) as raised:
+                    agent.call("context_branch", description="d", prompt="p", project_path="/p")
+                assert (raised.value.code, raised.value.message) == (-32603, "State store is unavailable")
+                assert raised.value.data == {"retry": True}
         finally:
             daemon.stop()
 
@@ -374,14 +367,13 @@ class TestResolvingMessages:
     def test_a_new_installation_lists_no_caches(self, tmp_path: Path) -> None:
         daemon = Daemon(tmp_path, env={"XDG_DATA_HOME": str(tmp_path / "data")})
         try:
-            http = Http(daemon.port)
-            params = {"name": "context.list_caches", "arguments": {}}
-            answer = self.ask(http, {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
-            assert answer["result"]["isError"] is False
-            assert self.ask(http, {"jsonrpc": "2.0", "id": 2, "method": "resources/list"})["result"] == {
-                "resources": []
-            }
-            http.close()
+            with Http(daemon.port) as http:
+                params = {"name": "context.list_caches", "arguments": {}}
+                answer = self.ask(http, {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+                assert answer["result"]["isError"] is False
+                assert self.ask(http, {"jsonrpc": "2.0", "id": 2, "method": "resources/list"})["result"] == {
+                    "resources": []
+                }
             root = tmp_path / "data" / "contextfold" / "caches"
             assert root.stat().st_mode & 0o777 == 0o700
         finally:
@@ -392,17 +384,16 @@ class TestResolvingMessages:
     ) -> None:
         daemon = Daemon(tmp_path, "--cache-root", str(tmp_path / "missing"))
         try:
-            http = Http(daemon.port)
-            assert self.ask(http, {"jsonrpc": "2.0", "id": 1, "method": "resources/list"})["result"] == {
-                "resources": []
-            }
-            params = {"name": "context.list_caches", "arguments": {}}
-            answer = self.ask(http, {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
-            assert json.loads(answer["result"]["content"][0]["text"])["error"]["code"] == "io_error"
-            params = {"name": "context.ask", "arguments": {"query": "deploy"}}
-            answer = self.ask(http, {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
-            assert "does not exist" in answer["result"]["content"][0]["text"]
-            assert '"event":"cache_root.missing"' in daemon.log.read_text()
-            http.close()
+            with Http(daemon.port) as http:
+                assert self.ask(http, {"jsonrpc": "2.0", "id": 1, "method": "resources/list"})["result"] == {
+                    "resources": []
+                }
+                params = {"name": "context.list_caches", "arguments": {}}
+                answer = self.ask(http, {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+                assert json.loads(answer["result"]["content"][0]["text"])["error"]["code"] == "io_error"
+                params = {"name": "context.ask", "arguments": {"query": "deploy"}}
+                answer = self.ask(http, {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+                assert "does not exist" in answer["result"]["content"][0]["text"]
+                assert '"event":"cache_root.missing"' in daemon.log.read_text()
         finally:
             daemon.stop()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Mapping
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,9 +20,7 @@ LIMIT_REACHED = -32004
 class TestLockedStore:
     def test_writes_fail_soon_and_reads_are_answered(self, tmp_path: Path) -> None:
         """Another program has locked the file. No call waits until other calls have timed out."""
-        daemon = Daemon(tmp_path)
-        try:
-            agent = HttpAgent(daemon.port)
+        with Daemon(tmp_path) as daemon, HttpAgent(daemon.port) as agent:
             recorded = agent.call("context_record", project_path="/p", type="t", tokens=1)
             lock = sqlite3.connect(daemon.store, isolation_level=None)
             lock.execute("BEGIN IMMEDIATE")
@@ -50,22 +47,18 @@ class TestLockedStore:
             response = agent.call("context_record", project_path="/p", type="t", tokens=1)
             # None of the refused calls was recorded later.
             assert response["context_state"]["main_thread_tokens"] == 2
-            agent.close()
-        finally:
-            assert daemon.stop() == 0
 
 
 def first_refused_reply(daemon: Daemon, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
     """The first reply that reports the rate limit. After a second without requests, one more is accepted."""
-    http = Http(daemon.port)
-    replies: list[Reply] = []
+    with Http(daemon.port) as http:
+        replies: list[Reply] = []
 
-    def is_refused() -> bool:
-        replies.extend(http.ask("POST", path, body, headers) for _ in range(2))
-        return bool(replies[-1].json.get("error", {}).get("code") == LIMIT_REACHED)
+        def is_refused() -> bool:
+            replies.extend(http.ask("POST", path, body, headers) for _ in range(2))
+            return bool(replies[-1].json.get("error", {}).get("code") == LIMIT_REACHED)
 
-    until(is_refused)
-    http.close()
+        until(is_refused)
     return replies[-1]
 
 
@@ -79,22 +72,16 @@ class TestLimits:
 
     def test_the_rate_limit_error_has_the_limit_and_its_value(self, tmp_path: Path) -> None:
         env = {"CONTEXT_RATE_PER_SECOND": "1", "CONTEXT_RATE_BURST": "3"}
-        daemon = Daemon(tmp_path, env=env)
-        try:
-            agent = HttpAgent(daemon.port)
+        with Daemon(tmp_path, env=env) as daemon, HttpAgent(daemon.port) as agent:
             recorded = agent.call("context_record", project_path="/p", type="t", tokens=1)
             refused = [error for _ in range(20) if (error := self.refusal(agent))]
             assert {error.code for error in refused} == {-32004}
             assert agent.state["session_id"] == recorded["session_id"]
             assert refused[0].data == {"limit": "calls_per_second", "value": 1}
             assert "1" in refused[0].message
-            agent.close()
-        finally:
-            assert daemon.stop() == 0
 
     def test_every_message_counts_for_the_rate(self, tmp_path: Path) -> None:
-        daemon = Daemon(tmp_path, env={"CONTEXT_RATE_PER_SECOND": "1", "CONTEXT_RATE_BURST": "1"})
-        try:
+        with Daemon(tmp_path, env={"CONTEXT_RATE_PER_SECOND": "1", "CONTEXT_RATE_BURST": "1"}) as daemon:
             ping = b'{"jsonrpc":"2.0","id":"me","method":"ping"}'
             for body, message_id in ((ping, "me"), (b"nonsense", None)):
                 response = first_refused_reply(daemon, "/mcp", body, RPC).json
@@ -102,13 +89,10 @@ class TestLimits:
             reply = first_refused_reply(daemon, "/v1/operations", b"{}", {})
             assert reply.status == 429
             assert reply.json["error"]["data"] == {"kind": "limit_reached", "limit": "calls_per_second", "value": 1}
-        finally:
-            assert daemon.stop() == 0
 
     def test_the_hard_limit_is_an_error_of_its_own_kind(self, tmp_path: Path) -> None:
-        daemon = Daemon(tmp_path, env={"CONTEXT_HARD_LIMIT": "on", "CONTEXT_LIMIT_TOKENS": "100"})
-        try:
-            with closing(HttpAgent(daemon.port)) as agent:
+        with Daemon(tmp_path, env={"CONTEXT_HARD_LIMIT": "on", "CONTEXT_LIMIT_TOKENS": "100"}) as daemon:
+            with HttpAgent(daemon.port) as agent:
                 agent.call("context_record", project_path="/q", type="t", tokens=90)
                 with pytest.raises(Refused) as without_branch:
                     agent.call("context_branch", description="d", prompt="p" * 80, project_path="/q")
@@ -125,8 +109,6 @@ class TestLimits:
                 "suggestion": "Fold current branch before continuing",
                 "kind": "context_limit",
             }
-        finally:
-            assert daemon.stop() == 0
 
 
 class TestStarting:
@@ -152,14 +134,12 @@ class TestStarting:
         config = tmp_path / "config.toml"
         config.write_text('context_limit = 1000\nbranch_depth = 1\ntools = "fold"\n')
         env = {"CONTEXT_LIMIT_TOKENS": "2000", "CONTEXT_TOOLS": "resolve,fold"}
-        daemon = Daemon(tmp_path, "--config", str(config), "--tools", "fold", env=env)
-        try:
-            agent = HttpAgent(daemon.port)
+        with (
+            Daemon(tmp_path, "--config", str(config), "--tools", "fold", env=env) as daemon,
+            HttpAgent(daemon.port) as agent,
+        ):
             assert agent.call("context_branch_status", project_path="/p")["context_limit"] == 2000
             assert len(agent.rpc("tools/list", {})["tools"]) == len(FOLD_TOOLS)
             agent.call("context_branch", description="d", prompt="p", project_path="/p")
             with pytest.raises(Refused, match="branch depth is 1"):
                 agent.call("context_branch", description="d", prompt="p", project_path="/p")
-            agent.close()
-        finally:
-            assert daemon.stop() == 0

@@ -32,9 +32,8 @@ def owners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoOwners]:
         run_command("token", owner, "--token-file", tokens).out.decode().strip() for owner in ("alice", "bob")
     )
     assert alice not in tokens.read_text()
-    daemon = Daemon(folder, "--token-file", str(tokens))
-    yield TwoOwners(daemon, alice, bob)
-    assert daemon.stop() == 0
+    with Daemon(folder, "--token-file", str(tokens)) as daemon:
+        yield TwoOwners(daemon, alice, bob)
 
 
 class AlicesWork(NamedTuple):
@@ -191,25 +190,22 @@ class TestWithoutToken:
         ],
     )
     def test_every_path_answers_unauthorized(self, owners: TwoOwners, path: str, headers: dict[str, str]) -> None:
-        http = Http(owners.daemon.port)
-        reply = http.ask("POST" if path in ("/mcp", "/v1/operations") else "GET", path, None, headers)
-        http.close()
+        with Http(owners.daemon.port) as http:
+            reply = http.ask("POST" if path in ("/mcp", "/v1/operations") else "GET", path, None, headers)
         assert reply.status == 401
         assert reply.headers["www-authenticate"] == "Bearer"
         assert b"alice" not in reply.body
 
     def test_health_needs_no_token(self, owners: TwoOwners) -> None:
-        http = Http(owners.daemon.port)
-        assert [http.ask("GET", path).status for path in ("/healthz", "/readyz")] == [200, 200]
-        http.close()
+        with Http(owners.daemon.port) as http:
+            assert [http.ask("GET", path).status for path in ("/healthz", "/readyz")] == [200, 200]
 
 
 def test_operations_go_to_the_callers_own_session(owners: TwoOwners, alices_work: AlicesWork, project: str) -> None:
     before = alices_view(owners, project)
-    http = Http(owners.daemon.port, authorization=f"Bearer {owners.bob}")
-    body = json.dumps({"project_path": project, "type": "t", "content": "bob's"}).encode()
-    response = http.ask("POST", "/v1/operations", body).json
-    http.close()
+    with Http(owners.daemon.port, authorization=f"Bearer {owners.bob}") as http:
+        body = json.dumps({"project_path": project, "type": "t", "content": "bob's"}).encode()
+        response = http.ask("POST", "/v1/operations", body).json
     assert response["session_id"] != alices_work.session_id
     assert response["branch_id"] is None
     assert alices_view(owners, project) == before
@@ -229,9 +225,8 @@ def test_search_finds_only_the_owners_summaries(owners: TwoOwners, alices_work: 
 def test_metrics_and_logs_name_no_owner_session_or_project(
     owners: TwoOwners, alices_work: AlicesWork, project: str
 ) -> None:
-    http = Http(owners.daemon.port, authorization=f"Bearer {owners.bob}")
-    metrics = http.ask("GET", "/metrics").body.decode()
-    http.close()
+    with Http(owners.daemon.port, authorization=f"Bearer {owners.bob}") as http:
+        metrics = http.ask("GET", "/metrics").body.decode()
     for text in (metrics, owners.daemon.log.read_text()):
         for name in ("alice", "bob", alices_work.session_id, alices_work.branch_id, project, owners.alice, owners.bob):
             assert name not in text
@@ -240,12 +235,10 @@ def test_metrics_and_logs_name_no_owner_session_or_project(
 def test_a_token_that_was_removed_from_the_file_is_refused(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     token = run_command("token", "carol", "--token-file", tokens).out.decode().strip()
-    daemon = Daemon(tmp_path, "--token-file", str(tokens))
-    try:
-        http = Http(daemon.port, authorization=f"Bearer {token}")
+    with (
+        Daemon(tmp_path, "--token-file", str(tokens)) as daemon,
+        Http(daemon.port, authorization=f"Bearer {token}") as http,
+    ):
         assert http.ask("GET", "/mcp/tools/list").status == 200
         tokens.write_text("")
         assert http.ask("GET", "/mcp/tools/list").status == 401
-        http.close()
-    finally:
-        assert daemon.stop() == 0

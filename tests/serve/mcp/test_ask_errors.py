@@ -46,13 +46,11 @@ class Served(NamedTuple):
         (over_stdio,) = self.stdio({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
         texts = [over_stdio["result"]["content"][0]["text"]]
         for era in ("2025-11-25", MODERN):
-            agent = HttpAgent(self.daemon.port, era)
-            texts.append(agent.rpc("tools/call", params)["content"][0]["text"])
-            agent.close()
+            with HttpAgent(self.daemon.port, era) as agent:
+                texts.append(agent.rpc("tools/call", params)["content"][0]["text"])
         if tool == "context.ask":
-            http = Http(self.daemon.port)
-            texts.append(http.ask("POST", "/v1/ask", json.dumps(arguments).encode(), JSON_BODY).body.decode())
-            http.close()
+            with Http(self.daemon.port) as http:
+                texts.append(http.ask("POST", "/v1/ask", json.dumps(arguments).encode(), JSON_BODY).body.decode())
         return texts
 
     def answer(self, tool: str, **arguments: Any) -> Any:
@@ -82,9 +80,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         build(folder, name, files)
     for file in (folder / "caches" / "old" / "pack").glob("relevance-*"):
         file.unlink()
-    daemon = Daemon(folder / "daemon", "--cache-root", str(folder / "caches"))
-    yield Served(folder / "caches", daemon)
-    assert daemon.stop() == 0
+    with Daemon(folder / "daemon", "--cache-root", str(folder / "caches")) as daemon:
+        yield Served(folder / "caches", daemon)
 
 
 def build(folder: Path, name: str, files: dict[str, str]) -> None:
@@ -120,25 +117,23 @@ class TestIdsOfSeveralCaches:
 
     def test_one_cache_needs_no_name(self, tmp_path: Path) -> None:
         build(tmp_path, "docs", {"docs:x.md": "first", "x.md": "second", "y.md": "third"})
-        daemon = Daemon(tmp_path / "daemon", "--cache-root", str(tmp_path / "caches"))
-        alone = Served(tmp_path / "caches", daemon)
-        # A document's whole id goes before an id with the name of the cache.
-        contents = {"docs:x.md": "first", "x.md": "second", "docs:docs:x.md": "first", "docs:y.md": "third"}
-        for document_id, content in contents.items():
-            document = alone.answer("context.get", id=document_id)["document"]
-            assert document["sections"][0]["content"] == content
-        assert daemon.stop() == 0
+        with Daemon(tmp_path / "daemon", "--cache-root", str(tmp_path / "caches")) as daemon:
+            alone = Served(tmp_path / "caches", daemon)
+            # A document's whole id goes before an id with the name of the cache.
+            contents = {"docs:x.md": "first", "x.md": "second", "docs:docs:x.md": "first", "docs:y.md": "third"}
+            for document_id, content in contents.items():
+                document = alone.answer("context.get", id=document_id)["document"]
+                assert document["sections"][0]["content"] == content
 
     def test_of_two_names_the_longer_goes_first(self, tmp_path: Path) -> None:
         build(tmp_path, "a", {"b:x.md": "of a", "b:y.md": "only in a"})
         build(tmp_path, "a:b", {"x.md": "of a:b"})
         root = tmp_path / "caches"
-        daemon = Daemon(tmp_path / "daemon", "--cache-root", str(root))
-        for document_id, content in {"a:b:x.md": "of a:b", "a:b:y.md": "only in a"}.items():
-            over_mcp = Served(root, daemon).answer("context.get", id=document_id)
-            assert over_mcp["document"]["sections"][0]["content"] == content
-            assert json.loads(run_command("get", document_id, "--cache-root", root, "--json").out) == over_mcp
-        assert daemon.stop() == 0
+        with Daemon(tmp_path / "daemon", "--cache-root", str(root)) as daemon:
+            for document_id, content in {"a:b:x.md": "of a:b", "a:b:y.md": "only in a"}.items():
+                over_mcp = Served(root, daemon).answer("context.get", id=document_id)
+                assert over_mcp["document"]["sections"][0]["content"] == content
+                assert json.loads(run_command("get", document_id, "--cache-root", root, "--json").out) == over_mcp
 
 
 class TestCachesWithoutAnIndex:
@@ -170,40 +165,38 @@ class TestCachesWithoutAnIndex:
         for name in ("docs", "other"):
             build(tmp_path, name, {"x.md": "roll back"})
         root = tmp_path / "caches"
-        daemon = Daemon(tmp_path / "daemon", "--cache-root", str(root))
-        served = Served(root, daemon)
-        head = root / "other" / "pack" / "relevance-head"
-        before = head.read_bytes()
-        body = b"a later format\n" + before.split(b"\n", 2)[2]
-        head.write_bytes(sha256(body).hexdigest().encode() + b"\n" + body)
-        (left_out,) = served.answer("context.ask", query="roll back")["selection"]["caches_left_out"]
-        assert left_out["cache"] == "other"
-        assert has(left_out["reason"], "another version", REBUILD)
-        head.write_bytes(before)
-        contents = root / "other" / "pack" / "relevance-contents"
-        contents.write_bytes(contents.read_bytes().replace(b"roll", b"rock"))
-        error = served.error("context.ask", query="roll back")
-        assert error.code == "cache_invalid"
-        assert has(error.message, "Cache exists but is invalid", "'other' is damaged", REBUILD)
-        assert daemon.stop() == 0
+        with Daemon(tmp_path / "daemon", "--cache-root", str(root)) as daemon:
+            served = Served(root, daemon)
+            head = root / "other" / "pack" / "relevance-head"
+            before = head.read_bytes()
+            body = b"a later format\n" + before.split(b"\n", 2)[2]
+            head.write_bytes(sha256(body).hexdigest().encode() + b"\n" + body)
+            (left_out,) = served.answer("context.ask", query="roll back")["selection"]["caches_left_out"]
+            assert left_out["cache"] == "other"
+            assert has(left_out["reason"], "another version", REBUILD)
+            head.write_bytes(before)
+            contents = root / "other" / "pack" / "relevance-contents"
+            contents.write_bytes(contents.read_bytes().replace(b"roll", b"rock"))
+            error = served.error("context.ask", query="roll back")
+            assert error.code == "cache_invalid"
+            assert has(error.message, "Cache exists but is invalid", "'other' is damaged", REBUILD)
 
     def test_without_any_index_there_is_no_answer(self, tmp_path: Path) -> None:
         for name in ("one", "two"):
             build(tmp_path, name, {"x.md": "roll back"})
             for file in (tmp_path / "caches" / name / "pack").glob("relevance-*"):
                 file.unlink()
-        daemon = Daemon(tmp_path / "daemon", "--cache-root", str(tmp_path / "caches"))
-        served = Served(tmp_path / "caches", daemon)
-        error = served.error("context.ask", query="roll back")
-        assert error.code == "cache_invalid"
-        assert has(error.message, "'one'", "no relevance index")
-        shutil.rmtree(tmp_path / "caches" / "two")
-        assert served.error("context.ask", query="roll back") == error
-        shutil.rmtree(tmp_path / "caches" / "one")
-        none = served.error("context.ask", query="roll back")
-        assert none.code == "cache_missing"
-        assert has(none.message, "Cache does not exist", "context build")
-        assert daemon.stop() == 0
+        with Daemon(tmp_path / "daemon", "--cache-root", str(tmp_path / "caches")) as daemon:
+            served = Served(tmp_path / "caches", daemon)
+            error = served.error("context.ask", query="roll back")
+            assert error.code == "cache_invalid"
+            assert has(error.message, "'one'", "no relevance index")
+            shutil.rmtree(tmp_path / "caches" / "two")
+            assert served.error("context.ask", query="roll back") == error
+            shutil.rmtree(tmp_path / "caches" / "one")
+            none = served.error("context.ask", query="roll back")
+            assert none.code == "cache_missing"
+            assert has(none.message, "Cache does not exist", "context build")
 
 
 GET_ERRORS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
@@ -262,9 +255,8 @@ class TestMessages:
         http.close()
 
     def test_every_cache_is_listed_for_the_dashboard(self, served: Served) -> None:
-        http = Http(served.daemon.port)
-        listed = http.ask("GET", "/v1/caches").json["caches"]
-        http.close()
+        with Http(served.daemon.port) as http:
+            listed = http.ask("GET", "/v1/caches").json["caches"]
         assert [cache["path"] for cache in listed] == ["docs", "notes", "old"]
 
     def test_the_answer_names_its_counter(self, served: Served) -> None:
@@ -303,10 +295,8 @@ class TestResources:
     ) -> None:
         params = {"uri": f"context://caches/{uri}"}
         (over_stdio,) = served.stdio({"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": params})
-        agent = HttpAgent(served.daemon.port)
-        with pytest.raises(Refused) as refused:
+        with HttpAgent(served.daemon.port) as agent, pytest.raises(Refused) as refused:
             agent.rpc("resources/read", params)
-        agent.close()
         error = over_stdio["error"]
         assert error == {"code": refused.value.code, "message": refused.value.message, "data": refused.value.data}
         assert error["code"] == (-32602 if kind == "cache_invalid" else -32002)

@@ -106,20 +106,8 @@ def traced(
 ) -> Iterator[Daemon]:
     """A daemon that exports its traces. After the `with` block all of them have arrived, also on a busy machine."""
     settings = {"NO_PROXY": "127.0.0.1", "CONTEXT_OTLP_ENDPOINT": endpoint, **env}
-    daemon = Daemon(folder, *argv, env=settings, prepare=prepare)
-    try:
+    with Daemon(folder, *argv, env=settings, prepare=prepare) as daemon:
         yield daemon
-    finally:
-        assert daemon.stop() == 0
-
-
-@contextmanager
-def mcp_agent(port: int, era: str = LEGACY, **headers: str) -> Iterator[HttpAgent]:
-    agent = HttpAgent(port, era, **headers)
-    try:
-        yield agent
-    finally:
-        agent.close()
 
 
 def attributes_of(span: Span) -> dict[str, str | int]:
@@ -141,7 +129,7 @@ class TestSpans:
         with closing(RawUpstream()) as provider:
             with (
                 traced(tmp_path, collector.url, "--anthropic-upstream", provider.url) as daemon,
-                closing(Http(daemon.port, x_api_key="the-providers-key", authorization="Bearer the-other")) as http,
+                Http(daemon.port, x_api_key="the-providers-key", authorization="Bearer the-other") as http,
             ):
                 body = b'{"messages":[{"role":"user","content":"the-text"}]}'
                 assert http.ask("POST", "/proxy/anthropic/v1/messages?the-query", body).status == 200
@@ -157,7 +145,7 @@ class TestSpans:
 
     @pytest.mark.parametrize("era", [LEGACY, MODERN])
     def test_a_request_has_a_tool_call_which_has_a_commit(self, tmp_path: Path, collector: Collector, era: str) -> None:
-        with traced(tmp_path, collector.url) as daemon, mcp_agent(daemon.port, era) as agent:
+        with traced(tmp_path, collector.url) as daemon, HttpAgent(daemon.port, era) as agent:
             agent.call("context_record", project_path="/p", type="read", tokens=5)
         request, tool, commit = (
             collector.named(name) for name in ("POST /mcp", "tools/call context_record", "store commit")
@@ -178,7 +166,7 @@ class TestSpans:
         assert commit.end_time_unix_nano <= tool.end_time_unix_nano <= request.end_time_unix_nano
 
     def test_a_failed_call_is_an_error_without_text(self, tmp_path: Path, collector: Collector) -> None:
-        with traced(tmp_path, collector.url) as daemon, mcp_agent(daemon.port) as agent:
+        with traced(tmp_path, collector.url) as daemon, HttpAgent(daemon.port) as agent:
             with pytest.raises(Refused):
                 agent.call("context_return", project_path="/p", message="m", branch_id="br_nowhere")
             with pytest.raises(Refused):
@@ -201,10 +189,8 @@ class TestSpans:
             "tool_input": {"file_path": "/whisper/file"},
             "tool_response": "whisper",
         }
-        with traced(tmp_path, collector.url) as daemon:
-            http = Http(daemon.port)
+        with traced(tmp_path, collector.url) as daemon, Http(daemon.port) as http:
             assert http.ask("POST", "/hooks/claude-code", json.dumps(report).encode()).status == 200
-            http.close()
         request = collector.named("POST /hooks/claude-code")
         written, commit = collector.named("hook reports"), collector.named("store commit")
         assert written.parent_span_id == commit.parent_span_id == request.span_id
@@ -216,10 +202,8 @@ class TestSpans:
         assert b"whisper" not in b"".join(collector.bodies).lower()
 
     def test_the_span_of_a_refused_request_has_the_reason(self, tmp_path: Path, collector: Collector) -> None:
-        with traced(tmp_path, collector.url) as daemon:
-            http = Http(daemon.port, host="evil.example")
+        with traced(tmp_path, collector.url) as daemon, Http(daemon.port, host="evil.example") as http:
             assert http.ask("GET", "/healthz").status == 421
-            http.close()
         assert attributes_of(collector.named("GET other")) == {
             "http.request.method": "GET",
             "http.route": "other",
@@ -228,12 +212,13 @@ class TestSpans:
         }
 
     def test_the_service_name_can_be_set(self, tmp_path: Path, collector: Collector) -> None:
-        with traced(tmp_path / "ours", collector.url) as daemon, mcp_agent(daemon.port) as agent:
+        with traced(tmp_path / "ours", collector.url) as daemon, HttpAgent(daemon.port) as agent:
             agent.rpc("ping", {})
-        with traced(tmp_path / "theirs", collector.url, OTEL_SERVICE_NAME="folds") as daemon:
-            http = Http(daemon.port)
+        with (
+            traced(tmp_path / "theirs", collector.url, OTEL_SERVICE_NAME="folds") as daemon,
+            Http(daemon.port) as http,
+        ):
             http.ask("GET", "/healthz")
-            http.close()
         default_resource, named_resource = (
             {attribute.key: attribute.value.string_value for attribute in request.resource_spans[0].resource.attributes}
             for request in collector.requests
@@ -246,7 +231,7 @@ class TestCallersTrace:
     def test_a_request_belongs_to_the_trace_of_its_traceparent(self, tmp_path: Path, collector: Collector) -> None:
         with (
             traced(tmp_path, collector.url) as daemon,
-            mcp_agent(daemon.port, traceparent=f"00-{TRACE}-{PARENT}-01", tracestate="vendor=whisper") as agent,
+            HttpAgent(daemon.port, traceparent=f"00-{TRACE}-{PARENT}-01", tracestate="vendor=whisper") as agent,
         ):
             agent.call("context_branch_status", project_path="/p")
         request = collector.named("POST /mcp")
@@ -273,7 +258,7 @@ def test_no_content_of_a_request_is_exported(tmp_path: Path, collector: Collecto
     }
     with (
         traced(tmp_path / "daemon", collector.url, "--token-file", str(tokens)) as daemon,
-        mcp_agent(daemon.port, **headers) as agent,
+        HttpAgent(daemon.port, **headers) as agent,
     ):
         branch = agent.call("context_branch", description="whisper d", prompt="whisper p", project_path="/whisper")
         with pytest.raises(Refused):
@@ -302,7 +287,7 @@ class TestFailingCollector:
     def test_an_unreachable_collector_changes_no_answer_and_does_not_delay_the_stop(self, tmp_path: Path) -> None:
         closed_collector = Collector()
         closed_collector.close()
-        with traced(tmp_path, closed_collector.url, prepare=None) as daemon, mcp_agent(daemon.port) as agent:
+        with traced(tmp_path, closed_collector.url, prepare=None) as daemon, HttpAgent(daemon.port) as agent:
             assert agent.call("context_record", project_path="/p", type="read", tokens=5)["tokens"] == 5
         events = [line["event"] for line in logged(daemon, "traces.")]
         assert events
@@ -314,7 +299,7 @@ class TestFailingCollector:
         self, tmp_path: Path, collector: Collector
     ) -> None:
         collector.may_answer.clear()
-        with traced(tmp_path, collector.url, prepare=None) as daemon, mcp_agent(daemon.port) as agent:
+        with traced(tmp_path, collector.url, prepare=None) as daemon, HttpAgent(daemon.port) as agent:
             agent.call("context_branch_status", project_path="/p")
             # From now on the exporter waits for the collector's response.
             collector.received.get(timeout=ANSWER_TIMEOUT_S)
@@ -324,7 +309,7 @@ class TestFailingCollector:
 
     def test_failure_and_recovery_are_logged_once(self, tmp_path: Path, collector: Collector) -> None:
         collector.status = SERVER_FAILED
-        with traced(tmp_path, collector.url) as daemon, mcp_agent(daemon.port) as agent:
+        with traced(tmp_path, collector.url) as daemon, HttpAgent(daemon.port) as agent:
             for _ in range(2):
                 assert agent.call("context_branch_status", project_path="/p")["session_id"] is None
                 collector.received.get(timeout=ANSWER_TIMEOUT_S)
@@ -373,7 +358,7 @@ class TestTracingOff:
     def test_a_daemon_without_tracing_does_not_import_the_sdk(self, tmp_path: Path) -> None:
         script = "import sys; from contextfold.cli.main import main; main(sys.argv[1:]); print(*sys.modules)"
         with serve_process(script, tmp_path) as process:
-            with mcp_agent(read_port(process)) as agent:
+            with HttpAgent(read_port(process)) as agent:
                 agent.call("context_record", project_path="/p", type="read", tokens=5)
             loaded = stop(process)[0].split()
         assert "contextfold.serve.ops.tracing" in loaded
@@ -420,6 +405,6 @@ class TestEndpoint:
         assert "secret" not in str(raised.value)
 
     def test_an_endpoint_with_the_full_path_is_used_unchanged(self, tmp_path: Path, collector: Collector) -> None:
-        with traced(tmp_path, f"{collector.url}/v1/traces/") as daemon, mcp_agent(daemon.port) as agent:
+        with traced(tmp_path, f"{collector.url}/v1/traces/") as daemon, HttpAgent(daemon.port) as agent:
             agent.call("context_branch_status", project_path="/p")
         assert collector.named("POST /mcp")

@@ -34,7 +34,7 @@ class ProxyDaemon:
         self.port = self.daemon.port
 
     def request(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Reply:
-        with closing(Http(self.port)) as client:
+        with Http(self.port) as client:
             return client.ask(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
 
     def post(self, body: Any = None, path: str = MESSAGES, **headers: str) -> Reply:

@@ -163,6 +163,17 @@ def test_idle_connections_are_closed(guarded: GuardedProxy, monkeypatch: pytest.
     run(scenario, guarded)
 
 
+@pytest.mark.parametrize("path", [MESSAGES, OTHER])
+def test_a_body_that_does_not_arrive_is_a_timeout(path: str) -> None:
+    with closing(GuardedProxy(body_timeout_s=0.05)) as guarded:
+
+        async def scenario() -> None:
+            client = await Client(b"{", path=path, is_whole=False).call(guarded)
+            assert client.error == (408, "body_timeout")
+
+        run(scenario, guarded)
+
+
 def test_an_owners_streams_are_limited_apart_from_short_requests() -> None:
     with closing(GuardedProxy(streams_of_owner=1, in_flight=1)) as guarded:
         received, may_respond = threading.Event(), threading.Event()

@@ -52,9 +52,8 @@ def daemon(hostile: RawUpstream, tmp_path_factory: pytest.TempPathFactory) -> It
     with Upstream() as good:
         argv = ["--anthropic-upstream", hostile.url, "--openai-upstream", good.url + "/v1"]
         env = {"CONTEXT_PROXY_BODY_MAX_BYTES": str(BODY_MAX)}
-        daemon = Daemon(tmp_path_factory.mktemp("hostile"), *argv, env=env, prepare=shorten_timeouts)
-        yield daemon
-        assert daemon.stop() == 0
+        with Daemon(tmp_path_factory.mktemp("hostile"), *argv, env=env, prepare=shorten_timeouts) as daemon:
+            yield daemon
         log = daemon.log.read_text()
         assert '"http.failed"' not in log
         assert '"uncaught"' not in log

@@ -6,7 +6,6 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +33,8 @@ def provider() -> Iterator[Upstream]:
 
 @pytest.fixture(scope="module")
 def daemon(provider: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    daemon = Daemon(tmp_path_factory.mktemp("clients"), *provider.argv())
-    yield daemon
-    assert daemon.stop() == 0
+    with Daemon(tmp_path_factory.mktemp("clients"), *provider.argv()) as daemon:
+        yield daemon
 
 
 @pytest.fixture
@@ -134,7 +132,7 @@ def test_a_client_that_disconnects_before_the_streams_end_is_recorded_as_answere
     # A conversation is identified by its first message, so this one must differ from those of other tests.
     assert model.ask(Conversation("openai-chat").user(f"Hello, {tmp_path}"), streams=True).text == "Fine."
     model.close()
-    with closing(HttpAgent(daemon.port)) as agent, closing(Http(daemon.port)) as http:
+    with HttpAgent(daemon.port) as agent, Http(daemon.port) as http:
 
         def session() -> Any:
             return agent.call("context_branch_status", project_path=str(tmp_path))["session_id"]

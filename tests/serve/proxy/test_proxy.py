@@ -121,7 +121,7 @@ class TestHeaders:
             "X-Context-Token": "t",
             "x-context-anything": "u",
         }
-        with closing(Http(proxy.port)) as client:
+        with Http(proxy.port) as client:
             assert client.ask("PUT", "/proxy/openai/v1/x", b"body", sent).status == 200
         assert sorted(proxy.upstream.next().headers) == [
             ("accept-encoding", "br, gzip;q=0.8, zstd"),

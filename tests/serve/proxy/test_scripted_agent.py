@@ -35,9 +35,8 @@ def upstream() -> Iterator[Upstream]:
 
 @pytest.fixture(scope="module")
 def daemon(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    daemon = Daemon(tmp_path_factory.mktemp("agent"), *upstream.argv())
-    yield daemon
-    assert daemon.stop() == 0
+    with Daemon(tmp_path_factory.mktemp("agent"), *upstream.argv()) as daemon:
+        yield daemon
 
 
 def page(number: int) -> str:
@@ -208,10 +207,8 @@ def test_no_thinking_block_is_sent_that_the_model_would_refuse(  # noqa: PLR0917
 
 
 def get_session(daemon: Daemon, path: str) -> Any:
-    http = Http(daemon.port)
-    response = http.ask("GET", f"/v1/sessions/{path}").json
-    http.close()
-    return response
+    with Http(daemon.port) as http:
+        return http.ask("GET", f"/v1/sessions/{path}").json
 
 
 def cost(bills: list[Billed]) -> float:

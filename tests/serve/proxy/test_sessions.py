@@ -101,7 +101,7 @@ class TestSessions:
 
     def test_a_project_header_starts_a_session(self, proxy: ProxyDaemon) -> None:
         assert proxy.post(x_context_project="/by-header").status == 200
-        with closing(HttpAgent(proxy.port)) as agent:
+        with HttpAgent(proxy.port) as agent:
             # The session is created in the background, while the answer is read.
             until(lambda: agent.call("context_branch_status", project_path="/by-header")["session_id"] is not None)
 
@@ -259,14 +259,14 @@ def history(branch_id: str, session_id: str) -> dict[str, Any]:
 
 def session_with_branch(proxy: ProxyDaemon, project: str, **headers: str) -> tuple[str, str]:
     """Opens and returns a branch in a new session. Returns the ids of session and branch."""
-    with closing(HttpAgent(proxy.port, **headers)) as agent:
+    with HttpAgent(proxy.port, **headers) as agent:
         branch = agent.call("context_branch", description="d", prompt="p", project_path=project)
         agent.call("context_return", message="done", project_path=project)
     return branch["session_id"], branch["branch_id"]
 
 
 def total_tokens(proxy: ProxyDaemon, project: str, **headers: str) -> int:
-    with closing(HttpAgent(proxy.port, **headers)) as agent:
+    with HttpAgent(proxy.port, **headers) as agent:
         agent.call("context_branch_status", project_path=project)
         return int(agent.state["total_tokens"])
 

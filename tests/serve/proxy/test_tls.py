@@ -81,7 +81,7 @@ def request_status(folder: Path, upstream: RawUpstream, **env: str) -> int:
     clean = {"NO_PROXY": "", "no_proxy": "", "HTTPS_PROXY": "", "https_proxy": "", **env}
     daemon = Daemon(folder, "--anthropic-upstream", upstream.url, env=clean)
     try:
-        with closing(Http(daemon.port)) as client:
+        with Http(daemon.port) as client:
             return client.ask("GET", "/proxy/anthropic/v1/models", headers={"x-api-key": "the-key"}).status
     finally:
         daemon.stop()
