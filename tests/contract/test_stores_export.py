@@ -141,7 +141,7 @@ async def read_everything(store: Store) -> list[object]:
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
-def test_random_histories_are_equal_after_an_import(
+async def test_random_histories_are_equal_after_an_import(
     source: str, target: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     def server() -> NatsServer:
@@ -162,88 +162,75 @@ def test_random_histories_are_equal_after_an_import(
             assert sum(counts.values()) == len(await records_of(source_store))
             assert await read_everything(target_store) == await read_everything(source_store)
 
-    async def run() -> None:
-        for seed in range(times(2, soak=100)):
-            await check_seed(seed)
-
-    asyncio.run(run())
+    for seed in range(times(2, soak=100)):
+        await check_seed(seed)
 
 
 @pytest.mark.parametrize("target", ["sqlite", "nats"])
-def test_a_long_session_is_imported_completely(target: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    async def run() -> None:
-        async with (
-            open_store("sqlite", tmp_path, lambda: request.getfixturevalue("nats_server")) as source_store,
-            open_store(target, tmp_path, lambda: request.getfixturevalue("nats_server")) as target_store,
-        ):
-            for session_id, at in (("sess_1", NOON), ("sess_2", NEXT_DAY)):
-                key = key_of(session_id)
-                await source_store.commit(commit_of(key, session_id=session_id, events=300, at=at))
-                for n in range(301, 304):
-                    entries = [
-                        ArchiveEntry("br_1", n, at, "operation", LONG),
-                        ArchiveEntry(None, n, at, "child", "done"),
-                    ]
-                    await source_store.commit(commit_of(key, n - 1, session_id=session_id, at=at, entries=entries))
-            await source_store.expire(EVENING, NEXT_DAY)
-            await target_store.import_all(await records_of(source_store))
-            assert await read_everything(target_store) == await read_everything(source_store)
-
-    asyncio.run(run())
+async def test_a_long_session_is_imported_completely(
+    target: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    async with (
+        open_store("sqlite", tmp_path, lambda: request.getfixturevalue("nats_server")) as source_store,
+        open_store(target, tmp_path, lambda: request.getfixturevalue("nats_server")) as target_store,
+    ):
+        for session_id, at in (("sess_1", NOON), ("sess_2", NEXT_DAY)):
+            key = key_of(session_id)
+            await source_store.commit(commit_of(key, session_id=session_id, events=300, at=at))
+            for n in range(301, 304):
+                entries = [
+                    ArchiveEntry("br_1", n, at, "operation", LONG),
+                    ArchiveEntry(None, n, at, "child", "done"),
+                ]
+                await source_store.commit(commit_of(key, n - 1, session_id=session_id, at=at, entries=entries))
+        await source_store.expire(EVENING, NEXT_DAY)
+        await target_store.import_all(await records_of(source_store))
+        assert await read_everything(target_store) == await read_everything(source_store)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "nats"])
-def test_an_import_into_a_store_with_sessions_is_refused(
+async def test_an_import_into_a_store_with_sessions_is_refused(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    async def run() -> None:
-        async with open_store(kind, tmp_path, lambda: request.getfixturevalue("nats_server")) as store:
-            await store.commit(commit_of(key_of()))
-            await store.settle()
-            before = await records_of(store)
-            with pytest.raises(TargetNotEmpty):
-                await store.import_all(before)
-            assert await records_of(store) == before
-
-    asyncio.run(run())
+    async with open_store(kind, tmp_path, lambda: request.getfixturevalue("nats_server")) as store:
+        await store.commit(commit_of(key_of()))
+        await store.settle()
+        before = await records_of(store)
+        with pytest.raises(TargetNotEmpty):
+            await store.import_all(before)
+        assert await records_of(store) == before
 
 
-def test_an_import_that_fails_leaves_the_store_empty(tmp_path: Path) -> None:
+async def test_an_import_that_fails_leaves_the_store_empty(tmp_path: Path) -> None:
     def failing(records: Sequence[ExportRecord]) -> Iterator[ExportRecord]:
         yield from records
         raise ExportInvalid("in the middle")
 
-    async def run() -> None:
-        source, target = TemporaryStore(), SqliteStore(tmp_path / "state.db")
-        try:
-            await source.commit(commit_of(key_of(), events=9))
-            records = await records_of(source)
-            with pytest.raises(ExportInvalid):
-                await target.import_all(failing(records[:-1]))
-            assert await records_of(target) == []
-            await target.import_all(records)
-            assert await records_of(target) == records
-        finally:
-            await target.close()
-
-    asyncio.run(run())
+    source, target = TemporaryStore(), SqliteStore(tmp_path / "state.db")
+    try:
+        await source.commit(commit_of(key_of(), events=9))
+        records = await records_of(source)
+        with pytest.raises(ExportInvalid):
+            await target.import_all(failing(records[:-1]))
+        assert await records_of(target) == []
+        await target.import_all(records)
+        assert await records_of(target) == records
+    finally:
+        await target.close()
 
 
-def test_an_export_of_a_store_in_use_is_a_snapshot(tmp_path: Path) -> None:
-    async def run() -> None:
-        store = SqliteStore(tmp_path / "state.db")
-        try:
-            for number in range(200):
-                await store.commit(commit_of(key_of(f"p{number:03}"), session_id=f"sess_{number}"))
-            exported = store.export()
-            records = [await anext(exported)]
-            await store.commit(commit_of(key_of("p199"), 1, session_id="sess_199"))
-            records += [record async for record in exported]
-            assert sum(getattr(record, "revision", 0) for record in records) == 200
-        finally:
-            await store.close()
-
-    asyncio.run(run())
+async def test_an_export_of_a_store_in_use_is_a_snapshot(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "state.db")
+    try:
+        for number in range(200):
+            await store.commit(commit_of(key_of(f"p{number:03}"), session_id=f"sess_{number}"))
+        exported = store.export()
+        records = [await anext(exported)]
+        await store.commit(commit_of(key_of("p199"), 1, session_id="sess_199"))
+        records += [record async for record in exported]
+        assert sum(getattr(record, "revision", 0) for record in records) == 200
+    finally:
+        await store.close()
 
 
 # ---- files

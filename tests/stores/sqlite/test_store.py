@@ -121,28 +121,24 @@ async def _fill_up(store: SqliteStore, text: str) -> int:
     return 99
 
 
-def test_a_full_disk_fails_the_commit_and_nothing_else(path: Path) -> None:
+async def test_a_full_disk_fails_the_commit_and_nothing_else(store: SqliteStore) -> None:
     """A limit on the size of files replaces a full disk: a write beyond it fails in the same way."""
     text = "x" * 400_000
-
-    async def act(store: SqliteStore) -> None:
-        await begin(store, KEY)
-        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, hard))
-        try:
-            committed = await _fill_up(store, text)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        assert 0 < committed < 99
-        log = await store.load(KEY)
-        assert log is not None
-        assert len(log.events) == committed + 1
-        await store.commit(commit_of(KEY, committed + 1))
-        trajectory = await store.trajectory(ArchivedThread("local", "p1", "br_1"), limit=100)
-        assert trajectory is not None
-        assert len(trajectory.entries) == committed
-
-    run(path, act)
+    await begin(store, KEY)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, hard))
+    try:
+        committed = await _fill_up(store, text)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert 0 < committed < 99
+    log = await store.load(KEY)
+    assert log is not None
+    assert len(log.events) == committed + 1
+    await store.commit(commit_of(KEY, committed + 1))
+    trajectory = await store.trajectory(ArchivedThread("local", "p1", "br_1"), limit=100)
+    assert trajectory is not None
+    assert len(trajectory.entries) == committed
 
 
 async def test_the_check_notices_a_disk_without_room_for_an_ordinary_commit(store: SqliteStore, path: Path) -> None:
@@ -195,7 +191,7 @@ def test_commits_that_wait_together_share_a_transaction(path: Path, monkeypatch:
     assert 1 <= statements.count("COMMIT") <= 20
 
 
-def test_reads_do_not_wait_for_a_commit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reads_do_not_wait_for_a_commit(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     reached, resume = threading.Event(), threading.Event()
     advance = sqlite_rows._advance
 
@@ -205,32 +201,27 @@ def test_reads_do_not_wait_for_a_commit(path: Path, monkeypatch: pytest.MonkeyPa
         assert resume.wait(60)
         return cursor
 
-    async def act(store: SqliteStore) -> None:
-        await begin(store, KEY)
-        monkeypatch.setattr(sqlite_rows, "_advance", paused_advance)
-        writing = asyncio.ensure_future(store.commit(commit_of(KEY, 1)))
-        assert await asyncio.to_thread(reached.wait, 60)
-        log = await store.load(KEY)
-        assert log is not None
-        assert len(log.events) == 1
-        assert await store.count() == 1
-        resume.set()
-        await writing
-
-    run(path, act)
+    await begin(store, KEY)
+    monkeypatch.setattr(sqlite_rows, "_advance", paused_advance)
+    writing = asyncio.ensure_future(store.commit(commit_of(KEY, 1)))
+    assert await asyncio.to_thread(reached.wait, 60)
+    log = await store.load(KEY)
+    assert log is not None
+    assert len(log.events) == 1
+    assert await store.count() == 1
+    resume.set()
+    await writing
 
 
-def test_commits_beyond_the_waiting_limit_are_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commits_beyond_the_waiting_limit_are_refused(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("contextfold.stores.sqlite.threads.WRITES_WAITING", 10)
-
-    async def act(store: SqliteStore) -> None:
-        commits = (store.commit(commit_of(key_of(f"p{number}"))) for number in range(1000))
-        results = await asyncio.gather(*commits, return_exceptions=True)
-        refusals = [result for result in results if isinstance(result, StoreUnavailable)]
-        assert refusals
-        assert await store.count() == len(results) - len(refusals)
-
-    run(path, act)
+    commits = (store.commit(commit_of(key_of(f"p{number}"))) for number in range(1000))
+    results = await asyncio.gather(*commits, return_exceptions=True)
+    refusals = [result for result in results if isinstance(result, StoreUnavailable)]
+    assert refusals
+    assert await store.count() == len(results) - len(refusals)
 
 
 def test_an_expired_session_leaves_no_rows_after_its_retention(path: Path) -> None:
