@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -36,7 +35,7 @@ def content_of(cache: Path) -> dict[str, bytes]:
     """Every file of a cache. Fingerprints are left out: they record times and inodes, which differ in each build."""
     files = {str(path.relative_to(cache)): path.read_bytes() for path in cache.rglob("*") if path.is_file()}
     table = word_counts.decode_word_counts(files["pack/table"])
-    files["pack/table"] = replace(table, frame=table.frame[:0], fingerprints=table.fingerprints[:0]).to_bytes()
+    files["pack/table"] = table._replace(frame=table.frame[:0], fingerprints=table.fingerprints[:0]).to_bytes()
     head = decode_head(files[HEAD_FILE])
     files[HEAD_FILE] = head._replace(fingerprints=head.fingerprints[:0]).to_bytes()
     return files

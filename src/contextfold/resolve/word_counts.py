@@ -21,8 +21,6 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import repeat
 from operator import or_
 from typing import NamedTuple
@@ -205,7 +203,7 @@ class WordCountsBuilder:
             tokens=self._tokens,
             total_words=self._total_words,
             files=[entry.file.encode() for entry in entries],
-            joined_ids=SEPARATOR.join([entry.id.encode() for entry in entries]),
+            ids=[entry.id.encode() for entry in entries],
             versions=b"".join([entry.digest for entry in entries]),
             segments=self._segments,
             blocks=self._blocks,
@@ -247,8 +245,7 @@ def _integers(typecode: str, raw: bytes | memoryview) -> array[int]:
     return integers
 
 
-@dataclass(frozen=True)
-class WordCounts:
+class WordCounts(NamedTuple):
     """The table. Documents are numbered in the order of their ids.
 
     `frame` has the fingerprints of FRAME, `fingerprints` those of the documents' files. `versions` has DIGEST_BYTES
@@ -260,16 +257,11 @@ class WordCounts:
     tokens: array[int]
     total_words: array[int]
     files: list[bytes]
-    joined_ids: bytes
+    ids: list[bytes]
     versions: bytes
     segments: list[Segment]
     blocks: Blocks
     segmentation: int = SEGMENTATION
-
-    @cached_property
-    def ids(self) -> list[bytes]:
-        """The ids are split when one of them is needed."""
-        return self.joined_ids.split(SEPARATOR) if self.joined_ids else []
 
     def documents_of(self, segment: int) -> range:
         """The numbers of the documents in a segment."""
@@ -282,7 +274,7 @@ class WordCounts:
         """Whether the lengths of all lists fit the number of documents."""
         count = len(self.files)
         return (
-            (self.joined_ids.count(SEPARATOR) + 1 if self.joined_ids else 0) == count
+            len(self.ids) == count
             and len(self.tokens) == len(self.total_words) == count
             and len(self.fingerprints) // FINGERPRINT_FIELDS == count
             and len(self.versions) == count * DIGEST_BYTES
@@ -333,7 +325,7 @@ class WordCounts:
             self.tokens.tobytes(),
             self.total_words.tobytes(),
             SEPARATOR.join(self.files),
-            self.joined_ids,
+            SEPARATOR.join(self.ids),
             self.versions,
             self.blocks.offsets.tobytes(),
             self.blocks.lengths.tobytes(),
@@ -400,7 +392,7 @@ def _decode_body(body: memoryview) -> WordCounts:
         tokens=_integers("Q", tokens),
         total_words=_integers("Q", total_words),
         files=bytes(files).split(SEPARATOR) if files else [],
-        joined_ids=bytes(ids) if files else b"",
+        ids=bytes(ids).split(SEPARATOR) if files else [],
         versions=bytes(versions),
         segments=[Segment(*segment) for segment in head["segments"]],
         blocks=Blocks(
