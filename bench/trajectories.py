@@ -19,7 +19,7 @@ from contextfold.fold.messages import Format
 from contextfold.fold.project import Caller
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.scrubber import standard_scrubber
-from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, call
+from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, run_fold_tool
 from contextfold.serve.mcp.tools import describe_tool
 from contextfold.serve.request_error import RequestError
 from tests.support.temporary_store import TemporaryStore
@@ -237,7 +237,7 @@ def in_memory() -> CallTool:
     async def call_tool(tool: str, arguments: Mapping[str, object]) -> str:
         tool_arguments = {**arguments, "project_path": PROJECT}
         try:
-            answer = await call(TOOLS[tool], service, Caller("local", None, None), tool_arguments)
+            answer = await run_fold_tool(TOOLS[tool], service, Caller("local", None, None), tool_arguments)
         except RequestError as error:
             raise SystemExit(f"{tool} failed: {error.message}") from error
         return answer.text

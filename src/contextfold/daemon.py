@@ -161,7 +161,7 @@ def run(app_factory: Callable[[], Guard], *, host: str, port: int, on_listening:
     sys.set_int_max_str_digits(INTEGER_DIGITS)
     sockets = listen(host, port)
     try:
-        _want_descriptors()
+        _raise_descriptor_limit()
         guard = app_factory()
         server = DaemonServer(guard, _url(host, sockets[0]), on_listening)
         # uvicorn exits when the application did not start; the guard has the reason.
@@ -222,7 +222,8 @@ def _ipv6_loopback(port: int) -> list[socket.socket]:
 def _bind(family: socket.AddressFamily, address: str, port: int) -> socket.socket | None:
     """A socket bound to an address; None if the machine does not have the address."""
     try:
-        # asyncio sets TCP_NODELAY only if the protocol is named; without it each response takes 44 ms.
+        # asyncio sets TCP_NODELAY only on a socket whose protocol is named. Without it the kernel holds small
+        # responses back.
         bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     except OSError as problem:
         if problem.errno == errno.EAFNOSUPPORT:
@@ -257,7 +258,7 @@ def _url(host: str, bound: socket.socket) -> str:
     return f"http://{shown}:{bound.getsockname()[1]}"
 
 
-def _want_descriptors() -> None:
+def _raise_descriptor_limit() -> None:
     """Raise the limit on open files, which many systems set to 1024 by default."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(DESCRIPTORS_WANTED, hard)

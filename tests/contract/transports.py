@@ -13,8 +13,7 @@ from typing import Any, Protocol
 from contextfold.fold.policy import FoldPolicy
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.scrubber import standard_scrubber
-from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, META_OPERATION, META_SESSION, caller_from
-from contextfold.serve.mcp.fold_tools import call as run_fold_tool
+from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, META_OPERATION, META_SESSION, caller_from, run_fold_tool
 from contextfold.serve.request_error import RequestError
 from tests.support.daemon import Daemon, HttpAgent, Refused
 from tests.support.machine import COMMAND

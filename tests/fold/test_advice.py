@@ -29,7 +29,7 @@ from contextfold.fold.project import Caller, project_at, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.session import EMPTY, SessionLimits, State, replay
 from contextfold.scrub.scrubber import standard_scrubber
-from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, call
+from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, run_fold_tool
 from contextfold.serve.mcp.tools import ToolResult
 from tests.fold import verb_functions
 from tests.support.temporary_store import TemporaryStore
@@ -173,7 +173,7 @@ class TestRepetition:
             service = FoldService(TemporaryStore(), standard_scrubber(), policy)
             results = []
             for name, arguments in calls:
-                answer = await call(tools[name], service, Caller("local"), {"project_path": "/p", **arguments})
+                answer = await run_fold_tool(tools[name], service, Caller("local"), {"project_path": "/p", **arguments})
                 assert isinstance(answer, ToolResult)
                 results.append(json.loads(answer.text))
             await service.close()
@@ -238,7 +238,7 @@ def test_reminders_in_results_do_not_prevent_folding() -> None:
         ]
         messages: list[dict[str, object]] = [{"role": "user", "content": "Go."}]
         for number, (name, arguments) in enumerate(work):
-            answer = await call(tools[name], service, Caller("local"), {"project_path": "/p", **arguments})
+            answer = await run_fold_tool(tools[name], service, Caller("local"), {"project_path": "/p", **arguments})
             assert isinstance(answer, ToolResult)
             tool_use = {"type": "tool_use", "id": f"t{number}", "name": name, "input": arguments}
             result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": answer.text}

@@ -14,7 +14,15 @@ from typing import NamedTuple
 
 from contextfold import __version__
 from contextfold.cli.output import print_answer
-from contextfold.cli.parser import EXIT_CODES, HELP_COLUMN, HELP_WIDTH, HELP_WORDS, CommandParser, UsageError, suggest
+from contextfold.cli.parser import (
+    EXIT_CODE_LINES,
+    HELP_COLUMN,
+    HELP_WIDTH,
+    HELP_WORDS,
+    CommandParser,
+    UsageError,
+    suggest,
+)
 
 PROGRAM = "context"
 VERSION_WORDS = ("-V", "--version", "version")
@@ -194,7 +202,7 @@ def _overview() -> Iterator[str]:
     )
     yield from ("", "first steps:", *FIRST_STEPS, "", "more help:")
     yield from _format_rows((f"context help {topic}", text) for topic, text in (GROUPS | TOPICS).items())
-    yield from ("", "exit codes:", *EXIT_CODES)
+    yield from ("", "exit codes:", *EXIT_CODE_LINES)
 
 
 def _group_page(group: str) -> Iterator[str]:

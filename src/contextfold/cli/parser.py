@@ -19,7 +19,7 @@ HELP_WORDS = ("-h", "--help")
 HELP_COLUMN = 22
 HELP_WIDTH = 100
 THOUSAND = 1_000
-EXIT_CODES = (
+EXIT_CODE_LINES = (
     "  0 ok   1 usage   2 invalid query   3 invalid budget   4 cache missing",
     "  5 cache, source or store invalid   6 I/O   7 internal   8 not possible in this session",
 )
@@ -48,7 +48,7 @@ class CommandParser(argparse.ArgumentParser):
         """Set the text of the help: the description, what follows the options, and examples."""
         self.description = dedent(description).strip()
         self.examples = examples
-        blocks = [["examples:", *(f"  {line}" for line in examples)], ["exit codes:", *EXIT_CODES]]
+        blocks = [["examples:", *(f"  {line}" for line in examples)], ["exit codes:", *EXIT_CODE_LINES]]
         self.epilog = "\n\n".join([*filter(None, [dedent(more).strip()]), *("\n".join(block) for block in blocks)])
 
     def add_argument(self, *names: str, **options: Any) -> argparse.Action:  # noqa: ANN401

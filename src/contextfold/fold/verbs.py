@@ -1,8 +1,8 @@
 """The verbs that change a session. Pure.
 
-    verb.decide(state, at)               the events, or an error; texts are already scrubbed and tokens counted
-    verb.result(before, events, after)   the tool's result; the session's health is computed if it is part of it
-    verb.identity                        identifies the call; a retry must have the same identity
+    verb.decide(state, at)                      the events, or an error; texts are scrubbed and tokens counted before
+    verb.result(before, events, after, health)  the tool's result; `health` is called only if it is part of the result
+    verb.identity                               identifies the call; a retry must have the same identity
 
 A service commits the events, and calls `decide` again if another commit came first.
 """

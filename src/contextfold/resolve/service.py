@@ -127,7 +127,7 @@ def ask_many(
         left_out = tuple(LeftOutCache(name, problem.advice) for name, problem in without_index)
         return result._replace(selection=result.selection._replace(caches_left_out=left_out))
 
-    return of_same_caches([cache for _, cache in ordered], answer)
+    return retry_if_replaced([cache for _, cache in ordered], answer)
 
 
 def get_first(places: Sequence[tuple[str, str]], get: Callable[[str, str], GetResult]) -> GetResult:
@@ -184,7 +184,7 @@ class Cache:
                 ),
             )
 
-        return of_same_caches([self], answer)
+        return retry_if_replaced([self], answer)
 
     def ask(self, query: str, budget: int = 4_000, *, unit: str = "section", counter: str = "estimate-1") -> AskResult:
         """The sections that answer a query best within a budget of tokens, each with the reasons for its score.
@@ -214,7 +214,7 @@ class Cache:
             index = NamedIndex(name, self.mapped_index())
             return get(index, document_id, budget, section=section, lines=lines, around=around, counter=counter)
 
-        return of_same_caches([self], answer)
+        return retry_if_replaced([self], answer)
 
     def document_text(self, document_id: str) -> str:
         """The whole text of a document, checked."""
@@ -222,7 +222,7 @@ class Cache:
 
     def table_of_contents(self, most: int) -> dict[str, Encodable]:
         """The version of the cache, and the ids and titles of the first documents."""
-        return of_same_caches([self], lambda: table_of_contents(self.mapped_index(), most))
+        return retry_if_replaced([self], lambda: table_of_contents(self.mapped_index(), most))
 
     def mapped_index(self) -> MappedIndex:
         """The relevance index, checked. Raises IndexMissing if there is none, CacheInvalid if it is damaged."""
@@ -238,7 +238,7 @@ class Cache:
             total_bytes = self._folder.size_of(manifest.entries)
             return Inspection(manifest.cache_version, manifest.document_count, total_bytes, not faults)
 
-        return of_same_caches([self], answer)
+        return retry_if_replaced([self], answer)
 
     def root_summary(self) -> Inspection:
         """Like `inspect`, even if the manifest cannot be read. It counts only the files directly in the folder."""
@@ -250,7 +250,7 @@ class Cache:
                 return Inspection(self._folder.claimed_version(), 0, total_bytes, valid=False)
             return Inspection(manifest.cache_version, manifest.document_count, total_bytes, not faults)
 
-        return of_same_caches([self], answer)
+        return retry_if_replaced([self], answer)
 
     def verify(self, progress: Progress = ignore_progress) -> Verification:
         """Read every byte and list every fault."""
@@ -264,7 +264,7 @@ class Cache:
             faults += (self._folder.fault(*found) for found in self._relevance.faults(manifest.cache_version))
             return Verification(manifest.cache_version, manifest.document_count, tuple(faults), packed)
 
-        return of_same_caches([self], answer)
+        return retry_if_replaced([self], answer)
 
     def identity(self) -> tuple[int, int, int]:
         """Device, inode and ctime of the folder. They change when another folder replaces it."""
@@ -288,7 +288,7 @@ class Cache:
         )
 
 
-def of_same_caches(caches: Sequence[Cache], answer: Callable[[], Answer]) -> Answer:
+def retry_if_replaced(caches: Sequence[Cache], answer: Callable[[], Answer]) -> Answer:
     """Call `answer`; repeat the call if the folder of a cache was replaced meanwhile."""
     paths = ", ".join(format_path(cache.path) for cache in caches)
     for _ in range(REPLACED_ATTEMPTS):

@@ -22,8 +22,7 @@ from contextfold.fold.project import Caller
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.store import LOCAL_OWNER
 from contextfold.resolve.service import CacheRoot
-from contextfold.serve.mcp.fold_tools import call as run_fold_tool
-from contextfold.serve.mcp.fold_tools import caller_from, request_error
+from contextfold.serve.mcp.fold_tools import caller_from, request_error, run_fold_tool
 from contextfold.serve.mcp.protocol import (
     INTEGER_DIGITS,
     LINE_MAX_BYTES,

@@ -13,7 +13,7 @@ from contextfold.fold.service.stored_results import (
     FRESH_S,
     NEW_CONVERSATION,
     ConversationRecord,
-    LeftOutResultsInStore,
+    ConversationRecords,
     StoredResult,
 )
 from contextfold.fold.store import ProxiedConversation
@@ -57,8 +57,8 @@ class SharedStore:
         self.store = CountingStore()
         self.now = BEGIN
 
-    def daemon(self) -> LeftOutResultsInStore:
-        return LeftOutResultsInStore(self.store, clock=lambda: self.now)
+    def daemon(self) -> ConversationRecords:
+        return ConversationRecords(self.store, clock=lambda: self.now)
 
 
 def result(number: int, *, decided_at: int = 9) -> StoredResult:

@@ -15,7 +15,7 @@ from contextfold.fold.messages import CallOutcome, Format, LeftOutResult, parse_
 from contextfold.fold.service.stored_results import (
     ORIGIN_UNKNOWN,
     ConversationRecord,
-    LeftOutResultsInStore,
+    ConversationRecords,
     ResultOrigin,
     StoredResult,
 )
@@ -43,7 +43,7 @@ class Clock:
 class ProxyWithClock:
     """A proxy with a clock that only the test advances."""
 
-    def __init__(self, store: LeftOutResultsInStore | None, clock: Clock | None = None) -> None:
+    def __init__(self, store: ConversationRecords | None, clock: Clock | None = None) -> None:
         self.clock = clock or Clock()
         self.guarded = GuardedProxy(proxy_options={"left_out": store, "clock": self.clock})
 
@@ -63,7 +63,7 @@ class ProxyWithClock:
         return sent
 
 
-def run_with_proxy(scenario: Any, store: LeftOutResultsInStore | None = None) -> None:
+def run_with_proxy(scenario: Any, store: ConversationRecords | None = None) -> None:
     proxy = ProxyWithClock(store)
 
     async def main() -> None:
@@ -93,7 +93,7 @@ def stubs(messages: Sequence[Message]) -> list[str]:
 
 def test_old_results_are_left_out_after_a_pause_and_in_later_requests() -> None:
     memory = TemporaryStore()
-    store = LeftOutResultsInStore(memory)
+    store = ConversationRecords(memory)
 
     async def scenario(proxy: ProxyWithClock) -> None:
         await proxy.request(history("a", "b", "c"))
@@ -128,8 +128,8 @@ def test_two_daemons_and_a_restarted_one_send_the_same_bytes() -> None:
     ids = [f"call_{number}" for number in range(12)]
 
     async def scenario() -> None:
-        daemons = [ProxyWithClock(LeftOutResultsInStore(store, clock=clock), clock) for _ in range(2)]
-        restarted = ProxyWithClock(LeftOutResultsInStore(store, clock=clock), clock)
+        daemons = [ProxyWithClock(ConversationRecords(store, clock=clock), clock) for _ in range(2)]
+        restarted = ProxyWithClock(ConversationRecords(store, clock=clock), clock)
         before: list[Message] = []
         for number in range(3, len(ids) + 1):
             # Two pauses outlive the prompt cache; the other requests follow within seconds.
@@ -177,7 +177,7 @@ def test_a_prompt_cache_that_lives_longer_than_assumed_corrects_the_assumed_life
     store, clock = TemporaryStore(), Clock()
 
     async def scenario() -> None:
-        daemons = [ProxyWithClock(LeftOutResultsInStore(store, clock=clock), clock) for _ in range(2)]
+        daemons = [ProxyWithClock(ConversationRecords(store, clock=clock), clock) for _ in range(2)]
         usage = {"input_tokens": 2_300 - cached_tokens, "cache_read_input_tokens": cached_tokens, "output_tokens": 5}
         answer = json.dumps({"type": "message", "role": "assistant", "content": [], "usage": usage}).encode()
         for daemon in daemons:
@@ -195,7 +195,7 @@ def test_a_prompt_cache_that_lives_longer_than_assumed_corrects_the_assumed_life
     asyncio.run(scenario())
 
 
-class UnavailableForResults(LeftOutResultsInStore):
+class UnavailableForResults(ConversationRecords):
     async def keep(
         self,
         owner: str,
@@ -223,7 +223,7 @@ class Unavailable(UnavailableForResults):
 
 
 @pytest.mark.parametrize("store", [UnavailableForResults, Unavailable])
-def test_a_result_that_cannot_be_stored_is_not_left_out(store: type[LeftOutResultsInStore]) -> None:
+def test_a_result_that_cannot_be_stored_is_not_left_out(store: type[ConversationRecords]) -> None:
     async def scenario(proxy: ProxyWithClock) -> None:
         for _ in range(2):
             client = await proxy.request(history("a", "b", "c"))

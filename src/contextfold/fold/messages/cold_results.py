@@ -81,7 +81,7 @@ class LeftOutResult:
     # The tokens of the text.
     tokens: int
     # The number of the conversation's messages at the time of the decision. Bound thinking before is left out, too.
-    decided_at: int
+    messages: int
 
 
 @dataclass(frozen=True, slots=True)

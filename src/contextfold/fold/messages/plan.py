@@ -48,7 +48,7 @@ class Plan:
 
 
 def make_plan(walk: Walk, api: Api, stubs: Stubs, *, binds_thinking: bool) -> Plan:
-    changes = [(place, each.decided_at) for place, those in stubs.items() for each in those.values()]
+    changes = [(place, each.messages) for place, those in stubs.items() for each in those.values()]
     folded, skipped, without_thinking = _choose_ranges(walk, binds_thinking=binds_thinking, stubs=changes)
     # Words that cannot stay where they are move to the message before the range.
     moves_words = api.has_alternating_roles

@@ -57,7 +57,7 @@ class _UnreadableRequest(ValueError):
 class ParsedRequest:
     body: bytes
     format: Format
-    # None of the members if the body could not be parsed.
+    # Empty if the body could not be parsed.
     members: Members
     # Why the messages are not read; else empty.
     reason: str = ""
@@ -169,7 +169,7 @@ _DECODER = json.JSONDecoder(
 
 @dataclass(frozen=True, slots=True)
 class BodyProjection(Projection):
-    """A request: its messages, what was left out of them, and the body to send. `project_body` makes it."""
+    """A request: its messages, what was left out of them, and the body to send. `project_request` makes it."""
 
     # The body to send; the original object, if nothing was folded.
     body: bytes
@@ -210,7 +210,7 @@ def project_body(
 def project_request(
     parsed: ParsedRequest, *, model: str = "", remembered: Remembered = NOTHING_REMEMBERED
 ) -> BodyProjection:
-    """The same for a request that was parsed before."""
+    """Fold a parsed request: the request to send, and what was changed in it. It never raises an error."""
     api, request, messages = api_of(parsed.format), parsed.members, parsed.messages
     named = request.get("model")
     model = named if isinstance(named, str) else model

@@ -124,7 +124,7 @@ class Walk:
     # The calls of the turn that have no result yet, by id.
     _pending: dict[str, Call] = field(default_factory=dict)
     _ours: list[tuple[Call, Result]] = field(default_factory=list)
-    # The beginning of the work for a fold, the first message of the model after it, and that of the current turn.
+    # The beginning of the work for a fold, and the first message of the model after it.
     _since: int = 0
     _work_start: int = -1
     _flaw: str = ""

@@ -67,7 +67,7 @@ from contextfold.fold.verbs import (
 SCRUB_INLINE_LENGTH = 16_384
 # Even longer texts have threads of their own, so that they do not delay shorter ones.
 SCRUB_LONG_LENGTH = 1_000_000
-# How many threads scrub such texts, and their name.
+# By whether a text is longer than SCRUB_LONG_LENGTH: the number of threads, and the prefix of their names.
 SCRUB_THREADS = {False: (4, "contextfold-scrub"), True: (2, "contextfold-scrub-long")}
 # At most this many addresses of sessions are remembered.
 ADDRESSES_MAX = 10_000
@@ -111,7 +111,7 @@ class FoldService:
         self._given_advice = GivenAdvice()
         self.reports = Reports(self.scrub, self.commit, note)
         self.recalls = Recall(store, self.scrub, clock)
-        # Made for the first text that needs them: those for long texts, and those for even longer ones.
+        # Made for the first text that needs them; the keys are those of SCRUB_THREADS.
         self._scrub_threads: dict[bool, ThreadPoolExecutor] = {}
 
     # ---- verbs

@@ -55,7 +55,7 @@ class _Lane(Generic[Item]):
     awaited: asyncio.Event
     items: deque[tuple[Item, int]] = field(default_factory=deque)
     bytes: int = 0
-    taken: int = 0
+    added: int = 0
     done: int = 0
     waiters: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
@@ -106,7 +106,7 @@ class Inbox(ABC, Generic[Item]):
         if lane is None:
             lane = self._lanes[key] = _Lane(asyncio.Event(), asyncio.Event())
         lane.items.extend(zip(items, sizes_bytes, strict=True))
-        lane.taken += len(items)
+        lane.added += len(items)
         lane.bytes += sum(sizes_bytes)
         self._count(key.owner, len(items), sum(sizes_bytes))
         if lane.task is None:
@@ -123,7 +123,7 @@ class Inbox(ABC, Generic[Item]):
         lane.hurry.set()
         lane.awaited.set()
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        lane.waiters.append((lane.taken, written))
+        lane.waiters.append((lane.added, written))
         try:
             async with asyncio.timeout(timeout_s):
                 await written
@@ -174,7 +174,7 @@ class Inbox(ABC, Generic[Item]):
         while lane.items:
             if not lane.is_full:
                 await self.pause(lane.hurry, random.uniform(*PAUSE_S))  # noqa: S311 - no secret
-            batch = _first(lane.items)
+            batch = _next_batch(lane.items)
             await self._deliver(key, [item for item, _ in batch], lane)
             for _ in batch:
                 lane.items.popleft()
@@ -202,11 +202,11 @@ class Inbox(ABC, Generic[Item]):
                 for _, written in lane.waiters if is_retry else ():
                     if not written.done():
                         written.set_exception(problem)
-                self._retry(1)
+                self._count_retrying(1)
                 try:
                     await self.pause(lane.awaited, pause_s)
                 finally:
-                    self._retry(-1)
+                    self._count_retrying(-1)
                 is_retry, pause_s = True, min(2 * pause_s, RETRY_MAX_S)
                 continue
             except Exception as problem:
@@ -226,14 +226,14 @@ class Inbox(ABC, Generic[Item]):
         except TimeoutError:
             pass
 
-    def _retry(self, more: int) -> None:
+    def _count_retrying(self, more: int) -> None:
         was_unavailable = self.is_unavailable
         self._retrying += more
         if self.is_unavailable != was_unavailable:
             self.note_unavailable(self.is_unavailable)
 
 
-def _first(items: deque[tuple[Item, int]]) -> list[tuple[Item, int]]:
+def _next_batch(items: deque[tuple[Item, int]]) -> list[tuple[Item, int]]:
     """The items of the next batch."""
     chosen: list[tuple[Item, int]] = []
     size_bytes = 0

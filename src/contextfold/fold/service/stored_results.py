@@ -82,7 +82,7 @@ class ConversationRecord:
 NEW_CONVERSATION = ConversationRecord()
 
 
-class LeftOutResultsInStore:
+class ConversationRecords:
     """`fresh_s` must be shorter than the lifetime of a prompt cache that any daemon with this store assumes."""
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.time, fresh_s: float = FRESH_S) -> None:
@@ -178,7 +178,7 @@ def _result_of(decision: LeftOutDecision) -> LeftOutResult:
 
 
 def _decision_of(result: LeftOutResult, at: str, origin: ResultOrigin) -> LeftOutDecision:
-    figures = (result.tokens, result.decided_at)
+    figures = (result.tokens, result.messages)
     return LeftOutDecision(result.call_id, result.text_hash, result.id, result.stub, at, *figures, *origin)
 
 

@@ -185,8 +185,8 @@ class HttpExchange:
         self.buffered_bytes = 0
         self._header_values = _group_by_name(scope["headers"])
         self._body: bytes | None = b""
-        # Only for a proxied body that has not arrived completely: when it must have, on the loop's clock.
-        self._parts_until_s: float | None = None
+        # The time, on the loop's clock, by which a proxied body must have arrived; None when it has.
+        self._body_deadline_s: float | None = None
         self._received_bytes = 0
         self._started = self._complete = self._muted = False
 
@@ -238,7 +238,7 @@ class HttpExchange:
         limits = self._capacity.limits
         self._check_claimed_length(limits.proxied_body_bytes)
         self._body = None
-        self._parts_until_s = asyncio.get_running_loop().time() + limits.proxied_body_timeout_s
+        self._body_deadline_s = asyncio.get_running_loop().time() + limits.proxied_body_timeout_s
 
     def _check_claimed_length(self, most: int) -> None:
         claimed = self.header_values(b"content-length")
@@ -252,8 +252,8 @@ class HttpExchange:
 
     async def receive(self) -> Message:
         """Return the body once; then wait until the client disconnects, or the daemon stops and this is a stream."""
-        if self._parts_until_s is not None:
-            return await self._next_part(self._parts_until_s)
+        if self._body_deadline_s is not None:
+            return await self._next_part(self._body_deadline_s)
         if self._body is not None:
             return {"type": "http.request", "body": self.take_body(), "more_body": False}
         waits = [asyncio.ensure_future(self._client_gone()), asyncio.ensure_future(self.ended.wait())]
@@ -277,7 +277,7 @@ class HttpExchange:
         if self._received_bytes > limits.proxied_body_bytes:
             raise _body_too_large(limits.proxied_body_bytes)
         if message["type"] == "http.disconnect" or not message.get("more_body", False):
-            self._parts_until_s = None
+            self._body_deadline_s = None
         return message
 
     async def _client_gone(self) -> bool:

@@ -2,13 +2,16 @@
 
 A request passes these checks in order. Each error is JSON that says what was wrong and what to do:
 
-    capacity    too many requests at once, of everybody or of one owner           503
+    capacity    too many requests at once, of everybody                           503
     host        a name that is not ours: a web page can rebind its DNS name to us 421
     origin      a web page of another site, or one that hides its origin          403
                 any request that a browser makes for a page of another site       403
                 a browser that would show a proxied response as a page of ours    403
+    framing     both a length and chunks                                          400
+    method      other than GET and HEAD on a public path                          405
     token       where tokens are configured; gives the owner                      401
     rate        except POST /mcp, which answers it in JSON-RPC                    429
+    share       too many requests of one owner, or too many streams               503
     body        too large, or too slow to arrive                                  413, 408
 
 Below PROXY_PATH the token is in `X-Context-Token`, which is removed; `Authorization` is passed to the application, and

@@ -22,8 +22,7 @@ from contextfold.fold.service.fold_service import FoldService
 from contextfold.serve.http.exchange import EXCHANGE, OWNER, HttpExchange, Receive, Scope, Send
 from contextfold.serve.http.guard import CALLS_PER_SECOND, Buckets
 from contextfold.serve.mcp import protocol
-from contextfold.serve.mcp.fold_tools import call as run_fold_tool
-from contextfold.serve.mcp.fold_tools import caller_from, request_error
+from contextfold.serve.mcp.fold_tools import caller_from, request_error, run_fold_tool
 from contextfold.serve.mcp.protocol import (
     InvalidMessage,
     McpServer,

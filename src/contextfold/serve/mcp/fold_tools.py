@@ -164,7 +164,7 @@ def _string(meta: Mapping[str, object], key: str) -> str | None:
     return value
 
 
-async def call(tool: FoldTool, service: FoldService, caller: Caller, arguments: Arguments) -> ToolResult:
+async def run_fold_tool(tool: FoldTool, service: FoldService, caller: Caller, arguments: Arguments) -> ToolResult:
     """Run a tool. Raises RequestError with the session's state for every failure."""
     try:
         outcome = await tool.handler(service, caller, arguments)

@@ -27,7 +27,7 @@ from contextfold.fold import messages
 from contextfold.fold.messages import Format
 from contextfold.fold.sent_request import RequestReport, was_warm
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.service.stored_results import FRESH_S, LeftOutResultsInStore
+from contextfold.fold.service.stored_results import FRESH_S, ConversationRecords
 from contextfold.serve.http.exchange import AS_IT_CAME, ClientGone, Headers, Receive, Scope, Send
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import Metrics
@@ -111,14 +111,14 @@ class Proxy:
         metrics: Metrics,
         settings: ProxySettings,
         *,
-        left_out: LeftOutResultsInStore | None = None,
+        left_out: ConversationRecords | None = None,
         host_sessions: HostSessions = lambda _owner, _session, _agent: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         metrics.may_fail_open((*messages.REASONS, *REASONS))
         self._reports = SessionReports(fold, host_sessions)
         fresh_s = min(FRESH_S, settings.prompt_cache_s or FRESH_S)
-        store = left_out or LeftOutResultsInStore(fold.store, clock=clock, fresh_s=fresh_s)
+        store = left_out or ConversationRecords(fold.store, clock=clock, fresh_s=fresh_s)
         self._folding = RequestFolding(metrics, settings, store, fold.scrub, origin=self._reports.origin, clock=clock)
         upstreams = {"anthropic": settings.anthropic, "openai": settings.openai, "gemini": settings.gemini}
         self._endpoints = [
@@ -176,7 +176,7 @@ class ProviderEndpoint:
                     await _run_while_connected(request, receive, self._exchange(request, send, observer))
                 finally:
                     observer.close()
-                    self._folding.record_answer(request)
+                    self._folding.record_end(request)
         except TimeoutError:
             raise self._failure(UpstreamFailed(TIMEOUT, "Exchange"), has_begun=False) from None
         finally:
@@ -225,7 +225,7 @@ class ResponseObserver:
         self._our_tools = projection.our_tools if projection else frozenset[str]()
         self._opening_tokens = projection.opening_tokens if projection else 0
         if projection is not None and request.is_count:
-            request.mark_reported(0)
+            request.keep_for_report(0)
         elif projection is not None:
             self._preparing = asyncio.get_running_loop().create_task(reports.prepare(request, projection))
 

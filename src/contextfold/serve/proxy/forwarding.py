@@ -39,7 +39,7 @@ from contextfold.fold.sent_request import ScrubbedText
 from contextfold.fold.service.stored_results import (
     NEW_CONVERSATION,
     ConversationRecord,
-    LeftOutResultsInStore,
+    ConversationRecords,
     ResultOrigin,
     StoredResult,
 )
@@ -211,7 +211,7 @@ class ProxiedRequest(httpx2.AsyncByteStream):
         self.size_bytes += size
         return True
 
-    def mark_reported(self, size: int) -> None:
+    def keep_for_report(self, size: int) -> None:
         """Count the bytes that were taken from the request for its session's report."""
         self._session_bytes = size
         self._release_unneeded()
@@ -257,7 +257,7 @@ class RequestFolding:
         self,
         metrics: Metrics,
         settings: ProxySettings,
-        store: LeftOutResultsInStore,
+        store: ConversationRecords,
         scrub: Callable[..., Awaitable[Sequence[ScrubbedText]]],
         *,
         origin: Callable[[ProxiedRequest, str | None], Awaitable[ResultOrigin]],
@@ -275,10 +275,10 @@ class RequestFolding:
 
     async def fold(self, request: ProxiedRequest, format: Format) -> None:
         """Leave folded work out of the request; forward it unchanged if it cannot be parsed."""
-        reason = await self._read(request, format)
+        reason = await self._read_and_fold(request, format)
         request.headers = limit_encodings(request.headers)
         if reason:
-            request.mark_reported(0)
+            request.keep_for_report(0)
             request.receipt = Receipt(0, 0, reason=reason)
         receipt = request.receipt
         self._metrics.count_proxied(
@@ -288,7 +288,7 @@ class RequestFolding:
             reason=receipt.problem,
         )
 
-    async def _read(self, request: ProxiedRequest, format: Format) -> str:
+    async def _read_and_fold(self, request: ProxiedRequest, format: Format) -> str:
         """Parse and fold the request; return the reason if that was not possible, else an empty text."""
         encodings = request.given_headers.get(b"content-encoding", ())
         if any(value.strip().lower() != b"identity" for value in encodings):
@@ -322,7 +322,7 @@ class RequestFolding:
         """Fold a request that has arrived completely."""
         parsed = await self._work(request, partial(parse_request, body, format))
         request.conversation = conversation_of(request.given_headers, parsed)
-        record = await self._record(request)
+        record = await self._load_record(request)
 
         async def project_with(results: tuple[LeftOutResult, ...]) -> BodyProjection:
             remembered = Remembered(record.outcomes, by_call(results))
@@ -353,7 +353,7 @@ class RequestFolding:
 
     # ---- the record of a conversation, and results that are left out after a pause
 
-    async def _record(self, request: ProxiedRequest) -> ConversationRecord:
+    async def _load_record(self, request: ProxiedRequest) -> ConversationRecord:
         """The record of a conversation; an empty one if the store is unavailable."""
         if request.conversation is None:
             return NEW_CONVERSATION
@@ -400,16 +400,16 @@ class RequestFolding:
             log_failure("proxy.results_not_stored", problem)
             return record.results
 
-    def record_answer(self, request: ProxiedRequest) -> None:
-        """Record that a request of the conversation was answered. The response does not wait for it."""
+    def record_end(self, request: ProxiedRequest) -> None:
+        """Record when a request of the conversation ended, answered or not, and its outcomes, in the background."""
         if request.conversation is None or request.outcomes is None or len(self._recordings) >= RECORDINGS_MAX:
             return
-        work = self._record_answer(request, request.conversation.id, request.outcomes)
+        work = self._record_end(request, request.conversation.id, request.outcomes)
         recording = asyncio.get_running_loop().create_task(work)
         self._recordings.add(recording)
         recording.add_done_callback(self._recordings.discard)
 
-    async def _record_answer(
+    async def _record_end(
         self, request: ProxiedRequest, conversation: str, outcomes: Mapping[str, CallOutcome]
     ) -> None:
         at, life_s = self._clock(), request.warm_after_s

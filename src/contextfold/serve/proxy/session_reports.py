@@ -5,7 +5,9 @@ The session of a request is determined by, in this order:
     its headers       `X-Context-Project`, with or without `X-Context-Session`
     its history       the last session that a result of our tools names, if it belongs to the caller
     its host          the session for the host's session, as reported by its hooks
-    a subagent        the session that is named after the agent, in the same project
+
+A request of a subagent then gets the session that is named after the agent, in the same project, unless
+`X-Context-Session` names one.
 
 Until one of these is known, the requests of a conversation wait without their texts, up to a limit. Nothing here delays
 a response or makes it fail: what cannot be determined, read or recorded is left out and logged. Of HTTP it knows only
@@ -79,7 +81,7 @@ class SessionReports:
             # Even after a bug, only the report is lost, and the response is not affected.
             log_failure(LOST, problem)
         finally:
-            request.mark_reported(text_chars)
+            request.keep_for_report(text_chars)
         return None
 
     def report(

@@ -71,8 +71,9 @@ def open_existing(path: str) -> sqlite3.Connection:
     """
     check_regular(path)
     check_header(path, FORMAT)
-    # Closing the last connection would move a log that somebody left into the file, unless it may not write. Where
-    # nothing was left there is nothing to move, and a connection that may write removes what SQLite creates.
+    # When its last connection closes, SQLite moves the write-ahead log into the file, unless that connection is
+    # read-only. A log that another process has left must stay, so the file is then opened read-only. Without such a
+    # log the connection may write, so that SQLite removes its -wal and -shm files again.
     read_only = _has_content(f"{path}-wal") or is_unfinished(path)
     try:
         connection = connect(path, BUSY_TIMEOUT_S, read_only=read_only)
@@ -238,7 +239,7 @@ def _has_content(path: str) -> bool:
 
 
 def _refuse_damaged(connection: sqlite3.Connection, path: str) -> None:
-    """Check every page of a file of usual size. A check of a larger one would take minutes.
+    """Check every page of a file of usual size. A larger one is not checked, because the start would wait for it.
 
     Damage that is not noticed here makes the call fail that reads it.
     """

@@ -112,7 +112,7 @@ def prepare_commit(commit: Commit) -> Callable[[sqlite3.Connection], CommitRecei
     operation = _digest(commit.operation.id) if commit.operation else None
 
     def work(connection: sqlite3.Connection) -> CommitReceipt:
-        found = _find(connection, commit.key, operation)
+        found = _find_live_session(connection, commit.key, operation)
         if found is not None and found.receipt is not None:
             return found.receipt
         live = (found.session_id, found.revision) if found else (commit.session_id, 0)
@@ -142,7 +142,7 @@ class _LiveSession(NamedTuple):
     receipt: CommitReceipt | None
 
 
-def _find(connection: sqlite3.Connection, key: SessionKey, operation: bytes | None) -> _LiveSession | None:
+def _find_live_session(connection: sqlite3.Connection, key: SessionKey, operation: bytes | None) -> _LiveSession | None:
     row = connection.execute(
         "SELECT s.id, s.session_id, s.revision, o.fingerprint, o.answer FROM sessions s"
         " LEFT JOIN operations o ON o.session = s.id AND o.operation = ?"
@@ -171,7 +171,7 @@ def _advance(connection: sqlite3.Connection, live: _LiveSession | None, commit: 
 
 
 def receipt(connection: sqlite3.Connection, key: SessionKey, operation_id: str) -> CommitReceipt | None:
-    session = _find(connection, key, _digest(operation_id))
+    session = _find_live_session(connection, key, _digest(operation_id))
     return session.receipt if session else None
 
 
@@ -279,7 +279,7 @@ def search(
     found = """FROM summary_words JOIN summaries m ON m.id = summary_words.rowid JOIN sessions s ON s.id = m.session
         WHERE summary_words MATCH ? AND m.undone = 0 AND s.owner = ? AND s.project_hash = coalesce(?, s.project_hash)
         ORDER BY bm25(summary_words), m.folded_at DESC, m.id DESC LIMIT ?"""
-    return _selected_summaries(connection, found, words, owner, project_hash, min(limit, SEARCH_MOST))
+    return _select_summaries(connection, found, words, owner, project_hash, min(limit, SEARCH_MOST))
 
 
 def fts_query(query: str) -> str:
@@ -296,15 +296,15 @@ def fts_query(query: str) -> str:
 def summaries(connection: sqlite3.Connection, owner: str, project_hash: str | None) -> list[Summary]:
     stored = f"""{_SUMMARIES} WHERE m.undone = 0 AND s.owner = ? AND s.project_hash = coalesce(?, s.project_hash)
         ORDER BY s.session_id, m.branch_id"""
-    return _selected_summaries(connection, stored, owner, project_hash)
+    return _select_summaries(connection, stored, owner, project_hash)
 
 
 def summaries_of(connection: sqlite3.Connection, session: int) -> list[Summary]:
     """Every summary of a session, which is given by its row; ordered by branch."""
-    return _selected_summaries(connection, f"{_SUMMARIES} WHERE s.id = ? ORDER BY m.branch_id", session)
+    return _select_summaries(connection, f"{_SUMMARIES} WHERE s.id = ? ORDER BY m.branch_id", session)
 
 
-def _selected_summaries(connection: sqlite3.Connection, tables_and_conditions: str, *values: object) -> list[Summary]:
+def _select_summaries(connection: sqlite3.Connection, tables_and_conditions: str, *values: object) -> list[Summary]:
     rows = connection.execute(f"SELECT {_SUMMARY_COLUMNS} {tables_and_conditions}", values)
     return [Summary(*(*others, bool(undone))) for *others, undone in rows]
 
@@ -450,7 +450,7 @@ def _recall_source(connection: sqlite3.Connection, kind: str, ref: int) -> Summa
     if kind == RESULT:
         row = connection.execute(f"SELECT {DECISION_COLUMNS} FROM left_out WHERE id = ?", (ref,)).fetchone()  # noqa: S608 - only our own names
         return LeftOutDecision(*row) if row else None
-    stored = _selected_summaries(connection, f"{_SUMMARIES} WHERE m.id = ?", ref)
+    stored = _select_summaries(connection, f"{_SUMMARIES} WHERE m.id = ?", ref)
     return stored[0] if stored else None
 
 

@@ -57,7 +57,7 @@ CHECK_BYTES: Final = 64 << 10
 _ENDED: Final = 3
 
 
-def _reads(
+def _method_that_reads(
     query: Callable[Concatenate[sqlite3.Connection, Arguments], T],
 ) -> Callable[Concatenate[SqliteStore, Arguments], Coroutine[Any, Any, T]]:
     """The query as a method of the store, in the thread of a reader."""
@@ -68,7 +68,7 @@ def _reads(
     return method
 
 
-def _writes(
+def _method_that_writes(
     work: Callable[Concatenate[sqlite3.Connection, Arguments], T],
 ) -> Callable[Concatenate[SqliteStore, Arguments], Coroutine[Any, Any, T]]:
     """The unit of work as a method of the store, in the thread of the writer."""
@@ -115,27 +115,27 @@ class SqliteStore:
 
     # ---- reading
 
-    load = _reads(statements.load)
-    receipt = _reads(statements.receipt)
-    sessions = _reads(statements.sessions)
-    ended_sessions = _reads(statements.ended_sessions)
-    find = _reads(statements.find)
-    count = _reads(statements.count)
-    cursor = _reads(statements.cursor)
-    search = _reads(statements.search)
-    summaries = _reads(statements.summaries)
-    trajectory = _reads(statements.trajectory)
-    unindexed = _reads(statements.unindexed)
-    recall = _reads(statements.recall)
-    left_out = _reads(statements.left_out)
-    left_out_text = _reads(statements.left_out_text)
-    conversation = _reads(statements.find_conversation)
+    load = _method_that_reads(statements.load)
+    receipt = _method_that_reads(statements.receipt)
+    sessions = _method_that_reads(statements.sessions)
+    ended_sessions = _method_that_reads(statements.ended_sessions)
+    find = _method_that_reads(statements.find)
+    count = _method_that_reads(statements.count)
+    cursor = _method_that_reads(statements.cursor)
+    search = _method_that_reads(statements.search)
+    summaries = _method_that_reads(statements.summaries)
+    trajectory = _method_that_reads(statements.trajectory)
+    unindexed = _method_that_reads(statements.unindexed)
+    recall = _method_that_reads(statements.recall)
+    left_out = _method_that_reads(statements.left_out)
+    left_out_text = _method_that_reads(statements.left_out_text)
+    conversation = _method_that_reads(statements.find_conversation)
 
     # ---- writing
 
-    index = _writes(statements.index)
-    keep_left_out = _writes(statements.keep_left_out)
-    note_conversation = _writes(statements.note_conversation)
+    index = _method_that_writes(statements.index)
+    keep_left_out = _method_that_writes(statements.keep_left_out)
+    note_conversation = _method_that_writes(statements.note_conversation)
 
     async def commit(self, commit: Commit) -> CommitReceipt:
         receipt = await self._writer.write(statements.prepare_commit(commit))
