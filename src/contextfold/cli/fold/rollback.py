@@ -28,6 +28,7 @@ from contextfold.common.canonical import encode
 from contextfold.errors import EXIT_CODES, EXIT_OK, EXIT_USAGE, ArgumentInvalid, BranchNotFound, BranchStateInvalid
 from contextfold.fold.service.session_views import preview_rollback
 from contextfold.fold.session import Branch, State
+from contextfold.fold.verbs import RollBack
 
 QUESTION = "Roll back?"
 
@@ -104,7 +105,8 @@ def _preview(store: AwaitedStore, address: SessionAddress, args: argparse.Namesp
         raise session_not_found(address) from None
     if branch_id is None:
         raise ArgumentInvalid("BRANCH", f"cannot be {MAIN}: a rollback goes back to where a branch began")
-    result = preview_rollback(state, branch_id, restore_state=not args.keep)
+    events = RollBack(branch_id, not args.keep).decide(state, state.last_at)
+    result = preview_rollback(state, branch_id, events)
     return Preview(state, state.branches[branch_id], result)
 
 

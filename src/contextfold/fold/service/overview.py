@@ -33,6 +33,7 @@ from contextfold.fold.service.session_views import (
 from contextfold.fold.service.stored_sessions import read_summary
 from contextfold.fold.session import EMPTY, REPLAY_STEP_EVENTS, Replay, State
 from contextfold.fold.store import ArchivedThread, EndedSession, KnownRevision, ListedSession, SessionKey, Store
+from contextfold.fold.verbs import RollBack
 
 # The number of sessions whose figures are cached. Those of one page of the list must fit.
 FOLLOWED_MAX = 128
@@ -259,7 +260,8 @@ class Overview:
     ) -> JsonObject:
         """The effects of a rollback, with a limited number of the branches that it would discard."""
         state = (await self._service.find(owner, session_id)).state
-        return preview_rollback(state, branch_id, restore_state=restore_state, most=most)
+        events = RollBack(branch_id, restore_state).decide(state, state.last_at)
+        return preview_rollback(state, branch_id, events, most=most)
 
     async def search(self, owner: str, query: str, *, limit: int) -> JsonObject:
         """Summaries of folded branches, and whether their sessions are live."""

@@ -6,20 +6,19 @@ The daemon and the commands load sessions in different ways and show the same vi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from contextfold.common.canonical import Encodable, Hundredths, JsonObject
 from contextfold.fold.ended_session import ended_state, ledger_parts, plain_figures, stored_figures
-from contextfold.fold.events import BranchDiscarded
+from contextfold.fold.events import BranchDiscarded, Event
 from contextfold.fold.ledger import WORTH, LedgerSums, SavingsLedger, thin_points, tokens_without, total_of
 from contextfold.fold.model_catalog import TokenPrices
 from contextfold.fold.policy import FoldPolicy, percent
 from contextfold.fold.project import Target
 from contextfold.fold.session import Branch, State, replay
 from contextfold.fold.store import EndedSession, SessionKey
-from contextfold.fold.verbs import RollBack
 
 # Only the latest folds are listed.
 FOLDS_LISTED_MAX = 200
@@ -158,9 +157,8 @@ class SavingsTotals:
         return {"by": self.group, "groups": rows, "total": {**sums_result(total), "verdict": verdict(total)}}
 
 
-def preview_rollback(state: State, branch_id: str, *, restore_state: bool, most: int | None = None) -> JsonObject:
-    """The effects of a rollback, with a limited number of the branches that it would discard."""
-    events = RollBack(branch_id, restore_state).decide(state, state.last_at)
+def preview_rollback(state: State, branch_id: str, events: Sequence[Event], *, most: int | None = None) -> JsonObject:
+    """The effects of a rollback's events, with a limited number of the branches that it would discard."""
     after = replay(events, state)
     discarded = [event.branch_id for event in events if isinstance(event, BranchDiscarded)]
     return {
