@@ -43,14 +43,20 @@ class Question(NamedTuple):
     is_cut: bool
 
 
-def read_question(text: object, budget: object) -> Question:
-    """Check and parse a question. Raises QueryInvalid or BudgetInvalid."""
+def check_query_text(text: object) -> str:
+    """Return the query if it is text that UTF-8 can encode. Raises QueryInvalid otherwise."""
     if not isinstance(text, str):
         raise QueryInvalid("the query is not text")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
         raise QueryInvalid("the query is not valid UTF-8; pass text without stray bytes or lone surrogates") from None
+    return text
+
+
+def read_question(text: object, budget: object) -> Question:
+    """Check and parse a question. Raises QueryInvalid or BudgetInvalid."""
+    text = check_query_text(text)
     words: dict[str, dict[str, None]] = {}
     order: list[str] = []
     for token in tokens(text):

@@ -15,8 +15,9 @@ from operator import truediv
 from typing import NamedTuple
 
 from contextfold.common.canonical import WrittenFloat, encode
+from contextfold.common.question import check_query_text
 from contextfold.common.text import split_words
-from contextfold.errors import BudgetInvalid, QueryInvalid
+from contextfold.errors import BudgetInvalid
 
 BUDGET_MAX = 2**63 - 1
 # A budget of a few thousand tokens is used up after fewer documents.
@@ -168,12 +169,7 @@ class SelectionResult(NamedTuple):
 
 def parse_query(text: object, budget: object) -> Query:
     """Check a query and its budget. Raises QueryInvalid or BudgetInvalid."""
-    if not isinstance(text, str):
-        raise QueryInvalid("the query is not text")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise QueryInvalid("the query is not valid UTF-8; pass text without stray bytes or lone surrogates") from None
+    text = check_query_text(text)
     if type(budget) is not int or not 0 <= budget <= BUDGET_MAX:
         raise BudgetInvalid(f"the budget must be a whole number of tokens from 0 to {BUDGET_MAX}")
     return Query(text, budget, tuple(split_words(text)))
