@@ -174,8 +174,7 @@ class TestReplacement:
 
     def test_a_cache_has_only_the_specified_files_and_the_pack(self, cache: Path) -> None:
         assert sorted(os.listdir(cache)) == ["documents", "index.json", "manifest.json", "pack"]
-        relevance = ["relevance-contents", "relevance-head", "relevance-index"]
-        assert sorted(os.listdir(cache / "pack")) == ["postings", *relevance, "table"]
+        assert sorted(os.listdir(cache / "pack")) == ["fingerprints", "index.sqlite"]
 
     def test_created_at_is_utc_in_every_time_zone(self, sources: Path, tmp_path: Path) -> None:
         before = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -213,7 +212,7 @@ class TestReplacement:
         assert after == [str(tmp_path)]
         if documents < files.SYNC_TOGETHER_FROM:
             staged = {os.path.basename(step) for step in before}
-            assert {"manifest.json", "index.json", "table", "postings", "documents", "pack"} <= staged
+            assert {"manifest.json", "index.json", "index.sqlite", "fingerprints", "documents", "pack"} <= staged
             assert len([step for step in before if "/documents/" in step]) == documents
         else:
             assert "sync_all" in before

@@ -53,7 +53,7 @@ class TestFailures:
         assert "Permission denied" in ran.stderr
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
-    @pytest.mark.parametrize("file", ["pack", "pack/relevance-head", "pack/relevance-index"])
+    @pytest.mark.parametrize("file", ["pack", "pack/fingerprints", "pack/index.sqlite"])
     def test_an_index_that_cannot_be_read_is_an_io_error(self, file: str, cache: Path, tmp_path: Path) -> None:
         (cache / file).chmod(0)
         ran = as_nobody(tmp_path, "ask", "q", "--cache", str(cache))

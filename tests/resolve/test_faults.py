@@ -299,7 +299,7 @@ def test_harmless_changes_do_not_change_the_answer(name: str, packed: bool, cach
 def test_the_faults_of_a_cache_do_not_keep_its_documents_in_memory(cache: Path) -> None:
     for path in (cache / "documents").iterdir():
         path.write_bytes(b"{}")
-    _, faults = CacheFolder(os.fsencode(cache)).faults(trusting_counts=False)
+    _, faults = CacheFolder(os.fsencode(cache)).faults(trusting_record=False)
     assert faults
     for fault in faults:
         assert (fault.__traceback__, fault.__context__, fault.__cause__) == (None, None, None)

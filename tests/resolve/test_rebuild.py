@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sqlite3
 from functools import partial
 from pathlib import Path
 
@@ -15,9 +16,9 @@ from hypothesis import strategies as st
 import contextfold
 from contextfold import open_cache
 from contextfold.errors import CacheExists, NoDocuments, SourceInvalid
-from contextfold.resolve import previous, word_counts
+from contextfold.resolve import index_writer, previous
 from contextfold.resolve.cache import CacheFolder
-from contextfold.resolve.relevance.index_format import HEAD_FILE, decode_head
+from contextfold.resolve.fingerprint_record import DATABASE_FILE, RECORD_FILE, decode_record
 from tests.resolve.killed_build import kill_at_step
 from tests.support.machine import Call, file_version, ids, times, write_files
 from tests.support.processes import run_in_fork
@@ -31,20 +32,27 @@ TEXTS = st.sampled_from(
 EDITS = st.lists(st.tuples(NAMES, TEXTS | st.none()), max_size=5)
 
 
-def content_of(cache: Path) -> dict[str, bytes]:
+def content_of(cache: Path) -> dict[str, object]:
     """Every file of a cache. Fingerprints are left out: they record times and inodes, which differ in each build."""
-    files = {str(path.relative_to(cache)): path.read_bytes() for path in cache.rglob("*") if path.is_file()}
-    table = word_counts.decode_word_counts(files["pack/table"])
-    files["pack/table"] = table._replace(frame=table.frame[:0], fingerprints=table.fingerprints[:0]).to_bytes()
-    head = decode_head(files[HEAD_FILE])
-    files[HEAD_FILE] = head._replace(fingerprints=head.fingerprints[:0]).to_bytes()
+    files: dict[str, object] = {
+        str(path.relative_to(cache)): path.read_bytes()
+        for path in cache.rglob("*")
+        if path.is_file() and path.parent.name != "pack"
+    }
+    connection = sqlite3.connect(f"file:{cache}/{DATABASE_FILE}?immutable=1", uri=True)
+    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+    for table in tables:
+        files[table] = connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2, 3").fetchall()
+    connection.close()
+    record = decode_record((cache / RECORD_FILE).read_bytes())
+    files[RECORD_FILE] = (record.cache_version, record.files)
     return files
 
 
 def is_trusted(cache: Path) -> bool:
     folder = CacheFolder(os.fsencode(cache))
-    pack = folder.word_counts()
-    return pack is not None and folder.is_as_built(pack)
+    opened = folder.index()
+    return opened is not None and folder.is_as_built(opened.record)
 
 
 @given(rounds=st.lists(EDITS, min_size=1, max_size=5), kinds=st.sampled_from(["text", "markdown"]))
@@ -56,8 +64,8 @@ def test_a_rebuild_after_any_edits_equals_a_new_build(
     write_files(work / "docs", {"always.md": "always", "z2.md": "last"})
     with pytest.MonkeyPatch.context() as patch:
         # Segments have few documents, so that some of them are reused.
-        patch.setattr(word_counts, "SEGMENT_MIN_DOCUMENTS", 1)
-        patch.setattr(word_counts, "SEGMENT_ENDS_IN", 2)
+        patch.setattr(index_writer, "SEGMENT_MIN_DOCUMENTS", 1)
+        patch.setattr(index_writer, "SEGMENT_ENDS_IN", 2)
         for number, changes in enumerate(rounds):
             for name, text in changes:
                 path = work / "docs" / name
@@ -83,7 +91,8 @@ def test_after_one_change_all_other_files_and_segments_are_reused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     docs = write_files(tmp_path / "docs", {f"{n:04}.md": f"word{n} text" for n in range(500)})
-    monkeypatch.setattr(word_counts, "SEGMENT_ENDS_IN", 64)
+    monkeypatch.setattr(index_writer, "SEGMENT_MIN_DOCUMENTS", 1)
+    monkeypatch.setattr(index_writer, "SEGMENT_ENDS_IN", 64)
     contextfold.build(docs, tmp_path / "c", created_at=CREATED_AT)
     inodes = {path.name: path.stat().st_ino for path in (tmp_path / "c" / "documents").iterdir()}
     (docs / "0200.md").write_text("changed")
@@ -107,7 +116,7 @@ def test_a_build_without_changes_does_not_replace_the_cache(tmp_path: Path) -> N
     assert contextfold.build(docs, force=True).is_changed
 
 
-@pytest.mark.parametrize("damage", ["table", "postings", "sources", "document", "manifest", "source of a document"])
+@pytest.mark.parametrize("damage", ["index.sqlite", "fingerprints", "document", "manifest", "source of a document"])
 def test_damaged_files_are_built_again_and_not_reused(damage: str, tmp_path: Path) -> None:
     docs = write_files(tmp_path / "docs", {"A.md": "a b c", "b.html": "<p>b", "c.md": "c"})
     cache = docs / ".context-cache"

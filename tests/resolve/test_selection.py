@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from contextfold import open_cache
 from contextfold.cli.main import main
-from contextfold.resolve import selection, word_counts
+from contextfold.resolve import index_writer, selection
 from contextfold.resolve.cache_format import FileNames, document_id
 from tests.support import oracle
 from tests.support.machine import COMMAND, run_program, times, write_files
@@ -147,8 +147,8 @@ def test_a_word_is_counted_fully_even_beyond_the_range_of_a_posting(tmp_path: Pa
 
 
 def test_many_segments_give_the_same_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_counts, "SEGMENT_MAX_DOCUMENTS", 7)
-    monkeypatch.setattr(word_counts, "BLOCK_TARGET_BYTES", 64)
+    monkeypatch.setattr(index_writer, "SEGMENT_MAX_DOCUMENTS", 7)
+    monkeypatch.setattr(index_writer, "BLOCK_TARGET_BYTES", 64)
     files = {f"{n:03}.md": f"w{n % 5} w{n % 11} shared w{n}".encode() for n in range(100)}
     cache = build(files, tmp_path)
     for query in ("shared", "w3", "w7 w99", "absent", "w1 w2 w3 shared"):

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from contextfold.cli.output import is_terminal, plain, plain_lines, print_answer, print_note
 from contextfold.cli.parser import CommandParser, UsageError, parse_budget
-from contextfold.cli.resolve import decode_query
+from contextfold.cli.resolve import decode_query, note_outdated
 from contextfold.common.question import (
     AROUND_MAX,
     ASK_BUDGET,
@@ -24,7 +24,8 @@ from contextfold.common.question import (
     read_question,
 )
 from contextfold.errors import CacheMissing, SettingsError
-from contextfold.resolve.cache_format import DEFAULT_CACHE, MANIFEST_FILE
+from contextfold.resolve.cache_format import DEFAULT_CACHE
+from contextfold.resolve.files import is_cache, nearest_cache
 from contextfold.resolve.relevance.answer import AskResult, GetResult, places_of
 from contextfold.resolve.service import Cache, CacheRoot, ask_many, get_first
 from contextfold.settings import between
@@ -65,6 +66,10 @@ def run_ask(args: argparse.Namespace) -> None:
         print_answer(result.to_json())
     elif result.documents:
         print_answer(plain_lines(result.to_text()) + (explain(result) if args.why else ""))
+    for name, asked in caches:
+        prefix = f"{name}:" if name else ""
+        versions = {document.id: document.version for document in result.documents if document.id.startswith(prefix)}
+        note_outdated(asked.path, ((found.removeprefix(prefix), version) for found, version in versions.items()))
     for cache in result.selection.caches_left_out:
         print_note(f"the cache {plain(cache.cache)} was not asked: {cache.reason}")
     if not question.terms:
@@ -166,6 +171,10 @@ def run_get(args: argparse.Namespace) -> None:
         )
 
     result = get_first(places, get)
+    for name, cache in caches.items():
+        prefix = f"{name}:" if len(caches) > 1 else ""
+        if result.document.id.startswith(prefix):
+            note_outdated(cache.path, [(result.document.id.removeprefix(prefix), result.document.version)])
     if not is_read_by_a_person(args):
         print_answer(result.to_json())
         return
@@ -228,27 +237,10 @@ def choose_caches(args: argparse.Namespace) -> list[tuple[str, Cache]]:
     return [(name, Cache(path)) for name, path in zip(names, paths, strict=True)]
 
 
-def nearest_cache(folder: str) -> str:
-    """The default cache of a folder or of the nearest one above it."""
-    above, at = None, folder
-    while at != above:
-        candidate = os.path.join(at, DEFAULT_CACHE)
-        if _is_cache(candidate):
-            return candidate
-        above, at = at, os.path.dirname(at)
-    raise CacheMissing(
-        f"no {DEFAULT_CACHE} in {folder} or above; make one with `context build DIR`, or name one with --cache"
-    )
-
-
 def _cache_at(path: str) -> str:
     """The cache at a path; for a folder of documents, its default cache."""
     own = os.path.join(path, DEFAULT_CACHE)
-    return own if path and not _is_cache(path) and _is_cache(own) else path
-
-
-def _is_cache(path: str) -> bool:
-    return os.path.isfile(os.path.join(path, MANIFEST_FILE))
+    return own if path and not is_cache(path) and is_cache(own) else path
 
 
 def cache_name(path: str) -> str:

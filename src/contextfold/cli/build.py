@@ -123,7 +123,7 @@ def _build_from_folds(args: argparse.Namespace) -> None:
 
 def _build(request: BuildRequest) -> BuildReport:
     with ProgressLine("building") as progress:
-        return build_cache(request, progress, uses_processes=True)
+        return build_cache(request, progress)
 
 
 def _print_left_out(request: BuildRequest, built: BuildReport) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterable
 
-from contextfold.cli.output import ProgressLine, print_answer, print_error, print_note
+from contextfold.cli.output import ProgressLine, plain, print_answer, print_error, print_note
 from contextfold.cli.parser import CommandParser
 from contextfold.errors import EXIT_CODES, EXIT_OK, BudgetInvalid, CacheInvalid, QueryInvalid
-from contextfold.resolve.cache import rebuild_command
+from contextfold.resolve.index_file import rebuild_command
 from contextfold.resolve.selection import BUDGET_MAX
-from contextfold.resolve.service import Cache
+from contextfold.resolve.service import Cache, find_outdated
+
+# A note names at most this many documents.
+NAMED_MAX = 3
 
 
 def declare_resolve(parser: CommandParser) -> None:
@@ -48,6 +52,16 @@ def run_resolve(args: argparse.Namespace) -> None:
     query, budget = decode_query(args.query), parse_whole_budget(args.budget)
     result = Cache(args.cache).resolve(query, budget)
     print_answer(result.to_json(pretty=args.format == "pretty"))
+    note_outdated(args.cache, ((document.id, document.version) for document in result.documents))
+
+
+def note_outdated(cache: str | bytes, documents: Iterable[tuple[str, str]]) -> None:
+    """Note which documents of an answer are not those beside the cache."""
+    outdated = find_outdated(cache, documents)
+    if outdated:
+        named = ", ".join(outdated[:NAMED_MAX]) + (", …" if outdated[NAMED_MAX:] else "")
+        command = rebuild_command(os.fsencode(cache))
+        print_note(f"the cache is not of the documents beside it: {plain(named)} changed; {command} makes it anew")
 
 
 def decode_query(argument: str) -> str:
@@ -104,8 +118,9 @@ def run_verify(args: argparse.Namespace) -> int:
         )
         return EXIT_CODES[CacheInvalid.code]
     print_answer(f"ok: {verification.document_count} documents, {verification.cache_version}\n")
-    if not verification.packed:
-        print_note(
-            "there is no packed index for these very files, so each resolve reads all of them; building anew makes one"
-        )
+    for fault in verification.derived:
+        command = rebuild_command(os.fsencode(args.cache))
+        print_note(f"{fault.file}: {fault.problem}; it is only derived from the documents, and {command} makes it anew")
+    if not verification.packed and not verification.derived:
+        print_note("there is no index for these very files, so each resolve reads all of them; building anew makes one")
     return EXIT_OK

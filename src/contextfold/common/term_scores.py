@@ -23,20 +23,19 @@ LENGTH_FACTOR = 21
 # A pair of words in headings has no length to compare with: K is a constant.
 PAIR_K = 3
 
-# document = 4 · stems + words + 2 · pairs + 4 · best section. Sections are ordered by 3 · section + 5 · best piece
+# document = 4 · stems + words + 2 · pairs + 4 · best section. Sections are ordered by 6 · section + 10 · best piece
 # + document, where the best piece is the best of the pieces that one long section was cut into: they belong together.
+# The document's share is small, so that a budget shows sections of several documents.
 STEM_WEIGHT = 4
 WORD_WEIGHT = 1
 PAIR_WEIGHT = 2
 BEST_SECTION_WEIGHT = 4
-SECTION_WEIGHT = 3
-BEST_PIECE_WEIGHT = 5
+SECTION_WEIGHT = 6
+BEST_PIECE_WEIGHT = 10
+DOCUMENT_WEIGHT = 1
 
 # The largest number of weighted occurrences of one word in one document.
 OCCURRENCES_MAX = 255
-
-# The section number of a document's title and path. The numbers of real sections begin with 1.
-FRONT = 0
 
 
 def log2_fixed(number: int) -> int:

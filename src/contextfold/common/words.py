@@ -4,9 +4,9 @@ A token is a run of word characters in the original spelling. Its words are the 
 characters, the run's bigrams. Its parts are the pieces of an identifier: `camelCase` has the parts `camel` and `case`.
 
 Stems follow the Snowball algorithm (Porter2) and are part of the index format: a change here needs a new format number
-in `index_format.py`. The algorithm works on two regions of a word. R1 begins after the first consonant that follows a
-vowel, R2 after the next such consonant. Most suffixes are removed only where they lie inside one of them. A `y` that
-acts as a consonant is written `Y` while the steps run.
+in `fingerprint_record.py`. The algorithm works on two regions of a word. R1 begins after the first consonant that
+follows a vowel, R2 after the next such consonant. Most suffixes are removed only where they lie inside one of them. A
+`y` that acts as a consonant is written `Y` while the steps run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Compiles documents into a cache, atomically, and watches them for changes. Knows no format.
 
-A build that replaces a cache copies unchanged parts from it: segments of the word counts and converted texts.
+A build that replaces a cache copies unchanged parts from it: segments of the index and converted texts.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import NamedTuple
 
 from contextfold.errors import ContextError, NoDocuments, SourceInvalid, SourcesMissing, StorageFailed
@@ -138,8 +139,7 @@ def build(
     return run_build(request, progress)
 
 
-def run_build(request: BuildRequest, progress: Progress, *, uses_processes: bool = False) -> BuildReport:
-    """Build. `uses_processes` is for a process without threads: children count the words of many documents."""
+def run_build(request: BuildRequest, progress: Progress) -> BuildReport:
     request.check()
     sources, cache = request.folder, request.target
     if not os.path.isdir(sources):
@@ -163,16 +163,16 @@ def run_build(request: BuildRequest, progress: Progress, *, uses_processes: bool
             rules.to_options(),
             always_new=request.force,
             hidden=request.is_inside,
-            uses_processes=uses_processes,
         )
         reading = _SourceReading(rules, previous, before.left_out)
-        work.write_documents(reading.documents(before.sources), len(before.sources), progress)
-        if not work.entries and rules.is_lenient:
-            raise _no_documents(sources, reading.left_out)
-        manifest = work.write_manifest(request.created_at)
-        check_unchanged(before, survey(sources, rules, cache=cache))
-        if not work.is_up_to_date:
-            work.put_in_place(manifest, staging, reading.raw_versions)
+        with closing(work):
+            work.write_documents(reading.documents(before.sources), len(before.sources), progress)
+            if not work.entries and rules.is_lenient:
+                raise _no_documents(sources, reading.left_out)
+            manifest = work.write_manifest(request.created_at)
+            check_unchanged(before, survey(sources, rules, cache=cache))
+            if not work.is_up_to_date:
+                work.put_in_place(manifest, staging, reading.raw_versions)
         return BuildReport(
             cache=format_path(cache),
             cache_version=manifest.cache_version,

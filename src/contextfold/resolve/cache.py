@@ -1,7 +1,7 @@
 """Reads a cache and checks every file before its contents are used. Writes nothing.
 
-If the stored word counts show that no file has changed since the build, they are used. Otherwise the changed
-documents are read and checked. Without usable word counts, all documents are read, checked and counted. The result
+If the record of the build shows that no file has changed since then, words are looked up in the index. Otherwise the
+changed documents are read and checked. Without a usable index, all documents are read, checked and counted. The result
 is the same in all cases.
 """
 
@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from shlex import quote
 
-from contextfold.common.canonical import Malformed, decode
+from contextfold.common.canonical import Malformed
 from contextfold.common.text import count_terms
 from contextfold.common.tokens import tokens_of
-from contextfold.errors import CacheInvalid, ContextError, StorageFailed
+from contextfold.errors import CacheInvalid, StorageFailed
 from contextfold.resolve.cache_format import (
-    DEFAULT_CACHE,
-    DERIVED_FOLDER,
     DOCUMENTS_FOLDER,
     FRAME,
     INDEX_FILE,
@@ -35,17 +32,12 @@ from contextfold.resolve.files import (
     format_path,
     ignore_progress,
     is_folder,
-    map_regular,
-    read_part,
     read_regular,
     regular_size,
 )
-from contextfold.resolve.kinds import ALL_TEXT
+from contextfold.resolve.fingerprint_record import FingerprintRecord
+from contextfold.resolve.index_file import IndexFile, OpenIndex, read_claim, rebuild_command
 from contextfold.resolve.selection import Measures
-from contextfold.resolve.word_counts import POSTINGS_FILE, TABLE_FILE, WordCounts, decode_word_counts
-
-# The table of ten million documents has about this size.
-TABLE_MAX_BYTES = 1 << 31
 
 # Reports how many documents are done, and of how many.
 Progress = Callable[[int, int], None]
@@ -61,26 +53,25 @@ class Fault(CacheInvalid):
 
 
 class CacheFolder:
-    """The files of one cache. The word counts stay in memory until their file changes."""
+    """The files of one cache. The index stays open until its file changes."""
 
     def __init__(self, path: bytes) -> None:
         self.path = path
         self._prefix = os.path.join(path, b"")
         self._documents = self._prefix + DOCUMENTS_FOLDER.encode()
-        self._word_counts: WordCounts | None = None
-        self._counts_state: object = None
+        self.index_file = IndexFile(path, self.checked_version)
 
     def check(self, terms: Sequence[bytes], budget: int) -> tuple[Measures, dict[int, ManifestEntry]]:
         """Check every file, count the terms, and select documents. Raises CacheInvalid at the first fault.
 
         Returns the counts of all documents, and the selected ones by number.
         """
-        counts = self.word_counts()
-        if counts:
+        opened = self.index()
+        if opened:
             try:
-                return self._check_with(counts, terms, budget)
-            except Malformed:
-                # They belong to another cache, or the postings are damaged: count the terms without them.
+                return self._check_with(opened, terms, budget)
+            except (ValueError, TypeError, LookupError):
+                # It is of another cache, or damaged in a way that its build did not record: do without it.
                 pass
         manifest = self.manifest()
         tokens: list[int] = []
@@ -96,31 +87,38 @@ class CacheFolder:
         return measures, {number: manifest.entries[number] for number in measures.choose(budget)}
 
     def _check_with(
-        self, counts: WordCounts, terms: Sequence[bytes], budget: int
+        self, opened: OpenIndex, terms: Sequence[bytes], budget: int
     ) -> tuple[Measures, dict[int, ManifestEntry]]:
-        measures = counts.measure(terms, self.read_postings)
-        chosen = {number: counts.entry(number) for number in measures.choose(budget)}
-        if not self.is_as_built(counts):
-            for _ in self.documents(self.manifest(), counts):
+        measures = opened.reader.measure(terms)
+        if len(measures.tokens) != len(opened.record.files):
+            raise Malformed("the index has other documents than the record")
+        chosen = {number: self.entry(opened, number) for number in measures.choose(budget)}
+        if not self.is_as_built(opened.record):
+            for _ in self.documents(self.manifest(), opened.record):
                 pass
         return measures, chosen
 
+    def entry(self, opened: OpenIndex, number: int) -> ManifestEntry:
+        """The entry of an indexed document in the manifest."""
+        name, version, _ = opened.reader.document(number)
+        return ManifestEntry(name, version, opened.record.files[number].decode())
+
     def faults(
-        self, *, trusting_counts: bool, progress: Progress = ignore_progress
+        self, *, trusting_record: bool, progress: Progress = ignore_progress
     ) -> tuple[Manifest | None, list[Fault]]:
         """Every fault, and the manifest if it could be read."""
         try:
             manifest = self.manifest()
         except Fault as fault:
             return None, [fault]
-        counts = self.word_counts() if trusting_counts else None
-        trusted = counts if counts and counts.describes(manifest.entries) else None
+        opened = self.index() if trusting_record else None
+        trusted = opened.record if opened and opened.record.describes(manifest) else None
         found = self._examine(manifest, trusted, progress)
         return manifest, [fault for fault in found if isinstance(fault, Fault)]
 
     def checked_version(self) -> str:
         """The version of the cache, after every file was checked. Raises CacheInvalid at the first fault."""
-        manifest, faults = self.faults(trusting_counts=True)
+        manifest, faults = self.faults(trusting_record=True)
         if faults:
             raise faults[0]
         assert manifest is not None
@@ -134,21 +132,23 @@ class CacheFolder:
             raise self.fault(MANIFEST_FILE, str(problem)) from None
 
     def documents(
-        self, manifest: Manifest, counts: WordCounts | None = None, *, progress: Progress = ignore_progress
+        self, manifest: Manifest, record: FingerprintRecord | None = None, *, progress: Progress = ignore_progress
     ) -> Iterator[Document]:
         """Check the whole cache; yield the documents that were read. Raises CacheInvalid at the first fault.
 
-        All documents are read, or those that have changed since `counts` were written. Raises Malformed if those are of
+        All documents are read, or those that have changed since `record` was written. Raises Malformed if it is of
         another cache.
         """
-        if counts is not None and not counts.describes(manifest.entries):
-            raise Malformed("the packed index is of another cache")
-        for found in self._examine(manifest, counts, progress):
+        if record is not None and not record.describes(manifest):
+            raise Malformed("the record is of another cache")
+        for found in self._examine(manifest, record, progress):
             if isinstance(found, Fault):
                 raise found
             yield found
 
-    def _examine(self, manifest: Manifest, counts: WordCounts | None, progress: Progress) -> Iterator[Document | Fault]:
+    def _examine(
+        self, manifest: Manifest, record: FingerprintRecord | None, progress: Progress
+    ) -> Iterator[Document | Fault]:
         """Yield each fault and each document that was read. The faults of the manifest and the index come first."""
         for contradiction in manifest.contradictions():
             yield self.fault(MANIFEST_FILE, contradiction)
@@ -157,7 +157,7 @@ class CacheFolder:
             yield self.fault(DOCUMENTS_FOLDER, "is not a folder")
             return
         total = len(manifest.entries)
-        for number in range(total) if counts is None else self.changed_documents(counts):
+        for number in range(total) if record is None else self.changed_documents(record):
             progress(number, total)
             try:
                 document = self.document(manifest.entries[number])
@@ -235,7 +235,7 @@ class CacheFolder:
 
     def claimed_version(self) -> str:
         """The `cache_version` in the manifest, which may otherwise be invalid; empty if there is none."""
-        version = _read_claim(self.path, "cache_version")
+        version = read_claim(self.path, "cache_version")
         return version if isinstance(version, str) else ""
 
     def bytes_in_root(self) -> int:
@@ -248,56 +248,16 @@ class CacheFolder:
         files = [entry.file.encode() for entry in entries if self._stays_inside(entry.file)]
         return sum(regular_size(self._prefix + file) for file in files)
 
-    def word_counts(self) -> WordCounts | None:
-        """The stored word counts, or None if they are missing or damaged."""
-        state = fingerprints(self._prefix, [DERIVED_FOLDER.encode(), TABLE_FILE.encode(), POSTINGS_FILE.encode()])
-        if state != self._counts_state:
-            self._counts_state, self._word_counts = state, self._read_word_counts()
-        return self._word_counts
-
-    def _read_word_counts(self) -> WordCounts | None:
-        table = self._prefix + TABLE_FILE.encode()
+    def index(self) -> OpenIndex | None:
+        """The index, or None if it is missing or damaged: a resolve does without it."""
         try:
-            # A resolve reads a part of the table only, so mapping it is faster than reading it.
-            if is_folder(self._prefix + DERIVED_FOLDER.encode()) and regular_size(table) <= TABLE_MAX_BYTES:
-                return decode_word_counts(map_regular(table))
-        except (StorageFailed, Malformed):
-            # The counts are derived data; without them the cache is read from its documents.
-            pass
-        return None
+            return self.index_file.open()
+        except (CacheInvalid, StorageFailed):
+            return None
 
-    def is_as_built(self, counts: WordCounts) -> bool:
+    def is_as_built(self, record: FingerprintRecord) -> bool:
         """Whether no file of the cache has changed since the build."""
-        return self._frame_is_as_built(counts) and not self.changed_documents(counts)
+        return fingerprints(self._prefix, FRAME) == record.frame and not self.changed_documents(record)
 
-    def _frame_is_as_built(self, counts: WordCounts) -> bool:
-        return fingerprints(self._prefix, FRAME) == counts.frame
-
-    def changed_documents(self, counts: WordCounts) -> list[int]:
-        return counts.changed_since(fingerprints(self._prefix, counts.files))
-
-    def read_postings(self, offset: int, length: int) -> bytes:
-        return read_part(self._prefix + POSTINGS_FILE.encode(), offset, length)
-
-
-def _read_claim(cache: bytes, member: str) -> object:
-    """A member of the manifest, which may otherwise be invalid; None if it cannot be read."""
-    try:
-        manifest = decode(read_regular(os.path.join(cache, MANIFEST_FILE.encode())))
-    except (Malformed, ContextError):
-        return None
-    return manifest.get(member) if isinstance(manifest, dict) else None
-
-
-def rebuild_command(cache: bytes) -> str:
-    """The command that makes a cache anew, for messages. The documents' folder is known only of a default path."""
-    folder, name = os.path.split(cache.rstrip(b"/") or b"/")
-    if name == DEFAULT_CACHE.encode():
-        return f"`context build {quote(format_path(folder or b'.'))}`"
-    options = _read_claim(cache, "build_options")
-    is_of_all_text = isinstance(options, dict) and options.get("kinds") == ALL_TEXT
-    sources = "DIR" if is_of_all_text else "--sources DIR"
-    if not os.path.lexists(os.path.join(cache, MANIFEST_FILE.encode())):
-        # A build replaces no folder that may hold something else.
-        return f"`context build {sources} --cache PATH` with a new path"
-    return f"`context build {sources} --cache {quote(format_path(os.path.join(folder, name)))} --force`"
+    def changed_documents(self, record: FingerprintRecord) -> list[int]:
+        return record.changed_since(fingerprints(self._prefix, record.files))

@@ -3,7 +3,7 @@
 manifest.json     version of the cache, and id, version and file of every document
 index.json        the file of each id
 documents/        a JSON file for each document
-pack/             derived data: `word_counts.py`, and the relevance index (`relevance/index_format.py`)
+pack/             derived data: the index (`index.py`), and the record of files (`fingerprint_record.py`)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HIDING_FILE = ".gitignore"
 # `context build DIR` puts the cache at this name below the folder.
 DEFAULT_CACHE = ".context-cache"
 
-# The word counts also have the fingerprints of these. The folder's timestamps change when a file is added or removed.
+# The record also has the fingerprints of these. The folder's timestamps change when a file is added or removed.
 FRAME = [MANIFEST_FILE.encode(), INDEX_FILE.encode(), DOCUMENTS_FOLDER.encode()]
 
 # A file's fingerprint has four numbers: size, mtime, ctime and inode. No real file has a negative size, so these two

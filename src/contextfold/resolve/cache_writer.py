@@ -1,13 +1,14 @@
-"""Writes a new cache into a staging folder: documents, manifest, indexes. Knows nothing of the sources."""
+"""Writes a new cache into a staging folder: documents, manifest, index. Knows nothing of the sources."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
-from contextfold.common.canonical import Encodable, Malformed
+from contextfold.common.canonical import Encodable
 from contextfold.common.posix import delay_signals
 from contextfold.errors import StorageFailed
 from contextfold.resolve.cache import CacheFolder, Fault, Progress
@@ -15,7 +16,6 @@ from contextfold.resolve.cache_format import (
     BUILD_CONFIG,
     DERIVED_FOLDER,
     DOCUMENTS_FOLDER,
-    FRAME,
     HIDING_FILE,
     INDEX_FILE,
     MANIFEST_FILE,
@@ -32,26 +32,31 @@ from contextfold.resolve.files import (
     fingerprints,
     format_path,
     make_durable,
+    regular_size,
     write_new,
 )
-from contextfold.resolve.previous import SOURCES_FILE, PreviousCache, SourceRecords
-from contextfold.resolve.relevance.counting_processes import keeps_exit_statuses, processors
-from contextfold.resolve.relevance.index_format import HEAD_FILE, RELEVANCE_FILES
-from contextfold.resolve.relevance.index_writer import IndexWriter
+from contextfold.resolve.fingerprint_record import (
+    DATABASE_FILE,
+    FRAME_AND_DATABASE,
+    RECORD_FILE,
+    FingerprintRecord,
+    older_than,
+)
+from contextfold.resolve.index_writer import IndexWriter
+from contextfold.resolve.previous import PreviousCache, conversion_key
 from contextfold.resolve.replace import Staging
-from contextfold.resolve.word_counts import CLOCK_FILE, POSTINGS_FILE, TABLE_FILE, WordCountsBuilder, older_than
 
+# A build reads the file system's time from the timestamps of this file, then removes it.
+CLOCK_FILE = "pack/clock"
 # A build waits at most three seconds for the file system's clock: the coarsest timestamps have steps of two seconds.
 CLOCK_TICK_S = 0.002
 CLOCK_TICKS = 1500
-# Each process that counts words takes about 100 MB.
-PROCESSES_MAX = 8
 # This time is older than any timestamp.
 NEVER_NS = -(2**63)
 HIDING_TEXT = b"*\n"
 
-_TABLE = os.path.basename(TABLE_FILE).encode()
-_NEW_TABLE = _TABLE + b".new"
+_RECORD = os.path.basename(RECORD_FILE).encode()
+_NEW_RECORD = _RECORD + b".new"
 
 
 class CacheWriter:
@@ -68,7 +73,6 @@ class CacheWriter:
         *,
         always_new: bool = True,
         hidden: bool = False,
-        uses_processes: bool = False,
     ) -> None:
         self._always_new = always_new
         self._prefix = folder + b"/"
@@ -80,7 +84,6 @@ class CacheWriter:
         self._renamed: dict[str, str] = {}
         # The entries whose files are linked from the previous cache, by file name.
         self._to_link: dict[str, ManifestEntry] = {}
-        self._word_counts = WordCountsBuilder()
         self.content_bytes = 0
         self.reused = 0
         # Whether the previous cache has the same documents and options, and is complete and unchanged.
@@ -90,47 +93,33 @@ class CacheWriter:
         for name in (DOCUMENTS_FOLDER, DERIVED_FOLDER):
             with StorageErrors("cannot make", self._path(name)):
                 os.mkdir(self._path(name))
-        self._relevance = IndexWriter(
-            self._prefix,
-            previous=previous.relevance if previous else None,
-            processes=min(processors(), PROCESSES_MAX) if uses_processes and keeps_exit_statuses() else 1,
-        )
+        previous_index = os.path.join(previous.path, DATABASE_FILE.encode()) if previous and previous.index else None
+        self._index = IndexWriter(self._path(DATABASE_FILE), previous_index)
 
     def _path(self, file: str) -> bytes:
         return self._prefix + file.encode()
 
     def write_documents(self, documents: Iterable[Document | None], total: int, progress: Progress) -> None:
-        """Write every document and its postings; copy the postings that the previous cache already has."""
+        """Write every document, and index those that the previous cache does not have."""
         names = FileNames()
-        postings_path = self._path(POSTINGS_FILE)
-        try:
-            with StorageErrors("cannot write", postings_path), open(postings_path, "xb") as postings:
-                for number, document in enumerate(documents):
-                    progress(number, total)
-                    if document is None:
-                        continue
-                    entry = ManifestEntry(document.id, document.version, names.next_for(document.version))
-                    self.entries.append(entry)
-                    if document.source != document.id:
-                        self._renamed[document.id] = document.source
-                    if self._previous is not None and self._previous.has_file(entry, document.source):
-                        self._to_link[entry.file] = entry
-                    else:
-                        self._write_document(entry.file, document)
-                    self.content_bytes += len(document.content)
-                    if self._previous is None:
-                        postings.writelines(self._word_counts.add(entry, document.content))
-                        self._relevance.add(document)
-                    else:
-                        self._relevance.add(document, reused=self._previous.relevance_number(entry, document.source))
-                self.is_up_to_date = not self._always_new and self._is_what_was_there()
-                if self._previous is not None and not self.is_up_to_date:
-                    postings.writelines(self._postings_with(self._previous))
-                postings.writelines(self._word_counts.finish())
-            if not self.is_up_to_date:
-                self._relevance.finish()
-        finally:
-            self._relevance.abandon()
+        for number, document in enumerate(documents):
+            progress(number, total)
+            if document is None:
+                continue
+            entry = ManifestEntry(document.id, document.version, names.next_for(document.version))
+            self.entries.append(entry)
+            if document.source != document.id:
+                self._renamed[document.id] = document.source
+            if self._previous is not None and self._previous.has_file(entry, document.source):
+                self._to_link[entry.file] = entry
+            else:
+                self._write_document(entry.file, document)
+            self.content_bytes += len(document.content)
+            if self._previous is None:
+                self._index.add(document)
+        self.is_up_to_date = not self._always_new and self._is_what_was_there()
+        if self._previous is not None and not self.is_up_to_date:
+            self._index_with(self._previous)
         progress(total, total)
 
     def _write_document(self, file: str, document: Document) -> None:
@@ -146,20 +135,16 @@ class CacheWriter:
             and previous.is_untouched()
         )
 
-    def _postings_with(self, previous: PreviousCache) -> Iterator[bytes]:
-        """The postings of all documents: unchanged segments are copied, the words of other documents are counted."""
-        while (number := self._word_counts.document_count) < len(self.entries):
-            segment = previous.segment_at(number, self.entries) if self._word_counts.is_between_segments else None
-            if segment is not None and previous.word_counts is not None:
-                try:
-                    yield from self._word_counts.adopt(previous.word_counts, segment, previous.folder.read_postings)
-                    self.reused += self._word_counts.document_count - number
+    def _index_with(self, previous: PreviousCache) -> None:
+        """Index all documents: copy segments that did not change, count the words of other documents."""
+        while (number := self._index.document_count) < len(self.entries):
+            if self._index.is_between_segments:
+                segment = previous.segment_at(number, self.entries, self._renamed)
+                if segment is not None:
+                    self._index.copy_segment(segment)
+                    self.reused += len(segment.lengths)
                     continue
-                except Malformed:
-                    # A block is damaged, so the words are counted again.
-                    pass
-            entry = self.entries[number]
-            yield from self._word_counts.add(entry, self._read_back(entry).content)
+            self._index.add(self._read_back(self.entries[number]))
 
     def _read_back(self, entry: ManifestEntry) -> Document:
         """Read a document from its new file, or from the file in the previous cache that is to be linked."""
@@ -186,25 +171,29 @@ class CacheWriter:
         `raw_versions` has the hashes of the original bytes of converted files, by document id, for the next build.
 
         The files of unchanged documents are linked here, as late as possible, because a link changes a file's ctime and
-        the word counts of the previous cache no longer match it. Removing the previous cache changes the ctime again,
-        so the table is written a second time at the end. If the process is killed before that, the new cache is
-        complete and correct, but slow to read until the next build.
+        the record of the previous cache no longer matches it. Removing the previous cache changes the ctime again, so
+        the record is written a second time at the end. If the process is killed before that, the new cache is complete
+        and correct, but slow to read until the next build.
         """
-        if raw_versions or self._renamed:
-            write_new(self._path(SOURCES_FILE), SourceRecords(self._renamed, raw_versions or {}).to_bytes())
-            self._written_files.append(SOURCES_FILE)
+        converted = {name: conversion_key(version) for name, version in (raw_versions or {}).items()}
+        self._index.finish(
+            {name: (self._renamed.get(name), converted.get(name)) for name in {*self._renamed, *converted}}
+        )
         self._link_documents()
-        table, recorded_at_ns = self._table(manifest)
-        write_new(self._path(TABLE_FILE), table)
-        self._relevance.write_head(manifest.cache_version, recorded_at_ns)
-        derived = [POSTINGS_FILE, TABLE_FILE, *RELEVANCE_FILES, HEAD_FILE]
-        files = [*self._written_files, *derived, MANIFEST_FILE, INDEX_FILE]
+        index_sha256 = self._hash_index()
+        write_new(self._path(RECORD_FILE), self._record(manifest, index_sha256))
+        files = [*self._written_files, DATABASE_FILE, RECORD_FILE, MANIFEST_FILE, INDEX_FILE]
         make_durable(self._prefix, [*files, DERIVED_FOLDER, DOCUMENTS_FOLDER])
         with Opened(self._path(DERIVED_FOLDER), os.O_RDONLY) as derived_folder, delay_signals():
             staging.commit()
             if self._to_link:
                 self._prefix = os.path.join(staging.target, b"")
-                self._record_files_again(manifest, derived_folder)
+                self._record_files_again(manifest, index_sha256, derived_folder)
+
+    def _hash_index(self) -> str:
+        path = self._path(DATABASE_FILE)
+        with StorageErrors("cannot read", path), open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def _link_documents(self) -> None:
         """Link the files of unchanged documents; write a file that cannot be linked."""
@@ -214,23 +203,27 @@ class CacheWriter:
                 self._write_document(file, self._read_back(entry))
                 del self._to_link[file]
 
-    def _record_files_again(self, manifest: Manifest, derived_folder: int) -> None:
-        """Replace the table. The folder is given by a descriptor, because another build may have replaced the cache."""
+    def _record_files_again(self, manifest: Manifest, index_sha256: str, derived_folder: int) -> None:
+        """Replace the record. The folder is given by a descriptor: another build may have replaced the cache."""
         try:
-            table, _ = self._table(manifest)
-            write_new(_NEW_TABLE, table, folder=derived_folder, synced=True)
-            os.rename(_NEW_TABLE, _TABLE, src_dir_fd=derived_folder, dst_dir_fd=derived_folder)
+            record = self._record(manifest, index_sha256)
+            write_new(_NEW_RECORD, record, folder=derived_folder, synced=True)
+            os.rename(_NEW_RECORD, _RECORD, src_dir_fd=derived_folder, dst_dir_fd=derived_folder)
         except (OSError, StorageFailed):
-            # The cache is complete without a current table, only slower to read.
+            # The cache is complete without a current record, only slower to read.
             pass
 
-    def _table(self, manifest: Manifest) -> tuple[bytes, int]:
-        """The table of the word counts, and the time it records. All other files must have been written before."""
+    def _record(self, manifest: Manifest, index_sha256: str) -> bytes:
+        """The record of all files, which must have been written before."""
         files = [entry.file.encode() for entry in manifest.entries]
-        derived = [file.encode() for file in RELEVANCE_FILES]
-        recorded_at_ns = self._clock_after(fingerprints(self._prefix, [*FRAME, *derived, *files]))
-        settled = older_than(recorded_at_ns, fingerprints(self._prefix, [*FRAME, *files]))
-        return self._word_counts.table(manifest.entries, settled).to_bytes(), recorded_at_ns
+        recorded_at_ns = self._clock_after(fingerprints(self._prefix, [*FRAME_AND_DATABASE, *files]))
+        seen = fingerprints(self._prefix, [*FRAME_AND_DATABASE, *files])
+        index_bytes = regular_size(self._path(DATABASE_FILE))
+        settled = older_than(recorded_at_ns, seen)
+        return FingerprintRecord(manifest.cache_version, index_bytes, index_sha256, files, settled).to_bytes()
+
+    def close(self) -> None:
+        self._index.close()
 
     def _clock_after(self, seen: array[int]) -> int:
         """The time of the file system's clock, after waiting until it is later than all timestamps in `seen`.

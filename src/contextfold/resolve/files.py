@@ -1,4 +1,4 @@
-"""Reads and writes the files of a cache: regular files only, without following links, with fsync after writing.
+"""Finds caches, and reads and writes their files: only regular ones, without following links, with fsync after writing.
 
 Knows paths and the system's errors, nothing of documents. Paths are bytes, so they do not depend on the locale.
 """
@@ -6,15 +6,14 @@ Knows paths and the system's errors, nothing of documents. Paths are bytes, so t
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import stat
 from array import array
 from collections.abc import Iterable, Sequence
 
 from contextfold.common.canonical import Malformed
-from contextfold.errors import StorageFailed
-from contextfold.resolve.cache_format import ABSENT, FINGERPRINT_FIELDS
+from contextfold.errors import CacheMissing, StorageFailed
+from contextfold.resolve.cache_format import ABSENT, DEFAULT_CACHE, FINGERPRINT_FIELDS, MANIFEST_FILE
 
 # O_NONBLOCK: opening a pipe must not wait for a writer.
 READ_FLAGS = (
@@ -68,6 +67,23 @@ class NotRegular(Malformed):
     """There is a folder, link, pipe or device instead of a regular file."""
 
 
+def nearest_cache(folder: str) -> str:
+    """The default cache of a folder or of the nearest one above it."""
+    above, at = None, folder
+    while at != above:
+        candidate = os.path.join(at, DEFAULT_CACHE)
+        if is_cache(candidate):
+            return candidate
+        above, at = at, os.path.dirname(at)
+    raise CacheMissing(
+        f"no {DEFAULT_CACHE} in {folder} or above; make one with `context build DIR`, or name one with --cache"
+    )
+
+
+def is_cache(path: str) -> bool:
+    return os.path.isfile(os.path.join(path, MANIFEST_FILE))
+
+
 def ignore_progress(_done: int, _total: int) -> None:
     """Discard the progress."""
 
@@ -112,7 +128,7 @@ class Opened:
 
 def read_regular(path: bytes) -> bytes:
     """Read a regular file. Links are not followed. Raises FileAbsent, NotRegular or TooLarge."""
-    opened = _open_regular(path)
+    opened = open_regular(path)
     with StorageErrors("cannot read", path), opened as descriptor:
         size = _regular_size(descriptor)
         if size > FILE_BYTES_MAX:
@@ -120,21 +136,8 @@ def read_regular(path: bytes) -> bytes:
         return read_all(descriptor, size)
 
 
-def map_regular(path: bytes) -> memoryview:
-    """Map a regular file into memory, for a file of which only parts are read. Links are not followed."""
-    opened = _open_regular(path)
-    with StorageErrors("cannot map", path), opened as descriptor:
-        # Outside of the `try`: NotRegular is a ValueError, too.
-        if not _regular_size(descriptor):
-            return memoryview(b"")
-        try:
-            return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
-        except ValueError:
-            # It was truncated just now.
-            return memoryview(b"")
-
-
-def _open_regular(path: bytes) -> Opened:
+def open_regular(path: bytes) -> Opened:
+    """Open what may be a regular file, without following a link. Raises FileAbsent or NotRegular."""
     try:
         return Opened(path, READ_FLAGS)
     except OSError as problem:
@@ -161,16 +164,6 @@ def read_all(descriptor: int, expected_bytes: int) -> bytes:
     while chunks[-1]:
         chunks.append(os.read(descriptor, READ_BYTES))
     return b"".join(chunks)
-
-
-def read_part(path: bytes, offset: int, length: int) -> bytes:
-    """Read up to `length` bytes at an offset; empty if the file cannot be read."""
-    try:
-        with Opened(path, READ_FLAGS) as descriptor:
-            os.lseek(descriptor, offset, os.SEEK_SET)
-            return os.read(descriptor, length)
-    except OSError:
-        return b""
 
 
 def is_folder(path: bytes) -> bool:

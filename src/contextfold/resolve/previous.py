@@ -5,13 +5,11 @@ A part that is missing, damaged or made by another version is made again. The ne
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
 
-from contextfold.common.canonical import Malformed, decode, encode, fields
+from contextfold.common.canonical import Malformed
 from contextfold.errors import ContextError
 from contextfold.resolve.cache import CacheFolder
 from contextfold.resolve.cache_format import (
@@ -26,17 +24,13 @@ from contextfold.resolve.cache_format import (
     decode_manifest,
 )
 from contextfold.resolve.conversion import CONVERSION_VERSION
-from contextfold.resolve.files import FileAbsent, fingerprints, is_folder, read_regular
-from contextfold.resolve.relevance.index_file import RelevanceFiles
-from contextfold.resolve.relevance.index_format import IndexView
+from contextfold.resolve.files import fingerprints, read_regular
+from contextfold.resolve.index import Segment
+from contextfold.resolve.index_file import OpenIndex
 from contextfold.resolve.rules import DocumentRules, rules_in
-from contextfold.resolve.word_counts import SEGMENTATION, WordCounts
 
-# The records of renamed and converted documents, after a line with their checksum.
-SOURCES_FILE = "pack/sources"
-
-# A link changes a file's ctime, so the table of the word counts is written again after linking. The folder may have
-# been moved by then, so that needs calls that take the descriptor of a folder.
+# A link changes a file's ctime, so the record of fingerprints is written again after linking. The folder may have been
+# moved by then, so that needs calls that take the descriptor of a folder.
 CAN_LINK = hasattr(os, "link") and {os.open, os.rename, os.unlink} <= os.supports_dir_fd
 
 _UNREADABLE = (ContextError, OSError, Malformed)
@@ -56,34 +50,28 @@ class PreviousCache:
         return rules_in(self.manifest.build_options)
 
     @cached_property
-    def relevance(self) -> IndexView | None:
-        """Its relevance index, checked; None if it is missing or unusable."""
-        try:
-            return RelevanceFiles(self.path, lambda: self.manifest.cache_version).map().view
-        except _UNREADABLE:
-            return None
-
-    def relevance_number(self, entry: ManifestEntry, source: str) -> int | None:
-        """The number of an unchanged document in its relevance index; None if the document or its path differs."""
-        if self.relevance is None or not self._has(entry, source):
-            return None
-        return self.relevance.document_number(entry.id.encode())
+    def index(self) -> OpenIndex | None:
+        """Its index, checked; None if it is missing or unusable."""
+        opened = self.folder.index()
+        return opened if opened is not None and opened.record.describes(self.manifest) else None
 
     def _has(self, entry: ManifestEntry, source: str) -> bool:
         """Whether it has the same document, made of a file at the same path."""
         before = self._entries.get(entry.id)
-        if before is None or before.version != entry.version or self._sources is None:
-            return False
-        return self._sources.renamed.get(entry.id, entry.id) == source
+        return before is not None and before.version == entry.version and self._source(entry.id) == source
+
+    def _source(self, name: str) -> str | None:
+        """The path of a document's file; None if that is not known."""
+        return None if self.index is None else self._sources.get(name, (None, None))[0] or name
 
     def is_untouched(self) -> bool:
         """Whether it is complete and no file has changed since its build."""
-        return self.word_counts is not None and self.folder.is_as_built(self.word_counts) and self.relevance is not None
+        return self.index is not None and self.folder.is_as_built(self.index.record)
 
     def converted_text(self, name: str, raw_version: str) -> bytes | None:
         """The converted text of a document; None unless it was made of a file with this hash."""
         entry = self._entries.get(name)
-        if entry is None or self._sources is None or self._sources.converted.get(name) != raw_version:
+        if entry is None or self._sources.get(name, (None, None))[1] != conversion_key(raw_version):
             return None
         try:
             return self.folder.document(entry).content
@@ -106,95 +94,64 @@ class PreviousCache:
         os.unlink(target)
         return False
 
-    def segment_at(self, number: int, entries: Sequence[ManifestEntry]) -> int | None:
-        """The segment that has exactly the new cache's documents that start at `number`; None if there is none."""
-        segment = self._segment_of_first.get(entries[number])
-        if self.word_counts is None or segment is None:
+    def segment_at(self, number: int, entries: Sequence[ManifestEntry], sources: Mapping[str, str]) -> Segment | None:
+        """The segment that has exactly the new cache's documents that start at `number`; None if there is none.
+
+        `sources` has the paths of the new cache's documents that are not their ids.
+        """
+        segment = self._segments.get(entries[number].id)
+        if segment is None:
             return None
-        documents, before = self.word_counts.documents_of(segment), self.manifest.entries
-        end = number + len(documents)
+        start, end = segment.first_document, number + len(segment.lengths)
         # The last segment ended because there were no more documents. The new list must end there, too.
-        if documents.stop == len(before) and end != len(entries):
+        if start + len(segment.lengths) == len(self.manifest.entries) and end != len(entries):
             return None
-        return segment if before[documents.start : documents.stop] == tuple(entries[number:end]) else None
+        before, after = self.manifest.entries[start : start + len(segment.lengths)], entries[number:end]
+        is_same = len(before) == len(after) and all(
+            old[:2] == new[:2] and self._source(old.id) == sources.get(new.id, new.id)
+            for old, new in zip(before, after, strict=True)
+        )
+        return segment if is_same else None
+
+    @cached_property
+    def _segments(self) -> dict[str, Segment]:
+        """The segments of the index by the id of the first document."""
+        try:
+            segments = self.index.reader.segments if self.index else []
+            return {self.manifest.entries[segment.first_document].id: segment for segment in segments}
+        except (ValueError, LookupError):
+            return {}
 
     @cached_property
     def _entries(self) -> dict[str, ManifestEntry]:
         return {entry.id: entry for entry in self.manifest.entries}
 
     @cached_property
-    def word_counts(self) -> WordCounts | None:
-        """Its word counts; None if segments cannot be copied from it."""
-        counts = self.folder.word_counts()
-        if counts is None or counts.segmentation != SEGMENTATION or not counts.describes(self.manifest.entries):
-            return None
-        return counts
-
-    @cached_property
-    def _segment_of_first(self) -> dict[ManifestEntry, int]:
-        """The segments by their first documents. Only a cache without documents has an empty segment."""
-        counts = self.word_counts
-        if counts is None or not self.manifest.entries:
-            return {}
-        return {self.manifest.entries[segment.first_document]: at for at, segment in enumerate(counts.segments)}
-
-    @cached_property
     def _untouched_files(self) -> dict[str, tuple[int, int, int]]:
         """Size, mtime and inode of each document's file that has not changed since the build."""
-        if self.word_counts is None or not CAN_LINK or not self.folder.documents_are_in_a_folder():
+        if self.index is None or not CAN_LINK or not self.folder.documents_are_in_a_folder():
             return {}
-        seen = fingerprints(os.path.join(self.path, b""), self.word_counts.files)
-        changed = set(self.word_counts.changed_since(seen))
+        files = self.index.record.files
+        seen = fingerprints(os.path.join(self.path, b""), files)
+        changed = set(self.index.record.changed_since(seen))
         rows = zip(seen[0::4], seen[1::4], seen[3::4], strict=True)
         return {
             file.decode(): row
-            for number, (file, row) in enumerate(zip(self.word_counts.files, rows, strict=True))
+            for number, (file, row) in enumerate(zip(files, rows, strict=True))
             if number not in changed
         }
 
     @cached_property
-    def _sources(self) -> SourceRecords | None:
-        path = os.path.join(self.path, SOURCES_FILE.encode())
+    def _sources(self) -> Mapping[str, tuple[str | None, str | None]]:
         try:
-            if not is_folder(os.path.join(self.path, DERIVED_FOLDER.encode())):
-                return None
-            return decode_source_records(read_regular(path))
-        except FileAbsent:
-            return SourceRecords({}, {})
-        except _UNREADABLE:
-            return None
+            return self.index.reader.sources() if self.index is not None else {}
+        except ValueError:
+            return {}
 
 
-class SourceRecords(NamedTuple):
-    """Facts about source files that the documents do not contain, by document id.
-
-    `renamed` has the path of each file whose path is not the document's id. `converted` has the hash of the original
-    bytes of each file that was converted to another text.
-    """
-
-    renamed: Mapping[str, str]
-    converted: Mapping[str, str]
-
-    def to_bytes(self) -> bytes:
-        body = encode({"conversion": CONVERSION_VERSION, **self._asdict()}).encode()
-        return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
-
-
-def decode_source_records(raw: bytes) -> SourceRecords:
-    """Decode the records. Raises Malformed if they are damaged or of another version of the conversion."""
-    checksum, _, body = raw.partition(b"\n")
-    if checksum != hashlib.sha256(body).hexdigest().encode():
-        raise Malformed("the records of the sources are damaged")
-    members = fields(decode(body), {"conversion": int, "renamed": dict, "converted": dict}, "the records")
-    if members["conversion"] != CONVERSION_VERSION:
-        raise Malformed("the records of the sources are of another version")
-    return SourceRecords(_strings(members["renamed"]), _strings(members["converted"]))
-
-
-def _strings(value: object) -> dict[str, str]:
-    if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
-        raise Malformed("the records of the sources are laid out otherwise")
-    return value
+def conversion_key(raw_version: str) -> str:
+    """What a converted text was made of: the version of the conversion, and the hash of the original bytes."""
+    return f"{CONVERSION_VERSION} {raw_version}"
 
 
 def is_own_cache(folder: bytes) -> bool:

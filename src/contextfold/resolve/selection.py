@@ -104,6 +104,7 @@ class Measures(NamedTuple):
         only those that still fit are ranked: usually few, and ranking all would take longer than everything else here.
         """
         if budget == 0:
+            # By the contract not even an empty document is selected, which would fit.
             return []
         tokens, least, left = self.tokens, min(self.tokens, default=0), budget
         chosen: list[int] = []

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import stat
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
-from contextfold.common.canonical import Encodable, encode
+from contextfold.common.canonical import Encodable, Malformed, encode
 from contextfold.common.question import BUDGET_LIMIT, CACHES_MAX, Question, read_question
+from contextfold.common.text import lowercase
 from contextfold.errors import (
     CacheMissing,
     ContextError,
@@ -24,7 +26,7 @@ from contextfold.errors import (
     StorageFailed,
 )
 from contextfold.resolve.cache import CacheFolder, Fault, Progress
-from contextfold.resolve.cache_format import MANIFEST_FILE
+from contextfold.resolve.cache_format import DEFAULT_CACHE, MANIFEST_FILE, version_of
 from contextfold.resolve.files import (
     LEADS_NOWHERE,
     SET_ASIDE_SUFFIX,
@@ -32,17 +34,19 @@ from contextfold.resolve.files import (
     StorageErrors,
     format_path,
     ignore_progress,
+    read_regular,
     storage_failed,
 )
 from contextfold.resolve.relevance.answer import AskResult, GetResult, LeftOutCache
 from contextfold.resolve.relevance.asking import NamedIndex, ask, get, table_of_contents
-from contextfold.resolve.relevance.index_file import MappedIndex, RelevanceFiles
 from contextfold.resolve.selection import SelectedDocument, Selection, SelectionResult, Why, parse_query
 
 REPLACED_ATTEMPTS = 5
 NAME_MAX_BYTES = 4096
 # This many caches stay open, which bounds the memory of the server.
 CACHES_OPEN_MAX = 8
+# This many documents of an answer are compared with the files that they were made of.
+COMPARED_MAX = 100
 
 Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 Answer = TypeVar("Answer")
@@ -63,8 +67,10 @@ class Verification(NamedTuple):
     cache_version: str
     document_count: int
     faults: tuple[Fault, ...]
-    # Whether the word counts are usable, so that `resolve` reads only changed documents.
+    # Whether the index is usable, so that `resolve` reads only changed documents.
     packed: bool
+    # What is wrong with the derived files. The cache is valid all the same.
+    derived: tuple[Fault, ...] = ()
 
 
 def open_cache(path: Path) -> Cache:
@@ -113,7 +119,7 @@ def ask_many(
         without_index: list[tuple[str, IndexMissing]] = []
         for name, cache in ordered:
             try:
-                indexes.append(NamedIndex(name, cache.mapped_index()))
+                indexes.append(cache.named_index(name))
             except ContextError as problem:
                 problem.cache = name
                 if not isinstance(problem, IndexMissing) or name not in optional:
@@ -154,7 +160,6 @@ class Cache:
     def __init__(self, path: Path) -> None:
         self.path = os.fsencode(path)
         self._folder = CacheFolder(self.path)
-        self._relevance = RelevanceFiles(self.path, self._folder.checked_version)
 
     def resolve(self, query: str, budget: int) -> SelectionResult:
         """The best documents for a query within a budget of tokens, each with the reason for its score."""
@@ -211,8 +216,15 @@ class Cache:
         """
 
         def answer() -> GetResult:
-            index = NamedIndex(name, self.mapped_index())
-            return get(index, document_id, budget, section=section, lines=lines, around=around, counter=counter)
+            return get(
+                self.named_index(name),
+                document_id,
+                budget,
+                section=section,
+                lines=lines,
+                around=around,
+                counter=counter,
+            )
 
         return retry_if_replaced([self], answer)
 
@@ -222,17 +234,17 @@ class Cache:
 
     def table_of_contents(self, most: int) -> dict[str, Encodable]:
         """The version of the cache, and the ids and titles of the first documents."""
-        return retry_if_replaced([self], lambda: table_of_contents(self.mapped_index(), most))
+        return retry_if_replaced([self], lambda: table_of_contents(self.named_index().opened, most))
 
-    def mapped_index(self) -> MappedIndex:
-        """The relevance index, checked. Raises IndexMissing if there is none, CacheInvalid if it is damaged."""
-        return self._relevance.map()
+    def named_index(self, name: str = "") -> NamedIndex:
+        """The index, checked. Raises IndexMissing if there is none, CacheInvalid if it is damaged."""
+        return NamedIndex(name, self._folder.index_file.open_checked(), self._folder)
 
     def inspect(self) -> Inspection:
         """Version, size and validity of the cache. Raises CacheInvalid only if the manifest cannot be read."""
 
         def answer() -> Inspection:
-            manifest, faults = self._folder.faults(trusting_counts=True)
+            manifest, faults = self._folder.faults(trusting_record=True)
             if manifest is None:
                 raise faults[0]
             total_bytes = self._folder.size_of(manifest.entries)
@@ -244,7 +256,7 @@ class Cache:
         """Like `inspect`, even if the manifest cannot be read. It counts only the files directly in the folder."""
 
         def answer() -> Inspection:
-            manifest, faults = self._folder.faults(trusting_counts=True)
+            manifest, faults = self._folder.faults(trusting_record=True)
             total_bytes = self._folder.bytes_in_root()
             if manifest is None:
                 return Inspection(self._folder.claimed_version(), 0, total_bytes, valid=False)
@@ -256,13 +268,14 @@ class Cache:
         """Read every byte and list every fault."""
 
         def answer() -> Verification:
-            manifest, faults = self._folder.faults(trusting_counts=False, progress=progress)
-            counts = self._folder.word_counts()
-            packed = counts is not None and self._folder.is_as_built(counts)
+            manifest, faults = self._folder.faults(trusting_record=False, progress=progress)
+            opened = self._folder.index()
+            packed = opened is not None and self._folder.is_as_built(opened.record)
             if manifest is None:
                 return Verification("", 0, tuple(faults), packed)
-            faults += (self._folder.fault(*found) for found in self._relevance.faults(manifest.cache_version))
-            return Verification(manifest.cache_version, manifest.document_count, tuple(faults), packed)
+            problems = self._folder.index_file.faults(manifest.cache_version)
+            derived = tuple(self._folder.fault(*found) for found in problems)
+            return Verification(manifest.cache_version, manifest.document_count, tuple(faults), packed, derived)
 
         return retry_if_replaced([self], answer)
 
@@ -286,6 +299,50 @@ class Cache:
             f"{format_path(self.path)}: {why}; "
             f"make a cache with `context build --sources DIR --cache {format_path(self.path)}`"
         )
+
+
+def find_outdated(cache: Path, documents: Iterable[tuple[str, str]]) -> list[str]:
+    """The ids of the documents, given with their versions, whose files beside a default cache have other contents.
+
+    A cache may come from a repository and have been made of other documents than those in it. Contents are compared,
+    because the timestamps of a clone say nothing. Without a default path, where the documents are is not known.
+    """
+    folder, name = os.path.split(os.path.abspath(os.fsencode(cache)))
+    if name != DEFAULT_CACHE.encode():
+        return []
+    return [found for found, version in islice(documents, COMPARED_MAX) if not _is_current(folder, found, version)]
+
+
+def _is_current(folder: bytes, found: str, version: str) -> bool:
+    """Whether the file of a document has its version. What cannot be read, such as a link, counts as current."""
+    try:
+        path = _find_source(folder, found)
+        raw = b"" if path is None else read_regular(path)
+    except (ContextError, Malformed, OSError):
+        return True
+    if path is None or version_of(raw) == version:
+        return path is not None
+    # Few documents are converted ones that are not current, and the parser of HTML takes long to import.
+    from contextfold.resolve.conversion import NotText, is_converted, text_of
+
+    try:
+        return is_converted(path) and version_of(text_of(path, raw)) == version
+    except NotText:
+        return False
+
+
+def _find_source(folder: bytes, found: str) -> bytes | None:
+    """The path of a document's file, which may have capitals that its id has not; None if there is none."""
+    path = folder
+    for part in found.split("/"):
+        exact = os.path.join(path, part.encode())
+        if not os.path.lexists(exact):
+            names = [name for name in os.listdir(path) if lowercase(os.fsdecode(name)) == part]
+            if not names:
+                return None
+            exact = os.path.join(path, min(names))
+        path = exact
+    return path
 
 
 def retry_if_replaced(caches: Sequence[Cache], answer: Callable[[], Answer]) -> Answer:

@@ -9,10 +9,8 @@ from pathlib import Path
 from contextfold import Cache, open_cache
 from contextfold.resolve.build import build
 from contextfold.resolve.cache_format import Document, version_of
-from contextfold.resolve.relevance.index_file import MappedIndex
-from contextfold.resolve.relevance.index_format import IndexView
-from contextfold.resolve.relevance.index_merge import RUN_MAX_ENTRIES
-from contextfold.resolve.relevance.index_writer import IndexWriter
+from contextfold.resolve.index import Index
+from contextfold.resolve.index_writer import IndexWriter
 from tests.support.machine import write_files
 
 CREATED_AT = "2024-01-01T00:00:00Z"
@@ -32,30 +30,15 @@ def documents_of(files: Mapping[str, str]) -> list[Document]:
     return sorted(documents, key=lambda document: document.id.encode())
 
 
-def write_index(
-    folder: Path,
-    files: Mapping[str, str],
-    *,
-    previous: IndexView | None = None,
-    run_entries: int = RUN_MAX_ENTRIES,
-    processes: int = 1,
-) -> MappedIndex:
-    """Writes the index of these files. Documents that are unchanged in `previous` are reused."""
-    (folder / "pack").mkdir(parents=True, exist_ok=True)
-    writer = IndexWriter(bytes(folder) + b"/", previous=previous, run_entries=run_entries, processes=processes)
-    try:
-        for document in documents_of(files):
-            number = previous.document_number(document.id.encode()) if previous else None
-            if previous is not None and number is not None:
-                is_unchanged = previous.version(number).hex() == document.version.removeprefix("sha256:")
-                number = number if is_unchanged else None
-            writer.add(document, reused=number)
-        head = writer.finish()
-    finally:
-        writer.abandon()
-    index = (folder / "pack" / "relevance-index").read_bytes()
-    contents = (folder / "pack" / "relevance-contents").read_bytes()
-    return MappedIndex(IndexView(head, memoryview(index)), memoryview(contents), "")
+def write_index(folder: Path, files: Mapping[str, str]) -> Index:
+    """Writes the index of these files, without a cache around it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = bytes(folder / "index.sqlite")
+    writer = IndexWriter(path)
+    for document in documents_of(files):
+        writer.add(document)
+    writer.finish({})
+    return Index(path)
 
 
 WORDS = [
@@ -80,11 +63,3 @@ def random_documents(seed: int, count: int) -> dict[str, str]:
                 lines.append("```\n# " + rng.choice(WORDS) + "\n```")
         files[f"{rng.choice(WORDS)}/page-{number}.md".lower()] = "\n".join(lines)
     return files
-
-
-def edited_documents(seed: int, files: Mapping[str, str], *, changed_share: float, added: int) -> dict[str, str]:
-    """The documents after some were removed, some changed, and new ones added."""
-    rng = random.Random(seed)
-    after = {name: text for name, text in files.items() if rng.random() < 0.8}
-    after |= {name: text + "\n\nchanged deploy\n" for name, text in after.items() if rng.random() < changed_share}
-    return after | random_documents(seed + 100, added)

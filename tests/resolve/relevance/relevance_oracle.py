@@ -35,14 +35,6 @@ def idf(count: int, frequency: int) -> int:
     return max(log2(2 * count + 2) - log2(2 * frequency + 1), 16)
 
 
-def rounded_length(length: int) -> int:
-    """The middle of all lengths with the same five highest bits; short lengths are exact."""
-    step = 1
-    while length // step >= 32:
-        step *= 2
-    return length // step * step + step // 2
-
-
 def saturated(weight: int, tf: int, length: int, average: int) -> int:
     if not tf:
         return 0
@@ -52,7 +44,7 @@ def saturated(weight: int, tf: int, length: int, average: int) -> int:
 
 def fraction(tf: int, words: int, average: int) -> int:
     """tf / (tf + K) of a document in 65536ths."""
-    return saturated(65536, tf, rounded_length(words), average)
+    return saturated(65536, tf, words, average)
 
 
 class Counts(NamedTuple):
@@ -173,7 +165,7 @@ def search(  # noqa: C901
             for heading in headings
         }
         sections += [
-            (-(3 * score + 5 * best[heading] + total), number, position, score)
+            (-(6 * score + 10 * best[heading] + total), number, position, score)
             for position, (heading, score) in enumerate(zip(headings, section_scores, strict=True))
             if score
         ]

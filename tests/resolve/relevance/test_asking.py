@@ -21,9 +21,7 @@ from contextfold.errors import (
     SectionMissing,
 )
 from contextfold.resolve.relevance.answer import AskResult
-from contextfold.resolve.relevance.asking import NamedIndex, ask
-from contextfold.resolve.relevance.index_file import MappedIndex
-from tests.resolve.relevance.indexing import WORDS, build_cache, random_documents, write_index
+from tests.resolve.relevance.indexing import WORDS, build_cache, random_documents
 from tests.support.machine import run_command, times
 
 DOCUMENTS = {
@@ -40,8 +38,8 @@ def cache(tmp_path: Path) -> Cache:
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> MappedIndex:
-    return write_index(tmp_path_factory.mktemp("index") / "index", random_documents(11, 25))
+def random_cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
+    return build_cache(tmp_path_factory.mktemp("random"), random_documents(11, 25))
 
 
 def test_the_answer_has_the_documented_shape(cache: Cache) -> None:
@@ -91,19 +89,19 @@ def check_budget(result: AskResult, budget: int) -> None:
 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=6), st.integers(0, 3000))
-def test_no_answer_exceeds_its_budget(index: MappedIndex, words: list[str], budget: int) -> None:
-    check_budget(ask([NamedIndex("", index)], read_question(" ".join(words), budget)), budget)
+def test_no_answer_exceeds_its_budget(random_cache: Cache, words: list[str], budget: int) -> None:
+    check_budget(random_cache.ask(" ".join(words), budget), budget)
 
 
 @given(st.text(max_size=60), st.sampled_from([0, 1, 40, 10**6]))
-def test_any_text_is_answered_or_refused_as_invalid(index: MappedIndex, query: str, budget: int) -> None:
+def test_any_text_is_answered_or_refused_as_invalid(random_cache: Cache, query: str, budget: int) -> None:
     try:
         query.encode()
     except UnicodeEncodeError:
         with pytest.raises(QueryInvalid):
             read_question(query, budget)
     else:
-        check_budget(ask([NamedIndex("", index)], read_question(query, budget)), budget)
+        check_budget(random_cache.ask(query, budget), budget)
 
 
 @pytest.mark.parametrize(
@@ -120,8 +118,8 @@ def test_any_text_is_answered_or_refused_as_invalid(index: MappedIndex, query: s
         "数据库" * 1000,
     ],
 )
-def test_unusual_questions_are_answered(index: MappedIndex, query: str) -> None:
-    check_budget(ask([NamedIndex("", index)], read_question(query, 300)), 300)
+def test_unusual_questions_are_answered(random_cache: Cache, query: str) -> None:
+    check_budget(random_cache.ask(query, 300), 300)
 
 
 def test_invalid_arguments_are_typed_errors(cache: Cache) -> None:

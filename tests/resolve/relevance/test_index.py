@@ -1,12 +1,12 @@
-"""The index on disk: every way to build it gives the same bytes, and a damaged index never gives an answer."""
+"""The index on disk: every way to build it gives the same answers, and a damaged index never gives one."""
 
 from __future__ import annotations
 
-import contextlib
-import faulthandler
+import hashlib
 import os
 import random
 import shutil
+import sqlite3
 import subprocess
 import sys
 from functools import partial
@@ -15,88 +15,26 @@ from pathlib import Path
 import pytest
 
 from contextfold import open_cache
-from contextfold.common.canonical import Malformed
-from contextfold.common.question import read_question
 from contextfold.errors import CacheInvalid, ContextError
-from contextfold.resolve.relevance.index_format import (
-    COLUMNS,
-    IndexHead,
-    IndexView,
-    encode_postings,
-    integers,
-    to_bytes,
-)
-from contextfold.resolve.relevance.ranking import rank
-from contextfold.serve.worker import Worker, WorkerFailed
+from contextfold.resolve import index_writer
+from contextfold.resolve.fingerprint_record import decode_record
 from tests.resolve.killed_build import kill_at_step
-from tests.resolve.relevance.indexing import build_cache, edited_documents, random_documents, write_index
-from tests.support.machine import from_sources, interpreters, run_command, times, write_files
+from tests.resolve.relevance.indexing import build_cache, random_documents
+from tests.support.machine import Call, from_sources, interpreters, run_command, times, write_files
 from tests.support.processes import run_in_fork
 
-INDEX = "pack/relevance-index"
+INDEX = "pack/index.sqlite"
+FILES = [INDEX, "pack/fingerprints"]
 
 
-def index_bytes(folder: Path) -> bytes:
-    return (folder / INDEX).read_bytes()
-
-
-def test_an_index_written_in_many_runs_has_the_same_bytes(tmp_path: Path) -> None:
+def test_an_index_of_many_segments_gives_the_same_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = random_documents(1, 25)
-    write_index(tmp_path / "one", files)
-    write_index(tmp_path / "many", files, run_entries=50)
-    assert index_bytes(tmp_path / "one") == index_bytes(tmp_path / "many")
-    assert sorted(os.listdir(tmp_path / "many" / "pack")) == ["relevance-contents", "relevance-index"]
-
-
-@pytest.mark.parametrize("seed", range(times(3, 40)))
-def test_a_rebuilt_index_has_the_bytes_of_a_new_one(seed: int, tmp_path: Path) -> None:
-    before = random_documents(seed, 20)
-    previous = write_index(tmp_path / "before", before).view
-    after = edited_documents(seed, before, changed_share=0.2, added=5)
-    write_index(tmp_path / "rebuilt", after, previous=previous, run_entries=100)
-    write_index(tmp_path / "new", after)
-    assert index_bytes(tmp_path / "rebuilt") == index_bytes(tmp_path / "new")
-
-
-def test_the_order_of_files_does_not_change_the_index(tmp_path: Path) -> None:
-    files = random_documents(2, 15)
-    shuffled = list(files.items())
-    random.Random(5).shuffle(shuffled)
-    write_index(tmp_path / "one", files)
-    write_index(tmp_path / "other", dict(shuffled))
-    assert index_bytes(tmp_path / "one") == index_bytes(tmp_path / "other")
-
-
-def test_an_index_of_the_other_byte_order_gives_the_same_ranking(tmp_path: Path) -> None:
-    """Simulates a machine of the other byte order: every integer is swapped before it is used."""
-    view = write_index(tmp_path / "index", random_documents(3, 15)).view
-    columns: dict[str, bytes] = {}
-    postings, offsets = bytearray(), []
-    for number in range(view.head.term_count):
-        offsets.append(len(postings) // 4)
-        raw = encode_postings(view.postings(number, view.key(number)), view.head.document_count, swap=True)
-        postings += raw
-    for name, code in COLUMNS.items():
-        raw = bytes(view._raw[name])
-        columns[name] = to_bytes(code, integers(memoryview(raw), code), swap=True) if code else raw
-    columns["postings"] = bytes(postings)
-    columns["term_postings"] = to_bytes("I", offsets, swap=True)
-    column_ranges, offset = {}, 0
-    for name, raw in columns.items():
-        column_ranges[name] = (offset, len(raw))
-        offset += len(raw)
-    head = IndexHead(*view.head[:-1], columns=column_ranges)
-    swapped = IndexView(head, memoryview(b"".join(columns.values())), swap=True)
-    for query in ("deploy the cache", "getHttpResponse", "数据库"):
-        question = read_question(query, 1)
-        assert rank(question, [swapped]).sections == rank(question, [view]).sections
-
-
-def test_integers_are_little_endian() -> None:
-    assert list(integers(memoryview(b"\1\0\2\0"), "H")) == [1, 2]
-    assert to_bytes("I", [1]) == b"\1\0\0\0"
-    with pytest.raises(Malformed):
-        integers(memoryview(b"\1\0\2"), "H")
+    one = build_cache(tmp_path / "one", files)
+    monkeypatch.setattr(index_writer, "SEGMENT_MAX_DOCUMENTS", 3)
+    many = build_cache(tmp_path / "many", files)
+    for question in ("deploy the cache", "getHttpResponse", "数据库", "rollback of folded tokens"):
+        assert many.ask(question) == one.ask(question)
+        assert many.resolve(question, 500) == one.resolve(question, 500)
 
 
 ASK_SCRIPT = """
@@ -116,11 +54,11 @@ def test_every_python_and_hash_seed_gives_the_same_bytes(tmp_path: Path) -> None
         subprocess.run(argv, env=env, check=True, capture_output=True, timeout=120)
         ask_command = [str(python), "-c", ASK_SCRIPT, str(cache)]
         answer = subprocess.run(ask_command, env=env, check=True, capture_output=True, timeout=120)
-        results.add((index_bytes(cache), (cache / "pack/relevance-contents").read_bytes(), answer.stdout))
+        results.add(answer.stdout)
     assert len(results) == 1
 
 
-@pytest.mark.parametrize("file", ["pack/relevance-index", "pack/relevance-contents", "pack/relevance-head"])
+@pytest.mark.parametrize("file", FILES)
 def test_a_flipped_bit_or_a_truncation_is_always_noticed(file: str, tmp_path: Path) -> None:
     cache = build_cache(tmp_path, random_documents(6, 12))
     path = tmp_path / "cache" / file
@@ -137,28 +75,65 @@ def test_a_flipped_bit_or_a_truncation_is_always_noticed(file: str, tmp_path: Pa
     assert cache.ask("deploy cache", 500).documents
 
 
-def test_a_view_of_a_damaged_index_never_reads_outside_of_it(tmp_path: Path) -> None:
-    """Without a check of hashes, a view of damaged bytes gives an answer or Malformed and reads only these bytes."""
-    view = write_index(tmp_path / "index", random_documents(6, 12)).view
-    intact = index_bytes(tmp_path / "index")
-    rng = random.Random(1)
-    for _ in range(times(150, 3000)):
-        damaged = bytearray(intact)
-        for _ in range(3):
-            damaged[rng.randrange(len(intact))] = rng.randrange(256)
-        with contextlib.suppress(Malformed, IndexError, ValueError):
-            rank(read_question("deploy the cache rollback", 1), [IndexView(view.head, memoryview(bytes(damaged)))])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE terms SET documents = x'00'",
+        "UPDATE terms SET sections = x'ffff', fields = x'01'",
+        "UPDATE terms SET word = 7, counts = 'text'",
+        "DELETE FROM documents",
+        "DELETE FROM sections",
+        "DELETE FROM segments",
+        "UPDATE segments SET lengths = x'00', tokens = 'text'",
+        "UPDATE sections SET headings = 5, start = -9, tokens = 'many'",
+        "UPDATE words SET counts = x'00'",
+        "DROP TABLE terms",
+        "DROP TABLE words; CREATE VIEW words AS SELECT 0 AS segment, '' AS first_word, randomblob(99) AS counts",
+    ],
+)
+def test_an_index_with_wrong_values_and_a_right_hash_causes_no_crash(change: str, tmp_path: Path) -> None:
+    """It may be from an attacker, who can compute hashes."""
+    cache = build_cache(tmp_path, random_documents(6, 12))
+    expected = cache.resolve("deploy cache", 500)
+    path = tmp_path / "cache" / INDEX
+    with sqlite3.connect(path) as connection:
+        connection.executescript(change)
+    connection.close()
+    record_path = tmp_path / "cache" / "pack" / "fingerprints"
+    record = decode_record(record_path.read_bytes())
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    record_path.write_bytes(record._replace(index_bytes=path.stat().st_size, index_sha256=digest).to_bytes())
+    try:
+        cache.ask("deploy cache", 500)
+    except CacheInvalid:
+        pass
+    if "words" in change or "DROP" in change or "segments" in change:
+        assert cache.resolve("deploy cache", 500) == expected
 
 
-@pytest.mark.parametrize("file", ["pack/relevance-index", "pack/relevance-contents", "pack/relevance-head"])
-def test_verify_reports_a_damaged_file_of_the_index(file: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", FILES)
+def test_verify_reports_a_damaged_derived_file_and_the_cache_stays_valid(file: str, tmp_path: Path, call: Call) -> None:
     cache = build_cache(tmp_path, random_documents(6, 5))
-    assert not cache.verify().faults
+    assert not cache.verify().derived
     path = tmp_path / "cache" / file
     damaged = bytearray(path.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(damaged)
-    assert [fault.file for fault in cache.verify().faults] == [file]
+    assert [fault.file for fault in cache.verify().derived] == [file]
+    ran = call("verify", "--cache", tmp_path / "cache")
+    assert (ran.code, ran.out[:3]) == (0, b"ok:")
+    assert ran.err.startswith(f"note: {file}: ")
+    assert "only derived" in ran.err
+
+
+def test_verify_reports_the_derived_files_of_another_cache(tmp_path: Path) -> None:
+    for name, seed in (("a", 6), ("b", 7)):
+        build_cache(tmp_path / name, random_documents(seed, 5))
+    shutil.rmtree(tmp_path / "a" / "cache" / "pack")
+    shutil.copytree(tmp_path / "b" / "cache" / "pack", tmp_path / "a" / "cache" / "pack")
+    verification = open_cache(tmp_path / "a" / "cache").verify()
+    assert not verification.faults
+    assert {fault.file for fault in verification.derived} == {"pack/fingerprints"}
 
 
 @pytest.mark.parametrize("file", ["manifest.json", "index.json", "documents"])
@@ -176,16 +151,16 @@ def test_a_changed_manifest_index_or_folder_is_an_error(file: str, tmp_path: Pat
 def test_the_index_of_another_cache_is_refused(tmp_path: Path) -> None:
     build_cache(tmp_path / "a", random_documents(6, 5))
     other = build_cache(tmp_path / "b", random_documents(7, 5))
-    for name in ("relevance-index", "relevance-contents", "relevance-head"):
-        shutil.copy(tmp_path / "a" / "cache" / "pack" / name, tmp_path / "b" / "cache" / "pack" / name)
+    for name in FILES:
+        shutil.copy(tmp_path / "a" / "cache" / name, tmp_path / "b" / "cache" / name)
     with pytest.raises(CacheInvalid):
         other.ask("deploy", 100)
 
 
 def test_without_the_index_ask_suggests_a_rebuild_and_resolve_works(tmp_path: Path) -> None:
     cache = build_cache(tmp_path, {"a.md": "deploy guide"})
-    for name in ("relevance-index", "relevance-contents", "relevance-head"):
-        (tmp_path / "cache" / "pack" / name).unlink()
+    for name in FILES:
+        (tmp_path / "cache" / name).unlink()
     with pytest.raises(CacheInvalid, match=r"context build DIR --cache .* --force"):
         cache.ask("deploy", 100)
     assert cache.resolve("deploy", 100).documents
@@ -211,31 +186,15 @@ def test_after_a_killed_build_the_answer_is_the_old_or_the_new_one(step: int, tm
     assert ids in ({"a.md"}, {"a.md", "b.md"})
 
 
-def test_a_truncation_during_a_question_ends_only_the_worker(tmp_path: Path) -> None:
-    """The system kills a process that reads a truncated page of a mapped file. A server loses only its worker."""
-    cache = build_cache(tmp_path, random_documents(6, 12))
-    path = tmp_path / "cache" / INDEX
-    intact = path.read_bytes()
-
-    def respond(request: bytes) -> bytes:
-        view = cache.mapped_index().view
-        if request == b"cut":
-            # This process is expected to be killed. A report of faulthandler would look like a failure of the suite.
-            faulthandler.disable()
-            os.truncate(path, 0)
-        return view.document_id(0).encode()
-
-    worker = Worker(respond)
-    try:
-        assert worker.call(b"", 30)
-        with pytest.raises(WorkerFailed):
-            worker.call(b"cut", 30)
-        with pytest.raises(CacheInvalid):
-            cache.ask("deploy", 100)
-        path.write_bytes(intact)
-        assert worker.call(b"", 30)
-    finally:
-        worker.stop()
+def test_a_selected_document_that_was_changed_in_place_is_an_error(tmp_path: Path) -> None:
+    cache = build_cache(tmp_path, {"a.md": "# Deploy\n\nguide", "b.md": "# Other\n\ntext"})
+    assert cache.ask("deploy", 100).documents
+    for path in (tmp_path / "cache" / "documents").iterdir():
+        path.write_bytes(path.read_bytes().replace(b"guide", b"guile"))
+    with pytest.raises(CacheInvalid):
+        cache.ask("deploy", 100)
+    with pytest.raises(CacheInvalid):
+        open_cache(tmp_path / "cache").get("a.md")
 
 
 def test_a_warm_cache_notices_a_rebuild(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from contextfold.common.question import read_question
 from contextfold.common.term_scores import log2_fixed
-from contextfold.resolve.relevance.index_format import IndexView
+from contextfold.resolve.index import Index
 from contextfold.resolve.relevance.ranking import DOCUMENTS_MAX, explain, rank
 from tests.resolve.relevance import relevance_oracle
 from tests.resolve.relevance.indexing import WORDS, random_documents, write_index
@@ -38,15 +38,12 @@ def test_documents_and_sections_score_as_in_the_oracle(seed: int, tmp_path: Path
 
 
 def check_scores(files: dict[str, str], queries: list[str], folder: Path) -> None:
-    view = write_index(folder / "index", files).view
+    index = write_index(folder / "index", files)
     for query in queries:
-        ranking = rank(read_question(query, 1), [view])
+        ranking = rank(read_question(query, 1), [index])
         documents, sections = relevance_oracle.search(files, query)
-        assert [(view.document_id(hit.document), hit.score) for hit in ranking.documents] == documents
-        assert [
-            (view.document_id(hit.document), hit.section - view.sections_of(hit.document).start, hit.score)
-            for hit in ranking.sections
-        ] == sections
+        assert [(index.document(hit.document).id, hit.score) for hit in ranking.documents] == documents
+        assert [(index.document(hit.document).id, hit.section, hit.score) for hit in ranking.sections] == sections
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="the real documents are not here")
@@ -64,10 +61,10 @@ def test_real_documents_score_as_in_the_oracle(tmp_path: Path) -> None:
 
 @given(st.integers(0, 3), st.lists(st.sampled_from(WORDS), min_size=1, max_size=6))
 def test_the_scores_of_the_terms_add_up_to_the_score_of_the_section(seed: int, words: list[str]) -> None:
-    view = INDEXES.view(seed)
-    ranking = rank(read_question(" ".join(words), 1), [view])
+    index = INDEXES.index(seed)
+    ranking = rank(read_question(" ".join(words), 1), [index])
     for section in ranking.sections:
-        why = explain(ranking, [view], section)
+        why = explain(ranking, [index], section)
         assert sum(term.score for term in why) == section.score
         assert all(term.fields for term in why)
 
@@ -76,23 +73,23 @@ def test_terms_have_the_same_weights_in_several_caches_as_in_one(tmp_path: Path)
     files = random_documents(7, 14)
     names = sorted(files)
     parts = [{name: files[name] for name in names[:9]}, {name: files[name] for name in names[9:]}]
-    views = [write_index(tmp_path / str(number), part).view for number, part in enumerate(parts)]
-    ranking = rank(read_question("deploy the cache", 1), views)
+    indexes = [write_index(tmp_path / str(number), part) for number, part in enumerate(parts)]
+    ranking = rank(read_question("deploy the cache", 1), indexes)
     assert ranking.document_count == len(files)
     assert {hit.cache for hit in ranking.documents} == {0, 1}
-    single = rank(read_question("deploy the cache", 1), [write_index(tmp_path / "all", files).view])
+    single = rank(read_question("deploy the cache", 1), [write_index(tmp_path / "all", files)])
     assert [term.stem_weight for term in ranking.terms] == [term.stem_weight for term in single.terms]
 
 
 def test_common_terms_only_change_the_order_of_candidates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every term but the rarest exceeds the limit here, so a document without the rarest term is no candidate."""
     files = {f"page-{number}.md": "common words here" for number in range(20)} | {"rare.md": "common rare"}
-    view = write_index(tmp_path / "index", files).view
+    index = write_index(tmp_path / "index", files)
     monkeypatch.setattr("contextfold.resolve.relevance.ranking.POSTINGS_MAX", 5)
-    ranking = rank(read_question("common rare", 1), [view])
-    assert [view.document_id(hit.document) for hit in ranking.documents] == ["rare.md"]
+    ranking = rank(read_question("common rare", 1), [index])
+    assert [index.document(hit.document).id for hit in ranking.documents] == ["rare.md"]
     monkeypatch.undo()
-    complete = rank(read_question("common rare", 1), [view])
+    complete = rank(read_question("common rare", 1), [index])
     assert complete.documents[0].score == ranking.documents[0].score
     assert len(complete.documents) == 21
 
@@ -101,13 +98,13 @@ class SharedIndexes:
     """Indexes that many examples share."""
 
     def __init__(self) -> None:
-        self._views: dict[int, IndexView] = {}
+        self._indexes: dict[int, Index] = {}
 
-    def view(self, seed: int) -> IndexView:
-        if seed not in self._views:
+    def index(self, seed: int) -> Index:
+        if seed not in self._indexes:
             folder = Path(tempfile.mkdtemp())
-            self._views[seed] = write_index(folder / "index", random_documents(seed, 12)).view
-        return self._views[seed]
+            self._indexes[seed] = write_index(folder / "index", random_documents(seed, 12))
+        return self._indexes[seed]
 
 
 INDEXES = SharedIndexes()
@@ -115,8 +112,8 @@ INDEXES = SharedIndexes()
 
 def test_a_word_of_every_document_is_found(tmp_path: Path) -> None:
     """In fixed point its weight would be zero from 748 documents on, and a score of zero is no match."""
-    view = write_index(tmp_path, {f"{number}.md": f"# Page {number}\n\nWalrusDB text.\n" for number in range(900)}).view
-    ranking = rank(read_question("walrusdb", 100), [view])
+    index = write_index(tmp_path, {f"{number}.md": f"# Page {number}\n\nWalrusDB text.\n" for number in range(900)})
+    ranking = rank(read_question("walrusdb", 100), [index])
     assert len(ranking.sections) == DOCUMENTS_MAX
     for section in ranking.sections:
-        assert section.score == sum(why.score for why in explain(ranking, [view], section)) > 0
+        assert section.score == sum(why.score for why in explain(ranking, [index], section)) > 0

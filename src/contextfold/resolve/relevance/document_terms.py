@@ -1,29 +1,30 @@
-"""Splits a document into sections and counts the words in each of them, for the index. Pure."""
+"""Splits documents into sections and counts the words in each of them, for the index. Pure."""
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from itertools import groupby, pairwise
+from typing import NamedTuple
 
-from contextfold.common.term_scores import FRONT
+from contextfold.common.term_scores import OCCURRENCES_MAX
 from contextfold.common.tokens import ChunkUnits, estimate
 from contextfold.common.words import chunks, read_token, stem_of, tokens, without_marks
-from contextfold.resolve.relevance.index_entries import (
-    DOCUMENT_SHIFT,
-    ENTRY_SHIFT,
-    SECTIONS_MAX,
-    DocumentRow,
-    SectionRow,
-    pack_counts,
-    pair_key,
-    section_digest,
-    term_key,
-)
-from contextfold.resolve.relevance.sections import outline
+from contextfold.resolve.index import IndexedSection
+from contextfold.resolve.relevance.field_counts import FRONT_IN_DOCUMENT, SECTION_IN_DOCUMENT, pack_counts, pair_key
+from contextfold.resolve.relevance.sections import Section, outline
 
 SECTION_WORDS_MAX = 65535
+SECTION_DIGEST_BYTES = 16
+# A document has at most this many sections; the last one has the rest of the text.
+SECTIONS_MAX = 1 << 14
+# An entry of a term is one integer: the document's ordinal, the section's number, and the packed counts.
+DOCUMENT_SHIFT = 32
+ENTRY_SHIFT = 8
+SECTION_MASK = (1 << DOCUMENT_SHIFT - ENTRY_SHIFT) - 1
+COUNTS_MASK = (1 << ENTRY_SHIFT) - 1
 # While a section is counted, one integer carries the three counts of a word.
 HEADING_UNIT = 1 << 20
 PART_UNIT = 1 << 40
@@ -31,6 +32,17 @@ UNIT_MASK = HEADING_UNIT - 1
 # The values in the vocabulary that are not numbers of terms.
 STOP_WORD = -1
 FIRST_EXPANSION = -2
+
+# A word with its stem, or a pair of stems with an empty word.
+Term = tuple[str, str]
+# A row of the table of terms, without the segment.
+TermRow = tuple[str, str, int, bytes, bytes, bytes, bytes]
+
+
+class CountedDocument(NamedTuple):
+    title: str
+    words: int
+    sections: list[IndexedSection]
 
 
 class _PackedCounts(dict[int, int]):
@@ -43,17 +55,14 @@ class _PackedCounts(dict[int, int]):
 
 
 class TermCollector:
-    """Counts the words of documents in memory until its owner calls `take`.
+    """Counts the words of a segment's documents in memory.
 
-    `_numbers` has the numbers of terms by key, `_words` those of words, `_entries` the entries of each term, and
-    `_headings` the counts of the words in a heading.
+    `_numbers` has the numbers of terms, `_words` those of words, `_entries` the entries of each term, and `_headings`
+    the counts of the words in a heading.
     """
 
     def __init__(self) -> None:
-        self._begin()
-
-    def _begin(self) -> None:
-        self._numbers: dict[bytes, int] = {}
+        self._numbers: dict[Term, int] = {}
         self._words: dict[str, int] = {}
         self._entries: list[array[int]] = []
         self._headings: dict[str, dict[int, int]] = {}
@@ -62,47 +71,81 @@ class TermCollector:
         self._stems: dict[str, tuple[str, ...]] = {}
         self._units = ChunkUnits()
         self._packed = _PackedCounts()
+        self._fronts: list[int] = []
         self.entry_count = 0
 
-    def take(self) -> list[tuple[bytes, array[int]]]:
-        """Return every term with its entries, in the order of keys, and empty the collector."""
-        taken = [(key, self._entries[number]) for key, number in sorted(self._numbers.items())]
-        self._begin()
-        return taken
+    def rows(self) -> Iterator[TermRow]:
+        """The rows of all terms, in the order of stems and words."""
+        numbered = sorted(self._numbers.items())
+        for stem, words in groupby(numbered, key=lambda item: item[0][0]):
+            rows = [(word, *self._columns(self._entries[number])) for (_, word), number in words]
+            stem_documents = len(rows[0][1]) if len(rows) == 1 else len(set().union(*(row[1] for row in rows)))
+            for word, documents, counts, sections, fields in rows:
+                yield stem, word, stem_documents, documents.tobytes(), counts, sections.tobytes(), fields
 
-    def add(self, number: int, source: str, content: bytes) -> DocumentRow:
-        """Count the words of a document, given by its number, its path and its UTF-8 content."""
+    def _columns(self, entries: array[int]) -> tuple[array[int], bytes, array[int], bytes]:
+        """The documents, the weighted occurrences in each, the sections, and the packed counts in each."""
+        documents: array[int] = array("H")
+        counts: list[int] = []
+        sections: array[int] = array("H")
+        fields = bytearray()
+        fronts, last = self._fronts, -1
+        for entry in entries:
+            document, section, packed = (
+                entry >> DOCUMENT_SHIFT,
+                entry >> ENTRY_SHIFT & SECTION_MASK,
+                entry & COUNTS_MASK,
+            )
+            weights = FRONT_IN_DOCUMENT if section == fronts[document] else SECTION_IN_DOCUMENT
+            sections.append(section)
+            fields.append(packed)
+            if document == last:
+                counts[-1] += weights[packed]
+            else:
+                documents.append(document)
+                counts.append(weights[packed])
+                last = document
+        return documents, bytes(min(count, OCCURRENCES_MAX) for count in counts), sections, bytes(fields)
+
+    def add(self, ordinal: int, front: int, source: str, content: bytes) -> CountedDocument:
+        """Count the words of a document, given by its ordinal, the number of its front, its path and its content."""
         text = content.decode()
-        title, sections = outline(source, text)
-        del sections[SECTIONS_MAX:]
+        title, outlined = outline(source, text)
+        if len(outlined) > SECTIONS_MAX:
+            del outlined[SECTIONS_MAX:]
+            outlined[-1] = outlined[-1]._replace(end=len(text))
         ascii_only = len(content) == len(text)
-        self._add_front(number, title, source)
-        rows: list[SectionRow] = []
+        self._fronts.append(front)
+        self._add_front(ordinal, front, title, source)
+        sections: list[IndexedSection] = []
         start = document_words = 0
         heading: tuple[str, ...] = ()
         heading_counts: dict[int, int] = {}
-        for ordinal, section in enumerate(sections, FRONT + 1):
+        for number, section in enumerate(outlined, front + 1):
             part = text[section.start : section.end]
             raw = content[section.start : section.end] if ascii_only else part.encode()
-            if section.headings != heading or ordinal == FRONT + 1:
+            if section.headings != heading or number == front + 1:
                 heading = section.headings
                 heading_counts = self._heading_counts(heading[-1]) if heading else {}
-            words, estimated = self._add_section(number, ordinal, part, heading_counts)
+            words, estimated = self._add_section(ordinal, number, part, heading_counts)
             document_words += words
-            rows.append(
-                SectionRow(
+            end = start + len(raw)
+            sections.append(
+                IndexedSection(
                     section.headings,
                     start,
+                    end,
                     section.first_line,
-                    min(words, SECTION_WORDS_MAX),
+                    _last_line(section, part),
                     estimated,
-                    section_digest(raw),
+                    sha256(raw).digest()[:SECTION_DIGEST_BYTES],
+                    min(words, SECTION_WORDS_MAX),
                 )
             )
-            start += len(raw)
-        return DocumentRow(title, document_words, rows)
+            start = end
+        return CountedDocument(title, document_words, sections)
 
-    def _add_section(self, number: int, ordinal: int, text: str, heading_counts: dict[int, int]) -> tuple[int, int]:
+    def _add_section(self, ordinal: int, section: int, text: str, heading_counts: dict[int, int]) -> tuple[int, int]:
         """Count a section; return the numbers of its words and tokens. A build spends most of its time here."""
         plain = without_marks(text)
         if plain.isascii():
@@ -123,11 +166,11 @@ class TermCollector:
                         words += count
         for term, count in heading_counts.items():
             counts[term] = counts.get(term, 0) + count
-        self._append(number, ordinal, counts)
+        self._append(ordinal, section, counts)
         return words, estimated
 
-    def _append(self, number: int, ordinal: int, counts: dict[int, int]) -> None:
-        base = number << DOCUMENT_SHIFT | ordinal << ENTRY_SHIFT
+    def _append(self, ordinal: int, section: int, counts: dict[int, int]) -> None:
+        base = ordinal << DOCUMENT_SHIFT | section << ENTRY_SHIFT
         entries = self._entries
         packed = self._packed
         for term, count in counts.items():
@@ -143,11 +186,11 @@ class TermCollector:
         self._count(counts, heading, HEADING_UNIT)
         return counts
 
-    def _add_front(self, number: int, title: str, source: str) -> None:
+    def _add_front(self, ordinal: int, front: int, title: str, source: str) -> None:
         counts: dict[int, int] = {}
         self._count(counts, title, 1)
         self._count(counts, source, HEADING_UNIT, with_pairs=False)
-        self._append(number, FRONT, counts)
+        self._append(ordinal, front, counts)
 
     def _count(self, counts: dict[int, int], text: str, unit: int, *, with_pairs: bool = True) -> None:
         """Add the terms of a text: its words and pairs of neighbouring words in this unit, other parts in their own."""
@@ -158,7 +201,7 @@ class TermCollector:
         if with_pairs:
             stems = [root for token in written for root in self._stems_of(token)]
             for first, second in pairwise(stems):
-                term = self._term(pair_key(first, second))
+                term = self._term((pair_key(first, second), ""))
                 counts[term] = counts.get(term, 0) + unit
 
     def _stems_of(self, token: str) -> tuple[str, ...]:
@@ -174,7 +217,7 @@ class TermCollector:
         return () if code == STOP_WORD else self._expansions[FIRST_EXPANSION - code]
 
     def _learn(self, token: str) -> int:
-        """Add a token to the vocabulary. Terms are numbered in the order of occurrence; `take` resets the numbers."""
+        """Add a token to the vocabulary. Terms are numbered in the order of occurrence."""
         if "'" in token and token.isascii():
             found = tokens(token)
             if found != [token]:
@@ -194,15 +237,19 @@ class TermCollector:
         """The term of a word. Stems are cached, because the parts of identifiers are often the same."""
         number = self._words.get(word)
         if number is None:
-            number = self._words[word] = self._term(term_key(word))
+            number = self._words[word] = self._term((stem_of(word), word))
         return number
 
-    def _term(self, key: bytes) -> int:
-        number = self._numbers.get(key)
+    def _term(self, term: Term) -> int:
+        number = self._numbers.get(term)
         if number is None:
-            number = self._numbers[key] = len(self._entries)
+            number = self._numbers[term] = len(self._entries)
             self._entries.append(array("Q"))
         return number
+
+
+def _last_line(section: Section, text: str) -> int:
+    return section.first_line + max(text.count("\n") - text.endswith("\n"), 0)
 
 
 class _Vocabulary(dict[str, int]):

@@ -8,7 +8,8 @@ of the best 60 documents are scored. Several indexes are ranked as one: their co
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import nsmallest
 from typing import NamedTuple
 
 from contextfold.common.question import Question
@@ -16,7 +17,7 @@ from contextfold.common.term_scores import (
     AVERAGE_FACTOR,
     BEST_PIECE_WEIGHT,
     BEST_SECTION_WEIGHT,
-    FRONT,
+    DOCUMENT_WEIGHT,
     LENGTH_FACTOR,
     PAIR_WEIGHT,
     SATURATION_BITS,
@@ -24,37 +25,20 @@ from contextfold.common.term_scores import (
     STEM_WEIGHT,
     TF_FACTOR,
     WORD_WEIGHT,
-    average_length,
     collection_log2,
     occurrence_score,
     pair_score,
     term_weight,
 )
+from contextfold.resolve.index import Index, IndexedSection, Postings
 from contextfold.resolve.relevance.answer import WhyTerm
-from contextfold.resolve.relevance.index_entries import (
-    COUNT_MAX,
-    COUNTS_MASK,
-    ENTRY_SHIFT,
-    FRONT_IN_SECTION,
-    SECTION_IN_SECTION,
-    pair_key,
-    word_of_key,
-)
-from contextfold.resolve.relevance.index_format import IndexView, Integers, Postings, integers
+from contextfold.resolve.relevance.field_counts import COUNT_MAX, FRONT_IN_SECTION, SECTION_IN_SECTION, pair_key
 
 # Twice these numbers find nothing more in any of the public sets, and take longer. The limit on postings is at least
 # the number of documents.
 POSTINGS_MAX = 12_000
 NOMINEES_MAX = 120
 DOCUMENTS_MAX = 60
-# With more postings per wanted document, a search in the postings is faster than reading all of them.
-SEARCHED_FROM = 10
-# The number of bytes of a document's score if the scores of all documents are added as one number.
-LANE_BYTES = 8
-# If there are this many times more documents than wanted, a sample of the scores shows which scores are high.
-SAMPLED_FROM = 16
-SAMPLE_PER_WANTED = 8
-SAMPLE_SLACK = 10
 
 # The fields in which a term occurs. They are bits below the weighted occurrences in a section.
 FIELDS = ("title", "heading", "body", "path", "identifier")
@@ -80,21 +64,23 @@ _SECTION_WEIGHTS = _weigh_fields(SECTION_IN_SECTION, _BODY, _HEADING)
 _FRONT_WEIGHTS = _weigh_fields(FRONT_IN_SECTION, _TITLE, _PATH)
 
 
-class TermPostings(NamedTuple):
-    """The postings of one term of the question.
-
-    `word` is the term in the question's spelling. `cost` is the number of its postings. `by_index` has the postings to
-    add in each index, with the weights of their values.
+class Term(NamedTuple):
+    """A term of the question. `word` is its spelling there. `word_weights` has the weights of the question's words with
+    the same stem. `postings` has those of all words with that stem, for each index. `cost` is the number of postings.
     """
 
     word: str
     stem_weight: int
+    word_weights: Mapping[str, int]
     cost: int
-    by_index: list[list[tuple[int, Postings]]]
+    postings: list[list[Postings]]
 
 
 class RankedSection(NamedTuple):
-    """A section with a term. `cache` is the number of its index; the best section has the lowest `order`."""
+    """A section with a term. `cache` is the number of its index, `section` its position in the document.
+
+    The best section has the lowest `order`.
+    """
 
     order: int
     cache: int
@@ -114,225 +100,196 @@ class RankedDocument(NamedTuple):
 class Ranking(NamedTuple):
     """The ranked documents and sections, the best first. Only sections with a term of the question are ranked.
 
-    `occurrences` has those in each section, by index and by term. `rows` has the fields of the sections, sorted by all
-    of them: there are hundreds, an answer has few of them, and plain tuples are sorted much faster than records.
+    `sections_of` has all sections of each ranked document. `occurrences` has the weighted occurrences and fields of
+    each term in a section, by index, document and section.
     """
 
-    terms: list[TermPostings]
-    occurrences: list[list[dict[int, int]]]
+    terms: list[Term]
     documents: list[RankedDocument]
-    rows: list[tuple[int, int, int, int, int]]
+    sections: list[RankedSection]
+    sections_of: dict[tuple[int, int], list[IndexedSection]]
+    occurrences: dict[tuple[int, int, int], list[tuple[Term, int]]]
     unmatched: tuple[str, ...]
     document_count: int
 
-    @property
-    def sections(self) -> list[RankedSection]:
-        return [RankedSection._make(row) for row in self.rows]
+
+# The scores of documents by number, for each index.
+_Scores = list[dict[int, int]]
+# The documents that scores are computed for, by index and segment: their ordinals in ascending order.
+_Wanted = dict[tuple[int, int], list[int]]
 
 
-def rank(question: Question, views: Sequence[IndexView]) -> Ranking:
-    document_count = sum(view.head.document_count for view in views)
+def rank(question: Question, indexes: Sequence[Index]) -> Ranking:
+    document_count = sum(index.document_count for index in indexes)
     collection = collection_log2(document_count)
-    terms, unmatched = _look_up(question, views, collection)
+    terms, unmatched = _look_up(question, indexes, collection)
+    scores: _Scores = [{} for _ in indexes]
     left, read = max(POSTINGS_MAX, document_count), 0
     for term in terms:
         left -= term.cost
         if left < 0 and read:
             break
+        _add_scores(term, indexes, scores)
         read += 1
-    scores = [
-        _scores(view, [weighted for term in terms[:read] for weighted in term.by_index[index]])
-        for index, view in enumerate(views)
-    ]
-    _add_pairs(question, views, collection, scores)
-    nominees = _best(scores, NOMINEES_MAX)
-    for index in range(len(views)):
-        _rescore(terms[read:], nominees, index)
-    nominees = {place: score >> SATURATION_BITS for place, score in nominees.items()}
-    best = sorted(nominees, key=lambda place: (-nominees[place], place))[:DOCUMENTS_MAX]
-    documents: list[RankedDocument] = []
-    rows: list[tuple[int, int, int, int, int]] = []
-    occurrences = []
-    for index, view in enumerate(views):
-        wanted = {document: nominees[at, document] for at, document in best if at == index}
-        occurrences.append(_count_terms(view, index, terms, sorted(wanted)))
-        found = _score_sections(view, [term.stem_weight for term in terms], occurrences[-1])
-        for document, score in wanted.items():
-            total, ranked = _rank_sections(view, (index, document), score, found)
-            documents.append(RankedDocument._make((index, document, total)))
-            rows += ranked
-    documents.sort(key=lambda found: (-found.score, found.cache, found.document))
-    rows.sort()
-    return Ranking(terms, occurrences, documents, rows, unmatched, document_count)
+    _add_pairs(question, indexes, collection, scores)
+    if read < len(terms):
+        scores, wanted = _nominate(scores, indexes)
+        for term in terms[read:]:
+            _add_scores(term, indexes, scores, wanted)
+    ranking = Ranking(terms, [], [], {}, {}, unmatched, document_count)
+    for score, cache, document in _best(scores, DOCUMENTS_MAX):
+        _rank_document(ranking, indexes[cache], (cache, document), score >> SATURATION_BITS)
+    ranking.documents.sort(key=lambda found: (-found.score, found.cache, found.document))
+    ranking.sections.sort()
+    return ranking
 
 
-def _look_up(
-    question: Question, views: Sequence[IndexView], collection: int
-) -> tuple[list[TermPostings], tuple[str, ...]]:
+def _best(scores: _Scores, count: int) -> list[tuple[int, int, int]]:
+    """The documents with the highest scores: score, index and number. Equal scores are in the order of the latter."""
+    every = ((-score, cache, document) for cache, found in enumerate(scores) for document, score in found.items())
+    return [(-negative, cache, document) for negative, cache, document in nsmallest(count, every)]
+
+
+def _nominate(scores: _Scores, indexes: Sequence[Index]) -> tuple[_Scores, _Wanted]:
+    """The scores of the best documents, and where these documents are."""
+    nominated: _Scores = [{} for _ in indexes]
+    wanted: _Wanted = {}
+    for score, cache, document in sorted(_best(scores, NOMINEES_MAX), key=lambda found: found[1:]):
+        nominated[cache][document] = score
+        segment, ordinal = indexes[cache].place_of(document)
+        wanted.setdefault((cache, segment.number), []).append(ordinal)
+    return nominated, wanted
+
+
+def _look_up(question: Question, indexes: Sequence[Index], collection: int) -> tuple[list[Term], tuple[str, ...]]:
     """The terms that occur in any index, the rarest first, and the words of all other terms."""
-    terms: list[tuple[int, str, TermPostings]] = []
+    terms: list[tuple[int, str, Term]] = []
     unmatched: list[str] = []
     for stem, words in question.terms:
-        by_index = [view.terms_of(stem.encode()) for view in views]
-        if not any(by_index):
+        found = [index.postings(stem) for index in indexes]
+        if not any(found):
             unmatched.append(words[0])
             continue
-        frequency = sum(postings[0].stem_documents for postings in by_index if postings)
-        frequencies: dict[bytes, int] = {word.encode(): 0 for word in words}
-        for found in by_index:
-            for postings in found:
-                if postings.ends and (word := word_of_key(postings.key)) in frequencies:
-                    frequencies[word] += len(postings.documents)
-        stem_weight = term_weight(collection, frequency)
+        # All words of a stem have the same number of the stem's documents in a segment.
+        in_segments = {(cache, one.segment): one.stem_documents for cache, every in enumerate(found) for one in every}
+        frequencies = dict.fromkeys(words, 0)
+        cost = 0
+        for one in (one for every in found for one in every):
+            cost += len(one.documents)
+            if one.word in frequencies:
+                frequencies[one.word] += len(one.documents)
         weights = {word: WORD_WEIGHT * term_weight(collection, count) for word, count in frequencies.items() if count}
-        cost = sum(len(postings.documents) for found in by_index for postings in found if postings.ends)
-        weighted = [[(_weight(postings, stem_weight, weights), postings) for postings in found] for found in by_index]
-        terms.append((cost, stem, TermPostings(words[0], stem_weight, cost, weighted)))
+        stem_weight = term_weight(collection, sum(in_segments.values()))
+        terms.append((cost, stem, Term(words[0], stem_weight, weights, cost, found)))
     terms.sort(key=lambda found: found[:2])
     return [term for _, _, term in terms], tuple(unmatched)
 
 
-def _weight(postings: Postings, stem_weight: int, word_weights: Mapping[bytes, int]) -> int:
-    """The weight of the values of postings: of a form of the stem, of the word in the question, or of the excess."""
-    if not postings.ends:
-        return -STEM_WEIGHT * stem_weight
-    return STEM_WEIGHT * stem_weight + word_weights.get(word_of_key(postings.key), 0)
+def _add_scores(term: Term, indexes: Sequence[Index], scores: _Scores, wanted: _Wanted | None = None) -> None:
+    """Add a term's part to the scores of all documents, or of the wanted ones. A question spends most of its time here.
 
-
-def _scores(view: IndexView, weighted: Sequence[tuple[int, Postings]]) -> list[int]:
-    """The scores of all documents. A question spends most of its time here."""
-    count = view.head.document_count
-    scores = [0] * count
-    common = [(weight, postings.all_values) for weight, postings in weighted if postings.all_values is not None]
-    if common:
-        # The values of all documents are one number with a lane for each document, wide enough for any sum.
-        total = sum([weight * int.from_bytes(_lanes(values, count), "little") for weight, values in common])
-        scores = integers(memoryview(total.to_bytes(LANE_BYTES * count, "little")), "Q").tolist()
-    for weight, postings in weighted:
-        if postings.all_values is None:
-            for document, value in zip(postings.documents.tolist(), postings.values.tolist(), strict=True):
-                scores[document] += weight * value
-    return scores
-
-
-def _lanes(values: memoryview, count: int) -> bytearray:
-    lanes = bytearray(LANE_BYTES * count)
-    lanes[0::LANE_BYTES] = values[:count]
-    lanes[1::LANE_BYTES] = values[count:]
-    return lanes
-
-
-def _add_pairs(question: Question, views: Sequence[IndexView], collection: int, scores: list[list[int]]) -> None:
-    for first, second in question.pairs:
-        key = pair_key(first, second)[:-1]
-        by_index = [view.terms_of(key) for view in views]
-        if not any(by_index):
-            continue
-        frequency = sum(len(found.documents) for postings in by_index for found in postings)
-        weight = term_weight(collection, frequency)
-        for postings, found in zip(by_index, scores, strict=True):
-            for pair in postings:
-                for document, occurrences in zip(pair.documents, pair.values, strict=True):
-                    found[document] += PAIR_WEIGHT * pair_score(weight, occurrences) << SATURATION_BITS
-
-
-def _best(scores: list[list[int]], count: int) -> dict[tuple[int, int], int]:
-    """The documents with the highest scores, as index and number. Equal scores are in that order."""
-    every = [score for found in scores for score in found] if len(scores) > 1 else scores[0]
-    least = 1
-    if len(every) > SAMPLED_FROM * count:
-        # The threshold is so low in a sample that probably at least `count` scores are higher; if not, all are sorted.
-        sample = sorted(every[:: len(every) // (SAMPLE_PER_WANTED * count)], reverse=True)
-        least = max(sample[count * len(sample) // len(every) + SAMPLE_SLACK], least)
-    chosen = _at_least(scores, least)
-    if len(chosen) < count and least > 1:
-        chosen = _at_least(scores, 1)
-    chosen.sort()
-    return {(index, document): -negative for negative, index, document in chosen[:count]}
-
-
-def _at_least(scores: list[list[int]], least: int) -> list[tuple[int, int, int]]:
-    chosen = []
-    for index, found in enumerate(scores):
-        document = -1
-        # Looking the few high scores up again is faster than counting all.
-        for score in [score for score in found if score >= least]:
-            document = found.index(score, document + 1)
-            chosen.append((-score, index, document))
-    return chosen
-
-
-def _rescore(terms: Sequence[TermPostings], nominees: dict[tuple[int, int], int], index: int) -> None:
-    """Add the parts of frequent terms only to the scores of the nominees of one index."""
-    wanted = sorted(document for at, document in nominees if at == index)
-    among = frozenset(wanted)
-    sums = [0] * len(wanted)
-    found: dict[int, int] = {}
-    for term in terms:
-        for weight, postings in term.by_index[index]:
-            values = postings.all_values
-            if values is None:
-                for document, at in _places(postings.documents, wanted, among):
-                    found[document] = found.get(document, 0) + weight * postings.values[at]
-            else:
-                high = len(values) // 2
-                sums = [
-                    added + weight * (values[document] | values[high + document] << 8)
-                    for added, document in zip(sums, wanted, strict=True)
-                ]
-    for added, document in zip(sums, wanted, strict=True):
-        nominees[index, document] += added + found.get(document, 0)
-
-
-def _places(documents: Integers, wanted: list[int], among: frozenset[int]) -> list[tuple[int, int]]:
-    """The wanted documents that are among these, with their positions. Both lists are in ascending order.
-
-    `among` is the set of the wanted documents.
+    A document's part is that of the stem, with the occurrences of all its words, and those of the question's words.
     """
-    count = len(documents)
-    if count < SEARCHED_FROM * len(wanted):
-        return [
-            (document, bisect_left(documents, document)) for document in sorted(among.intersection(documents.tolist()))
-        ]
-    found = []
-    at = 0
-    for document in wanted:
-        at = bisect_left(documents, document, at)
-        if at == count:
-            break
-        if documents[at] == document:
-            found.append((document, at))
-    return found
-
-
-def _count_terms(view: IndexView, index: int, terms: list[TermPostings], documents: list[int]) -> list[dict[int, int]]:
-    """For each term, its occurrences in each section of the documents, which are in ascending order."""
-    sections = {document: view.sections_of(document) for document in documents}
-    among = frozenset(documents)
-    occurrences_of_terms = []
-    for term in terms:
+    for cache, (index, found) in enumerate(zip(indexes, scores, strict=True)):
+        lengths = index.lengths
+        # What `saturation` computes, without a call for each posting.
+        factor, base = TF_FACTOR * index.average, AVERAGE_FACTOR * index.average
         occurrences: dict[int, int] = {}
-        fronts: dict[int, int] = {}
-        for _, postings in term.by_index[index]:
-            ends, entries = postings.ends, postings.entries
-            for document, at in _places(postings.documents, documents, among) if ends else ():
-                before = sections[document].start - (FRONT + 1)
-                for entry in entries[ends[at - 1] if at else 0 : ends[at]].tolist():
-                    if entry > COUNTS_MASK:
-                        section, found = before + (entry >> ENTRY_SHIFT), _SECTION_WEIGHTS[entry & COUNTS_MASK]
-                        occurrences[section] = (
-                            _add_occurrences(occurrences[section], found) if section in occurrences else found
-                        )
-                    else:
-                        found = _FRONT_WEIGHTS[entry]
-                        fronts[document] = _add_occurrences(fronts[document], found) if document in fronts else found
-        for document, found in fronts.items():
-            for section in sections[document]:
-                occurrences[section] = (
-                    _add_occurrences(occurrences[section], found) if section in occurrences else found
-                )
-        occurrences_of_terms.append(occurrences)
-    return occurrences_of_terms
+        for postings in term.postings[cache]:
+            first = index.segments[postings.segment].first_document
+            counted: Iterable[tuple[int, int]] = zip(postings.documents, postings.counts, strict=True)
+            if wanted is not None:
+                counted = _only(postings, wanted.get((cache, postings.segment), ()))
+            weight = term.word_weights.get(postings.word, 0)
+            for ordinal, count in counted:
+                document = first + ordinal
+                occurrences[document] = occurrences.get(document, 0) + count
+                if weight:
+                    scaled = factor * count
+                    score = weight * (
+                        (scaled << SATURATION_BITS) // (scaled + base + LENGTH_FACTOR * lengths[document])
+                    )
+                    found[document] = found.get(document, 0) + score
+        weight = STEM_WEIGHT * term.stem_weight
+        for document, count in occurrences.items():
+            scaled = factor * count
+            score = weight * ((scaled << SATURATION_BITS) // (scaled + base + LENGTH_FACTOR * lengths[document]))
+            found[document] = found.get(document, 0) + score
+
+
+def _only(postings: Postings, ordinals: Sequence[int]) -> Iterable[tuple[int, int]]:
+    """The wanted documents among the postings, each with its count."""
+    documents, counts = postings.documents, postings.counts
+    at = 0
+    for ordinal in ordinals:
+        at = bisect_left(documents, ordinal, at)
+        if at < len(documents) and documents[at] == ordinal:
+            yield ordinal, counts[at]
+
+
+def _add_pairs(question: Question, indexes: Sequence[Index], collection: int, scores: _Scores) -> None:
+    for first, second in question.pairs:
+        by_index = [index.postings(pair_key(first, second)) for index in indexes]
+        weight = term_weight(collection, sum(len(pair.documents) for pairs in by_index for pair in pairs))
+        for index, pairs, found in zip(indexes, by_index, scores, strict=True):
+            for pair in pairs:
+                start = index.segments[pair.segment].first_document
+                for ordinal, occurrences in zip(pair.documents, pair.counts, strict=True):
+                    score = PAIR_WEIGHT * pair_score(weight, occurrences) << SATURATION_BITS
+                    found[start + ordinal] = found.get(start + ordinal, 0) + score
+
+
+def _rank_document(ranking: Ranking, index: Index, place: tuple[int, int], score: int) -> None:
+    """Add a document and its sections with a term to the ranking."""
+    cache, document = place
+    sections = ranking.sections_of[place] = index.sections_of(document)
+    found = _count_terms(ranking.terms, index, place)
+    scores = {
+        section: sum(
+            occurrence_score(term.stem_weight, value >> FIELD_BITS, sections[section].words, index.section_average)
+            for term, value in occurrences
+        )
+        for section, occurrences in found.items()
+    }
+    # The best score among the pieces below one heading.
+    best: dict[tuple[str, ...], int] = {}
+    for section, own in scores.items():
+        headings = sections[section].headings
+        best[headings] = max(own, best.get(headings, 0))
+    total = score + BEST_SECTION_WEIGHT * max(best.values(), default=0)
+    ranking.documents.append(RankedDocument(cache, document, total))
+    for section, own in scores.items():
+        in_sections = SECTION_WEIGHT * own + BEST_PIECE_WEIGHT * best[sections[section].headings]
+        order = in_sections + DOCUMENT_WEIGHT * total
+        ranking.sections.append(RankedSection(-order, cache, document, section, own))
+        ranking.occurrences[cache, document, section] = found[section]
+
+
+def _count_terms(terms: Sequence[Term], index: Index, place: tuple[int, int]) -> dict[int, list[tuple[Term, int]]]:
+    """The occurrences of each term in each section of a document, by the section's position."""
+    cache, document = place
+    segment, ordinal = index.place_of(document)
+    numbers = segment.sections_of(ordinal)
+    front, first = numbers.start, numbers.start + 1
+    found: dict[int, list[tuple[Term, int]]] = {}
+    for term in terms:
+        in_front = 0
+        in_sections: dict[int, int] = {}
+        for postings in term.postings[cache]:
+            if postings.segment != segment.number:
+                continue
+            at = bisect_left(postings.sections, front)
+            end = bisect_left(postings.sections, numbers.stop, at)
+            for number, packed in zip(postings.sections[at:end], postings.fields[at:end], strict=True):
+                if number == front:
+                    in_front = _add_occurrences(in_front, _FRONT_WEIGHTS[packed])
+                else:
+                    value = _add_occurrences(in_sections.get(number, 0), _SECTION_WEIGHTS[packed])
+                    in_sections[number] = value
+        for number in numbers[1:] if in_front else in_sections:
+            value = _add_occurrences(in_sections.get(number, 0), in_front)
+            found.setdefault(number - first, []).append((term, value))
+    return found
 
 
 def _add_occurrences(one: int, other: int) -> int:
@@ -340,55 +297,17 @@ def _add_occurrences(one: int, other: int) -> int:
     return (one >> FIELD_BITS) + (other >> FIELD_BITS) << FIELD_BITS | (one | other) & FIELD_MASK
 
 
-def _score_sections(view: IndexView, weights: list[int], occurrences_of_terms: list[dict[int, int]]) -> dict[int, int]:
-    """The score of each section that has any term."""
-    lengths = view.column("section_words")
-    average = average_length(view.head.section_words, view.head.section_count)
-    factor, base = TF_FACTOR * average, AVERAGE_FACTOR * average
-    scores: dict[int, int] = {}
-    for weight, occurrences in zip(weights, occurrences_of_terms, strict=True):
-        for section, value in occurrences.items():
-            scaled = factor * (value >> FIELD_BITS)
-            # The same as `occurrence_score`.
-            score = weight * scaled // (scaled + base + LENGTH_FACTOR * lengths[section]) or 1
-            scores[section] = scores.get(section, 0) + score
-    return scores
-
-
-def _rank_sections(
-    view: IndexView, place: tuple[int, int], score: int, scores: Mapping[int, int]
-) -> tuple[int, list[tuple[int, int, int, int, int]]]:
-    """The total score of a document, and the fields of its sections with a term."""
-    numbers = view.sections_of(place[1])
-    headings = view.column("section_headings")[numbers.start : numbers.stop].tolist()
-    scored = [
-        (section, found, heading)
-        for section, heading in zip(numbers, headings, strict=True)
-        if (found := scores.get(section))
-    ]
-    # The best score among the pieces below one heading.
-    best: dict[int, int] = {}
-    for _, found, heading in scored:
-        if found > best.get(heading, 0):
-            best[heading] = found
-    total = score + BEST_SECTION_WEIGHT * max(best.values(), default=0)
-    cache, document = place
-    return total, [
-        (-(SECTION_WEIGHT * found + BEST_PIECE_WEIGHT * best[heading] + total), cache, document, section, found)
-        for section, found, heading in scored
-    ]
-
-
-def explain(ranking: Ranking, views: Sequence[IndexView], section: RankedSection) -> tuple[WhyTerm, ...]:
+def explain(ranking: Ranking, indexes: Sequence[Index], section: RankedSection) -> tuple[WhyTerm, ...]:
     """The contribution of each term to a section's score. Their sum is the score."""
-    view = views[section.cache]
-    average = average_length(view.head.section_words, view.head.section_count)
-    length = view.column("section_words")[section.section]
-    explained = []
-    for term, occurrences in zip(ranking.terms, ranking.occurrences[section.cache], strict=True):
-        value = occurrences.get(section.section)
-        if value is not None:
-            score = occurrence_score(term.stem_weight, value >> FIELD_BITS, length, average)
-            explained.append(WhyTerm._make((term.word, _FIELD_NAMES[value & FIELD_MASK], score)))
+    _, cache, document, number, _ = section
+    length, average = ranking.sections_of[cache, document][number].words, indexes[cache].section_average
+    explained = [
+        WhyTerm(
+            term.word,
+            _FIELD_NAMES[value & FIELD_MASK],
+            occurrence_score(term.stem_weight, value >> FIELD_BITS, length, average),
+        )
+        for term, value in ranking.occurrences[cache, document, number]
+    ]
     explained.sort(key=lambda found: (-found.score, found.term))
     return tuple(explained)

@@ -1,4 +1,4 @@
-"""The word counts save work and never change an answer. They are trusted only for files unchanged since the build."""
+"""The index saves `resolve` work and never changes an answer. It is trusted only for files that did not change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from contextfold.resolve import cache_writer
 from contextfold.resolve.cache import CacheFolder
 from contextfold.resolve.cache_format import ABSENT
 from contextfold.resolve.service import Cache
-from contextfold.resolve.word_counts import MAGIC
 from tests.resolve.test_rebuild import is_trusted
 from tests.support.machine import Call, as_nobody, times, write_files
 
@@ -53,14 +52,14 @@ print([name for name in opened if ".json" in name])
 
 @given(data=st.data())
 @settings(max_examples=times(25, 3000))
-def test_damaged_word_counts_change_no_answer(
+def test_a_damaged_index_changes_no_answer(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory, call: Call
 ) -> None:
     work = tmp_path_factory.mktemp("damaged")
     write_files(work / "docs", {f"{n}.md": f"guide {n} deployment{n % 3}" for n in range(6)})
     assert call("build", "--sources", work / "docs", "--cache", work / "cache").code == 0
     expected = answer(work / "cache")
-    path = work / "cache" / "pack" / data.draw(st.sampled_from(["table", "postings"]))
+    path = work / "cache" / "pack" / data.draw(st.sampled_from(["index.sqlite", "fingerprints"]))
     raw = bytearray(path.read_bytes())
     offset = data.draw(st.integers(0, len(raw) - 1))
     match data.draw(st.sampled_from(["flip", "cut", "grow", "zero"])):
@@ -76,8 +75,8 @@ def test_damaged_word_counts_change_no_answer(
     assert answer(work / "cache") == expected
 
 
-@pytest.mark.parametrize("file", ["table", "postings"])
-def test_a_folder_or_pipe_or_nothing_instead_of_a_file_of_counts_changes_no_answer(file: str, cache: Path) -> None:
+@pytest.mark.parametrize("file", ["index.sqlite", "fingerprints"])
+def test_a_folder_or_pipe_or_nothing_instead_of_the_index_changes_no_answer(file: str, cache: Path) -> None:
     expected = answer(cache)
     path = cache / "pack" / file
     path.unlink()
@@ -89,7 +88,7 @@ def test_a_folder_or_pipe_or_nothing_instead_of_a_file_of_counts_changes_no_answ
     assert answer(cache) == expected
 
 
-def test_the_word_counts_of_another_cache_change_no_answer(cache: Path, tmp_path: Path, call: Call) -> None:
+def test_the_index_of_another_cache_changes_no_answer(cache: Path, tmp_path: Path, call: Call) -> None:
     expected = answer(cache)
     write_files(tmp_path / "others", {"deployment.md": "nothing", "security.md": "else guide", "notes/empty.md": "x"})
     assert call("build", "--sources", tmp_path / "others", "--cache", tmp_path / "other").code == 0
@@ -98,11 +97,11 @@ def test_the_word_counts_of_another_cache_change_no_answer(cache: Path, tmp_path
     assert answer(cache) == expected
 
 
-def test_a_folder_of_word_counts_behind_a_link_is_not_followed(cache: Path, tmp_path: Path) -> None:
+def test_an_index_behind_a_link_is_not_followed(cache: Path, tmp_path: Path) -> None:
     expected = answer(cache)
     (cache / "pack").rename(tmp_path / "elsewhere")
     (cache / "pack").symlink_to(tmp_path / "elsewhere")
-    assert CacheFolder(os.fsencode(cache)).word_counts() is None
+    assert CacheFolder(os.fsencode(cache)).index() is None
     assert answer(cache) == expected
 
 
@@ -203,18 +202,16 @@ def test_a_file_without_a_fingerprint_is_not_trusted(
 
 @given(data=st.data())
 @settings(max_examples=times(25, 3000))
-def test_a_wrong_table_with_a_valid_checksum_causes_no_crash(
+def test_a_wrong_record_with_a_valid_checksum_causes_no_crash(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory, call: Call
 ) -> None:
-    """The table may be from an attacker or another version. It must not be trusted, and it must not cause a crash."""
+    """The record may be from an attacker or another version. It must not be trusted, and it must not cause a crash."""
     work = tmp_path_factory.mktemp("malice")
     write_files(work / "docs", {f"{n}.md": f"guide {n}" for n in range(3)})
     assert call("build", "--sources", work / "docs", "--cache", work / "cache").code == 0
-    table = work / "cache" / "pack" / "table"
-    offset = len(MAGIC) + 32
-    body = bytearray(table.read_bytes()[offset:])
-    head_length = int.from_bytes(body[:8], "little")
-    head = json.loads(body[8 : 8 + head_length])
+    path = work / "cache" / "pack" / "fingerprints"
+    _, head_line, rest = path.read_bytes().split(b"\n", 2)
+    head = json.loads(head_line)
     name = data.draw(st.sampled_from(sorted(head)))
     wrong_values = (
         st.none()
@@ -223,22 +220,22 @@ def test_a_wrong_table_with_a_valid_checksum_causes_no_crash(
         | st.lists(st.integers(0, 99) | st.text(max_size=2), max_size=12)
     )
     head[name] = data.draw(wrong_values)
-    new_head = json.dumps(head).encode()
-    body[: 8 + head_length] = len(new_head).to_bytes(8, "little") + new_head
-    table.write_bytes(MAGIC + hashlib.sha256(body).digest() + body)
+    body = json.dumps(head).encode() + b"\n" + rest[data.draw(st.integers(0, 9)) :]
+    path.write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
     assert call("resolve", "--cache", work / "cache", "--query", "guide", "--budget", 50).code in (0, 5)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
-@pytest.mark.parametrize("file", ["pack", "pack/table", "pack/postings"])
-def test_word_counts_without_read_permission_change_no_answer(file: str, cache: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", ["pack", "pack/index.sqlite", "pack/fingerprints"])
+def test_an_index_without_read_permission_changes_no_answer(file: str, cache: Path, tmp_path: Path) -> None:
     expected = answer(cache)
     (cache / file).chmod(0)
     ran = as_nobody(tmp_path, "resolve", "--cache", str(cache), "--query", QUESTION[0], "--budget", str(QUESTION[1]))
     assert (ran.returncode, ran.stdout) == (0, expected)
 
 
-def test_a_table_of_absurd_size_is_not_read(cache: Path) -> None:
+def test_files_of_absurd_size_are_not_read(cache: Path) -> None:
     expected = answer(cache)
-    os.truncate(cache / "pack" / "table", 200 * 2**30)
-    assert answer(cache) == expected
+    for name in ("index.sqlite", "fingerprints"):
+        os.truncate(cache / "pack" / name, 200 * 2**30)
+        assert answer(cache) == expected
