@@ -11,6 +11,7 @@ import subprocess
 import sys
 import termios
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -145,10 +146,9 @@ class Server:
         line, _, self._received = self._received.partition(b"\n")
         return json.loads(line)
 
-    def waits(self) -> bool:
-        """Whether the server has read all input and is waiting for something."""
-        unread = int.from_bytes(fcntl.ioctl(self.input, termios.FIONREAD, bytes(4)), sys.byteorder)
-        return unread == 0 and _state(self.process.pid) == "S"
+    def has_called(self) -> bool:
+        """Whether the server has read all input, and a call is in the pipe of a frozen worker."""
+        return not _unread_bytes(self.input.fileno()) and any(map(_pending_bytes, self.workers()))
 
     def workers(self) -> list[int]:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
@@ -157,6 +157,22 @@ class Server:
     def freeze_worker(self) -> None:
         for worker in self.workers():
             os.kill(worker, signal.SIGSTOP)
+
+
+def _unread_bytes(descriptor: int) -> int:
+    return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+def _pending_bytes(pid: int) -> int:
+    """The bytes in the pipes that a process could read."""
+    pending = 0
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        if os.readlink(link).startswith("pipe:") and os.access(link, os.R_OK):
+            with suppress(OSError):
+                descriptor = os.open(link, os.O_RDONLY | os.O_NONBLOCK)
+                pending += _unread_bytes(descriptor)
+                os.close(descriptor)
+    return pending
 
 
 def resident_mb(pid: int) -> float:

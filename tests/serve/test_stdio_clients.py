@@ -82,8 +82,7 @@ class TestTimeouts:
             server.ask(call("context.list_caches"))
             server.freeze_worker()
             server.input.write(call("context.resolve", RESOLVE))
-            # After this, the worker has received the call.
-            until(server.waits)
+            until(server.has_called)
             for worker in server.workers():
                 os.kill(worker, signal.SIGKILL)
             assert error_code_of(server.answer()) == "internal_error"

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
 import os
+import signal
 
-from contextfold.serve.worker import Worker
+import pytest
+
+from contextfold.serve.worker import Worker, WorkerFailed
 
 # This only bounds a hang.
 WAIT_S = 60
@@ -22,10 +27,29 @@ def _target(file: str) -> str:
         return ""
 
 
+def reverse(content: bytes) -> bytes:
+    return content[::-1]
+
+
 def test_no_descriptor_is_left_open_by_many_workers() -> None:
-    worker = Worker(lambda request: request[::-1])
+    worker = Worker(reverse, "fork")
     before = open_pipes()
     for _ in range(20):
-        assert worker.call(b"ab" * 100_000, WAIT_S) == b"ba" * 100_000
-        worker.stop()
+        assert worker.call(b"ab" * 100_000, timeout_s=WAIT_S) == b"ba" * 100_000
+        worker.close()
+    del worker
+    gc.collect()
     assert open_pipes() <= before
+
+
+def test_a_stopped_worker_ends_a_long_call_by_its_timeout() -> None:
+    """The call does not even fit into the pipe."""
+    worker = Worker(reverse, "fork")
+    assert worker.call(b"ab", timeout_s=WAIT_S) == b"ba"
+    (child,) = multiprocessing.active_children()
+    assert child.pid
+    os.kill(child.pid, signal.SIGSTOP)
+    with pytest.raises(WorkerFailed):
+        worker.call(b"ab" * 1_000_000, timeout_s=0.2)
+    assert worker.call(b"ab", timeout_s=WAIT_S) == b"ba"
+    worker.close()

@@ -1,8 +1,13 @@
-"""The HTTP client for commands that use a running daemon. Knows sockets and JSON, no session."""
+"""The HTTP client for commands that use a running daemon. Knows sockets and JSON, no session.
+
+On loopback it sends nothing before it knows that the daemon is this user's: on a shared machine any user can listen on
+a port that is free. Where the system does not tell whose socket it is, other than Linux does, it sends in any case.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Mapping
 from socket import create_connection, socket
@@ -11,11 +16,18 @@ from typing import Any
 from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.common.canonical import parse_json
 from contextfold.common.network_address import DAEMON_URL, Address, BadAddress, parse_daemon_url
+from contextfold.common.socket_owner import connection_owner, is_trusted, listener_owner
 
 TIMEOUT_S = 2.0
 RESPONSE_BYTES_MAX = 8 << 20
 HTTP_OK, HTTP_UNAUTHORIZED = 200, 401
-URL_VARIABLE = "CONTEXT_URL"
+# `context run` sets these for its program, so that commands inside find the daemon of the run.
+URL_VARIABLE, TOKEN_VARIABLE = "CONTEXT_URL", "CONTEXT_TOKEN"
+# The token of a daemon that belongs to one run.
+RUN_TOKEN_VARIABLE = "CONTEXT_RUN_TOKEN"  # noqa: S105 - the name of a variable
+# The variable of the daemon's setting allow-other-users.
+OTHER_USERS_VARIABLE = "CONTEXT_ALLOW_OTHER_USERS"
+LOOPBACK = ("127.", "::1")
 READ_BYTES = 1 << 16
 
 
@@ -30,6 +42,14 @@ class BadResponse(Exception):
     """The response is not HTTP, or is too long."""
 
 
+class DaemonSilent(Exception):
+    """No contextfold daemon answers at the address; the message says why."""
+
+
+class StrangersDaemon(DaemonSilent):
+    """Another user of this machine listens at the address."""
+
+
 def daemon_address(url: str) -> Address:
     try:
         return parse_daemon_url(url)
@@ -38,16 +58,24 @@ def daemon_address(url: str) -> Address:
 
 
 def request(
-    address: Address, path: str, token: str, *, content: bytes | None = None, timeout_s: float, bytes_max: int
+    address: Address,
+    path: str,
+    token: str,
+    *,
+    content: bytes | None = None,
+    method: str = "",
+    timeout_s: float,
+    bytes_max: int,
 ) -> tuple[int, bytes]:
     """Send a POST with JSON if there is content, otherwise a GET; return the status and body of the response.
 
+    Raises StrangersDaemon, and sends nothing, if another user listens there.
     A hook uses this after every tool call, and `http.client` would take longer to import than the hook may take.
     """
     posted = ["Content-Type: application/json", f"Content-Length: {len(content)}"] if content is not None else []
     lines = [
         # With HTTP/1.0 a response is not chunked, and the server closes the connection after it.
-        f"{'GET' if content is None else 'POST'} {address.path}{path} HTTP/1.0",
+        f"{method or ('GET' if content is None else 'POST')} {address.path}{path} HTTP/1.0",
         f"Host: {address.authority}",
         *posted,
         # Other characters are not allowed in a header, and no token has them.
@@ -70,25 +98,52 @@ def request(
 def _connect(address: Address, timeout_s: float) -> socket:
     connection = create_connection((address.name, address.port), timeout_s)
     if not address.is_secure:
+        try:
+            refuse_a_strangers_daemon(connection, address)
+        except StrangersDaemon:
+            connection.close()
+            raise
         return connection
     from ssl import create_default_context
 
     return create_default_context().wrap_socket(connection, server_hostname=address.name)
 
 
-class DaemonSilent(Exception):
-    """No contextfold daemon answers at the address; the message says why."""
+def refuse_a_strangers_daemon(connection: socket, address: Address) -> None:
+    """Raise StrangersDaemon if another user listens at the other end of a connection on loopback.
+
+    It is checked after connecting: whoever listens there now is, or was, who accepts this connection.
+    """
+    here, there = connection.getsockname(), connection.getpeername()
+    if not there[0].startswith(LOOPBACK) or os.environ.get(OTHER_USERS_VARIABLE) == "on":
+        return
+    if connection_owner(here, there) != os.geteuid():
+        # The system does not even tell that our end is ours, so it would not tell about the other end either.
+        return
+    user = listener_owner(there)
+    if not is_trusted(user):
+        whose = "another user" if user is None else f"the user with the id {user}"
+        raise StrangersDaemon(
+            f"what listens at {address.url} is not yours: it belongs to {whose} of this machine, and nothing was sent "
+            f"to it; start your daemon on another --port, or set {OTHER_USERS_VARIABLE}=on if you trust that one"
+        )
 
 
 class DaemonClient:
     def __init__(self, address: Address, token: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
         self.address = address
-        self._token = token
+        self.token = token
         self._timeout_s = timeout_s
 
-    def get(self, path: str) -> Any:  # noqa: ANN401 - whatever JSON is there
+    def get(self, path: str, *, timeout_s: float | None = None) -> Any:  # noqa: ANN401 - whatever JSON is there
         """Get the JSON at a path. Raises DaemonSilent if that fails."""
-        status, body = self._request(path)
+        return self._read_json(*self._request(path, timeout_s=timeout_s))
+
+    def put(self, path: str, value: object) -> Any:  # noqa: ANN401 - whatever JSON is there
+        """Put a JSON value at a path, and return the answer. Raises DaemonSilent if that fails."""
+        return self._read_json(*self._request(path, json.dumps(value).encode(), "PUT"))
+
+    def _read_json(self, status: int, body: bytes) -> Any:  # noqa: ANN401 - whatever JSON is there
         if status == HTTP_UNAUTHORIZED:
             raise DaemonSilent(f"the daemon at {self.address.url} asks for a token: add --token-variable NAME")
         try:
@@ -110,9 +165,19 @@ class DaemonClient:
         """Whether the daemon's store accepts commits."""
         return self._request("/readyz")[0] == HTTP_OK
 
-    def _request(self, path: str) -> tuple[int, bytes]:
+    def _request(
+        self, path: str, content: bytes | None = None, method: str = "", *, timeout_s: float | None = None
+    ) -> tuple[int, bytes]:
         try:
-            return request(self.address, path, self._token, timeout_s=self._timeout_s, bytes_max=RESPONSE_BYTES_MAX)
+            return request(
+                self.address,
+                path,
+                self.token,
+                content=content,
+                method=method,
+                timeout_s=timeout_s or self._timeout_s,
+                bytes_max=RESPONSE_BYTES_MAX,
+            )
         except (OSError, BadResponse) as problem:
             detail = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
             raise DaemonSilent(f"nothing answers at {self.address.url} ({detail})") from None
@@ -121,4 +186,4 @@ class DaemonClient:
 def client_from(args: argparse.Namespace, *, timeout_s: float = TIMEOUT_S) -> DaemonClient:
     """A client of the daemon at --url, else at CONTEXT_URL, else at the default address."""
     address = daemon_address(args.url or os.environ.get(URL_VARIABLE) or DAEMON_URL)
-    return DaemonClient(address, os.environ.get(args.token_variable or "", ""), timeout_s=timeout_s)
+    return DaemonClient(address, os.environ.get(args.token_variable or TOKEN_VARIABLE, ""), timeout_s=timeout_s)

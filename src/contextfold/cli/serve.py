@@ -9,14 +9,16 @@ import argparse
 import os
 import plistlib
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 from contextfold.app import make_fold_service
-from contextfold.cli.daemon_client import DaemonSilent, add_daemon_options, client_from
-from contextfold.cli.host_files import ConfigFile, absolute, executable
+from contextfold.cli.daemon_client import RUN_TOKEN_VARIABLE, DaemonSilent, add_daemon_options, client_from
+from contextfold.cli.host_files import absolute, executable, replace_file
 from contextfold.cli.output import is_terminal, plain, print_answer, print_note
 from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.cli.setting_options import add_config_option, add_setting, read_setting_options
@@ -34,12 +36,23 @@ SETTINGS_SHOWN = (
     "recall-at-start",
     "token-file",
     "allow-host",
+    "allow-other-users",
     "anthropic-upstream",
     "openai-upstream",
     "gemini-upstream",
     "fold-results",
 )
-DAEMON_ONLY = ("host", "port", "token-file", "allow-host", "anthropic-upstream", "openai-upstream", "gemini-upstream")
+READ_BYTES = 4096
+DAEMON_ONLY = (
+    "host",
+    "port",
+    "token-file",
+    "allow-host",
+    "allow-other-users",
+    "anthropic-upstream",
+    "openai-upstream",
+    "gemini-upstream",
+)
 
 
 def declare_serve(parser: CommandParser) -> None:
@@ -61,9 +74,12 @@ def declare_serve(parser: CommandParser) -> None:
         """,
     )
     parser.add_switch("--stdio", "speak on stdin and stdout instead of HTTP")
+    parser.add_switch(
+        "--until-stdin-ends", "stop the daemon when its standard input is closed, as that of a child process is"
+    )
     for name in SETTINGS_SHOWN:
         add_setting(parser, name)
-    for name in ("prompt-cache-s", *NATS):
+    for name in ("prompt-cache-s", "trust-clock", *NATS):
         add_setting(parser, name, is_advanced=True)
     add_config_option(parser)
 
@@ -79,7 +95,18 @@ def run_serve(args: argparse.Namespace) -> None:
     else:
         from contextfold.daemon import serve_daemon
 
-        serve_daemon(read_daemon_settings(os.environ, options), _announce)
+        if args.until_stdin_ends:
+            threading.Thread(target=_stop_after_stdin, daemon=True).start()
+        # The daemon's own child processes must not inherit the token.
+        run_token = os.environ.pop(RUN_TOKEN_VARIABLE, "")
+        serve_daemon(read_daemon_settings(os.environ, options), _announce, run_token=run_token)
+
+
+def _stop_after_stdin() -> None:
+    """Stop this process when nobody holds the other end of its standard input any more, even if that was killed."""
+    while os.read(sys.stdin.fileno(), READ_BYTES):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _announce(url: str) -> None:
@@ -164,7 +191,7 @@ def run_service(args: argparse.Namespace) -> int:
     if given and action != "install":
         raise UsageError(f"{given[0]} is for `context service install`, which writes it into the service")
     if action == "install":
-        ConfigFile(str(manager.path)).change(manager.file_text(_daemon_command(options)))
+        replace_file(str(manager.path), manager.file_text(_daemon_command(options)))
         print_answer(f"wrote {manager.path}\n")
         manager.enable()
     elif action == "status":

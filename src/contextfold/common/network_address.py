@@ -21,7 +21,6 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 _AUTHORITY = re.compile(r"(?:\w[\w.-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?", re.ASCII)
 # The segments of a plain path, none of which consists of dots alone.
 _PATH = re.compile(r"(?:/(?!\.+(?:/|\Z))[\w.~-]+)*/?", re.ASCII)
-_VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 class BadAddress(ValueError):
@@ -145,4 +144,4 @@ def _parse_nats_server(text: str) -> tuple[str, str]:
 
 def is_variable(text: str) -> bool:
     """Whether this is a valid name of an environment variable in every shell."""
-    return bool(_VARIABLE.fullmatch(text))
+    return text.isascii() and text.isidentifier()

@@ -38,7 +38,7 @@ class RequestError(Exception):
         reason: str = "",
         state: Mapping[str, Encodable] | None = None,
     ) -> None:
-        super().__init__(kind)
+        super().__init__(status, kind, message)
         default = INTERNAL_ERROR if status >= INTERNAL_ERROR_STATUS else INVALID_REQUEST
         self.status, self.kind, self.message, self.headers = status, kind, message, tuple(headers)
         self.code = JSON_RPC_CODES.get(kind, default) if code is None else code

@@ -1,165 +1,93 @@
-"""Runs the resolve tools of the daemon in a few stdio servers as child processes, one call at a time in each.
+"""Runs the resolve tools in worker processes: for the stdio server in one, for the daemon in several.
 
-A host would start the same servers, so the text is the same on every transport. Their timeout ends a call that hangs,
-and a long resolve does not delay folding. Knows lines and processes, not the tools.
+The timeout ends a call that hangs, and a long resolve does not delay folding. Both transports pass the same values to
+the same function, so they give the same answers.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import sys
 from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 
-from contextfold.errors import InternalError
-from contextfold.serve.mcp.protocol import (
-    LINE_MAX_BYTES,
-    META_CAPABILITIES,
-    META_VERSION,
-    STATELESS_VERSIONS,
-    TOOLS_CALL,
-    encode_message,
-    invalid_params,
-)
-from contextfold.serve.mcp.resolve_tools import RESOURCE_READERS, error_result, failure_result
-from contextfold.serve.mcp.tools import ToolResult
+from contextfold.errors import INVALID_PARAMS, InternalError
+from contextfold.resolve.service import CacheRoot
+from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS, RESOURCE_READERS, failure_result
+from contextfold.serve.mcp.resolve_tools import call as run_tool
+from contextfold.serve.mcp.tools import ToolResult, unknown_arguments
 from contextfold.serve.request_error import BAD_REQUEST_STATUS, RequestError, busy
-from contextfold.settings import CACHE_ROOT, CONFIG, SETTINGS, Settings
+from contextfold.serve.worker import Worker, WorkerFailed
+from contextfold.settings import Settings
 
 PROCESSES = 2
 # Half of the requests that the daemon answers at a time, so that folding has the other half.
 WAITING_MAX = 128
-# A process that has not answered this long after its own timeout is killed.
-OVERTIME_S = 5.0
-RESPONSE_MAX_BYTES = 1 << 28
 INVALID_ARGUMENTS = "invalid_argument"
-RESOURCE_MEMBERS = ("resources", "resourceTemplates", "contents")
-_SETTING_VARIABLES = frozenset({CONFIG, *(setting.variable for setting in SETTINGS.values())})
-ENVELOPE = {META_VERSION: STATELESS_VERSIONS[-1], META_CAPABILITIES: {}}
+TOOLS = {tool.name: tool for tool in RESOLVE_TOOLS}
+
+
+class ResolveRunner:
+    """Runs the tools, and answers the protocol's requests about resources. Caches stay open between calls."""
+
+    def __init__(self, cache_root: str) -> None:
+        self._cache_root = cache_root
+
+    def run(self, name: str, arguments: Mapping[str, object]) -> ToolResult:
+        return run_tool(RESOURCE_READERS.get(name) or TOOLS[name], self._root, arguments)
+
+    @cached_property
+    def _root(self) -> CacheRoot:
+        return CacheRoot(os.fsencode(self._cache_root))
 
 
 class Resolvers:
+    """The daemon's workers, which are started when they are first needed."""
+
     def __init__(self, settings: Settings) -> None:
-        # The most recently used process has the most data in memory, so it is used first.
-        self._idle: asyncio.LifoQueue[ResolverProcess] = asyncio.LifoQueue()
-        self._processes = [ResolverProcess(settings) for _ in range(PROCESSES)]
-        for process in reversed(self._processes):
-            self._idle.put_nowait(process)
+        runner = ResolveRunner(settings.cache_root)
+        # The daemon has threads, so its workers cannot be forked.
+        self._workers = [Worker(runner.run, "spawn") for _ in range(PROCESSES)]
+        # Each call waits for its worker in a thread.
+        self._threads = ThreadPoolExecutor(PROCESSES, "contextfold-resolve")
+        # The most recently used worker has the most data in memory, so it is used first.
+        self._idle: asyncio.LifoQueue[Worker] = asyncio.LifoQueue()
+        for worker in reversed(self._workers):
+            self._idle.put_nowait(worker)
         self._timeout_s = settings.tool_timeout_secs
         self._waiting = 0
 
-    async def call(self, tool: str, arguments: Mapping[str, object]) -> ToolResult:
-        """Call a tool. Raises RequestError for a protocol error, or if too many calls are waiting."""
+    async def call(self, name: str, arguments: Mapping[str, object]) -> ToolResult:
+        """Call a tool or a reader of resources. Raises RequestError for unknown arguments, or if too many wait."""
+        unknown = unknown_arguments(TOOLS[name], arguments) if name in TOOLS else ""
+        if unknown:
+            kind = INVALID_ARGUMENTS
+            raise RequestError(BAD_REQUEST_STATUS, kind, unknown, code=INVALID_PARAMS, reason=kind)
         if self._waiting >= WAITING_MAX:
             raise busy(f"{WAITING_MAX} calls of resolve tools wait already; try again in a moment")
         self._waiting += 1
         try:
             async with asyncio.timeout(self._timeout_s):
-                process = await self._idle.get()
+                worker = await self._idle.get()
         except TimeoutError:
             raise busy("No process was free for this call in time; try again in a moment") from None
         finally:
             self._waiting -= 1
         try:
-            return await process.call(tool, arguments)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, self._run, worker, name, arguments)
+        except WorkerFailed as problem:
+            return failure_result(InternalError(str(problem)))
         finally:
-            self._idle.put_nowait(process)
+            # Calls are cancelled only when the daemon ends, so no thread uses the worker any more.
+            self._idle.put_nowait(worker)
+
+    def _run(self, worker: Worker, name: str, arguments: Mapping[str, object]) -> ToolResult:
+        result: ToolResult = worker.call(name, arguments, timeout_s=self._timeout_s)
+        return result
 
     async def close(self) -> None:
-        for process in self._processes:
-            await process.stop()
-
-
-class ResolverProcess:
-    """A stdio server that is started at its first call, and again after it was killed."""
-
-    def __init__(self, settings: Settings) -> None:
-        # The daemon has already read the variables and the file; the child must not read them again.
-        inherited = {name: value for name, value in os.environ.items() if name not in _SETTING_VARIABLES}
-        self._environment = inherited | {
-            CACHE_ROOT: settings.cache_root,
-            SETTINGS["tool-timeout-secs"].variable: str(settings.tool_timeout_secs),
-        }
-        self._timeout_s = settings.tool_timeout_secs + OVERTIME_S
-        self._process: asyncio.subprocess.Process | None = None
-        self._calls = 0
-
-    async def call(self, tool: str, arguments: Mapping[str, object]) -> ToolResult:
-        self._calls += 1
-        is_resource = tool in RESOURCE_READERS
-        params = arguments if is_resource else {"name": tool, "arguments": arguments}
-        method = tool if is_resource else TOOLS_CALL
-        message = {"jsonrpc": "2.0", "id": self._calls, "method": method, "params": {**params, "_meta": ENVELOPE}}
-        request = encode_message(message) + b"\n"
-        if len(request) > LINE_MAX_BYTES:
-            raise invalid_params("Invalid params: the arguments are too long")
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                result = _result_of(await self._exchange(request), self._calls)
-                return ToolResult(members=_own_members(result)) if is_resource else _parse_result(result)
-        except RequestError as error:
-            if not is_resource:
-                raise
-            # The daemon's client may be of the other era, which has another code for this. So only kind and message
-            # are passed on.
-            kind = str((error.data or {}).get("kind", InternalError.code))
-            return error_result(kind, error.message, kind)
-        except Exception as problem:
-            # A late response must not be taken for the response to the next call.
-            await self.stop()
-            return failure_result(InternalError(type(problem).__name__))
-        except asyncio.CancelledError:
-            await self.stop()
-            raise
-
-    async def stop(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-
-    async def _exchange(self, request: bytes) -> bytes:
-        if self._process is None or self._process.returncode is not None:
-            # Its stderr is discarded: it may quote the request, and the response has the error's code. In a process
-            # session of its own it does not receive Ctrl-C on the daemon's terminal.
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "contextfold", "serve", "--stdio"),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-                env=self._environment,
-                limit=RESPONSE_MAX_BYTES,
-                start_new_session=True,
-            )
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.write(request)
-        await self._process.stdin.drain()
-        return await self._process.stdout.readuntil(b"\n")
-
-
-def _own_members(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The members of a result about resources, without those that the child's era of the protocol adds."""
-    return {name: result[name] for name in RESOURCE_MEMBERS if name in result}
-
-
-def _result_of(line: bytes, request_id: int) -> dict[str, Any]:
-    message: dict[str, Any] = json.loads(line)
-    if message["id"] != request_id:
-        raise ValueError("a response to another request")
-    if "error" in message:
-        error, kind = message["error"], INVALID_ARGUMENTS
-        data, code = error.get("data"), error["code"]
-        raise RequestError(BAD_REQUEST_STATUS, kind, error["message"], data=data, code=code, reason=kind)
-    result: dict[str, Any] = message["result"]
-    return result
-
-
-def _parse_result(result: Mapping[str, Any]) -> ToolResult:
-    text: str = result["content"][0]["text"]
-    kind = json.loads(text)["error"]["code"] if result["isError"] else ""
-    return ToolResult(text, kind, kind)
+        for worker in self._workers:
+            await asyncio.to_thread(worker.close)
+        self._threads.shutdown(wait=False, cancel_futures=True)

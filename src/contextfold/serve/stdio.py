@@ -7,7 +7,6 @@ one response: while a client does not read responses, no further request is read
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -21,7 +20,6 @@ from contextfold.errors import FoldError, InternalError, SettingsError, StorageF
 from contextfold.fold.project import Caller
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.store import LOCAL_OWNER
-from contextfold.resolve.service import CacheRoot
 from contextfold.serve.mcp.fold_tools import caller_from, request_error, run_fold_tool
 from contextfold.serve.mcp.protocol import (
     INTEGER_DIGITS,
@@ -37,8 +35,7 @@ from contextfold.serve.mcp.protocol import (
     parse_request,
     tools_of,
 )
-from contextfold.serve.mcp.resolve_tools import RESOURCE_READERS, failure_result
-from contextfold.serve.mcp.resolve_tools import call as run_tool
+from contextfold.serve.mcp.resolve_tools import failure_result
 from contextfold.serve.mcp.tools import FoldTool, Tool, ToolResult
 from contextfold.serve.request_error import (
     BAD_REQUEST_STATUS,
@@ -48,7 +45,8 @@ from contextfold.serve.request_error import (
     internal_error,
     known_error,
 )
-from contextfold.serve.worker import Worker
+from contextfold.serve.resolvers import ResolveRunner
+from contextfold.serve.worker import Worker, WorkerFailed
 from contextfold.settings import FoldSettings, Settings
 
 CHUNK_BYTES = 1 << 16
@@ -71,7 +69,7 @@ def serve(settings: Settings, make_fold: MakeFold) -> None:
     sys.set_int_max_str_digits(INTEGER_DIGITS)
     if "resolve" in settings.tools and not os.path.isdir(settings.cache_root):
         log(f"the cache root {settings.cache_root} does not exist; `context build` makes caches in it")
-    worker = Worker(ToolRunner(settings, make_fold).respond, close_in_worker=(STDIN, responses))
+    worker = Worker(ToolRunner(settings, make_fold).run, "fork", close_in_worker=(STDIN, responses))
     session = StdioSession(tools_of(settings.tools), lambda call: _run(call, worker, settings.tool_timeout_secs))
     try:
         for line in read_lines(STDIN):
@@ -128,11 +126,11 @@ class StdioSession:
 
 def _run(call: McpToolCall, worker: Worker, timeout_s: float) -> ToolResult:
     """Run a tool in the worker. A call that fails or takes too long does not affect later calls."""
+    result: ToolResult | RequestError
     try:
-        request = json.dumps([call.tool.name, call.arguments, call.meta]).encode("ascii")
-        result = _decode_result(worker.call(request, timeout_s))
-    except Exception as problem:
-        error = InternalError(f"{type(problem).__name__}: {problem}")
+        result = worker.call(call.tool.name, call.arguments, call.meta, timeout_s=timeout_s)
+    except WorkerFailed as problem:
+        error = InternalError(str(problem))
         result = internal_error(error.reason) if isinstance(call.tool, FoldTool) else failure_result(error)
     if result.reason:
         log(f"{call.tool.name}: {result.reason}")
@@ -142,34 +140,30 @@ def _run(call: McpToolCall, worker: Worker, timeout_s: float) -> ToolResult:
 
 
 class ToolRunner:
-    """Runs tools in the worker and encodes their results. Caches and stores stay open between calls."""
+    """Runs tools in the worker. Caches and stores stay open between calls."""
 
     def __init__(self, settings: Settings, make_fold: MakeFold) -> None:
         self._settings, self._make_fold = settings, make_fold
+        self._resolve = ResolveRunner(settings.cache_root)
+        self._fold_tools = {tool.name: tool for tool in tools_of(settings.tools) if isinstance(tool, FoldTool)}
 
-    def respond(self, request: bytes) -> bytes:
-        name, arguments, meta = json.loads(request)
-        tool = RESOURCE_READERS.get(name) or next(tool for tool in tools_of(self._settings.tools) if tool.name == name)
+    def run(self, name: str, arguments: Mapping[str, object], meta: Mapping[str, object]) -> ToolResult | RequestError:
         try:
-            if isinstance(tool, FoldTool):
-                return _encode_result(self._fold.call(tool, arguments, meta))
-            return _encode_result(run_tool(tool, self._root, arguments))
+            if name in self._fold_tools:
+                return self._fold.call(self._fold_tools[name], arguments, meta)
+            return self._resolve.run(name, arguments)
         except RequestError as error:
-            return _encode_result(error)
+            return error
         except FoldError as problem:
             # The store cannot be opened; the next call tries again.
-            return _encode_result(known_error(problem.code, problem.message, problem.data, reason=problem.reason))
+            return known_error(problem.code, problem.message, problem.data, reason=problem.reason)
         except SettingsError as problem:
-            return _encode_result(internal_error(str(problem)))
+            return internal_error(str(problem))
 
     @cached_property
     def _fold(self) -> SerialFold:
         assert self._settings.fold is not None
         return SerialFold(self._make_fold(self._settings.fold))
-
-    @cached_property
-    def _root(self) -> CacheRoot:
-        return CacheRoot(os.fsencode(self._settings.cache_root))
 
 
 class SerialFold:
@@ -205,18 +199,6 @@ class SerialFold:
             with suppress(FoldError):
                 await self._service.end_idle()
                 await self._service.forget()
-
-
-def _encode_result(result: ToolResult | RequestError) -> bytes:
-    if isinstance(result, ToolResult):
-        return json.dumps({"result": result._asdict()}).encode()
-    names = ("status", "kind", "message", "data", "code", "reason")
-    return json.dumps({"error": {name: getattr(result, name) for name in names}}).encode()
-
-
-def _decode_result(encoded: bytes) -> ToolResult | RequestError:
-    message = json.loads(encoded)
-    return ToolResult(**message["result"]) if "result" in message else RequestError(**message["error"])
 
 
 def read_lines(descriptor: int) -> Iterator[bytes | None]:

@@ -23,9 +23,9 @@ from starlette.routing import Mount, Route
 
 from contextfold import daemon
 from contextfold.errors import SettingsError
-from contextfold.serve.http import uvicorn_adapter
 from contextfold.serve.http.bearer_tokens import TokenFile
-from contextfold.serve.http.exchange import OWNER, Receive, RequestLimits, Scope, Send
+from contextfold.serve.http.capacity import RequestLimits
+from contextfold.serve.http.exchange import OWNER, Receive, Scope, Send
 from contextfold.serve.http.guard import Buckets, Guard, HostRule
 from contextfold.serve.ops.logs import log, take_over
 from contextfold.serve.ops.metrics import Metrics
@@ -134,8 +134,8 @@ class Application:
 def serve(settings: dict[str, Any]) -> None:
     take_over()
     for name, value in settings.get("constants", {}).items():
-        assert hasattr(uvicorn_adapter, name)
-        setattr(uvicorn_adapter, name, value)
+        assert hasattr(daemon, name)
+        setattr(daemon, name, value)
     try:
         daemon.run(
             lambda: Application(settings).guarded(),

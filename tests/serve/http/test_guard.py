@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from contextfold.serve.http.bearer_tokens import TokenFile, add_token
-from contextfold.serve.http.exchange import OWNER, Message, Receive, RequestLimits, Scope, Send
+from contextfold.serve.http.capacity import RequestLimits
+from contextfold.serve.http.exchange import OWNER, Message, Receive, Scope, Send
 from contextfold.serve.http.guard import Buckets, Guard, HostRule
 from contextfold.serve.ops.metrics import Metrics
 
@@ -212,7 +213,7 @@ def test_all_bodies_together_are_bounded() -> None:
         leave.set()
         assert (await first).status == 200
         assert (await Client(b"x" * 6).call(guard)).status == 200
-        assert guard.capacity.buffered_bytes.total == guard.capacity.in_flight.total == 0
+        assert guard.capacity.buffered_bytes.total == guard.capacity.requests.total == 0
 
     run(scenario())
 
@@ -236,11 +237,11 @@ def test_a_stream_that_begins_while_the_daemon_stops_is_ended() -> None:
 
     async def scenario() -> None:
         guard = make_guard(app)
-        await guard.end_streams()
+        guard.end_streams()
         client = await Client().call(guard)
         assert client.status == 200
         assert client.sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
-        assert guard.capacity.streams.total == guard.capacity.in_flight.total == 0
+        assert guard.capacity.streams.total == guard.capacity.requests.total == 0
 
     run(scenario())
 
@@ -299,7 +300,7 @@ def test_a_page_of_another_port_cannot_send_requests_without_preflight(
 
 @pytest.mark.parametrize(
     ("limits", "body"),
-    [(RequestLimits(in_flight=4), b""), (RequestLimits(body_bytes=10, buffered_bytes=20), b"x" * 8)],
+    [(RequestLimits(requests=4), b""), (RequestLimits(body_bytes=10, buffered_bytes=20), b"x" * 8)],
     ids=["requests", "bytes"],
 )
 def test_an_owner_cannot_use_up_the_capacity_of_others(tmp_path: Path, limits: RequestLimits, body: bytes) -> None:
@@ -323,7 +324,7 @@ def test_an_owner_cannot_use_up_the_capacity_of_others(tmp_path: Path, limits: R
         leave.set()
         assert sorted([(await task).status for task in alices_tasks])[-1] == 503
         assert (await bobs_task).status == 200
-        assert (guard.capacity.in_flight.of, guard.capacity.buffered_bytes.of) == ({}, {})
+        assert (guard.capacity.requests.of, guard.capacity.buffered_bytes.of) == ({}, {})
 
     run(scenario())
 

@@ -358,11 +358,20 @@ class TestResolvingMessages:
         request = {"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": {"uri": "context://caches/docs"}}
         assert list(self.ask(http, request)["result"]) == ["contents"]
 
-    def test_a_question_in_another_script_may_be_as_long_as_over_stdio(self, http: Http) -> None:
-        arguments = {"cache": "docs", "query": "🦊" * 200_000, "budget": 100}
+    @pytest.mark.parametrize("ensure_ascii", [True, False], ids=["escaped", "raw"])
+    def test_a_long_question_in_another_script_gets_the_answer_of_stdio(
+        self, http: Http, daemon: Daemon, *, ensure_ascii: bool
+    ) -> None:
+        from tests.serve.stdio_client import after_handshake
+
+        # As many as fit into a line of stdio with escapes.
+        arguments = {"cache": "docs", "query": "🦊" * 87_000, "budget": 100}
         params = {"name": "context.resolve", "arguments": arguments}
-        answer = self.ask(http, {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
-        assert "result" in answer, answer
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        body = json.dumps(message, ensure_ascii=ensure_ascii).encode()
+        (over_stdio,) = after_handshake(daemon.folder / "caches", body)
+        assert http.ask("POST", "/mcp", body, RPC).json == over_stdio
+        assert over_stdio["result"]["isError"] is False
 
     def test_a_new_installation_lists_no_caches(self, tmp_path: Path) -> None:
         daemon = Daemon(tmp_path, env={"XDG_DATA_HOME": str(tmp_path / "data")})

@@ -261,13 +261,6 @@ def test_a_response_that_does_not_end_properly_is_cut_for_the_client(hostile: Ra
     assert complete == []
 
 
-def test_bytes_after_the_content_length_are_dropped(hostile: RawUpstream, daemon: Daemon) -> None:
-    hostile.script = lambda _request, wire: wire.send(
-        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nstolen"
-    )
-    assert [Client(daemon).answer() for _ in range(3)] == [(200, b"{}")] * 3
-
-
 def test_a_huge_response_is_forwarded_in_little_memory(hostile: RawUpstream, daemon: Daemon) -> None:
     part, times = b'"' + b"x" * (MIB - 2) + b",", 64
 
@@ -409,18 +402,31 @@ def test_a_client_that_disconnects_ends_the_upstream_request(hostile: RawUpstrea
     assert daemon.log.read_text().count("proxy.upstream_failed") == failed
 
 
-def test_many_stalled_connections_leave_room_for_others(hostile: RawUpstream, daemon: Daemon) -> None:
-    hostile.script = silent
+def test_many_silent_connections_leave_room_for_others(daemon: Daemon) -> None:
     beginnings = [b"", b"POST ", head("Content-Length: 1000")[:-2], head("Content-Length: 1000")]
-    with within_memory(daemon, 2 * SOME_MIB):
-        clients = [connected(daemon) for _ in range(600)]
-        for number, client in enumerate(clients):
+    with within_memory(daemon, 2 * SOME_MIB), ExitStack() as open_connections:
+        for number in range(2_500):
+            client = open_connections.enter_context(connected(daemon))
             client.sendall(beginnings[number % len(beginnings)])
         check_others_are_answered(daemon)
-        for client in clients:
-            if client is not clients[0]:
-                read_until_closed(client)
-            client.close()
+
+
+def test_many_stalled_requests_leave_room_for_more_of_the_same_owner(hostile: RawUpstream, daemon: Daemon) -> None:
+    """Also an event stream and the daemon's own answers, while the provider is silent."""
+    hostile.script = lambda request, wire: silent(request, wire) if request.header("x-case") else wire.answer(b"{}")
+    with ExitStack() as open_connections:
+        for _ in range(300):
+            client = open_connections.enter_context(connected(daemon))
+            client.sendall(head(f"x-case: silent\r\nContent-Length: {len(BODY)}") + BODY)
+        for _ in range(300):
+            hostile.next()
+        with closing(Http(daemon.port).within(WAIT_S)) as http:
+            assert http.ask("POST", PATH, BODY, HEADERS).status == 200
+            assert http.ask("GET", "/v1/sessions").status == 200
+        with closing(HTTPConnection("127.0.0.1", daemon.port, timeout=WAIT_S)) as dashboard:
+            dashboard.request("GET", "/v1/events")
+            assert dashboard.getresponse().status == 200
+        check_others_are_answered(daemon)
 
 
 def test_many_streams_at_once_are_all_answered(hostile: RawUpstream, daemon: Daemon) -> None:

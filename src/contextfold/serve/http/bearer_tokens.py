@@ -17,9 +17,11 @@ import secrets
 import stat
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from contextfold.common.posix import delay_signals, write_all
 from contextfold.errors import SettingsError, StorageFailed
+from contextfold.fold.store import LOCAL_OWNER
 from contextfold.resolve.files import read_all, storage_failed, sync
 
 # People and secret scanners recognise a token by this prefix.
@@ -88,6 +90,24 @@ def _parse_entry(words: list[str], where: str) -> tuple[str, str]:
         case [_, _]:
             raise SettingsError(f"{where}: the second word is no sha256: with 64 hex digits; {remedy}")
     raise SettingsError(f"{where}: an entry has two words; {remedy}")
+
+
+class Tokens(Protocol):
+    """The tokens that a daemon accepts."""
+
+    def owner_of(self, token: str) -> str | None:
+        """The owner of a token; None if the token is not valid."""
+
+
+class RunToken:
+    """The only token of a daemon that one run has started for itself. Its owner is that of a daemon without tokens."""
+
+    def __init__(self, token: str) -> None:
+        self._hash = hash_token(token)
+
+    def owner_of(self, token: str) -> str | None:
+        """The owner of a token. Digests are compared, so the time it takes reveals nothing about a token."""
+        return LOCAL_OWNER if hash_token(token[:TOKEN_MAX_CHARS]) == self._hash else None
 
 
 class TokenFile:

@@ -1,4 +1,4 @@
-"""One HTTP request and its response, and the limits on requests and buffered bytes.
+"""One HTTP request and its response.
 
     own paths       the whole body is read before the application is called; every response gets the daemon's headers
     proxied paths   the body is forwarded as it arrives, with limits on its size and time; a response that the
@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
+import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Any
 
-from contextfold.serve.http.bearer_tokens import TokenFile
+from contextfold.serve.http.bearer_tokens import Tokens
+from contextfold.serve.http.capacity import OwnerCount, RequestCapacity
 from contextfold.serve.ops.tracing import NO_SPAN, TraceSpan
 from contextfold.serve.request_error import INTERNAL_ERROR_STATUS, RequestError, busy
 
@@ -28,8 +28,9 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
-# Keys of the scope: the caller's owner, and the exchange itself.
+# Keys of the scope: the caller's owner, the name of the run or an empty text, and the exchange itself.
 OWNER = "contextfold.owner"
+RUN = "contextfold.run"
 EXCHANGE = "contextfold.exchange"
 # This key in the start of a response marks an upstream's response, which is not changed.
 AS_IT_CAME = "contextfold.as_it_came"
@@ -46,8 +47,6 @@ NOBODY = ""
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 # The dashboard's files need no token: they contain no data, and the page asks for a token.
 PAGE_PATH, WEB_PATH = "/", "/web/"
-# One of several owners gets at most one part in this many of the requests and of the buffered bytes.
-OWNER_SHARES = 2
 
 _SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -58,94 +57,15 @@ _SECURITY_HEADERS = (
 # A response without a policy of its own gets this one: no page may show it in a frame.
 _NO_FRAMES = (b"content-security-policy", b"frame-ancestors 'none'")
 _OWN_HEADERS = frozenset(name for name, _ in _SECURITY_HEADERS) | {b"server", b"date"}
+# `context run` gives each program addresses with this prefix.
+RUN_NAME = "run_[0-9a-f]{16}"
+_RUN_PREFIX = re.compile(f"/run/({RUN_NAME})(?=/)")
 _BEARER_WORDS = 2
 _LENGTH_DIGITS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class RequestLimits:
-    """The limits of the daemon. A stream counts as a request only until it has begun, because it may last for hours."""
-
-    in_flight: int = 256
-    # Event streams and proxied requests, because a model may take minutes to answer.
-    streams: int = 1024
-    streams_of_owner: int = 256
-    body_bytes: int = 4 << 20
-    # The bytes of all bodies together.
-    buffered_bytes: int = 64 << 20
-    # The time for a whole body, or for the next part of a proxied body.
-    body_timeout_s: float = 30.0
-    proxied_body_bytes: int = 512 << 20
-    # The time for a whole proxied body.
-    proxied_body_timeout_s: float = 600.0
-
-
 class ClientGone(Exception):
     """The client has disconnected."""
-
-
-class OwnerCount:
-    """A count in total and for each owner. An owner with nothing to count is not in it."""
-
-    def __init__(self) -> None:
-        self.total = 0
-        self.of: Counter[str] = Counter()
-
-    def add(self, owner: str, number: int = 1) -> None:
-        self.total += number
-        self.of[owner] += number
-        if not self.of[owner]:
-            del self.of[owner]
-
-
-class RequestCapacity:
-    """The used part of the limits, in total and for each owner.
-
-    If there are several owners, none of them can use more than its share of requests and buffered bytes.
-    """
-
-    def __init__(self, limits: RequestLimits, *, has_owners: bool = False) -> None:
-        self.limits = limits
-        self._shares = OWNER_SHARES if has_owners else 1
-        self.in_flight, self.streams, self.buffered_bytes = OwnerCount(), OwnerCount(), OwnerCount()
-        self.stopping = False
-
-    def assign(self, exchange: HttpExchange, owner: str) -> None:
-        """Count an admitted request for its owner. A proxied request may take minutes, so it counts as a stream."""
-        self.in_flight.add(exchange.owner, -1)
-        exchange.owner = owner
-        self.in_flight.add(owner)
-        if exchange.is_proxied:
-            if not self.allows_stream(owner):
-                raise busy("Too many proxied requests and event streams are open; try again in a second.")
-            self.become_stream(exchange)
-        elif not exchange.is_public and self.in_flight.of[owner] > max(1, self.limits.in_flight // self._shares):
-            raise busy("Too many requests of yours are being answered; try again in a second.")
-
-    def buffer(self, exchange: HttpExchange, size: int) -> None:
-        """Count a part of a body."""
-        limits = self.limits
-        exchange.buffered_bytes += size
-        self.buffered_bytes.add(exchange.owner, size)
-        if exchange.buffered_bytes > limits.body_bytes:
-            raise _body_too_large(limits.body_bytes)
-        share = max(limits.body_bytes, limits.buffered_bytes // self._shares)
-        if self.buffered_bytes.total > limits.buffered_bytes or self.buffered_bytes.of[exchange.owner] > share:
-            raise busy("Too much is being received at once; try again in a second.")
-
-    def end(self, exchange: HttpExchange) -> None:
-        self.buffered_bytes.add(exchange.owner, -exchange.buffered_bytes)
-        (self.streams if exchange.is_stream else self.in_flight).add(exchange.owner, -1)
-
-    def allows_stream(self, owner: str) -> bool:
-        return self.streams.total < self.limits.streams and self.streams.of[owner] < self.limits.streams_of_owner
-
-    def become_stream(self, exchange: HttpExchange) -> None:
-        """Count a request as a stream from now on. The caller checks `allows_stream` first."""
-        if not exchange.is_stream:
-            exchange.is_stream = True
-            self.in_flight.add(exchange.owner, -1)
-            self.streams.add(exchange.owner)
 
 
 class HttpExchange:
@@ -159,13 +79,11 @@ class HttpExchange:
         send: Send,
         *,
         state: str = "",
-        tokens: TokenFile | None = None,
+        tokens: Tokens | None = None,
     ) -> None:
-        self._capacity, self._receive, self._send, self._tokens = capacity, receive, send, tokens
+        self._capacity, self._receive, self._server_send, self._tokens = capacity, receive, send, tokens
+        _strip_run(scope)
         self.scope = scope
-        task = asyncio.current_task()
-        assert task is not None
-        self.task = task
         path: str = scope["path"]
         self.is_proxied = path.startswith(PROXY_PATH)
         self.is_public = path in OPEN_PATHS or path == PAGE_PATH or path.startswith(WEB_PATH)
@@ -174,21 +92,48 @@ class HttpExchange:
         # Set when the application should treat the client as disconnected.
         self.ended = asyncio.Event()
         self.is_event_stream = False
-        # Whether this counts as a stream, and no longer as a request in flight.
-        self.is_stream = False
         self.owner = NOBODY
+        # Where this counts, for its owner.
+        self._count = capacity.proxied if self.is_proxied else capacity.requests
+        self._count.add(self.owner)
         self.span: TraceSpan = NO_SPAN
         self.status = 0
         # The kind of the error that the edge answered with.
         self.refused = ""
         self.as_it_came = False
-        self.buffered_bytes = 0
+        self._buffered_bytes = 0
         self._header_values = _group_by_name(scope["headers"])
         self._body: bytes | None = b""
         # The time, on the loop's clock, by which a proxied body must have arrived; None when it has.
         self._body_deadline_s: float | None = None
         self._received_bytes = 0
         self._started = self._complete = self._muted = False
+
+    def is_beyond_capacity(self) -> bool:
+        """Whether there are too many requests of this kind, of everybody."""
+        return self._count.is_full()
+
+    def assign(self, owner: str) -> None:
+        """Count this for its owner from now on. Raises RequestError if that is more than the owner's share."""
+        self._move(self._count, owner)
+        if not self.is_public and self._count.is_over(owner):
+            kind = "proxied requests" if self.is_proxied else "requests"
+            raise busy(f"Too many {kind} of yours are being answered; try again in a second.")
+
+    def _move(self, count: OwnerCount, owner: str) -> None:
+        self._count.add(self.owner, -1)
+        self._count, self.owner = count, owner
+        self._count.add(owner)
+
+    def leave(self) -> None:
+        """Free what this has used of the capacity."""
+        self._count.add(self.owner, -1)
+        self._capacity.buffered_bytes.add(self.owner, -self._buffered_bytes)
+
+    @property
+    def may_last(self) -> bool:
+        """Whether the response may take minutes or hours."""
+        return self.is_proxied or self.is_event_stream
 
     def header_values(self, name: bytes) -> list[str]:
         """The values of a header of the request."""
@@ -226,12 +171,22 @@ class HttpExchange:
                     if message["type"] == "http.disconnect":
                         raise ClientGone
                     chunks.append(message.get("body", b""))
-                    self._capacity.buffer(self, len(chunks[-1]))
+                    self._buffer(len(chunks[-1]))
                     if not message.get("more_body", False):
                         break
         except TimeoutError:
             raise _body_timeout(limits.body_timeout_s) from None
         self._body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def _buffer(self, size: int) -> None:
+        """Count a part of a body."""
+        self._buffered_bytes += size
+        buffered = self._capacity.buffered_bytes
+        buffered.add(self.owner, size)
+        if self._buffered_bytes > self._capacity.limits.body_bytes:
+            raise _body_too_large(self._capacity.limits.body_bytes)
+        if buffered.is_over(self.owner):
+            raise busy("Too much is being received at once; try again in a second.")
 
     def pass_body(self) -> None:
         """Let the application read the body part by part."""
@@ -275,7 +230,8 @@ class HttpExchange:
             raise _body_timeout(limits.body_timeout_s) from None
         self._received_bytes += len(message.get("body", b""))
         if self._received_bytes > limits.proxied_body_bytes:
-            raise _body_too_large(limits.proxied_body_bytes)
+            # The rest would be read and dropped for as long as it arrives.
+            raise _body_too_large(limits.proxied_body_bytes, [(b"connection", b"close")])
         if message["type"] == "http.disconnect" or not message.get("more_body", False):
             self._body_deadline_s = None
         return message
@@ -284,6 +240,14 @@ class HttpExchange:
         while (await self._receive())["type"] != "http.disconnect":
             pass
         return True
+
+    async def _send(self, message: Message) -> None:
+        """Hand a message to the server, which waits until the client has read most of the messages before."""
+        try:
+            async with asyncio.timeout(self._capacity.limits.response_timeout_s):
+                await self._server_send(message)
+        except TimeoutError:
+            raise ClientGone from None
 
     async def send(self, message: Message) -> None:
         if self._muted:
@@ -297,7 +261,7 @@ class HttpExchange:
             message = {**message, "headers": headers if self.as_it_came else self._own_headers(headers)}
         elif message["type"] == "http.response.body" and not message.get("more_body", False):
             self._complete = True
-        elif self.is_stream and not self._is_token_valid():
+        elif self.may_last and not self._is_token_valid():
             self._muted = True
             self.ended.set()
             await self._end_stream()
@@ -337,14 +301,15 @@ class HttpExchange:
             await self.refuse(unexpected_error())
             return False
         if content_type.startswith("text/event-stream"):
-            if not self.is_stream and not self._capacity.allows_stream(self.owner):
-                self._muted = True
-                self.ended.set()
-                await self.refuse(busy("Too many event streams are open; close one, or try again later."))
-                return False
-            self._capacity.become_stream(self)
+            if not self.is_proxied:
+                self._move(self._capacity.streams, self.owner)
+                if self._count.is_over(self.owner):
+                    self._muted = True
+                    self.ended.set()
+                    await self.refuse(busy("Too many event streams are open; close one, or try again later."))
+                    return False
             self.is_event_stream = True
-            if self._capacity.stopping:
+            if self._capacity.is_stopping:
                 self.ended.set()
         return True
 
@@ -396,8 +361,17 @@ def _body_timeout(timeout_s: float) -> RequestError:
     return RequestError(408, "body_timeout", message, [(b"connection", b"close")])
 
 
-def _body_too_large(most: int) -> RequestError:
-    return RequestError(413, "body_too_large", f"The body has more than {most} bytes; send less at once.")
+def _strip_run(scope: Scope) -> None:
+    """Take the name of a run from the beginning of a path, so that every path exists for every run."""
+    match = _RUN_PREFIX.match(scope["path"])
+    scope[RUN] = match[1] if match else ""
+    if match:
+        scope["path"] = scope["path"][match.end() :]
+        scope["raw_path"] = scope["raw_path"][match.end() :]
+
+
+def _body_too_large(most: int, headers: Iterable[tuple[bytes, bytes]] = ()) -> RequestError:
+    return RequestError(413, "body_too_large", f"The body has more than {most} bytes; send less at once.", headers)
 
 
 def _group_by_name(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, list[str]]:

@@ -3,10 +3,12 @@
 A request passes these checks in order. Each error is JSON that says what was wrong and what to do:
 
     capacity    too many requests at once, of everybody                           503
+    user        without tokens: another user of this machine, except for health   403
     host        a name that is not ours: a web page can rebind its DNS name to us 421
     origin      a web page of another site, or one that hides its origin          403
                 any request that a browser makes for a page of another site       403
                 a browser that would show a proxied response as a page of ours    403
+    upgrade     a WebSocket to a provider: the client goes on with plain HTTP     426
     framing     both a length and chunks                                          400
     method      other than GET and HEAD on a public path                          405
     token       where tokens are configured; gives the owner                      401
@@ -28,9 +30,11 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 
 from contextfold.common.network_address import parse_authority
+from contextfold.common.socket_owner import connection_owner, is_trusted
 from contextfold.errors import LimitReached, SettingsError, place_of
 from contextfold.fold.store import LOCAL_OWNER
-from contextfold.serve.http.bearer_tokens import TokenFile
+from contextfold.serve.http.bearer_tokens import TokenFile, Tokens
+from contextfold.serve.http.capacity import RequestCapacity, RequestLimits
 from contextfold.serve.http.exchange import (
     NOBODY,
     OPEN_PATHS,
@@ -38,8 +42,6 @@ from contextfold.serve.http.exchange import (
     HttpExchange,
     Message,
     Receive,
-    RequestCapacity,
-    RequestLimits,
     Scope,
     Send,
     unexpected_error,
@@ -51,6 +53,8 @@ from contextfold.serve.request_error import INTERNAL_ERROR_STATUS, RequestError,
 
 # At most this many owners are remembered. The one that has not called for the longest time is dropped first.
 OWNERS_MAX = 10_000
+# At most this many connections are remembered with what was found out about their user.
+CONNECTIONS_REMEMBERED = 4096
 # The length of the longest DNS name with a port.
 AUTHORITY_MAX_CHARS = 260
 ORIGIN_SCHEMES = ("http", "https")
@@ -66,8 +70,6 @@ HOOKS_PATH = "/hooks/"
 CROSS_SITE = "cross-site"
 CALLS_PER_SECOND = "calls_per_second"
 OK = 200
-# After the application has received the disconnection of a client, its event stream must end within this time.
-STREAM_GRACE_S = 1.0
 # The status in logs and metrics if the client has disconnected. It is never sent.
 CLIENT_CLOSED = 499
 
@@ -150,6 +152,28 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
+class PeerUsers:
+    """Decides which connections come from the user who runs the daemon, or from root, who can read everything anyway.
+
+    A connection is looked up once, at its first request. The server has one `client` object for each connection, so the
+    verdict is valid for that very object: an equal one is another connection, perhaps of another user.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[str, int], tuple[object, bool]] = OrderedDict()
+
+    def is_trusted(self, scope: Scope) -> bool:
+        client, server = scope["client"], scope["server"]
+        connection, verdict = self._known.get(client, (None, False))
+        if connection is not client:
+            verdict = is_trusted(connection_owner(client, server))
+            self._known[client] = (client, verdict)
+            self._known.move_to_end(client)
+            if len(self._known) > CONNECTIONS_REMEMBERED:
+                self._known.popitem(last=False)
+        return verdict
+
+
 class Guard:
     """An ASGI application around another."""
 
@@ -160,18 +184,21 @@ class Guard:
         hosts: HostRule,
         metrics: Metrics,
         buckets: Buckets,
-        tokens: TokenFile | None = None,
+        tokens: Tokens | None = None,
+        users: PeerUsers | None = None,
         limits: RequestLimits | None = None,
         tracer: Tracer | None = None,
         state: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`state` is the X-Context-State of an MCP response without a session."""
+        """`users` is None if every user of the machine may call. `state` is the X-Context-State of an MCP response
+        without a session."""
         self.app, self.metrics, self.buckets = app, metrics, buckets
-        self.capacity = RequestCapacity(limits or RequestLimits(), has_owners=tokens is not None)
-        metrics.in_flight.set_function(lambda: self.capacity.in_flight.total)
-        metrics.streams.set_function(lambda: self.capacity.streams.total)
-        self._hosts, self._tokens, self._tracer, self._state, self._clock = hosts, tokens, tracer, state, clock
+        self.capacity = RequestCapacity(limits or RequestLimits(), has_owners=isinstance(tokens, TokenFile))
+        metrics.in_flight.set_function(lambda: self.capacity.requests.total)
+        metrics.streams.set_function(lambda: self.capacity.streams.total + self.capacity.proxied.total)
+        self._hosts, self._tokens, self._users = hosts, tokens, users
+        self._tracer, self._state, self._clock = tracer, state, clock
         self._open: set[HttpExchange] = set()
         # Why the application could not start or end.
         self.failure: Exception | None = None
@@ -184,10 +211,9 @@ class Guard:
         with request_span(self._tracer, scope["headers"]) as exchange.span:
             started_s = self._clock()
             self._open.add(exchange)
-            self.capacity.in_flight.add(exchange.owner)
             try:
                 owner = self._admit(exchange)
-                self.capacity.assign(exchange, owner)
+                exchange.assign(owner)
                 if exchange.is_proxied:
                     exchange.pass_body()
                 elif not exchange.is_public:
@@ -207,7 +233,7 @@ class Guard:
                 await exchange.refuse(unexpected_error())
             finally:
                 self._open.discard(exchange)
-                self.capacity.end(exchange)
+                exchange.leave()
                 self._account(exchange, self._clock() - started_s)
 
     async def _run_lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -223,26 +249,29 @@ class Guard:
             self.failure = problem
             raise
 
-    async def end_streams(self) -> None:
-        """End every event stream, so that a shutdown need not wait for it.
-
-        A stream that has not ended after STREAM_GRACE_S is cancelled. Streams that begin later are ended at once.
-        """
-        self.capacity.stopping = True
-        streams = [exchange for exchange in self._open if exchange.is_event_stream]
-        for exchange in streams:
-            exchange.ended.set()
-        if streams:
-            _, stubborn = await asyncio.wait([exchange.task for exchange in streams], timeout=STREAM_GRACE_S)
-            for task in stubborn:
-                task.cancel()
+    def end_streams(self) -> None:
+        """End every event stream, so that a shutdown need not wait for it. Streams that begin later end at once."""
+        self.capacity.is_stopping = True
+        for exchange in self._open:
+            if exchange.is_event_stream:
+                exchange.ended.set()
 
     def _admit(self, exchange: HttpExchange) -> str:
         """Check the head of a request; return the owner. Raises RequestError if the request is not admitted."""
         scope = exchange.scope
-        if self.capacity.in_flight.total > self.capacity.limits.in_flight and scope["path"] not in OPEN_PATHS:
+        if exchange.is_beyond_capacity() and scope["path"] not in OPEN_PATHS:
             raise busy("Too many requests are being answered; try again in a second.")
+        if self._users is not None and scope["path"] not in OPEN_PATHS and not self._users.is_trusted(scope):
+            message = (
+                "This daemon belongs to another user of this machine. Start your own with `context serve --port N`, or "
+                "let that user give you a token (--token-file) or start it with --allow-other-users."
+            )
+            raise RequestError(403, "other_user", message)
         self._check_host_and_origin(exchange)
+        if exchange.is_proxied and "websocket" in map(str.lower, exchange.header_values(b"upgrade")):
+            # With any other status, Codex tries again for seconds before it falls back to HTTP.
+            message = "No WebSocket is forwarded; send the request by plain HTTP."
+            raise RequestError(426, "upgrade_refused", message, [(b"upgrade", b"HTTP/1.1"), (b"connection", b"close")])
         if exchange.header_values(b"content-length") and exchange.header_values(b"transfer-encoding"):
             raise RequestError(400, "bad_request", "Send a length or chunks, not both.", [(b"connection", b"close")])
         if exchange.is_public and scope["method"] not in READ_METHODS:
@@ -300,7 +329,7 @@ class Guard:
         exchange.span.record_response(method, route, exchange.status, exchange.refused)
         if exchange.refused:
             self.metrics.refusals(exchange.refused).inc()
-        if not exchange.is_stream:
+        if not exchange.may_last:
             self.metrics.request_took(route, seconds)
         if exchange.status == OK and exchange.scope["path"].startswith(HOOKS_PATH):
             # Each operation of an agent causes such a request, so they are counted and not logged.

@@ -19,7 +19,7 @@ from contextfold.common.canonical import encode
 from contextfold.errors import INVALID_PARAMS, ArgumentInvalid, FoldError, LimitReached
 from contextfold.fold.project import Caller
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.serve.http.exchange import EXCHANGE, OWNER, HttpExchange, Receive, Scope, Send
+from contextfold.serve.http.exchange import EXCHANGE, OWNER, RUN, HttpExchange, Receive, Scope, Send
 from contextfold.serve.http.guard import CALLS_PER_SECOND, Buckets
 from contextfold.serve.mcp import protocol
 from contextfold.serve.mcp.fold_tools import caller_from, request_error, run_fold_tool
@@ -145,7 +145,9 @@ class McpEndpoint:
         services.metrics.tool_call(call.tool.name, outcome.kind or "ok", time.monotonic() - started_s)
         _show_state(exchange, outcome)
         if outcome.reason:
-            log("tool.failed", "warning", tool=call.tool.name, reason=outcome.reason)
+            # The reason of a resolve tool quotes its arguments, which may contain a secret.
+            told = outcome.reason if isinstance(tool, FoldTool) else outcome.kind
+            log("tool.failed", "warning", tool=call.tool.name, reason=told)
         if isinstance(outcome, RequestError):
             raise outcome
         return outcome
@@ -192,6 +194,7 @@ def caller_of(scope: Scope, meta: Mapping[str, object] = _NO_META) -> Caller:
         meta,
         session=_single_value(exchange, SESSION_HEADER),
         operation_id=_single_value(exchange, OPERATION_HEADER),
+        run=scope[RUN],
     )
 
 

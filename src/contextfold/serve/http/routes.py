@@ -33,8 +33,14 @@ from contextfold.settings import ProxySettings
 MAINTENANCE_EVERY_MAX_S = 60.0
 DELETE_EXPIRED_EVERY_S = 3600.0
 READY_TIMEOUT_S = 2.0
+# The time for the end of the application: hook reports are written, the store is closed.
+CLOSE_TIMEOUT_S = 15.0
 # The result of a readiness check is cached for this time, because each check needs a commit and no token.
 READY_CACHED_S = 1.0
+CLOCK_AHEAD = (
+    "clock_ahead: the clock went from {} to {} and the store saw no time pass between, so what is older expires that "
+    "much later; if the clock is right, start the daemon with --trust-clock\n"
+)
 PAGE = "index.html"
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -58,7 +64,7 @@ class DaemonApplication(Starlette):
     def __init__(self, tools: Sequence[Tool], services: DaemonServices, proxy_settings: ProxySettings) -> None:
         self._services = services
         self._hooks = HookEndpoints(services.fold, services.metrics)
-        self._proxy = Proxy(services.fold, services.metrics, proxy_settings, host_sessions=self._hooks.session_of)
+        self._proxy = Proxy(services.fold, services.metrics, proxy_settings)
         has_fold_tools = any(isinstance(tool, FoldTool) for tool in tools)
         mcp = Route(MCP_PATH, endpoint=McpEndpoint(tools, services), methods=["POST"])
         hooks = self._hooks.routes() if has_fold_tools else []
@@ -106,15 +112,21 @@ class DaemonApplication(Starlette):
         try:
             yield
         finally:
-            maintenance.cancel()
-            with suppress(asyncio.CancelledError):
-                await maintenance
-            await self._hooks.close()
-            await self._proxy.close()
             try:
-                await self._services.fold.close()
-            finally:
-                await self._services.resolvers.close()
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await self._close(maintenance)
+            except TimeoutError:
+                log("daemon.close_cut", "error", after_s=CLOSE_TIMEOUT_S)
+
+    async def _close(self, maintenance: asyncio.Task[None]) -> None:
+        maintenance.cancel()
+        with suppress(asyncio.CancelledError):
+            await maintenance
+        await self._proxy.close()
+        try:
+            await self._services.fold.close()
+        finally:
+            await self._services.resolvers.close()
 
 
 def _rfc3339(at_s: float) -> str:
@@ -159,7 +171,8 @@ class StatusPages:
                 self._is_ready = await self._check()
                 self._checked_s = time.monotonic()
         if self._is_ready and not self._services.fold.reports.is_unavailable:
-            return PlainTextResponse("ready\n")
+            unseen = self._services.fold.sessions.unseen_time()
+            return PlainTextResponse("ready\n" + (CLOCK_AHEAD.format(*unseen) if unseen else ""))
         return PlainTextResponse(f"{StoreUnavailable.code}: the state store does not take commits\n", 503)
 
     async def _check(self) -> bool:
@@ -207,9 +220,14 @@ async def _maintain(services: DaemonServices) -> None:
     """End idle sessions and delete expired data, for as long as the daemon runs."""
     every_s = min(MAINTENANCE_EVERY_MAX_S, services.fold.policy.idle_s / 2)
     deleted_s = -DELETE_EXPIRED_EVERY_S
+    logged: tuple[str, str] | None = None
     while True:
         try:
             ended = await services.fold.end_idle()
+            unseen = services.fold.sessions.unseen_time()
+            if unseen and unseen != logged:
+                log("clock.ahead", "warning", seen=unseen[0], clock=unseen[1])
+            logged = unseen
             if ended:
                 log("sessions.ended", count=ended)
                 services.metrics.sessions("ended").inc(ended)

@@ -1,7 +1,12 @@
-"""The HTTP client of the proxy: persistent connections to one provider, raw bytes in both directions.
+"""The HTTP client of the proxy: requests to one provider, raw bytes in both directions.
 
 It uses the transport of httpx2 and not its client, because the client stores cookies, decodes bodies, adds headers and
 follows redirects. A request is sent only to the configured origin. It is sent once; there are no retries.
+
+Each owner has connections of its own. They are used again, because a handshake takes as long as several messages, and a
+person waits for it. A connection whose response was not read to its end is closed. One on which bytes follow a whole
+response, because the provider or something on the way is broken, may give them to the next request; the client cannot
+tell, but that request is of the same owner.
 
     headers to the provider     all except hop-by-hop headers, `X-Context-…`, `Host` and `Expect`
     headers to the client       all except hop-by-hop headers
@@ -13,10 +18,9 @@ name in `Via`, and a request that arrives with that name is refused.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 
 import httpx2
 
@@ -31,12 +35,10 @@ READ_S = 600.0
 POOL_S = 10.0
 # The server accepts at most this many requests at once, so the pool never needs more connections.
 CONNECTIONS_MAX = 1024
-IDLE_CONNECTIONS_MAX = 64
-# A connection that was idle for this time is closed.
+# The idle connections of an owner, and how long each stays open: between the requests of a tool loop pass seconds.
+IDLE_CONNECTIONS_MAX = 16
 IDLE_S = 60.0
 STATUS_LEAST, STATUS_MOST = 200, 599
-# The attributes that lead from a response's stream to the state of its HTTP/1.1 connection, which are private.
-PATH_TO_STATE = ("_httpcore_stream", "_stream", "_connection", "_h11_state")
 
 # The kinds of failures.
 UNREACHABLE, TIMEOUT, BROKEN, BUSY = "unreachable", "timeout", "broken", "busy"
@@ -62,8 +64,8 @@ class UpstreamFailed(Exception):
 class UpstreamResponse:
     """An upstream's response whose headers have arrived. The caller must close it."""
 
-    def __init__(self, response: httpx2.Response, on_closed: Callable[[], None]) -> None:
-        self._response, self._on_closed = response, on_closed
+    def __init__(self, response: httpx2.Response) -> None:
+        self._response = response
         self.status = response.status_code
         self.headers = _select_response_headers(response.headers.raw)
 
@@ -77,33 +79,26 @@ class UpstreamResponse:
             raise _describe_failure(problem) from None
 
     async def close(self) -> None:
-        """Return the connection to the pool if the response was read to its end and no bytes follow; else close it."""
+        """Close the connection, unless the response was read to its end."""
         assert isinstance(self._response.stream, httpx2.AsyncByteStream)
-        try:
-            if unread_bytes(self._response.stream):
-                # The unread bytes would be taken for the response to the next request.
-                await self._response.extensions["network_stream"].aclose()
-            await self._response.stream.aclose()
-        finally:
-            self._on_closed()
+        await self._response.stream.aclose()
 
 
 class Provider:
-    """One upstream. The first request resolves its address and opens the first connection."""
+    """One upstream."""
 
     def __init__(self, upstream: Upstream) -> None:
         self._url = httpx2.URL(upstream.url)
         self._through = upstream.through
         self._path = self._url.raw_path.rstrip(b"/")
-        self._transport: httpx2.AsyncHTTPTransport | None = None
-        self._in_use = 0
-        self._idle_timer: asyncio.TimerHandle | None = None
-        self._closing: set[asyncio.Task[None]] = set()
+        # By owner: the daemon's tokens name them, so there are few.
+        self._transports: dict[str, httpx2.AsyncHTTPTransport] = {}
+        self._certificates: ssl.SSLContext | None = None
         self._name = b"contextfold-" + secrets.token_hex(4).encode()
         self._sends_via = PROXY_PATH.encode() in self._path + b"/"
 
     async def send(
-        self, method: str, target: bytes, headers: Headers, body: httpx2.AsyncByteStream
+        self, owner: str, method: str, target: bytes, headers: Headers, body: httpx2.AsyncByteStream
     ) -> UpstreamResponse:
         """Send a request for `target` below the upstream's URL; return the response when its headers have arrived."""
         host = [(b"host", self._url.netloc)]
@@ -119,15 +114,11 @@ class Provider:
                 "timeout": {"connect": CONNECT_S, "write": WRITE_S, "read": READ_S, "pool": POOL_S},
             },
         )
-        self._in_use += 1
         try:
-            response = await self._open_transport().handle_async_request(request)
-        except BaseException as problem:
-            self._end_request()
-            if isinstance(problem, httpx2.TransportError):
-                raise _describe_failure(problem) from None
-            raise
-        upstream_response = UpstreamResponse(response, self._end_request)
+            response = await self._transport_of(owner).handle_async_request(request)
+        except httpx2.TransportError as problem:
+            raise _describe_failure(problem) from None
+        upstream_response = UpstreamResponse(response)
         if not STATUS_LEAST <= response.status_code <= STATUS_MOST:
             await upstream_response.close()
             raise UpstreamFailed(BROKEN, "Status")
@@ -138,43 +129,27 @@ class Provider:
         return any(name == b"via" and self._name in value for name, value in headers)
 
     async def close(self) -> None:
-        self._close_connections()
-        await asyncio.gather(*self._closing)
+        for transport in self._transports.values():
+            await transport.aclose()
 
-    def _end_request(self) -> None:
-        """Restart the idle timer. It is needed because httpx2 closes expired connections only during a request."""
-        self._in_use -= 1
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-        self._idle_timer = asyncio.get_running_loop().call_later(IDLE_S, self._close_if_idle)
-
-    def _close_if_idle(self) -> None:
-        if not self._in_use:
-            self._close_connections()
-
-    def _close_connections(self) -> None:
-        """Close all connections; the next request opens new ones."""
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-        transport, self._transport = self._transport, None
-        if transport is not None:
-            closing = asyncio.get_running_loop().create_task(transport.aclose())
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
-
-    def _open_transport(self) -> httpx2.AsyncHTTPTransport:
-        if self._transport is None:
-            limits = httpx2.Limits(
-                max_connections=CONNECTIONS_MAX,
-                max_keepalive_connections=IDLE_CONNECTIONS_MAX,
-                keepalive_expiry=IDLE_S,
+    def _transport_of(self, owner: str) -> httpx2.AsyncHTTPTransport:
+        if owner not in self._transports:
+            if self._certificates is None:
+                # Loading the system's certificates is slow, and a plain HTTP upstream does not need them.
+                is_plain = self._url.scheme != "https"
+                self._certificates = (
+                    ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_plain else httpx2.create_ssl_context()
+                )
+            self._transports[owner] = httpx2.AsyncHTTPTransport(
+                verify=self._certificates,
+                limits=httpx2.Limits(
+                    max_connections=CONNECTIONS_MAX,
+                    max_keepalive_connections=IDLE_CONNECTIONS_MAX,
+                    keepalive_expiry=IDLE_S,
+                ),
+                proxy=self._through or None,
             )
-            # Loading the system's certificates is slow, and a plain HTTP upstream does not need them.
-            verify = True if self._url.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            self._transport = httpx2.AsyncHTTPTransport(
-                verify=verify, trust_env=True, limits=limits, proxy=self._through or None
-            )
-        return self._transport
+        return self._transports[owner]
 
 
 def select_request_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
@@ -232,12 +207,3 @@ def _describe_failure(problem: httpx2.TransportError) -> UpstreamFailed:
     if isinstance(problem, httpx2.ConnectError | httpx2.ProxyError):
         return UpstreamFailed(UNREACHABLE, name)
     return UpstreamFailed(BROKEN, name)
-
-
-def unread_bytes(stream: httpx2.AsyncByteStream) -> bytes:
-    """The bytes received on a connection after its response. The public interface does not have them."""
-    inner: object = stream
-    for name in PATH_TO_STATE:
-        inner = getattr(inner, name, None)
-    trailing: tuple[bytes, bool] = getattr(inner, "trailing_data", (b"", False))
-    return trailing[0]
