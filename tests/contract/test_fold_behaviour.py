@@ -315,7 +315,7 @@ class TestFoldingRecentWork:
         before = transport.call("context_branch_status", project_path=project)["token_breakdown"]
         folded = transport.call("context_fold", project_path=project, message="Done.")["branch_id"]
         result = transport.call("context_rollback", project_path=project, branch_id=folded)
-        assert (result["rolled_back_to"], result["branches_discarded"]) == (folded, [])
+        assert (result["rolled_back_to"], result["branches_discarded"]) == (folded, [folded])
         assert result["context_state"]["active_branch_id"] is None
         assert transport.call("context_branch_status", project_path=project)["token_breakdown"] == before
         (listed,) = transport.call("context_list_branches", project_path=project)["branches"]

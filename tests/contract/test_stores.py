@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -65,7 +64,7 @@ async def test_unusual_texts_are_loaded_unchanged(store: Store) -> None:
     log = await store.load(key)
     assert log is not None
     assert (log.session_id, list(log.events)) == (unusual, list(first.events))
-    assert await store.receipt(key, unusual * 1000) == CommitReceipt("asked", unusual)
+    assert await store.receipt(key, unusual * 1000) == CommitReceipt("asked", unusual, repeated=True)
 
 
 async def test_a_request_is_loaded_and_watched_as_it_was_committed(store: Store) -> None:
@@ -111,11 +110,11 @@ async def test_a_commit_cannot_continue_a_session_that_does_not_exist(store: Sto
 
 async def test_a_commit_without_an_operation_leaves_no_receipt(store: Store) -> None:
     commit = commit_of(KEY)
-    receipt = await store.commit(replace(commit, operation=None))
+    receipt = await store.commit(commit._replace(operation=None))
     assert (receipt.answer, receipt.repeated) == (commit.answer, False)
     assert await store.receipt(KEY, "sess_1/0") is None
     with pytest.raises(StaleRevision):
-        await store.commit(replace(commit, operation=None))
+        await store.commit(commit._replace(operation=None))
 
 
 async def test_a_repeated_operation_id_has_one_effect_and_the_same_receipt(store: Store) -> None:
@@ -125,8 +124,8 @@ async def test_a_repeated_operation_id_has_one_effect_and_the_same_receipt(store
     await store.commit(commit_of(KEY, 1, events=3))
     again = [first, commit_of(KEY, 4, operation_id="op"), commit_of(KEY, 0, session_id="other", operation_id="op")]
     for repeated in again:
-        assert await store.commit(repeated) == receipt
-    assert await store.receipt(KEY, "op") == receipt
+        assert await store.commit(repeated) == receipt._replace(repeated=True)
+    assert await store.receipt(KEY, "op") == receipt._replace(repeated=True)
     log = await store.load(KEY)
     assert log is not None
     assert len(log.events) == 4
@@ -163,7 +162,8 @@ async def test_racing_commits_with_one_operation_id_all_get_its_receipt(store: S
     for turn in range(times(10, 200)):
         tries = [commit_of(KEY, turn, operation_id=f"op {turn}", answer=f"{turn}/{racer}") for racer in range(8)]
         receipts = await asyncio.gather(*map(store.commit, tries))
-        assert len(set(receipts)) == 1
+        assert len({(receipt.fingerprint, receipt.answer) for receipt in receipts}) == 1
+        assert [receipt.repeated for receipt in receipts].count(False) == 1
     log = await store.load(KEY)
     assert log is not None
     assert len(log.events) == times(10, 200)
@@ -203,12 +203,14 @@ async def test_a_stale_commit_does_not_affect_concurrent_commits(store: Store) -
     assert await store.count() == len(good)
 
 
-def test_a_commit_with_events_out_of_order_is_invalid() -> None:
+async def test_a_commit_with_events_out_of_order_is_refused(store: Store) -> None:
     for revision, event_numbers in ((0, ()), (0, (2,)), (1, (1,)), (0, (1, 3)), (2, (4, 3))):
+        events = [event_at(n) for n in event_numbers]
         with pytest.raises(ValueError, match="do not follow"):
-            Commit(KEY, "s", revision, [event_at(n) for n in event_numbers], commit_of(KEY).operation, "")
+            await store.commit(Commit(KEY, "s", revision, events, commit_of(KEY).operation, ""))
     with pytest.raises(ValueError, match="another session"):
-        commit_of(KEY, summaries=[summary_of(key_of("p2"), "br_1", "text")])
+        await store.commit(commit_of(KEY, summaries=[summary_of(key_of("p2"), "br_1", "text")]))
+    assert await store.load(KEY) is None
 
 
 # ---- owners

@@ -1,4 +1,7 @@
-"""`context store export` writes the whole store to a new file. `context store import` reads it into an empty store."""
+"""`context store export` writes the whole store to a new file, and `context store import` reads it into an empty store.
+
+`context store verify` checks every record.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 
-from contextfold.app import open_store
+from contextfold.app import find_damage, open_store
 from contextfold.cli.fold.session_access import write, write_json
 from contextfold.cli.output import ProgressLine
 from contextfold.cli.parser import CommandParser
@@ -51,6 +54,20 @@ def declare_import(parser: CommandParser) -> None:
     _add_options(parser)
 
 
+def declare_verify(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Read everything in the store and check it. Every record in a file has a checksum; what is damaged is
+        named, and the exit code is 5. Indexes of words are derived, and made again if they are damaged.
+        On NATS, every record is read and parsed; the servers check their own files. Daemons may keep
+        running.
+        """,
+        "context store verify",
+        "context store verify --store nats://n1:4222 --json",
+    )
+    _add_options(parser)
+
+
 def _add_options(parser: CommandParser) -> None:
     parser.add_switch("--json", "print JSON, for programs")
     add_store_options(parser)
@@ -65,6 +82,24 @@ def run_export(args: argparse.Namespace) -> None:
     with ProgressLine("exporting") as line:
         counts = asyncio.run(_export(settings, Path(args.file), line))
     _report("exported", counts, args)
+
+
+def run_verify(args: argparse.Namespace) -> None:
+    settings = read_fold_settings(os.environ, read_setting_options(args))
+    if settings.nats is None and not os.path.exists(settings.store):
+        raise StoreInvalid(f"there is no store to verify: {settings.store} does not exist")
+    damage = find_damage(settings)
+    if damage:
+        if args.json:
+            write_json({"damaged": damage})
+        else:
+            write("".join(f"{line}\n" for line in damage))
+        raise StoreInvalid(
+            f"{settings.store} is damaged: put a backup in its place, or move it away to start with a new file"
+        )
+    with ProgressLine("verifying") as line:
+        counts = asyncio.run(_read_all(settings, line))
+    _report("verified", counts, args)
 
 
 def run_import(args: argparse.Namespace) -> None:
@@ -86,6 +121,19 @@ async def _export(settings: FoldSettings, path: Path, line: ProgressLine) -> Map
             return await write_export(path, records, made_at, lambda counts: line.show(_summary(counts)))
     finally:
         await store.close()
+
+
+async def _read_all(settings: FoldSettings, line: ProgressLine) -> Mapping[str, int]:
+    store, counts = open_store(settings, may_migrate=False), Counter[str]()
+    try:
+        await store.reach()
+        async with aclosing(store.export()) as records:
+            async for record in records:
+                counts[kind_of(record)] += 1
+                line.show(_summary(counts))
+    finally:
+        await store.close()
+    return counts
 
 
 async def _import(settings: FoldSettings, path: Path, line: ProgressLine) -> None:

@@ -7,7 +7,7 @@ decided on, and only once for each operation id. Every query is limited to one o
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeVar
 
 from contextfold.common.question import Question
@@ -15,6 +15,7 @@ from contextfold.errors import ArgumentInvalid
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import Event
 from contextfold.fold.recall_ranking import DocumentTerms, RankedFold, RecallRanking, RecallScope
+from contextfold.fold.store_clock import StoreClock
 
 # The owner of what commands and a daemon without tokens do.
 LOCAL_OWNER = "local"
@@ -112,19 +113,21 @@ class Trajectory(NamedTuple):
 
 
 class LeftOutDecision(NamedTuple):
-    """A tool result that requests of a conversation leave out, and the stub that is sent in its place.
+    """The decision that every later request of a conversation leaves out a tool result and sends a stub in its place.
 
     Call ids may repeat within a conversation, so a decision is identified by call id and hash of the result's text.
     """
 
     call_id: str
     text_hash: str
+    # Begins with `res_`.
     result_id: str
     stub: str
-    decided_at: str
+    # Empty until it is stored.
+    decided_at: str = ""
     # The tokens of the text; 0 if an earlier version did not store it, as for `messages`.
     tokens: int = 0
-    # The number of the conversation's messages at the time of the decision.
+    # The number of the conversation's messages at the time of the decision. Bound thinking before is left out, too.
     messages: int = 0
     # The project and session of the conversation, if they were known.
     project_hash: str = ""
@@ -175,8 +178,7 @@ class Operation(NamedTuple):
     fingerprint: str
 
 
-@dataclass(frozen=True, slots=True)
-class CommitReceipt:
+class CommitReceipt(NamedTuple):
     """The response to a commit, returned again whenever the same operation id is committed again.
 
     `repeated` says that the receipt is that of an earlier commit.
@@ -184,11 +186,10 @@ class CommitReceipt:
 
     fingerprint: str
     answer: str
-    repeated: bool = field(default=False, compare=False)
+    repeated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(NamedTuple):
     """Events to append to a session, with what else must be stored in the same step.
 
     An expected revision of 0 starts a session. Without an operation no receipt is stored. `retracted` names branches
@@ -205,8 +206,8 @@ class Commit:
     summaries: Sequence[Summary] = ()
     retracted: Sequence[str] = ()
 
-    def __post_init__(self) -> None:
-        """Reject a log with a gap, which could never be read again."""
+    def check(self) -> None:
+        """Raise ValueError for a log with a gap, which could never be read again. A store calls it first."""
         numbers = [event.n for event in self.events]
         if not numbers or numbers != list(range(self.expected_revision + 1, self.revision + 1)):
             raise ValueError(f"events {numbers} do not follow revision {self.expected_revision}")
@@ -240,15 +241,14 @@ def cursor_unknown() -> ArgumentInvalid:
     return ArgumentInvalid("cursor", "must be one that this store has given out")
 
 
-@dataclass(frozen=True, slots=True)
-class ProxiedConversation:
+class ProxiedConversation(NamedTuple):
     """The time of a conversation's last response, and the outcomes of our calls.
 
     Outcomes are by call id, in the order in which they were first seen, as text that the store does not parse.
     """
 
     last_request_at: str
-    outcomes: Mapping[str, str] = field(default_factory=dict)
+    outcomes: Mapping[str, str] = MappingProxyType({})
     # The longest pause after which the provider still had the conversation's prompt in its cache; 0 where none was
     # longer than the cache was thought to live.
     cache_life_s: int = 0
@@ -379,6 +379,12 @@ class Store(Protocol):
         A session is deleted as a whole. So is what is stored of a proxied conversation, when its last request and its
         last decision were before `archive_since`.
         """
+
+    async def read_clock(self) -> StoreClock:
+        """Return what `write_clock` stored. A store without it has seen the latest time of anything in it."""
+
+    async def write_clock(self, clock: StoreClock) -> None:
+        """Replace the record of the time that the store has seen."""
 
     async def reach(self) -> None:
         """Connect. Raises StoreInvalid if the store refuses us, StoreUnavailable if it may become available."""

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, cast
 
 from contextfold.common.canonical import Encodable, Malformed, decode, encode
@@ -98,23 +97,17 @@ def kind_of(record: ExportRecord) -> str:
     return _KINDS_BY_CLASS.get(type(record), "event")
 
 
-def _names(record: type[Any]) -> Sequence[str]:
-    """The names of the members of a record, which is a NamedTuple or a dataclass."""
-    return getattr(record, "_fields", None) or [field.name for field in fields(record)]
-
-
 def _members(record: Any) -> dict[str, Encodable]:  # noqa: ANN401 - any record
     """The members of a record, and in the place of a record in it the members of that."""
     found: dict[str, Encodable] = {}
-    for name in _names(type(record)):
-        value = getattr(record, name)
+    for name, value in record._asdict().items():
         found |= _members(value) if name in _INNER else {name: value}
     return found
 
 
 def _from_members(record: type[Any], value: dict[str, Any]) -> Any:  # noqa: ANN401 - any record
     """The reverse of `_members`. Takes the members out of the value."""
-    names = _names(record)
+    names = record._fields
     nested = {name: _from_members(_INNER[name], value) for name in names if name in _INNER}
     return record(**nested, **{name: value.pop(name) for name in names if name in value})
 

@@ -25,10 +25,12 @@ from contextfold.fold.recall_ranking import (
     rate_stems,
 )
 from contextfold.fold.store import LeftOutDecision, Recalled, RecallHit, RecallSource, Summary
+from contextfold.stores.sqlite.schema import insert_into, intact, row_checksum
 
 # The tokenizer splits at every other character of ASCII.
 _WORD_MARKS: Final = str.maketrans({"'": "\ue000", "_": "\ue001"})
 _FOLDED, _UNDONE = "f", "u"
+_INTACT: Final = intact("recall_documents")
 
 
 def put(connection: sqlite3.Connection, row: tuple[str, int], source: RecallSource, terms: DocumentTerms) -> None:
@@ -48,8 +50,7 @@ def put(connection: sqlite3.Connection, row: tuple[str, int], source: RecallSour
     while connection.execute("SELECT 1 FROM recall_documents WHERE number = ?", (number,)).fetchone():
         number += 1
     connection.execute(
-        "INSERT INTO recall_documents (number, kind, ref, space, project, id, words, packed)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        insert_into("recall_documents", "number", "kind", "ref", "space", "project", "id", "words", "packed"),
         (number, *row, space, project, document_id, terms.words, zlib.compress(terms.packed.encode())),
     )
     connection.execute(
@@ -59,7 +60,8 @@ def put(connection: sqlite3.Connection, row: tuple[str, int], source: RecallSour
 
 def remove(connection: sqlite3.Connection, row: tuple[str, int]) -> None:
     indexed = connection.execute(
-        "SELECT number, words, packed, space, project FROM recall_documents WHERE kind = ? AND ref = ?", row
+        f"SELECT number, words, packed, space, project FROM recall_documents WHERE kind = ? AND ref = ? AND {_INTACT}",  # noqa: S608 - only our own names
+        row,
     ).fetchone()
     if indexed is None:
         return
@@ -83,11 +85,30 @@ def recall(
     ranking = rank(question, RecallLists(connection, owner, scope))
     hits = []
     for hit in ranking.hits:
-        row = connection.execute("SELECT kind, ref FROM recall_documents WHERE number = ?", (hit.number,)).fetchone()
+        stored = f"SELECT kind, ref FROM recall_documents WHERE number = ? AND {_INTACT}"  # noqa: S608 - only our own names
+        row = connection.execute(stored, (hit.number,)).fetchone()
         source = source_of(*row)
         if source is not None:
             hits.append(RecallHit(hit, source))
     return Recalled(hits, ranking)
+
+
+def has_its_lists(connection: sqlite3.Connection) -> bool:
+    """Whether the lists have the tokens of every document and nothing else. Fails if a document is damaged."""
+    expected = found = 0
+    documents = connection.execute(
+        f"SELECT number, space, project, words, packed FROM recall_documents WHERE {_INTACT}"  # noqa: S608 - only our own names
+    )
+    for number, space, project, words, packed in documents:
+        terms = DocumentTerms(number, words, decompress(packed).decode())
+        expected += sum(row_checksum(token, number) for token in set(_tokens(space, project, terms).split(" ")))
+    connection.execute("CREATE VIRTUAL TABLE temp.recall_tokens USING fts5vocab (main, recall_lists, instance)")
+    try:
+        for token, number in connection.execute("SELECT term, doc FROM recall_tokens"):
+            found += row_checksum(token, number)
+    finally:
+        connection.execute("DROP TABLE temp.recall_tokens")
+    return expected == found
 
 
 class RecallLists:
@@ -122,7 +143,7 @@ class RecallLists:
     def documents(self, numbers: Sequence[int]) -> Mapping[int, IndexedDocument]:
         marks = ", ".join("?" * len(numbers))
         rows = self._connection.execute(
-            f"SELECT number, kind, id, words, packed FROM recall_documents WHERE number IN ({marks})",  # noqa: S608 - only marks
+            f"SELECT number, kind, id, words, packed FROM recall_documents WHERE number IN ({marks}) AND {_INTACT}",  # noqa: S608 - only marks
             numbers,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -132,6 +133,11 @@ class FaultInjector:
             self._recorder.wait_for(10**9, self._rng.uniform(*PAUSED_S))
         finally:
             daemon.resume()
+
+    def summary(self) -> str:
+        """The number of faults of each kind."""
+        kinds = Counter(" ".join(text.partition(": ")[2].split()[:-1]) for text in self.injected)
+        return ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))
 
     def _leader(self) -> NatsServer:
         """The server that leads the logs, or any if none does."""

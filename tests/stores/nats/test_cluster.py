@@ -62,6 +62,11 @@ class FaultRun:
             *(text for watcher in watchers for text in watcher.failures),
         ]
         assert not faults, self._report(history, faults, injector)
+        # `pytest -rP` shows this, for a table of faults.
+        print(injector.summary(), f"{self._acknowledged()} calls acknowledged, 0 lost, 0 doubled", f"seed {SEED}")
+
+    def _acknowledged(self) -> int:
+        return sum(attempt.outcome == "acknowledged" for attempt in self.recorder.attempts)
 
     def _history(self, fleet: list[Daemon], watchers: list[Watcher]) -> History:
         """The history of the run, with what every reader reports at the end."""

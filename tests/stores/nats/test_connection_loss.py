@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from contextfold.errors import StoreUnavailable
+from contextfold.fold.events import RequestSent
 from contextfold.serve.mcp.fold_tools import META_OPERATION
 from contextfold.settings import NatsOptions
 from contextfold.stores.nats import connection, log
@@ -21,9 +23,10 @@ from tests.stores.nats.lossy_proxy import Loss, LossyProxy
 from tests.stores.nats.readiness import SOON_S, is_ready, status
 from tests.stores.nats.subjects import published
 from tests.stores.nats.watchers import Watcher, logs_through
-from tests.support.daemon import Daemon, HttpAgent, Refused
+from tests.support.daemon import Daemon, Http, HttpAgent, Refused
 from tests.support.machine import times
 from tests.support.nats_servers import NatsServer, random_prefix
+from tests.support.upstream import Upstream
 from tests.support.waiting import POLL_INTERVAL_S, WAIT_TIMEOUT_S, until
 
 PROJECT = "/away"
@@ -204,6 +207,36 @@ def test_a_daemon_that_starts_before_nats_waits_for_it(server: NatsServer, tmp_p
     finally:
         agent.close()
         assert daemon.stop() == 0
+
+
+def test_a_proxied_request_during_an_outage_passes_and_its_receipt_and_ledger_say_so(
+    server: NatsServer, tmp_path: Path
+) -> None:
+    body = json.dumps({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "go"}]}).encode()
+    headers = {"content-type": "application/json", "x-api-key": "k", "anthropic-version": "2023-06-01"}
+    headers["x-context-project"] = "/work/away"
+    prefix = ("--nats-prefix", random_prefix())
+    with Upstream() as upstream, Daemon(tmp_path / "d", *prefix, *upstream.argv(), store=server.url) as daemon:
+        until(lambda: is_ready(daemon))
+        with Http(daemon.port) as http:
+
+            def ask() -> object:
+                reply = http.ask("POST", "/proxy/anthropic/v1/messages", body, headers)
+                assert reply.status == 200
+                return json.loads(reply.headers["x-context-fold"])["reason"]
+
+            server.kill()
+            assert ask() == "store_unavailable"
+            server.start()
+            until(lambda: is_ready(daemon))
+            assert ask() is None
+
+        def reasons() -> list[str]:
+            logs = logs_through(daemon).values()
+            return [event.reason for log in logs for event in log if isinstance(event, RequestSent)]
+
+        until(lambda: len(reasons()) == 2)
+        assert sorted(reasons()) == ["", "store_unavailable"]
 
 
 def test_a_daemon_can_be_stopped_during_an_outage(server: NatsServer, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from contextfold.errors import JSON_RPC_CODES
@@ -107,7 +106,7 @@ async def test_a_published_state_is_never_replaced_by_an_older_one(nats_server: 
         await connection.jetstream().publish(subject, b'{"revision":9}', headers={"Cf-Revision": "9"})
         for revision in range(2, 6):
             work = OperationCompleted(revision + 1, NOON, "br_1", "t", 1, "hook", failed=False, redactions=0)
-            await store.commit(replace(commit_of(key, revision), events=[work]))
+            await store.commit(commit_of(key, revision)._replace(events=[work]))
             await store.settle()
             last = await connection.jetstream().get_last_msg(f"{prefix}_state", subject)
             assert json.loads(last.data or b"")["revision"] == 9

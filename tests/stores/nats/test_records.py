@@ -37,7 +37,7 @@ entries = st.builds(
     undone=not_undone,
 )
 summaries = st.builds(Summary, texts, texts, texts, texts, texts, texts, numbers, texts, undone=not_undone)
-receipts = st.dictionaries(texts, st.builds(CommitReceipt, texts, texts), max_size=3)
+receipts = st.dictionaries(texts, st.builds(CommitReceipt, texts, texts, repeated=st.just(False)), max_size=3)
 
 
 def events_after(before: int) -> st.SearchStrategy[list[Event]]:

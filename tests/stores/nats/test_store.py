@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +125,7 @@ async def test_a_commit_based_on_an_old_revision_is_refused_whatever_the_store_h
     await other.load(KEY)
     await one.commit(commit_of(KEY, 1))
     with pytest.raises(StaleRevision):
-        await other.commit(replace(commit_of(KEY, 1, operation_id="late"), operation=None))
+        await other.commit(commit_of(KEY, 1, operation_id="late")._replace(operation=None))
     assert (await other.commit(commit_of(KEY, 0))).repeated
     await other.commit(commit_of(KEY, 2))
     log = await one.load(KEY)
@@ -177,13 +176,13 @@ class LaggingServer(JetStream):
 @pytest.mark.parametrize("missed_reads", [1, 100])
 async def test_an_operation_is_done_once_when_its_commit_cannot_be_read(store: NatsStore, missed_reads: int) -> None:
     await store.commit(commit_of(KEY))
-    again = replace(commit_of(KEY, 1, answer="once"), operation=Operation("op", "same"))
+    again = commit_of(KEY, 1, answer="once")._replace(operation=Operation("op", "same"))
     await store.commit(again)
     wire = store._js
     wire.__class__ = LaggingServer
     assert isinstance(wire, LaggingServer)
     wire.missed_reads = missed_reads
-    sent_again = replace(commit_of(KEY, 2), operation=again.operation)
+    sent_again = commit_of(KEY, 2)._replace(operation=again.operation)
     for call in (store.receipt(KEY, "op"), store.commit(sent_again)):
         try:
             receipt = await call
@@ -235,7 +234,7 @@ async def test_a_commit_that_is_stored_late_is_recognised_as_our_own(
     assert isinstance(wire, LateMessage)
     wire.reads_before, wire.empty_reads = reads_before, empty_reads
     await store.commit(commit_of(KEY))
-    receipt = await store.commit(replace(commit_of(KEY, 1, answer="once"), operation=None))
+    receipt = await store.commit(commit_of(KEY, 1, answer="once")._replace(operation=None))
     assert (receipt.answer, receipt.repeated) == ("once", False)
     wire.empty_reads = 0
     await store.commit(commit_of(KEY, 2))

@@ -189,7 +189,7 @@ def wrong_views(daemon: Daemon, logs: Mapping[str, Sequence[Event]]) -> Iterator
         state = replay(log)
         view = _get(http, f"/v1/sessions/{session_id}?limit=500")
         expected: list[BranchRow] = tree(state)
-        if view["branches"] != [branch_view(row) for row in expected][-500:]:
+        if view["branches"] != [branch_view(state, row) for row in expected][-500:]:
             yield f"{session_id}: the tree at {daemon.url} is not that of the log"
         if view["session"]["revision"] != state.revision:
             yield f"{session_id}: {daemon.url} is at {view['session']['revision']}, the log at {state.revision}"

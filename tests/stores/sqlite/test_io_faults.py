@@ -41,3 +41,4 @@ def test_a_failing_write_or_sync_loses_nothing_that_was_acknowledged(
     assert done.returncode == 0, done.stderr
     # Opening the file and six commits write and sync more often than this.
     assert int(done.stdout) * STEP > 30
+    print(f"failing writes and syncs {int(done.stdout)}, 0 acknowledged commits lost")

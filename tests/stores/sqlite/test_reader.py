@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
+from contextfold.stores.sqlite import schema
 from contextfold.stores.sqlite.schema import FORMAT
 from contextfold.stores.sqlite.state_file import SqliteReader
 from tests.contract.sessions import key_of
@@ -56,7 +57,8 @@ def test_a_write_ahead_log_left_by_a_killed_process_is_read_and_stays_unchanged(
     fill(path, SESSIONS)
     writing = sqlite3.connect(path)
     writing.execute("PRAGMA wal_autocheckpoint = 0")
-    writing.execute("UPDATE sessions SET last_at = '2027-01-01T00:00:00Z'")
+    schema.add_functions(writing)
+    writing.execute(schema.update("sessions", "true", last_at="'2027-01-01T00:00:00Z'"))
     writing.commit()
     copy = tmp_path / "copy" / "state.db"
     copy.parent.mkdir()

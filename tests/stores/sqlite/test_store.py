@@ -59,6 +59,8 @@ def test_a_killed_process_loses_no_acknowledged_commit(path: Path) -> None:
                 assert await store.receipt(key_of(of_project, name=task), name) is not None
 
         run(path, check_receipts)
+        # `pytest -rP` shows this, for a table of faults.
+        print(f"kill 1, {len(acknowledged)} commits acknowledged, 0 lost, 0 doubled")
 
 
 def test_two_processes_on_one_file_lose_nothing(path: Path) -> None:

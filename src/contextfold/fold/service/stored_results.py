@@ -22,7 +22,7 @@ from typing import NamedTuple
 from contextfold.common.canonical import encode
 from contextfold.errors import ContextError
 from contextfold.fold.events import timestamp
-from contextfold.fold.messages import CallOutcome, LeftOutResult, merged_outcomes
+from contextfold.fold.messages import CallOutcome, merged_outcomes
 from contextfold.fold.store import (
     AMBIGUOUS_OUTCOME,
     ArchivedResult,
@@ -33,12 +33,6 @@ from contextfold.fold.store import (
 
 FRESH_S = 30.0
 CACHED_MAX = 2_000
-
-
-class StoredResult(NamedTuple):
-    result: LeftOutResult
-    # The scrubbed text.
-    text: str
 
 
 class ResultOrigin(NamedTuple):
@@ -56,7 +50,7 @@ ORIGIN_UNKNOWN = ResultOrigin()
 class ConversationRecord:
     """The record of one conversation."""
 
-    results: tuple[LeftOutResult, ...] = ()
+    results: tuple[LeftOutDecision, ...] = ()
     # The outcomes by call id; see `fold.messages.Remembered`.
     outcomes: Mapping[str, CallOutcome] = field(default_factory=dict)
     # The time at which its last request was answered, in seconds since 1970; None before the first.
@@ -112,14 +106,16 @@ class ConversationRecords:
         self,
         owner: str,
         conversation: str,
-        results: Sequence[StoredResult],
+        results: Sequence[ArchivedResult],
         origin: ResultOrigin = ORIGIN_UNKNOWN,
-    ) -> Sequence[LeftOutResult]:
+    ) -> Sequence[LeftOutDecision]:
         """Store results and texts, all or none, and return all of them. A result that is already stored stays."""
         at = _timestamp(self._clock())
-        items = [ArchivedResult(_decision_of(result, at, origin), text) for result, text in results]
+        items = [
+            ArchivedResult(decision._replace(decided_at=at, **origin._asdict()), text) for decision, text in results
+        ]
         await self._store.keep_left_out(owner, conversation, items)
-        stored = tuple(map(_result_of, await self._store.left_out(owner, conversation)))
+        stored = tuple(await self._store.left_out(owner, conversation))
         known = self._cached.get((owner, conversation), NEW_CONVERSATION)
         self._put(owner, conversation, replace(known, results=stored))
         return stored
@@ -141,7 +137,8 @@ class ConversationRecords:
         request = ConversationRecord((), outcomes, at, cache_life_s, known.noted_at)
         self._put(owner, conversation, known.merge(request))
         new = {call_id: each for call_id, each in outcomes.items() if known.outcomes.get(call_id) != each}
-        if not new and not cache_life_s and known.noted_at is not None and _second(at) == _second(known.noted_at):
+        is_longer = cache_life_s > known.cache_life_s
+        if not new and not is_longer and known.noted_at is not None and _second(at) == _second(known.noted_at):
             # The store has this second already.
             return
         texts = {call_id: _encode_outcome(each) for call_id, each in new.items()}
@@ -163,23 +160,12 @@ class ConversationRecords:
 
 
 def _stored_record(decisions: Iterable[LeftOutDecision], noted: ProxiedConversation | None) -> ConversationRecord:
-    results = tuple(map(_result_of, decisions))
+    results = tuple(decisions)
     if noted is None:
         return ConversationRecord(results)
     outcomes = {call_id: _decode_outcome(text) for call_id, text in noted.outcomes.items()}
     last_request_at = datetime.fromisoformat(noted.last_request_at).timestamp() if noted.last_request_at else None
     return ConversationRecord(results, outcomes, last_request_at, noted.cache_life_s)
-
-
-def _result_of(decision: LeftOutDecision) -> LeftOutResult:
-    return LeftOutResult(
-        decision.result_id, decision.call_id, decision.text_hash, decision.stub, decision.tokens, decision.messages
-    )
-
-
-def _decision_of(result: LeftOutResult, at: str, origin: ResultOrigin) -> LeftOutDecision:
-    figures = (result.tokens, result.messages)
-    return LeftOutDecision(result.call_id, result.text_hash, result.id, result.stub, at, *figures, *origin)
 
 
 def _encode_outcome(outcome: CallOutcome) -> str:

@@ -233,17 +233,21 @@ class NatsConversations:
 
     async def retain(self, since: str) -> None:
         """Delete conversations whose last decision and last request were before."""
-        times: dict[str, list[tuple[str, int]]] = defaultdict(list)
-        async for stored in self._headers(self._names.every_left_out):
-            times[session_part(stored.subject)].append((decision_of(stored).decided_at, stored.seq))
-        async for stored in self._headers(self._names.every_conversation):
-            times[session_part(stored.subject)].append((stored.headers.get(_LAST_REQUEST_AT, ""), stored.seq))
-        for subject, messages in times.items():
+        for subject, messages in (await self.times()).items():
             if max(at for at, _ in messages) < since:
                 # What is stored in this moment has a higher sequence and stays.
                 below = max(seq for _, seq in messages) + 1
                 for kind in ("left_out.>", "pieces.>", "requests"):
                     await self._js.purge(self._names.archive, f"{subject}.{kind}", below=below)
+
+    async def times(self) -> dict[str, list[tuple[str, int]]]:
+        """The times of every conversation, with the sequences of their messages, by its subject."""
+        times: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        async for stored in self._headers(self._names.every_left_out):
+            times[session_part(stored.subject)].append((decision_of(stored).decided_at, stored.seq))
+        async for stored in self._headers(self._names.every_conversation):
+            times[session_part(stored.subject)].append((stored.headers.get(_LAST_REQUEST_AT, ""), stored.seq))
+        return times
 
     async def export(self) -> AsyncGenerator[ExportedLeftOut | ExportedConversation]:
         results = [stored async for stored in self._headers(self._names.every_left_out)]

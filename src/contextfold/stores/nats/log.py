@@ -178,7 +178,7 @@ class SessionLogs:
         for _ in range(LOADS_TRIED):
             commit = await self.at(key, seq)
             if commit is not None:
-                return (await self.record(commit)).receipts[digest]
+                return (await self.record(commit)).receipts[digest]._replace(repeated=True)
             # A server that has just started may be behind for a moment.
             await asyncio.sleep(RETRY_S)
         self._indexes.forget(key)
@@ -213,6 +213,7 @@ class SessionLogs:
 
     async def commit(self, commit: Commit) -> tuple[CommitReceipt, Committed | None]:
         """Append a commit, unless an earlier one has the same operation id: then return the receipt of that one."""
+        commit.check()
         operation = commit.operation
         digest = records.digest_of(operation.id) if operation else ""
         index = self._indexes.get(commit.key)
@@ -221,7 +222,7 @@ class SessionLogs:
             index = await self._refresh(commit.key, complete=bool(digest))
         done = await self._append(commit.key, records.record_of(commit), index, digest=digest)
         if isinstance(done, CommitReceipt):
-            return replace(done, repeated=True), None
+            return done, None
         return CommitReceipt(operation.fingerprint if operation else "", commit.answer), done
 
     async def append(self, key: SessionKey, record: CommitRecord, *, last_at: str = "") -> Committed:

@@ -23,7 +23,7 @@ from contextfold.stores.nats.archive import BranchSummary, NatsConversations, de
 from contextfold.stores.nats.jetstream import JetStream, StoredMessage, StreamQuery, read_stored
 from contextfold.stores.nats.streams import NOTHING, SubjectNames, escape_part, session_part
 from contextfold.stores.sqlite import statements
-from contextfold.stores.sqlite.schema import MIGRATIONS
+from contextfold.stores.sqlite.schema import MIGRATIONS, add_functions
 
 # The most owners whose documents are in memory.
 OWNERS_MOST: Final = 64
@@ -115,6 +115,7 @@ class NatsRecall:
 
 def _new_tables() -> sqlite3.Connection:
     connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+    add_functions(connection)
     for statement in chain.from_iterable(MIGRATIONS):
         connection.execute(statement)
     return connection
@@ -151,7 +152,9 @@ class _OwnerIndex:
 
     def _session(self, name: str, summary: Summary) -> int:
         if name not in self.sessions:
-            inserted = self.connection.execute(_INSERT_SESSION, (self.owner, summary.project_hash, summary.session_id))
+            # Only the owner, the project and the id are used.
+            session = (self.owner, summary.project_hash, "", summary.session_id, 0, "", 3, None, "")
+            inserted = self.connection.execute(statements.INSERT_SESSION, session)
             self.sessions[name] = inserted.lastrowid or 0
         return self.sessions[name]
 
@@ -180,6 +183,4 @@ class _OwnerIndex:
 
 
 # Sessions of any state: there is one live session for each key, and keys are not known here.
-_INSERT_SESSION: Final = """INSERT INTO sessions (owner, project_hash, name_hash, session_id, revision, last_at, stage)
-    VALUES (?, ?, '', ?, 0, '', 3)"""
 _DELETE_RESULT: Final = "DELETE FROM left_out WHERE owner = ? AND conversation = ?"

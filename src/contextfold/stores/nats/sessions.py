@@ -260,6 +260,13 @@ class SessionExpiry:
 
     # ---- retention
 
+    async def newest_time(self) -> str:
+        """The time of the last activity in any session, live or ended; empty if there is none."""
+        await self.table.reach()
+        query = StreamQuery(self.names.archive, self.names.every_end, headers_only=True)
+        ended = [stored.headers.get(records.ENDED, "") async for stored in read_stored(self.js, query)]
+        return max([*ended, *(row.last_at for row in self.table.live())], default="")
+
     async def retain(self, archive_since: str, summaries_since: str) -> None:
         query = StreamQuery(self.names.archive, self.names.every_end, headers_only=True)
         due = [

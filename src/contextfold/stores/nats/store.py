@@ -35,6 +35,7 @@ from contextfold.fold.store import (
     cursor_number,
     cursor_unknown,
 )
+from contextfold.fold.store_clock import StoreClock
 from contextfold.fold.store_export import ExportedSession, ExportRecord
 from contextfold.settings import NatsOptions
 from contextfold.stores.nats import records
@@ -243,6 +244,17 @@ class NatsStore:
 
     async def import_all(self, records: Iterable[ExportRecord]) -> None:
         await self._export.import_all(records)
+
+    async def read_clock(self) -> StoreClock:
+        stored = await self._js.last(self._names.state, self._names.clock)
+        if stored is not None:
+            return StoreClock.from_json(stored.data)
+        conversations = (await self._conversations.times()).values()
+        newest = max([await self._expiry.newest_time(), *(at for times in conversations for at, _ in times)])
+        return StoreClock.of_content(newest)
+
+    async def write_clock(self, clock: StoreClock) -> None:
+        await self._js.put_last(self._names.clock, clock.to_json().encode())
 
     async def retain(self, archive_since: str, summaries_since: str) -> None:
         await self._expiry.retain(archive_since, summaries_since)

@@ -58,6 +58,8 @@ class SubjectNames:
         self.every_end = f"{self.archive}.*.*.*.ended"
         self.every_left_out = f"{self.archive}.*.{NOTHING}.*.left_out.>"
         self.every_conversation = f"{self.archive}.*.{NOTHING}.*.requests"
+        # The time that the store has seen (`fold.store_clock`).
+        self.clock = self.alive("clock")
         # The subjects of each stream.
         self.subjects = {
             self.log: [self.every_log],

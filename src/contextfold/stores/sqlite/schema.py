@@ -1,9 +1,79 @@
-"""The tables of the SQLite state file, as the migrations that make them. Knows no file."""
+"""The tables of the SQLite state file, as the migrations that make them, and the checksums of their rows.
+
+SQLite's pages have no checksum: a bit that flips on the disk changes a text or a number, and nobody notices. So each
+row has one, in a column `checksum` that every INSERT and UPDATE sets and every SELECT of the row verifies, by the two
+functions that `add_functions` adds to a connection. Knows no file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sqlite3
+import zlib
+from collections.abc import Mapping, Sequence
 from typing import Final
+
+# The columns of each table that its checksum is made of. The text of a left-out result may be long and is often not
+# read with the rest, so it has a checksum of its own.
+CHECKED: Final[Mapping[str, Sequence[str]]] = {
+    table: tuple(columns.split())
+    for table, columns in {
+        "sessions": "owner project_hash name_hash session_id revision last_at stage ended_at figures",
+        "events": "session n body",
+        "operations": "session operation fingerprint answer",
+        "archive": "session branch_id n at kind tokens type source failed child_id undone_from text",
+        "summaries": "session branch_id project_path tokens_folded folded_at description summary undone",
+        "left_out": "owner conversation call_id text_hash result_id decided_at stub tokens messages"
+        " project_hash project_path session_id",
+        "conversations": "owner conversation last_request_at outcomes cache_life_s",
+        "clock": "body",
+        "recall_documents": "number kind ref space project id words packed",
+    }.items()
+}
+INTACT_TEXT: Final = "intact(text_checksum, text)"
+
+
+def intact(table: str, alias: str = "") -> str:
+    """A condition that is true for an intact row. A query that meets a damaged one fails."""
+    dot = f"{alias}." if alias else ""
+    return f"intact({', '.join(dot + name for name in ('checksum', *CHECKED[table]))})"
+
+
+def insert_into(table: str, *columns: str) -> str:
+    """A statement that adds a row with its checksum."""
+    names = ", ".join(columns)
+    if table not in CHECKED:
+        return f"INSERT INTO {table} ({names}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608 - only our own names
+    row = ", ".join(f"? AS {name}" for name in columns)
+    checksum = f"row_checksum({', '.join(CHECKED[table])})"
+    # Without the condition, SQLite would take a clause `ON CONFLICT` behind it for one of a join.
+    return f"INSERT INTO {table} ({names}, checksum) SELECT {names}, {checksum} FROM (SELECT {row}) WHERE true"  # noqa: S608 - only our own names
+
+
+def update(table: str, where: str, **expressions: str) -> str:
+    """A statement that changes columns, and with them the checksum. Values in expressions have names, like `:at`."""
+    values = ", ".join(expressions.get(name, name) for name in CHECKED[table])
+    changes = "".join(f"{name} = {expression}, " for name, expression in expressions.items())
+    return f"UPDATE {table} SET {changes}checksum = row_checksum({values}) WHERE {where}"  # noqa: S608 - only our own names
+
+
+def row_checksum(*values: object) -> int:
+    checksum = 0
+    for value in values:
+        data = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
+        checksum = zlib.crc32(data, zlib.crc32(b"%s %d " % (type(value).__name__.encode(), len(data)), checksum))
+    return checksum
+
+
+def add_functions(connection: sqlite3.Connection) -> None:
+    def check(checksum: object, *values: object) -> bool:
+        if checksum != row_checksum(*values):
+            # SQLite passes on only that a function failed: see `state_file.is_damage`.
+            raise ValueError
+        return True
+
+    connection.create_function("row_checksum", -1, row_checksum, deterministic=True)
+    connection.create_function("intact", -1, check, deterministic=True)
+
 
 # The statements of one migration. The first migration creates the tables; each later one changes them.
 Migration = Sequence[str]
@@ -181,6 +251,28 @@ MIGRATIONS: Final[Sequence[Migration]] = (
         "INSERT INTO recall_queue (kind, ref, owner) SELECT 'result', id, owner FROM left_out",
     ),
     ("ALTER TABLE conversations ADD COLUMN cache_life_s INTEGER NOT NULL DEFAULT 0",),
+    # The time that the store has seen (`fold.store_clock`), in one row.
+    ("CREATE TABLE clock (id INTEGER PRIMARY KEY, body TEXT NOT NULL)",),
+    (
+        # A change of the checksum alone is no change for recall.
+        *(
+            statement
+            for table, kind, owner in (
+                ("summaries", "fold", "(SELECT owner FROM sessions WHERE id = new.session)"),
+                ("left_out", "result", "new.owner"),
+            )
+            for statement in (
+                f"DROP TRIGGER recall_{table}_changed",
+                f"""CREATE TRIGGER recall_{table}_changed AFTER UPDATE OF {", ".join(CHECKED[table])} ON {table} BEGIN
+                    INSERT INTO recall_queue (kind, ref, owner) VALUES ('{kind}', new.id, {owner});
+                END""",  # noqa: S608 - only our own names
+            )
+        ),
+        *(f"ALTER TABLE {table} ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0" for table in CHECKED),
+        "ALTER TABLE left_out ADD COLUMN text_checksum INTEGER NOT NULL DEFAULT 0",
+        "UPDATE left_out SET text_checksum = row_checksum(text)",
+        *(update(table, "true") for table in CHECKED),
+    ),
 )
 # The version of the tables.
 FORMAT: Final = len(MIGRATIONS)

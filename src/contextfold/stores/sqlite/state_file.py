@@ -19,8 +19,8 @@ from urllib.parse import quote
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.recall_ranking import DocumentTerms
 from contextfold.fold.store import RecallSource
-from contextfold.stores.sqlite import statements
-from contextfold.stores.sqlite.schema import FORMAT, MIGRATIONS, Migration
+from contextfold.stores.sqlite import statements, verification
+from contextfold.stores.sqlite.schema import FORMAT, MIGRATIONS, Migration, add_functions
 
 # "cxfd" in the header of the file identifies it as ours.
 APPLICATION_ID: Final = 0x63786664
@@ -28,6 +28,8 @@ APPLICATION_ID: Final = 0x63786664
 BUSY_TIMEOUT_S: Final = 2.0
 # A check of all pages of a file of this size takes about 0.1 s, and the start waits for it.
 CHECK_MOST_BYTES: Final = 128 * 1024 * 1024
+# A command that reads waits for the check of a file of this size for about 10 ms.
+COMMAND_CHECK_MOST_BYTES: Final = 16 * 1024 * 1024
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
 WAL_KEEPS_BYTES: Final = 64 * 1024 * 1024
@@ -46,7 +48,7 @@ _MAGIC: Final = b"SQLite format 3\x00"
 
 def connect(path: str, busy_timeout_s: float, *, read_only: bool = False) -> sqlite3.Connection:
     address = f"file:{quote(os.fsencode(path))}?mode={'ro' if read_only else 'rw'}"
-    return sqlite3.connect(
+    connection = sqlite3.connect(
         address,
         uri=True,
         timeout=busy_timeout_s,
@@ -55,6 +57,9 @@ def connect(path: str, busy_timeout_s: float, *, read_only: bool = False) -> sql
         # It is opened and closed by one thread and used by another.
         check_same_thread=False,
     )
+    add_functions(connection)
+    connection.execute("PRAGMA cell_size_check = ON")
+    return connection
 
 
 def open_for_reading(path: str, busy_timeout_s: float) -> sqlite3.Connection:
@@ -67,7 +72,8 @@ def open_for_reading(path: str, busy_timeout_s: float) -> sqlite3.Connection:
 def open_existing(path: str) -> sqlite3.Connection:
     """Open a file of this version for a command that reads. Raises StoreInvalid if it cannot be used.
 
-    Its pages are not checked, because a command reads few of them: `reading_failed` is the error of a damaged one.
+    The pages of a large file are not checked, because a command reads few of them: `reading_failed` is the error of a
+    damaged one.
     """
     check_regular(path)
     check_header(path, FORMAT)
@@ -80,6 +86,8 @@ def open_existing(path: str) -> sqlite3.Connection:
         try:
             connection.execute("PRAGMA query_only = ON")
             refuse_other_format(path, version_of(connection), FORMAT)
+            if os.stat(path).st_size <= COMMAND_CHECK_MOST_BYTES:
+                _refuse_damaged(connection, path)
         except BaseException:
             connection.close()
             raise
@@ -115,6 +123,8 @@ def open_for_writing(
         _enable_wal(connection)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_KEEPS_BYTES}")
+        if may_migrate and os.stat(path).st_size <= COMMAND_CHECK_MOST_BYTES:
+            _restore_derived(connection)
     except BaseException as problem:
         if connection is not None:
             connection.close()
@@ -239,16 +249,48 @@ def _has_content(path: str) -> bool:
 
 
 def _refuse_damaged(connection: sqlite3.Connection, path: str) -> None:
-    """Check every page of a file of usual size. A larger one is not checked, because the start would wait for it.
+    """Check every page and every index of a file of usual size. A larger one is not checked: the start would wait.
 
-    Damage that is not noticed here makes the call fail that reads it.
+    Damage of a row makes the call fail that reads it. Damage of an index could hide a row, so it is noticed here.
     """
     if os.stat(path).st_size > CHECK_MOST_BYTES:
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    else:
-        found = connection.execute("PRAGMA quick_check(1)").fetchone()
-        if found != ("ok",):
-            raise StoreInvalid(f"{path} is damaged ({found[0]}): put a backup in its place, or {START_ANEW}")
+    elif (found := verification.check_pages(connection)) is not None:
+        raise StoreInvalid(f"{path} is damaged ({found}): put a backup in its place, or {START_ANEW}")
+
+
+def _restore_derived(connection: sqlite3.Connection) -> None:
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        verification.restore_derived(connection)
+        connection.execute("COMMIT")
+    except sqlite3.OperationalError as problem:
+        # Another process writes at this moment. It has checked the file when it opened it.
+        if not problem.sqlite_errorname.startswith("SQLITE_BUSY"):
+            raise
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def verify_file(path: str) -> list[str]:
+    """Check everything in a file, and make again what is derived. Returns what is damaged, in words."""
+    path = os.path.realpath(path)
+    check_regular(path)
+    check_header(path, FORMAT)
+    connection = connect(path, BUSY_TIMEOUT_S)
+    try:
+        refuse_other_format(path, version_of(connection), FORMAT)
+        damage = list(verification.find_damage(connection))
+        if not damage:
+            _restore_derived(connection)
+    except sqlite3.OperationalError as problem:
+        raise unavailable(problem) from problem
+    except sqlite3.Error as problem:
+        return [f"pages: {problem}"]
+    finally:
+        connection.close()
+    return damage
 
 
 # ---- creation and migration
@@ -307,7 +349,14 @@ def _enable_wal(connection: sqlite3.Connection) -> None:
 # ---- errors
 
 
-def unavailable(problem: sqlite3.Error) -> StoreUnavailable:
+def is_damage(problem: sqlite3.Error) -> bool:
+    """Whether a row is not what was stored. SQLite says only that a function failed, and no other can."""
+    return str(problem) == "user-defined function raised exception"
+
+
+def unavailable(problem: sqlite3.Error) -> StoreInvalid | StoreUnavailable:
+    if is_damage(problem):
+        return StoreInvalid(f"a record in the state file is damaged: {statements.REPAIR}")
     name = getattr(problem, "sqlite_errorname", None) or type(problem).__name__
     return StoreUnavailable(f"SQLite: {problem} ({name})")
 

@@ -40,17 +40,14 @@ from contextfold.fold.store import (
     WatchedEvent,
 )
 from contextfold.stores import recall_index
+from contextfold.stores.sqlite.schema import INTACT_TEXT, insert_into, intact, row_checksum, update
 
 QUERY_WORDS: Final = 32
+REPAIR: Final = "`context store verify` says what is damaged; put a backup in place of the file"
 # Sorts after every time.
 LATER_THAN_ALL: Final = "~"
 # The most events that a watcher gets at once.
 EVENTS_MOST: Final = 256
-
-
-def insert_into(table: str, *columns: str) -> str:
-    """A statement that adds a row."""
-    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608 - only our own names
 
 
 # The members of records as columns, and the statements that insert them.
@@ -58,7 +55,8 @@ def insert_into(table: str, *columns: str) -> str:
 _OF_SESSION = ("project_hash", "session_id")
 SUMMARY_NAMES = tuple(name for name in Summary._fields if name not in _OF_SESSION)
 _SUMMARY_COLUMNS = ", ".join(f"{'s' if name in _OF_SESSION else 'm'}.{name}" for name in Summary._fields)
-_SUMMARIES = "FROM summaries m JOIN sessions s ON s.id = m.session"
+_OF_INTACT_SESSION = f"s.id = m.session AND {intact('sessions', 's')} AND {intact('summaries', 'm')}"
+_SUMMARIES = f"FROM summaries m JOIN sessions s ON {_OF_INTACT_SESSION}"
 ENTRY_COLUMNS = "branch_id, n, at, kind, text, tokens, type, source, failed, child_id, undone_from"
 ENTRY_NAMES = tuple(ENTRY_COLUMNS.split(", "))
 DECISION_NAMES = LeftOutDecision._fields
@@ -71,12 +69,17 @@ INSERT_ENTRY = insert_into("archive", "session", *ENTRY_NAMES)
 INSERT_SUMMARY = (
     insert_into("summaries", "session", *SUMMARY_NAMES)
     + " ON CONFLICT (session, branch_id) DO UPDATE SET "
-    + ", ".join(f"{name} = excluded.{name}" for name in SUMMARY_NAMES if name != "branch_id")
+    + ", ".join(f"{name} = excluded.{name}" for name in (*SUMMARY_NAMES, "checksum") if name != "branch_id")
 )
+_RETRACT = update("summaries", "session = ? AND branch_id = ?", undone="1")
+_ADVANCE = update("sessions", "id = :row", revision=":revision", last_at="max(last_at, :at)")
 _INSERT_LEFT_OUT = (
-    insert_into("left_out", "owner", "conversation", *DECISION_NAMES, "text")
+    insert_into("left_out", "owner", "conversation", *DECISION_NAMES, "text", "text_checksum")
     + " ON CONFLICT (owner, conversation, call_id, text_hash) DO NOTHING"
 )
+
+
+_INTACT = intact("sessions")
 
 
 # ---- one session
@@ -85,14 +88,19 @@ _INSERT_LEFT_OUT = (
 def load(connection: sqlite3.Connection, key: SessionKey, known: KnownRevision | None = None) -> SessionLog | None:
     known = known or KnownRevision("", 0)
     rows = connection.execute(
-        "SELECT s.session_id, e.body FROM sessions s LEFT JOIN events e"
-        " ON e.session = s.id AND e.n > CASE s.session_id WHEN ? THEN ? ELSE 0 END"
-        " WHERE s.owner = ? AND s.project_hash = ? AND s.name_hash = ? AND s.stage = 0 ORDER BY e.n",
+        "SELECT s.session_id, s.revision, e.body FROM sessions s LEFT JOIN events e"  # noqa: S608 - only our own names
+        f" ON e.session = s.id AND e.n > CASE s.session_id WHEN ? THEN ? ELSE 0 END AND {intact('events', 'e')}"
+        " WHERE s.owner = ? AND s.project_hash = ? AND s.name_hash = ? AND s.stage = 0"
+        f" AND {intact('sessions', 's')} ORDER BY e.n",
         (known.session_id, known.revision, key.owner, key.project_hash, key.name_hash),
     ).fetchall()
     if not rows:
         return None
-    return SessionLog(rows[0][0], [event_of(body) for _, body in rows if body is not None])
+    session_id, revision, _ = rows[0]
+    events = [event_of(body) for _, _, body in rows if body is not None]
+    if len(events) != max(0, revision - known.revision * (known.session_id == session_id)):
+        raise StoreInvalid(f"the state file is damaged: session {session_id} lacks events. {REPAIR}")
+    return SessionLog(session_id, events)
 
 
 def event_of(body: str) -> Event:
@@ -104,6 +112,7 @@ def event_of(body: str) -> Event:
 
 def prepare_commit(commit: Commit) -> Callable[[sqlite3.Connection], CommitReceipt]:
     """The commit as a unit of work. Its rows are prepared here, so that the transaction is as short as possible."""
+    commit.check()
     receipt = CommitReceipt(commit.operation.fingerprint if commit.operation else "", commit.answer)
     last_at = max(event.at for event in commit.events)
     events = [(event.n, to_json(event)) for event in commit.events]
@@ -115,6 +124,7 @@ def prepare_commit(commit: Commit) -> Callable[[sqlite3.Connection], CommitRecei
         found = _find_live_session(connection, commit.key, operation)
         if found is not None and found.receipt is not None:
             return found.receipt
+        # Without a live session the commit begins one, if it was decided on none.
         live = (found.session_id, found.revision) if found else (commit.session_id, 0)
         if live != (commit.session_id, commit.expected_revision):
             raise StaleRevision
@@ -125,9 +135,7 @@ def prepare_commit(commit: Commit) -> Callable[[sqlite3.Connection], CommitRecei
         if entries:
             connection.executemany(INSERT_ENTRY, [(session, *row) for row in entries])
         for branch_id in commit.retracted:
-            connection.execute(
-                "UPDATE summaries SET undone = 1 WHERE session = ? AND branch_id = ?", (session, branch_id)
-            )
+            connection.execute(_RETRACT, (session, branch_id))
         if summaries:
             connection.executemany(INSERT_SUMMARY, [(session, *row) for row in summaries])
         return receipt
@@ -144,9 +152,10 @@ class _LiveSession(NamedTuple):
 
 def _find_live_session(connection: sqlite3.Connection, key: SessionKey, operation: bytes | None) -> _LiveSession | None:
     row = connection.execute(
-        "SELECT s.id, s.session_id, s.revision, o.fingerprint, o.answer FROM sessions s"
-        " LEFT JOIN operations o ON o.session = s.id AND o.operation = ?"
-        " WHERE s.owner = ? AND s.project_hash = ? AND s.name_hash = ? AND s.stage = 0",
+        "SELECT s.id, s.session_id, s.revision, o.fingerprint, o.answer FROM sessions s"  # noqa: S608 - only our own names
+        f" LEFT JOIN operations o ON o.session = s.id AND o.operation = ? AND {intact('operations', 'o')}"
+        " WHERE s.owner = ? AND s.project_hash = ? AND s.name_hash = ? AND s.stage = 0"
+        f" AND {intact('sessions', 's')}",
         (operation, key.owner, key.project_hash, key.name_hash),
     ).fetchone()
     if row is None:
@@ -158,10 +167,7 @@ def _find_live_session(connection: sqlite3.Connection, key: SessionKey, operatio
 
 def _advance(connection: sqlite3.Connection, live: _LiveSession | None, commit: Commit, last_at: str) -> int:
     if live is not None:
-        connection.execute(
-            "UPDATE sessions SET revision = ?, last_at = max(last_at, ?) WHERE id = ?",
-            (commit.revision, last_at, live.session),
-        )
+        connection.execute(_ADVANCE, {"revision": commit.revision, "at": last_at, "row": live.session})
         return live.session
     key = commit.key
     row = (key.owner, key.project_hash, key.name_hash, commit.session_id, commit.revision, last_at, 0, None, "")
@@ -195,7 +201,7 @@ def sessions(
     connection: sqlite3.Connection, owner: str, *, after: tuple[str, str] | None = None, limit: int
 ) -> list[ListedSession]:
     rows = connection.execute(
-        "SELECT project_hash, name_hash, session_id, last_at FROM sessions WHERE owner = ? AND stage = 0"
+        f"SELECT project_hash, name_hash, session_id, last_at FROM sessions WHERE owner = ? AND stage = 0 AND {_INTACT}"  # noqa: S608 - only our own names
         " AND (last_at, session_id) < (?, ?) ORDER BY last_at DESC, session_id DESC LIMIT ?",
         (owner, *(after or (LATER_THAN_ALL, "")), max(limit, 0)),
     )
@@ -213,7 +219,8 @@ def ended_sessions(
     only = " AND session_id = ?" if session_id is not None else ""
     rows = connection.execute(
         "SELECT project_hash, name_hash, session_id, last_at, ended_at, figures FROM sessions WHERE owner = ?"  # noqa: S608 - only our own text
-        f" AND stage > 0 AND (last_at, session_id) < (?, ?){only} ORDER BY last_at DESC, session_id DESC LIMIT ?",
+        f" AND stage > 0 AND {_INTACT} AND (last_at, session_id) < (?, ?){only}"
+        " ORDER BY last_at DESC, session_id DESC LIMIT ?",
         (owner, *(after or (LATER_THAN_ALL, "")), *([session_id] if only else []), max(limit, 0)),
     )
     return [EndedSession(SessionKey(owner, *row[:2]), *row[2:]) for row in rows]
@@ -221,7 +228,7 @@ def ended_sessions(
 
 def find(connection: sqlite3.Connection, owner: str, session_id: str) -> SessionKey | None:
     row = connection.execute(
-        "SELECT project_hash, name_hash FROM sessions WHERE session_id = ? AND owner = ? AND stage = 0",
+        f"SELECT project_hash, name_hash FROM sessions WHERE session_id = ? AND owner = ? AND stage = 0 AND {_INTACT}",  # noqa: S608 - only our own names
         (session_id, owner),
     ).fetchone()
     return SessionKey(owner, *row) if row else None
@@ -255,8 +262,9 @@ def events_after(connection: sqlite3.Connection, owner: str, position: int) -> t
     # order of the events and not the owner's sessions.
     reached = last_seq(connection)
     rows = connection.execute(
-        "SELECT e.seq, s.project_hash, s.name_hash, s.session_id, e.body FROM events e"
-        " CROSS JOIN sessions s ON s.id = e.session WHERE e.seq > ? AND s.owner = ? ORDER BY e.seq LIMIT ?",
+        "SELECT e.seq, s.project_hash, s.name_hash, s.session_id, e.body FROM events e"  # noqa: S608 - only our own names
+        " CROSS JOIN sessions s ON s.id = e.session WHERE e.seq > ? AND s.owner = ?"
+        f" AND {intact('events', 'e')} AND {intact('sessions', 's')} ORDER BY e.seq LIMIT ?",
         (position, owner, EVENTS_MOST),
     ).fetchall()
     events = [
@@ -276,7 +284,8 @@ def search(
     words = fts_query(query)
     if not words or limit < 1:
         return []
-    found = """FROM summary_words JOIN summaries m ON m.id = summary_words.rowid JOIN sessions s ON s.id = m.session
+    found = f"""FROM summary_words JOIN summaries m ON m.id = summary_words.rowid
+        JOIN sessions s ON {_OF_INTACT_SESSION}
         WHERE summary_words MATCH ? AND m.undone = 0 AND s.owner = ? AND s.project_hash = coalesce(?, s.project_hash)
         ORDER BY bm25(summary_words), m.folded_at DESC, m.id DESC LIMIT ?"""
     return _select_summaries(connection, found, words, owner, project_hash, min(limit, SEARCH_MOST))
@@ -309,8 +318,9 @@ def _select_summaries(connection: sqlite3.Connection, tables_and_conditions: str
     return [Summary(*(*others, bool(undone))) for *others, undone in rows]
 
 
-_OF_BRANCH = """FROM archive JOIN sessions ON sessions.id = archive.session
+_OF_BRANCH = f"""FROM archive JOIN sessions ON sessions.id = archive.session AND {intact("sessions", "sessions")}
     WHERE owner = ? AND project_hash = ? AND branch_id = ?"""
+_INTACT_ENTRY = intact("archive", "archive")
 _OF_MAIN = """FROM archive WHERE branch_id IS NULL AND session = (SELECT id FROM sessions
     WHERE owner = ? AND project_hash = ? AND session_id = ? ORDER BY id DESC LIMIT 1)"""
 
@@ -331,10 +341,10 @@ def trajectory(
         if connection.execute(f"SELECT 1 {archived} LIMIT 1", whose).fetchone() is None:
             return None
         rollbacks = connection.execute(
-            f"SELECT undone_from, n {archived} AND kind = 'rollback' ORDER BY n", whose
+            f"SELECT undone_from, n {archived} AND kind = 'rollback' AND {_INTACT_ENTRY} ORDER BY n", whose
         ).fetchall()
         rows = connection.execute(
-            f"SELECT {ENTRY_COLUMNS} {archived} AND n > ? ORDER BY n LIMIT ?",
+            f"SELECT {ENTRY_COLUMNS} {archived} AND n > ? AND {_INTACT_ENTRY} ORDER BY n LIMIT ?",
             (*whose, after_n, max(limit, 0)),
         )
         # Rows are fetched one by one, so that texts after the limit are not read.
@@ -355,7 +365,7 @@ def entry_of(row: Sequence[Any]) -> ArchiveEntry:
 
 def left_out(connection: sqlite3.Connection, owner: str, conversation: str) -> list[LeftOutDecision]:
     rows = connection.execute(
-        f"SELECT {DECISION_COLUMNS} FROM left_out WHERE owner = ? AND conversation = ?"  # noqa: S608 - only our own names
+        f"SELECT {DECISION_COLUMNS} FROM left_out WHERE owner = ? AND conversation = ? AND {intact('left_out')}"  # noqa: S608 - only our own names
         " ORDER BY call_id, text_hash",
         (owner, conversation),
     )
@@ -364,7 +374,9 @@ def left_out(connection: sqlite3.Connection, owner: str, conversation: str) -> l
 
 def left_out_text(connection: sqlite3.Connection, owner: str, result_id: str) -> str | None:
     row = connection.execute(
-        "SELECT text FROM left_out WHERE owner = ? AND result_id = ? ORDER BY id LIMIT 1", (owner, result_id)
+        f"SELECT text FROM left_out WHERE owner = ? AND result_id = ? AND {intact('left_out')} AND {INTACT_TEXT}"  # noqa: S608 - only our own names
+        " ORDER BY id LIMIT 1",
+        (owner, result_id),
     ).fetchone()
     return row[0] if row else None
 
@@ -374,12 +386,14 @@ def keep_left_out(
 ) -> None:
     for item in items:
         decision = (getattr(item.decision, name) for name in DECISION_NAMES)
-        connection.execute(_INSERT_LEFT_OUT, (owner, conversation, *decision, item.text))
+        values = (owner, conversation, *decision, item.text, row_checksum(item.text))
+        connection.execute(_INSERT_LEFT_OUT, values)
 
 
 def find_conversation(connection: sqlite3.Connection, owner: str, conversation: str) -> ProxiedConversation | None:
     row = connection.execute(
-        "SELECT last_request_at, outcomes, cache_life_s FROM conversations WHERE owner = ? AND conversation = ?",
+        "SELECT last_request_at, outcomes, cache_life_s FROM conversations WHERE owner = ? AND conversation = ?"  # noqa: S608 - only our own names
+        f" AND {intact('conversations')}",
         (owner, conversation),
     ).fetchone()
     return conversation_of(*row) if row else None
@@ -389,6 +403,11 @@ def conversation_of(last_request_at: str, outcomes: str, cache_life_s: int) -> P
     return ProxiedConversation(last_request_at, dict(json.loads(outcomes)), cache_life_s)
 
 
+_NOTE_CONVERSATION = insert_into(
+    "conversations", "owner", "conversation", "last_request_at", "outcomes", "cache_life_s"
+).replace("INSERT", "INSERT OR REPLACE", 1)
+
+
 def note_conversation(
     connection: sqlite3.Connection, owner: str, conversation: str, noted: ProxiedConversation
 ) -> None:
@@ -396,8 +415,7 @@ def note_conversation(
     merged = known.merge(noted) if known else noted
     outcomes = encode([list(pair) for pair in merged.outcomes.items()])
     connection.execute(
-        "INSERT OR REPLACE INTO conversations (owner, conversation, last_request_at, outcomes, cache_life_s)"
-        " VALUES (?, ?, ?, ?, ?)",
+        _NOTE_CONVERSATION,
         (owner, conversation, merged.last_request_at, outcomes, merged.cache_life_s),
     )
 
@@ -416,7 +434,7 @@ def unindexed(connection: sqlite3.Connection, owner: str | None, limit: int) -> 
     for number, kind, ref, whose in queued:
         document: Summary | ArchivedResult | LeftOutDecision | None = _recall_source(connection, kind, ref)
         if isinstance(document, LeftOutDecision):
-            (text,) = connection.execute("SELECT text FROM left_out WHERE id = ?", (ref,)).fetchone()
+            (text,) = connection.execute(f"SELECT text FROM left_out WHERE id = ? AND {INTACT_TEXT}", (ref,)).fetchone()  # noqa: S608 - only our own names
             document = ArchivedResult(document, text)
         sources.append(RecallSource(f"{number}.{kind}.{ref}", whose, document))
     return sources
@@ -448,10 +466,11 @@ def recall(connection: sqlite3.Connection, owner: str, question: Question, scope
 
 def _recall_source(connection: sqlite3.Connection, kind: str, ref: int) -> Summary | LeftOutDecision | None:
     if kind == RESULT:
-        row = connection.execute(f"SELECT {DECISION_COLUMNS} FROM left_out WHERE id = ?", (ref,)).fetchone()  # noqa: S608 - only our own names
+        stored = f"SELECT {DECISION_COLUMNS} FROM left_out WHERE id = ? AND {intact('left_out')}"  # noqa: S608 - only our own names
+        row = connection.execute(stored, (ref,)).fetchone()
         return LeftOutDecision(*row) if row else None
-    stored = _select_summaries(connection, f"{_SUMMARIES} WHERE m.id = ?", ref)
-    return stored[0] if stored else None
+    found = _select_summaries(connection, f"{_SUMMARIES} WHERE m.id = ?", ref)
+    return found[0] if found else None
 
 
 # ---- the store itself

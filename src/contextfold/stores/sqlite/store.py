@@ -129,10 +129,12 @@ class SqliteStore:
     recall = _method_that_reads(statements.recall)
     left_out = _method_that_reads(statements.left_out)
     left_out_text = _method_that_reads(statements.left_out_text)
+    read_clock = _method_that_reads(sweeps.read_clock)
     conversation = _method_that_reads(statements.find_conversation)
 
     # ---- writing
 
+    write_clock = _method_that_writes(sweeps.write_clock)
     index = _method_that_writes(statements.index)
     keep_left_out = _method_that_writes(statements.keep_left_out)
     note_conversation = _method_that_writes(statements.note_conversation)
@@ -302,8 +304,8 @@ def export_records(path: str) -> Iterator[ExportRecord]:
 
 def _all_records(connection: sqlite3.Connection) -> Iterator[ExportRecord]:
     sessions = connection.execute(
-        "SELECT id, owner, project_hash, name_hash, session_id, revision, last_at,"
-        " CASE stage WHEN 0 THEN NULL ELSE ended_at END, figures FROM sessions"
+        "SELECT id, owner, project_hash, name_hash, session_id, revision, last_at,"  # noqa: S608 - only our own names
+        f" CASE stage WHEN 0 THEN NULL ELSE ended_at END, figures FROM sessions WHERE {schema.intact('sessions')}"
         " ORDER BY owner, project_hash, name_hash, session_id, id"
     ).fetchall()
     for row, owner, project_hash, name_hash, *others in sessions:
@@ -313,13 +315,14 @@ def _all_records(connection: sqlite3.Connection) -> Iterator[ExportRecord]:
     # In the order of an index, so that no text is part of a sort.
     left_out = connection.execute(
         f"SELECT owner, conversation, text, {statements.DECISION_COLUMNS} FROM left_out"  # noqa: S608 - only our own names
+        f" WHERE {schema.intact('left_out')} AND {schema.INTACT_TEXT}"
         " ORDER BY owner, conversation, call_id, text_hash"
     )
     for owner, conversation, text, *decision in left_out:
         yield ExportedLeftOut(owner, conversation, ArchivedResult(LeftOutDecision(*decision), text))
     conversations = connection.execute(
-        "SELECT owner, conversation, last_request_at, outcomes, cache_life_s FROM conversations"
-        " ORDER BY owner, conversation"
+        "SELECT owner, conversation, last_request_at, outcomes, cache_life_s FROM conversations"  # noqa: S608 - only our own names
+        f" WHERE {schema.intact('conversations')} ORDER BY owner, conversation"
     )
     for owner, conversation, *noted in conversations:
         yield ExportedConversation(owner, conversation, statements.conversation_of(*noted))
@@ -327,10 +330,12 @@ def _all_records(connection: sqlite3.Connection) -> Iterator[ExportRecord]:
 
 def _of_session(connection: sqlite3.Connection, row: int, session: ExportedSession) -> Iterator[ExportRecord]:
     if session.is_live:
-        for (body,) in connection.execute("SELECT body FROM events WHERE session = ? ORDER BY n", (row,)):
+        bodies = f"SELECT body FROM events WHERE session = ? AND {schema.intact('events')} ORDER BY n"  # noqa: S608 - only our own names
+        for (body,) in connection.execute(bodies, (row,)):
             yield statements.event_of(body)
         receipts = connection.execute(
-            "SELECT lower(hex(operation)), fingerprint, answer FROM operations WHERE session = ? ORDER BY operation",
+            "SELECT lower(hex(operation)), fingerprint, answer FROM operations WHERE session = ?"  # noqa: S608 - only our own names
+            f" AND {schema.intact('operations')} ORDER BY operation",
             (row,),
         )
         for receipt in receipts:
@@ -341,7 +346,8 @@ def _of_session(connection: sqlite3.Connection, row: int, session: ExportedSessi
         "SELECT id FROM archive WHERE session = ? ORDER BY n, branch_id, id", (row,)
     ).fetchall()
     for entry in entries:
-        columns = connection.execute(f"SELECT {statements.ENTRY_COLUMNS} FROM archive WHERE id = ?", entry)  # noqa: S608 - only our own names
+        intact_entry = f"SELECT {statements.ENTRY_COLUMNS} FROM archive WHERE id = ? AND {schema.intact('archive')}"  # noqa: S608 - only our own names
+        columns = connection.execute(intact_entry, entry)
         yield statements.entry_of(columns.fetchone())
 
 
@@ -352,6 +358,8 @@ def import_records(path: str, records: Iterable[ExportRecord]) -> None:
         for table in ("sessions", "left_out", "conversations"):
             if connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone():  # noqa: S608 - only our own names
                 raise TargetNotEmpty("the store has sessions already: import into a new file")
+        # What is imported is as old as it says, whatever the empty store has seen.
+        connection.execute("DELETE FROM clock")
         given, stored = hashlib.sha256(), hashlib.sha256()
         _insert(connection, hash_records(records, given))
         for record in _all_records(connection):

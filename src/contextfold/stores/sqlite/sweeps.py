@@ -11,7 +11,9 @@ from typing import Final, NamedTuple
 
 from contextfold.fold.ended_session import figures_of
 from contextfold.fold.events import SessionExpired, from_json, to_json
-from contextfold.stores.sqlite.statements import INSERT_EVENT, insert_into
+from contextfold.fold.store_clock import StoreClock
+from contextfold.stores.sqlite.schema import insert_into, intact, update
+from contextfold.stores.sqlite.statements import INSERT_EVENT
 
 # A sweep is done in steps, so that commits can go between them.
 STEP_SESSIONS: Final = 64
@@ -27,22 +29,42 @@ class IdleSession(NamedTuple):
     figures: str
 
 
+def read_clock(connection: sqlite3.Connection) -> StoreClock:
+    row = connection.execute(f"SELECT body FROM clock WHERE {intact('clock')}").fetchone()  # noqa: S608 - only our own names
+    if row is not None:
+        return StoreClock.from_json(row[0])
+    (newest,) = connection.execute(
+        "SELECT max(at) FROM (SELECT max(max(last_at, coalesce(ended_at, ''))) AS at FROM sessions UNION ALL"
+        " SELECT max(decided_at) FROM left_out UNION ALL SELECT max(last_request_at) FROM conversations)"
+    ).fetchone()
+    return StoreClock.of_content(newest or "")
+
+
+def write_clock(connection: sqlite3.Connection, clock: StoreClock) -> None:
+    connection.execute("DELETE FROM clock")
+    connection.execute(insert_into("clock", "body"), (clock.to_json(),))
+
+
 def correct_future(connection: sqlite3.Connection, at: str) -> None:
     """Replace times in the future, which a wrong clock recorded, by the current time."""
-    connection.execute("UPDATE sessions SET last_at = ? WHERE stage = 0 AND last_at > ?", (at, at))
+    connection.execute(update("sessions", "stage = 0 AND last_at > :at", last_at=":at"), {"at": at})
 
 
 def idle_sessions(connection: sqlite3.Connection, idle_since: str) -> list[IdleSession]:
     """Some of the sessions without activity since then. Their figures are computed outside of the transaction."""
     rows = connection.execute(
-        "SELECT id, session_id, revision FROM sessions WHERE stage = 0 AND last_at <= ? ORDER BY last_at, id LIMIT ?",
+        f"SELECT id, session_id, revision FROM sessions WHERE stage = 0 AND last_at <= ? AND {intact('sessions')}"  # noqa: S608 - only our own names
+        " ORDER BY last_at, id LIMIT ?",
         (idle_since, STEP_SESSIONS),
     ).fetchall()
     return [IdleSession(row, session_id, revision, _figures(connection, row)) for row, session_id, revision in rows]
 
 
 def _figures(connection: sqlite3.Connection, session: int) -> str:
-    bodies = connection.execute("SELECT body FROM events WHERE session = ? ORDER BY n", (session,))
+    bodies = connection.execute(
+        f"SELECT body FROM events WHERE session = ? AND {intact('events')} ORDER BY n",  # noqa: S608 - only our own names
+        (session,),
+    )
     return figures_of(lambda: [from_json(body) for (body,) in bodies])
 
 
@@ -51,9 +73,22 @@ def end_idle(connection: sqlite3.Connection, idle: Sequence[IdleSession], idle_s
     for session in idle:
         expired = SessionExpired(session.revision + 1, at, session.session_id)
         changed = connection.execute(
-            "UPDATE sessions SET stage = 1, ended_at = ?, revision = ?, figures = ?"
-            " WHERE id = ? AND revision = ? AND stage = 0 AND last_at <= ?",
-            (at, expired.n, session.figures, session.row, session.revision, idle_since),
+            update(
+                "sessions",
+                "id = :row AND revision = :before AND stage = 0 AND last_at <= :idle_since",
+                stage="1",
+                ended_at=":at",
+                revision=":revision",
+                figures=":figures",
+            ),
+            {
+                "row": session.row,
+                "before": session.revision,
+                "idle_since": idle_since,
+                "at": at,
+                "revision": expired.n,
+                "figures": session.figures,
+            },
         ).rowcount
         if changed:
             connection.execute(INSERT_EVENT, (session.row, expired.n, to_json(expired)))
@@ -63,31 +98,36 @@ def end_idle(connection: sqlite3.Connection, idle: Sequence[IdleSession], idle_s
 
 def clear_ended(connection: sqlite3.Connection) -> bool:
     """Delete some of the log and receipts of ended sessions, except the last event. False if there is nothing left."""
-    ended = connection.execute("SELECT id, revision FROM sessions WHERE stage = 1 LIMIT ?", (STEP_SESSIONS,)).fetchall()
+    ended = connection.execute(
+        f"SELECT id, revision FROM sessions WHERE stage = 1 AND {intact('sessions')} LIMIT ?",  # noqa: S608 - only our own names
+        (STEP_SESSIONS,),
+    ).fetchall()
     left = STEP_ROWS
     for session, revision in ended:
         left -= _delete_some(connection, "events", "session = ? AND n < ?", session, revision, most=left)
         left -= _delete_some(connection, "operations", "session = ?", session, most=left)
         if left == 0:
             break
-        connection.execute("UPDATE sessions SET stage = 2 WHERE id = ?", (session,))
+        connection.execute(update("sessions", "id = ?", stage="2"), (session,))
     return bool(ended)
 
 
 def delete_last_events(connection: sqlite3.Connection, idle_since: str) -> bool:
     """Delete some of the last events that every watcher had time to see. False if there are none."""
     sessions = connection.execute(
-        "SELECT id FROM sessions WHERE stage = 2 AND ended_at <= ? LIMIT ?", (idle_since, STEP_SESSIONS)
+        f"SELECT id FROM sessions WHERE stage = 2 AND ended_at <= ? AND {intact('sessions')} LIMIT ?",  # noqa: S608 - only our own names
+        (idle_since, STEP_SESSIONS),
     ).fetchall()
     connection.executemany("DELETE FROM events WHERE session = ?", sessions)
-    connection.executemany("UPDATE sessions SET stage = 3 WHERE id = ?", sessions)
+    connection.executemany(update("sessions", "id = ?", stage="3"), sessions)
     return bool(sessions)
 
 
 def ended_before(connection: sqlite3.Connection, before: str, after_id: int) -> list[int]:
     """Some of the sessions that have ended and were last active before, ordered by row."""
     rows = connection.execute(
-        "SELECT id FROM sessions WHERE id > ? AND stage > 0 AND last_at < ? ORDER BY id LIMIT ?",
+        f"SELECT id FROM sessions WHERE id > ? AND stage > 0 AND last_at < ? AND {intact('sessions')}"  # noqa: S608 - only our own names
+        " ORDER BY id LIMIT ?",
         (after_id, before, STEP_SESSIONS),
     )
     return [session for (session,) in rows]
@@ -131,9 +171,10 @@ def forget_left_out(connection: sqlite3.Connection, since: str) -> bool:
 def forget_conversations(connection: sqlite3.Connection, since: str) -> bool:
     """Delete some conversations without a request since, whose left-out results are deleted already."""
     deleted = connection.execute(
-        "DELETE FROM conversations WHERE (owner, conversation) IN (SELECT owner, conversation FROM conversations AS"
-        " noted WHERE last_request_at < ? AND NOT EXISTS (SELECT 1 FROM left_out WHERE left_out.owner = noted.owner"
-        " AND left_out.conversation = noted.conversation) LIMIT ?)",
+        "DELETE FROM conversations WHERE (owner, conversation) IN (SELECT owner, conversation FROM conversations AS"  # noqa: S608 - only our own names
+        f" noted WHERE last_request_at < ? AND {intact('conversations', 'noted')} AND NOT EXISTS"
+        " (SELECT 1 FROM left_out WHERE left_out.owner = noted.owner AND left_out.conversation = noted.conversation)"
+        " LIMIT ?)",
         (since, STEP_ROWS),
     ).rowcount
     return deleted > 0
@@ -143,5 +184,6 @@ def _delete_some(
     connection: sqlite3.Connection, table: str, condition: str, *values: object, most: int = STEP_ROWS
 ) -> int:
     """Delete rows, but not so many that commits would have to wait long. Returns the number of deleted rows."""
-    some = f"SELECT rowid FROM {table} WHERE {condition} LIMIT ?"  # noqa: S608 - only our own names
+    # A damaged row is not deleted, because it may be another's or not as old as it seems.
+    some = f"SELECT rowid FROM {table} WHERE {condition} AND {intact(table)} LIMIT ?"  # noqa: S608 - only our own names
     return connection.execute(f"DELETE FROM {table} WHERE rowid IN ({some})", (*values, most)).rowcount  # noqa: S608 - only our own names

@@ -1,0 +1,121 @@
+"""Checks a whole state file: its pages, the checksum of every row, and what is derived from the rows.
+
+The two indexes of words, `summary_words` and recall's, have no checksums that SQLite would verify. They are compared
+with the rows that they were made from, and made again if they differ.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from typing import Final
+
+from contextfold.stores import recall_index
+from contextfold.stores.sqlite.schema import CHECKED
+
+# The most damaged rows of a table that are named.
+NAMED_MOST: Final = 5
+# The rows of other tables that recall's documents and its queue are about, as (kind, row, owner).
+_SOURCES: Final = """SELECT 'fold' AS kind, m.id AS ref, s.owner FROM summaries m JOIN sessions s ON s.id = m.session
+    UNION ALL SELECT 'result', id, owner FROM left_out"""
+
+
+def check_pages(connection: sqlite3.Connection) -> str | None:
+    """What is wrong with the pages of the file and with its indexes; None if nothing is."""
+    # What it says may quote a damaged name.
+    connection.text_factory = bytes
+    try:
+        (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    except UnicodeDecodeError:
+        return "a name in the schema is not UTF-8"
+    finally:
+        connection.text_factory = str
+    return None if found == b"ok" else ascii(found.decode("utf-8", "replace"))
+
+
+def find_damage(connection: sqlite3.Connection) -> Iterator[str]:
+    """Everything that is damaged, in words."""
+    if (found := check_pages(connection)) is not None:
+        yield f"pages: {found}"
+    for table in CHECKED:
+        if table != "recall_documents":
+            yield from _find_damaged_rows(connection, table)
+    lacking = connection.execute(
+        "SELECT session_id FROM sessions WHERE stage = 0 AND revision != (SELECT count(*) FROM events"
+        " WHERE session = sessions.id) LIMIT ?",
+        (NAMED_MOST,),
+    )
+    yield from (f"sessions: {session_id} lacks events" for (session_id,) in lacking)
+
+
+def _find_damaged_rows(connection: sqlite3.Connection, table: str) -> Iterator[str]:
+    columns = CHECKED[table]
+    is_damaged = f"checksum != row_checksum({', '.join(columns)})"
+    if table == "left_out":
+        is_damaged += " OR text_checksum != row_checksum(text)"
+    key = ", ".join(columns[:2])
+    rows = connection.execute(f"SELECT {key} FROM {table} WHERE {is_damaged} LIMIT ?", (NAMED_MOST,))  # noqa: S608 - only our own names
+    for row in rows:
+        named = ", ".join(f"{name} {value!r}" for name, value in zip(columns, row, strict=False))
+        yield f"{table}: the row with {named} is not as it was stored"
+
+
+# ---- what is derived
+
+
+def is_search_intact(connection: sqlite3.Connection) -> bool:
+    """Whether the index for `search` has the words of the summaries. Needs a connection that may write."""
+    try:
+        connection.execute("INSERT INTO summary_words (summary_words, rank) VALUES ('integrity-check', 1)")
+    except sqlite3.DatabaseError as problem:
+        if problem.sqlite_errorname.startswith("SQLITE_CORRUPT"):
+            return False
+        raise
+    return True
+
+
+def is_recall_intact(connection: sqlite3.Connection) -> bool:
+    """Whether recall's index is what its documents and their sources make it. Needs a connection that may write."""
+    try:
+        (differing,) = connection.execute(
+            f"SELECT count(*) FROM (SELECT kind, ref, owner FROM recall_queue EXCEPT {_SOURCES})"  # noqa: S608 - only our own text
+            " WHERE (kind, ref) IN (SELECT kind, ref FROM recall_documents) OR kind NOT IN ('fold', 'result')"
+        ).fetchone()
+        (missing,) = connection.execute(
+            f"SELECT count(*) FROM ({_SOURCES}) AS source WHERE NOT EXISTS (SELECT 1 FROM recall_documents d"  # noqa: S608 - only our own text
+            " JOIN recall_owners o ON d.space IN (o.id || 'f', o.id || 'u')"
+            " WHERE d.kind = source.kind AND d.ref = source.ref AND o.owner = source.owner)"
+            " AND NOT EXISTS (SELECT 1 FROM recall_queue q WHERE (q.kind, q.ref, q.owner) = (source.kind, source.ref,"
+            " source.owner))"
+        ).fetchone()
+        connection.execute("INSERT INTO recall_lists (recall_lists) VALUES ('integrity-check')")
+        return not differing and not missing and recall_index.has_its_lists(connection)
+    except (sqlite3.DatabaseError, ValueError) as problem:
+        if isinstance(problem, sqlite3.OperationalError) and problem.sqlite_errorname.startswith("SQLITE_BUSY"):
+            raise
+        return False
+
+
+def rebuild_search(connection: sqlite3.Connection) -> None:
+    connection.execute("INSERT INTO summary_words (summary_words) VALUES ('rebuild')")
+
+
+def rebuild_recall(connection: sqlite3.Connection) -> None:
+    """Empty recall's index and queue all of its sources. The next question or sweep makes the documents."""
+    connection.execute("INSERT INTO recall_lists (recall_lists) VALUES ('delete-all')")
+    for table in ("recall_documents", "recall_owners", "recall_queue"):
+        connection.execute(f"DELETE FROM {table}")  # noqa: S608 - only our own names
+    connection.execute(f"INSERT INTO recall_queue (kind, ref, owner) {_SOURCES}")
+
+
+def restore_derived(connection: sqlite3.Connection) -> list[str]:
+    """Make again what is derived and damaged; returns what that was. Runs in a transaction."""
+    restored = []
+    for name, is_intact, rebuild in (
+        ("the index of summaries", is_search_intact, rebuild_search),
+        ("recall's index", is_recall_intact, rebuild_recall),
+    ):
+        if not is_intact(connection):
+            rebuild(connection)
+            restored.append(name)
+    return restored
