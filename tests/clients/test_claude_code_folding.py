@@ -19,13 +19,11 @@ from typing import Any
 import pytest
 
 from tests.support.daemon import Daemon
-from tests.support.prerequisites import CLAUDE, NO_CLAUDE
+from tests.support.prerequisites import CLAUDES, NO_CLAUDE
 from tests.support.upstream import BINDING_MODELS, ReceivedRequest, Upstream, without_cache_marks
 from tests.support.upstream_answers import Call, Say
 
-pytestmark = [
-    pytest.mark.skipif(not CLAUDE, reason=NO_CLAUDE),
-]
+pytestmark = pytest.mark.skipif(not CLAUDES, reason=NO_CLAUDE)
 
 TIMEOUT_S = 120
 PAUSE_S = 7_200
@@ -58,12 +56,12 @@ class ShiftedClockDaemon(Daemon):
 class ClaudeCode:
     """A process of Claude Code with a home and a project of its own, which reads messages line by line."""
 
-    def __init__(self, folder: Path, daemon: Daemon, model: str) -> None:
+    def __init__(self, folder: Path, daemon: Daemon, model: str, program: Path) -> None:
         self.project, self.home = folder / "project", folder / "home"
         self.project.mkdir()
         self.home.mkdir()
-        self._daemon, self.model, self._config = daemon, model, folder / "mcp.json"
-        server = {"type": "http", "url": f"{daemon.url}/mcp"}
+        self._daemon, self.model, self._config, self._program = daemon, model, folder / "mcp.json", program
+        server = {"type": "http", "url": f"{daemon.url}/mcp", "alwaysLoad": True}
         self._config.write_text(json.dumps({"mcpServers": {"contextfold": server}}))
         self.session_id = ""
 
@@ -72,7 +70,15 @@ class ClaudeCode:
         env = {"PATH": os.environ["PATH"], "HOME": str(self.home), "ANTHROPIC_API_KEY": "sk-ant-local-0123456789"}
         env |= {"ANTHROPIC_BASE_URL": f"{self._daemon.url}/proxy/anthropic", "DISABLE_AUTOUPDATER": "1"}
         env |= {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_TELEMETRY": "1"}
-        argv = [str(CLAUDE), "-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose"]
+        argv = [
+            str(self._program),
+            "-p",
+            "--input-format",
+            "stream-json",
+            "--output-format",
+            "stream-json",
+            "--verbose",
+        ]
         argv += ["--model", self.model, "--mcp-config", str(self._config), "--strict-mcp-config"]
         argv += ["--allowedTools", "mcp__contextfold", "Read"]
         argv += ["--resume", self.session_id] if self.session_id else []
@@ -158,10 +164,10 @@ def results_of(got: ReceivedRequest) -> dict[str, Any]:
 class Setup:
     """Claude Code, the daemon and the provider, with the requests that the provider received."""
 
-    def __init__(self, folder: Path, model: str) -> None:
+    def __init__(self, folder: Path, model: str, program: Path) -> None:
         self.upstream = Upstream()
         self.daemon = ShiftedClockDaemon(folder / "daemon", *self.upstream.argv())
-        self.claude = ClaudeCode(folder, self.daemon, model)
+        self.claude = ClaudeCode(folder, self.daemon, model, program)
         self.user_messages: list[str] = []
         self._greetings = 0
 
@@ -207,9 +213,10 @@ def last_line(name: str) -> bytes:
     return f"{name} line 149 of a long file".encode()
 
 
+@pytest.mark.parametrize("program", CLAUDES, ids=lambda path: str(path.parents[2].name))
 @pytest.mark.parametrize("model", ["claude-sonnet-4-5", "claude-opus-5-5"])
-def test_claude_code_behind_the_proxy_sends_valid_folded_requests(model: str, tmp_path: Path) -> None:
-    setup = Setup(tmp_path, model)
+def test_claude_code_behind_the_proxy_sends_valid_folded_requests(model: str, program: Path, tmp_path: Path) -> None:
+    setup = Setup(tmp_path, model, program)
     try:
         _run_conversation(setup)
         assert setup.upstream.violations == []

@@ -224,16 +224,23 @@ def test_tools_that_were_not_recorded_are_read_as_documented(name: str, text: st
 
 
 def test_calls_of_a_subagent_name_the_subagent() -> None:
-    agents = {(hook_event.event, hook_event.agent) for _, hook_event in RECORDED_EVENTS if hook_event.agent}
-    assert ("PostToolUse", "general-purpose aae2bb9837c1f5fec") in agents
-    assert ("PostToolUseFailure", "general-purpose aae2bb9837c1f5fec") in agents
+    agents = {(each.event, each.agent_type, each.agent_id) for _, each in RECORDED_EVENTS if each.agent_id}
+    assert ("PostToolUse", "general-purpose", "aae2bb9837c1f5fec") in agents
+    assert ("PostToolUseFailure", "general-purpose", "aae2bb9837c1f5fec") in agents
     # The agent that writes the summary has no type.
-    assert ("SubagentStop", "ae3231f9c341ad3b5") in agents
+    assert ("SubagentStop", "", "ae3231f9c341ad3b5") in agents
 
 
 def test_a_main_agent_with_a_type_is_no_subagent() -> None:
-    assert read_event("Stop", agent_type="reviewer").agent is None
-    assert read_event("Stop", agent_type="reviewer", agent_id="a1\n").agent == "reviewer a1"
+    assert read_event("Stop", agent_type="reviewer").agent_type == ""
+    assert read_event("Stop", agent_type="reviewer", agent_id="a1\n").agent_id == "a1"
+
+
+def test_a_call_of_our_tools_is_named_before_it_is_made() -> None:
+    call = {"tool_name": "mcp__contextfold__context_fold", "tool_input": {"message": "m"}, "tool_use_id": "toolu_1"}
+    event = read_event("PreToolUse", **call)
+    assert (event.own_call, event.call_id, event.done) == (("context_fold", {"message": "m"}), "toolu_1", None)
+    assert read_event("PreToolUse", tool_name="Bash", tool_input={}).own_call is None
 
 
 def test_a_call_without_an_id_is_omitted_from_a_batch() -> None:

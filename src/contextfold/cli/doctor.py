@@ -1,7 +1,8 @@
 """`context doctor`: checks the installation; prints a line for each check and the remedy for each problem.
 
-It reads the files of agent programs and asks the daemon; it changes nothing. `run` collects the facts; `diagnose`,
-which is pure, evaluates them.
+`context open` opens the daemon's page. Inside `context run`, both mean the daemon of that run.
+The doctor reads the files of agent programs and asks the daemon; it changes nothing. `run` collects the facts;
+`diagnose`, which is pure, evaluates them.
 """
 
 from __future__ import annotations
@@ -10,19 +11,19 @@ import argparse
 import json
 import os
 import sys
+import webbrowser
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from contextfold import __version__
-from contextfold.cli.ask import nearest_cache
 from contextfold.cli.daemon_client import DaemonClient, DaemonSilent, add_daemon_options, client_from
-from contextfold.cli.output import plain, print_answer
+from contextfold.cli.host_files import claude_settings, find_member, read_object
+from contextfold.cli.output import plain, print_answer, print_error, print_on_terminal
 from contextfold.cli.parser import CommandParser
-from contextfold.common.canonical import parse_json
-from contextfold.errors import EXIT_OK, CacheMissing
-from contextfold.hosts.programs import HOSTS, hook_files, mentions
+from contextfold.errors import EXIT_OK, CacheMissing, StorageFailed
+from contextfold.hosts.programs import CLAUDE_CODE, HOSTS, PLUGIN
+from contextfold.resolve.files import nearest_cache
 
-CONFIG_BYTES_MAX = 2 << 20
 PROBLEMS_FOUND = 1
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 MARKS = {OK: "✓", NOTE: "·", PROBLEM: "✗"}
@@ -49,6 +50,38 @@ class Situation(NamedTuple):
     hooked: Mapping[str, str]
     base_urls: Mapping[str, str]
     caches: Sequence[str]
+
+
+def declare_open(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Open the daemon's page in your browser: what agents did, what was folded, what that saved. Where
+        there is no browser, its address is printed.
+        """,
+        "context open",
+        "context open --url http://localhost:9100",
+    )
+    add_daemon_options(parser)
+
+
+def run_open(args: argparse.Namespace) -> int:
+    client = client_from(args)
+    try:
+        client.status()
+    except DaemonSilent as problem:
+        print_error(f"{problem}; start the daemon with `context serve`, or `context service install`")
+        return PROBLEMS_FOUND
+    page = f"{client.address.url}/"
+    if client.token:
+        print_on_terminal(f"the page asks for a token: {client.token}")
+    if not _has_browser() or not webbrowser.open(page):
+        print_answer(f"{page}\n")
+    return EXIT_OK
+
+
+def _has_browser() -> bool:
+    """Whether a browser has a screen. Otherwise one in the terminal would be started over the agent."""
+    return sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
 
 
 def declare_doctor(parser: CommandParser) -> None:
@@ -121,7 +154,7 @@ def _hooks(seen: Situation) -> Iterator[Finding]:
             yield Finding(
                 PROBLEM,
                 f"{title} has our hooks ({path}) and has reported nothing since the daemon started",
-                f"restart {title} so that it reads the file, and check that the address in it is {seen.url}",
+                f"restart {title}; if that does not help: `context install {host} --url {seen.url}`",
             )
     for host in sorted(reports.keys() - seen.hooked.keys()):
         yield Finding(OK, f"{HOSTS[host].title if host in HOSTS else host} last reported at {reports[host]}")
@@ -162,27 +195,27 @@ def _situation(client: DaemonClient) -> Situation:
 
 
 def _hooked_hosts() -> dict[str, str]:
-    """The agent programs that have our hooks, each with its first such file."""
-    hooked: dict[str, str] = {}
-    for host in HOSTS.values():
-        for path in hook_files(host, os.getcwd(), os.path.expanduser("~")):
-            if mentions(host, _read_text(path)):
-                hooked.setdefault(host.name, path)
-    return hooked
+    """The agent programs that have our hooks, each with the first file that switches them on."""
+    for path in _claude_settings():
+        if find_member(_read_settings(path), ("enabledPlugins", PLUGIN)) is True:
+            return {CLAUDE_CODE: path}
+    return {}
 
 
 def _base_urls() -> dict[str, str]:
     """Base URLs from the environment and from the `env` of Claude Code's settings."""
     urls = {name: os.environ[name] for name in BASE_URL_VARIABLES if os.environ.get(name)}
-    for folder in (os.path.expanduser("~"), os.getcwd()):
-        for name in ("settings.json", "settings.local.json"):
-            text = _read_text(os.path.join(folder, ".claude", name))
-            try:
-                env = parse_json(text).get("env", {})
-                urls |= {key: env[key] for key in BASE_URL_VARIABLES if isinstance(env.get(key), str)}
-            except (ValueError, AttributeError, RecursionError):
-                continue
+    for path in _claude_settings():
+        env = find_member(_read_settings(path), ("env",))
+        if isinstance(env, dict):
+            urls |= {key: env[key] for key in BASE_URL_VARIABLES if isinstance(env.get(key), str)}
     return urls
+
+
+def _claude_settings() -> list[str]:
+    """The settings files of Claude Code, the user's first."""
+    project = os.getcwd()
+    return [claude_settings(""), os.path.join(project, ".claude", "settings.json"), claude_settings(project)]
 
 
 def _nearest_caches() -> list[str]:
@@ -192,12 +225,11 @@ def _nearest_caches() -> list[str]:
         return []
 
 
-def _read_text(path: str) -> str:
+def _read_settings(path: str) -> object:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(CONFIG_BYTES_MAX)
-    except OSError:
-        return ""
+        return read_object(path)
+    except StorageFailed:
+        return None
 
 
 def _format_finding(finding: Finding) -> str:

@@ -2,7 +2,7 @@
 
 `context hook` sends a hook's JSON from stdin to the daemon and writes the daemon's answer to stdout. A host runs it
 after every tool call and waits for it. Every failure ends without output and with exit code 0: the agent must not
-notice that the daemon is down.
+notice that the daemon is down. Only at the start of a session is the user told, in one line.
 
 `context statusline` prints one line about the project's session. A host runs it every few hundred milliseconds and
 shows its output, so it is fast, never fails and prints only the line. Claude Code sends JSON on stdin, which names the
@@ -32,6 +32,8 @@ WAIT_S = 2.0
 INPUT_BYTES_MAX = 16 << 20
 ANSWER_BYTES_MAX = 1 << 20
 READ_BYTES = 1 << 16
+SESSION_START = "SessionStart"
+NO_DAEMON = "contextfold: no daemon at {url}, so nothing is folded; `context service install` starts one for good"
 # The first digit of a successful HTTP status.
 SUCCESS = 2
 
@@ -43,10 +45,10 @@ def declare_hook(parser: CommandParser) -> None:
         know, mostly nothing. `context install` writes this command where a host cannot call the daemon
         itself. A daemon that is down, slow or unwilling is no failure: the agent must not notice.
         """,
-        "context hook cursor < hook.json",
+        "context hook claude-code < hook.json",
         "context hook claude-code --url http://localhost:9100 < hook.json",
     )
-    parser.add_choice("host", ("claude-code", "cursor", "vscode"), "the host whose hook this is")
+    parser.add_choice("host", ("claude-code",), "the host whose hook this is")
     add_daemon_options(parser)
 
 
@@ -81,9 +83,13 @@ def _ask_daemon(address: Address, host: str, token: str) -> bytes:
     content = _read_input()
     if not content.strip() or len(content) > INPUT_BYTES_MAX:
         return b""
-    status, body = request(
-        address, f"/hooks/{host}", token, content=content, timeout_s=WAIT_S, bytes_max=ANSWER_BYTES_MAX
-    )
+    try:
+        status, body = request(
+            address, f"/hooks/{host}", token, content=content, timeout_s=WAIT_S, bytes_max=ANSWER_BYTES_MAX
+        )
+    except ConnectionRefusedError:
+        is_start = parse_json(content).get("hook_event_name") == SESSION_START
+        return json.dumps({"systemMessage": NO_DAEMON.format(url=address.url)}).encode() if is_start else b""
     return body if status // 100 == SUCCESS else b""
 
 
@@ -126,27 +132,36 @@ def declare_statusline(parser: CommandParser) -> None:
 
 def run_statusline(args: argparse.Namespace) -> None:
     client = client_from(args, timeout_s=STATUS_WAIT_S)
-    folder = _folder_on_stdin() or os.getcwd()
+    payload = _payload_on_stdin()
+    workspace = payload.get("workspace") or {}
+    folder = (workspace.get("project_dir") if isinstance(workspace, dict) else "") or payload.get("cwd")
+    conversation = payload.get("session_id")
     try:
         sessions = client.get("/v1/sessions?limit=100")["sessions"]
-        print_answer(plain(line_for(sessions, folder)) + "\n")
+        print_answer(plain(line_for(sessions, str(folder or os.getcwd()), str(conversation or ""))) + "\n")
     except DaemonSilent:
         print_answer("contextfold: no daemon\n")
     except (KeyError, TypeError):
         print_answer("contextfold: daemon of another version\n")
 
 
-def line_for(sessions: list[Mapping[str, Any]], folder: str) -> str:
-    """Tokens, open branch and savings of the session whose project contains the folder."""
-    holding = [session for session in sessions if _is_within(folder, session["project_path"])]
+def line_for(sessions: list[Mapping[str, Any]], folder: str, conversation: str = "") -> str:
+    """Tokens, open branch and savings of the host's conversation, or of the latest one in the folder's project."""
+    main = [session for session in sessions if not session["agent"]]
+    holding = [session for session in main if conversation and session["conversation"] == conversation]
+    holding = holding or [session for session in main if _is_within(folder, session["project_path"])]
     if not holding:
         return "contextfold: nothing folded here yet"
     session = max(holding, key=lambda each: (len(each["project_path"]), each["last_at"]))
     parts = [f"{abbreviate(session['total_tokens'])} tokens ({session['usage_percent']}%)"]
     if session["branch_depth"]:
         parts.append(f"in a branch, depth {session['branch_depth']}")
-    if session["tokens_saved"]:
-        parts.append(f"{abbreviate(session['tokens_saved'])} folded away")
+    if session["folded_tokens"]:
+        # Without the proxy, requests are sent whole.
+        word = "folded" if session["savings"] else "if folded"
+        parts.append(f"{abbreviate(session['folded_tokens'])} {word}")
+    if session["left_out_tokens"]:
+        parts.append(f"{abbreviate(session['left_out_tokens'])} left out after a pause")
     return "contextfold: " + " · ".join(parts)
 
 
@@ -157,20 +172,15 @@ def abbreviate(tokens: int) -> str:
 
 
 def _is_within(folder: str, project: str) -> bool:
-    return folder == project or folder.startswith(project.rstrip("/") + "/")
+    return bool(project) and (folder == project or folder.startswith(project.rstrip("/") + "/"))
 
 
-def _folder_on_stdin() -> str:
-    """The folder in the host's JSON on stdin, if there is any."""
+def _payload_on_stdin() -> dict[str, Any]:
+    """The host's JSON on stdin; empty if there is none."""
     try:
         if sys.stdin is None or sys.stdin.isatty() or not select.select([sys.stdin], [], [], STATUS_WAIT_S)[0]:
-            return ""
-        received = os.read(sys.stdin.fileno(), STATUS_INPUT_BYTES_MAX)
-        if not received:
-            return ""
-        payload = parse_json(received)
-        workspace = payload.get("workspace") or {}
-        folder = workspace.get("project_dir") or payload.get("cwd") or ""
-        return folder if isinstance(folder, str) else ""
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return ""
+            return {}
+        payload = parse_json(os.read(sys.stdin.fileno(), STATUS_INPUT_BYTES_MAX))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return payload if isinstance(payload, dict) else {}

@@ -1,7 +1,8 @@
 """`context run PROGRAM`: starts an agent program that uses the daemon, for this one process.
 
-If no daemon answers, one is started on a free port with the user's store, and stopped when the program ends. Arguments,
-terminal, signals and the exit status are those of the program. The last line on stderr says what folding saved or cost.
+If no daemon answers, one is started on a free port with the user's store, and stopped when the program ends, or when
+this process is killed. Arguments, terminal, signals and the exit status are those of the program. The last lines on
+stderr say what folding saved or cost in this run, and how to go on through the proxy.
 """
 
 from __future__ import annotations
@@ -9,39 +10,94 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import secrets
 import shutil
 import signal
+import stat
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from select import select
-from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
+from shlex import join, quote
+from subprocess import PIPE, Popen, TimeoutExpired
 from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
-from contextfold import hosts
-from contextfold.cli.daemon_client import DaemonClient, DaemonSilent, add_daemon_options, client_from
+from contextfold.cli.daemon_client import (
+    RUN_TOKEN_VARIABLE,
+    TOKEN_VARIABLE,
+    URL_VARIABLE,
+    DaemonClient,
+    DaemonSilent,
+    StrangersDaemon,
+    add_daemon_options,
+    client_from,
+)
+from contextfold.cli.host_files import absolute, find_member, read_object, write_tree
+from contextfold.cli.install import plugin_files
 from contextfold.cli.output import plain, print_error, print_note
 from contextfold.cli.parser import CommandParser, UsageError
-from contextfold.common.network_address import DAEMON_URL, MCP_PATH, parse_daemon_url
+from contextfold.common.network_address import parse_daemon_url
 from contextfold.errors import StorageFailed
-from contextfold.hosts.programs import SERVER
-from contextfold.settings import FOLD_AFTERWARDS, parse_toolsets
+from contextfold.hosts.programs import HOSTS, MCP_FILE, SERVER, Daemon, entry, plugin_texts
+from contextfold.settings import FOLD_AFTERWARDS, parse_toolsets, path_in_home
 
 DAEMON_START_S = 20.0
 DAEMON_STOP_S = 15.0
+# The daemon waits up to 5 s for reports that are not written yet.
+SUMS_WAIT_S = 10.0
 MICROS = 1_000_000
 CENT = 10_000  # micros
-PLUGIN_FILES_MAX = 50
-PLUGIN_FOLDER = "plugin"
-SETTINGS_FILE = "settings.json"
+PLUGIN_FOLDER, MCP_CONFIG, SETTINGS_FILE = "plugin", "mcp.json", "settings.json"
 NOT_FOUND, NOT_EXECUTABLE, BY_SIGNAL = 127, 126, 128
+WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+# The variables that name a provider, and those of the daemon that take over what a user has set.
 UPSTREAMS = {
-    "ANTHROPIC_BASE_URL": "--anthropic-upstream",
-    "OPENAI_BASE_URL": "--openai-upstream",
-    "GOOGLE_GEMINI_BASE_URL": "--gemini-upstream",
+    "ANTHROPIC_BASE_URL": "CONTEXT_ANTHROPIC_UPSTREAM",
+    "OPENAI_BASE_URL": "CONTEXT_OPENAI_UPSTREAM",
+    "GOOGLE_GEMINI_BASE_URL": "CONTEXT_GEMINI_UPSTREAM",
 }
+GEMINI_SETTINGS_VARIABLE = "GEMINI_CLI_SYSTEM_SETTINGS_PATH"
+GEMINI_FILE = HOSTS["gemini-cli"].project_file
+GEMINI_SETTINGS = {
+    "darwin": "/Library/Application Support/GeminiCli/settings.json",
+    "linux": "/etc/gemini-cli/settings.json",
+}
+
+
+class Program(NamedTuple):
+    """How a program goes on with a conversation, with and without its id, and why its requests may not have come."""
+
+    resume: tuple[str, ...]
+    latest: tuple[str, ...]
+    elsewhere: str
+
+
+PROGRAMS = {
+    "claude": Program(
+        ("--resume",),
+        ("--continue",),
+        "it may use Bedrock, Vertex or a base URL of its own settings, or have made none",
+    ),
+    "codex": Program(
+        ("resume",),
+        ("resume", "--last"),
+        "it may be logged in with an account instead of an API key, or have made none",
+    ),
+    "opencode": Program(
+        ("--session",),
+        ("--continue",),
+        "it may use a provider other than Anthropic, OpenAI and Gemini, or have made none",
+    ),
+    "gemini": Program(
+        ("--resume",),
+        ("--resume", "latest"),
+        "it may be logged in with an account instead of an API key, or have made none",
+    ),
+}
+# These send the daemon's token with every request. Codex can do so only as another provider, with a history of its own.
+SENDS_TOKEN = ("claude", "gemini", "opencode")
 
 
 def declare_run(parser: CommandParser) -> None:
@@ -76,32 +132,51 @@ def run_run(args: argparse.Namespace) -> int:
     if program is None:
         print_error(f"{args.program} is not on your PATH; install it, or give its path")
         return NOT_FOUND
-    tools = ",".join(parse_toolsets("--tools", args.tools))
-    with _new_folder() as folder:
-        elsewhere = _own_upstreams()
+    args.tools = ",".join(parse_toolsets("--tools", args.tools))
+    with _private_folder() as folder:
+        upstreams = _own_upstreams()
         daemon = _running_daemon(args)
         # If the user has set a base URL, a new daemon is needed that forwards to it.
-        if daemon is not None and not elsewhere:
-            return _run_with(daemon, program, args.arguments, folder, tools)
-        own = _OwnDaemon(elsewhere, folder)
+        if daemon is not None and not upstreams:
+            return _run_with(daemon, program, args, folder, page=daemon)
+        own = _OwnDaemon(upstreams, folder, has_token=_name(program) in SENDS_TOKEN)
         try:
-            return _run_with(own.client(), program, args.arguments, folder, tools)
+            client = own.client()
+            return _run_with(client, program, args, folder, page=daemon or client)
         finally:
             own.stop()
 
 
-def _run_with(daemon: DaemonClient, program: str, arguments: Sequence[str], folder: str, tools: str) -> int:
-    """Run the program with a daemon; print what folding saved meanwhile."""
-    before = _read_totals(daemon)
-    launched = launch(_name(program), daemon.address.url, folder, plugin_files(), tools=tools)
-    for name, text in launched.files.items():
-        path = Path(folder, name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
-    print_note(f"{_name(program)} runs with {launched.wired}; daemon and page: {daemon.address.url}/")
-    code = _run_program([program, *launched.arguments, *arguments], os.environ | launched.environment)
-    print_note(savings_line(before, _read_totals(daemon)))
+def _run_with(daemon: DaemonClient, program: str, args: argparse.Namespace, folder: str, *, page: DaemonClient) -> int:
+    """Run the program with a daemon; print what folding saved meanwhile. `page` is the daemon whose page is shown."""
+    name, run = _name(program), f"run_{secrets.token_hex(8)}"
+    try:
+        daemon.put(f"/v1/runs/{run}", {"project_path": absolute("."), "program": plain(name)[:64]})
+    except DaemonSilent as problem:
+        raise UsageError(f"{problem}; restart the daemon, so that it is of this version") from None
+    connection = Daemon(f"{daemon.address.url}/run/{run}", TOKEN_VARIABLE if daemon.token else "", args.tools)
+    launched = launch(name, connection, daemon.token, folder, os.environ)
+    write_tree(folder, launched.files)
+    print_note(f"{name} runs with {launched.wired}; the page: {page.address.url}/")
+    known = {URL_VARIABLE: daemon.address.url} | ({TOKEN_VARIABLE: daemon.token} if daemon.token else {})
+    code = _run_program(
+        [program, *launched.arguments, *args.arguments], {**os.environ, **known, **launched.environment}
+    )
+    try:
+        sums = daemon.get(f"/v1/runs/{run}", timeout_s=SUMS_WAIT_S)
+    except DaemonSilent as problem:
+        print_note(f"what folding saved is not known: {problem}")
+        return code
+    for line in summary_lines(sums, name, _given_options(args)):
+        print_note(line)
     return code
+
+
+def _given_options(args: argparse.Namespace) -> list[str]:
+    """The options of this command that the next run needs, too."""
+    given = {"--url": args.url, "--token-variable": args.token_variable}
+    given["--tools"] = args.tools if args.tools != FOLD_AFTERWARDS else None
+    return [word for option, value in given.items() if value is not None for word in (option, value)]
 
 
 class Launch(NamedTuple):
@@ -117,49 +192,141 @@ class Launch(NamedTuple):
     wired: str
 
 
-def launch(program: str, daemon_url: str, folder: str, plugin: Mapping[str, str], *, tools: str) -> Launch:
-    """How to start a program of this name. `plugin` has the texts of the plugin's files by name; `tools` names the
-    toolsets that it is offered."""
-    mcp = f"{daemon_url}/mcp?tools={tools}"
-    anthropic = {"ANTHROPIC_BASE_URL": f"{daemon_url}/proxy/anthropic"}
-    gemini = {"GOOGLE_GEMINI_BASE_URL": f"{daemon_url}/proxy/gemini"}
-    openai_url = f"{daemon_url}/proxy/openai/v1"
+def launch(program: str, daemon: Daemon, token: str, folder: str, environment: Mapping[str, str]) -> Launch:
+    """How to start a program of this name. `daemon` names the run in its address; `environment` is the user's."""
+    anthropic = {"ANTHROPIC_BASE_URL": f"{daemon.url}/proxy/anthropic"}
+    gemini = {"GOOGLE_GEMINI_BASE_URL": f"{daemon.url}/proxy/gemini"}
+    openai_url = f"{daemon.url}/proxy/openai/v1"
     every_base_url = anthropic | {"OPENAI_BASE_URL": openai_url} | gemini
     match program:
         case "claude":
-            # Claude Code can load a plugin folder for one session; it has the MCP server, the hooks and the skill.
-            files = {
-                f"{PLUGIN_FOLDER}/{name}": text.replace(DAEMON_URL + MCP_PATH, mcp).replace(DAEMON_URL, daemon_url)
-                for name, text in plugin.items()
-            }
-            arguments = ("--plugin-dir", f"{folder}/{PLUGIN_FOLDER}")
-            return Launch(arguments, anthropic, files, "proxy, tools, hooks and skill")
+            return _launch_claude(daemon, token, folder, environment, anthropic)
         case "codex":
-            # Codex accepts overrides of its configuration with -c, each a TOML value.
-            overrides = {"openai_base_url": openai_url, f"mcp_servers.{SERVER}.url": mcp}
-            words = [word for key, value in overrides.items() for word in ("-c", f"{key}={json.dumps(value)}")]
+            # Codex accepts overrides of its configuration with -c, each a TOML value. A whole table replaces the
+            # user's own of that name.
+            server: dict[str, object] = {"url": daemon.mcp}
+            overrides: dict[str, object] = {"openai_base_url": openai_url}
+            if token:
+                server["bearer_token_env_var"] = daemon.token_variable
+                headers = {"X-Context-Token": daemon.token_variable}
+                provider = {"name": "OpenAI", "base_url": openai_url, "wire_api": "responses"}
+                overrides = {
+                    "model_provider": SERVER,
+                    f"model_providers.{SERVER}": {
+                        **provider,
+                        "requires_openai_auth": True,
+                        "env_http_headers": headers,
+                    },
+                }
+            overrides[f"mcp_servers.{SERVER}"] = server
+            words = [word for key, value in overrides.items() for word in ("-c", f"{key}={_toml(value)}")]
             return Launch(tuple(words), every_base_url, {}, "proxy and tools")
         case "opencode":
-            # OpenCode merges a configuration from a variable over its files.
-            providers = {"anthropic": f"{daemon_url}/proxy/anthropic/v1", "openai": openai_url}
-            config = {
-                "mcp": {SERVER: {"type": "remote", "url": mcp}},
-                "provider": {name: {"options": {"baseURL": url}} for name, url in providers.items()},
-            }
+            config = _opencode_config(daemon, environment.get("OPENCODE_CONFIG_CONTENT", ""))
             return Launch((), {"OPENCODE_CONFIG_CONTENT": json.dumps(config)}, {}, "proxy and tools")
         case "gemini":
-            # Gemini CLI reads an additional settings file that a variable names.
-            settings = json.dumps({"mcpServers": {SERVER: {"httpUrl": mcp}}})
-            variables = {"GEMINI_CLI_SYSTEM_SETTINGS_PATH": f"{folder}/{SETTINGS_FILE}"} | gemini
-            return Launch((), variables, {SETTINGS_FILE: settings}, "proxy and tools")
-    return Launch((), every_base_url, {}, "the proxy (by base URL); for tools and hooks see `context install`")
+            if token:
+                own = environment.get("GEMINI_CLI_CUSTOM_HEADERS", "")
+                gemini["GEMINI_CLI_CUSTOM_HEADERS"] = f"{own}, X-Context-Token: {token}".lstrip(", ")
+            try:
+                settings = _gemini_settings(daemon, environment)
+            except StorageFailed as problem:
+                return Launch((), gemini, {}, f"the proxy, without tools: {problem.reason}")
+            gemini[GEMINI_SETTINGS_VARIABLE] = f"{folder}/{SETTINGS_FILE}"
+            return Launch((), gemini, {SETTINGS_FILE: json.dumps(settings)}, "proxy and tools")
+    return Launch((), every_base_url, {}, "the proxy (by base URL); for tools see `context install`")
 
 
-def _new_folder() -> TemporaryDirectory[str]:
+def _launch_claude(
+    daemon: Daemon, token: str, folder: str, environment: Mapping[str, str], base_url: Mapping[str, str]
+) -> Launch:
+    # The server has the name under which people install it, and the plugin has the name of the installed one: Claude
+    # Code then takes these instead of those, so no tool is offered and no hook is called twice.
+    texts = plugin_texts(plugin_files(), daemon, f"{quote(sys.executable)} -m contextfold")
+    files = {MCP_CONFIG: texts.pop(MCP_FILE)}
+    files |= {f"{PLUGIN_FOLDER}/{name}": text for name, text in texts.items()}
+    variables = dict(base_url)
+    if token:
+        own = environment.get("ANTHROPIC_CUSTOM_HEADERS", "")
+        variables["ANTHROPIC_CUSTOM_HEADERS"] = f"{own}\nX-Context-Token: {token}".lstrip("\n")
+    # The user's settings may name the base URL of the installed daemon, and come before the environment.
+    files[SETTINGS_FILE] = json.dumps({"env": variables})
+    # The form with = takes one value; otherwise the option would take the user's words after it, too.
+    arguments = (f"--mcp-config={folder}/{MCP_CONFIG}", f"--settings={folder}/{SETTINGS_FILE}")
+    return Launch(
+        (*arguments, "--plugin-dir", f"{folder}/{PLUGIN_FOLDER}"), variables, files, "proxy, tools, hooks and skill"
+    )
+
+
+def _opencode_config(daemon: Daemon, own: str) -> dict[str, object]:
+    """OpenCode merges a configuration from a variable over its files. What the user has in the variable stays."""
     try:
-        return TemporaryDirectory(prefix="contextfold-run-", ignore_cleanup_errors=True)
-    except OSError:
-        raise StorageFailed("no folder for temporary files can be written to: set TMPDIR to one") from None
+        given = json.loads(own or "{}")
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        raise UsageError("OPENCODE_CONFIG_CONTENT is not an object of plain JSON, so nothing can be added to it")
+    token = {"X-Context-Token": f"{{env:{daemon.token_variable}}}"} if daemon.token_variable else {}
+    paths = {"anthropic": "anthropic/v1", "openai": "openai/v1", "google": "gemini/v1beta"}
+    providers: dict[str, object] = {
+        name: {"options": {"baseURL": f"{daemon.url}/proxy/{path}"} | ({"headers": token} if token else {})}
+        for name, path in paths.items()
+    }
+    merged = _merge({"provider": providers}, given)
+    return _merge(merged, {"mcp": {SERVER: entry(HOSTS["opencode"], daemon)}})
+
+
+def _gemini_settings(daemon: Daemon, environment: Mapping[str, str]) -> dict[str, object]:
+    """Gemini CLI reads this file over all others. It may be an administrator's, so what is in it stays."""
+    path = environment.get(GEMINI_SETTINGS_VARIABLE) or GEMINI_SETTINGS.get(sys.platform, "")
+    given = (read_object(path) if path else None) or {}
+    added: dict[str, object] = {"mcpServers": {SERVER: entry(HOSTS["gemini-cli"], daemon)}}
+    below = (os.path.join(os.path.expanduser("~"), GEMINI_FILE), GEMINI_FILE)
+    if environment.get("GEMINI_API_KEY") and not any(map(_selects_login, below)) and not _find_login(given):
+        # With a base URL and no choice in its settings, it would not take the key.
+        added |= {"security": {"auth": {"selectedType": "gemini-api-key"}}}
+    return _merge(given, added)
+
+
+def _selects_login(path: str) -> bool:
+    try:
+        return bool(_find_login(read_object(path)))
+    except StorageFailed:
+        # It has comments, so a person has written it.
+        return True
+
+
+def _find_login(settings: object) -> object:
+    return find_member(settings, ("security", "auth", "selectedType"))
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Both objects in one, and the objects in them too; otherwise what is above counts."""
+    merged = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
+
+
+def _toml(value: object) -> str:
+    """A value of TOML in one line. Its strings are those of JSON, but its tables are not."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(each)}" for key, each in value.items()) + "}"
+    return json.dumps(value)
+
+
+def _private_folder() -> TemporaryDirectory[str]:
+    """A folder that nobody else can write to, nor to those above it: Gemini CLI reads no settings elsewhere."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    place = os.path.join(runtime, "contextfold")
+    try:
+        if not os.path.isabs(runtime) or os.stat(runtime).st_mode & WRITABLE_BY_OTHERS:
+            place = path_in_home(os.environ, "XDG_STATE_HOME", ".local/state", "runs")
+        os.makedirs(place, mode=0o700, exist_ok=True)
+        return TemporaryDirectory(prefix="run-", dir=place, ignore_cleanup_errors=True)
+    except OSError as problem:
+        raise StorageFailed(f"no private folder can be made in {place}: {problem.strerror}") from None
 
 
 def _name(program: str) -> str:
@@ -217,6 +384,10 @@ def _running_daemon(args: argparse.Namespace) -> DaemonClient | None:
     client = client_from(args)
     try:
         client.status()
+    except StrangersDaemon as problem:
+        if args.url is not None:
+            raise UsageError(str(problem)) from None
+        return None
     except DaemonSilent as problem:
         if args.url is not None or "token" in str(problem):
             raise UsageError(str(problem)) from None
@@ -224,26 +395,40 @@ def _running_daemon(args: argparse.Namespace) -> DaemonClient | None:
     return client
 
 
-def _own_upstreams() -> list[str]:
-    """The base URLs that the user has set, as upstream options of the daemon."""
-    given = []
-    for variable, option in UPSTREAMS.items():
+def _own_upstreams() -> dict[str, str]:
+    """The base URLs that the user has set, as variables of the daemon: they may be secret, and argv is not."""
+    given = {}
+    for variable, setting in UPSTREAMS.items():
         url = os.environ.get(variable, "")
+        if "@" in urlsplit(url).netloc:
+            raise UsageError(
+                f"{variable} has a name or a password in it, which the proxy does not pass on; take it out"
+            )
         if url and "/proxy/" not in url:
-            given += [option, url]
+            given[setting] = url
     return given
 
 
 class _OwnDaemon:
     """A daemon for this run, on any free port, with the user's store and settings."""
 
-    def __init__(self, upstreams: list[str], folder: str) -> None:
-        argv = [sys.executable, "-m", "contextfold", "serve", "--host", "127.0.0.1", "--port", "0", *upstreams]
-        environment = {key: value for key, value in os.environ.items() if key not in UPSTREAMS}
+    def __init__(self, upstreams: Mapping[str, str], folder: str, *, has_token: bool) -> None:
+        argv = [sys.executable, "-m", "contextfold", "serve", "--host", "127.0.0.1", "--port", "0"]
+        environment = {key: value for key, value in os.environ.items() if key not in UPSTREAMS} | dict(upstreams)
+        self._token = secrets.token_urlsafe(32) if has_token else ""
+        environment[RUN_TOKEN_VARIABLE] = self._token
         self._log = os.path.join(folder, "daemon.log")
         with open(self._log, "wb") as log:
-            # The daemon has a process session of its own, so Ctrl-C on the terminal reaches only the program.
-            self._process = Popen(argv, env=environment, stdin=DEVNULL, stdout=PIPE, stderr=log, start_new_session=True)
+            # The daemon has a process session of its own, so Ctrl-C on the terminal reaches only the program. It ends
+            # when its standard input does, which is when this process has ended, however that came.
+            self._process = Popen(
+                [*argv, "--until-stdin-ends"],
+                env=environment,
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
 
     def client(self) -> DaemonClient:
         """Wait until it prints its address as its first line."""
@@ -255,7 +440,7 @@ class _OwnDaemon:
                 lines = file.read().strip().splitlines()
             raise StorageFailed(f"the daemon did not start: {lines[-1] if lines else 'no reason given'}")
         url = next(word for word in line.decode("utf-8", "replace").split() if word.startswith("http"))
-        return DaemonClient(parse_daemon_url(url))
+        return DaemonClient(parse_daemon_url(url), self._token)
 
     def stop(self) -> None:
         self._process.terminate()
@@ -264,44 +449,44 @@ class _OwnDaemon:
         except TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            stream.close()
 
 
-def plugin_files() -> dict[str, str]:
-    """The texts of the files of the plugin for Claude Code, by path."""
-    plugin = Path(hosts.__file__).parent / PLUGIN_FOLDER
-    paths = [path for path in plugin.rglob("*") if path.is_file()]
-    return {path.relative_to(plugin).as_posix(): path.read_text("utf-8") for path in paths[:PLUGIN_FILES_MAX]}
+def summary_lines(sums: Mapping[str, Any], program: str, options: Sequence[str]) -> list[str]:
+    """What the run sent and saved, and how its last conversation goes on through the proxy."""
+    known = PROGRAMS.get(program)
+    if sums["outcome"] == "no_requests":
+        why = known.elsewhere if known else f"it may not read {', '.join(UPSTREAMS)}, or have made none"
+        return [f"no request to a model went through the proxy, so nothing was saved: {why}"]
+    lines = [_savings_line(sums)]
+    if known and sums["requests"]:
+        last = sums.get("last_conversation") or {}
+        words = [*known.resume, last["host_session_id"]] if last.get("host_session_id") else known.latest
+        lines.append(f"to go on through the proxy: {join(['context', 'run', *options, program, *words])}")
+    return lines
 
 
-def _read_totals(daemon: DaemonClient) -> Mapping[str, Any] | None:
-    """The total cost of the requests of all the owner's sessions; None if the daemon does not answer."""
-    try:
-        totals: Mapping[str, Any] = daemon.get("/v1/savings")["total"]
-    except (DaemonSilent, KeyError, TypeError):
-        return None
-    return totals
-
-
-def savings_line(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:
-    """The tokens sent during the run, the tokens without folding, and the difference in cost, as text."""
-    if before is None or after is None:
-        return "what folding saved is not known: the daemon did not answer"
-    requests, sent, without = (after[name] - before[name] for name in ("requests", "tokens_sent", "tokens_without"))
-    if requests <= 0:
-        return "no request to a model went through the proxy, so nothing was saved"
-    count = f"{requests:,} request{'' if requests == 1 else 's'}"
-    line = f"{count} sent {sent:,} tokens; without folding {without:,}"
-    if after["money"]:
-        earlier = before["money"] or {"saved_micros": 0, "without_micros": 0}
-        saved, base = (after["money"][name] - earlier[name] for name in ("saved_micros", "without_micros"))
+def _savings_line(sums: Mapping[str, Any]) -> str:
+    """The tokens sent, the tokens without folding, and the difference in cost, as text."""
+    failed = sums["failed_requests"]
+    failures = f"; {_count(failed)} failed at the provider" if failed else ""
+    if sums["outcome"] == "failed":
+        return f"{_count(failed)} to a model went through the proxy and failed at the provider, so nothing was saved"
+    line = f"{_count(sums['requests'])} sent {sums['tokens_sent']:,} tokens; without folding {sums['tokens_without']:,}"
+    if sums["outcome"] == "no_saving":
+        return f"{line}; nothing was saved: {' '.join(sums['reasons']) or 'nothing was folded'}{failures}"
+    if sums["money"]:
+        saved, base = (sums["money"][name] for name in ("saved_micros", "without_micros"))
         # Less than a cent is shown as it is.
         amount = f"${abs(saved) / MICROS:,.{2 if abs(saved) >= CENT else 4}f}"
     else:
-        saved, base = (after[name] - before[name] for name in ("cost_saved", "cost_without"))
+        saved, base = sums["cost_saved"], sums["cost_without"]
         amount = f"{abs(saved):,.0f} input tokens' worth"
-    if not saved:
-        return f"{line}; no difference in cost"
     percent = f" ({100 * abs(saved) / base:.0f} %)" if base else ""
-    return f"{line}; {'saved' if saved > 0 else 'cost more by'} {amount}{percent}"
+    return f"{line}; {'saved' if sums['outcome'] == 'saved' else 'cost more by'} {amount}{percent}{failures}"
+
+
+def _count(requests: int) -> str:
+    return f"{requests:,} request{'' if requests == 1 else 's'}"

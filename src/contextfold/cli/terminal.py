@@ -1,7 +1,7 @@
 """Formats lines and tables: with colours on a terminal, as plain text in a pipe.
 
 All text passes through `plain` here, so that no text of the store can move the cursor or change colours. Knows no
-session. `rich` is imported only if stdout is a terminal.
+session. `rich` and `shutil` are imported only if stdout is a terminal.
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from io import StringIO
-from shutil import get_terminal_size
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from contextfold.cli.output import is_terminal, plain
 
@@ -36,8 +34,7 @@ Part = str | tuple[str, str]
 Line = Sequence[Part]
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """A column. If there is not enough room, it is cut if `shrinks` is true; it wraps if `wraps` is true."""
 
     title: str = ""
@@ -51,14 +48,14 @@ def right_columns(*titles: str) -> list[Column]:
     return [Column(title, is_right=True) for title in titles]
 
 
-@dataclass(slots=True)
 class Screen:
     """The terminal or pipe that output goes to."""
 
-    is_terminal: bool
-    width: int
-    has_colours: bool
-    _console: Console | None = field(default=None, repr=False)
+    def __init__(self, *, is_terminal: bool, width: int, has_colours: bool) -> None:
+        self.is_terminal = is_terminal
+        self.width = width
+        self.has_colours = has_colours
+        self._console: Console | None = None
 
     @property
     def is_narrow(self) -> bool:
@@ -139,10 +136,12 @@ class Screen:
 
 
 def screen_on(stream: TextIO | None) -> Screen:
-    on_terminal = is_terminal(stream)
-    columns = get_terminal_size().columns if on_terminal else 0
-    has_colours = on_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return Screen(on_terminal, min(columns, WIDTH_MOST), has_colours)
+    if not is_terminal(stream):
+        return Screen(is_terminal=False, width=0, has_colours=False)
+    from shutil import get_terminal_size
+
+    has_colours = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return Screen(is_terminal=True, width=min(get_terminal_size().columns, WIDTH_MOST), has_colours=has_colours)
 
 
 def screen() -> Screen:

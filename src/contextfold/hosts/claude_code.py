@@ -4,10 +4,6 @@ Recorded with Claude Code 2.1.325 (`tests/hosts`). PostToolUse and PostToolUseFa
 PostToolBatch reports a call that never ran. It comes once for each turn of the model and has the exact texts that the
 model reads, but does not say which calls failed. A call whose input was refused is recognised by its text. A call
 without permission cannot be recognised and is not counted.
-
-VS Code has the same events, except the one for failures (`.github/hooks/*.json`; written after its public reference of
-mid-2026, not tested with it). Its common members are in camelCase (`sessionId`, `hookEventName`), those of a tool are
-not. It also runs the command hooks of `.claude/settings.json`, so both spellings are accepted.
 """
 
 from __future__ import annotations
@@ -36,6 +32,7 @@ EVENTS = frozenset(
         "PostToolUseFailure",
         "PostCompact",
         "PreCompact",
+        "PreToolUse",
         "SessionEnd",
         "SessionStart",
         "Stop",
@@ -47,8 +44,6 @@ EVENTS = frozenset(
 # A line in the answer to one of these events reaches the model once. In an answer to Stop or SubagentStop it would make
 # the agent continue; for PreCompact it is an error that the user sees; and PostToolBatch directly follows PostToolUse.
 ANSWERED = frozenset({"PostToolUse", "PostToolUseFailure", "SessionStart", "UserPromptSubmit"})
-VSCODE_ANSWERED = frozenset({"PostToolUse", "SessionStart"})
-VSCODE_SPELLINGS = {"sessionId": "session_id", "hookEventName": "hook_event_name"}
 LINE_LENGTH_MAX = 10_000
 # The sources of a session that begins with nothing; others resume or compact one.
 NEW_CONTEXT = frozenset({"startup", "clear"})
@@ -65,7 +60,7 @@ def read(payload: Mapping[str, object]) -> HookEvent:
     fields = Payload(payload)
     event = fields.event(EVENTS)
     conversation = fields.id("session_id")
-    agent, folder = fields.agent(), fields.folder()
+    (agent_id, agent_type), folder = fields.agent(), fields.folder()
     done: HookOperation | None = None
     batch: tuple[HookOperation, ...] = ()
     session_id: str | None = None
@@ -90,22 +85,27 @@ def read(payload: Mapping[str, object]) -> HookEvent:
     is_compacting = event == "SessionStart" and fields.text("source") == "compact"
     is_beginning = event == "SessionStart" and fields.text("source") in NEW_CONTEXT
     model = word(fields.text("model"))
-    return HookEvent(event, conversation, agent, folder, done, session_id, batch, is_compacting, model, is_beginning)
+    return HookEvent(
+        event,
+        conversation,
+        agent_id,
+        agent_type,
+        folder,
+        done,
+        session_id,
+        batch,
+        is_compacting,
+        model,
+        is_beginning,
+        fields.own_call() if event == "PreToolUse" else None,
+        fields.text("tool_use_id"),
+    )
 
 
 def answer(event: str, line: str) -> dict[str, object]:
     if event not in ANSWERED:
         return {}
     return {"hookSpecificOutput": {"hookEventName": event, "additionalContext": line[:LINE_LENGTH_MAX]}}
-
-
-def read_vscode(payload: Mapping[str, object]) -> HookEvent:
-    renamed = {name: payload[given] for given, name in VSCODE_SPELLINGS.items() if payload.get(given) is not None}
-    return read({**payload, **renamed})
-
-
-def answer_vscode(event: str, line: str) -> dict[str, object]:
-    return answer(event, line) if event in VSCODE_ANSWERED else {}
 
 
 def _summary(text: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from contextfold.errors import ArgumentInvalid
-from contextfold.fold.messages.own_tools import verb_of
+from contextfold.fold.messages.own_tools import is_marked, own_name_in, verb_of
 from contextfold.hosts.tool_text import compact
 
 ID_LENGTH_MAX = 200
@@ -51,7 +51,8 @@ class HookEvent:
     # The host's id of the conversation.
     conversation: str
     # Set for a subagent, which has a context of its own.
-    agent: str | None = None
+    agent_id: str = ""
+    agent_type: str = ""
     # The agent's working folder.
     folder: str | None = None
     done: HookOperation | None = None
@@ -65,6 +66,9 @@ class HookEvent:
     model: str = ""
     # A conversation begins with nothing in its context.
     is_beginning: bool = False
+    # A call of one of this product's tools that the host is about to make: the tool, its arguments, and the call's id.
+    own_call: tuple[str, Mapping[str, object]] | None = None
+    call_id: str = ""
 
 
 class Payload:
@@ -97,10 +101,17 @@ class Payload:
             raise ArgumentInvalid("cwd", "must be a string")
         return encodable(value) if value else None
 
-    def agent(self) -> str | None:
-        """The type and id of a subagent; None for the main agent."""
-        words = [word(self.text(name)) for name in ("agent_type", "agent_id")]
-        return " ".join(filter(None, words)) if words[1] else None
+    def agent(self) -> tuple[str, str]:
+        """The id and the type of a subagent; empty for the main agent."""
+        agent_id = word(self.text("agent_id"))
+        return agent_id, word(self.text("agent_type")) if agent_id else ""
+
+    def own_call(self) -> tuple[str, Mapping[str, object]] | None:
+        """The tool and the arguments of a call of one of our tools; None for any other."""
+        name, arguments = self.text("tool_name"), self["tool_input"]
+        if not is_marked(name):
+            return None
+        return own_name_in(name), arguments if isinstance(arguments, Mapping) else {}
 
 
 def encodable(text: str) -> str:
@@ -139,7 +150,7 @@ def find_session_id(tool_name: str, result: str) -> str | None:
 
 
 def _verb(tool_name: str) -> str:
-    """The verb of one of our tools; empty for any other. Hosts write `mcp__SERVER__TOOL` or `MCP:TOOL`."""
+    """The verb of one of our tools; empty for any other. Claude Code writes `mcp__SERVER__TOOL`."""
     verb, needs_proof = verb_of(tool_name)
     return verb if tool_name[:3].lower() == "mcp" and not needs_proof else ""
 
