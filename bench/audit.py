@@ -1,0 +1,169 @@
+"""`context audit` on transcripts whose truth is known: recorded sessions and shapes, written as Claude Code would.
+
+The recorded sessions have the provider's own usage, so the bill is known to the token. For shapes, a simulated provider
+answers, and the real folding is replayed request by request (`bench.economy`): the audit must come to the same totals.
+Without these files, made-up shapes are used. The last rows are the time and memory for a large folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from bench.economy import (
+    COLD,
+    MADE_UP,
+    MODEL,
+    SHAPES,
+    WITHOUT,
+    ConversationReplay,
+    Message,
+    ShapedConversation,
+    made_up_shape,
+    shapes_in,
+)
+from bench.figures import Figure, report_progress, run, show
+from bench.recorded_sessions import SESSIONS, recorded_sessions, write_transcript
+from contextfold.audit.report import AuditReport, audit_transcripts
+from contextfold.audit.transcripts import list_given
+from contextfold.fold.events import RequestSent
+from contextfold.fold.messages import BodyProjection, ColdSettings
+from contextfold.fold.messages.cold_results import AUTO
+from contextfold.fold.model_catalog import MODELS, PRICE_UNITS_PER_DOLLAR, RELATIVE_PRICES
+
+BILL_OFF_MAX, TOTALS_OFF_MAX = 0.05, 0.01
+LARGE_BYTES, LARGE_S, LARGE_MB = 1 << 30, 120.0, 1024.0
+BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+class TranscriptReplay(ConversationReplay):
+    """Plays a conversation without us, and writes what Claude Code would have recorded of it."""
+
+    def __init__(self, shape: ShapedConversation, *, is_1h: bool) -> None:
+        super().__init__(shape, WITHOUT, is_1h=is_1h)
+        self._sent = 0
+        self.lines: list[str] = []
+
+    def _send(
+        self, projection: BodyProjection, at_s: float, answer: list[Message], out: int, kept_tokens: int | None
+    ) -> None:
+        if len(self._messages) < self._sent:
+            self._sent = 0
+            self._line("system", at_s, subtype="compact_boundary")
+        for message in map(json.loads, self._messages[self._sent :]):
+            if message["role"] == "user":
+                self._line("user", at_s, message=message)
+        super()._send(projection, at_s, answer, out, kept_tokens)
+        event = self.run.events[-1]
+        message_id = f"msg_{self._shape.id}_{len(self.lines)}"
+        recorded = {"role": "assistant", "id": message_id, "model": MODEL, "content": answer, "usage": _usage_of(event)}
+        self._line("assistant", at_s, message=recorded)
+        # The answer itself is in the list before the next request.
+        self._sent = len(self._messages) + 1
+
+    def _line(self, kind: str, at_s: float, **members: Any) -> None:  # noqa: ANN401
+        moment = (BEGIN + timedelta(seconds=at_s)).isoformat()
+        common = {"type": kind, "uuid": f"{len(self.lines)}", "sessionId": self._shape.id, "timestamp": moment}
+        self.lines.append(json.dumps(common | members))
+
+
+def _usage_of(event: RequestSent) -> dict[str, Any]:
+    return {
+        "input_tokens": event.input_tokens,
+        "cache_read_input_tokens": event.cache_read_tokens,
+        "cache_creation_input_tokens": event.cache_write_tokens,
+        "cache_creation": {"ephemeral_1h_input_tokens": event.cache_write_1h_tokens},
+        "output_tokens": event.output_tokens,
+    }
+
+
+def audit_shapes(shapes: Sequence[ShapedConversation], folder: Path, *, is_1h: bool) -> list[Figure]:
+    """The audit's totals beside those of the replay."""
+    without = with_proxy = 0
+    for number, shape in enumerate(shapes):
+        replay = TranscriptReplay(shape, is_1h=is_1h)
+        without += replay.play().cost
+        (folder / f"{number}.jsonl").write_text("\n".join(replay.lines) + "\n", encoding="utf-8")
+        with_proxy += ConversationReplay(shape, COLD, is_1h=is_1h).play().cost
+    report = audit(folder, ColdSettings())
+    prices = MODELS.prices(MODEL)
+    assert prices is not None
+    dollars = prices.input / RELATIVE_PRICES.input / PRICE_UNITS_PER_DOLLAR
+    life = "1 h" if is_1h else "5 min"
+    return [
+        _within(f"shapes, {life}: spent", report.total.spent, without * dollars, TOTALS_OFF_MAX),
+        _within(
+            f"shapes, {life}: with the proxy",
+            report.total.spent - report.total.saved,
+            with_proxy * dollars,
+            TOTALS_OFF_MAX,
+        ),
+    ]
+
+
+def audit_sessions(folder: Path) -> list[Figure]:
+    """The audit of recorded sessions, whose bill the provider wrote."""
+    for session in recorded_sessions():
+        write_transcript(session, folder)
+    report = audit(folder)
+    errors = report.simulation_errors()
+    total, dearer = report.total, report.dearer()
+    furthest = f"half within {errors[len(errors) // 2]:.1%}, furthest {errors[-1]:.0%}"
+    saved = f"{total.saved / total.spent:.1%} saved, {len(dearer)} dearer of {len(report.conversations)}"
+    return [
+        _within("recorded sessions: simulated bill", total.without["recorded"], total.spent, BILL_OFF_MAX),
+        Figure("recorded sessions: single conversations", furthest, "recorded", 0, 0),
+        Figure("recorded sessions: with the proxy", saved, "0 dearer", len(dearer), 0),
+    ]
+
+
+def measure_large_folder(folder: Path) -> list[Figure]:
+    """Time and memory for a gibibyte of transcripts: copies of the ones above, each with ids of its own."""
+    texts = [path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.jsonl"))]
+    with TemporaryDirectory() as large:
+        written = number = 0
+        while written < LARGE_BYTES:
+            text = texts[number % len(texts)].replace('"msg_', f'"msg_{number}_')
+            Path(large, f"{number}.jsonl").write_text(text, encoding="utf-8")
+            written, number = written + len(text), number + 1
+        measured = run([sys.executable, "-m", "contextfold", "audit", "--json", large])
+    return [
+        Figure("1 GiB of transcripts: seconds", f"{measured.seconds:.0f} s", "120 s", measured.seconds, LARGE_S),
+        Figure("1 GiB of transcripts: memory", f"{measured.peak_mb:.0f} MB", "1 GB", measured.peak_mb, LARGE_MB),
+    ]
+
+
+def audit(folder: Path, settings: ColdSettings = AUTO) -> AuditReport:
+    return audit_transcripts(list_given([folder]), MODELS, lambda _done, _total: None, settings=settings)
+
+
+def _within(name: str, measured: float, truth: float, limit: float) -> Figure:
+    off = abs(measured / truth - 1)
+    return Figure(name, f"${measured:,.2f} ({off:.2%} off)", f"${truth:,.2f}", off, limit)
+
+
+def main() -> bool:
+    shapes = list(shapes_in(SHAPES)) if SHAPES.exists() else [made_up_shape(seed) for seed in range(MADE_UP)]
+    figures: list[Figure] = []
+    with TemporaryDirectory() as folder:
+        for is_1h in (False, True):
+            report_progress(f"replaying {len(shapes)} conversations, and auditing their transcripts")
+            below = Path(folder, "1h" if is_1h else "5m")
+            os.mkdir(below)
+            figures += audit_shapes(shapes, below, is_1h=is_1h)
+        if SESSIONS.exists():
+            sessions = Path(folder, "sessions")
+            figures += audit_sessions(sessions)
+            report_progress("auditing a gibibyte of transcripts")
+            figures += measure_large_folder(sessions)
+    return show("Audit", figures)
+
+
+if __name__ == "__main__":
+    sys.exit(0 if main() else 1)

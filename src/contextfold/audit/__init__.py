@@ -1,0 +1,1 @@
+"""What agents cost, from the transcripts that their hosts keep, and what the proxy would have saved. Writes nothing."""

@@ -1,0 +1,383 @@
+"""Replays a recorded conversation through the real folding and a simulated prompt cache. Pure.
+
+A transcript has texts and the provider's counts, but no count for a single message. So each message gets the tokens by
+which the prompt grew when it was added, and the rest of the prompt, the host's system prompt and tools, is the `head`.
+
+What the provider read from its cache is recorded, too. It says how much of a prompt was still cached, which no
+simulation can know: another machine may have dropped it, or the host may have changed its tools. A run of the same
+conversation with the proxy in between reads the same part of the prompt, less what had been left out of that part, and
+at most up to the first message that is changed just now. So both costs have the same prefix, the same pauses and the
+same output; only what is left out differs.
+
+For a cache with another life than the recorded one, nothing is recorded, and what it would have read is simulated: all
+of the request before, unless the pause was longer than the life or the record shows that the prefix was broken.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from contextfold.audit.conversation import Conversation, Message, RecordedRequest, RecordedUsage
+from contextfold.fold.messages import ColdSettings, Remembered, by_call, project
+from contextfold.fold.messages.apis import api_of, read_facts
+from contextfold.fold.messages.cache_life import HOUR_S, SHORTEST_S, find_cache_life_s, find_life_in_usage
+from contextfold.fold.messages.weight import encode_json, encode_message, weigh_message
+from contextfold.fold.model_catalog import TokenPrices
+from contextfold.fold.store import LeftOutDecision
+
+# A part of the prompt that was read before and is not read now counts as lost from this share and this size on.
+LOST_SHARE, LOST_TOKENS = 0.1, 1_000
+# If a prompt grew by less or more than its new messages can explain, something else changed, and they are estimated.
+GROWTH_MIN, GROWTH_MAX = 0.4, 2.5
+BYTES_PER_TOKEN = 3.4
+
+# Where the money of a request goes.
+READS, NEW_TEXT, FIRST, AFTER_PAUSE, WHILE_ALIVE, AFTER_COMPACTION, OUTPUT = (
+    "reads",
+    "new_text",
+    "first_request",
+    "rewritten_after_pause",
+    "rewritten_while_alive",
+    "rewritten_after_compaction",
+    "output",
+)
+PARTS = (READS, NEW_TEXT, FIRST, AFTER_PAUSE, WHILE_ALIVE, AFTER_COMPACTION, OUTPUT)
+
+# The likely causes of a rewrite while the cache was alive.
+OTHER_MODEL = "another model"
+REWOUND = "earlier messages changed or taken back"
+UPDATED = "another version of the host"
+HEAD_CHANGED = "system prompt or tools changed"
+UNKNOWN = "not in the transcript: early messages changed, or the provider dropped its cache"
+# The proxy sees these before it sends the request, and then leaves out what the cache does not hold any more.
+SEEN_BY_PROXY = (OTHER_MODEL, REWOUND, UPDATED, HEAD_CHANGED)
+
+_URL = re.compile(r"https?://[^\s\[\]]+$")
+
+RECORDED = "recorded"
+LIVES: Mapping[str, float | None] = {RECORDED: None, "5m": SHORTEST_S, "1h": HOUR_S}
+
+
+class CarriedResult(NamedTuple):
+    """A result of a tool, the requests that carried it, and what that cost."""
+
+    tool: str
+    subject: str
+    tokens: int
+    requests: int
+    cost: float
+
+
+class ReplayedRequest(NamedTuple):
+    """The costs of a request, in the units of its prices. With the proxy and without it, by the cache's life."""
+
+    recorded: int
+    parts: Mapping[str, float]
+    # Simulated from times and texts alone, and also with the broken prefixes that the record shows.
+    from_times: float
+    without: Mapping[str, float]
+    with_proxy: Mapping[str, float]
+    tokens_left_out: int
+    # The likely cause if the prompt was written again while its cache was alive, and the tokens.
+    cause: str = ""
+    tokens_rewritten: int = 0
+
+
+@dataclass(slots=True)
+class _Sent:
+    """What one way of sending a conversation has sent: the share of each message that is not left out."""
+
+    life: str
+    leaves_out: bool
+    shares: list[float] = field(default_factory=list)
+    results: tuple[LeftOutDecision, ...] = ()
+
+
+@dataclass(slots=True)
+class _OpenResult:
+    tool: str
+    subject: str
+    tokens: float
+    # Where it ends in the prompt, behind the head.
+    end: float
+    message: int
+    begun: int
+    # The sum of read prices before it was added, and the extra cost of requests that wrote it.
+    rates_before: float
+    extra: float = 0.0
+
+
+class ConversationReplay:
+    def __init__(self, conversation: Conversation, settings: ColdSettings) -> None:
+        self._format, self._settings = conversation.format, settings
+        self._api = api_of(conversation.format)
+        self._last: RecordedRequest | None = None
+        # The life of the provider's cache, as far as the requests until now show it.
+        self._life_s = 0.0
+        # The tokens and the weight of each message of the last request, and the tokens of the head.
+        self._tokens: list[float] = []
+        self._weights: list[int] = []
+        self._head = 0.0
+        self._shared_read = 0
+        self._ways = [_Sent(life, leaves_out) for life in LIVES for leaves_out in (False, True)]
+        # Calls by id: the tool, and what the call was about.
+        self._calls: dict[str, tuple[str, str]] = {}
+        self._open: list[_OpenResult] = []
+        self._rates = 0.0
+        self._requests = 0
+        self.carried: list[CarriedResult] = []
+
+    def add(self, request: RecordedRequest, prices: TokenPrices) -> ReplayedRequest:
+        last, usage = self._last, request.usage
+        shown_s = find_life_in_usage(usage.cache_write_1h, 0.0)
+        self._life_s = max(self._life_s, shown_s, find_cache_life_s(self._format, request.model, {}))
+        self._estimate_tokens(request)
+        cause, lost = self._find_loss(request)
+        pause_s = _pause_before(request, last)
+        with_proxy: dict[str, float] = {}
+        without: dict[str, float] = {}
+        left_out = 0.0
+        for way in self._ways:
+            life_s = LIVES[way.life] or self._life_s
+            if last is not None and pause_s > life_s:
+                cold_from: int | None = 0
+            else:
+                cold_from = self._count_warm(usage.cache_read) if self._is_break_seen(cause) else None
+            first_changed = self._advance(way, request, cold_from)
+            read = usage.cache_read if way.life == RECORDED else self._simulate_read(request, life_s, bool(cause))
+            sent = self._make_usage(way, usage, read, first_changed)
+            (with_proxy if way.leaves_out else without)[way.life] = sent.cost(prices)
+            if way.leaves_out and way.life == RECORDED:
+                left_out = sum(self._tokens) - self._sent_tokens(way)
+        from_times = self._as_written(usage, self._simulate_read(request, self._life_s, is_broken=False))
+        simulated = self._as_written(usage, self._simulate_read(request, self._life_s, bool(cause)))
+        without[RECORDED] = simulated.cost(prices)
+        parts = self._split(request, prices, cause, pause_s)
+        self._carry(request, prices)
+        self._last = request
+        return ReplayedRequest(
+            usage.cost(prices),
+            parts,
+            from_times.cost(prices),
+            without,
+            with_proxy,
+            round(left_out),
+            cause if pause_s <= self._life_s else "",
+            lost,
+        )
+
+    def finish(self) -> None:
+        """The conversation has ended: count what its last results cost."""
+        self._close_results(0)
+
+    # ---- tokens
+
+    def _estimate_tokens(self, request: RecordedRequest) -> None:
+        last, kept = self._last, min(request.unchanged, len(self._tokens))
+        is_appended = last is not None and kept == len(self._tokens) and not request.is_after_compaction
+        self._close_results(kept)
+        del self._tokens[kept:], self._weights[kept:]
+        new = request.history[kept:]
+        weights = [weigh_message(message, encode_message(message)) or 1 for message in new]
+        estimated = sum(weights) / BYTES_PER_TOKEN
+        grown = request.usage.prompt - last.usage.prompt if last else 0
+        is_plausible = is_appended and GROWTH_MIN <= (grown / estimated if estimated else 0.0) <= GROWTH_MAX
+        scale = grown / sum(weights) if is_plausible else 1 / BYTES_PER_TOKEN
+        self._weights += weights
+        self._tokens += [weight * scale for weight in weights]
+        self._head = max(0.0, request.usage.prompt - sum(self._tokens))
+        if self._head == 0.0 and self._tokens:
+            # The estimates are too high for this prompt.
+            share = request.usage.prompt / sum(self._tokens)
+            self._tokens = [tokens * share for tokens in self._tokens]
+        self._note_results(new, kept)
+
+    # ---- the cache
+
+    def _simulate_read(self, request: RecordedRequest, life_s: float, is_broken: bool) -> int:
+        """The tokens that a cache of this life would have read. `is_broken` if the record shows a broken prefix."""
+        last, usage = self._last, request.usage
+        if last is None:
+            self._shared_read = usage.cache_read
+            return usage.cache_read
+        if request.model != last.model or request.is_after_compaction or _pause_before(request, last) > life_s:
+            # The beginning may be shared with other conversations of the host.
+            return min(self._shared_read, usage.prompt)
+        return min(usage.cache_read if is_broken else last.usage.prompt, usage.prompt)
+
+    def _find_loss(self, request: RecordedRequest) -> tuple[str, int]:
+        """The likely cause if the provider read less than it could have, and the tokens that were lost."""
+        last, read = self._last, request.usage.cache_read
+        if last is None or request.is_after_compaction or _pause_before(request, last) > self._life_s:
+            return "", 0
+        lost = min(last.usage.prompt, request.usage.prompt) - read
+        if lost < max(LOST_TOKENS, LOST_SHARE * last.usage.prompt):
+            return "", 0
+        if request.model != last.model:
+            return OTHER_MODEL, lost
+        if request.unchanged < len(last.history):
+            return REWOUND, lost
+        if request.version != last.version:
+            return UPDATED, lost
+        return (HEAD_CHANGED if read < self._head else UNKNOWN), lost
+
+    def _is_break_seen(self, cause: str) -> bool:
+        return self._settings.has_inputs and cause in SEEN_BY_PROXY
+
+    def _count_warm(self, read: int) -> int:
+        """The number of the first messages that the cache still held when it read this much."""
+        left = read - self._head
+        for place, tokens in enumerate(self._tokens):
+            left -= tokens
+            if left < 0:
+                return place
+        return len(self._tokens)
+
+    def _advance(self, way: _Sent, request: RecordedRequest, cold_from: int | None) -> int | None:
+        """Send the request in this way. The first message that is changed just now, if one is.
+
+        The cache does not hold the messages from `cold_from` on any more; None if it holds all of them.
+        """
+        kept = min(request.unchanged, len(way.shares))
+        way.shares = [*way.shares[:kept], *[1.0] * (len(self._tokens) - kept)]
+        if kept == 0:
+            way.results = ()
+        if not way.leaves_out or cold_from is None:
+            return None
+        remembered = Remembered(results=by_call(way.results))
+        projection = project(request.history, self._format, model=request.model, remembered=remembered)
+        chosen = projection.cold_results(salt="audit", settings=self._settings, first_place=cold_from)
+        if not chosen:
+            return None
+        way.results += tuple(each.decision for each in chosen)
+        remembered = Remembered(results=by_call(way.results))
+        projection = project(request.history, self._format, model=request.model, remembered=remembered)
+        if not projection.changed:
+            return None
+        changed = []
+        for place, sent_weight in enumerate(projection.details.sent_weights):
+            # The separator before a message counts in its weight as it is sent.
+            share = min(1.0, sent_weight / (self._weights[place] + 1))
+            if share < way.shares[place]:
+                way.shares[place] = share
+                changed.append(place)
+        return changed[0] if changed else None
+
+    def _make_usage(self, way: _Sent, usage: RecordedUsage, read: int, first_changed: int | None) -> RecordedUsage:
+        """The usage of the request in this way, if the provider had `read` this much of the recorded prompt."""
+        left = read - self._head
+        sent_read = min(float(read), self._head)
+        for place, (tokens, share) in enumerate(zip(self._tokens, way.shares, strict=True)):
+            if left <= 0 or place == first_changed:
+                break
+            sent_read += share * min(tokens, left)
+            left -= tokens
+        total = self._head + self._sent_tokens(way)
+        return self._as_written(usage, round(min(sent_read, total)), round(total), LIVES[way.life])
+
+    def _sent_tokens(self, way: _Sent) -> float:
+        return sum(tokens * share for tokens, share in zip(self._tokens, way.shares, strict=True))
+
+    def _as_written(
+        self, usage: RecordedUsage, read: int, total: int | None = None, life_s: float | None = None
+    ) -> RecordedUsage:
+        """A usage that reads this much and writes the rest, in the way of the recorded one."""
+        total = usage.prompt if total is None else total
+        is_cached = bool(usage.cache_write_5m or usage.cache_write_1h or self._format == "anthropic")
+        uncached = min(usage.input, total - read) if is_cached else total - read
+        written = total - read - uncached
+        writes_1h = self._format == "anthropic" and (life_s or self._life_s) >= HOUR_S
+        return RecordedUsage(uncached, read, 0 if writes_1h else written, written if writes_1h else 0, usage.output)
+
+    # ---- where the money went
+
+    def _split(self, request: RecordedRequest, prices: TokenPrices, cause: str, pause_s: float) -> dict[str, float]:
+        usage, last = request.usage, self._last
+        parts = dict.fromkeys(PARTS, 0.0)
+        parts[READS] = usage.cache_read * prices.cache_read
+        parts[OUTPUT] = usage.output * prices.output
+        paid = usage.cost(prices) - parts[READS] - parts[OUTPUT]
+        tokens = usage.prompt - usage.cache_read
+        if last is None:
+            parts[FIRST] = paid
+            return parts
+        new = min(tokens, max(0, usage.prompt - last.usage.prompt))
+        rewritten = paid * (tokens - new) / tokens if tokens else 0.0
+        parts[NEW_TEXT] = paid - rewritten
+        if request.is_after_compaction:
+            parts[AFTER_COMPACTION] = rewritten
+        elif pause_s > self._life_s:
+            parts[AFTER_PAUSE] = rewritten
+        elif cause:
+            parts[WHILE_ALIVE] = rewritten
+        else:
+            # Small losses at the end of a prompt are how providers' caches work.
+            parts[NEW_TEXT] += rewritten
+        return parts
+
+    # ---- the results that cost most
+
+    def _note_results(self, new: Sequence[Message], first: int) -> None:
+        facts = read_facts(new, self._api)
+        position = sum(self._tokens[:first])
+        for at, fact in enumerate(facts, first):
+            self._calls.update((call.id, (call.name, _subject_of(call.arguments))) for call in fact.calls)
+            for result in fact.results:
+                tool, subject = self._calls.get(result.id, ("a tool", ""))
+                share = min(1.0, len(encode_json(result.part)) / self._weights[at])
+                tokens = self._tokens[at] * share
+                end = position + self._tokens[at]
+                self._open.append(_OpenResult(tool, subject, tokens, end, at, self._requests, self._rates))
+            position += self._tokens[at]
+
+    def _carry(self, request: RecordedRequest, prices: TokenPrices) -> None:
+        """Add the cost of this request to the results in it. Most requests read all of them from the cache."""
+        usage = request.usage
+        written = usage.prompt - usage.cache_read
+        paid = usage.cost(prices) - usage.cache_read * prices.cache_read - usage.output * prices.output
+        write_price = paid / written if written else 0.0
+        self._rates += prices.cache_read
+        self._requests += 1
+        read_end = usage.cache_read - self._head
+        for result in reversed(self._open):
+            if result.end <= read_end:
+                break
+            result.extra += min(result.tokens, result.end - read_end) * (write_price - prices.cache_read)
+
+    def _close_results(self, kept: int) -> None:
+        """The results of messages from `kept` on are no longer in the history."""
+        while self._open and self._open[-1].message >= kept:
+            done = self._open.pop()
+            cost = done.tokens * (self._rates - done.rates_before) + done.extra
+            requests = self._requests - done.begun
+            self.carried.append(CarriedResult(done.tool, done.subject, round(done.tokens), requests, cost))
+
+
+def _pause_before(request: RecordedRequest, last: RecordedRequest | None) -> float:
+    """The seconds since the response before ended. Providers keep a prefix at least this long after using it."""
+    return request.at - last.ended if last else 0.0
+
+
+def _subject_of(arguments: object) -> str:
+    """What a call was about, in a few words that carry no secret: the end of a path, a command's first word, a host."""
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError:
+            return ""
+    if not isinstance(arguments, Mapping):
+        return ""
+    for name in ("file_path", "path", "filePath", "notebook_path"):
+        if isinstance(path := arguments.get(name), str):
+            return "/".join(path.replace("\\", "/").rstrip("/").split("/")[-2:])
+    command, url = arguments.get("command"), arguments.get("url")
+    if isinstance(command, list):
+        command = " ".join(map(str, command))
+    if isinstance(command, str) and command.split():
+        return command.split()[0].rpartition("/")[2]
+    return urlsplit(url).hostname or "" if isinstance(url, str) and _URL.match(url) else ""

@@ -1,0 +1,310 @@
+"""Adds up the replay of all transcripts: what was spent, on what, and what the proxy would have saved or cost."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from contextfold.audit.claude_code import read_claude_code
+from contextfold.audit.codex import read_codex
+from contextfold.audit.conversation import Conversation, RecordedRequest
+from contextfold.audit.replay import LIVES, PARTS, RECORDED, CarriedResult, ConversationReplay, ReplayedRequest
+from contextfold.audit.transcripts import CLAUDE_CODE, CODEX, Skipped, Transcript
+from contextfold.fold.messages import ColdSettings
+from contextfold.fold.messages.cold_results import AUTO
+from contextfold.fold.model_catalog import PRICE_UNITS_PER_DOLLAR, ModelCatalog
+
+FORMAT = 1
+RESULTS_SHOWN = 10
+CONVERSATIONS_SHOWN = 50
+# A conversation counts as dearer from this share of its cost on; less is rounding.
+DEARER_FROM = 0.001
+PERCENT = 100
+
+READERS = {CLAUDE_CODE: read_claude_code, CODEX: read_codex}
+# Takes the bytes that are done and the bytes of all transcripts.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(slots=True)
+class Sums:
+    """Sums over requests, in dollars. `without` and `with_proxy` are by the life of the cache."""
+
+    requests: int = 0
+    spent: float = 0.0
+    from_times: float = 0.0
+    without: dict[str, float] = field(default_factory=lambda: dict.fromkeys(LIVES, 0.0))
+    with_proxy: dict[str, float] = field(default_factory=lambda: dict.fromkeys(LIVES, 0.0))
+
+    def add(self, request: ReplayedRequest) -> None:
+        self.requests += 1
+        self.spent += request.recorded / PRICE_UNITS_PER_DOLLAR
+        self.from_times += request.from_times / PRICE_UNITS_PER_DOLLAR
+        for life in LIVES:
+            self.without[life] += request.without[life] / PRICE_UNITS_PER_DOLLAR
+            self.with_proxy[life] += request.with_proxy[life] / PRICE_UNITS_PER_DOLLAR
+
+    @property
+    def saved(self) -> float:
+        """What the proxy would have saved of the recorded bill; negative if it would have cost more."""
+        return self.spent - self.with_proxy[RECORDED]
+
+
+@dataclass(slots=True)
+class ConversationRow:
+    conversation: Conversation
+    day: str
+    sums: Sums = field(default_factory=Sums)
+
+
+class Result(NamedTuple):
+    """A tool's result that was expensive to carry along."""
+
+    dollars: float
+    carried: CarriedResult
+    project: str
+
+
+class Rewrites(NamedTuple):
+    events: int = 0
+    tokens: int = 0
+    dollars: float = 0.0
+
+
+@dataclass(slots=True)
+class AuditReport:
+    transcripts: int = 0
+    bytes: int = 0
+    total: Sums = field(default_factory=Sums)
+    parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    # Rewrites while the cache was alive, by likely cause.
+    rewrites: dict[str, Rewrites] = field(default_factory=dict)
+    projects: dict[str, Sums] = field(default_factory=dict)
+    models: dict[str, Sums] = field(default_factory=dict)
+    days: dict[str, Sums] = field(default_factory=dict)
+    conversations: dict[tuple[str, str], ConversationRow] = field(default_factory=dict)
+    # The most expensive results, as a heap.
+    results: list[tuple[float, int, Result]] = field(default_factory=list)
+    skipped: Skipped = field(default_factory=Skipped)
+    unknown_models: dict[str, int] = field(default_factory=dict)
+
+    def expensive_results(self) -> list[Result]:
+        return [result for _, _, result in sorted(self.results, reverse=True)]
+
+    def largest_conversations(self) -> list[ConversationRow]:
+        return sorted(self.conversations.values(), key=lambda row: -row.sums.spent)
+
+    def dearer(self) -> list[ConversationRow]:
+        """The conversations that the proxy would have made more expensive, the worst first."""
+        rows = [row for row in self.conversations.values() if -row.sums.saved > DEARER_FROM * row.sums.spent]
+        return sorted(rows, key=lambda row: row.sums.saved / row.sums.spent)
+
+    def simulation_errors(self) -> list[float]:
+        """How far the simulation without the proxy is from each conversation's bill, as shares of it, in order."""
+        sums = [row.sums for row in self.conversations.values() if row.sums.spent]
+        return sorted(abs(each.without[RECORDED] / each.spent - 1) for each in sums)
+
+
+def audit_transcripts(
+    transcripts: Sequence[Transcript], models: ModelCatalog, progress: Progress, *, settings: ColdSettings = AUTO
+) -> AuditReport:
+    """Audit transcripts. `settings` says what the proxy leaves out."""
+    report = AuditReport()
+    seen: set[int] = set()
+    total = sum(transcript.size for transcript in transcripts)
+    for transcript in transcripts:
+        _add_transcript(report, transcript, seen, models, settings)
+        report.transcripts += 1
+        report.bytes += transcript.size
+        progress(report.bytes, total)
+    return report
+
+
+def _add_transcript(
+    report: AuditReport, transcript: Transcript, seen: set[int], models: ModelCatalog, settings: ColdSettings
+) -> None:
+    replays: dict[str, tuple[Conversation, ConversationReplay]] = {}
+    for conversation, request in READERS[transcript.host](transcript, seen, report.skipped):
+        prices = models.prices(request.model)
+        if prices is None:
+            report.unknown_models[request.model] = report.unknown_models.get(request.model, 0) + 1
+            report.skipped.requests_of_unknown_models += 1
+            continue
+        if conversation.id not in replays:
+            replays[conversation.id] = conversation, ConversationReplay(conversation, settings)
+        replayed = replays[conversation.id][1].add(request, prices)
+        if not request.is_copy:
+            _add_request(report, conversation, request, replayed)
+    for conversation, replay in replays.values():
+        replay.finish()
+        for carried in replay.carried:
+            _add_result(report, Result(carried.cost / PRICE_UNITS_PER_DOLLAR, carried, conversation.project))
+
+
+def _add_request(
+    report: AuditReport, conversation: Conversation, request: RecordedRequest, replayed: ReplayedRequest
+) -> None:
+    day = datetime.fromtimestamp(request.at, UTC).date().isoformat()
+    row = report.conversations.setdefault((conversation.host, conversation.id), ConversationRow(conversation, day))
+    groups = (
+        report.projects.setdefault(conversation.project, Sums()),
+        report.models.setdefault(request.model, Sums()),
+        report.days.setdefault(day, Sums()),
+    )
+    for sums in (report.total, row.sums, *groups):
+        sums.add(replayed)
+    for part, cost in replayed.parts.items():
+        report.parts[part] += cost / PRICE_UNITS_PER_DOLLAR
+    if replayed.cause:
+        before = report.rewrites.get(replayed.cause, Rewrites())
+        cost = sum(replayed.parts[part] for part in PARTS if part.startswith("rewritten"))
+        report.rewrites[replayed.cause] = Rewrites(
+            before.events + 1, before.tokens + replayed.tokens_rewritten, before.dollars + cost / PRICE_UNITS_PER_DOLLAR
+        )
+
+
+def _add_result(report: AuditReport, result: Result) -> None:
+    # The number makes entries comparable.
+    entry = (result.dollars, len(report.results) + report.total.requests, result)
+    if len(report.results) < RESULTS_SHOWN:
+        heapq.heappush(report.results, entry)
+    elif result.dollars > report.results[0][0]:
+        heapq.heapreplace(report.results, entry)
+
+
+# ---- the report as values
+
+
+def describe(report: AuditReport, models: ModelCatalog, *, with_names: bool) -> dict[str, Any]:
+    """The report as JSON. Without names it has no path, no text and no name of another program's tool."""
+    names = _Names(with_names)
+    total, errors = report.total, report.simulation_errors()
+    days = sorted(report.days)
+    dearer = report.dearer()
+    return {
+        "format": FORMAT,
+        "from": days[0] if days else None,
+        "to": days[-1] if days else None,
+        "transcripts": report.transcripts,
+        "bytes": report.bytes,
+        "conversations": len(report.conversations),
+        "requests": total.requests,
+        "spent_dollars": _dollars(total.spent),
+        "parts_dollars": {part: _dollars(cost) for part, cost in report.parts.items()},
+        "rewritten_while_alive": [
+            {"likely_cause": cause, "events": each.events, "tokens": each.tokens, "dollars": _dollars(each.dollars)}
+            for cause, each in sorted(report.rewrites.items(), key=lambda item: -item[1].dollars)
+        ],
+        "with_proxy": {
+            "dollars": _dollars(total.with_proxy[RECORDED]),
+            "saved_dollars": _dollars(total.saved),
+            "saved_percent": _percent(total.saved, total.spent),
+            "conversations_dearer": len(dearer),
+            "worst_percent": _percent(-dearer[0].sums.saved, dearer[0].sums.spent) if dearer else 0.0,
+        },
+        "by_cache_life": {
+            life: {
+                "without_dollars": _dollars(total.without[life]),
+                "with_dollars": _dollars(total.with_proxy[life]),
+                "saved_percent": _percent(total.without[life] - total.with_proxy[life], total.without[life]),
+            }
+            for life in LIVES
+            if life != RECORDED
+        },
+        "simulation": {
+            "from_times_and_texts_percent": _percent(total.from_times, total.spent),
+            "with_recorded_breaks_percent": _percent(total.without[RECORDED], total.spent),
+            "median_error_percent": _percent(errors[len(errors) // 2], 1) if errors else None,
+            "p90_error_percent": _percent(errors[len(errors) * 9 // 10], 1) if errors else None,
+        },
+        "projects": [
+            {"project": names.project(name), **_describe_sums(sums)} for name, sums in by_spent(report.projects)
+        ],
+        "models": [{"model": name, **_describe_sums(sums)} for name, sums in by_spent(report.models)],
+        "days": [{"day": day, **_describe_sums(report.days[day])} for day in days],
+        "results": [
+            {
+                "tool": names.tool(each.carried.tool),
+                "subject": each.carried.subject if with_names else None,
+                "project": names.project(each.project),
+                "tokens": each.carried.tokens,
+                "requests": each.carried.requests,
+                "dollars": _dollars(each.dollars),
+            }
+            for each in report.expensive_results()
+        ],
+        "largest_conversations": [
+            {
+                "id": row.conversation.id if with_names else None,
+                "host": row.conversation.host,
+                "project": names.project(row.conversation.project),
+                "subagent": row.conversation.is_subagent,
+                "day": row.day,
+                **_describe_sums(row.sums),
+            }
+            for row in report.largest_conversations()[:CONVERSATIONS_SHOWN]
+        ],
+        "left_out": {
+            "broken_lines": report.skipped.broken_lines,
+            "long_lines": report.skipped.long_lines,
+            "unreadable_files": report.skipped.unreadable_files,
+            "requests_without_usage": report.skipped.requests_without_usage,
+            "requests_of_unknown_models": report.skipped.requests_of_unknown_models,
+        },
+        "prices": [
+            {"model": name, "source": facts.source, "read_on": facts.read_on}
+            for name in sorted(report.models)
+            if (facts := models.find(name)) is not None
+        ],
+    }
+
+
+def by_spent(groups: Mapping[str, Sums]) -> list[tuple[str, Sums]]:
+    return sorted(groups.items(), key=lambda item: -item[1].spent)
+
+
+def _describe_sums(sums: Sums) -> dict[str, Any]:
+    return {
+        "requests": sums.requests,
+        "spent_dollars": _dollars(sums.spent),
+        "saved_dollars": _dollars(sums.saved),
+        "saved_percent": _percent(sums.saved, sums.spent),
+    }
+
+
+class _Names:
+    """Names for the report: the real ones, or numbers for projects and general words for tools."""
+
+    def __init__(self, with_names: bool) -> None:
+        self._with_names = with_names
+        self._numbers: dict[str, int] = {}
+
+    def project(self, path: str) -> str:
+        if self._with_names:
+            return path
+        return f"project {self._numbers.setdefault(path, len(self._numbers) + 1)}"
+
+    def tool(self, name: str) -> str:
+        if self._with_names or name in KNOWN_TOOLS:
+            return name
+        return "a tool of an MCP server" if name.startswith("mcp__") else "another tool"
+
+
+# Tools of the hosts themselves, whose names tell nothing about a user.
+KNOWN_TOOLS = (
+    *("Agent", "Bash", "BashOutput", "Edit", "Glob", "Grep", "LS", "MultiEdit", "NotebookEdit", "NotebookRead", "Read"),
+    *("Skill", "Task", "TodoWrite", "WebFetch", "WebSearch", "Write", "apply_patch", "exec_command", "local_shell"),
+    *("read_file", "shell", "update_plan", "view_image", "write_stdin"),
+)
+
+
+def _dollars(amount: float) -> float:
+    """To the hundredth of a cent."""
+    return round(amount, 4)
+
+
+def _percent(part: float, whole: float) -> float:
+    return round(PERCENT * part / whole, 2) if whole else 0.0

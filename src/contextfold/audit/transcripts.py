@@ -1,0 +1,143 @@
+"""Finds the transcripts that hosts keep, and reads their lines. Only reads.
+
+Transcripts are another program's files: they may be half written, broken or of a version that nobody here has seen.
+What cannot be read is counted and left out (`Skipped`), and never ends the audit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from contextfold.errors import StorageFailed
+
+# A longer line is skipped. It bounds the memory of a parsed line.
+LINE_MAX_BYTES = 64 << 20
+FILES_MAX = 200_000
+
+CLAUDE_CODE, CODEX = "Claude Code", "Codex"
+
+
+class Transcript(NamedTuple):
+    host: str
+    path: Path
+    size: int
+
+
+@dataclass(slots=True)
+class Skipped:
+    """What the audit could not use, by reason."""
+
+    broken_lines: int = 0
+    long_lines: int = 0
+    unreadable_files: int = 0
+    requests_without_usage: int = 0
+    requests_of_unknown_models: int = 0
+
+
+def find_transcripts(home: Path, environment: Mapping[str, str]) -> list[Transcript]:
+    """All transcripts of this user, the oldest first, so that copies of a history come after the original."""
+    claude = environment.get("CLAUDE_CONFIG_DIR")
+    folders = [(CLAUDE_CODE, Path(folder), "projects") for folder in (claude.split(",") if claude else ())]
+    if not claude:
+        folders += [(CLAUDE_CODE, home / ".claude", "projects"), (CLAUDE_CODE, home / ".config/claude", "projects")]
+    codex = Path(environment.get("CODEX_HOME") or home / ".codex")
+    folders += [(CODEX, codex, "sessions"), (CODEX, codex, "archived_sessions")]
+    return list_transcripts((host, folder / name) for host, folder, name in folders)
+
+
+def list_given(paths: Iterable[Path]) -> list[Transcript]:
+    """The transcripts that a user named, or those in folders that a user named. Their first line tells the host."""
+    found: list[Transcript] = []
+    for path in paths:
+        given = [transcript for _, transcript in _list_below("", path)] if path.is_dir() else [_transcript_at("", path)]
+        found += [transcript._replace(host=_host_of(transcript.path)) for transcript in given]
+    return found
+
+
+def list_transcripts(folders: Iterable[tuple[str, Path]]) -> list[Transcript]:
+    found = [entry for host, folder in folders for entry in _list_below(host, folder)]
+    return [transcript for _, transcript in sorted(found)]
+
+
+def _list_below(host: str, folder: Path) -> list[tuple[float, Transcript]]:
+    """The transcripts below a folder with their times. Links are not followed, so the walk ends."""
+    found: list[tuple[float, Transcript]] = []
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            if name.endswith(".jsonl") and not path.is_symlink() and path.is_file() and len(found) < FILES_MAX:
+                status = path.stat()
+                found.append((status.st_mtime, Transcript(host, path, status.st_size)))
+    return sorted(found)
+
+
+def _transcript_at(host: str, path: Path) -> Transcript:
+    try:
+        return Transcript(host, path, path.stat().st_size)
+    except OSError as problem:
+        raise StorageFailed(f"cannot read {path}: {problem.strerror}") from None
+
+
+def _host_of(path: Path) -> str:
+    """Codex begins each line with a type and a payload; everything else is read as Claude Code's."""
+    first = next(read_lines(path, Skipped()), {})
+    return CODEX if isinstance(first.get("payload"), dict) else CLAUDE_CODE
+
+
+def read_lines(path: Path, skipped: Skipped) -> Iterator[Mapping[str, Any]]:
+    """The objects of a transcript, one for each line that has one."""
+    try:
+        with path.open("rb") as file:
+            while line := file.readline(LINE_MAX_BYTES):
+                if not line.endswith(b"\n") and len(line) == LINE_MAX_BYTES:
+                    skipped.long_lines += 1
+                    while (rest := file.readline(LINE_MAX_BYTES)) and not rest.endswith(b"\n"):
+                        pass
+                    continue
+                value = _parse_line(line)
+                if value is not None:
+                    yield value
+                elif line.strip():
+                    skipped.broken_lines += 1
+    except OSError:
+        skipped.unreadable_files += 1
+
+
+def _parse_line(line: bytes) -> Mapping[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+# ---- members of another program's objects
+
+
+def object_in(members: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = members.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def text_in(members: Mapping[str, Any], name: str) -> str:
+    value = members.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def count_in(members: Mapping[str, Any], name: str) -> int:
+    value = members.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40 else 0
+
+
+def time_in(members: Mapping[str, Any]) -> float | None:
+    """The line's `timestamp`, in seconds since 1970."""
+    try:
+        return datetime.fromisoformat(text_in(members, "timestamp")).timestamp()
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,306 @@
+"""`context audit`: the bill is the provider's, the saving is the real folding's, and nothing is given away."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contextfold.audit.transcripts import LINE_MAX_BYTES
+from tests.audit.transcripts import ClaudeTranscript, call, long_session, moment, result
+from tests.support.machine import Call
+
+# Dollars for a token of Claude Sonnet 4.5.
+INPUT, OUTPUT, READ, WRITE_5M, WRITE_1H = (price / 1e6 for price in (3, 15, 0.3, 3.75, 6))
+
+
+@pytest.fixture
+def projects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which Claude Code keeps its transcripts, in an empty home."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
+    monkeypatch.delenv("CODEX_HOME", raising=False)
+    return tmp_path / "home" / ".claude" / "projects" / "-home-me-project"
+
+
+def audit(call: Call, *words: object) -> dict[str, Any]:
+    ran = call("audit", "--json", *words)
+    assert ran.code == 0, ran.err
+    answer: dict[str, Any] = json.loads(ran.out)
+    return answer
+
+
+class TestBill:
+    def test_the_bill_is_the_recorded_usage_at_list_prices(self, projects: Path, call: Call) -> None:
+        transcript = ClaudeTranscript()
+        transcript.asked(0, "hello")
+        transcript.answered(3, wrote=20_000)
+        transcript.asked(60, "and?")
+        transcript.answered(63, read=20_000, wrote=500, hour=True)
+        transcript.write(projects)
+        first = 10 * INPUT + 20_000 * WRITE_5M + 100 * OUTPUT
+        second = 10 * INPUT + 20_000 * READ + 500 * WRITE_1H + 100 * OUTPUT
+        report = audit(call)
+        assert report["spent_dollars"] == pytest.approx(first + second, abs=1e-4)
+        assert sum(report["parts_dollars"].values()) == pytest.approx(first + second, abs=1e-3)
+        assert report["days"] == [
+            {"day": "2026-03-01", "requests": 2, "spent_dollars": report["spent_dollars"], "saved_dollars": 0.0}
+            | {"saved_percent": 0.0}
+        ]
+
+    def test_a_response_of_several_lines_is_one_request(self, projects: Path, call: Call) -> None:
+        """Results of the first calls may stand between the lines of one response."""
+        transcript = ClaudeTranscript()
+        transcript.asked(0, "hello")
+        transcript.answered(3, call_block("a"), wrote=20_000)
+        transcript.asked(4, result("a", "text"))
+        transcript.answered(5, call_block("b"), wrote=20_000, id=transcript.last)
+        transcript.asked(6, result("b", "text"))
+        transcript.answered(9, read=20_010, wrote=50)
+        transcript.write(projects)
+        assert audit(call)["requests"] == 2
+
+    def test_a_history_that_was_copied_when_it_was_resumed_is_counted_once(self, projects: Path, call: Call) -> None:
+        original = long_session("s1", pause_s=10)
+        path = original.write(projects)
+        os.utime(path, (1_000, 1_000))
+        copied = [line.replace('"sessionId": "s1"', '"sessionId": "s2"') for line in original.lines]
+        resumed = ClaudeTranscript("s2")
+        resumed.asked(100, "go on")
+        resumed.answered(105, read=32_000, wrote=100)
+        resumed.lines = [*copied, *resumed.lines]
+        before = audit(call)["requests"]
+        resumed.write(projects)
+        assert audit(call)["requests"] == before + 1
+
+    def test_subagents_are_conversations_of_their_own(self, projects: Path, call: Call) -> None:
+        """Older versions of Claude Code wrote their lines into the file of the parent, newer ones into files."""
+        parent = long_session("s1", pause_s=10)
+        for name in ("s2", "s3"):
+            parent.lines += long_session(name, pause_s=10, isSidechain=True).lines
+        parent.write(projects)
+        long_session("s4", pause_s=10, isSidechain=True, agentId="a7").write(projects / "s1/subagents", "agent-a7")
+        rows = audit(call)["largest_conversations"]
+        assert sorted((row["subagent"], row["requests"]) for row in rows) == [
+            (False, 7),
+            (True, 7),
+            (True, 7),
+            (True, 7),
+        ]
+
+    def test_a_rewrite_while_the_cache_was_alive_has_a_likely_cause(self, projects: Path, call: Call) -> None:
+        transcript = ClaudeTranscript(version="2.1.0")
+        transcript.asked(0, "hello")
+        transcript.answered(3, wrote=30_000)
+        transcript.asked(60, "and?")
+        transcript.answered(63, wrote=30_100, model="claude-opus-4-5")
+        transcript.asked(90, "and?")
+        transcript.answered(93, read=1_000, wrote=30_000, model="claude-opus-4-5")
+        transcript.write(projects)
+        causes = {each["likely_cause"]: each["events"] for each in audit(call)["rewritten_while_alive"]}
+        assert causes == {"another model": 1, "system prompt or tools changed": 1}
+
+    def test_a_compaction_begins_the_history_again(self, projects: Path, call: Call) -> None:
+        transcript = ClaudeTranscript()
+        transcript.asked(0, "hello")
+        transcript.answered(3, wrote=100_000)
+        transcript.line("system", 60, subtype="compact_boundary")
+        transcript.asked(61, "summary of what was done", isCompactSummary=True)
+        transcript.answered(65, read=20_000, wrote=2_000)
+        transcript.write(projects)
+        report = audit(call)
+        assert report["rewritten_while_alive"] == []
+        assert report["parts_dollars"]["rewritten_after_compaction"] == pytest.approx(2_010 * WRITE_5M, rel=0.01)
+
+    def test_the_results_that_cost_most_are_named(self, projects: Path, call: Call) -> None:
+        long_session("s1", pause_s=10).write(projects)
+        largest = audit(call, "--names")["results"][0]
+        assert (largest["tool"], largest["requests"]) == ("Read", 6)
+        assert largest["subject"] == "project/file0"
+        # It is written twice, the second time because the provider had lost its cache, and read four times.
+        expected = largest["tokens"] * (2 * WRITE_5M + 4 * READ)
+        assert largest["dollars"] == pytest.approx(expected, rel=0.02)
+
+
+class TestSaving:
+    def test_results_are_left_out_after_a_pause(self, projects: Path, call: Call) -> None:
+        """Two of the five results are old enough: about 6,000 tokens are not written again."""
+        long_session("s1", pause_s=400).write(projects)
+        saved = audit(call)["with_proxy"]
+        assert saved["saved_dollars"] == pytest.approx(3 * 2_950 * WRITE_5M, rel=0.05)
+        assert saved["conversations_dearer"] == 0
+
+    def test_results_are_left_out_when_the_prefix_is_broken_anyway(self, projects: Path, call: Call) -> None:
+        """The cache was alive, but the host had changed its system prompt or tools, so all was written again."""
+        long_session("s1", pause_s=10).write(projects)
+        saved = audit(call)["with_proxy"]
+        assert saved["saved_dollars"] == pytest.approx(3 * 2_950 * WRITE_5M, rel=0.05)
+
+    def test_nothing_is_left_out_while_the_cache_is_alive(self, projects: Path, call: Call) -> None:
+        with_kept_cache(long_session("s1", pause_s=400, hour=True)).write(projects)
+        report = audit(call)
+        assert report["with_proxy"]["saved_dollars"] == 0
+        # The same conversation with a cache of five minutes would have paid for the pause.
+        lives = report["by_cache_life"]
+        assert lives["5m"]["saved_percent"] > 5 + lives["1h"]["saved_percent"]
+
+    def test_a_conversation_that_would_have_cost_more_is_reported(self, projects: Path, call: Call) -> None:
+        """The provider had kept its cache longer than it promises, so leaving results out would have cost money."""
+        with_kept_cache(long_session("s1", pause_s=400)).write(projects)
+        saved = audit(call)["with_proxy"]
+        assert saved["conversations_dearer"] == 1
+        assert saved["saved_dollars"] < 0 < saved["worst_percent"]
+
+    def test_the_simulation_is_compared_with_the_bill(self, projects: Path, call: Call) -> None:
+        long_session("s1", pause_s=400).write(projects)
+        simulation = audit(call)["simulation"]
+        assert simulation["with_recorded_breaks_percent"] == pytest.approx(100, abs=1)
+        assert simulation["median_error_percent"] < 1
+
+
+class TestCodex:
+    def test_a_rollout_is_read_with_its_usage(self, projects: Path, call: Call, tmp_path: Path) -> None:
+        rollout = tmp_path / "home" / ".codex" / "sessions" / "2026" / "03" / "01" / "rollout-1.jsonl"
+        rollout.parent.mkdir(parents=True)
+        output = "text " * 3_000
+        items: list[tuple[str, object]] = [
+            ("session_meta", {"id": "c1", "cwd": "/home/me/project", "cli_version": "0.169.0"}),
+            ("turn_context", {"model": "gpt-5"}),
+            ("response_item", {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}),
+            (
+                "response_item",
+                {"type": "function_call", "call_id": "f1", "name": "shell", "arguments": '{"command": ["ls"]}'},
+            ),
+            ("event_msg", token_count(10_000, 0, 50, total=10_050)),
+            ("event_msg", token_count(10_000, 0, 50, total=10_050)),
+            ("response_item", {"type": "function_call_output", "call_id": "f1", "output": output}),
+            (
+                "response_item",
+                {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "ok"}]},
+            ),
+            ("event_msg", token_count(13_800, 10_000, 20, total=23_870)),
+            ("turn_context", {"model": "gpt-5.6"}),
+            (
+                "response_item",
+                {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "go on"}]},
+            ),
+            ("event_msg", token_count(13_900, 13_000, 20, total=37_790, cache_write_input_tokens=800)),
+        ]
+        lines = [
+            json.dumps({"timestamp": moment(at), "type": kind, "payload": payload})
+            for at, (kind, payload) in enumerate(items)
+        ]
+        rollout.write_text("\n".join(lines) + "\n")
+        report = audit(call, "--names")
+        spent = (10_000 + 3_800) * 1.25e-6 + 10_000 * 0.125e-6 + 70 * 10e-6
+        # Newer models charge for writing to the cache.
+        spent += 100 * 4e-6 + 13_000 * 0.4e-6 + 800 * 5e-6 + 20 * 20e-6
+        assert report["spent_dollars"] == pytest.approx(spent, abs=1e-4)
+        assert (report["requests"], report["results"][0]["subject"]) == (3, "ls")
+
+
+class TestBadInput:
+    def test_broken_and_long_lines_are_counted_and_skipped(self, projects: Path, call: Call) -> None:
+        transcript = long_session("s1", pause_s=10)
+        transcript.lines.insert(3, "{not json")
+        transcript.lines.insert(5, json.dumps([1, 2]))
+        transcript.lines.insert(6, '{"type": "user", "message": "' + "x" * LINE_MAX_BYTES + '"}')
+        transcript.lines.insert(7, json.dumps({"type": "assistant", "message": {"content": 7, "usage": {"x": -1}}}))
+        transcript.lines.insert(8, "[" * 100_000)
+        transcript.write(projects, tail='{"type": "assistant", "mess')
+        report = audit(call)
+        assert report["requests"] == 7
+        assert report["left_out"]["broken_lines"] == 4
+        assert report["left_out"]["long_lines"] == 1
+
+    def test_a_model_without_a_price_is_left_out_of_the_total(self, projects: Path, call: Call) -> None:
+        transcript = ClaudeTranscript()
+        transcript.asked(0, "hello")
+        transcript.answered(3, wrote=20_000, model="claude-fable-99")
+        transcript.write(projects)
+        report = audit(call)
+        assert (report["requests"], report["left_out"]["requests_of_unknown_models"]) == (0, 1)
+
+    def test_without_transcripts_it_says_where_it_looked(self, projects: Path, call: Call) -> None:
+        ran = call("audit")
+        assert (ran.code, ran.out) == (0, b"")
+        assert "CLAUDE_CONFIG_DIR" in ran.err
+
+    def test_a_path_that_is_not_there_is_an_error(self, projects: Path, call: Call) -> None:
+        assert call("audit", projects / "nothing").code == 6
+
+    def test_a_page_that_exists_is_not_replaced(self, projects: Path, call: Call, tmp_path: Path) -> None:
+        long_session("s1", pause_s=10).write(projects)
+        page = tmp_path / "page.html"
+        page.write_text("mine")
+        assert call("audit", "--html", page).code == 6
+        assert page.read_text() == "mine"
+
+
+class TestNames:
+    SECRET = "sk-ant-api03-" + "k" * 40
+
+    @pytest.fixture
+    def planted(self, projects: Path) -> None:
+        transcript = ClaudeTranscript("s-private", cwd="/home/ann/acme-merger")
+        transcript.asked(0, f"<script>alert(1)</script> our plan {self.SECRET}")
+        transcript.answered(
+            3, call("a", "mcp__acme__lookup", file_path="/home/ann/acme-merger/<b>salaries.csv"), wrote=9_000
+        )
+        transcript.asked(4, result("a", f"salaries {self.SECRET} " * 500))
+        block = call("b", "Bash", command=f"curl -H 'Authorization: Bearer {self.SECRET}' https://acme.example")
+        transcript.answered(9, block, read=9_000, wrote=6_000)
+        transcript.asked(10, result("b", "more " * 2_000))
+        transcript.answered(15, read=15_000, wrote=4_000)
+        transcript.write(projects)
+
+    @pytest.mark.usefixtures("planted")
+    def test_json_and_page_name_nothing_by_default(self, call: Call, tmp_path: Path) -> None:
+        text = json.dumps(audit(call))
+        page = tmp_path / "page.html"
+        assert call("audit", "--html", page).code == 0
+        for output in (text, page.read_text()):
+            for planted in ("acme", "ann", "salaries", "curl", "plan", "alert", "s-private", self.SECRET):
+                assert planted not in re.sub(r"<style>.*</style>", "", output, flags=re.DOTALL).lower().replace(
+                    "planned", ""
+                ), planted
+
+    @pytest.mark.usefixtures("planted")
+    def test_names_are_escaped_on_the_page_and_no_secret_is_among_them(self, call: Call, tmp_path: Path) -> None:
+        page = tmp_path / "page.html"
+        assert call("audit", "--names", "--html", page).code == 0
+        text = page.read_text()
+        assert "acme-merger/&lt;b&gt;salaries.csv" in text
+        assert "<b>" not in text
+        assert self.SECRET not in text
+        assert self.SECRET not in call("audit").out.decode()
+
+    @pytest.mark.usefixtures("planted")
+    def test_nothing_is_written(self, call: Call, tmp_path: Path) -> None:
+        before = sorted(tmp_path.rglob("*"))
+        assert call("audit").code == 0
+        assert sorted(tmp_path.rglob("*")) == before
+
+
+def with_kept_cache(transcript: ClaudeTranscript) -> ClaudeTranscript:
+    """A long session whose last request read everything from the cache."""
+    *lines, last = transcript.lines
+    counts = {"cache_read_input_tokens": 32_000, "cache_creation_input_tokens": 200}
+    for name, count in counts.items():
+        last = re.sub(rf'"{name}": \d+', f'"{name}": {count}', last)
+    transcript.lines = [*lines, last]
+    return transcript
+
+
+def call_block(call_id: str) -> dict[str, Any]:
+    return call(call_id, file_path=f"/home/me/project/{call_id}")
+
+
+def token_count(input_tokens: int, cached: int, output: int, *, total: int, **more: int) -> object:
+    usage = {"input_tokens": input_tokens, "cached_input_tokens": cached, "output_tokens": output, **more}
+    info = {"last_token_usage": usage, "total_token_usage": {"total_tokens": total}}
+    return {"type": "token_count", "info": info}
