@@ -26,7 +26,7 @@ SMALL, HOSTILE, LARGE = 2_048, 24_000, 1_000_000
 MISSED_LIMIT = 0.05
 EVERYDAY_MISSED_LIMIT = 0.04
 # Redactions in a megabyte of source code. Examples of secrets in documentation and tests count.
-ALARMS_LIMIT = 2.0
+ALARMS_LIMIT = 1.0
 MISTAKEN_LIMIT = 0.05
 # Each limit has room for a busy machine. The measured values were 0.01, 0.19, 0.03, 0.05 and 1.0.
 PLAIN_LIMIT, RICH_LIMIT, LARGE_LIMIT, HOSTILE_LIMIT, DOUBLED_LIMIT = 0.05, 0.6, 0.25, 0.6, 1.8

@@ -59,7 +59,7 @@ _PLACEHOLDERS = compile_bytes(
             r"[\w./: -]*\$\{[\w.$\[\]()+ ]+\}.*",
             r"(?:[\w.:/@ -]*\{[a-z_][a-z_.]*\})+[\w.:/@ -]*",
             # A regular expression or a format.
-            r".*(?:\(\?[:=!<P]|\[\^?%s|%s[)|\]]|\[a-z]-|\[(?:a-z|0-9)|\[\^).*",
+            r".*(?:\(\?[:=!<P]|\[\^?%s|%s[)|\]]|\[a-z]-|\[[^\s\]]{0,20}(?:a-z|0-9)|\[\^).*",
             # The text between two strings: 'password=' + value + ', port='
             r"[,;)\]}+][\s)].*|[,)]\s*\w.*",
             # The ids of our own sessions and branches, which our tools answer and which open nothing.
@@ -78,7 +78,7 @@ _PLACEHOLDERS = compile_bytes(
             # The tag of a field of a Go struct: json:"keys,omitempty"
             r"[a-z_]{2,20}:\\?\"[\w,.=; -]*(?:\\?\"(?: [a-z_]{2,20}:.*)?)?",
             # A format with something else behind its value: %s&zip=1
-            r"(?:[^%]*[=/:])?%[sdvq][&/\"' ].*",
+            r"(?:[^%]*[=/:])?%[sdvq][&/\"' ].*|[\w.-]{1,40}=%[sdvrq]",
             # A small number: a port, a limit.
             r"[-+]?[0-9]{1,5}(?:\.[0-9]+)?[a-z]{0,2}[)}\],;]*",
             r".*(?:[-_.]|\b)(?:placeholder|your[-_](?:own|api|secret|token|key|password)[a-z_-]*|goes[-_ ]here)\b.*",
@@ -99,14 +99,14 @@ _PROSE = compile_bytes(
 # digits elsewhere, or capitals that begin no word.
 _HUMP = (
     r"(?:[A-Z]{1,12}[a-z]{2,20}|PKCS(?:1|7|8|12)|SHA(?:1|224|256|384|512)|MD5|AES(?:128|256)|X509|S3|EC2|OAuth2|HTTP2|"
-    r"IPv[46]|UTF8|Base64|V[0-9]|[A-Z]{0,6}(?:Id|To|In|Of|On|By|At|Is|Or|As|Db|Ui|Up|No|De|Ex|Fn|Do|My|Ok|Ip|Io|Os|Fs|Js|Ts|Tx|Rx|Re|Un|"
+    r"IPv[46]|UTF8|Base64|V[0-9]|[A-Z]{0,6}(?:Id|To|In|Of|On|By|At|Is|Or|As|Db|Ui|Up|No|De|Ex|Fn|Do|My|Ok|Ip|Io|Os|Fs|Js|Ts|Tx|Rx|Kx|Re|Un|"
     r"If|We|Me|Go))"
 )
 _CUSTOMARY = (
-    r"(?i:oauth2?|base64|b64|sha-?(?:1|256|384|512)|md5|utf-?8|http[23]|ipv[46]|x509|[rhep]s(?:256|512)|argon2i?d?|"
+    r"(?i:oauth2?|base64|b64|sha-?(?:1|256|384|512)|md5|utf-?8|http[23]|ipv[46]|x509|pkcs(?:[1578]|12)|(?:x|ed|curve)(?:25519|448)(?:ph)?|x?chacha20(?:poly1305)?|[rhep]s(?:256|512)|argon2i?d?|"
     r"pbkdf2|v[0-9]{1,2})"
 )
-_WORD = rf"(?:(?:[a-z]{{1,30}}|{_HUMP})(?:{_HUMP})*[A-Z]{{0,4}}|[A-Z]{{1,30}}|{_CUSTOMARY}(?:{_HUMP})*)"
+_WORD = rf"(?:(?:[a-z]{{1,30}}|{_HUMP})(?:{_HUMP})*[A-Z]{{0,5}}|[A-Z]{{1,30}}|{_CUSTOMARY}(?:{_HUMP})*)"
 _PART = rf"(?:[$_]*{_WORD}(?:_+{_WORD})*_*|[A-Z][a-z]{{0,2}}[0-9]{{3,5}}(?:{_HUMP})+)"
 _MEMBER = r"(?:\.|->|::|\?\.)"
 _NAMES = compile_bytes(
@@ -139,14 +139,14 @@ _CODE = compile_bytes(
     # A generated identifier.
     r"|[A-Za-z_$][\w$]*\$[0-9]+(?:[.(,;].*)?|[A-Za-z_]+\$[A-Za-z_]+\.[a-z]+[,;)].*"
     # True or false in minified code, and other expressions.
-    r"|![01][,;)}].*|[\w.$]+\?[\w.$]+[.(:].*|[\w.$]+[<>]=?[\w.$]+\?.*|.*(?:\}\)|\)\.|\}\}[a-z;,]|\(\)|\(\(|\)\{|=>|&&|\|\|).*",
+    r"|![01][,;)}].*|[\w.$]+\?[\w.$]+[.(:].*|[\w.$]+[<>]=?[\w.$]+\?.*|.*(?:\}\)|\)\.|\}\}(?:[a-z]|[;,].)|\(\)|\(\(|\)\{|=>|&&|\|\|).*",
 )
 
 # As above, but a few digits may end any word of three letters: an identifier of a program, never a long random value.
 _DIGIT_WORD = (
     rf"(?:{_WORD}|(?:[A-Za-z]?[a-z]{{2,20}}|{_HUMP})(?:{_HUMP})*[0-9]{{1,5}}(?:(?:{_HUMP})+[0-9]{{0,5}})?"
     rf"|[A-Z]{{1,20}}[0-9]{{1,5}}(?:V[0-9]{{1,2}})?(?:{_HUMP})*[A-Z]{{0,10}}|[a-z]{{1,20}}[0-9]{{1,3}}[a-z]{{0,20}}"
-    r"|[a-z]{1,10}[0-9]{1,3}v[0-9]|[A-Z][a-z]|[0-9]{1,4})"
+    r"|[a-z]{1,10}[0-9]{1,3}v[0-9]|[A-Z][a-z]|[0-9]{1,4}[a-z]?)"
 )
 _IDENTIFIERS = compile_bytes(
     rf"(?s)[^\w]{{0,2}}_{{0,3}}{_DIGIT_WORD}(?:(?:[ _./:@#+=*-]|->|::|\?\.){{1,2}}{_DIGIT_WORD})*_{{0,3}}"
