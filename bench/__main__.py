@@ -18,6 +18,8 @@ NAMES = (
     "page",
     "relevance",
     "economy",
+    "economy_sessions",
+    "audit",
     "recall",
     "first_prompts",
     "commands",

@@ -83,7 +83,7 @@ def main(turns: int = TURNS) -> bool:
                 "context ask, one document": [*context, "ask", "roll back", "--cache", "docs/.context-cache"],
                 "context doctor, no daemon": [*context, "doctor", "--url", "http://127.0.0.1:9"],
                 "context doctor": [*context, "doctor", "--url", url],
-                HOOK: [*context, "hook", "cursor", "--url", url],
+                HOOK: [*context, "hook", "claude-code", "--url", url],
                 "context statusline": [*context, "statusline", "--url", url],
                 "context run true": [*context, "run", "--url", url, "true"],
                 "context fold status": [*context, "fold", "status", "--all"],

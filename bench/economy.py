@@ -35,7 +35,6 @@ from contextfold.fold.messages import (
     BodyProjection,
     CallOutcome,
     ColdSettings,
-    LeftOutResult,
     Remembered,
     by_call,
     merged_outcomes,
@@ -45,6 +44,7 @@ from contextfold.fold.model_catalog import RELATIVE_PRICES
 from contextfold.fold.policy import pays
 from contextfold.fold.sent_request import RequestReport, record_request
 from contextfold.fold.session import EMPTY, replay
+from contextfold.fold.store import LeftOutDecision
 from contextfold.scrub.scrubber import ScrubResult
 from contextfold.serve.mcp.fold_tools import AFTERWARDS_TOOLS, FOLD_TOOLS
 from contextfold.serve.mcp.tools import FoldTool
@@ -256,7 +256,7 @@ class ConversationReplay:
         system = [{"type": "text", "text": _text(f"{shape.id} system", shape.system), "cache_control": mark}]
         head = {"model": MODEL, "system": system, **({"tools": _definitions(way)} if way.tools else {})}
         self._head = _json(head)[:-1].encode() + b',"messages":['
-        self._results: tuple[LeftOutResult, ...] = ()
+        self._results: tuple[LeftOutDecision, ...] = ()
         self._outcomes: Mapping[str, CallOutcome] = {}
         self._last_s: float | None = None
         self._calls = 0
@@ -332,9 +332,9 @@ class ConversationReplay:
         cold = projection.cold_results(salt=self._shape.id, settings=ColdSettings())
         if not cold:
             return projection, None
-        self._results += tuple(each.result for each in cold)
+        self._results += tuple(each.decision for each in cold)
         again = project_body(body, "anthropic", remembered=Remembered(self._outcomes, by_call(self._results)))
-        return again, again.tokens_before_stubs({each.result.id for each in cold})
+        return again, again.tokens_before_stubs({each.decision.result_id for each in cold})
 
     def _answer(self, number: int, turn: ShapeTurn) -> tuple[list[Message], list[Message]]:
         text = _text(f"{self._shape.id} out {number}", max(1, turn.out - CALL_TOKENS * len(turn.results)))
@@ -493,33 +493,33 @@ def _cost_of_sessions(name: str, rows: Sequence[Comparison], limit: float | None
 
 
 def print_by_length(rows: Sequence[Comparison]) -> None:
-    print("\nWhat folding costs and saves by length (cost relative to not using it, output included; 5-minute cache)")
-    table = [("conversations", "number", "cold results", "dearer", "and context_fold", "dearest", "dearer")]
+    """The table of the README: each cost for a five-minute cache and for one of an hour."""
+    print("\nWhat folding costs and saves by length (cost relative to not using it, output included)")
+    head = ("conversations", "number", "cold results", "dearer", "and context_fold", "dearest", "dearer")
+    table = [head[:2] + tuple(f"{name}, {life}" for life in ("5 min", "1 h") for name in head[2:])]
     for kind, is_session in (("sessions with pauses", True), ("one-prompt runs", False)):
         for name, least, most in (
             ("< 20k tokens", 0, SHORT_TOKENS),
             ("20k-100k tokens", SHORT_TOKENS, LONG_TOKENS),
             ("> 100k tokens", LONG_TOKENS, sys.maxsize),
         ):
-            group = [
-                row
-                for row in rows
-                if not row.is_1h and row.shape.is_session == is_session and least <= row.shape.tokens < most
-            ]
-            cold, both = ([row for row in group if row.way is way] for way in (COLD, BOTH))
+            group = [row for row in rows if row.shape.is_session == is_session and least <= row.shape.tokens < most]
             if group:
-                table.append(
-                    (
-                        f"{kind}, {name}",
-                        str(len(cold)),
-                        f"{total_ratio(cold):.2f}",
-                        str(sum(row.cost > row.without for row in cold)),
-                        f"{total_ratio(both):.2f}",
-                        f"{max(row.ratio for row in both):.2f}",
-                        str(sum(row.cost > row.without for row in both)),
-                    )
-                )
+                of_5m, of_1h = ([row for row in group if row.is_1h == is_1h] for is_1h in (False, True))
+                number = str(sum(row.way is COLD for row in of_5m))
+                table.append((f"{kind}, {name}", number, *_costs_by_way(of_5m), *_costs_by_way(of_1h)))
     print_table(table)
+
+
+def _costs_by_way(rows: Sequence[Comparison]) -> tuple[str, ...]:
+    cold, both = ([row for row in rows if row.way is way] for way in (COLD, BOTH))
+    return (
+        f"{total_ratio(cold):.2f}",
+        str(sum(row.cost > row.without for row in cold)),
+        f"{total_ratio(both):.2f}",
+        f"{max(row.ratio for row in both):.2f}",
+        str(sum(row.cost > row.without for row in both)),
+    )
 
 
 def main(argv: Sequence[str] = ()) -> bool:

@@ -283,7 +283,7 @@ def stub_figures(turns: int, number: int) -> list[Figure]:
         if not cold:
             # Without ids for its calls, nothing of a conversation is left out.
             continue
-        remembered = Remembered({}, by_call(tuple(each.result for each in cold)))
+        remembered = Remembered({}, by_call(tuple(each.decision for each in cold)))
         stubbed = partial(project_body, body, format, remembered=remembered)
         if stubbed().receipt.results_left_out != len(cold):
             raise SystemExit(f"not all results are left out: {format}")

@@ -29,7 +29,7 @@ NOT_RUN = re.compile(
     r"|--watch|nats|CONTEXT_CONFIG|^pip |^uv |^source |examples/loop\.py|^\.venv"
 )
 # These stand in for the programs of agents.
-AGENTS = ("claude", "codex")
+AGENTS = ("claude", "code", "codex")
 
 
 def read(page: Path) -> str:

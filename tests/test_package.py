@@ -41,7 +41,10 @@ RUNS: tuple[tuple[int, str], ...] = (
     (0, "store import all.jsonl --store other.db"),
     (0, "install claude-code --dry-run"),
     (0, "uninstall claude-code --dry-run"),
-    (0, "hook cursor --url URL"),
+    (0, "hook claude-code --url URL"),
+    (0, "audit docs --json"),
+    (0, "open --url URL"),
+    (0, "store verify"),
     (0, "completion bash"),
 )
 # These run until they are stopped.

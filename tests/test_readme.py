@@ -97,7 +97,7 @@ def test_the_readme_commands_work_as_written(home: Path) -> None:
     agent, headings = (text for kind, text in BLOCKS if kind == "text")
     assert re.search(re.escape(agent).replace("…", "[0-9a-f]{16}"), printed)
     assert "Logins fail because tokens expire after one minute." in printed
-    assert re.search(rf"claude --plugin-dir \S+ http://localhost:{port}/proxy/anthropic\n", printed)
+    assert re.search(rf"claude --mcp-config=\S+ .* http://localhost:{port}/run/run_\w+/proxy/anthropic\n", printed)
     assert "ok: 5 documents" in printed
     (answer,) = (json.loads(line) for line in printed.splitlines() if line.startswith('{"documents":[{"id":"runbooks'))
     shown = [

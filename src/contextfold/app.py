@@ -15,7 +15,7 @@ from contextfold.fold.service.stored_sessions import StoredSessions
 from contextfold.fold.session import SessionLimits
 from contextfold.fold.store import Store
 from contextfold.settings import FoldSettings
-from contextfold.stores.sqlite.state_file import SqliteReader
+from contextfold.stores.sqlite.state_file import SqliteReader, verify_file
 
 if TYPE_CHECKING:
     # Commands that read a file import neither asyncio nor RE2.
@@ -51,6 +51,7 @@ def make_policy(settings: FoldSettings) -> FoldPolicy:
             settings.price_cache_write_1h_percent,
         ),
         settings.recall_at_start,
+        settings.trust_clock,
     )
 
 
@@ -107,6 +108,11 @@ def open_store(
             "a store on NATS needs the package's `nats` extra: pip install 'contextfold[nats]'"
         ) from None
     return NatsStore(settings.nats, idle_s=settings.session_idle_secs, may_make=may_migrate, on_change=on_change)
+
+
+def find_damage(settings: FoldSettings) -> list[str]:
+    """Check every record of a state file; returns what is damaged, in words. NATS servers check their own files."""
+    return verify_file(settings.store) if settings.nats is None else []
 
 
 def open_state_file(settings: FoldSettings) -> StoredSessions:

@@ -1,31 +1,41 @@
 """Composes the daemon from its settings, binds its sockets, and runs it until a signal.
 
-`serve.http.uvicorn_adapter` handles connections and the shutdown.
+The shutdown after SIGTERM or SIGINT has these steps; a second signal ends the process at once:
+
+    no connection is accepted any more, idle ones are closed, event streams end
+    every other request that was accepted is answered                            (GRACE_S, then 503 if not begun)
+    the application's lifespan ends: hook reports are written, the store closed  (routes.CLOSE_TIMEOUT_S)
 """
 
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import resource
+import signal
 import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from types import FrameType
 from typing import cast
+
+import uvicorn
 
 from contextfold.app import make_policy, make_scrubber, open_store
 from contextfold.common.canonical import encode
+from contextfold.common.socket_owner import can_tell_owners
 from contextfold.errors import InternalError, SettingsError
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.session import EMPTY
 from contextfold.fold.store import Store
-from contextfold.serve.http.bearer_tokens import TokenFile
-from contextfold.serve.http.exchange import RequestLimits
-from contextfold.serve.http.guard import Buckets, Guard, HostRule, is_loopback
+from contextfold.fold.store_clock import StoreClock
+from contextfold.serve.http.bearer_tokens import RunToken, TokenFile, Tokens
+from contextfold.serve.http.capacity import RequestLimits
+from contextfold.serve.http.guard import Buckets, Guard, HostRule, PeerUsers, is_loopback
 from contextfold.serve.http.mcp_endpoint import DaemonServices
 from contextfold.serve.http.routes import DaemonApplication
-from contextfold.serve.http.uvicorn_adapter import BACKLOG, DaemonServer
 from contextfold.serve.mcp.protocol import INTEGER_DIGITS, tools_of
 from contextfold.serve.ops.logs import log, take_over
 from contextfold.serve.ops.metrics import ActivityRecorder, Metrics, StoreConnectionLog
@@ -36,16 +46,26 @@ from contextfold.settings import DaemonSettings, offers_folding
 IPV4_LOOPBACK = "127.0.0.1"
 # The number of attempts to find a port that is free on both loopback addresses.
 FREE_PORT_TRIES = 10
-# The number of descriptors for connections and for the files of the store and the caches.
-DESCRIPTORS_WANTED = 4096
+# The number of descriptors for connections and for the files of the store and the caches. Connections are not limited
+# otherwise: silent ones must not keep others out.
+DESCRIPTORS_WANTED = 65_536
+BACKLOG = 1024
+HEAD_MAX_BYTES = 16 << 10
+KEEP_ALIVE_S = 30
+GRACE_S = 10
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def serve_daemon(settings: DaemonSettings, on_listening: Callable[[str], None]) -> None:
-    """Run the daemon until a signal arrives."""
-    check_may_listen(settings.host, bool(settings.token_file))
+def serve_daemon(settings: DaemonSettings, on_listening: Callable[[str], None], *, run_token: str = "") -> None:
+    """Run the daemon until a signal arrives. With `run_token` it accepts that token alone."""
+    check_may_listen(settings.host, bool(settings.token_file or run_token))
     # A daemon must not start if its tokens cannot be read.
     path = settings.token_file
-    tokens = TokenFile(path, lambda text: log("tokens", "warning", text=text)) if path else None
+    tokens: Tokens | None = None
+    if run_token:
+        tokens = RunToken(run_token)
+    elif path:
+        tokens = TokenFile(path, lambda text: log("tokens", "warning", text=text))
     take_over()
     if "resolve" in settings.server.tools:
         root = settings.server.cache_root
@@ -81,7 +101,17 @@ def _make_tracer(settings: DaemonSettings) -> Tracer | None:
     return OtelTracer(settings.otlp_endpoint)
 
 
-def _make_guard(settings: DaemonSettings, tokens: TokenFile | None, tracer: Tracer | None) -> Guard:
+def _make_users(settings: DaemonSettings, tokens: Tokens | None) -> PeerUsers | None:
+    """What decides whose connections are accepted; None if a token does, or everybody's are."""
+    if tokens is not None or settings.allow_other_users:
+        return None
+    if can_tell_owners():
+        return PeerUsers()
+    log("users.not_told", "warning", reason="this system does not tell which user a connection comes from")
+    return None
+
+
+def _make_guard(settings: DaemonSettings, tokens: Tokens | None, tracer: Tracer | None) -> Guard:
     tools = tools_of(settings.server.tools)
     metrics = Metrics(tool.name for tool in tools)
     scrubber = make_scrubber(settings.fold)
@@ -104,10 +134,11 @@ def _make_guard(settings: DaemonSettings, tokens: TokenFile | None, tracer: Trac
         metrics=metrics,
         buckets=buckets,
         tokens=tokens,
+        users=_make_users(settings, tokens),
         tracer=tracer,
         state=encode(fold.summarise(EMPTY)),
         limits=RequestLimits(
-            in_flight=settings.requests_max,
+            requests=settings.requests_max,
             body_bytes=settings.body_max_bytes,
             proxied_body_bytes=proxy.body_max_bytes,
         ),
@@ -124,6 +155,12 @@ class NoStore:
         return 0
 
     async def retain(self, archive_since: str, summaries_since: str) -> None:
+        pass
+
+    async def read_clock(self) -> StoreClock:
+        return StoreClock()
+
+    async def write_clock(self, clock: StoreClock) -> None:
         pass
 
     async def unindexed(self, owner: str | None, limit: int) -> tuple[()]:
@@ -149,6 +186,62 @@ def check_may_listen(host: str, has_tokens: bool) -> None:
             f"{host} is open to other machines, and anybody could read your sessions there: give --token-file FILE "
             "(`context token` makes one), or listen on 127.0.0.1"
         )
+
+
+class DaemonServer(uvicorn.Server):
+    """uvicorn's server, which says when it listens, and ends event streams first when it stops.
+
+    h11 parses the requests, even if a faster parser is installed: it refuses ambiguous requests (two Host headers,
+    invalid lengths), and behaves the same on every machine.
+    """
+
+    def __init__(self, guard: Guard, url: str, on_listening: Callable[[str], None]) -> None:
+        self._guard, self._url, self._on_listening = guard, url, on_listening
+        super().__init__(
+            uvicorn.Config(
+                guard,
+                http="h11",
+                loop="asyncio",
+                ws="none",
+                interface="asgi3",
+                lifespan="on",
+                log_config=None,
+                log_level="error",
+                access_log=False,
+                server_header=False,
+                # The guard sets the date, because a proxied response has its own.
+                date_header=False,
+                # The token identifies the caller.
+                proxy_headers=False,
+                backlog=BACKLOG,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_graceful_shutdown=GRACE_S,
+                h11_max_incomplete_event_size=HEAD_MAX_BYTES,
+            )
+        )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        # The objects that exist now live until the end, so the garbage collector need not check them again.
+        gc.collect()
+        gc.freeze()
+        log("daemon.listening", url=self._url)
+        self._on_listening(self._url)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.should_exit = True
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        capacity = self._guard.capacity
+        log(
+            "daemon.stopping",
+            in_flight=capacity.requests.total,
+            streams=capacity.streams.total + capacity.proxied.total,
+        )
+        self._guard.end_streams()
+        await super().shutdown(sockets)
 
 
 def run(app_factory: Callable[[], Guard], *, host: str, port: int, on_listening: Callable[[str], None]) -> None:

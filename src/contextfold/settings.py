@@ -177,7 +177,10 @@ def _parse_seconds(label: str, text: str) -> int:
 
 
 class Setting(NamedTuple):
-    """One setting. Its option is `--name`; in the configuration file the dashes of the name are underscores."""
+    """One setting. Its option is `--name`; in the configuration file the dashes of the name are underscores.
+
+    The option of a setting without a metavar has no value and turns it on.
+    """
 
     name: str
     metavar: str
@@ -219,6 +222,8 @@ _TABLE = (
         "the file of owners and token hashes; required for any address but loopback"),
     Setting("allow-host", "NAMES", "", _parse_names,
         "further names of this machine that clients may use, separated by commas"),
+    Setting("allow-other-users", "", "off", _parse_switch,
+        "whether every user of this machine may call a daemon without tokens, such as one in a container"),
     # Folding, on any transport.
     Setting("store", "STORE", "", _parse_filled,
         "the store of the folding state: a file, or nats://HOST:PORT,…"),
@@ -260,6 +265,8 @@ _TABLE = (
         "days after which trajectories are deleted"),
     _number("summary-days", 365, 1, 36_500,
         "days after which summaries are deleted"),
+    Setting("trust-clock", "", "off", _parse_switch,
+        "this machine's clock is right, though the store has not seen the time pass that it shows"),
     Setting("scrub-allowlist", "FILE", "", _parse_filled,
         "a file of values that are not secrets"),
     # Limits on requests to the daemon.
@@ -278,8 +285,9 @@ _TABLE = (
         "where requests to /proxy/openai/v1 go, as in OPENAI_BASE_URL"),
     Setting("gemini-upstream", "URL", "https://generativelanguage.googleapis.com", _parse_base_url,
         "where requests to /proxy/gemini go, as in GOOGLE_GEMINI_BASE_URL"),
-    Setting("fold-results", "off|cold", "cold", _one_of("off", "cold"),
-        "whether the proxy leaves old tool results out once the provider's prompt cache has lapsed"),
+    Setting("fold-results", "off|cold|auto", "auto", _one_of("off", "cold", "auto"),
+        "which old tool results the proxy leaves out: none; large ones once the provider's prompt cache has lapsed; or "
+        "also smaller ones and texts of edits, whenever that cache no longer holds them"),
     _number("prompt-cache-s", 0, 0, 604_800,
         "seconds for which a provider caches a prompt if the request does not say it; 0: as documented"),
     _number("proxy-body-max-bytes", 512 << 20, 1024, 1 << 40,
@@ -370,6 +378,7 @@ class FoldSettings(NamedTuple):
     session_idle_secs: int
     archive_days: int
     summary_days: int
+    trust_clock: bool
     scrub_allowlist: str
 
 
@@ -400,10 +409,12 @@ class ProxySettings(NamedTuple):
     openai: Upstream
     body_max_bytes: int
     gemini: Upstream = Upstream("https://generativelanguage.googleapis.com")
-    # Whether old tool results are left out after the provider's prompt cache has expired.
-    folds_results: bool = True
+    # Which old tool results are left out: "off", "cold" or "auto".
+    fold_results: str = "auto"
     # The lifetime of a cached prompt if the request does not say it; 0 for the provider's documented lifetime.
     prompt_cache_s: int = 0
+    # Whether other daemons may use the same store.
+    shares_store: bool = False
 
 
 class DaemonSettings(NamedTuple):
@@ -420,6 +431,7 @@ class DaemonSettings(NamedTuple):
     port: int
     token_file: str
     allow_host: tuple[str, ...]
+    allow_other_users: bool
     rate_per_second: int
     rate_burst: int
     requests_max: int
@@ -510,7 +522,7 @@ def read_daemon_settings(environment: Mapping[str, str], options: Mapping[str, s
     fold = _read_fold_settings(sources)
     server = sources.read_fields(
         Settings,
-        cache_root=sources.read("cache-root") or _path_in_home(environment, "XDG_DATA_HOME", ".local/share", "caches"),
+        cache_root=sources.read("cache-root") or path_in_home(environment, "XDG_DATA_HOME", ".local/share", "caches"),
         tools=sources.read("tools") or TOOLSETS,
         fold=fold,
     )
@@ -544,7 +556,7 @@ def _read_fold_settings(sources: _Sources) -> FoldSettings:
 def _read_store_path(sources: _Sources) -> str:
     store: str = sources.read("store")
     if not store:
-        return _path_in_home(sources.environment, "XDG_STATE_HOME", ".local/state", "state.db")
+        return path_in_home(sources.environment, "XDG_STATE_HOME", ".local/state", "state.db")
     scheme, colon, _rest = store.partition(":")
     if store.startswith(STORE_SCHEME):
         store = store.removeprefix(STORE_SCHEME)
@@ -559,7 +571,8 @@ def _read_store_path(sources: _Sources) -> str:
     return store
 
 
-def _path_in_home(environment: Mapping[str, str], variable: str, default: str, name: str) -> str:
+def path_in_home(environment: Mapping[str, str], variable: str, default: str, name: str) -> str:
+    """A path of ours below the folder that an XDG variable names."""
     folder = environment.get(variable, "")
     # The XDG specification says that relative paths must be ignored.
     if not os.path.isabs(folder):
@@ -626,8 +639,9 @@ def _read_proxy_settings(sources: _Sources) -> ProxySettings:
         _read_upstream(sources, "openai-upstream"),
         sources.read("proxy-body-max-bytes"),
         _read_upstream(sources, "gemini-upstream"),
-        sources.read("fold-results") == "cold",
+        sources.read("fold-results"),
         sources.read("prompt-cache-s"),
+        sources.read("store").partition("://")[0].lower() in NATS_SCHEMES,
     )
 
 

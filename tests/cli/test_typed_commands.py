@@ -47,7 +47,7 @@ $ context ask roll back --budget 4k --cache docs.cache
 $ context get runbooks/Rollback.md --cache docs.cache
 {"document":{"id":"runbooks/rollback.md",…
 $ context install claude --dry-run
---- /dev/null
+write …: our plugin, for http://localhost:9090
 …
 """
 
@@ -136,7 +136,7 @@ $ context run nosuchprogram
 error: nosuchprogram is not on your PATH; install it, or give its path
 exit 127
 $ context uninstall claude-code --yes
-note: nothing to do: …/.claude.json has no entry contextfold
+note: nothing to do: Claude Code has nothing of contextfold
 """
 
 

@@ -67,27 +67,42 @@ class Model:
         self.branches: dict[str, dict[str, Any]] = {}
         self.path: list[str] = []
         self.copies: dict[str, tuple[int, dict[str, dict[str, Any]], list[str]]] = {}
+        # Once a request is seen, only requests count tokens.
+        self.has_requests = False
 
     def branch(self, branch_id: str, tokens: int) -> None:
         parent = self.path[-1] if self.path else None
-        self.branches[branch_id] = {"status": "active", "tokens": tokens, "parent": parent}
+        self.branches[branch_id] = {"status": "active", "tokens": tokens, "parent": parent, "removable": None}
         self.path.append(branch_id)
         self.copies[branch_id] = copy.deepcopy((self.main, self.branches, self.path))
 
     def record(self, tokens: int) -> None:
+        if self.has_requests:
+            return
         if self.path:
             self.branches[self.path[-1]]["tokens"] += tokens
         else:
             self.main += tokens
 
-    def raise_to(self, levels: Sequence[int]) -> None:
-        self.main = max(self.main, levels[0])
-        for other_id, level in zip(self.path, levels[1:], strict=False):
-            self.branches[other_id]["tokens"] = max(self.branches[other_id]["tokens"], level)
+    def send(self, levels: Sequence[int]) -> None:
+        self.has_requests = True
+        self.main = levels[0]
+        for depth, other_id in enumerate(self.path, 1):
+            self.branches[other_id]["tokens"] = levels[depth]
+            self.branches[other_id]["removable"] = sum(levels[depth:])
 
     def fold(self, branch_id: str, tokens: int) -> None:
-        while self.path.pop() != branch_id:
-            pass
+        folded = self.path[self.path.index(branch_id) :]
+        removable = [self.branches[other_id]["removable"] for other_id in folded]
+        for other_id, outer, inner in zip(folded, removable, [*removable[1:], None], strict=True):
+            if outer is not None:
+                self.branches[other_id]["tokens"] = max(0, outer - (inner or 0))
+        del self.path[self.path.index(branch_id) :]
+        for other_id in reversed(folded):
+            for outer_id in (*self.path, *folded[: folded.index(other_id)]):
+                if self.branches[outer_id]["removable"] is not None:
+                    left = self.branches[outer_id]["removable"] - self.branches[other_id]["tokens"]
+                    self.branches[outer_id]["removable"] = max(0, left)
         for other_id, branch in self.branches.items():
             if branch["status"] == "active" and other_id not in self.path:
                 branch["status"] = "folded"
@@ -182,15 +197,19 @@ class Histories(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1), fault=faults, repeat=st.booleans(), levels=st.lists(tokens, min_size=5, max_size=5))
     def sent(self, which: int, fault: str, repeat: bool, levels: list[int]) -> None:
-        """A request to a model gives every open thread at least this size. Reported by two daemons, it counts once."""
-        shares = tuple(Share(*each, 0) for each in zip([None, *self.model.path], levels, strict=False))
+        """A request to a model gives every open thread this size. Reported by two daemons, it counts once."""
+        threads = [None, *self.model.path]
+        shares = tuple(
+            Share(thread, levels[depth], 0, removable=sum(levels[depth : len(threads)]))
+            for depth, thread in enumerate(threads)
+        )
         sent = RequestReport(self.new_id("sent"), "anthropic", "m", Receipt(9, 9), shares=shares)
         self.store.fault = fault
         self.runner.run(self.report_sent(self.services[which], sent))
         if repeat:
             self.runner.run(self.report_sent(self.services[1 - which], sent))
         self.store.fault = ""
-        self.model.raise_to(levels)
+        self.model.send(levels[: len(threads)])
 
     async def report_sent(self, service: FoldService, sent: RequestReport) -> None:
         service.reports.receive(Target(KEY, PROJECT, None), sent)

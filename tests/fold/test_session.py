@@ -15,6 +15,7 @@ from contextfold.fold.events import (
     Event,
     EventUnknown,
     OperationCompleted,
+    RequestSent,
     SessionRolledBack,
     WorkFolded,
     from_json,
@@ -130,7 +131,9 @@ class TestRollingBack:
                 assert {key: now.branches[key] for key in then.branches} == then.branches
                 assert all(now.branches[branch_id].status == "discarded" for branch_id in later)
                 assert (now.main, now.path, now.total_tokens) == (then.main, then.path, then.total_tokens)
-                assert now.folded_tokens == then.folded_tokens
+                # A request in between may have shown what a fold removed, and that stays known.
+                if not any(isinstance(between, RequestSent) for between in log[began[event.branch_id] : number]):
+                    assert now.folded_tokens == then.folded_tokens
 
 
 class TestLimits:
@@ -301,8 +304,8 @@ class TestLog:
 
     @given(HISTORIES)
     def test_tokens_are_the_sum_of_the_events_since_each_branch_began(self, steps: list[Step]) -> None:
-        """Counts the tokens a second time from the log alone, for histories without a rollback."""
-        log = log_of([step for step in steps if step.verb != "rollback"])
+        """Counts the tokens a second time from the log alone, for histories without rollbacks and requests."""
+        log = log_of([step for step in steps if step.verb not in ("rollback", "sent")])
         tokens: dict[str | None, int] = {None: 0}
         parents: dict[str, str | None] = {}
         still_open: set[str | None] = {None}

@@ -38,7 +38,6 @@ def added_context(reply: Reply) -> str:
 
 def test_the_first_prompt_gets_a_line_about_related_folds_which_is_counted(recalling_daemon: Daemon) -> None:
     agent, api = HookedAgent(recalling_daemon, "/work/shop", "first"), ApiReader(recalling_daemon)
-    before = api.session("/work/shop")["total_tokens"]
     assert added_context(agent.report("SessionStart", source="startup")) == ""
     line = added_context(agent.report("UserPromptSubmit", prompt=RELATED_PROMPT))
     assert line.count("br_") == 2
@@ -47,7 +46,8 @@ def test_the_first_prompt_gets_a_line_about_related_folds_which_is_counted(recal
     # Control characters and changes of the writing direction are removed.
     assert "Checkout page: log out [31m button" in line
     count = FOLD_COUNTERS["v0"]
-    assert api.session("/work/shop")["total_tokens"] == before + count(RELATED_PROMPT) + count(line)
+    (session,) = [row for row in api.sessions() if row["conversation"] == "first"]
+    assert session["total_tokens"] == count(RELATED_PROMPT) + count(line)
     assert added_context(agent.report("UserPromptSubmit", prompt=f"Again: {RELATED_PROMPT}")) == ""
     agent.close()
     api.http.close()

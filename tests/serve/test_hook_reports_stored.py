@@ -6,11 +6,13 @@ import asyncio
 import json
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from contextfold.common.canonical import encode
 from contextfold.common.tokens import FOLD_COUNTERS
+from contextfold.fold.service import conversations
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.overview import Overview
 from contextfold.scrub.scrubber import standard_scrubber
@@ -55,6 +57,7 @@ class TestDurability:
     def test_reports_that_cannot_be_stored_are_logged(self, tmp_path: Path) -> None:
         daemon = Daemon(tmp_path)
         agent, healthy = HookedAgent(daemon, "/broken"), HookedAgent(daemon, "/healthy", conversation="c2")
+        agent.uses()
         agent.calls("context_branch", description="d", prompt="p")
         assert daemon.stop() == 0
         database = sqlite3.connect(daemon.store, isolation_level=None)
@@ -99,16 +102,42 @@ class TestDurability:
 
 
 class TestSessionOfAReport:
-    def test_a_subfolder_is_the_same_project_and_another_folder_is_another(
+    def test_a_conversation_stays_in_its_project_when_the_agent_changes_the_folder(
         self, agent: HookedAgent, api: ApiReader
     ) -> None:
         agent.uses()
         agent.uses(cwd=f"{agent.folder}/src/deep")
         agent.uses(cwd=f"{agent.folder}-other")
-        # This folder is below the first one again.
-        agent.uses(cwd=f"{agent.folder}/elsewhere")
         assert api.session(agent.folder)["operations"] == 3
-        assert api.session(f"{agent.folder}-other")["operations"] == 1
+        assert api.session(f"{agent.folder}-other") is None
+
+    def test_each_conversation_of_a_project_has_a_session_of_its_own(
+        self, daemon: Daemon, api: ApiReader, folder: str
+    ) -> None:
+        for number in range(1, 4):
+            with HookedAgent(daemon, folder, conversation=f"{folder}-{number}") as agent:
+                for _ in range(number):
+                    agent.uses()
+                # The latest conversation of the project makes the call.
+                assert agent.calls("context_fold", message="m")["summary"]["operations_count"] == number
+        rows = [row for row in api.sessions() if row["project_path"] == folder]
+        assert sorted((row["conversation"], row["operations"]) for row in rows) == [
+            (f"{folder}-{number}", number) for number in range(1, 4)
+        ]
+
+    def test_a_call_belongs_to_the_conversation_whose_hook_announced_it(
+        self, daemon: Daemon, api: ApiReader, folder: str
+    ) -> None:
+        first = HookedAgent(daemon, folder, conversation=f"{folder}-1")
+        with HookedAgent(daemon, folder, conversation=f"{folder}-2") as second:
+            first.uses()
+            arguments: dict[str, Any] = {"message": "what the first did"}
+            first.report("PreToolUse", tool_name=f"{OURS}context_fold", tool_input=arguments, tool_use_id="toolu_1")
+            second.uses()
+            first.mcp.call("context_fold", **arguments)
+        rows = {row["conversation"]: row for row in api.sessions() if row["project_path"] == folder}
+        assert [rows[f"{folder}-{number}"]["folded_branches"] for number in (1, 2)] == [1, 0]
+        first.close()
 
     def test_a_conversation_belongs_to_the_session_that_its_calls_name(
         self, daemon: Daemon, api: ApiReader, folder: str
@@ -182,6 +211,7 @@ class TestSessionOfAReport:
 
     def test_one_owners_conversations_do_not_displace_those_of_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(hooks, "CONVERSATIONS_MAX", 3)
+        monkeypatch.setattr(conversations, "CONVERSATIONS_MAX", 3)
 
         async def scenario() -> list[str]:
             fold = FoldService(TemporaryStore(), standard_scrubber())

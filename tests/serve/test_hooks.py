@@ -193,9 +193,10 @@ class TestInvalidReports:
 
 class TestAdvice:
     def test_advice_comes_once_when_folding_would_pay(self, agent: HookedAgent, api: ApiReader) -> None:
-        assert agent.uses(response="x" * 4 * 4_000).json == {}
+        # A conversation of less than 25,000 tokens gets none.
+        assert agent.uses(response="x" * 4 * 20_000).json == {}
         api.session(agent.folder)
-        advice = agent.uses(response="x" * 4 * 4_000).json["hookSpecificOutput"]
+        advice = agent.uses(response="x" * 4 * 6_000).json["hookSpecificOutput"]
         assert advice["hookEventName"] == "PostToolUse"
         assert advice["additionalContext"].startswith("contextfold: the main thread holds ")
         assert "context_fold" in advice["additionalContext"]
@@ -203,11 +204,13 @@ class TestAdvice:
         assert agent.uses(response="x" * 4 * 1_000).json == {}
 
     def test_advice_comes_again_at_the_next_threshold(self, agent: HookedAgent, api: ApiReader) -> None:
+        agent.report("SessionStart", source="startup", model="claude-opus-4-5-20251101")
         replies = []
         for _ in range(6):
-            replies.append(agent.uses(response="x" * 4 * 6_000).json)
+            replies.append(agent.uses(response="x" * 4 * 26_000).json)
             api.session(agent.folder)
-        assert [bool(reply) for reply in replies] == [False, True, True, True, False, False]
+        # The first report begins the session. The limit is 174,000 tokens: 104,000 are medium, 130,000 are high.
+        assert [bool(reply) for reply in replies] == [False, True, False, True, True, False]
 
     def test_advice_is_not_given_for_events_whose_answer_is_a_command(self, agent: HookedAgent) -> None:
         for event in ("Stop", "SubagentStop", "PreCompact", "SessionEnd"):
@@ -236,20 +239,6 @@ class TestAdvice:
         agent.calls("context_return", message="m")
         assert agent.uses().json == {}
 
-    def test_cursor_gets_advice_in_its_own_format(self, daemon: Daemon, folder: str) -> None:
-        with HookedAgent(daemon, folder, conversation=folder, host="cursor") as agent:
-            agent.mcp.call("context_branch", project_path=folder, description="d", prompt="p")
-            output = json.dumps("x" * 4 * 6_000)
-            payload = {
-                "tool_name": "Shell",
-                "tool_input": {},
-                "tool_output": output,
-                "tool_use_id": "u1",
-                "cwd": folder,
-            }
-            common = {"conversation_id": folder, "hook_event_name": "postToolUse"}
-            assert agent.post({**common, **payload}).json["additional_context"].startswith("contextfold: branch br_")
-
     def test_the_context_limit_is_the_window_of_the_hosts_model(self, agent: HookedAgent, api: ApiReader) -> None:
         agent.report("SessionStart", source="startup", model="claude-opus-4-5-20251101")
         agent.uses(response="x")
@@ -257,18 +246,6 @@ class TestAdvice:
 
 
 class TestOtherHosts:
-    @pytest.mark.parametrize("host", ["cursor", "vscode"])
-    def test_the_documented_payloads_of_other_hosts_are_recorded(
-        self, daemon: Daemon, api: ApiReader, host: str
-    ) -> None:
-        with HookedAgent(daemon, "/unused", host=host) as agent:
-            for payload in payloads(f"{host}-by-hand"):
-                assert agent.post(payload).status == 200
-            api.sessions()
-            page = api.http.ask("GET", "/metrics").body.decode()
-            (line,) = [line for line in page.splitlines() if f'{{host="{host}",outcome="recorded"}}' in line]
-            assert float(line.split()[-1]) > 0
-
     def test_an_unknown_host_is_not_found(self, agent: HookedAgent) -> None:
         assert agent.http.ask("POST", "/hooks/emacs", b"{}").status == 404
         assert agent.http.ask("GET", "/hooks/claude-code").status == 405

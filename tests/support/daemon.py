@@ -163,9 +163,9 @@ class Http:
 class HttpAgent:
     """An MCP client over HTTP that does only what the protocol requires."""
 
-    def __init__(self, port: int, era: str = LEGACY, **headers: str) -> None:
+    def __init__(self, port: int, era: str = LEGACY, path: str = "/mcp", **headers: str) -> None:
         self.http = Http(port, **headers)
-        self.era = era
+        self.era, self.path = era, path
         self.last: Reply | None = None
 
     def rpc(self, method: str, params: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Any:
@@ -185,7 +185,7 @@ class HttpAgent:
             "method": method,
             "params": {**params, **({"_meta": meta} if meta else {})},
         }
-        self.last = self.http.ask("POST", "/mcp", json.dumps(message).encode(), {**sent, **(headers or {})})
+        self.last = self.http.ask("POST", self.path, json.dumps(message).encode(), {**sent, **(headers or {})})
         answer = self.last.json
         if "error" in answer:
             raise Refused(answer["error"])

@@ -19,11 +19,12 @@ TESTS = Path(__file__).resolve().parent.parent
 NATS_SERVER = Path(sys.executable).parent / "nats-server"
 CHROMIUM = os.environ.get("CONTEXTFOLD_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or ""
 
-# Claude Code itself is no dependency: 235 MB, and its licence is not a free one.
-_INSTALLED = TESTS / "clients" / "claude" / "node_modules" / ".bin" / "claude"
-_ON_PATH = shutil.which("claude") or ""
-CLAUDE = os.environ.get("CONTEXTFOLD_CLAUDE") or (str(_INSTALLED) if _INSTALLED.exists() else _ON_PATH)
-NO_CLAUDE = "no Claude Code: make claude, or CONTEXTFOLD_CLAUDE=/path/to/claude"
+# The agent programs are no dependency: 1.5 GB, and not all have a free licence. Each is in a folder of its own.
+HOST_PROGRAMS = {
+    path.parents[2].name: path for path in sorted((TESTS / "clients" / "hosts").glob("*/node_modules/.bin/*"))
+}
+CLAUDES = [path for name, path in HOST_PROGRAMS.items() if name.startswith("claude-")]
+NO_CLAUDE = "no Claude Code: make programs"
 
 
 class Prerequisite(NamedTuple):

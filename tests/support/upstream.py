@@ -1,4 +1,4 @@
-"""Both model providers on one local port, in strict form: requests that their APIs would refuse get the same errors.
+"""Three model providers on one local port, in strict form: requests that their APIs would refuse get the same errors.
 
 A request that follows the rules (`messages/rules_…`) gets what the script says, streamed or not, with figures computed
 from the request itself: four bytes a token, and a prompt cache that knows exact prefixes. All requests are recorded.
@@ -17,15 +17,18 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
-from tests.fold.messages import rules_anthropic, rules_openai_chat, rules_openai_responses
+from tests.fold.messages import rules_anthropic, rules_gemini, rules_openai_chat, rules_openai_responses
 from tests.support.upstream_answers import Billed, Fail, Say, body_of, events_of
 
 APIS = {"/v1/messages": "anthropic", "/v1/chat/completions": "openai-chat", "/v1/responses": "openai-responses"}
+GEMINI_PATH = re.compile(r"/v1beta/models/(?P<model>[^/:]+):(?P<stream>streamG|g)enerateContent")
 RULES = {
     "anthropic": rules_anthropic.violations,
+    "gemini": rules_gemini.violations,
     "openai-chat": rules_openai_chat.violations,
     "openai-responses": rules_openai_responses.violations,
 }
+MESSAGES_KEY = {"openai-responses": "input", "gemini": "contents"}
 BYTES_PER_TOKEN = 4
 # Every request has this many tokens that are never cached.
 OVERHEAD_TOKENS = 3
@@ -52,7 +55,7 @@ class ReceivedRequest(NamedTuple):
     @property
     def messages(self) -> list[dict[str, Any]]:
         """The list of messages or items."""
-        listed: list[dict[str, Any]] = self.body["input" if self.api == "openai-responses" else "messages"]
+        listed: list[dict[str, Any]] = self.body[MESSAGES_KEY.get(self.api, "messages")]
         return listed
 
 
@@ -70,6 +73,8 @@ class Upstream:
     def __init__(self, script: Script = plain) -> None:
         self.script = script
         self.requests: list[ReceivedRequest] = []
+        # If this is not set, requests that break a rule are answered, too.
+        self.is_strict = True
         # If this is set and the client accepts gzip, responses that are not streamed are compressed.
         self.compresses = True
         # If this is given, a stream waits for the event after its first words.
@@ -86,7 +91,7 @@ class Upstream:
 
     def argv(self) -> list[str]:
         """The options that point `context serve` here."""
-        return ["--anthropic-upstream", self.url, "--openai-upstream", self.url + "/v1"]
+        return ["--anthropic-upstream", self.url, "--openai-upstream", self.url + "/v1", "--gemini-upstream", self.url]
 
     @property
     def violations(self) -> list[str]:
@@ -188,8 +193,8 @@ def without_cache_marks(value: Any) -> Any:
 
 
 def _parts(api: str, body: Mapping[str, Any]) -> list[bytes]:
-    listed = body["input" if api == "openai-responses" else "messages"]
-    first = [body.get(name) for name in ("model", "tools", "system", "instructions")]
+    listed = body[MESSAGES_KEY.get(api, "messages")]
+    first = [body.get(name) for name in ("model", "tools", "system", "instructions", "systemInstruction")]
     return [json.dumps(part).encode() for part in [first, *(listed if isinstance(listed, list) else [listed])]]
 
 
@@ -229,18 +234,22 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/v1/messages/count_tokens":
             self._answer({"input_tokens": len(raw) // BYTES_PER_TOKEN})
             return
-        api = APIS.get(path)
+        gemini = GEMINI_PATH.fullmatch(path)
+        api = "gemini" if gemini else APIS.get(path)
         if api is None:
             self._fail("openai-chat", Fail(404, "not_found_error", path))
             return
+        body = json.loads(raw)
+        # Gemini has these two in the path.
+        model = gemini["model"] if gemini else body["model"]
+        is_streamed = gemini["stream"] == "streamG" if gemini else bool(body.get("stream"))
         try:
-            self._reply(api, raw)
+            self._reply(api, raw, body, model, is_streamed=is_streamed)
         except OSError:
             self.close_connection = True
 
-    def _reply(self, api: str, raw: bytes) -> None:
+    def _reply(self, api: str, raw: bytes, body: Any, model: str, *, is_streamed: bool) -> None:
         upstream = self.server.upstream
-        body = json.loads(raw)
         headers = {name.lower(): value for name, value in self.headers.items()}
         violations = RULES[api](body)
         if api == "anthropic" and not violations:
@@ -249,7 +258,7 @@ class _Handler(BaseHTTPRequestHandler):
         if api == "anthropic" and "anthropic-version" not in headers:
             violations.append("header anthropic-version is missing")
         reply: Say | Fail
-        if violations:
+        if violations and upstream.is_strict:
             reply = Fail(400, "invalid_request_error", "; ".join(violations))
         elif not _has_key(api, headers):
             reply = Fail(401, "authentication_error" if api == "anthropic" else "invalid_api_key", "no such key")
@@ -262,11 +271,11 @@ class _Handler(BaseHTTPRequestHandler):
         if isinstance(reply, Fail) or billed is None:
             assert isinstance(reply, Fail)
             self._fail(api, reply)
-        elif body.get("stream"):
+        elif is_streamed:
             counts = bool((body.get("stream_options") or {}).get("include_usage"))
-            self._stream(events_of(api, body["model"], reply, billed, counts=counts))
+            self._stream(events_of(api, model, reply, billed, counts=counts))
         else:
-            self._answer(body_of(api, body["model"], reply, billed))
+            self._answer(body_of(api, model, reply, billed))
 
     def _fail(self, api: str, fail: Fail) -> None:
         self._answer(fail.body(api), fail.status, fail.headers)
@@ -305,5 +314,5 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _has_key(api: str, headers: Mapping[str, str]) -> bool:
     bearer = headers.get("authorization", "").removeprefix("Bearer ")
-    key = headers.get("x-api-key", bearer) if api == "anthropic" else bearer
+    key = headers.get({"anthropic": "x-api-key", "gemini": "x-goog-api-key"}.get(api, ""), bearer)
     return key not in ("", BAD_KEY)

@@ -1,4 +1,4 @@
-"""The answers of the model providers, as documented: bodies, event streams and errors of the three APIs."""
+"""The answers of the model providers, as documented: bodies, event streams and errors of the four APIs."""
 
 from __future__ import annotations
 
@@ -32,6 +32,9 @@ class Call(NamedTuple):
     id: str
     name: str
     arguments: dict[str, Any]
+    # The name of a group of tools, and the text for a custom tool, in the Responses API.
+    namespace: str = ""
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,8 @@ class Fail:
 
 
 def body_of(api: str, model: str, say: Say, billed: Billed) -> dict[str, Any]:
-    return {"anthropic": _message, "openai-chat": _completion, "openai-responses": _response}[api](model, say, billed)
+    bodies = {"anthropic": _message, "gemini": _generated, "openai-chat": _completion, "openai-responses": _response}
+    return bodies[api](model, say, billed)
 
 
 def events_of(api: str, model: str, say: Say, billed: Billed, *, counts: bool) -> Iterator[bytes]:
@@ -73,6 +77,8 @@ def events_of(api: str, model: str, say: Say, billed: Billed, *, counts: bool) -
     match api:
         case "anthropic":
             return (_event(value, value["type"]) for value in _message_events(model, say, billed))
+        case "gemini":
+            return iter([_event(_generated(model, say, billed))])
         case "openai-chat":
             return _chunks(model, say, billed, counts=counts)
     numbered = enumerate(_response_events(model, say, billed))
@@ -139,6 +145,24 @@ def _message_events(model: str, say: Say, billed: Billed) -> Iterator[dict[str, 
     yield {"type": "message_stop"}
 
 
+def _generated(model: str, say: Say, billed: Billed) -> dict[str, Any]:
+    texts: list[dict[str, Any]] = [{"text": say.text}] if say.text else []
+    calls: list[dict[str, Any]] = [{"functionCall": {"name": call.name, "args": call.arguments}} for call in say.calls]
+    for part in calls[:1]:
+        part["thoughtSignature"] = "c2lnbmF0dXJl"
+    return {
+        "candidates": [{"index": 0, "content": {"role": "model", "parts": [*texts, *calls]}, "finishReason": "STOP"}],
+        "usageMetadata": {
+            "promptTokenCount": billed.prompt,
+            "cachedContentTokenCount": billed.read,
+            "candidatesTokenCount": billed.output,
+            "totalTokenCount": billed.prompt + billed.output,
+        },
+        "modelVersion": model,
+        "responseId": f"response-{next(_MESSAGES)}",
+    }
+
+
 def _chat_usage(billed: Billed) -> dict[str, Any]:
     return {
         "prompt_tokens": billed.prompt,
@@ -198,7 +222,11 @@ def _response(model: str, say: Say, billed: Billed) -> dict[str, Any]:
         output.append({"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]})
     for number, call in enumerate(say.calls):
         item = {"type": "function_call", "id": f"fc_{number}", "call_id": call.id, "name": call.name}
-        output.append({**item, "arguments": json.dumps(call.arguments), "status": "completed"})
+        item |= {"namespace": call.namespace} if call.namespace else {}
+        if call.text:
+            output.append({**item, "type": "custom_tool_call", "input": call.text, "status": "completed"})
+        else:
+            output.append({**item, "arguments": json.dumps(call.arguments), "status": "completed"})
     return {
         "id": "resp_1",
         "object": "response",
@@ -251,6 +279,10 @@ def _item_events(index: int, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
             "logprobs": [],
         }
         yield {"type": "response.content_part.done", **position, "content_index": 0, "part": part}
+    elif item["type"] == "custom_tool_call":
+        yield {"type": "response.output_item.added", "output_index": index, "item": {**item, "input": ""}}
+        yield {"type": "response.custom_tool_call_input.delta", **position, "delta": item["input"]}
+        yield {"type": "response.custom_tool_call_input.done", **position, "input": item["input"]}
     else:
         yield {"type": "response.output_item.added", "output_index": index, "item": {**item, "arguments": ""}}
         for piece in _pieces(item["arguments"]):

@@ -97,7 +97,7 @@ scenario("a warning is shown with its advice", async (stage) => {
   const agent = new Agent(daemon, PROJECT);
   await agent.did("Read", "x".repeat(4 * 25_000));
   const page = await stage.page(daemon);
-  await page.locator(".session").getByText("nearly full").waitFor();
+  await page.locator(".session").getByText("high", { exact: true }).waitFor();
   await page.goto(`${daemon.url}/#/sessions/${await agent.session()}`);
   await page
     .locator(".notice")
@@ -125,7 +125,7 @@ scenario("a branch with many failures is reported although the main thread is he
   await page.goto(`${daemon.url}/#/`);
   await page.locator(".session .health-medium").getByText("failing").waitFor();
   await agent.fold("It was the clock.");
-  await page.locator(".session").getByText("healthy").waitFor();
+  await page.locator(".session").getByText("good", { exact: true }).waitFor();
 });
 
 scenario("the page survives a restart of the daemon and misses nothing", async (stage) => {

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
-from textwrap import wrap
 from typing import NamedTuple
 
 from contextfold import __version__
@@ -17,7 +16,6 @@ from contextfold.cli.output import print_answer
 from contextfold.cli.parser import (
     EXIT_CODE_LINES,
     HELP_COLUMN,
-    HELP_WIDTH,
     HELP_WORDS,
     CommandParser,
     UsageError,
@@ -88,6 +86,8 @@ COMMANDS = (
     Command("verify", "resolve", "read every byte of a cache and list each fault"),
     Command("serve", "serve", "run the daemon, or the stdio server"),
     Command("run", "run", "start an agent program with folding, for this one run"),
+    Command("audit", "audit", "what did my agents cost, and what would the proxy have saved?"),
+    Command("open", "doctor", "open the daemon's page in the browser"),
     Command("doctor", "doctor", "check that daemon, hooks and proxy work together"),
     Command("service", "serve", "run the daemon in the background, from log-in on"),
     Command("statusline", "hook", "print one line for a host's status bar"),
@@ -103,6 +103,7 @@ COMMANDS = (
     Command("fold tail", "fold.tail", "follow events as they happen"),
     Command("store export", "store", "write everything that the store holds to a file"),
     Command("store import", "store", "read an exported file into an empty store"),
+    Command("store verify", "store", "check that everything in the store is as it was stored"),
     Command("install", "install", "connect an agent program to the daemon"),
     Command("uninstall", "install", "remove what install wrote"),
     Command("hook", "hook", "pass a hook's report on to the daemon"),
@@ -165,6 +166,7 @@ DESCRIPTION = (
     "token budget, the documents and sections worth showing.",
 )
 FIRST_STEPS = (
+    "  context audit                               what your agents cost, and what folding would have saved",
     "  context run claude                          start Claude Code with folding, for this one run",
     "  context build docs                          compile a folder of documents",
     '  context ask "how do we roll back?"          get the passages that answer a question',
@@ -214,13 +216,10 @@ def _group_page(group: str) -> Iterator[str]:
 
 def _format_rows(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
     for name, text in rows:
-        first, *rest = wrap(text, HELP_WIDTH - HELP_COLUMN) or [""]
         if len(name) > HELP_COLUMN - 4:
-            yield f"  {name}"
-            rest.insert(0, first)
+            yield from (f"  {name}", " " * HELP_COLUMN + text)
         else:
-            yield f"  {name:<{HELP_COLUMN - 2}}{first}"
-        yield from (" " * HELP_COLUMN + line for line in rest)
+            yield f"  {name:<{HELP_COLUMN - 2}}{text}"
 
 
 # ---- completion

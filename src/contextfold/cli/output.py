@@ -15,8 +15,11 @@ from contextfold.errors import StorageFailed
 
 PROGRESS_EVERY_S = 0.1
 YES = ("y", "yes")
+NO = ("n", "no")
 ANSWER_LENGTH = 100
 SIGNAL_POLL_S = 0.1
+# A program that writes an answer into a pipe may come this much later.
+ANSWER_WAIT_S = 1.0
 CLEAR_LINE = "\r\x1b[K"
 # Characters other than C0 and C1 controls that change the direction of text or end a line.
 TURNING = "\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
@@ -74,6 +77,18 @@ def print_on_terminal(text: str) -> None:
 
 def print_note(text: str) -> None:
     print_on_stderr(f"note: {text}\n")
+
+
+def refuses_on_stdin(question: str) -> bool:
+    """Whether the user says no: at the question on a terminal, or by an n that stands on stdin already."""
+    if can_ask():
+        return not ask_yes_no(question)
+    try:
+        if sys.stdin is None or is_terminal(sys.stdin) or not select.select([sys.stdin], [], [], ANSWER_WAIT_S)[0]:
+            return False
+        return sys.stdin.readline(ANSWER_LENGTH).strip().lower() in NO
+    except OSError:
+        return False
 
 
 def can_ask() -> bool:

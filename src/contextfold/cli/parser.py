@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from textwrap import dedent
 from typing import Any, NoReturn
 
 from contextfold.cli.output import print_answer
@@ -46,10 +45,10 @@ class CommandParser(argparse.ArgumentParser):
 
     def describe(self, description: str, *examples: str, more: str = "") -> None:
         """Set the text of the help: the description, what follows the options, and examples."""
-        self.description = dedent(description).strip()
+        self.description = _strip_lines(description)
         self.examples = examples
         blocks = [["examples:", *(f"  {line}" for line in examples)], ["exit codes:", *EXIT_CODE_LINES]]
-        self.epilog = "\n\n".join([*filter(None, [dedent(more).strip()]), *("\n".join(block) for block in blocks)])
+        self.epilog = "\n\n".join([*filter(None, [_strip_lines(more)]), *("\n".join(block) for block in blocks)])
 
     def add_argument(self, *names: str, **options: Any) -> argparse.Action:  # noqa: ANN401
         action = super().add_argument(*names, **options)
@@ -154,6 +153,10 @@ class CommandParser(argparse.ArgumentParser):
                 missing.append((action.option_strings or [action.dest])[0] + choices)
         if missing:
             self.error(f"missing {', '.join(missing)}{self.when_incomplete}")
+
+
+def _strip_lines(text: str) -> str:
+    return "\n".join(line.strip() for line in text.strip().splitlines())
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

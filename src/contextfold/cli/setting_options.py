@@ -14,7 +14,11 @@ def add_setting(parser: CommandParser, name: str, *, is_advanced: bool = False) 
     setting = SETTINGS[name]
     default = f" (default: {setting.default})" if setting.default and setting.default != "0" else ""
     help = (setting.help + default).replace("%", "%%")
-    parser.add_argument(f"--{name}", metavar=setting.metavar, help=argparse.SUPPRESS if is_advanced else help)
+    help = argparse.SUPPRESS if is_advanced else help
+    if setting.metavar:
+        parser.add_argument(f"--{name}", metavar=setting.metavar, help=help)
+    else:
+        parser.add_argument(f"--{name}", action="store_const", const="on", help=help)
 
 
 def add_config_option(parser: CommandParser) -> None:

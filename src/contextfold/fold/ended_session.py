@@ -132,8 +132,10 @@ def _number(members: Mapping[str, Any], name: str) -> int:
 
 def ended_ledger(session: EndedSession, prices: LedgerPrices) -> SavingsLedger:
     """The stored part of an ended session's ledger."""
-    models = ledger_parts(session, "model")
-    return SavingsLedger(prices, ledger_parts(session), models, {model: prices.of(model) for model in models})
+    ledger = SavingsLedger(prices)
+    ledger.days, ledger.model_sums = ledger_parts(session), ledger_parts(session, "model")
+    ledger.models = {model: prices.of(model) for model in ledger.model_sums}
+    return ledger
 
 
 def ledger_parts(session: EndedSession, group: str = "day") -> dict[str, LedgerSums]:

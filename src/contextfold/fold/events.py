@@ -7,8 +7,6 @@ so events stay small.
 The stored form does not have members with their default value, and older logs may not have them at all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -20,8 +18,22 @@ class SessionStarted(NamedTuple):
     n: int
     at: str
     session_id: str
+    # Empty if the project was not known.
     project_path: str
     name: str | None
+    # The host's id of the conversation, or a hash of its first messages; and the host's id of the subagent.
+    conversation: str = ""
+    agent: str = ""
+    # Whether the host gave that id, so that it can continue the conversation by it.
+    is_named: bool = False
+
+
+class SessionPlaced(NamedTuple):
+    """The project of a session that began without one."""
+
+    n: int
+    at: str
+    project_path: str
 
 
 class BranchCreated(NamedTuple):
@@ -66,11 +78,22 @@ class FoldSeen(NamedTuple):
     kept_tokens: int
 
 
+class ResultLeftOut(NamedTuple):
+    """A tool result that was left out of a request, and the tokens of its text."""
+
+    result_id: str
+    tokens: int
+
+
 class ThreadSeen(NamedTuple):
-    """The number of known messages of a thread; a branch id of None means the main thread."""
+    """A thread in a request: the number of its messages. A branch id of None means the main thread."""
 
     branch_id: str | None
     messages: int
+    # Its tokens by the provider's count, without the host's prompt and tools; None in a log of an earlier version.
+    tokens: int | None = None
+    # The tokens that would leave the next request if this branch returned.
+    removable: int = 0
 
 
 class RequestSent(NamedTuple):
@@ -92,7 +115,7 @@ class RequestSent(NamedTuple):
     cache_write_tokens: int | None
     output_tokens: int | None
     call_id: str = ""
-    # The folds that are in no earlier event, and the threads that have grown.
+    # The folds that are in no earlier event, and the open threads; those of an earlier version that have grown.
     folds: tuple[FoldSeen, ...] = ()
     threads: tuple[ThreadSeen, ...] = ()
     # The part of `cache_write_tokens` that was written for one hour.
@@ -113,6 +136,16 @@ class RequestSent(NamedTuple):
     conversation: str = ""
     # The pause in seconds after which the prompt was still cached, although its cache was taken to have lapsed; or 0.
     warm_after_s: int = 0
+    # The run of the request (`context run`), if it is known.
+    run: str = ""
+    # The left-out results that are in no earlier event.
+    left_out: tuple[ResultLeftOut, ...] = ()
+    # The tokens of the host's own prompt and tools, by the provider's count.
+    host_tokens: int = 0
+    # The tokens that would leave the next request if the active thread's work was folded.
+    work_tokens: int = 0
+    # Whether it offers tools. A request without them is beside the conversation, like one for a title.
+    has_tools: bool = False
 
 
 class BranchFolded(NamedTuple):
@@ -165,6 +198,7 @@ class SessionExpired(NamedTuple):
 
 Event = (
     SessionStarted
+    | SessionPlaced
     | BranchCreated
     | OperationCompleted
     | RequestSent
@@ -177,6 +211,7 @@ Event = (
 
 _EVENTS: dict[str, type[Event]] = {
     "session.started": SessionStarted,
+    "session.placed": SessionPlaced,
     "branch.created": BranchCreated,
     "operation.completed": OperationCompleted,
     "request.sent": RequestSent,
@@ -189,7 +224,11 @@ _EVENTS: dict[str, type[Event]] = {
 _KINDS = {event: kind for kind, event in _EVENTS.items()}
 _OPTIONAL = {name: default for event in _KINDS for name, default in event._field_defaults.items()}
 # The members that are lists of records.
-_LISTS = ("folds", "threads")
+_LISTS: dict[str, type[FoldSeen | ThreadSeen | ResultLeftOut]] = {
+    "folds": FoldSeen,
+    "threads": ThreadSeen,
+    "left_out": ResultLeftOut,
+}
 
 
 class EventUnknown(ValueError):
@@ -213,9 +252,16 @@ def members(event: Event) -> dict[str, Encodable]:
         value = getattr(event, name)
         if name not in _OPTIONAL or value != _OPTIONAL[name]:
             if name in _LISTS:
-                value = [each._asdict() for each in value]
+                value = [_record_members(each) for each in value]
             values[name] = value
     return values
+
+
+def _record_members(record: FoldSeen | ThreadSeen | ResultLeftOut) -> dict[str, Encodable]:
+    """Members of later versions are written only if they say something, so that an older log keeps its bytes."""
+    absent = object()
+    defaults = record._field_defaults
+    return {name: value for name, value in record._asdict().items() if value != defaults.get(name, absent)}
 
 
 def to_json(event: Event) -> str:
@@ -241,6 +287,6 @@ def from_members(stored: object) -> Event:
         raise EventUnknown(f"an event {kind} without {problem}") from problem
 
 
-def _parse_records(name: str, stored: Sequence[Mapping[str, Any]]) -> tuple[FoldSeen | ThreadSeen, ...]:
-    kind = FoldSeen if name == "folds" else ThreadSeen
-    return tuple(kind(**{name: each[name] for name in kind._fields}) for each in stored)
+def _parse_records(name: str, stored: Sequence[Mapping[str, Any]]) -> tuple[FoldSeen | ThreadSeen | ResultLeftOut, ...]:
+    kind = _LISTS[name]
+    return tuple(kind(**{name: each[name] for name in kind._fields if name in each}) for each in stored)

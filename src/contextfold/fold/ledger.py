@@ -23,12 +23,11 @@ of the same model.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeVar
 
 from contextfold.common.canonical import Encodable
-from contextfold.fold.events import BranchCreated, Event, RequestSent, WorkFolded
+from contextfold.fold.events import BranchCreated, BranchFolded, Event, RequestSent, WorkFolded
 from contextfold.fold.model_catalog import LedgerPrices, TokenPrices
 
 AnyPoint = TypeVar("AnyPoint")
@@ -70,17 +69,19 @@ class LedgerPoint(NamedTuple):
     without: int
 
 
-@dataclass(slots=True)
 class FoldSavings:
-    """A fold that was left out of requests, and its savings, in hundredths of an input token."""
+    """A fold that was left out of requests, and its savings, in hundredths of an input token.
 
-    branch_id: str
-    description: str
-    # The estimated tokens that were dropped, and those that are sent before the cut.
-    tokens: int
-    kept_tokens: int
-    requests: int = 0
-    saved: int = 0
+    `tokens` is the estimate of what was dropped, `kept_tokens` of what is sent before the cut.
+    """
+
+    def __init__(self, branch_id: str, description: str, tokens: int, kept_tokens: int) -> None:
+        self.branch_id = branch_id
+        self.description = description
+        self.tokens = tokens
+        self.kept_tokens = kept_tokens
+        self.requests = 0
+        self.saved = 0
 
 
 class LedgerSums(NamedTuple):
@@ -110,6 +111,13 @@ class LedgerSums(NamedTuple):
     @property
     def is_priced(self) -> bool:
         return bool(self.requests) and self.priced_requests == self.requests
+
+    @property
+    def saved(self) -> tuple[int, int]:
+        """What was saved, and the cost without folding: in money if it is known, else in costs."""
+        if self.is_priced:
+            return self.money_without - self.money_sent, self.money_without
+        return self.cost_saved, self.cost_without
 
     def plus(self, other: LedgerSums) -> LedgerSums:
         return LedgerSums(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
@@ -163,51 +171,58 @@ class _Prompt(NamedTuple):
         return _Prompt(unread - written_5m - written_1h, read, written_5m, written_1h)
 
 
-@dataclass(slots=True)
 class _Chain:
     """The requests of one conversation to one model so far."""
 
-    last: RequestSent | None = None
-    last_sent: int = 0
-    # The tokens of the last request in a run without our tools, and of the last real request.
-    last_without: int = 0
-    level: int = 0
-    # The growth of the requests without new folds, by the provider's counts and by the estimates.
-    grown: int = 0
-    grown_estimate: int = 0
-    has_cache: bool = False
-    # The longest pause after which the prompt was unexpectedly still cached.
-    life_s: int = 0
-    # The smallest number of tokens ever read. It does not depend on the last prompt: for example, the system prompt.
-    least_read: int = 0
-    new_blocks: int = 0
-    writes_1h: bool = False
-    # The unread tokens of earlier prompts. Their proportions are used for a prompt without unread tokens.
-    unread: _Prompt = field(default_factory=_Prompt)
-    # The tokens that a run without our tools would have read at the first of several requests that it does not make.
-    # It makes one request instead of all of them, at that time.
-    skipped_read: int | None = None
-    # The differences in cost that are not yet assigned to a fold. They are assigned to the next folds.
-    pending: int = 0
-    folds: list[FoldSavings] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.last: RequestSent | None = None
+        self.last_sent = 0
+        # The tokens of the last request in a run without our tools, and of the last real request.
+        self.last_without = 0
+        self.level = 0
+        # The growth of the requests without new folds, by the provider's counts and by the estimates.
+        self.grown = 0
+        self.grown_estimate = 0
+        self.has_cache = False
+        # The longest pause after which the prompt was unexpectedly still cached.
+        self.life_s = 0
+        # The smallest number of tokens ever read. It does not depend on the last prompt: for example, the system
+        # prompt.
+        self.least_read = 0
+        self.new_blocks = 0
+        self.writes_1h = False
+        # The unread tokens of earlier prompts. Their proportions are used for a prompt without unread tokens.
+        self.unread = _Prompt()
+        # The tokens that a run without our tools would have read at the first of several requests that it does not
+        # make. It makes one request instead of all of them, at that time.
+        self.skipped_read: int | None = None
+        # The differences in cost that are not yet assigned to a fold. They are assigned to the next folds.
+        self.pending = 0
+        self.folds: list[FoldSavings] = []
 
 
-@dataclass(slots=True)
 class SavingsLedger:
     """The ledger of a session. Its events must be taken in order and once."""
 
-    prices: LedgerPrices = field(default_factory=LedgerPrices)
-    days: dict[str, LedgerSums] = field(default_factory=dict)
-    model_sums: dict[str, LedgerSums] = field(default_factory=dict)
-    # The prices of each model, and whether they are in money.
-    models: dict[str, tuple[TokenPrices, bool]] = field(default_factory=dict)
-    # The number of requests by the reason why something was not folded.
-    not_folded: dict[str, int] = field(default_factory=dict)
-    results_dropped: int = 0
-    points: list[LedgerPoint] = field(default_factory=list)
-    _descriptions: dict[str, str] = field(default_factory=dict)
-    _chains: dict[tuple[str, str, str], _Chain] = field(default_factory=dict)
-    _folds: dict[str, FoldSavings] = field(default_factory=dict)
+    def __init__(self, prices: LedgerPrices) -> None:
+        self.prices = prices
+        self.days: dict[str, LedgerSums] = {}
+        self.model_sums: dict[str, LedgerSums] = {}
+        self.run_sums: dict[str, LedgerSums] = {}
+        # The prices of each model, and whether they are in money.
+        self.models: dict[str, tuple[TokenPrices, bool]] = {}
+        # The number of requests by the reason why something was not folded.
+        self.not_folded: dict[str, int] = {}
+        self.results_dropped = 0
+        # The results that were left out after a pause, each once, and what that saved.
+        self.left_out_results = 0
+        self.left_out = FoldSavings("", "", 0, 0)
+        self.points: list[LedgerPoint] = []
+        self._descriptions: dict[str, str] = {}
+        # The tokens that each fold removed, as its tool has answered.
+        self._fold_tokens: dict[str, int] = {}
+        self._chains: dict[tuple[str, str, str], _Chain] = {}
+        self._folds: dict[str, FoldSavings] = {}
 
     @property
     def sums(self) -> LedgerSums:
@@ -220,6 +235,8 @@ class SavingsLedger:
     def take(self, event: Event) -> None:
         if isinstance(event, BranchCreated | WorkFolded):
             self._descriptions[event.branch_id] = event.description
+        if isinstance(event, BranchFolded | WorkFolded):
+            self._fold_tokens[event.branch_id] = event.tokens_folded
         elif isinstance(event, RequestSent):
             self._take_request(event)
 
@@ -227,6 +244,8 @@ class SavingsLedger:
         chain = self._chain(event)
         prices, is_money = self.models.setdefault(event.model, self.prices.of(event.model))
         new = self._new_folds(chain, event)
+        self.left_out_results += len(event.left_out)
+        self.left_out.tokens += sum(result.tokens for result in event.left_out)
         cut = min((fold.kept_tokens for fold in new), default=None)
         if event.kept_tokens is not None:
             cut = event.kept_tokens if cut is None else min(cut, event.kept_tokens)
@@ -279,6 +298,8 @@ class SavingsLedger:
         day = event.at[:10]
         self.days[day] = self.days.get(day, LedgerSums()).plus(sums)
         self.model_sums[event.model] = self.model_sums.get(event.model, LedgerSums()).plus(sums)
+        if event.run:
+            self.run_sums[event.run] = self.run_sums.get(event.run, LedgerSums()).plus(sums)
         self.results_dropped = max(self.results_dropped, event.results_dropped)
         if event.reason:
             self.not_folded[event.reason] = self.not_folded.get(event.reason, 0) + 1
@@ -297,16 +318,19 @@ class SavingsLedger:
         new: list[FoldSavings] = []
         for seen in sorted(event.folds, key=lambda seen: seen.kept_tokens):
             description = self._descriptions.get(seen.branch_id, "")
-            fold = FoldSavings(seen.branch_id, description, seen.tokens, seen.kept_tokens)
+            tokens = self._fold_tokens.get(seen.branch_id) or seen.tokens
+            fold = FoldSavings(seen.branch_id, description, tokens, seen.kept_tokens)
             chain.folds = [*(one for one in chain.folds if one.kept_tokens < fold.kept_tokens), fold]
             self._folds[fold.branch_id] = fold
             new.append(fold)
         return new
 
     def _assign_savings(self, chain: _Chain, new: Sequence[FoldSavings], event: RequestSent, saved: int) -> None:
-        """Divide the savings of a request among the current folds, in proportion to their tokens."""
+        """Divide the savings of a request among the folds and left-out results, in proportion to their tokens."""
         chain.pending += saved
         in_effect = chain.folds[-FOLDS_SHARING_MAX:] if event.tokens_after < event.tokens_before else []
+        if event.results_dropped:
+            in_effect = [*in_effect, self.left_out]
         if not in_effect:
             return
         # The new folds bear the cost of their calls before they took effect.

@@ -1,12 +1,14 @@
 """Facts about models as data: context windows, prices of tokens, and the sizes of hosts' prompts.
 
 Every figure has its source and the date on which it was read. A user's file may add models and replace figures
-(`models-file` in the settings; `parse_models`). A model is found by the longest name in the list that its own name
-starts with, so `claude-opus-4-5-20251101` and `us.anthropic.claude-opus-4-5` are both `claude-opus-4-5`.
+(`models-file` in the settings; `parse_models`). A model is found by its exact name or by that name with a date, as in
+`claude-opus-4-5-20251101`, and with what gateways add, as in `us.anthropic.claude-opus-4-5-20251101-v1:0`. Never by the
+beginning of its name: `claude-fable-5-2` is another model than `claude-fable-5`, with other prices.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -16,6 +18,8 @@ TOKENS_PER_MILLION = 1_000_000
 PRICE_UNITS_PER_DOLLAR = 1_000 * TOKENS_PER_MILLION
 _MILLION_CONTEXT = "[1m]"
 _MILLION_CONTEXT_TOKENS = 1_000_000
+# What may follow a model's name: its date, and the version that Amazon Bedrock adds.
+_DATED = re.compile(r"(.+?)(?:[-@](?:20\d{6}|20\d\d-\d\d-\d\d))?(?:-v\d+(?::\d+)?)?", re.DOTALL)
 # The lengths of a region's name before a model's, as in `us.anthropic.claude-opus-4-5`.
 _REGION_LENGTHS = range(2, 5)
 
@@ -48,8 +52,11 @@ class ModelCatalog(NamedTuple):
 
     def find(self, model: str) -> ModelFacts | None:
         """The facts about a model by its name in requests; None if it is not known."""
-        name = plain_name(model)
-        known = [facts for facts in self.models if name.startswith(facts.name)]
+        name = plain_name(model).removesuffix(_MILLION_CONTEXT)
+        dated = _DATED.fullmatch(name)
+        names = (name, dated[1] if dated else name)
+        known = [facts for facts in self.models if facts.name in names]
+        # A user's own entry may have the date in its name.
         return max(known, key=lambda facts: len(facts.name), default=None)
 
     def context_tokens(self, model: str) -> int | None:
@@ -128,10 +135,18 @@ def _prices(input: float, output: float, *cached: float | None) -> TokenPrices:
     return TokenPrices(*(round(price * 1_000) for price in (input, output, *others)))
 
 
-def _claude(name: str, window: int, input: float, *, read: float = 0.1) -> ModelFacts:
+def _claude(
+    name: str,
+    window: int,
+    input: float,
+    *,
+    read: float = 0.1,
+    read_on: str = "2026-10-10",
+    source: str = "platform.claude.com/docs/en/about-claude/pricing",
+) -> ModelFacts:
     """Claude models: an output token costs five input tokens, a cache write 1.25 or 2 of them."""
     prices = _prices(input, 5 * input, read * input, 1.25 * input, 2 * input)
-    return ModelFacts(name, window, prices, "2026-10-10", "platform.claude.com/docs/en/about-claude/pricing")
+    return ModelFacts(name, window, prices, read_on, source)
 
 
 def _openai(name: str, window: int, input: float, cached: float, output: float) -> ModelFacts:
@@ -156,6 +171,12 @@ def _gemini(name: str, input: float, cached: float, output: float) -> ModelFacts
 # The window of a Claude model is its default; the suffix `[1m]` of a name requests a million tokens.
 MODELS = ModelCatalog(
     (
+        _claude(
+            *("claude-fable-5-2", 1_000_000, 8),
+            read=0.025,
+            read_on="2026-11-16",
+            source="third-party pages; the window is that of claude-fable-5-1",
+        ),
         _claude("claude-fable-5-1", 1_000_000, 10, read=0.025),
         _claude("claude-mythos-5-1", 1_000_000, 10, read=0.025),
         _claude("claude-fable-5", 1_000_000, 10),
@@ -166,10 +187,15 @@ MODELS = ModelCatalog(
         _claude("claude-opus-4-7", 200_000, 5),
         _claude("claude-opus-4-6", 200_000, 5),
         _claude("claude-opus-4-5", 200_000, 5),
+        _claude("claude-opus-4-1", 200_000, 15),
+        _claude("claude-opus-4-0", 200_000, 15),
         _claude("claude-opus-4", 200_000, 15),
         _claude("claude-3-opus", 200_000, 15),
         _claude("claude-sonnet-5-5", 1_000_000, 2, read=0.05),
         _claude("claude-sonnet-5", 1_000_000, 2),
+        _claude("claude-sonnet-4-6", 200_000, 3),
+        _claude("claude-sonnet-4-5", 200_000, 3),
+        _claude("claude-sonnet-4-0", 200_000, 3),
         _claude("claude-sonnet-4", 200_000, 3),
         _claude("claude-3-7-sonnet", 200_000, 3),
         _claude("claude-3-5-sonnet", 200_000, 3),
@@ -200,9 +226,12 @@ MODELS = ModelCatalog(
         _openai("o4-mini", 200_000, 1.1, 0.275, 4.4),
         _gemini("gemini-3.5-flash", 1.5, 0.15, 9),
         _gemini("gemini-3.1-pro", 2, 0.2, 12),
+        _gemini("gemini-3.1-pro-preview", 2, 0.2, 12),
         _gemini("gemini-3.1-flash-lite", 0.25, 0.025, 1.5),
         _gemini("gemini-3-pro", 2, 0.2, 12),
+        _gemini("gemini-3-pro-preview", 2, 0.2, 12),
         _gemini("gemini-3-flash", 0.5, 0.05, 3),
+        _gemini("gemini-3-flash-preview", 0.5, 0.05, 3),
         _gemini("gemini-2.5-pro", 1.25, 0.125, 10),
         _gemini("gemini-2.5-flash", 0.3, 0.03, 2.5),
         _gemini("gemini-2.5-flash-lite", 0.1, 0.01, 0.4),

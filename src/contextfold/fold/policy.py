@@ -2,7 +2,7 @@
 
 A model in a branch often forgets to return, and a model that has finished a piece of work does not think of folding it.
 A line added to what it reads reminds it. Each line names something that the agent can do now, and is given once in a
-session.
+session for each threshold, and again after each fold.
 
 A fold costs a request that reads the whole context, the output of the call, and writing the summary to the cache. Every
 later request then saves reading the folded tokens. `requests_until_paid` computes the number of requests after which
@@ -13,8 +13,7 @@ stay. So it should accompany a call with a short result, such as an edit.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from contextfold.common.canonical import Encodable, Hundredths, JsonObject
 from contextfold.fold.model_catalog import (
@@ -37,6 +36,8 @@ TOKENS_WORTH_FOLDING = 5_000
 CONTEXT_WORTH_FOLDING = 25_000
 # A fold is advised if it pays within this many further requests.
 PAID_WITHIN_REQUESTS = 15
+# Where requests are seen, the main thread gets advice at most once in this many.
+ADVICE_EVERY_REQUESTS = 5
 # The tokens that a fold leaves in the context, and those that the model writes: medians of recorded conversations.
 SUMMARY_TOKENS = 460
 CALL_OUTPUT_TOKENS = 290
@@ -62,20 +63,21 @@ class AdviceSettings(NamedTuple):
     branch_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class FoldPolicy:
-    limits: SessionLimits = field(default_factory=SessionLimits)
-    thresholds: Thresholds = field(default_factory=Thresholds)
+class FoldPolicy(NamedTuple):
+    limits: SessionLimits = SessionLimits()
+    thresholds: Thresholds = Thresholds()
     counter: str = "v0"
     idle_s: int = 24 * 3600
     archive_days: int = 30
     summary_days: int = 365
-    advice: AdviceSettings = field(default_factory=AdviceSettings)
+    advice: AdviceSettings = AdviceSettings()
     models: ModelCatalog = MODELS
     # The prices for models with unknown prices, in hundredths of an input token.
     relative_prices: TokenPrices = RELATIVE_PRICES
     # Whether a session's first prompt is answered with earlier folds.
     recall_at_start: bool = False
+    # Whether expiry counts by this machine's clock, whatever time the store has seen.
+    trusts_clock: bool = False
 
     @property
     def ledger_prices(self) -> LedgerPrices:
@@ -116,8 +118,7 @@ def context_limit(state: State, limits: SessionLimits, models: ModelCatalog) -> 
     window = models.context_tokens(state.model) if state.model else None
     if window is None:
         return CONTEXT_TOKENS_UNKNOWN
-    # The provider's counts include the host's prompt; hook reports do not.
-    host_tokens = 0 if state.requests else HOST_TOKENS.get(state.host, 0)
+    host_tokens = state.host_tokens if state.last_request_n else HOST_TOKENS.get(state.host, 0)
     return max(1, window - host_tokens)
 
 
@@ -129,6 +130,13 @@ def share(part: int, whole: int) -> Hundredths:
 def percent(part: int, whole: int) -> int:
     """The share as a whole percentage, rounded half up."""
     return (2 * PERCENT * part + whole) // (2 * whole)
+
+
+class _Seen(TypedDict):
+    """What shows the conversation's size, as `pays` takes it."""
+
+    requests: int
+    has_hooks: bool
 
 
 class Advice(NamedTuple):
@@ -145,15 +153,22 @@ class GivenAdvice:
 
     def __init__(self) -> None:
         self._keys: OrderedDict[str | None, set[str]] = OrderedDict()
+        # The number of a session's requests when it was given advice last.
+        self._at_requests: dict[str | None, int] = {}
 
     def has(self, state: State, advice: Advice) -> bool:
-        return advice.key in self._keys.get(state.session_id, ())
+        """Whether this advice was given before, or another one only a few requests ago."""
+        last = self._at_requests.get(state.session_id)
+        is_recent = bool(state.requests) and last is not None and len(state.requests) < last + ADVICE_EVERY_REQUESTS
+        return advice.key in self._keys.get(state.session_id, ()) or (is_recent and not state.path)
 
     def add(self, state: State, advice: Advice) -> None:
         self._keys.setdefault(state.session_id, set()).add(advice.key)
+        self._at_requests[state.session_id] = len(state.requests)
         self._keys.move_to_end(state.session_id)
         if len(self._keys) > SESSIONS_ADVISED_MAX:
-            self._keys.popitem(last=False)
+            oldest, _ = self._keys.popitem(last=False)
+            self._at_requests.pop(oldest, None)
 
 
 def requests_until_paid(
@@ -178,6 +193,7 @@ def pays(
     prices: TokenPrices,
     *,
     requests: int = 0,
+    has_hooks: bool = False,
     is_shared: bool = False,
 ) -> bool:
     """Whether to advise a fold. `requests` is the number of the conversation's requests, 0 if it is not known.
@@ -187,7 +203,7 @@ def pays(
     """
     if folded_tokens < TOKENS_WORTH_FOLDING:
         return False
-    if requests and before_tokens + folded_tokens < CONTEXT_WORTH_FOLDING:
+    if (requests or has_hooks) and before_tokens + folded_tokens < CONTEXT_WORTH_FOLDING:
         return False
     within = min(PAID_WITHIN_REQUESTS, requests or PAID_WITHIN_REQUESTS)
     return requests_until_paid(before_tokens, folded_tokens, prices, is_shared=is_shared) <= within
@@ -208,7 +224,7 @@ def _advise_branch(state: State, branch: Branch, policy: FoldPolicy, waiting_tok
     if tokens >= limit:
         threshold, situation = "limit", "is at its limit"
         suggestion = "Call context_return now with what you have found."
-    elif pays(state.total_tokens - branch.tokens, tokens, policy.prices(state), requests=len(state.requests)):
+    elif pays(state.context_tokens - branch.tokens, tokens, policy.prices(state), **_seen(state)):
         threshold, situation = "pays", "is open"
         suggestion = "When it is done, call context_return with all that is needed later."
     else:
@@ -220,13 +236,20 @@ def _advise_branch(state: State, branch: Branch, policy: FoldPolicy, waiting_tok
 
 def _advise_main_thread(state: State, policy: FoldPolicy, waiting_tokens: int) -> Advice | None:
     main, work = state.main.tokens + waiting_tokens, state.main.recent.tokens + waiting_tokens
-    if not pays(main - work, work, policy.prices(state), requests=len(state.requests)):
+    before = state.host_tokens + main - work
+    if not pays(before, work, policy.prices(state), **_seen(state)):
         return None
     level, context_tokens = policy.warning(state, main), policy.context_limit(state)
     suggestion = f"Call context_fold with what is still needed of the last {work} tokens of work, if that work is done."
     used = f"{main} of {context_tokens} tokens ({percent(main, context_tokens)} %)"
     line = f"contextfold: the main thread holds {used}. {suggestion}"
-    return Advice(f"main {'pays' if level == 'none' else level}", suggestion, line)
+    # After each fold it is given again.
+    folds = sum(branch.status == "folded" for branch in state.branches.values())
+    return Advice(f"main {'pays' if level == 'none' else level} {folds}", suggestion, line)
+
+
+def _seen(state: State) -> _Seen:
+    return {"requests": len(state.requests), "has_hooks": bool(state.host)}
 
 
 def _describe(branch: Branch) -> str:

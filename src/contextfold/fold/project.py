@@ -14,6 +14,8 @@ from contextfold.fold.store import SessionKey
 PATH_LENGTH_MAX = 4_096
 NAME_LENGTH_MAX = 200
 HASH_LENGTH = 16
+# The project in the key of a session that began before its project was known.
+NO_PROJECT = "0" * HASH_LENGTH
 
 
 class Project(NamedTuple):
@@ -89,21 +91,61 @@ def _steps(pieces: list[str]) -> list[str]:
     return steps
 
 
+class Conversation(NamedTuple):
+    """One conversation with one model, as its host names it. A subagent has a conversation of its own."""
+
+    # The host's id; or if it has none, a hash of the first messages.
+    id: str
+    # The host's id of the subagent; empty for the main agent.
+    agent: str = ""
+    # Whether the id is the host's.
+    is_named: bool = True
+    # Distinguishes conversations that begin with the same messages.
+    number: int = 0
+
+    @property
+    def hash(self) -> str:
+        """What identifies its session, beside owner and project. No name of a session has this hash."""
+        return hash_text(f"\0conversation\0{self.id}\0{self.agent}\0{self.number}")
+
+
+class Target(NamedTuple):
+    """A session, and what a new one begins with, as the caller sent it. An empty path means that none is known yet."""
+
+    key: SessionKey
+    given_path: str
+    given_name: str | None
+    conversation: Conversation | None = None
+
+
 class Caller(NamedTuple):
     owner: str
     session_name: str | None = None
     # Set if the call may be repeated and must take effect once.
     operation_id: str | None = None
+    # The run that the call belongs to (`context run`), and the host's id of the call; empty if they are not known.
+    run: str = ""
+    call_id: str = ""
+    # The session of the conversation that made the call, if it is known.
+    session: Target | None = None
+    # The project of the run.
+    project: Project | None = None
 
 
-class Target(NamedTuple):
-    """A session, and the path and name for a new one, both as the caller sent them."""
-
-    key: SessionKey
-    given_path: str
-    given_name: str | None
-
-
-def target_of(caller: Caller, project: Project) -> Target:
+def target_of(caller: Caller, project: Project | None) -> Target:
+    """The session of a call: that of its conversation, else the one that the caller names, else the project's."""
+    if caller.session is not None:
+        return caller.session
+    project = project or caller.project
+    if project is None:
+        raise ArgumentInvalid("project_path", "is required: the conversation of this call is not known")
     name = caller.session_name
     return Target(SessionKey(caller.owner, project.hash, hash_name(name)), project.given, name)
+
+
+def conversation_target(owner: str, conversation: Conversation, project: Project | None, name: str | None) -> Target:
+    """A new session of a conversation."""
+    project_hash = project.hash if project else NO_PROJECT
+    return Target(
+        SessionKey(owner, project_hash, conversation.hash), project.given if project else "", name, conversation
+    )

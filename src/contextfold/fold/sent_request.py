@@ -2,11 +2,11 @@
 
 The sender of a request makes a report after the response: its size, the folds in it, the provider's usage.
 
-A provider counts the whole context, so its count is a total and not an increase: every open thread is raised to its
-share of it. So operations that hooks or the agent have already reported are not counted twice. The model's response is
-part of the next request; if hooks report it before, they count it. A host's compaction removes the calls that show
-which branches are open from the history; their tokens are then counted in the innermost visible thread. Texts are
-already scrubbed.
+A provider counts the whole context, so its count is a total and not an increase: it is divided among the host's own
+prompt and tools and the open threads, in proportion to the estimates, and replaces their figures. From the first
+request on, operations that hooks or the agent report count no tokens; the model's response is part of the next request.
+A host's compaction removes the calls that show which branches are open from the history; their tokens are then counted
+in the innermost visible thread. Texts are already scrubbed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
-from contextfold.fold.events import Event, FoldSeen, OperationCompleted, RequestSent, ThreadSeen
+from contextfold.fold.events import Event, FoldSeen, OperationCompleted, RequestSent, ResultLeftOut, ThreadSeen
 from contextfold.fold.ledger import CACHEABLE_TOKENS, ESTIMATE_OFF_MAX
 from contextfold.fold.messages.receipt import Fold, Receipt
 from contextfold.fold.project import hash_text
@@ -71,7 +71,8 @@ def was_warm(usage: Usage | None, tokens: int, opening_tokens: int) -> bool:
 class Share(NamedTuple):
     """An open thread's part of a request: its tokens, the number of its messages, and the last of them as JSON text.
 
-    The texts are ordered from the oldest, are not yet scrubbed, and may be fewer than the messages.
+    The host's own prompt and tools are in no part. The texts are ordered from the oldest, are not yet scrubbed, and may
+    be fewer than the messages.
     """
 
     branch_id: str | None
@@ -80,6 +81,8 @@ class Share(NamedTuple):
     texts: tuple[str, ...] = ()
     # Whether the new messages of this request end with a prompt of the user.
     by_user: bool = False
+    # The tokens that would leave the next request if this branch returned.
+    removable: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,15 @@ class RequestReport:
     conversation: str = ""
     # The pause in seconds after which the prompt was still cached, although its cache was taken to have expired; or 0.
     warm_after_s: int = 0
+    # The name of its run, or empty.
+    run: str = ""
+    # The results that are left out of it, in this request or before.
+    left_out: tuple[ResultLeftOut, ...] = ()
+    # The estimated tokens of the host's own prompt and tools, and whether it offers tools.
+    host_tokens: int = 0
+    has_tools: bool = False
+    # The tokens that would leave the next request if the active thread's work was folded.
+    work_tokens: int = 0
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -138,23 +150,21 @@ class RecordedRequest(NamedTuple):
     texts: Sequence[tuple[int, str]] = ()
 
 
-def thread_levels(report: RequestReport, *, with_answer: bool = True) -> list[int]:
-    """The tokens of each thread: the provider's count in proportion to the estimates. The response is in the last.
+def divide_count(report: RequestReport) -> list[int]:
+    """The tokens of the host's part and of each thread: the provider's count in proportion to the estimates.
 
     A file that is sent only by its name, or one with many pages, counts far more than its estimate. Its thread is not
-    known, and a branch that got a part of it would seem to save that part when it folds. In this case the estimates are
-    used.
+    known, and a branch that got a part of it would seem to save that part when it folds. So the rest is the main
+    thread's.
     """
-    estimates = [share.tokens for share in report.shares]
-    if report.usage is None or not estimates:
+    estimates = [report.host_tokens, *(share.tokens for share in report.shares)]
+    if report.usage is None or not report.shares:
         return estimates
-    weights = estimates if any(estimates) else [1] * len(estimates)
-    whole, prompt = sum(weights), report.usage.prompt_tokens
-    if len(weights) > 1 and prompt > ESTIMATE_OFF_MAX * whole:
-        prompt = whole
-    ends = [sum(weights[: position + 1]) * prompt // whole for position in range(len(weights))]
-    levels = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
-    return [*levels[:-1], levels[-1] + report.usage.output_tokens] if with_answer else levels
+    whole, prompt = sum(estimates), report.usage.prompt_tokens
+    if prompt > ESTIMATE_OFF_MAX * whole:
+        return [estimates[0], estimates[1] + prompt - whole, *estimates[2:]]
+    ends = [sum(estimates[: position + 1]) * prompt // whole for position in range(len(estimates))]
+    return [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
 
 
 def call_id_of(given: str) -> str:
@@ -170,24 +180,23 @@ def record_request(state: State, at: str, report: RequestReport, scrubbed: Seque
     model, *messages_left = scrubbed
     events: list[Event] = []
     operation_texts: list[tuple[int, str]] = []
-    grown: list[ThreadSeen] = []
+    seen: list[ThreadSeen] = []
     done: set[str | None] = set()
     # Hooks report calls and texts, so they are not recorded again.
     has_hooks = bool(state.calls)
-    levels = thread_levels(report, with_answer=not has_hooks)
-    unseen = _unseen_tokens(state, report)
     # After a compaction, the messages of an earlier request are no longer in the host's context.
     is_outdated = report.compactions is not None and report.compactions < state.compactions
-    for share, level in zip(report.shares, levels, strict=True):
+    is_beside = state.has_tools and not report.has_tools
+    shares = () if is_outdated or is_beside else report.shares
+    host_tokens, *levels = _settle_levels(state, report)
+    for share, level in zip(shares, levels, strict=False):
         messages, messages_left = messages_left[: len(share.texts)], messages_left[len(share.texts) :]
         thread = _open_thread(state, share.branch_id)
-        if is_outdated or thread is None or share.branch_id in done:
+        if thread is None or share.branch_id in done:
             continue
         done.add(share.branch_id)
         new = [] if has_hooks else _new_messages(share, thread, messages)
-        own = level - unseen if share is report.shares[-1] else level
-        tokens = 0 if _is_known(share, thread, report) else _bound(own - thread.tokens)
-        if tokens or new:
+        if new or (share.messages > thread.messages and not has_hooks):
             n = state.revision + len(events) + 1
             redactions = sum(message.redactions for message in new)
             events.append(
@@ -196,16 +205,15 @@ def record_request(state: State, at: str, report: RequestReport, scrubbed: Seque
                     at,
                     share.branch_id,
                     TYPE,
-                    tokens,
+                    _bound(level - thread.tokens),
                     SOURCE,
                     failed=False,
                     redactions=redactions,
-                    by_user=share.by_user and not has_hooks,
+                    by_user=share.by_user,
                 )
             )
             operation_texts.append((n, _join_texts(new, share.messages - thread.messages)))
-        if share.messages > thread.messages:
-            grown.append(ThreadSeen(share.branch_id, share.messages))
+        seen.append(ThreadSeen(share.branch_id, share.messages, _bound(level), _bound(share.removable)))
     receipt, usage = report.receipt, report.usage
     event = RequestSent(
         state.revision + len(events) + 1,
@@ -223,7 +231,7 @@ def record_request(state: State, at: str, report: RequestReport, scrubbed: Seque
         _bound(usage.output_tokens) if usage else None,
         call_id,
         folds=_new_folds(state, receipt.folds),
-        threads=tuple(grown),
+        threads=tuple(seen),
         cache_write_1h_tokens=_bound(usage.cache_write_1h_tokens) if usage else 0,
         our_tokens=_bound(report.our_tokens),
         our_output_tokens=_bound(report.our_output_tokens),
@@ -233,6 +241,11 @@ def record_request(state: State, at: str, report: RequestReport, scrubbed: Seque
         new_blocks=_bound(report.new_blocks),
         conversation=report.conversation[:WORD_LENGTH_MAX],
         warm_after_s=_bound(report.warm_after_s),
+        run=report.run[:WORD_LENGTH_MAX],
+        left_out=_new_left_out(state, report.left_out),
+        host_tokens=_bound(host_tokens),
+        work_tokens=_bound(report.work_tokens),
+        has_tools=report.has_tools,
     )
     return RecordedRequest([*events, event], operation_texts)
 
@@ -244,12 +257,22 @@ def _open_thread(state: State, branch_id: str | None) -> Thread | Branch | None:
     return state.branches[branch_id] if branch_id in state.path else None
 
 
-def _is_known(share: Share, thread: Thread | Branch, report: RequestReport) -> bool:
-    """Whether a branch is open in this thread and the thread has not grown since the last request.
+def _settle_levels(state: State, report: RequestReport) -> list[int]:
+    """The tokens of the host's part and of each thread, whose sum is the provider's count.
 
-    Its share still changes with the estimate of the branch, and that change would stay when the branch folds.
+    A thread in which a branch is open, and that has not grown, keeps its figure: its share still changes with the
+    estimate of the branch, and that change would stay when the branch folds.
     """
-    return share is not report.shares[-1] and 0 < share.messages <= thread.messages
+    levels = divide_count(report)
+    left = sum(levels) - levels[0] - _unseen_tokens(state, report)
+    for position, share in enumerate(report.shares[:-1], 1):
+        thread = _open_thread(state, share.branch_id)
+        if thread and state.last_request_n and 0 < share.messages <= thread.messages:
+            levels[position] = min(thread.tokens, left)
+        left -= levels[position]
+    if report.shares:
+        levels[-1] = max(0, left)
+    return levels
 
 
 def _unseen_tokens(state: State, report: RequestReport) -> int:
@@ -281,6 +304,14 @@ def _new_folds(state: State, folds: Sequence[Fold]) -> tuple[FoldSeen, ...]:
         and (fold.branch_id in state.branches or _is_branch_id(fold.branch_id))
     }
     return tuple(new.values())[: max(0, room)]
+
+
+def _new_left_out(state: State, results: Sequence[ResultLeftOut]) -> tuple[ResultLeftOut, ...]:
+    room = min(EVENT_FOLDS_MAX, SESSION_FOLDS_MAX - len(state.left_out))
+    new = [
+        ResultLeftOut(each.result_id, _bound(each.tokens)) for each in results if each.result_id not in state.left_out
+    ]
+    return tuple(new[: max(0, room)])
 
 
 def _is_branch_id(text: str) -> bool:

@@ -32,8 +32,10 @@ from contextfold.fold.events import (
     OperationCompleted,
     RequestSent,
     SessionExpired,
+    SessionPlaced,
     SessionRolledBack,
     SessionStarted,
+    ThreadSeen,
     WorkFolded,
     kind_of,
 )
@@ -44,6 +46,8 @@ Figures = TypeVar("Figures", "Thread", "Branch", "RecentWork", "Thread | Branch"
 STATUSES = ("active", "folded", "discarded")
 # A longer log is processed in steps of this many events, so that other calls get a turn.
 REPLAY_STEP_EVENTS = 200
+# The latest runs of a session that are remembered.
+RUNS_REMEMBERED = 8
 # A report or request that is repeated after this many others counts as a new one.
 CALL_IDS_REMEMBERED = 512
 
@@ -59,8 +63,6 @@ class RecentWork(NamedTuple):
     operations: int = 0
     failed: int = 0
     redactions: int = 0
-    # The number of the thread's messages at `since`, according to the requests.
-    messages: int = 0
 
 
 class Thread(NamedTuple):
@@ -91,6 +93,10 @@ class Branch(NamedTuple):
     summary_tokens: int = 0
     messages: int = 0
     recent: RecentWork = RecentWork()
+    # The tokens that a return would take from requests; None if no request has shown the branch.
+    removable: int | None = None
+    # The number of the event that folded it, or 0.
+    folded_n: int = 0
     # The number of the event if `context_fold` made the branch, which was then never open; else 0.
     folded_afterwards_n: int = 0
 
@@ -122,11 +128,24 @@ class State(NamedTuple):
     requests: tuple[str, ...] = ()
     # The tokens dropped by each fold that requests have shown so far.
     folds_seen: Mapping[str, int] = MappingProxyType({})
+    # The tokens of each result that requests have left out after a pause.
+    left_out: Mapping[str, int] = MappingProxyType({})
     # The number of the host's compactions.
     compactions: int = 0
+    # The number of the last request of the conversation, and whether it has offered tools.
+    last_request_n: int = 0
+    has_tools: bool = False
+    # The tokens of the host's own prompt and tools in that request.
+    host_tokens: int = 0
     # The model and the host last named, or empty.
     model: str = ""
     host: str = ""
+    # The host's id of the conversation and of the subagent, and whether the host gave the former; see `SessionStarted`.
+    conversation: str = ""
+    agent: str = ""
+    is_named: bool = False
+    # The latest runs in which requests were sent, the last one last.
+    runs: tuple[str, ...] = ()
 
     @property
     def active(self) -> Branch | None:
@@ -146,8 +165,32 @@ class State(NamedTuple):
         return self.main.tokens + sum(self.branches[open_id].tokens for open_id in self.path)
 
     @property
+    def context_tokens(self) -> int:
+        """The tokens in the model's context, with the host's own prompt and tools."""
+        return self.total_tokens + self.host_tokens
+
+    @property
     def folded_tokens(self) -> int:
-        return sum(branch.tokens for branch in self.branches.values() if branch.status == "folded")
+        """The tokens that folds have removed."""
+        return sum(map(self.removed_tokens, self.branches.values()))
+
+    @property
+    def left_out_tokens(self) -> int:
+        """The tokens of the results that were left out after a pause."""
+        return sum(self.left_out.values())
+
+    def removed_tokens(self, branch: Branch) -> int:
+        """The tokens that a fold has removed.
+
+        Where requests are seen, a fold that the next one did not leave out has removed nothing. A fold inside of
+        another is not seen itself.
+        """
+        if branch.status != "folded":
+            return 0
+        outer: Branch | None = branch
+        while outer and self.last_request_n > branch.folded_n and outer.id not in self.folds_seen:
+            outer = self.branches.get(outer.parent_id or "")
+        return branch.tokens if outer else 0
 
 
 EMPTY = State()
@@ -188,8 +231,13 @@ class Replay:
 
     def __init__(self, state: State = EMPTY) -> None:
         self._branches, self._checkpoints = dict(state.branches), dict(state.checkpoints)
-        self._folds_seen = dict(state.folds_seen)
-        self.state = state._replace(branches=self._branches, checkpoints=self._checkpoints, folds_seen=self._folds_seen)
+        self._folds_seen, self._left_out = dict(state.folds_seen), dict(state.left_out)
+        self.state = state._replace(
+            branches=self._branches,
+            checkpoints=self._checkpoints,
+            folds_seen=self._folds_seen,
+            left_out=self._left_out,
+        )
 
     def apply(self, events: Iterable[Event]) -> None:
         """Apply events in order. Successive operations are applied together, because they are most events."""
@@ -217,8 +265,10 @@ class Replay:
 
     def _apply(self, event: Event) -> None:
         match event:
-            case SessionStarted(session_id=session_id, project_path=path, name=name):
-                self._change(session_id=session_id, project_path=path, name=name, started_at=event.at)
+            case SessionStarted() | SessionPlaced():
+                # Their members beside number and time are fields of the state.
+                self._change(**dict(zip(event._fields[2:], event[2:], strict=True)))
+                self._change(started_at=self.state.started_at or event.at)
             case BranchCreated():
                 self._create_branch(event)
             case OperationCompleted():
@@ -256,9 +306,9 @@ class Replay:
         thread = self.state.main if run[0].branch_id is None else self._branch_of(run[0])
         # Recent work begins after the user's last prompt, or after a compaction.
         start = next((at for at in reversed(range(len(run))) if run[at].by_user or run[at].compacts), None)
-        recent = thread.recent if start is None else RecentWork(run[start].n, messages=thread.messages)
-        work = _sum_up(run)
-        recent = _add_work(recent, work if start is None else _sum_up(run[start + 1 :]))
+        recent = thread.recent if start is None else RecentWork(run[start].n)
+        work = self._sum_up(run)
+        recent = _add_work(recent, work if start is None else self._sum_up(run[start + 1 :]))
         self._put(_add_work(thread, work, recent=recent))
         call_ids = [event.call_id for event in run if event.call_id]
         self._change(
@@ -278,28 +328,36 @@ class Replay:
 
     def _add_request(self, event: RequestSent) -> None:
         self._folds_seen.update((fold.branch_id, fold.tokens) for fold in event.folds)
+        self._left_out.update(event.left_out)
         requests = (*self.state.requests[1 - CALL_IDS_REMEMBERED :], event.call_id)
-        self._change(requests=requests, model=event.model or self.state.model)
+        runs = self.state.runs
+        if event.run and event.run not in runs[-1:]:
+            runs = (*(run for run in runs if run != event.run), event.run)[-RUNS_REMEMBERED:]
+        self._change(requests=requests, model=event.model or self.state.model, runs=runs)
         for seen in event.threads:
             thread = self.state.main if seen.branch_id is None else self._branches.get(seen.branch_id)
             if thread is not None:
-                is_begun = thread.recent.operations > 0
-                recent = thread.recent if is_begun else thread.recent._replace(messages=seen.messages)
-                self._put(thread._replace(messages=seen.messages, recent=recent))
+                self._put(_see_thread(thread, seen, event.work_tokens if seen is event.threads[-1] else None))
+        if any(seen.tokens is not None for seen in event.threads):
+            has_tools = self.state.has_tools or event.has_tools
+            self._change(last_request_n=event.n, host_tokens=event.host_tokens, has_tools=has_tools)
 
     def _fold_branch(self, event: BranchFolded) -> None:
         branch = self._branch_of(event)
         folded = branch._replace(
             status="folded",
             closed_at=event.at,
+            tokens=event.tokens_folded,
+            folded_n=event.n,
             redactions=branch.redactions + event.redactions,
             summary_tokens=event.summary_tokens,
         )
         self._put(folded)
         self._change(path=tuple(open_id for open_id in self.state.path if open_id != branch.id))
+        self._remove_from_open(event.tokens_folded)
         parent = self._thread(branch.parent_id)
         grown = parent.tokens + event.summary_tokens
-        self._put(parent._replace(tokens=grown, recent=RecentWork(event.n, messages=parent.messages)))
+        self._put(parent._replace(tokens=grown, recent=RecentWork(event.n)))
 
     def _fold_work(self, event: WorkFolded) -> None:
         """Move the recent operations of the active thread to a new branch that is already folded."""
@@ -319,15 +377,24 @@ class Replay:
             event.at,
             event.summary_tokens,
             recent=work,
+            folded_n=event.n,
             folded_afterwards_n=event.n,
         )
+        # The provider's count of a thread may be smaller than the estimate of what is folded.
         shrunk = _add_work(parent, work, sign=-1)._replace(
-            tokens=parent.tokens - event.tokens_folded + event.summary_tokens,
-            messages=work.messages,
-            recent=RecentWork(event.n, messages=work.messages),
+            tokens=max(0, parent.tokens - event.tokens_folded) + event.summary_tokens,
+            recent=RecentWork(event.n),
         )
         self._put(branch)
         self._put(shrunk)
+        self._remove_from_open(event.tokens_folded)
+
+    def _remove_from_open(self, tokens: int) -> None:
+        """What has left the requests cannot leave them again when a branch around it returns."""
+        for open_id in self.state.path:
+            branch = self._branches[open_id]
+            if branch.removable is not None:
+                self._put(branch._replace(removable=max(0, branch.removable - tokens)))
 
     def _discard_branch(self, branch: Branch, at: str) -> None:
         self._put(branch._replace(status="discarded", closed_at=at))
@@ -349,6 +416,16 @@ class Replay:
                 self._put(_give_work_back(self._thread(target.parent_id), target))
             self._discard_branch(target, event.at)
 
+    def _sum_up(self, run: Sequence[OperationCompleted]) -> RecentWork:
+        """The sums over operations. Where requests are seen, they alone count tokens, and a compaction's summary."""
+        has_requests = self.state.last_request_n > 0
+        return RecentWork(
+            tokens=sum(event.tokens for event in run if event.compacts or not has_requests),
+            operations=len(run),
+            failed=sum(event.failed for event in run),
+            redactions=sum(event.redactions for event in run),
+        )
+
     def _thread(self, branch_id: str | None) -> Thread | Branch:
         return self.state.main if branch_id is None else self._branches[branch_id]
 
@@ -368,14 +445,15 @@ class Replay:
         return branch
 
 
-def _sum_up(run: Sequence[OperationCompleted]) -> RecentWork:
-    """The sums over operations."""
-    return RecentWork(
-        tokens=sum(event.tokens for event in run),
-        operations=len(run),
-        failed=sum(event.failed for event in run),
-        redactions=sum(event.redactions for event in run),
-    )
+def _see_thread(thread: Thread | Branch, seen: ThreadSeen, work_tokens: int | None) -> Thread | Branch:
+    """A thread with the figures of a request. `work_tokens` are those of the active thread's recent work."""
+    thread = thread._replace(messages=seen.messages)
+    if seen.tokens is None:
+        return thread
+    recent = thread.recent if work_tokens is None else thread.recent._replace(tokens=work_tokens)
+    if isinstance(thread, Branch):
+        return thread._replace(tokens=seen.tokens, recent=recent, removable=seen.removable)
+    return thread._replace(tokens=seen.tokens, recent=recent)
 
 
 def _add_work(figures: Figures, work: RecentWork, sign: int = 1, **changes: Any) -> Figures:  # noqa: ANN401

@@ -65,7 +65,7 @@ def parse_recall_request(arguments: Arguments) -> RecallRequest:
     fields = ArgumentFields(arguments, "query", "project_path", "budget", "since", "undone")
     return RecallRequest(
         query=fields.text("query", length_max=QUERY_LENGTH_MAX, may_be_blank=False),
-        project=fields.project() if fields.has("project_path") else None,
+        project=fields.optional_project(),
         budget_tokens=fields.budget(),
         since=parse_since(fields.text("since", length_max=SINCE_LENGTH_MAX)) if fields.has("since") else "",
         undone=fields.flag("undone", default=False),
@@ -164,6 +164,9 @@ class ArgumentFields:
     def project(self) -> Project:
         return project_at(self.text("project_path"))
 
+    def optional_project(self) -> Project | None:
+        return self.project() if self.has("project_path") else None
+
 
 def parse_stored_result(text: str) -> JsonObject:
     """The result in a stored receipt. It encodes to the same text again: all its fractions are hundredths."""
@@ -242,10 +245,10 @@ def list_result(state: State) -> JsonObject:
 
 
 def rollback_result(branch_id: str, before: State, events: Sequence[Event], after: State) -> JsonObject:
-    discarded = {event.branch_id for event in events if isinstance(event, BranchDiscarded)}
+    discarded = discarded_by(branch_id, events, after)
     return {
         "rolled_back_to": branch_id,
-        "branches_discarded": [known for known in after.branches if known in discarded],
+        "branches_discarded": discarded,
         "tokens_recovered": max(0, before.total_tokens - after.total_tokens),
         "context_state": {
             "active_branch_id": after.active_id,
@@ -253,6 +256,12 @@ def rollback_result(branch_id: str, before: State, events: Sequence[Event], afte
             "total_tokens": after.total_tokens,
         },
     }
+
+
+def discarded_by(branch_id: str, events: Sequence[Event], after: State) -> list[str]:
+    """The branches that a rollback discards, in the order of their creation. Work folded afterwards is one of them."""
+    later = {event.branch_id for event in events if isinstance(event, BranchDiscarded)}
+    return [known for known in after.branches if known in later or (known == branch_id and known not in after.path)]
 
 
 def record_result(event: OperationCompleted, after: State, health: JsonObject, counter: str | None) -> JsonObject:

@@ -103,13 +103,14 @@ class ReturnBranch(Verb):
 
     def decide(self, state: State, at: str) -> list[Event]:
         target = self._target(state)
-        below = reversed(state.path[state.path.index(target.id) + 1 :])
+        path = [state.branches[open_id] for open_id in state.path[state.path.index(target.id) :]]
+        tokens = dict(zip(path, map(_foldable_tokens, path, [*path[1:], None]), strict=True))
         events: list[Event] = [
-            BranchFolded(n, at, open_id, "", 0, state.branches[open_id].tokens, 0, forced=True)
-            for n, open_id in enumerate(below, state.revision + 1)
+            BranchFolded(n, at, branch.id, "", 0, tokens[branch], 0, forced=True)
+            for n, branch in enumerate(reversed(path[1:]), state.revision + 1)
         ]
         n = state.revision + len(events) + 1
-        summary = (self.summary, self.summary_tokens, target.tokens, self.redactions)
+        summary = (self.summary, self.summary_tokens, tokens[target], self.redactions)
         return [*events, BranchFolded(n, at, target.id, *summary, forced=False)]
 
     def _target(self, state: State) -> Branch:
@@ -149,7 +150,7 @@ class FoldWork(Verb):
 
     def decide(self, state: State, at: str) -> list[Event]:
         work = (state.active or state.main).recent
-        if not work.operations:
+        if not work.operations and not work.tokens:
             raise BranchStateInvalid("Cannot fold: nothing was done since the last fold", {})
         _check_branch_count(state, self.limits)
         summary = (first_line(self.summary), self.summary, self.summary_tokens, work.tokens, self.redactions)
@@ -239,6 +240,13 @@ def first_line(message: str) -> str:
     """The first line of a message that is not blank, truncated to the length of a description."""
     line = next((line.strip() for line in message.splitlines() if line.strip()), "")
     return line[:DESCRIPTION_LENGTH_MAX]
+
+
+def _foldable_tokens(branch: Branch, inner: Branch | None) -> int:
+    """The tokens that folding a branch removes, without those of the open branch in it."""
+    if branch.removable is None:
+        return branch.tokens
+    return max(0, branch.removable - (inner.removable or 0 if inner else 0))
 
 
 def _check_branch_count(state: State, limits: SessionLimits) -> None:

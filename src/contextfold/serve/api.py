@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -26,10 +27,12 @@ from contextfold.fold.tool_calls import (
     BUDGET,
     BUDGET_MAX,
     BUDGET_MIN,
+    TYPE_LENGTH_MAX,
+    ArgumentFields,
     parse_cursor,
     parse_recall_request,
 )
-from contextfold.serve.http.exchange import OWNER
+from contextfold.serve.http.exchange import OWNER, RUN_NAME
 from contextfold.serve.http.mcp_endpoint import caller_of
 from contextfold.serve.ops.logs import log
 from contextfold.serve.request_error import RequestError, known_error
@@ -99,6 +102,8 @@ class HttpApi:
             ("GET", f"{session}/rollback", self.preview),
             ("POST", f"{session}/rollback", self.rollback),
             ("GET", "/v1/savings", self.savings_by),
+            ("PUT", "/v1/runs/{run}", self.announce_run),
+            ("GET", "/v1/runs/{run}", self.run),
             ("GET", "/v1/summaries", self.summaries),
             ("GET", "/v1/search", self.search),
             ("POST", "/v1/recall", self.recall),
@@ -155,6 +160,24 @@ class HttpApi:
         if group not in SAVINGS_GROUPS:
             raise ArgumentInvalid("by", f"must be one of {', '.join(SAVINGS_GROUPS)}")
         return await self._overview.savings_by(_owner(request), group)
+
+    async def announce_run(self, request: Request) -> JsonObject:
+        """Announce a program that is about to start; the body is `{"project_path": …, "program": …}`.
+
+        Each path of the daemon exists below `/run/RUN`, too; what is sent there belongs to the run.
+        """
+        fields = ArgumentFields(parse_object(await request.body()), "project_path", "program")
+        program = fields.word("program", length_max=TYPE_LENGTH_MAX)
+        project, name = fields.project(), _run(request)
+        self._fold.conversations.announce_run(_owner(request), name, project, program)
+        return {"run": name, "project_path": project.path, "program": program}
+
+    async def run(self, request: Request) -> JsonObject:
+        """What the requests of a run sent and saved, when all its reports are written."""
+        totals = await self._overview.run(_owner(request), _run(request))
+        if totals is None:
+            raise RequestError(404, "not_found", "Nothing is known of this run: announce it with PUT first.")
+        return totals
 
     async def trajectory(self, request: Request) -> JsonObject:
         """The trajectory of a branch or of the main thread, page by page: `branch_id`, `budget`, `cursor`."""
@@ -289,6 +312,13 @@ def _flag(request: Request, name: str, *, default: bool) -> bool:
 def _owner(request: Request) -> str:
     owner: str = request.scope[OWNER]
     return owner
+
+
+def _run(request: Request) -> str:
+    name: str = request.path_params["run"]
+    if not re.fullmatch(RUN_NAME, name):
+        raise ArgumentInvalid("run", "must be run_ and 16 hexadecimal digits")
+    return name
 
 
 def _session(request: Request) -> tuple[str, Any]:

@@ -8,6 +8,7 @@
  *   revision: number, host: string | null, model: string | null, savings: Sums | null, open_branch_operations: number,
  *   active_branch_id: string | null, branch_depth: number, branch_path: string[],
  *   total_tokens: number, main_thread_tokens: number, folded_tokens: number, tokens_saved: number,
+ *   host_tokens: number | null, left_out_results: number, left_out_tokens: number,
  *   context_limit: number, usage_percent: number, context_health: Health, operations: number,
  *   failed_operations: number, secrets_scrubbed: number,
  *   total_branches: number, active_branches: number, folded_branches: number, discarded_branches: number,
@@ -25,7 +26,7 @@
  * @typedef {{ n: number, at: string, total_tokens: number, main_thread_tokens: number }} Point
  * @typedef {{ currency: string, sent_micros: number, without_micros: number, saved_micros: number }} Money
  * @typedef {{ model: string, currency: string | null, input: string, output: string, cache_read: string,
- *   cache_write_5m: string, cache_write_1h: string }} ModelPrices
+ *   cache_write_5m: string, cache_write_1h: string, read_on: string | null, source: string | null }} ModelPrices
  * @typedef {{ requests: number, estimated_requests: number, extra_requests: number, warm_requests: number,
  *   tokens_sent: number, tokens_without: number, tokens_saved: number, output_tokens: number,
  *   output_tokens_without: number, cost_sent: number, cost_without: number, cost_saved: number,

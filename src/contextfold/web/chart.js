@@ -9,7 +9,7 @@ import { grouped } from "./format.js";
 import { table, tableRow } from "./pieces.js";
 
 const HEIGHT = 170;
-const EDGE = { top: 14, right: 10, bottom: 22, left: 54 };
+const EDGE = { top: 14, right: 10, bottom: 22, left: 72 };
 const MOST_POINTS = 240;
 const TICKS = 4;
 

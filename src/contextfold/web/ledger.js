@@ -182,7 +182,9 @@ export class Ledger {
 
 /** @param {Savings["prices"][number]} prices */
 function pricesText(prices) {
-  const unit = prices.currency ? "dollars for a million tokens" : "input tokens";
+  const unit =
+    (prices.currency ? "dollars for a million tokens" : "input tokens") +
+    (prices.read_on ? `, read on ${prices.read_on}` : "");
   return (
     `${prices.model}: input ${prices.input}, output ${prices.output}, read from the cache ${prices.cache_read}, ` +
     `written for 5 minutes ${prices.cache_write_5m}, for 1 hour ${prices.cache_write_1h} (${unit})`

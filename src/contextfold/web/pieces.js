@@ -50,7 +50,7 @@ export function setBar(element, share) {
 }
 
 /** @type {Record<string, string>} */
-const HEALTH_WORDS = { none: "healthy", medium: "getting full", high: "nearly full" };
+const HEALTH_WORDS = { none: "good", medium: "medium", high: "high" };
 
 /** @typedef {{ context_health: import("./api.js").Health, open_branch_operations: number,
  *   active_branch_id: string | null }} Checked  what of a session its health is computed from */

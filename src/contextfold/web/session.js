@@ -275,11 +275,21 @@ export class SessionView extends View {
     const redactions = session.secrets_scrubbed;
     showFigures(this.#figures, [
       { label: "Main thread", value: grouped(session.main_thread_tokens), note: percent(mainShare) },
+      session.host_tokens
+        ? { label: "Host's prompt and tools", value: grouped(session.host_tokens), note: "in no branch and no fold" }
+        : null,
       {
-        label: "Folded away",
+        label: "Folded",
         value: grouped(session.folded_tokens),
         note: counted(session.folded_branches, "branch", "branches"),
       },
+      session.left_out_results
+        ? {
+            label: "Left out after a pause",
+            value: grouped(session.left_out_tokens),
+            note: counted(session.left_out_results, "result"),
+          }
+        : null,
       savedFigure(session),
       {
         label: "Operations",

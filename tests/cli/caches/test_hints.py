@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -70,15 +71,50 @@ def test_the_command_that_rebuilds_another_cache_has_the_form_that_built_it(
     cache = tmp_path / "a cache"
     assert call("build", *[str(docs) if word == "DIR" else word for word in form], "--cache", cache).code == 0
     damage(cache)
-    for command in (["ask", "fold"], ["verify"], ["get", "readme.md"]):
+    for command, code in ((["ask", "fold"], 5), (["verify"], 0), (["get", "readme.md"], 5)):
         ran = call(*command, "--cache", cache)
-        assert ran.code == 5
+        assert ran.code == code
         assert f"`context {hint} '{cache}' --force`" in ran.err
 
 
+QUESTIONS = (["ask", "fold"], ["get", "readme.md"], ["resolve", "--query", "fold", "--budget", "4000"])
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_an_answer_from_other_documents_than_those_beside_the_cache_is_noted(
+    question: list[str], docs: Path, cache: Path, tmp_path: Path, call: Call
+) -> None:
+    assert call(*question, "--cache", cache).err == ""
+    # As in a fresh clone of a repository that has the cache: new timestamps, the same contents.
+    clone = tmp_path / "clone"
+    shutil.copytree(docs, clone)
+    before = call(*question, "--cache", clone / ".context-cache")
+    assert before.err == ""
+    (clone / "README.md").write_text("# Folding\n\nA fold is something else.\n")
+    after = call(*question, "--cache", clone / ".context-cache")
+    assert (after.code, after.out) == (0, before.out)
+    assert after.err.startswith("note: the cache is not of the documents beside it: readme.md ")
+    assert f"`context build {clone}`" in after.err
+    (clone / "README.md").unlink()
+    assert "readme.md" in call(*question, "--cache", clone / ".context-cache").err
+
+
+def test_only_the_cache_with_outdated_documents_is_noted(docs: Path, tmp_path: Path, call: Call) -> None:
+    page = "<title>T</title><h1>Fold</h1><p>x"
+    other = write_files(tmp_path / "pages", {"a.html": page, "b.md": "# Fold\n"})
+    call("build", other)
+    caches = ["--cache", docs, "--cache", other]
+    assert call("ask", "fold", *caches).err == ""
+    write_files(other, {"a.html": page + "y"})
+    ran = call("ask", "fold", *caches)
+    assert ran.err.count("note: ") == 1
+    assert "a.html" in ran.err
+    assert call("get", "pages:a.html", *caches).err.count("a.html") == 1
+    assert call("get", "docs:readme.md", *caches).err == ""
+
+
 def damage(cache: Path) -> None:
-    for name in ("relevance-contents", "relevance-index"):
-        (cache / "pack" / name).write_bytes(b"x")
+    (cache / "pack" / "index.sqlite").write_bytes(b"x")
 
 
 @pytest.mark.parametrize("name", ["README.md", "./README.md", "readme.md"])

@@ -70,7 +70,10 @@ def test_a_running_daemon_without_hook_reports_is_a_problem(tmp_path: Path) -> N
         url = f"http://127.0.0.1:{daemon.port}"
         healthy = run_command("doctor", "--url", url, "--json", env=env, cwd=home)
         assert healthy.code == 0
-        assert run_command("install", "claude-code", "--url", url, env=env, cwd=home).code == 0
+        (home / ".claude").mkdir()
+        (home / ".claude" / "settings.json").write_text(
+            json.dumps({"enabledPlugins": {"contextfold@contextfold": True}})
+        )
         silent = run_command("doctor", "--url", url, "--json", env=env, cwd=home)
         assert silent.code == 1
         assert any("has reported nothing" in finding["text"] for finding in json.loads(silent.out))

@@ -54,6 +54,9 @@ def test_everything_is_transferred_from_sqlite_to_nats_and_back(
         imported = call("store", "import", tmp_path / f"{number}.jsonl", "--store", target, "--json")
         assert imported.code == 0, imported.err
         assert json.loads(imported.out)["imported"]["session"] == 3
+        verified = call("store", "verify", "--store", target, "--json")
+        assert verified.code == 0, verified.err
+        assert json.loads(verified.out)["verified"]["session"] == 3
         assert records_of(call, target, tmp_path / f"{number + 1}.jsonl") == records
 
 

@@ -14,7 +14,8 @@ from tests.cli.fold.folds import PROJECT, StoreAgent, on_terminal, without_colou
 from tests.support.machine import Call
 
 BRANCH = [
-    "id", "parent_id", "depth", "description", "status", "tokens", "summary_tokens", "tokens_saved", "operations",
+    "id", "parent_id", "depth", "description", "status", "tokens", "summary_tokens", "tokens_removed", "tokens_saved",
+    "operations",
     "failed_operations", "secrets_scrubbed", "created_at", "closed_at",
 ]  # fmt: skip
 

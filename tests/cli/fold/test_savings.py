@@ -22,7 +22,7 @@ SHAPE = [
     "session_id", "prices", "requests", "estimated_requests", "extra_requests", "warm_requests", "tokens_sent",
     "tokens_without",
     "tokens_saved", "output_tokens", "output_tokens_without", "cost_sent", "cost_without", "cost_saved", "money",
-    "results_dropped", "failed_open", "folds", "costly_folds", "days", "points", "verdict",
+    "results_dropped", "left_out", "failed_open", "folds", "costly_folds", "days", "points", "verdict",
 ]  # fmt: skip
 
 

@@ -15,10 +15,12 @@ from tests.support.machine import ROOT, Call, run_command
 
 KNOWN_SECRET = "ghp_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
 ROW = [
-    "session_id", "project_path", "name", "started_at", "last_at", "revision", "host", "model", "active_branch_id",
-    "branch_depth", "branch_path", "total_tokens", "main_thread_tokens", "folded_tokens", "tokens_saved",
-    "context_limit", "usage_percent", "context_health", "open_branch_operations", "operations", "failed_operations",
-    "secrets_scrubbed", "total_branches", "active_branches", "folded_branches", "discarded_branches",
+    "session_id", "project_path", "name", "conversation", "agent", "started_at", "last_at", "revision", "host", "model",
+    "active_branch_id", "branch_depth", "branch_path", "total_tokens", "main_thread_tokens", "host_tokens",
+    "context_tokens", "folded_tokens", "tokens_saved", "left_out_results", "left_out_tokens",
+    "context_limit", "usage_percent", "context_health", "open_branch_operations", "operations",
+    "failed_operations", "secrets_scrubbed", "total_branches", "active_branches", "folded_branches",
+    "discarded_branches",
 ]  # fmt: skip
 
 
@@ -26,13 +28,14 @@ ROW = [
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("status") / "state.db"
     agent = StoreAgent(path)
+    a_minute_ago = datetime.now(UTC) - timedelta(minutes=1)
+    StoreAgent(path, session="second", clock=lambda: a_minute_ago).record("Read", tokens=10)
     agent.record("Read", tokens=20_000)
     agent.branch("Find the fault")
     agent.record("Bash", f"token={KNOWN_SECRET}", failed=True, tokens=496)
     agent.fold("x" * 400)
     agent.branch("Fix it")
     agent.record("Edit", tokens=996)
-    StoreAgent(path, session="second").record("Read", tokens=10)
     StoreAgent(path, "/work/other").record("Read", tokens=30)
     StoreAgent(path, owner="alice").record("Read", tokens=77)
     return path
@@ -53,6 +56,7 @@ def test_a_pipe_gets_one_line_per_figure(call: Call, store: Path) -> None:
     assert (status["main-thread"], status["folded"], status["saved"]) == ("20100", "500", "400")
     assert (status["health"], status["branches"]) == ("medium", "1 active, 1 folded, 0 discarded")
     assert (status["operations"], status["redactions"]) == ("3, 1 failed", "1")
+    assert status["others"].startswith("1 other session of this project")
 
 
 def test_json_is_the_row_of_the_session(call: Call, store: Path) -> None:

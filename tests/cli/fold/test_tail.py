@@ -85,7 +85,7 @@ def test_a_request_to_a_model_is_an_event(tmp_path: Path) -> None:
     json_tail = Tail(path, "--since-start", "--project", PROJECT, "--json")
     event = [json_tail.event() for _ in range(3)][2]
     assert event["folds"] == [{"branch_id": fold.branch_id, "tokens": 300, "kept_tokens": 80}]
-    assert event["threads"] == [{"branch_id": None, "messages": 1}]
+    assert event["threads"] == [{"branch_id": None, "messages": 1, "tokens": 100}]
     assert json_tail.interrupt() == (0, b"")
 
 

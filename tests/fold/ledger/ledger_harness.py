@@ -33,7 +33,7 @@ def sent_request(
     before = after + sum(fold.tokens for fold in folds)
     figures = {name: more.pop(name) for name in ("turns_dropped", "first_changed", "reason") if name in more}
     receipt, model = receipt_of(before, after, *folds, **figures), more.pop("model", "a-model")
-    return RequestReport(f"request {number}", "anthropic", model, receipt, usage, shares, **more)
+    return RequestReport(f"request {number}", "anthropic", model, receipt, usage, shares, **{"has_tools": True, **more})
 
 
 class LedgerHarness:

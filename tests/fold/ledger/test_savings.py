@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from bench.ledger import OFF_MAX, SHAPES, WAYS, compared
 from contextfold.common.canonical import encode
 from contextfold.fold.events import BranchCreated, Event, FoldSeen, RequestSent, from_json, to_json
 from contextfold.fold.ledger import SavingsLedger, ledger_of
-from contextfold.fold.model_catalog import MODELS, LedgerPrices, ModelsInvalid, TokenPrices, parse_models, plain_name
+from contextfold.fold.model_catalog import MODELS, LedgerPrices, ModelsInvalid, parse_models, plain_name
 from contextfold.fold.sent_request import Usage, was_warm
 from contextfold.fold.service.session_views import ledger_result
 from tests.support.machine import times
@@ -193,7 +194,34 @@ def test_the_prefix_of_a_gateway_is_removed_from_a_model_name(parts: list[str]) 
 
 def test_every_model_in_the_list_has_a_date_and_a_source() -> None:
     assert all(facts.read_on and facts.source and facts.context_tokens for facts in MODELS.models)
-    assert MODELS.prices("claude-fable-5-1-20261001") == TokenPrices(10_000, 50_000, 250, 12_500, 20_000)
+
+
+@pytest.mark.parametrize(
+    ("model", "known"),
+    [
+        ("claude-fable-5-1-20261001", "claude-fable-5-1"),
+        ("claude-fable-5-2", "claude-fable-5-2"),
+        ("us.anthropic.claude-haiku-4-5-20251001-v1:0", "claude-haiku-4-5"),
+        ("claude-opus-4-5@20251101", "claude-opus-4-5"),
+        ("claude-opus-4-6[1m]", "claude-opus-4-6"),
+        ("gpt-4o-2024-11-20", "gpt-4o"),
+        ("claude-fable-5-3", None),
+        ("claude-fable-5-2-fast", None),
+        ("gpt-5-pro", None),
+        ("gpt-5.6-luna-pro", None),
+        ("claude-opus-4-5-2025", None),
+    ],
+)
+def test_a_model_is_priced_by_its_exact_name_or_its_name_with_a_date(model: str, known: str | None) -> None:
+    assert MODELS.prices(model) == (MODELS.prices(known) if known else None)
+    result = ledger_result(ledger_of([request(1, 100, None, cached(0, 100))._replace(model=model)]))
+    assert (result["money"] is None) == (known is None)
+
+
+def test_savings_say_when_and_where_prices_were_read() -> None:
+    events = [request(1, 100, None, cached(0, 100))._replace(model=model) for model in ("claude-fable-5-2", "m")]
+    prices: Any = ledger_result(ledger_of(events))["prices"]
+    assert [(each["read_on"], bool(each["source"])) for each in prices] == [("2026-11-16", True), (None, False)]
 
 
 def test_the_calls_that_made_a_fold_are_charged_to_that_fold() -> None:

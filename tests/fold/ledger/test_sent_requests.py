@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from contextfold.fold.events import FoldSeen, OperationCompleted, kind_of
-from contextfold.fold.sent_request import Share, Usage, thread_levels
+from contextfold.fold.sent_request import Share, Usage, divide_count
 from contextfold.fold.service.inbox import InboxFull
 from contextfold.fold.service.overview import Overview
 from contextfold.fold.service.reports import HookReport
@@ -23,23 +23,33 @@ from tests.fold.ledger.ledger_harness import (
 
 class TestFigures:
     async def test_the_count_of_the_provider_becomes_the_figure_of_the_session(self, harness: LedgerHarness) -> None:
-        harness.send(1, main_share(900), usage=Usage(20, 800, 180, 50))
-        assert await harness.figures() == {"main_thread": 1050, "folded_total": 0, "total": 1050}
-        harness.send(2, main_share(900), usage=Usage(10, 1000, 190, 60))
-        assert (await harness.figures())["main_thread"] == 1260
+        harness.send(1, main_share(900, "a"), usage=Usage(20, 800, 180, 50))
+        assert await harness.figures() == {"main_thread": 1000, "folded_total": 0, "total": 1000}
+        harness.send(2, main_share(900, "a", "b"), usage=Usage(10, 1000, 190, 60))
+        assert (await harness.figures())["main_thread"] == 1200
         operations = [event for event in await harness.log() if isinstance(event, OperationCompleted)]
         assert [(event.type, event.source, event.tokens) for event in operations] == [
-            ("model_turns", "proxy", 1050),
-            ("model_turns", "proxy", 210),
+            ("model_turns", "proxy", 1000),
+            ("model_turns", "proxy", 200),
         ]
+        # A host may shorten its history.
+        harness.send(3, main_share(300, "c"), usage=Usage(300, 0, 0, 60))
+        assert (await harness.figures())["main_thread"] == 300
+
+    async def test_the_hosts_prompt_and_tools_belong_to_no_thread(self, harness: LedgerHarness) -> None:
+        harness.send(1, main_share(1_000, "a"), usage=Usage(22_000, 0, 0, 50), host_tokens=19_000)
+        assert (await harness.figures())["total"] == 1_100
+        state = await harness.service.look(KEY)
+        assert (state.host_tokens, state.context_tokens) == (20_900, 22_000)
 
     async def test_tokens_that_were_reported_already_are_not_counted_twice(self, harness: LedgerHarness) -> None:
         await harness.record(700)
         harness.send(1, main_share(100), usage=Usage(1000, 0, 0, 0))
         assert (await harness.figures())["main_thread"] == 1000
         await harness.record(50)
+        assert (await harness.figures())["main_thread"] == 1000
         harness.send(2, main_share(100), usage=Usage(1020, 0, 0, 0))
-        assert (await harness.figures())["main_thread"] == 1050
+        assert (await harness.figures())["main_thread"] == 1020
 
     async def test_a_call_reported_by_a_hook_is_not_counted_again_as_output(self, harness: LedgerHarness) -> None:
         def receive_report(harness: LedgerHarness, tokens: int, call_id: str) -> None:
@@ -55,13 +65,11 @@ class TestFigures:
         figures = await harness.figures()
         assert (figures["main_thread"], figures[branch_id]) == (1_000, 5_010)
 
-    async def test_open_threads_share_the_count_by_their_estimates_and_the_innermost_gets_the_output(
-        self, harness: LedgerHarness
-    ) -> None:
+    async def test_open_threads_share_the_count_by_their_estimates(self, harness: LedgerHarness) -> None:
         branch_id = await harness.branch()
         shares = (main_share(300), Share(branch_id, 100, 1))
         harness.send(1, *shares, usage=Usage(0, 700, 100, 40))
-        assert await harness.figures() == {"main_thread": 600, branch_id: 240, "folded_total": 0, "total": 840}
+        assert await harness.figures() == {"main_thread": 600, branch_id: 200, "folded_total": 0, "total": 800}
 
     async def test_a_dense_branch_does_not_make_the_main_thread_grow(self, harness: LedgerHarness) -> None:
         harness.send(1, main_share(20_000, messages=5), usage=Usage(20_000, 0, 0, 0))
@@ -122,14 +130,15 @@ class TestFigures:
         await harness.fold()
         shares = (main_share(300), Share(branch_id, 100, 1, ("late",)), Share("br_of_others", 100, 1, ("strange",)))
         harness.send(1, *shares, usage=Usage(500, 0, 0, 10))
-        assert await harness.figures() == {"main_thread": 300, "folded_total": 10, "total": 300}
+        # The two last shares are in no open thread, and the fold has not left the request.
+        assert await harness.figures() == {"main_thread": 300, "folded_total": 0, "total": 300}
         assert "late" not in json.dumps(await harness.expanded(branch_id))
 
     def test_dividing_the_count_loses_no_tokens(self) -> None:
         shares = [Share(None, 20, 0), Share("br_a", 20, 0), Share("br_b", 20, 0)]
-        assert thread_levels(sent_request(1, *shares, usage=Usage(100, 0, 0, 5))) == [33, 33, 39]
-        assert thread_levels(sent_request(1, main_share(0), usage=Usage(100, 0, 0, 5))) == [105]
-        assert thread_levels(sent_request(1, usage=Usage(100, 0, 0, 5))) == []
+        assert divide_count(sent_request(1, *shares, usage=Usage(100, 0, 0, 5))) == [0, 33, 33, 34]
+        assert divide_count(sent_request(1, main_share(0), usage=Usage(100, 0, 0, 5))) == [0, 100]
+        assert divide_count(sent_request(1, main_share(10), host_tokens=40, usage=Usage(100, 0, 0, 5))) == [80, 20]
 
     async def test_tokens_that_no_estimate_explains_belong_to_the_main_thread(self, harness: LedgerHarness) -> None:
         harness.send(1, main_share(1_700), usage=Usage(100_000, 0, 0, 50))
@@ -137,7 +146,7 @@ class TestFigures:
         shares = (main_share(1_700), Share(branch_id, 2_000, 2))
         harness.send(2, *shares, usage=Usage(102_000, 0, 0, 50))
         figures = await harness.figures()
-        assert (figures["main_thread"], figures[branch_id]) == (100_050, 2_050)
+        assert (figures["main_thread"], figures[branch_id]) == (100_000, 2_000)
 
 
 class TestOrderAndRepetition:
@@ -163,17 +172,15 @@ class TestOrderAndRepetition:
             event.type if isinstance(event, OperationCompleted) else kind_of(event) for event in await harness.log()
         ]
         assert kinds == [
-            "session.started", "tool 0", "request.sent",
-            "tool 1", "model_turns", "request.sent",
-            "tool 2", "model_turns", "request.sent",
+            "session.started", "tool 0", "request.sent", "tool 1", "request.sent", "tool 2", "request.sent",
         ]  # fmt: skip
         assert (await harness.figures())["main_thread"] == 200
 
     async def test_a_verb_waits_for_the_requests_before_it(self, harness: LedgerHarness) -> None:
         branch_id = await harness.branch()
-        harness.send(1, main_share(100), Share(branch_id, 500, 2, ("looked", "found")))
+        harness.send(1, main_share(100), Share(branch_id, 500, 2, ("looked", "found"), removable=480))
         await harness.fold()
-        assert (await harness.figures())["folded_total"] == 500
+        assert (await harness.figures())["folded_total"] == 480
         assert [entry["text"] for entry in await harness.expanded(branch_id)][1] == "looked\nfound"
 
     async def test_a_closed_inbox_refuses_a_request(self, harness: LedgerHarness) -> None:

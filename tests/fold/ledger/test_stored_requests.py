@@ -50,7 +50,7 @@ class TestArchive:
 
     async def test_a_list_that_became_shorter_is_not_stored_again(self, harness: LedgerHarness) -> None:
         harness.send(1, main_share(10, "m1", "m2", "m3"))
-        harness.send(2, main_share(10, "a title for this"))
+        harness.send(2, main_share(10, "a title for this"), has_tools=False)
         harness.send(3, main_share(10, "m1", "m2", "m3", "m4"))
         assert await harness.main_texts() == ["m1\nm2\nm3", "m4"]
 
@@ -58,7 +58,7 @@ class TestArchive:
         report = HookReport("claude-code", "Bash", "by the hook", 10, failed=False, call_id="c1")
         harness.service.reports.receive(TARGET, report)
         harness.send(1, main_share(500, "by the request"))
-        assert await harness.main_texts() == ["by the hook", ""]
+        assert await harness.main_texts() == ["by the hook"]
         assert (await harness.figures())["main_thread"] == 500
         assert harness.service.messages_known(KEY) == {None: 1}
 
@@ -140,7 +140,7 @@ class TestEvent:
         assert (await harness.figures())["main_thread"] == 10**9
 
     async def test_a_session_may_begin_with_a_request(self, harness: LedgerHarness) -> None:
-        harness.send(1, main_share(100))
+        harness.send(1, main_share(100, "hello"))
         assert [kind_of(event) for event in await harness.log()] == [
             "session.started",
             "operation.completed",

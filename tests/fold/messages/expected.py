@@ -74,13 +74,17 @@ def _possible_containers(folded: list[Closing], closing: Closing) -> list[Closin
 
 def expected(history: History, count: int | None = None) -> Expectation:
     count = len(history.messages) if count is None else count
-    stack: list[tuple[str, int]] = []
+    # The id of each open branch, and the first and the last message of the turn that opened it.
+    stack: list[tuple[str, int, int]] = []
     closings: list[Closing] = []
     effect_end = -1
     for _, indexes in _turns(history, count):
         step = history.steps[history.step_indexes[indexes[0]]]
         begin, end = _turn_start(history, indexes[0]), indexes[-1]
-        since = max([effect_end, *(index for index in range(begin) if history.user_texts[index])])
+        spoken = (
+            index for index in range(begin) if history.user_texts[index] or is_compaction(history.messages[index])
+        )
+        since = max([effect_end, *spoken])
         work = next((index for index in range(since + 1, begin) if _is_model_message(history.messages[index])), begin)
         for call in (call for index in indexes for _, call in history.results[index]):
             if call.kind not in ("branch", "return", "fold", "rollback") or call.failed:
@@ -91,22 +95,27 @@ def expected(history: History, count: int | None = None) -> Expectation:
             effect_end = end
             assert call.branch_id
             if call.kind == "branch":
-                stack.append((call.branch_id, end))
+                stack.append((call.branch_id, begin, end))
                 work = begin
                 continue
-            first = work
+            first = read_from = work
             if call.kind == "return":
                 depth = next((number for number, entry in enumerate(stack) if entry[0] == call.branch_id), None)
                 if depth is None:
                     work = begin
                     continue
-                first = stack[depth][1] + 1
+                read_from, first = stack[depth][1], stack[depth][2] + 1
                 del stack[depth:]
             work = begin
             closing = Closing(call.branch_id, call.kind, first, begin, end, end + 1, FOLD)
             if _dropped_ranges(history, closing):
-                closings.append(_with_verdict(history, closing, turn_thinks=step.thinks > 0, count=count))
-    return Expectation(tuple(closings), tuple(branch_id for branch_id, _ in stack), tuple(at for _, at in stack))
+                is_unknown = any(_is_unknown(history, index) for index in range(read_from, end + 1))
+                closings.append(
+                    replace(closing, verdict=KEEP)
+                    if is_unknown
+                    else _with_verdict(history, closing, turn_thinks=step.thinks > 0, count=count)
+                )
+    return Expectation(tuple(closings), tuple(each[0] for each in stack), tuple(each[2] for each in stack))
 
 
 def _turns(history: History, count: int) -> Iterator[tuple[int, list[int]]]:
@@ -118,8 +127,6 @@ def _turns(history: History, count: int) -> Iterator[tuple[int, list[int]]]:
 
 
 def _with_verdict(history: History, closing: Closing, *, turn_thinks: bool, count: int) -> Closing:
-    if any(_is_unknown(history, index) for index in range(closing.first, closing.closed_at + 1)):
-        return replace(closing, verdict=KEEP)
     prompt = max((index for index in range(closing.closed_at) if is_prompt(history, index)), default=0)
     kept_turns = [
         index for index in range(max(prompt, closing.first), closing.end) if _is_in_quoting_turn(history, index)
@@ -131,7 +138,23 @@ def _with_verdict(history: History, closing: Closing, *, turn_thinks: bool, coun
     return replace(closing, left_out_from=left_out_from, verdict=FOLD if left_out_from >= 0 else WAIT)
 
 
+# Items that say which tools there are. They stay wherever they are.
+LISTS_OF_TOOLS = ("tool_search_call", "tool_search_output", "additional_tools")
+
+
+def is_compaction(message: Mapping[str, Any]) -> bool:
+    """Whether the message has the provider's summary of those before it."""
+    return message.get("type") == "compaction" or "compaction" in _kinds(message)
+
+
+def _kinds(message: Mapping[str, Any]) -> list[str]:
+    content = message.get("content")
+    return [block.get("type", "") for block in content] if isinstance(content, list) else []
+
+
 def _is_model_message(message: Mapping[str, Any]) -> bool:
+    if message.get("type") in (*LISTS_OF_TOOLS, "compaction"):
+        return False
     if "role" in message:
         return message["role"] in ("assistant", "model")
     return not message["type"].endswith("_output") and message["type"] != "item_reference"
@@ -145,7 +168,10 @@ def _turn_start(history: History, index: int) -> int:
 
 
 def _is_unknown(history: History, index: int) -> bool:
-    return history.format != "anthropic" and history.steps[history.step_indexes[index]].kind == "unknown"
+    message = history.messages[index]
+    if history.format == "anthropic":
+        return not {"compaction", "tool_addition", "tool_removal"}.isdisjoint(_kinds(message))
+    return is_compaction(message) or history.steps[history.step_indexes[index]].kind == "unknown"
 
 
 def _is_kept_instruction(history: History, index: int) -> bool:
@@ -153,6 +179,8 @@ def _is_kept_instruction(history: History, index: int) -> bool:
 
     Anthropic allows one only after a user's message, never two in a row.
     """
+    if history.messages[index].get("type") in LISTS_OF_TOOLS:
+        return True
     return history.format != "anthropic" and history.messages[index].get("role") in ("system", "developer")
 
 

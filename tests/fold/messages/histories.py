@@ -103,7 +103,7 @@ def _one_by_one(step: Step) -> list[Step]:
     first, *rest = (step.calls[index] for index in step.order)
     begin = replace(step, calls=(first,), order=(0,), quoted="")
     others = [Step("turn", calls=(call,), order=(0,)) for call in rest]
-    return [begin, *others[:-1], replace(others[-1], quoted=step.quoted)]
+    return [begin, *others[:-1], replace(others[-1], quoted=step.quoted, is_answer=step.is_answer)]
 
 
 class MessageWriter(ABC):
@@ -121,6 +121,7 @@ class MessageWriter(ABC):
 
     def write(self, steps: Sequence[Step]) -> None:
         self.steps = steps
+        self.begin()
         for self.step, step in enumerate(steps):
             match step.kind:
                 case "say":
@@ -144,7 +145,7 @@ class MessageWriter(ABC):
         text = result_text(self.rng, self.client, call)
         step = self.steps[self.step]
         if step.quoted and call is step.calls[self.last_result_index(step)]:
-            return f"{text}\n\n{step.quoted}"
+            return step.quoted if step.is_answer else f"{text}\n\n{step.quoted}"
         if not isinstance(call.result, str) and self.rng.random() < 0.15:
             text += self.rng.choice(
                 (
@@ -170,11 +171,19 @@ class MessageWriter(ABC):
     @abstractmethod
     def unknown(self, step: Step) -> None: ...
 
+    def begin(self) -> None:  # noqa: B027 - a default
+        """Does nothing, because most APIs have no summaries of their own."""
+
     def hosted(self, step: Step) -> None:  # noqa: B027 - a default
         """Does nothing, because most APIs have no tools of their own."""
 
 
 class Anthropic(MessageWriter):
+    def begin(self) -> None:
+        if self.rng.random() < 0.1:
+            summary = {"type": "compaction", "content": "All went well.", "signature": f"{self.rng.getrandbits(64):x}="}
+            self.add({"role": "assistant", "content": [summary]})
+
     def _last_role(self) -> str:
         return str(self.messages[-1]["role"]) if self.messages else ""
 
@@ -200,10 +209,27 @@ class Anthropic(MessageWriter):
     def system(self, step: Step) -> None:
         if self._last_role() == "user":
             text = [{"type": "text", "text": step.text}] if self.rng.random() < 0.3 else step.text
-            self.add({"role": "system", "content": text}, user_texts=[step.quoted] if step.quoted else [])
+            members: Message = {}
+            if self.rng.random() < 0.3:
+                members["clear_at"] = self.rng.choice(("next_user_message", "never"))
+            elif not step.quoted and self.rng.random() < 0.2:
+                text = [self._tool_change()]
+            self.add({"role": "system", "content": text, **members}, user_texts=[step.quoted] if step.quoted else [])
+
+    def _tool_change(self) -> Message:
+        """Adds a tool in the middle of the conversation, or removes one of those that were added."""
+        blocks = [block for message in self.messages if message["role"] == "system" for block in message["content"]]
+        added = [block["tool"] for block in blocks if isinstance(block, dict) and block["type"] == "tool_addition"]
+        if added and self.rng.random() < 0.5:
+            name = self.rng.choice(added)["definition"]["name"]
+            return {"type": "tool_removal", "tool": {"type": "tool_reference", "name": name}}
+        definition = {"name": f"Inline{self.rng.getrandbits(32):x}", "input_schema": {"type": "object"}}
+        return {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": definition}}
 
     def turn(self, step: Step) -> None:
         blocks: list[Message] = []
+        if self.rng.random() < 0.02:
+            blocks.append({"type": "compaction", "content": f"So far: {step.text}"})
         for _ in range(step.thinks):
             signed = f"{self.rng.getrandbits(64):x}="
             redacted = self.rng.random() < 0.2
@@ -213,7 +239,7 @@ class Anthropic(MessageWriter):
             blocks.append({"type": "text", "text": step.text})
         for call in step.calls:
             blocks.append({"type": "tool_use", "id": f"toolu_{call.id}", "name": call.name, "input": call.arguments})
-        plain = len(blocks) == 1 and not step.calls and self.rng.random() < 0.5
+        plain = len(blocks) == 1 and step.text and not step.calls and self.rng.random() < 0.5
         self.add({"role": "assistant", "content": step.text if plain else blocks})
         if step.calls:
             calls_in_order = [step.calls[index] for index in step.order]
@@ -297,6 +323,14 @@ class Chat(MessageWriter):
 
 
 class Responses(MessageWriter):
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self.namespaces: list[str] = []
+
+    def begin(self) -> None:
+        if self.rng.random() < 0.1:
+            self.add({"type": "compaction", "encrypted_content": f"{self.rng.getrandbits(64):x}"})
+
     def say(self, step: Step) -> None:
         parts: list[Message] = [{"type": "input_text", "text": step.text}]
         if step.picture:
@@ -326,6 +360,8 @@ class Responses(MessageWriter):
         for call in step.calls:
             id_member = {"id": f"fc_{call.id}"} if self.rng.random() < 0.5 else {}
             call_members = {"call_id": f"call_{call.id}", "name": call.name, "arguments": json.dumps(call.arguments)}
+            if self.namespaces and self.rng.random() < 0.3:
+                id_member["namespace"] = self.rng.choice(self.namespaces)
             self.add({"type": "function_call", **id_member, **call_members})
         if step.thinks and not step.text and not step.calls:
             self._message("assistant", "Done.")
@@ -347,6 +383,16 @@ class Responses(MessageWriter):
         if self.messages and "call_id" in self.messages[-1] and "output" not in self.messages[-1]:
             return
         item_id = f"{self.rng.getrandbits(60):015x}"
+        if self.rng.random() < 0.25:
+            self.namespaces.append(f"space{len(self.namespaces)}")
+            loaded = [{"type": "namespace", "name": self.namespaces[-1], "description": "x", "tools": []}]
+            if self.rng.random() < 0.3:
+                self.add({"type": "additional_tools", "role": "developer", "tools": loaded})
+                return
+            search = {"call_id": f"call_{item_id}", "execution": "client", "status": "completed"}
+            self.add({"type": "tool_search_call", **search, "arguments": {"query": step.text}})
+            self.add({"type": "tool_search_output", **search, "tools": loaded})
+            return
         if self.rng.random() < 0.4:
             kind = self.rng.choice(("web_search_call", "mcp_call", "code_interpreter_call", "file_search_call"))
             self.add({"type": kind, "id": f"h_{item_id}", "name": "search", "arguments": "{}", "output": step.text})
@@ -479,7 +525,12 @@ def _members(rng: random.Random, format: Format, messages: Sequence[Message]) ->
     members["model"] = rng.choice(("m-1", *MODELS))
     if rng.random() < 0.5:
         members["thinking"] = rng.choice(({"type": "adaptive"}, FORGIVING))
-    members |= {"max_tokens": 4096, "system": [{"type": "text", "text": "Be brief."}]}
+    if rng.random() < 0.2:
+        members["thread"] = {"type": "create"}
+    if rng.random() < 0.2:
+        edits = [{"type": "clear_thinking_20251015"}, {"type": "clear_tool_uses_20250919", "clear_tool_inputs": True}]
+        members["context_management"] = {"edits": edits[rng.randrange(2) :]}
+    members |= {"max_tokens": rng.choice((0, 4096, 4096)), "system": [{"type": "text", "text": "Be brief."}]}
     members["tools"] = [{"name": "Bash", "input_schema": schema}]
     if rng.random() < 0.5:
         mark = {"cache_control": {"type": "ephemeral"}}

@@ -1,7 +1,8 @@
 """The rules of the Anthropic Messages API for requests, from its documentation and error messages; independent of src.
 
 They are as strict as the documentation: roles alternate (the API merges neighbours, but no client should rely on it),
-every call is answered in the very next message, and results come first there. Unknown members are accepted.
+every call is answered in the very next message, and results come first there. Unknown members are accepted. Of a
+request that continues a thread only the shapes are checked: the provider has the messages before.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ BLOCKS = {
     "user": {"text", "image", "document", "search_result", "tool_result", "container_upload"},
     "assistant": {
         *("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "mcp_tool_use", "mcp_tool_result"),
-        *("web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result"),
+        *("web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result", "compaction"),
     },
-    "system": {"text"},
+    "system": {"text", "tool_addition", "tool_removal"},
 }
+CLEARED = (None, "never", "next_user_message")
+EDITS = ("clear_thinking_20251015", "clear_tool_uses_20250919", "compact_20260112")
 THOUGHTS = ("thinking", "redacted_thinking")
 ON_THE_SERVER = {"server_tool_use", "mcp_tool_use"}
 
@@ -33,14 +36,20 @@ def violations(body: Any) -> list[str]:
     if not isinstance(messages, list) or not messages:
         return ["messages: not a list with anything in it"]
     broken = [] if isinstance(body.get("model"), str) and body["model"] else ["model: missing"]
-    if type(body.get("max_tokens")) is not int or body["max_tokens"] < 1:
+    # 0 only fills the cache.
+    if type(body.get("max_tokens")) is not int or body["max_tokens"] < 0:
         broken.append("max_tokens: missing")
+    broken += [*_thread(body), *_edits(body)]
     shapes = [text for index, message in enumerate(messages) for text in _shape(index, message)]
     if shapes:
         # The checks below expect messages of a valid shape.
         return broken + shapes
+    if isinstance(body.get("thread"), dict) and body["thread"].get("type") == "continue":
+        return broken
     broken += [
         *_roles(messages),
+        *_compactions(messages),
+        *_tool_changes(body, messages),
         *_calls_and_results(messages),
         *_thinking_blocks(body, messages),
         *_cache_marks(body),
@@ -49,6 +58,46 @@ def violations(body: Any) -> list[str]:
     if any(block["type"] in ("tool_use", "tool_result") for message in messages for block in _blocks(message)):
         broken += [] if body.get("tools") else ["tools: missing, though messages hold calls"]
     return broken
+
+
+def _thread(body: Mapping[str, Any]) -> Iterator[str]:
+    thread = body.get("thread")
+    if thread is None:
+        return
+    kind = thread.get("type") if isinstance(thread, dict) else None
+    names_message = kind == "continue" and isinstance(thread.get("previous_message_id"), str)
+    if kind != "create" and not names_message:
+        yield "thread: neither created nor continued"
+
+
+def _edits(body: Mapping[str, Any]) -> Iterator[str]:
+    kinds = [edit.get("type") for edit in (body.get("context_management") or {}).get("edits", ())]
+    if any(kind not in EDITS for kind in kinds) or len(set(kinds)) != len(kinds):
+        yield f"context_management: {kinds}"
+    if EDITS[0] in kinds[1:]:
+        yield "context_management: clear_thinking must come first"
+
+
+def _compactions(messages: list[dict[str, Any]]) -> Iterator[str]:
+    """A signed summary is alone in the first message; an older one begins the model's message."""
+    for index, message in enumerate(messages):
+        for number, block in enumerate(_blocks(message)):
+            if block["type"] == "compaction" and (number or (block.get("signature") and index)):
+                yield f"messages.{index}.content.{number}: compaction must come first"
+
+
+def _tool_changes(body: Mapping[str, Any], messages: list[dict[str, Any]]) -> Iterator[str]:
+    """A change of tools names a tool of the request, or one that an earlier message has defined."""
+    known = {tool.get("name") for tool in body.get("tools") or ()}
+    for index, message in enumerate(messages):
+        for block in _blocks(message):
+            if block["type"] not in ("tool_addition", "tool_removal"):
+                continue
+            tool = block["tool"]
+            if tool["type"] == "tool_definition" and block["type"] == "tool_addition":
+                known.add(tool["definition"]["name"])
+            elif tool.get("name") not in known:
+                yield f"messages.{index}: {block['type']} of unknown tool {tool.get('name')!r}"
 
 
 def _blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -61,6 +110,8 @@ def _shape(index: int, message: Any) -> Iterator[str]:
         yield f"messages.{index}: no message of a known role"
         return
     content = message.get("content")
+    if message.get("clear_at") not in CLEARED or ("clear_at" in message and message["role"] != "system"):
+        yield f"messages.{index}: clear_at"
     if isinstance(content, str):
         if not content.strip():
             yield f"messages.{index}: empty"
@@ -91,6 +142,10 @@ def _block_fault(role: str, block: Any) -> str:  # noqa: PLR0911 - a table of sh
             return "" if isinstance(block.get("thinking"), str) and has_signature else "thinking without signature"
         case "redacted_thinking":
             return "" if isinstance(block.get("data"), str) and block["data"] else "redacted thinking without data"
+        case "compaction":
+            return "" if block.get("content") != "" else "compaction is empty"
+        case "tool_addition" | "tool_removal":
+            return "" if isinstance(block.get("tool"), dict) and block["tool"].get("type") else "no tool"
         case "image" | "document":
             return "" if isinstance(block.get("source"), dict) and block["source"].get("type") else "no source"
     return ""
@@ -116,7 +171,7 @@ def _result_fault(block: Mapping[str, Any]) -> str:
 
 
 def _roles(messages: list[dict[str, Any]]) -> Iterator[str]:
-    if messages[0]["role"] != "user":
+    if messages[0]["role"] != "user" and _blocks(messages[0])[0]["type"] != "compaction":
         yield "messages.0: the first is not the user's"
     for index in range(1, len(messages)):
         before, role = messages[index - 1]["role"], messages[index]["role"]

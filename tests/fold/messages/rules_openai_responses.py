@@ -5,7 +5,7 @@ Unknown members are accepted; an item of an unknown type is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 INPUT_PARTS = {"input_text", "input_image", "input_file", "input_audio"}
@@ -17,13 +17,14 @@ CALLS = {
     "shell_call": "shell_call_output",
     "apply_patch_call": "apply_patch_call_output",
     "computer_call": "computer_call_output",
+    "tool_search_call": "tool_search_output",
 }
 OUTPUTS = {output: call for call, output in CALLS.items()}
 ON_THE_SERVER = {
     *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"),
     *("mcp_call", "mcp_list_tools", "mcp_approval_request"),
 }
-OTHER = {"item_reference", "mcp_approval_response", "compaction", "reasoning", "message"}
+OTHER = {"item_reference", "mcp_approval_response", "compaction", "reasoning", "message", "additional_tools"}
 
 
 def violations(body: Any) -> list[str]:
@@ -40,7 +41,12 @@ def violations(body: Any) -> list[str]:
     if shapes:
         return broken + shapes
     continues = any(isinstance(body.get(name), str | dict) for name in ("previous_response_id", "conversation"))
-    return [*broken, *_calls_and_outputs(items, continues=continues), *_reasoning_items(items)]
+    return [
+        *broken,
+        *_calls_and_outputs(items, continues=continues),
+        *_reasoning_items(items),
+        *_namespaces(body.get("tools") or (), items),
+    ]
 
 
 def _kind(item: Mapping[str, Any]) -> Any:
@@ -60,6 +66,10 @@ def _shape(item: Any) -> str:  # noqa: PLR0911 - a table of shapes, one line eac
         return "" if has_name and isinstance(item.get("arguments"), str) else "a call of nothing"
     if kind == "function_call_output":
         return _parts_fault(item.get("output"), INPUT_PARTS)
+    if kind == "compaction":
+        return "" if isinstance(item.get("encrypted_content"), str) else "compaction without content"
+    if kind in ("tool_search_output", "additional_tools"):
+        return "" if isinstance(item.get("tools"), list) else f"{kind} without tools"
     if kind == "reasoning":
         return "" if isinstance(item.get("summary"), list) else "reasoning without summary"
     if kind == "item_reference":
@@ -103,6 +113,15 @@ def _calls_and_outputs(items: list[dict[str, Any]], *, continues: bool) -> Itera
             answered.add(key)
     for (_, call_id), index in open_calls.items():
         yield f"input.{index}: no tool output found for function call {call_id}"
+
+
+def _namespaces(tools: Sequence[Mapping[str, Any]], items: list[dict[str, Any]]) -> Iterator[str]:
+    """The namespace of a call is one of the request's tools, or an earlier item has loaded it."""
+    known = {tool.get("name") for tool in tools if tool.get("type") == "namespace"}
+    for index, item in enumerate(items):
+        known |= {tool.get("name") for tool in item.get("tools") or () if tool.get("type") == "namespace"}
+        if item.get("namespace") is not None and item["namespace"] not in known:
+            yield f"input.{index}: unknown namespace {item['namespace']!r}"
 
 
 def _reasoning_items(items: list[dict[str, Any]]) -> Iterator[str]:

@@ -23,6 +23,18 @@ PREFIXES = (
 SUFFIXES = ("", "", "", "_mcp_contextfold")
 REMINDER = "<system-reminder>\nKeep your list of tasks up to date.\n</system-reminder>"
 QUOTE = "<system-reminder>\nThe user sent the following message:\n{}\n\nPlease address it.\n</system-reminder>"
+# The beginnings of results in which hosts give a model what the user said, and whether the call counts as failed.
+ANSWERS = {
+    "The user doesn't want to proceed with this tool use. To tell you how to proceed, the user said:\n": True,
+    "Permission denied. The user said: ": True,
+    "User has answered your questions: ": False,
+    "User has approved your plan. ": False,
+    "exec command rejected by user: ": False,
+    "The user rejected permission to use this tool call with the following feedback: ": True,
+    # Only the tool shows that this is an answer.
+    '{"answers": ': False,
+}
+ASKING_TOOLS = ("AskUserQuestion", "mcp__host__ask_user", "request_user_input", "exit_plan_mode")
 MEANWHILE = "The user sent a new message while you were working:\n{}\n\nIMPORTANT: address it."
 WORDS = (
     *("alpha", "beta", "config.yaml", "42", "naïve", "東京", "\U0001f600", "{}", "[]", "\\", '"', "\n", "error:"),
@@ -59,8 +71,9 @@ class Step:
     user_texts: tuple[str, ...] = ()
     # A text of the host came with the results.
     has_reminder: bool = False
-    # The host has appended this text of the user to the last result.
+    # The host has appended this text of the user to the last result; or it is the whole result.
     quoted: str = ""
+    is_answer: bool = False
 
 
 @dataclass(slots=True)
@@ -154,6 +167,7 @@ class ScriptWriter:
                 (4, self._fold),
                 (1, self._failed_fold),
                 (1, self._hosted_tool),
+                (2, self._answer),
             ),
         ]
         weights, methods = [weight for weight, _ in actions], [method for _, method in actions]
@@ -200,12 +214,28 @@ class ScriptWriter:
             self._system()
 
     def _work_call(self) -> Call:
-        name = self.rng.choice(("Bash", "read_file", "search"))
+        name = self.rng.choice(("Bash", "read_file", "search", "Edit"))
         failed, picture = self.rng.random() < 0.15, self.rng.random() < 0.05
+        if name == "Edit":
+            edit = {"file_path": self.rng.choice(("a.py", "b.py")), "new_string": self._new_text()}
+            return Call("work", name, edit, self._new_text(), failed=failed)
         return Call("work", name, {"q": self._new_text()}, self._new_text(), failed=failed, picture=picture)
 
     def _work(self) -> None:
         self._turn(*(self._work_call() for _ in range(self.rng.choice((1, 1, 1, 2, 3)))))
+
+    def _answer(self) -> None:
+        """The user refuses a call or answers a question, and the host puts the words into the result."""
+        beginning = self.rng.choice(list(ANSWERS))
+        is_shared = beginning != '{"answers": ' and self.rng.random() < 0.3
+        name = self.rng.choice(ASKING_TOOLS) if beginning.startswith("{") else "Bash"
+        answer = Call("work", name, {"q": self._new_text()}, "", failed=ANSWERS[beginning])
+        self._turn(*(replace(answer, arguments={"q": self._new_text()}) for _ in range(1 + is_shared)))
+        self.steps[-1 if self.steps[-1].kind == "turn" else -2] = replace(
+            self.steps[-1 if self.steps[-1].kind == "turn" else -2],
+            quoted=f"{beginning}{self._new_text()}",
+            is_answer=True,
+        )
 
     def _shares_turn(self) -> bool:
         return self.rng.random() < self.irregular_chance

@@ -15,7 +15,9 @@ from contextfold.fold.messages import (
     project,
     project_body,
 )
+from contextfold.fold.messages.cache_life import find_life_in_usage
 from contextfold.fold.messages.cold_results import STUB_MAX_BYTES, stub_of
+from contextfold.fold.messages.own_tools import remembered_id
 from tests.fold.messages.histories import PNG
 from tests.fold.messages.short_histories import (
     LIST,
@@ -61,11 +63,15 @@ def remembered_after_pause(
     projected = project_body(body_of(messages, format, **members), format, remembered=earlier)
     new = projected.cold_results(salt="owner conversation", settings=SETTINGS)
     old = [left_out for by_text in earlier.results.values() for left_out in by_text.values()]
-    return Remembered(results=by_call((*old, *(left_out.result for left_out in new))))
+    return Remembered(results=by_call((*old, *(left_out.decision for left_out in new))))
 
 
 def ids(remembered: Remembered) -> list[str]:
     return list(remembered.results)
+
+
+def hashed(*call_ids: str) -> list[str]:
+    return [remembered_id(call_id) for call_id in call_ids]
 
 
 def sent_with(messages: list[Message], format: Format, remembered: Remembered, **members: Any) -> list[Message]:
@@ -80,11 +86,11 @@ def test_old_large_results_become_stubs_and_everything_else_stays(format: Format
     last = [*read(format, "c"), *read(format, "d")]
     messages = [*say("go", format), *old, *small, *last]
     remembered = remembered_after_pause(messages, format)
-    assert ids(remembered) == ["a"]
-    (left_out,) = remembered.results["a"].values()
+    assert ids(remembered) == hashed("a")
+    (left_out,) = remembered.results[remembered_id("a")].values()
     assert left_out.stub == (
         f"[contextfold: result of Read src/app.py, {left_out.tokens:,} tokens, left out after a pause. "
-        f'To see it: context_expand "{left_out.id}", or run: context fold expand {left_out.id}]'
+        f'To see it: context_expand "{left_out.result_id}", or run: context fold expand {left_out.result_id}]'
     )
     expected = [*say("go", format), old[0], *tool_results(format, ("a", left_out.stub)), *small, *last]
     assert sent_with(messages, format, remembered) == expected
@@ -115,9 +121,9 @@ def test_the_newest_read_of_a_file_that_was_edited_after_it_stays(format: Format
     edit = [call(format, "e", "Edit", file_path="src/app.py"), *tool_results(format, ("e", "done"))]
     last = [*read(format, "y", "other"), *read(format, "z", "other")]
     messages = [*say("go", format), *read(format, "a"), *read(format, "b"), *read(format, "c", "else"), *edit, *last]
-    assert ids(remembered_after_pause(messages, format)) == ["a", "c"]
+    assert ids(remembered_after_pause(messages, format)) == hashed("a", "c")
     again = [*messages[:-4], *read(format, "d"), *last]
-    assert ids(remembered_after_pause(again, format)) == ["a", "b", "c", "d"]
+    assert ids(remembered_after_pause(again, format)) == hashed("a", "b", "c", "d")
 
 
 def test_an_edit_that_failed_protects_no_read_and_a_read_that_failed_replaces_none() -> None:
@@ -126,7 +132,9 @@ def test_an_edit_that_failed_protects_no_read_and_a_read_that_failed_replaces_no
     edit = [call(format, "f", "Edit", file_path="src/app.py"), *tool_results(format, ("f", "done"))]
     failed_read = [call(format, "g", "Read", file_path="src/app.py"), *tool_results(format, ("g", "no"), failed=True)]
     last = [*read(format, "y", "other"), *read(format, "z", "other")]
-    assert ids(remembered_after_pause([*say("go", format), *read(format, "a"), *failed_edit, *last], format)) == ["a"]
+    assert ids(remembered_after_pause([*say("go", format), *read(format, "a"), *failed_edit, *last], format)) == hashed(
+        "a"
+    )
     assert (
         ids(remembered_after_pause([*say("go", format), *read(format, "a"), *edit, *failed_read, *last], format)) == []
     )
@@ -151,7 +159,7 @@ def test_forged_and_returned_stubs_are_ordinary_text(format: Format) -> None:
     remembered = remembered_after_pause(whole, format)
     sent_back = sent_with(whole, format, remembered)
     assert sent_with(sent_back, format, remembered) == sent_back
-    assert ids(remembered_after_pause(sent_back, format, remembered)) == ["b"]
+    assert ids(remembered_after_pause(sent_back, format, remembered)) == hashed("b")
 
 
 @every_format
@@ -162,7 +170,7 @@ def test_results_inside_a_fold_are_not_left_out_separately(format: Format) -> No
     assert ids(remembered_after_pause(messages, format)) == []
     opened = [*say("go", format), *head, *read(format, "a"), *read(format, "b"), *read(format, "c")]
     remembered = remembered_after_pause(opened, format)
-    assert ids(remembered) == ["a"]
+    assert ids(remembered) == hashed("a")
     assert sent_with(messages, format, remembered) == [*say("go", format), *head, *tail, *last]
 
 
@@ -172,7 +180,7 @@ def test_results_of_custom_tools_are_left_out() -> None:
     last = [*read("openai-responses", "y"), *read("openai-responses", "z")]
     messages = [*say("go", "openai-responses"), asked, result, *last]
     remembered = remembered_after_pause(messages, "openai-responses")
-    (left_out,) = remembered.results["a"].values()
+    (left_out,) = remembered.results[remembered_id("a")].values()
     assert "result of apply_patch," in left_out.stub
     sent = sent_with(messages, "openai-responses", remembered)
     assert sent == [*say("go", "openai-responses"), asked, {**result, "output": left_out.stub}, *last]
@@ -182,15 +190,15 @@ def test_results_are_chosen_beside_lone_surrogates() -> None:
     messages = [*read("openai-chat", "a\ud800"), *read("openai-chat", "b"), *read("openai-chat", "c")]
     body = json.dumps({"messages": messages}).encode()
     cold = project_body(body, "openai-chat").cold_results(salt="s", settings=SETTINGS)
-    assert [each.result.call_id for each in cold] == ["a\ud800"]
-    remembered = Remembered(results=by_call(tuple(each.result for each in cold)))
+    assert [each.decision.call_id for each in cold] == hashed("a\ud800")
+    remembered = Remembered(results=by_call(tuple(each.decision for each in cold)))
     assert project_body(body, "openai-chat", remembered=remembered).receipt.results_left_out == 1
 
 
 @every_format
 def test_messages_that_are_not_objects_have_no_results(format: Format) -> None:
     messages: list[Any] = [1, "x", None, *read(format, "a"), *read(format, "y"), *read(format, "z")]
-    assert ids(remembered_after_pause(messages, format)) == ["a"]
+    assert ids(remembered_after_pause(messages, format)) == hashed("a")
 
 
 def without_ids(messages: list[Message]) -> list[Message]:
@@ -208,7 +216,7 @@ def test_gemini_results_without_ids_are_identified_by_tool_and_number() -> None:
     messages_with_ids = [*say("go", "gemini"), *(part for name in "abcd" for part in read("gemini", name))]
     messages = without_ids(messages_with_ids)
     remembered = remembered_after_pause(messages, "gemini")
-    assert ids(remembered) == ["Read#1", "Read#2"]
+    assert ids(remembered) == hashed("Read#1", "Read#2")
     sent = sent_with(messages, "gemini", remembered)
     responses = [part["functionResponse"]["response"]["output"] for message in sent[2::2] for part in message["parts"]]
     # All four have the same text, but only the first two were chosen to be left out.
@@ -216,7 +224,7 @@ def test_gemini_results_without_ids_are_identified_by_tool_and_number() -> None:
     assert len(set(responses[:2])) == 2
     more = [*messages, *without_ids(read("gemini", "e"))]
     assert sent_with(more, "gemini", remembered)[: len(sent)] == sent
-    assert ids(remembered_after_pause(more, "gemini", remembered)) == ["Read#1", "Read#2", "Read#3"]
+    assert ids(remembered_after_pause(more, "gemini", remembered)) == hashed("Read#1", "Read#2", "Read#3")
 
 
 @pytest.mark.parametrize("call_id", ["a", "é"])
@@ -225,7 +233,7 @@ def test_gemini_results_without_ids_are_identified_by_tool_and_number() -> None:
 def test_a_stub_is_the_same_however_a_client_writes_its_json(format: Format, is_escaped: bool, call_id: str) -> None:
     messages = [*say("go", format), *(part for name in (call_id, "c", "d") for part in read(format, name))]
     remembered = remembered_after_pause(messages, format)
-    assert ids(remembered) == [call_id]
+    assert ids(remembered) == hashed(call_id)
     body = json.dumps({"model": "m", LIST[format]: messages}, ensure_ascii=is_escaped).encode()
     projected = project_body(body, format, remembered=remembered)
     assert projected.receipt.results_left_out == 1
@@ -243,10 +251,10 @@ def test_results_stay_while_the_running_loop_has_bound_thinking() -> None:
     thinking[0]["content"].insert(0, thought("running"))
     running = [*say("go"), *first, *rest, *thinking]
     assert ids(remembered_after_pause(running, "anthropic", model=BINDING)) == []
-    assert ids(remembered_after_pause(running, "anthropic")) == ["a", "b"]
+    assert ids(remembered_after_pause(running, "anthropic")) == hashed("a", "b")
     finished = [*running, *model_turn("anthropic", text="Done."), *say("next")]
     remembered = remembered_after_pause(finished, "anthropic", model=BINDING)
-    assert ids(remembered) == ["a", "b"]
+    assert ids(remembered) == hashed("a", "b")
     sent = sent_with(finished, "anthropic", remembered, model=BINDING)
     assert "running" not in str(sent)
     new = read("anthropic", "e")
@@ -266,8 +274,26 @@ def test_the_lifetime_of_the_prompt_cache_is_read_from_the_request() -> None:
     assert life_s("anthropic", 60) == 60
     assert life_s("anthropic", 60, **hour) == 3600
     assert life_s("anthropic", text=json.dumps(hour)) == life_s("anthropic", text='{"ttl": "1h"}') == 300
-    assert life_s("openai-chat") == life_s("openai-responses") == life_s("gemini") == 3600
+    assert life_s("openai-chat") == life_s("openai-responses") == 86_400
+    assert (
+        life_s("gemini")
+        == life_s("openai-chat", model="gpt-4o-2024-11-20")
+        == life_s("openai-chat", model="o3")
+        == 3600
+    )
     assert life_s("openai-chat", 60, prompt_cache_retention="24h") == 86_400
+    assert life_s("openai-responses", model="gpt-5.1", prompt_cache_retention="in_memory") == 3600
+    assert life_s("openai-responses", 60, model="gpt-5.6", prompt_cache_options={"ttl": "30m"}) == 86_400
+    in_memory: dict[str, Any] = {"prompt_cache_retention": "in_memory", "prompt_cache_options": {"ttl": "12h"}}
+    assert life_s("openai-responses", **in_memory) == 43_200
+
+
+@pytest.mark.parametrize(
+    ("written_1h", "warm_after_s", "life_s"),
+    [(0, 0, 0), (7, 0, 3_600), (0, 400, 3_600), (7, 400, 3_600), (0, 5_000, 86_400), (0, 90_000, 90_000)],
+)
+def test_usage_shows_how_long_a_prompt_cache_lives(written_1h: int, warm_after_s: float, life_s: float) -> None:
+    assert find_life_in_usage(written_1h, warm_after_s) == life_s
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from contextfold.fold.messages import BodyProjection, Receipt, project, project_
 from tests.fold.messages import rules_anthropic, rules_gemini, rules_openai_chat, rules_openai_responses
 from tests.fold.messages.expected import PARTS, expected, has_thinking, is_prompt, left_out, sent_messages
 from tests.fold.messages.histories import FORMATS, LIST, PNG, Format, History, generate_history
+from tests.fold.messages.scripts import ANSWERS
 from tests.support.machine import times
 
 COUNT = times(12, 10_000)
@@ -101,7 +102,7 @@ def law_user_texts_are_sent(history: History, send: Send) -> int:
 def user_texts(format: Format, messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for message in messages:
         # A host may append texts of the user to a result.
-        yield from (quote for text in result_texts(message) for quote in QUOTES.findall(text))
+        yield from (quote for text in result_texts(message) for quote in user_words_in(text))
         if message.get("role") == "system" and QUOTES.search(str(message["content"])):
             content = message["content"]
             yield content if isinstance(content, str) else content[0]["text"]
@@ -111,6 +112,10 @@ def user_texts(format: Format, messages: Sequence[Mapping[str, Any]]) -> Iterato
                 yield content
             else:
                 yield from (part["text"] for part in content if "text" in part)
+
+
+def user_words_in(result: str) -> list[str]:
+    return [result] if result.startswith(tuple(ANSWERS)) else QUOTES.findall(result)
 
 
 def result_texts(message: Mapping[str, Any]) -> Iterator[str]:
@@ -276,6 +281,14 @@ def drops_user_texts(history: History, count: int) -> list[Any]:
     return remaining_messages
 
 
+def drops_answers(history: History, count: int) -> list[Any]:
+    """Also leaves out results with the user's answers inside a range that is left out."""
+    folded = expected(history, count).folded
+    inside = {index for closing in folded for index in range(closing.first, closing.end)}
+    answers = {id(history.messages[n]) for n in inside if history.steps[history.step_indexes[n]].is_answer}
+    return [message for message in sent_by_library(history, count) if id(message) not in answers]
+
+
 def ignores_shared_turns(history: History, count: int) -> list[Any]:
     """Folds nothing if a closing call shared its turn with other calls."""
     folded = expected(history, count).folded
@@ -325,6 +338,7 @@ def keeps_finished_thinking(history: History, count: int) -> list[Any]:
 BREACHES = [
     *(Breach(law_valid_requests, format, drops_the_closing_call) for format in FORMATS),
     *(Breach(law_user_texts_are_sent, format, drops_user_texts) for format in FORMATS),
+    *(Breach(law_user_texts_are_sent, format, drops_answers) for format in FORMATS),
     *(Breach(law_expected_messages_are_sent, format, ignores_shared_turns) for format in FORMATS),
     *(Breach(law_expected_messages_are_sent, format, ignores_folds) for format in FORMATS),
     *(Breach(law_prefix_is_stable, format, unfolds_later) for format in FORMATS),

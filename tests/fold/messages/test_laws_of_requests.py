@@ -25,13 +25,14 @@ from contextfold.fold.messages import (
     project_body,
 )
 from contextfold.fold.messages.cold_results import NOTHING_REMEMBERED
+from contextfold.fold.messages.own_tools import remembered_id
 from tests.fold.messages import hostile
-from tests.fold.messages.expected import PARTS, expected, sent_messages
+from tests.fold.messages.expected import PARTS, expected, is_prompt, sent_messages
 from tests.fold.messages.histories import LIST, Format, History, generate_history
+from tests.fold.messages.short_histories import model_turn, say, tool_results
 from tests.fold.messages.test_laws import (
     BREACH_COUNT,
     COUNT,
-    QUOTES,
     RULES,
     SEED,
     check_receipt,
@@ -43,12 +44,13 @@ from tests.fold.messages.test_laws import (
     start_of,
     texts_of_results,
     user_texts,
+    user_words_in,
     with_results,
 )
 from tests.support.machine import times
 
 HOSTILE_COUNT = times(40, 20_000)
-STUBS = ColdSettings(min_tokens=1, spared_turns=1)
+STUBS = ColdSettings(min_tokens=1, spared_turns=1, has_inputs=True)
 CLEARED = "[cleared]"
 
 
@@ -66,8 +68,10 @@ class Projector:
     def sent(self, body: bytes, format: Format, remembered: Remembered = NOTHING_REMEMBERED) -> bytes:
         return self.body(body, format, remembered).body
 
-    def cold(self, body: bytes, format: Format, remembered: Remembered = NOTHING_REMEMBERED) -> list[ColdResult]:
-        return self.body(body, format, remembered).cold_results(salt="s", settings=STUBS)
+    def cold(
+        self, body: bytes, format: Format, remembered: Remembered = NOTHING_REMEMBERED, first_place: int = 0
+    ) -> list[ColdResult]:
+        return self.body(body, format, remembered).cold_results(salt="s", settings=STUBS, first_place=first_place)
 
 
 REAL_PROJECTOR = Projector()
@@ -111,7 +115,7 @@ def law_every_skip_has_a_reason(history: History, projector: Projector) -> int:
 def law_remembered_folds_stay(history: History, projector: Projector) -> int:
     """If a host masks results, what was remembered of them keeps the folds: the same messages are sent, but masked."""
     ids = [call.id for step in history.steps for call in step.calls]
-    reuses_ids = history.format == "openai-chat" and "call_0" in str(history.messages)
+    reuses_ids = history.format == "openai-chat" and "'call_0'" in str(history.messages)
     if reuses_ids or len(set(ids)) != len(ids):
         return 0
     whole = projector.listed(history, history.messages)
@@ -128,7 +132,7 @@ def law_remembered_folds_stay(history: History, projector: Projector) -> int:
 
 
 def masked(message: dict[str, Any], format: Format, results: Sequence[tuple[int, Any]]) -> dict[str, Any]:
-    if not results or any(call.failed for _, call in results) or any(map(QUOTES.search, result_texts(message))):
+    if not results or any(call.failed for _, call in results) or any(map(user_words_in, result_texts(message))):
         return message
     if format in PARTS:
         return with_results(message, format, {"content": CLEARED}, {"output": CLEARED})
@@ -147,7 +151,7 @@ def law_stubs_are_stable(history: History, projector: Projector) -> int:
             new = projector.cold(body, format, remembered)
             _check_cold(history, count, new)
             left_out += new
-            remembered = Remembered(results=by_call(tuple(each.result for each in left_out)))
+            remembered = Remembered(results=by_call(tuple(each.decision for each in left_out)))
         plain, sent_body = project_body(body, format), projector.sent(body, format, remembered)
         plain_messages, remaining_messages = (json.loads(each)[LIST[format]] for each in (plain.body, sent_body))
         if RULES[format](json.loads(plain.body)) == []:
@@ -166,30 +170,70 @@ def law_stubs_are_stable(history: History, projector: Projector) -> int:
             start = start_of(before, history, len(json.loads(before)[LIST[format]]))
             assert sent_body.startswith(start), f"{history} at {count}: bytes changed"
         before = sent_body
-    stubs = {each.result.stub for each in left_out}
+    stubs = {each.decision.stub for each in left_out}
     shown = [text for message in json.loads(before)[LIST[format]] for text in result_texts(message)]
     return sum(text in stubs for text in shown)
 
 
+def law_nothing_warm_changes(history: History, projector: Projector) -> int:
+    """Where the cache holds the first messages, these are sent as before."""
+    format, body = history.format, history.body()
+    plain = json.loads(projector.sent(body, format))[LIST[format]]
+    place = len(history.messages) // 2
+    left_out = projector.cold(body, format, first_place=place)
+    remembered = Remembered(results=by_call(tuple(each.decision for each in left_out)))
+    sent = json.loads(projector.sent(body, format, remembered))[LIST[format]]
+    warm = sum(message in plain for message in history.messages[:place])
+    if not history.binds_thinking and len({str(message) for message in plain}) == len(plain):
+        assert sent[:warm] == plain[:warm], str(history)
+    return len(left_out)
+
+
+def _check_inputs(history: History, count: int, cold: Sequence[ColdResult]) -> set[str]:
+    """Checks that texts of edits are only left out of finished turns, never of the newest edit; returns the texts."""
+    prompt = max((index for index in range(count) if is_prompt(history, index)), default=0)
+    turns = [step for number, step in enumerate(history.steps) if step.calls and number in history.step_indexes[:count]]
+    # OpenAI's results do not say whether a call failed.
+    has_failures = history.format in PARTS
+    edits = [
+        call for step in turns for call in step.calls if call.name == "Edit" and not (call.failed and has_failures)
+    ]
+    newest = {call.arguments["file_path"]: call.arguments["new_string"] for call in edits}
+    texts = {call.arguments["new_string"] for call in edits}
+    for result in cold:
+        if result.text in texts:
+            assert result.text not in newest.values(), f"{history} at {count}: the newest edit"
+            running = json.dumps(history.messages[prompt:count])
+            assert json.dumps(result.text)[1:-1] not in running.replace("\\\\", "\\"), f"{history} at {count}: it runs"
+    return texts
+
+
 def _check_cold(history: History, count: int, cold: Sequence[ColdResult]) -> None:
     """Checks that whole results of other tools are left out, and none of failures or of the last turn."""
-    turns = [step for number, step in enumerate(history.steps) if step.calls and number in history.step_indexes[:count]]
+    inputs = _check_inputs(history, count, cold)
+    cold = [result for result in cold if result.text not in inputs]
+    # A tool of the API itself that the client runs is a turn, too.
+    done = [step for number, step in enumerate(history.steps) if number in history.step_indexes[:count]]
+    turns = [step for step in done if step.calls or step.kind == "hosted"]
     texts = {"\n".join(texts) for message in history.messages[:count] for texts in texts_of_results(message)}
     last = {call.id for call in turns[-1].calls} if turns else set()
     allowed = [call for step in turns for call in step.calls if call.kind == "work" and "context_" not in call.name]
     for result in cold:
         assert result.text in texts, f"{history} at {count}: not the text"
-        if history.format == "openai-chat" or "#" in result.result.call_id:
-            # Call ids may be used again or be numbers, so they do not identify a call.
+        if history.format in ("openai-chat", "gemini"):
+            # Call ids may be used again, be numbers or be missing, so they do not identify a call.
             continue
-        call_id = result.result.call_id.removeprefix("toolu_").removeprefix("call_")
-        calls = [call for call in allowed if call.id == call_id]
+        prefix = "toolu_" if history.format == "anthropic" else "call_"
+        calls = [call for call in allowed if remembered_id(f"{prefix}{call.id}") == result.decision.call_id]
         assert len(calls) == 1, f"{history} at {count}: of our own tools"
-        assert call_id not in last, f"{history} at {count}: of the last turn"
+        assert calls[0].id not in last, f"{history} at {count}: of the last turn"
         assert not calls[0].failed or history.format == "openai-responses", f"{history} at {count}: an error"
 
 
-LAWS = (law_unchanged_content, law_every_skip_has_a_reason, law_remembered_folds_stay, law_stubs_are_stable)
+LAWS = (
+    *(law_unchanged_content, law_every_skip_has_a_reason, law_remembered_folds_stay, law_stubs_are_stable),
+    law_nothing_warm_changes,
+)
 
 
 @every_format
@@ -315,15 +359,41 @@ class ChangesStubs(Projector):
 class LeavesOutAnyResult(Projector):
     """Leaves out any result with a text, also failures, results of our tools and those of the last turn."""
 
-    def cold(self, body: bytes, format: Format, remembered: Remembered = NOTHING_REMEMBERED) -> list[ColdResult]:
+    def cold(
+        self, body: bytes, format: Format, remembered: Remembered = NOTHING_REMEMBERED, first_place: int = 0
+    ) -> list[ColdResult]:
         clean = body.replace(b"context_", b"tool_").replace(b'"is_error": true', b'"is_error":false')
         return project_body(clean, format).cold_results(salt="s", settings=replace(STUBS, spared_turns=0))
 
 
 class StoresHalfTexts(Projector):
-    def cold(self, body: bytes, format: Format, remembered: Remembered = NOTHING_REMEMBERED) -> list[ColdResult]:
-        left_out = super().cold(body, format, remembered)
+    def cold(
+        self, body: bytes, format: Format, remembered: Remembered = NOTHING_REMEMBERED, first_place: int = 0
+    ) -> list[ColdResult]:
+        left_out = super().cold(body, format, remembered, first_place)
         return [each._replace(text=each.text[: len(each.text) // 2]) for each in left_out]
+
+
+class ChangesWhatIsWarm(Projector):
+    def cold(
+        self, body: bytes, format: Format, remembered: Remembered = NOTHING_REMEMBERED, first_place: int = 0
+    ) -> list[ColdResult]:
+        return super().cold(body, format, remembered)
+
+
+class TouchesTheRunningLoop(Projector):
+    """Decides as if the user had spoken and the model had worked since."""
+
+    def cold(
+        self, body: bytes, format: Format, remembered: Remembered = NOTHING_REMEMBERED, first_place: int = 0
+    ) -> list[ColdResult]:
+        request = json.loads(body)
+        request[LIST[format]] += say("go on", format)
+        for number in range(3):
+            request[LIST[format]] += model_turn(format, (f"later{number}", "Bash"))
+            request[LIST[format]] += tool_results(format, (f"later{number}", "done"))
+        later = super().cold(in_one_form(request), format, remembered, first_place)
+        return [each for each in later if "later" not in each.decision.call_id]
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +412,8 @@ BREACHES = [
     PlantedBreach(law_stubs_are_stable, ChangesStubs()),
     PlantedBreach(law_stubs_are_stable, LeavesOutAnyResult()),
     PlantedBreach(law_stubs_are_stable, StoresHalfTexts()),
+    PlantedBreach(law_stubs_are_stable, TouchesTheRunningLoop()),
+    PlantedBreach(law_nothing_warm_changes, ChangesWhatIsWarm()),
 ]
 
 

@@ -20,6 +20,7 @@ from contextfold.fold.messages import (
     project,
     project_body,
 )
+from contextfold.fold.messages.own_tools import remembered_id
 from tests.fold.messages.short_histories import (
     LIST,
     MODEL,
@@ -330,7 +331,7 @@ def test_remembered_outcomes_replace_results_that_a_host_masked(format: Format) 
     )
     assert projection.receipt.reason == ""
     assert projection.session_id == SESSION
-    other = {"rbr_1": CallOutcome("return", "br_7")}
+    other = {remembered_id("rbr_1"): CallOutcome("return", "br_7")}
     ambiguous = Remembered(merged_outcomes(remembered.outcomes, other))
     assert not project(messages, format, remembered=ambiguous).changed
 

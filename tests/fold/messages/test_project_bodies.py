@@ -155,6 +155,24 @@ def test_a_history_that_the_provider_stores_passes_unchanged() -> None:
         assert project_body(body_of(messages, "openai-responses", **{name: None}), "openai-responses").changed
 
 
+@pytest.mark.parametrize(
+    ("thread", "reason"),
+    [
+        ({"type": "continue", "previous_message_id": "msg_1"}, "kept_elsewhere"),
+        ({"type": "of another kind"}, "kept_elsewhere"),
+        ({"type": "create"}, ""),
+        (None, ""),
+    ],
+)
+def test_a_request_that_continues_a_thread_passes_and_one_that_creates_it_folds(
+    thread: Message | None, reason: str
+) -> None:
+    messages = [*say("go"), *branch("anthropic", "br_1"), *work("anthropic", "w"), *return_turn("anthropic", "br_1")]
+    body = body_of(messages, "anthropic", thread=thread)
+    projected = project_body(body, "anthropic")
+    assert (projected.receipt.reason, projected.body is body) == (reason, bool(reason))
+
+
 def test_a_text_instead_of_a_list_is_accepted_where_the_api_accepts_one() -> None:
     body = b'{"model":"m","input":"hello"}'
     assert project_body(body, "openai-responses").receipt.reason == ""

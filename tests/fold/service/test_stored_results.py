@@ -7,16 +7,15 @@ import asyncio
 import pytest
 
 from contextfold.errors import StoreUnavailable
-from contextfold.fold.messages import CallOutcome, LeftOutResult
+from contextfold.fold.messages import CallOutcome
 from contextfold.fold.service.stored_results import (
     CACHED_MAX,
     FRESH_S,
     NEW_CONVERSATION,
     ConversationRecord,
     ConversationRecords,
-    StoredResult,
 )
-from contextfold.fold.store import ProxiedConversation
+from contextfold.fold.store import ArchivedResult, LeftOutDecision, ProxiedConversation
 from tests.support.temporary_store import TemporaryStore
 
 BEGIN = 1_700_000_000.25
@@ -61,9 +60,11 @@ class SharedStore:
         return ConversationRecords(self.store, clock=lambda: self.now)
 
 
-def result(number: int, *, decided_at: int = 9) -> StoredResult:
-    left_out = LeftOutResult(f"res_{number}", f"call_{number}", "hash", f"[stub {number}]", 812, decided_at)
-    return StoredResult(left_out, f"text {number}")
+def result(number: int, *, messages: int = 9) -> ArchivedResult:
+    """A result that is left out, as it is stored at the beginning."""
+    ids = (f"call_{number}", "hash", f"res_{number}")
+    decision = LeftOutDecision(*ids, f"[stub {number}]", "2023-11-14T22:13:21Z", 812, messages)
+    return ArchivedResult(decision, f"text {number}")
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ async def test_a_conversation_is_remembered_after_a_restart(shared: SharedStore)
     outcomes = {"call_8": OPENED, "call_9": ROLLED_BACK}
     await first.note_request("ann", "c", BEGIN, outcomes)
     record = await shared.daemon().load("ann", "c")
-    assert record == ConversationRecord((result(1).result, result(2).result), outcomes, BEGIN + 0.75)
+    assert record == ConversationRecord((result(1).decision, result(2).decision), outcomes, BEGIN + 0.75)
     assert await shared.store.left_out_text("ann", "res_1") == "text 1"
     assert await shared.daemon().load("bob", "c") == NEW_CONVERSATION
     assert await shared.store.left_out_text("bob", "res_1") is None
@@ -138,14 +139,15 @@ async def test_results_that_another_daemon_left_out_after_a_pause_are_left_out_h
     first, second = shared.daemon(), shared.daemon()
     await first.note_request("ann", "c", shared.now, {})
     shared.now += 301
-    await second.keep("ann", "c", [result(1)])
-    assert (await first.load("ann", "c")).results == (result(1).result,)
+    kept = await second.keep("ann", "c", [result(1)])
+    assert (await first.load("ann", "c")).results == kept
+    assert [each.result_id for each in kept] == ["res_1"]
 
 
 async def test_both_daemons_use_the_first_of_two_decisions_about_one_result(shared: SharedStore) -> None:
     first, second = shared.daemon(), shared.daemon()
-    assert await first.keep("ann", "c", [result(1, decided_at=9)]) == (result(1, decided_at=9).result,)
-    assert await second.keep("ann", "c", [result(1, decided_at=11)]) == (result(1, decided_at=9).result,)
+    assert await first.keep("ann", "c", [result(1, messages=9)]) == (result(1, messages=9).decision,)
+    assert await second.keep("ann", "c", [result(1, messages=11)]) == (result(1, messages=9).decision,)
 
 
 async def test_a_request_that_could_not_be_written_still_counts_in_this_daemon(shared: SharedStore) -> None:

@@ -78,8 +78,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     }
     for name, files in sources.items():
         build(folder, name, files)
-    for file in (folder / "caches" / "old" / "pack").glob("relevance-*"):
-        file.unlink()
+    shutil.rmtree(folder / "caches" / "old" / "pack")
     with Daemon(folder / "daemon", "--cache-root", str(folder / "caches")) as daemon:
         yield Served(folder / "caches", daemon)
 
@@ -167,16 +166,16 @@ class TestCachesWithoutAnIndex:
         root = tmp_path / "caches"
         with Daemon(tmp_path / "daemon", "--cache-root", str(root)) as daemon:
             served = Served(root, daemon)
-            head = root / "other" / "pack" / "relevance-head"
+            head = root / "other" / "pack" / "fingerprints"
             before = head.read_bytes()
-            body = b"a later format\n" + before.split(b"\n", 2)[2]
+            body = before.split(b"\n", 1)[1].replace(b'"index-', b'"later-')
             head.write_bytes(sha256(body).hexdigest().encode() + b"\n" + body)
             (left_out,) = served.answer("context.ask", query="roll back")["selection"]["caches_left_out"]
             assert left_out["cache"] == "other"
             assert has(left_out["reason"], "another version", REBUILD)
             head.write_bytes(before)
-            contents = root / "other" / "pack" / "relevance-contents"
-            contents.write_bytes(contents.read_bytes().replace(b"roll", b"rock"))
+            index = root / "other" / "pack" / "index.sqlite"
+            index.write_bytes(index.read_bytes().replace(b"roll", b"rock"))
             error = served.error("context.ask", query="roll back")
             assert error.code == "cache_invalid"
             assert has(error.message, "Cache exists but is invalid", "'other' is damaged", REBUILD)
@@ -184,8 +183,7 @@ class TestCachesWithoutAnIndex:
     def test_without_any_index_there_is_no_answer(self, tmp_path: Path) -> None:
         for name in ("one", "two"):
             build(tmp_path, name, {"x.md": "roll back"})
-            for file in (tmp_path / "caches" / name / "pack").glob("relevance-*"):
-                file.unlink()
+            shutil.rmtree(tmp_path / "caches" / name / "pack")
         with Daemon(tmp_path / "daemon", "--cache-root", str(tmp_path / "caches")) as daemon:
             served = Served(tmp_path / "caches", daemon)
             error = served.error("context.ask", query="roll back")

@@ -22,14 +22,14 @@ KEY = "sk-ant-api03-THE-PROVIDERS-KEY-0123456789"
 
 
 class ProxyDaemon:
-    """A daemon, and the one provider that both of its upstreams point to."""
+    """A daemon, and the one provider that all of its upstreams point to."""
 
     def __init__(
         self, folder: Path, *argv: str, env: dict[str, str] | None = None, port: int = 0, anthropic: str = ""
     ) -> None:
         self.upstream = RawUpstream()
         url = self.upstream.url
-        urls = ("--anthropic-upstream", anthropic or url, "--openai-upstream", f"{url}/v1")
+        urls = ("--anthropic-upstream", anthropic or url, "--openai-upstream", f"{url}/v1", "--gemini-upstream", url)
         self.daemon = Daemon(folder, *urls, *argv, env=env, port=port)
         self.port = self.daemon.port
 

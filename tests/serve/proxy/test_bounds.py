@@ -9,22 +9,24 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from typing import Any
 
+import httpx2
 import pytest
 
-from contextfold.fold.project import Caller, project_at, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.store import SessionKey
 from contextfold.scrub.scrubber import standard_scrubber
-from contextfold.serve.http.exchange import Message, Receive, RequestLimits, Scope, Send
+from contextfold.serve.http.capacity import RequestLimits
+from contextfold.serve.http.exchange import Message, Receive, Scope, Send
 from contextfold.serve.http.guard import Buckets, Guard, HostRule
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.proxy import endpoint, forwarding, session_reports, upstream
 from contextfold.settings import ProxySettings, Upstream
-from tests.serve.proxy.raw_upstream import WAIT_S, RawRequest, RawUpstream, Wire
+from tests.serve.proxy.raw_upstream import WAIT_S, RawRequest, RawUpstream, Wire, answer_ok
 from tests.support.temporary_store import TemporaryStore
 
 MESSAGES = "/proxy/anthropic/v1/messages"
 OTHER = "/proxy/openai/v1/x"
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: "
 HELLO = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
 
 
@@ -83,7 +85,7 @@ class Client:
     async def call(self, guarded: GuardedProxy) -> Client:
         async with asyncio.timeout(WAIT_S):
             await guarded.guard(self.scope, self.receive, self.send)
-        assert guarded.guard.capacity.in_flight.total == 0
+        assert guarded.guard.capacity.requests.total == 0
         return self
 
     @property
@@ -112,7 +114,7 @@ def run(scenario: Callable[[], Awaitable[None]], guarded: GuardedProxy) -> None:
             await scenario()
         finally:
             await guarded.proxy.close()
-        assert (guarded.guard.capacity.streams.total, guarded.guard.capacity.streams.of) == (0, {})
+        assert (guarded.guard.capacity.proxied.total, guarded.guard.capacity.proxied.of) == (0, {})
 
     asyncio.run(main())
 
@@ -141,24 +143,33 @@ def test_an_upstream_that_does_not_read_the_request_is_a_gateway_timeout(
     run(scenario, guarded)
 
 
-def test_idle_connections_are_closed(guarded: GuardedProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upstream, "IDLE_S", 0.05)
-    closed = threading.Event()
+def test_a_connection_is_used_again_after_a_whole_response_by_its_owner_alone(guarded: GuardedProxy) -> None:
+    """What a broken provider sends behind a response may reach a later request, but never another owner's."""
+    provider = upstream.Provider(Upstream(guarded.upstream.url))
 
-    def script(_: RawRequest, wire: Wire) -> None:
-        wire.answer(b"{}")
-        if wire.is_closed():
-            closed.set()
-
-    guarded.upstream.script = script
+    async def ask(owner: str, *, to_the_end: bool = True) -> int:
+        headers = [(b"content-length", b"0")]
+        response = await provider.send(owner, "POST", b"v1/messages", headers, httpx2.ByteStream(b""))
+        async for _ in response.parts():
+            if not to_the_end:
+                break
+        await response.close()
+        return guarded.upstream.next().connection
 
     async def scenario() -> None:
-        # The second request opens a new connection.
-        for _ in range(2):
-            client = await Client(HELLO).call(guarded)
-            assert client.sent[0]["status"] == 200
-            assert await asyncio.to_thread(closed.wait, WAIT_S)
-            closed.clear()
+        first, again, others = await ask("ann"), await ask("ann"), await ask("bob")
+        assert first == again != others
+        # These bytes are another response for whoever uses the connection next.
+        guarded.upstream.script = lambda _, wire: wire.send(OK + b"2\r\n\r\n{}" + OK + b"6\r\n\r\nstolen")
+        assert await ask("ann") == first
+        guarded.upstream.script = answer_ok
+        assert await ask("bob") == others
+        # A response that is not read to its end closes its connection.
+        guarded.upstream.script = lambda _, wire: wire.send(OK + b"9\r\n\r\nhalf")
+        assert await ask("bob", to_the_end=False) == others
+        guarded.upstream.script = answer_ok
+        assert await ask("bob") not in (first, others)
+        await provider.close()
 
     run(scenario, guarded)
 
@@ -174,8 +185,8 @@ def test_a_body_that_does_not_arrive_is_a_timeout(path: str) -> None:
         run(scenario, guarded)
 
 
-def test_an_owners_streams_are_limited_apart_from_short_requests() -> None:
-    with closing(GuardedProxy(streams_of_owner=1, in_flight=1)) as guarded:
+def test_proxied_requests_are_limited_apart_from_others() -> None:
+    with closing(GuardedProxy(proxied=1, requests=1, streams=1)) as guarded:
         received, may_respond = threading.Event(), threading.Event()
 
         def script(_: RawRequest, wire: Wire) -> None:
@@ -256,8 +267,10 @@ def test_the_byte_budget_is_released_however_a_request_ends(
     run(scenario, guarded)
 
 
-def test_a_request_that_was_sent_uses_no_byte_budget(guarded: GuardedProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forwarding, "FOLDED_ALL_MAX_BYTES", len(HELLO))
+def test_only_the_reported_part_of_a_request_that_was_sent_uses_the_byte_budget(
+    guarded: GuardedProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forwarding, "FOLDED_ALL_MAX_BYTES", 2 * len(HELLO) - 1)
     received, may_respond = threading.Event(), threading.Event()
 
     def script(_: RawRequest, wire: Wire) -> None:
@@ -271,6 +284,9 @@ def test_a_request_that_was_sent_uses_no_byte_budget(guarded: GuardedProxy, monk
     async def scenario() -> None:
         thinking = asyncio.create_task(Client(HELLO).call(guarded))
         await asyncio.to_thread(received.wait, WAIT_S)
+        # The report is prepared while the provider works.
+        while guarded.proxy._folding.budget.by_owner.total() >= len(HELLO):
+            await asyncio.sleep(0)
         assert (await Client(HELLO).call(guarded)).receipt["reason"] is None
         may_respond.set()
         assert (await thinking).receipt["reason"] is None
@@ -296,7 +312,8 @@ def test_requests_that_wait_for_their_session_are_bounded(
     ids = '{"session_id":"sess_0123456789abcdef"}'
     call = {"type": "tool_use", "id": "1", "name": "context_branch_status", "input": {}}
     result = {"type": "tool_result", "tool_use_id": "1", "content": ids}
-    turns = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+    turns: list[dict[str, Any]] = [{"role": "user", "content": "go"}]
+    turns += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
     body = json.dumps({"messages": turns}).encode()
     monkeypatch.setattr(session_reports, "WAITING_MAX_BYTES", 2 * len(body))
     store = SlowStore()
@@ -326,8 +343,8 @@ def test_only_the_last_messages_of_a_long_request_are_recorded(
         client = Client(json.dumps({"messages": messages}).encode())
         client.scope["headers"] += [(b"x-context-project", b"/p")]
         await client.call(guarded)
-        key = target_of(Caller("local"), project_at("/p")).key
-        session_id = (await guarded.fold.look(key)).session_id
+        await guarded.fold.settle_reports("local")
+        ((key, session_id, _),) = await guarded.fold.store.sessions("local", limit=2)
         page: Any = await guarded.fold.page(key, None, session_id, 1_000, (0, 0))
         assert [entry["text"] for entry in page["entries"]] == [f"[2 earlier messages were not handed over]\n{last}"]
 

@@ -76,12 +76,24 @@ class TestPaths:
             assert read_response(client).status == 405
         assert proxy.upstream.requests.empty()
 
+    def test_a_websocket_is_refused_so_that_the_client_falls_back_to_http(self, proxy: ProxyDaemon) -> None:
+        head = (
+            "GET /proxy/openai/v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n"
+            "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        )
+        with proxy.connect() as client:
+            client.sendall(head.encode())
+            assert read_response(client).status == 426
+        assert proxy.upstream.requests.empty()
+
     def test_only_the_documented_paths_are_folded(self, proxy: ProxyDaemon) -> None:
         for path in (
             MESSAGES,
             f"{MESSAGES}?beta=true",
             "/proxy/openai/v1/chat/completions",
             "/proxy/openai/v1/responses",
+            "/proxy/openai/v1/responses/compact",
+            "/proxy/openai/v1/responses/input_tokens",
             f"{MESSAGES}/count_tokens",
         ):
             assert json.loads(proxy.post(path=path).headers["x-context-fold"]).keys() == {
@@ -100,6 +112,12 @@ class TestPaths:
         ):
             assert "x-context-fold" not in proxy.post(path=path).headers
         assert "x-context-fold" not in proxy.request("GET", MESSAGES).headers
+
+    def test_a_request_whose_history_the_provider_stores_passes_with_a_reason(self, proxy: ProxyDaemon) -> None:
+        body = {"model": "gemini-3-pro", "previous_interaction_id": "i_1", "input": "go on"}
+        answer = proxy.post(body, path="/proxy/gemini/v1beta/interactions")
+        assert json.loads(answer.headers["x-context-fold"])["reason"] == "kept_elsewhere"
+        assert json.loads(proxy.upstream.next().body) == body
 
 
 class TestHeaders:
@@ -270,8 +288,8 @@ class TestResponses:
             client.sendall(b"0\r\n\r\n")
             assert read_response(client).status == 200
 
-    def test_connections_to_the_upstream_are_reused(self, proxy: ProxyDaemon) -> None:
-        proxy.post()
+    def test_requests_in_turn_use_one_connection_to_the_upstream(self, proxy: ProxyDaemon) -> None:
+        assert proxy.post().status == 200
         before = proxy.upstream.connections
         for path in (MESSAGES, "/proxy/anthropic/x", MESSAGES):
             assert proxy.post(path=path).status == 200

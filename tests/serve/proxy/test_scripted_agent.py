@@ -283,7 +283,8 @@ def _check_the_figures_are_the_providers(agent: Agent, upstream: Upstream, daemo
     assert sources == {"proxy"}
     last = upstream.billed[-1]
     session = get_session(daemon, agent.session_id)["session"]
-    assert session["main_thread_tokens"] == session["total_tokens"] == last.prompt + last.output
+    assert session["context_tokens"] == last.prompt
+    assert session["total_tokens"] == session["main_thread_tokens"] == last.prompt - session["host_tokens"]
     assert session["operations"] >= len(upstream.requests)
     work = sum(len(page(number)) for number in (1, 2, 3, 4, 5, 6, 7, 9, 10, 11)) // BYTES_PER_TOKEN
     assert work < session["folded_tokens"] < 1.5 * work

@@ -9,6 +9,7 @@ import socket
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from tests.serve.proxy.proxy_daemon import (
     read_response,
     shared_proxy,
 )
-from tests.serve.proxy.raw_upstream import WAIT_S, answer_ok
+from tests.serve.proxy.raw_upstream import WAIT_S, RawRequest, Wire, answer_ok
 from tests.support.daemon import HttpAgent
 from tests.support.waiting import until
 
@@ -146,18 +147,19 @@ class TestLedger:
         ours = len(json.dumps(OUR_TOOL)) // 4
         assert ledger["tokens_without"] < ledger["tokens_sent"] - tokens - ours // 2
 
-    def test_requests_before_the_first_hook_report_are_recorded_later(self, proxy: ProxyDaemon) -> None:
+    def test_a_request_begins_the_session_and_a_hook_names_its_project_later(self, proxy: ProxyDaemon) -> None:
         proxy.upstream.script = lambda _, wire: wire.answer(
             b'{"usage":{"input_tokens":700,"output_tokens":11}}', "Content-Type: application/json"
         )
         host = {"x_claude_code_session_id": "host-1"}
-        before = total_requests(proxy)
-        # The project is not known before the first hook report.
         assert proxy.post(**host).status == 200
-        assert total_requests(proxy) == before
+        begun = conversation(proxy, "host-1")
+        assert (begun["project_path"], begun["savings"]["requests"]) == ("", 1)
         report_prompt(proxy, "host-1", "/by-hook")
         assert proxy.post(**host).status == 200
-        until(lambda: total_requests(proxy) == before + 2)
+        later = conversation(proxy, "host-1")
+        assert (later["session_id"], later["project_path"]) == (begun["session_id"], "/by-hook")
+        assert later["savings"]["requests"] == 2
 
     def test_a_subagent_has_a_session_of_its_own(self, proxy: ProxyDaemon) -> None:
         proxy.upstream.script = lambda _, wire: wire.answer(
@@ -172,6 +174,99 @@ class TestLedger:
         until(lambda: total_requests(proxy) == before + 2)
         assert recorded_requests(proxy, session_id) == 0
         assert total_tokens(proxy, "/parent") < tokens + 1_000
+
+
+RUN = "run_0123456789abcdef"
+FORMATS = {
+    "anthropic": (MESSAGES, "messages", "mcp__contextfold__context_fold"),
+    "openai-chat": ("/proxy/openai/v1/chat/completions", "messages", "contextfold_context_fold"),
+    "openai-responses": ("/proxy/openai/v1/responses", "input", "context_fold"),
+}
+
+
+class TestCallsOfOurTools:
+    """A call over MCP belongs to the conversation in whose response the proxy saw it."""
+
+    @pytest.mark.parametrize("api", FORMATS)
+    def test_a_first_call_of_context_fold_folds_the_conversation_that_makes_it(
+        self, proxy: ProxyDaemon, api: str
+    ) -> None:
+        path, member, tool = FORMATS[api]
+        sessions: list[Any] = []
+        for words in (f"{api} one", f"{api} two"):
+            prompt = [{"role": "user", "content": words}]
+            work = [{"role": "assistant", "content": "It was long. " * 50}]
+            assert proxy.post({"model": "m", member: prompt}, path).status == 200
+            reply = answer_with_call(api, tool, {"message": f"done with {words}"})
+            proxy.upstream.script = partial(answer_json, reply)
+            assert proxy.post({"model": "m", member: [*prompt, *work]}, path).status == 200
+            sessions.append(words)
+        with HttpAgent(proxy.port) as agent:
+            # The calls come in another order than the responses.
+            answers = [agent.call("context_fold", message=f"done with {words}") for words in reversed(sessions)]
+        assert len({answer["session_id"] for answer in answers}) == 2
+        assert {answer["summary"]["operations_count"] for answer in answers} == {1}
+
+    def test_a_call_that_nothing_identifies_belongs_to_the_latest_conversation_of_its_run(
+        self, proxy: ProxyDaemon
+    ) -> None:
+        announced = json.dumps({"project_path": "/in-the-run", "program": "codex"}).encode()
+        assert proxy.request("PUT", f"/v1/runs/{RUN}", announced, **JSON).status == 200
+        work = [{"role": "user", "content": "in a run"}, {"role": "assistant", "content": "So."}]
+        for messages in (work[:1], work):
+            assert proxy.post({"model": "m", "messages": messages}, f"/run/{RUN}{MESSAGES}").status == 200
+        with HttpAgent(proxy.port, path=f"/run/{RUN}/mcp") as agent:
+            folded = agent.call("context_fold", message="done")
+        row = proxy.request("GET", f"/v1/sessions/{folded['session_id']}").json["session"]
+        assert (row["project_path"], row["folded_branches"]) == ("/in-the-run", 1)
+
+    def test_conversations_with_the_same_first_words_are_apart_and_go_on(self, proxy: ProxyDaemon) -> None:
+        opening = [{"role": "user", "content": "the same words"}]
+        longer = [*opening, {"role": "assistant", "content": "Yes."}, {"role": "user", "content": "And now?"}]
+        for messages in (opening, longer, opening, longer, longer):
+            assert proxy.post({"model": "m", "messages": messages}, x_context_project="/same-words").status == 200
+        rows = [row for row in live_sessions(proxy) if row["project_path"] == "/same-words"]
+        assert sorted(row["savings"]["requests"] for row in rows) == [2, 3]
+
+
+class TestRuns:
+    def test_a_run_has_the_sums_of_its_own_requests(self, proxy: ProxyDaemon) -> None:
+        first, second = "run_00000000000000a1", "run_00000000000000a2"
+        proxy.upstream.script = lambda _, wire: wire.answer(
+            b'{"usage":{"input_tokens":700,"output_tokens":11}}', "Content-Type: application/json"
+        )
+        host = {"x_claude_code_session_id": "in-two-runs"}
+        for run in (first, second, second):
+            announced = json.dumps({"project_path": "/runs", "program": "claude"}).encode()
+            assert proxy.request("PUT", f"/v1/runs/{run}", announced, **JSON).status == 200
+            assert proxy.post(None, f"/run/{run}{MESSAGES}", **host).status == 200
+        proxy.upstream.script = lambda _, wire: wire.answer(b"{}", status="429 Too Many Requests")
+        assert proxy.post(None, f"/run/{second}{MESSAGES}", **host).status == 429
+        sums = [proxy.request("GET", f"/v1/runs/{run}").json for run in (first, second)]
+        figures = ("conversations", "requests", "failed_requests", "tokens_sent", "outcome")
+        assert [tuple(each[name] for name in figures) for each in sums] == [
+            (1, 1, 0, 700, "no_saving"),
+            (1, 2, 1, 1400, "no_saving"),
+        ]
+        assert sums[0]["last_conversation"]["host_session_id"] == "in-two-runs"
+        assert sums[0]["project_path"] == "/runs"
+        assert sums[1]["reasons"]
+
+    def test_a_run_without_answered_requests_says_so(self, proxy: ProxyDaemon) -> None:
+        run = "run_00000000000000b1"
+        assert proxy.request("GET", f"/v1/runs/{run}").status == 404
+        announced = json.dumps({"project_path": "/empty", "program": "claude"}).encode()
+        assert proxy.request("PUT", f"/v1/runs/{run}", announced, **JSON).status == 200
+        assert proxy.request("GET", f"/v1/runs/{run}").json["outcome"] == "no_requests"
+        proxy.upstream.script = lambda _, wire: wire.answer(b"{}", status="529 Overloaded")
+        assert proxy.post(None, f"/run/{run}{MESSAGES}").status == 529
+        assert proxy.request("GET", f"/v1/runs/{run}").json["outcome"] == "failed"
+
+    def test_an_invalid_run_is_refused(self, proxy: ProxyDaemon) -> None:
+        assert proxy.post(None, f"/run/other{MESSAGES}").status == 404
+        for name, body in (("run_1", {"project_path": "/p", "program": "x"}), (RUN, {"project_path": "p"})):
+            reply = proxy.request("PUT", f"/v1/runs/{name}", json.dumps(body).encode(), **JSON)
+            assert (reply.status, reply.json["error"]["data"]["kind"]) == (400, "invalid_argument")
 
 
 class TestTokens:
@@ -279,6 +374,30 @@ def report_prompt(proxy: ProxyDaemon, conversation: str, folder: str) -> None:
     """Sends a hook report: the user has written a prompt."""
     event = {"hook_event_name": "UserPromptSubmit", "session_id": conversation, "cwd": folder, "prompt": "hello"}
     assert proxy.request("POST", "/hooks/claude-code", json.dumps(event).encode(), **JSON).status == 200
+
+
+def live_sessions(proxy: ProxyDaemon) -> list[Any]:
+    rows: list[Any] = proxy.request("GET", "/v1/sessions?limit=100").json["sessions"]
+    return rows
+
+
+def conversation(proxy: ProxyDaemon, host_id: str) -> Any:
+    (row,) = [row for row in live_sessions(proxy) if row["conversation"] == host_id and not row["agent"]]
+    return row
+
+
+def answer_json(body: bytes, _request: RawRequest, wire: Wire) -> None:
+    wire.answer(body, "Content-Type: application/json")
+
+
+def answer_with_call(api: str, tool: str, arguments: dict[str, str]) -> bytes:
+    if api == "anthropic":
+        return json.dumps({"content": [{"type": "tool_use", "id": "c", "name": tool, "input": arguments}]}).encode()
+    call = {"name": tool, "arguments": json.dumps(arguments)}
+    if api == "openai-responses":
+        return json.dumps({"output": [{"type": "function_call", "call_id": "c", **call}]}).encode()
+    calls = [{"id": "c", "type": "function", "function": call}]
+    return json.dumps({"choices": [{"message": {"tool_calls": calls}, "finish_reason": "tool_calls"}]}).encode()
 
 
 def total_requests(proxy: ProxyDaemon) -> int:

@@ -62,7 +62,7 @@ def run_list(args: argparse.Namespace) -> None:
     with open_store(args) as store:
         address, state = store.find(session_address(args))
         if args.json:
-            branches = [branch_view(row) for row in tree(state)[-limit:]]
+            branches = [branch_view(state, row) for row in tree(state)[-limit:]]
             write_json({"session": session_view(state, store.sessions.policy), "branches": branches})
             return
         if not state.revision:
@@ -170,7 +170,7 @@ def outline(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier:
     cells: list[Sequence[Line]] = [[[MAIN], ["-"], [str(state.main.tokens)], ["0"], ["main thread"]]]
     for row in rows:
         branch = row.branch
-        figures: list[Line] = [[str(branch.tokens)], [str(tokens_saved(branch))]]
+        figures: list[Line] = [[str(branch.tokens)], [str(tokens_saved(state, branch))]]
         cells.append([[branch.id], [branch.status], *figures, [INDENT * (row.depth + 1) + branch.description]])
     left_out = [[f"{earlier} earlier branches are left out; --limit N shows more"]] if earlier else []
     return screen.lines(*left_out) + screen.table(columns, cells)
@@ -199,8 +199,8 @@ def guides(depths: Sequence[int]) -> list[str]:
     return drawn[::-1]
 
 
-def saved_part(screen: Screen, branch: Branch) -> Part:
-    saved = tokens_saved(branch)
+def saved_part(screen: Screen, state: State, branch: Branch) -> Part:
+    saved = tokens_saved(state, branch)
     return (screen.figure(saved), "green" if saved > 0 else "yellow")
 
 
@@ -212,7 +212,7 @@ def _cells(screen: Screen, state: State, row: BranchRow, guide: str, length: int
         [(branch.id[:length], "dim")],
         [(branch.status, style)],
         *_figures(screen.figure, branch, "dim" if branch.status == "discarded" else text_style),
-        [saved_part(screen, branch)] if branch.status == "folded" else [],
+        [saved_part(screen, state, branch)] if branch.status == "folded" else [],
     ]
 
 

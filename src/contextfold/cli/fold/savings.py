@@ -196,6 +196,7 @@ def _bars(shown: Screen, savings: Savings) -> list[tuple[str, Line]]:
 
 def _prices_text(prices: Savings) -> str:
     unit = "dollars for a million tokens" if prices["currency"] else "input tokens"
+    unit += f", read on {prices['read_on']}" if prices.get("read_on") else ""
     named = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
     figures = ", ".join(f"{name.replace('_', ' ')} {prices[name]}" for name in named)
     return f"{prices['model']}: {figures} ({unit})"

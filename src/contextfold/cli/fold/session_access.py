@@ -6,8 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from contextfold.app import make_policy, open_state_file
 from contextfold.app import open_store as open_shared_store
@@ -22,7 +21,7 @@ from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.project import Project, hash_name, project_at
 from contextfold.fold.recall_ranking import DocumentTerms, RecallScope
 from contextfold.fold.service.stored_sessions import SessionView, StoredSessions, thread_pages
-from contextfold.fold.session import State
+from contextfold.fold.session import EMPTY, State
 from contextfold.fold.store import (
     LOCAL_OWNER,
     ArchivedThread,
@@ -42,7 +41,8 @@ T = TypeVar("T")
 # The name of the main thread in an argument for a branch.
 MAIN = "main"
 BRANCH_PREFIX = "br_"
-NO_LIVE_SESSION = "no live session of {}; an agent's first call of a folding tool begins one"
+SESSION_PREFIX = "sess_"
+NO_LIVE_SESSION = "no live session of {}; an agent's first request through the proxy, hook or call of a tool begins one"
 # An error about an ambiguous prefix lists at most this many branches.
 NAMED_MOST = 5
 # A page of the archive ends after this many characters.
@@ -60,7 +60,9 @@ def add_owner_option(parser: CommandParser) -> None:
 
 def add_session_options(parser: CommandParser) -> None:
     parser.add_argument("--project", metavar="DIR", help="the project's folder (default: the current one)")
-    parser.add_argument("--session", metavar="NAME", help="the name of a session (default: the project's unnamed one)")
+    parser.add_argument(
+        "--session", metavar="NAME", help="a session's name or id (default: the project's session active last)"
+    )
     add_owner_option(parser)
     parser.add_switch("--json", "print JSON, for programs")
     add_store_options(parser)
@@ -70,18 +72,20 @@ def add_branch(parser: CommandParser) -> None:
     parser.add_argument("branch", metavar="BRANCH", help="a branch's id or a unique beginning of it")
 
 
-@dataclass(frozen=True, slots=True)
-class SessionAddress:
-    """The owner, the project and the name of a session. `is_given` means that the user named the project."""
+class SessionAddress(NamedTuple):
+    """The owner, the project and the name or id of a session. `is_given` means that the user named the project."""
 
     owner: str
     project: Project
     name: str | None
     is_given: bool = True
+    # The key of the session that was found, and the number of the project's other live sessions.
+    found: SessionKey | None = None
+    others: int = 0
 
     @property
     def key(self) -> SessionKey:
-        return SessionKey(self.owner, self.project.hash, hash_name(self.name))
+        return self.found or SessionKey(self.owner, self.project.hash, hash_name(self.name))
 
     @property
     def description(self) -> str:
@@ -101,13 +105,22 @@ class OpenStore:
         self.sessions.store.close()
 
     def find(self, address: SessionAddress) -> tuple[SessionAddress, State]:
-        """The live session of the project or, if the user named no project, of the nearest folder above it."""
-        state = self.sessions.look(address.key)
-        above = address
-        while not state.revision and not address.is_given and above.project.path != "/":
-            above = replace(above, project=project_at(os.path.dirname(above.project.path)))
-            state = self.sessions.look(above.key)
-        return (above, state) if state.revision else (address, state)
+        """The project's live session that was active last, or the one with the given name or id.
+
+        If the user named no project, the nearest folder above it that has one counts, too.
+        """
+        if address.name and address.name.startswith(SESSION_PREFIX):
+            key = self.sessions.store.find(address.owner, address.name)
+            if key is not None:
+                return address._replace(found=key), self.sessions.look(key)
+        at = address
+        while True:
+            found, others = self.sessions.of_project(address.owner, at.project, address.name)
+            if found:
+                return at._replace(found=found.key, others=others), found.state
+            if address.is_given or at.project.path == "/":
+                return address, EMPTY
+            at = at._replace(project=project_at(os.path.dirname(at.project.path)))
 
     def find_branch(
         self, address: SessionAddress, found: tuple[SessionAddress, State], given: str
@@ -123,8 +136,10 @@ class OpenStore:
                 raise
             for other in self.sessions.live(address.owner):
                 if given in other.state.branches:
-                    project = project_at(other.state.project_path)
-                    return SessionAddress(address.owner, project, other.state.name), other.state, given
+                    path = other.state.project_path
+                    project = project_at(path) if path else address.project
+                    at = SessionAddress(address.owner, project, other.state.name, found=other.key)
+                    return at, other.state, given
             raise
 
     def find_archived(self, address: SessionAddress, given: str) -> tuple[SessionAddress, State, str | None]:
@@ -143,7 +158,7 @@ class OpenStore:
 
     def pages(self, address: SessionAddress, state: State, branch_id: str | None) -> Iterator[Sequence[ArchiveEntry]]:
         """The archived entries of a thread, some at a time."""
-        thread = ArchivedThread(address.owner, address.project.hash, branch_id, state.session_id or "")
+        thread = ArchivedThread(address.owner, address.key.project_hash, branch_id, state.session_id or "")
         return thread_pages(self.sessions.store, thread, characters=PAGE_CHARACTERS)
 
     def ended_addresses(self, address: SessionAddress) -> Iterator[SessionAddress]:
@@ -152,7 +167,7 @@ class OpenStore:
             return
         seen = {address.project.path, None}
         for row in self.sessions.ended_rows(address.owner):
-            if row["project_path"] not in seen:
+            if row["project_path"] and row["project_path"] not in seen:
                 seen.add(row["project_path"])
                 yield SessionAddress(address.owner, project_at(row["project_path"]), None)
 

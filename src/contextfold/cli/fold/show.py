@@ -77,7 +77,7 @@ def _json(state: State, branch_id: str | None, entries: Sequence[ArchiveEntry]) 
     return {
         "session_id": state.session_id if is_live or branch_id is None else None,
         "branch_id": branch_id,
-        "branch": branch_view(row_of(state, branch_id)) if branch_id is not None and is_live else None,
+        "branch": branch_view(state, row_of(state, branch_id)) if branch_id is not None and is_live else None,
         "entries": [entry_result(entry, entry.text, is_part=False) for entry in entries],
     }
 
@@ -94,7 +94,7 @@ def _head(shown: Screen, state: State, branch_id: str | None) -> str:
     mark, style, _ = branch_look(branch, state)
     figures: list[Part] = [f"{shown.figure(branch.tokens)} tokens"]
     if branch.status == "folded":
-        figures += [f" folded to {shown.figure(branch.summary_tokens)}, ", saved_part(shown, branch), " saved"]
+        figures += [f" folded to {shown.figure(branch.summary_tokens)}, ", saved_part(shown, state, branch), " saved"]
     closed = f"  {branch.status} {shown.moment(branch.closed_at)}" if branch.closed_at else ""
     return shown.lines(
         [(branch.id, "dim"), (f"  {mark} " if shown.is_terminal else "  ", style), (branch.status, style)],

@@ -32,7 +32,8 @@ MAIN_CELL, BRANCH_CELL, FREE_CELL = "█", "▓", "░"
 FULL_PERCENT = 100
 MICROS = 1_000_000
 HEALTH_STYLES = {"none": "green", "medium": "yellow", "high": "bold red"}
-HEALTH_WORDS = {"none": "✓ good", "medium": "▲ medium", "high": "▲ high"}
+HEALTH_WORDS = {"none": "good", "medium": "medium", "high": "high"}
+HEALTH_MARKS = {"none": "✓ ", "medium": "▲ ", "high": "▲ "}
 
 
 def declare_status(parser: CommandParser) -> None:
@@ -61,7 +62,11 @@ def run_status(args: argparse.Namespace) -> None:
             return
         if not state.revision:
             raise session_not_found(address)
-        text = _status(screen(), state, session_view(state, store.sessions.policy))
+        shown = screen()
+        text = _status(shown, state, session_view(state, store.sessions.policy))
+        if address.others:
+            more = f"{several(address.others, 'other session')} of this project: context fold status --all"
+            text += shown.lines("", [(more, "dim")]) if shown.is_terminal else shown.facts([("others", [more])])
     write(text)
 
 
@@ -89,7 +94,7 @@ def _cells(shown: Screen, session: SessionView) -> list[Line]:
         [f"{session['usage_percent']}%"],
         [str(session["branch_depth"])],
         [(shown.figure(saved), "green" if saved > 0 else "")],
-        [(HEALTH_WORDS[warning] if shown.is_terminal else warning, HEALTH_STYLES[warning])],
+        [((HEALTH_MARKS[warning] if shown.is_terminal else "") + HEALTH_WORDS[warning], HEALTH_STYLES[warning])],
         [shown.moment(session["last_at"])],
     ]
 
@@ -158,9 +163,12 @@ def _facts(state: State, figures: SessionView) -> list[tuple[str, Line]]:
         ("path", " ".join([MAIN, *state.path])),
         ("tokens", f"{total} of {limit} ({figures['usage_percent']}%)"),
         ("main-thread", str(figures["main_thread_tokens"])),
+        ("host-prompt", "" if figures["host_tokens"] is None else str(figures["host_tokens"])),
+        ("last-request", "" if figures["host_tokens"] is None else str(figures["context_tokens"])),
         ("folded", str(figures["folded_tokens"])),
         ("saved", str(figures["tokens_saved"])),
-        ("health", health["warning"]),
+        ("left-out", left_out_text(figures)),
+        ("health", HEALTH_WORDS[health["warning"]]),
         ("suggestion", health.get("suggestion", "")),
         ("failure-rate", repr(health["failure_rate"]) if "failure_rate" in health else ""),
         ("branches", ", ".join(f"{figures[f'{word}_branches']} {word}" for word in STATUSES)),
@@ -168,6 +176,12 @@ def _facts(state: State, figures: SessionView) -> list[tuple[str, Line]]:
         ("redactions", str(figures["secrets_scrubbed"])),
     ]
     return [(label, [value]) for label, value in facts]
+
+
+def left_out_text(figures: SessionView) -> str:
+    """The results that were left out after a pause; empty if there are none."""
+    count = figures["left_out_results"]
+    return f"{several(count, 'result')}, {figures['left_out_tokens']:,} tokens" if count else ""
 
 
 def _draw_facts(shown: Screen, state: State, figures: SessionView) -> list[tuple[str, Line]]:
@@ -193,7 +207,9 @@ def _draw_facts(shown: Screen, state: State, figures: SessionView) -> list[tuple
         ("", [(used.strip(), "bold")] if shown.is_narrow else []),
         ("main thread", [f"{MAIN_CELL} {figure(main)}"]),
         ("in branches", [f"{BRANCH_CELL} {figure(total - main)}"] if total != main else []),
+        ("host's prompt and tools", [f"  {figure(figures['host_tokens'])}"] if figures["host_tokens"] else []),
         ("folded", [f"  {figure(folded)}", saved] if folded else []),
+        ("left out after a pause", [f"  {left_out_text(figures)}"] if figures["left_out_results"] else []),
         ("", [" "]),
         ("branches", [counts or "none"]),
         ("operations", [f"{figures['operations']:,}", failed]),
@@ -203,7 +219,8 @@ def _draw_facts(shown: Screen, state: State, figures: SessionView) -> list[tuple
 
 
 def _health_rows(health: Mapping[str, Any]) -> list[tuple[str, Line]]:
-    words: list[Part] = [(HEALTH_WORDS[health["warning"]], HEALTH_STYLES[health["warning"]])]
+    level = health["warning"]
+    words: list[Part] = [(HEALTH_MARKS[level] + HEALTH_WORDS[level], HEALTH_STYLES[level])]
     if "failure_rate" in health:
         words.append((f" · {health['failure_rate']:.0%} of this branch's operations failed", "red"))
     return [("health", words), ("", [(health["suggestion"], "italic")] if "suggestion" in health else [])]

@@ -32,6 +32,7 @@ from contextfold.fold.events import (
     OperationCompleted,
     RequestSent,
     SessionExpired,
+    SessionPlaced,
     SessionRolledBack,
     SessionStarted,
     WorkFolded,
@@ -72,6 +73,8 @@ def run_tail(args: argparse.Namespace) -> None:
     try:
         with open_awaited_store(args) as store:
             address = None if args.all else session_address(args)
+            if address and address.name:
+                address, _ = store.find(address)
             owner = owner_of(args)
             after = START if args.since_start else store.run(store.store.cursor())
             print_on_terminal(
@@ -183,6 +186,8 @@ def _describe(event: Event) -> _Described:  # noqa: PLR0911 - one return for eac
         case SessionStarted():
             project = event.project_path + (f" · {event.name}" if event.name else "")
             return _Described("○", "started", "bold", event.session_id, project)
+        case SessionPlaced():
+            return _Described("○", "project", "dim", MAIN, event.project_path)
         case SessionExpired():
             return _Described("○", "ended", "dim", event.session_id, "without activity")
         case RequestSent():

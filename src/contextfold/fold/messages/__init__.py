@@ -14,7 +14,6 @@ from contextfold.fold.messages.apis import FORMATS, Format
 from contextfold.fold.messages.cold_results import (
     ColdResult,
     ColdSettings,
-    LeftOutResult,
     Remembered,
     by_call,
     merged_outcomes,
@@ -44,7 +43,6 @@ __all__ = [
     "ColdSettings",
     "Fold",
     "Format",
-    "LeftOutResult",
     "ParsedRequest",
     "Projection",
     "Receipt",

@@ -1,7 +1,10 @@
-"""Decides which old tool results are left out when a conversation continues after its prompt cache has expired. Pure.
+"""Decides which old tool results, and which texts of old edits, are left out of a conversation. Pure.
 
-Only then does leaving them out cost nothing, because the whole prefix must be paid for again. Others store the
-decisions, and later requests of the conversation get the same stubs (`Remembered`).
+Leaving them out costs nothing where the provider's cache does not hold them any more, because that part of the prompt
+must be paid for again: all of it after a pause, the part behind the first difference otherwise (`sent_prefix`). The
+expected gain of each is its tokens without those of its stub, at the price of writing now and of reading later; what is
+shorter than a stub is never chosen. Others store the decisions, and later requests of the conversation get the same
+stubs (`Remembered`).
 """
 
 from __future__ import annotations
@@ -10,29 +13,30 @@ import hashlib
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple
 
 from contextfold.common.tokens import tokens_of
 from contextfold.fold.messages.facts import (
     HOSTED,
+    NO_MEMBERS,
     Call,
     Fact,
     Members,
     block_members,
-    has_quoted_user,
     items_of,
 )
-from contextfold.fold.messages.own_tools import CallOutcome, may_be_ours
+from contextfold.fold.messages.own_tools import CallOutcome, may_be_ours, remembered_id
+from contextfold.fold.messages.user_words import has_user_words
 from contextfold.fold.messages.walk import Walk
-from contextfold.fold.store import merge_outcomes
+from contextfold.fold.store import LeftOutDecision, merge_outcomes
 
-# No provider's cache has a shorter usual lifetime.
-SHORTEST_CACHE_S = 300.0
-MIN_TOKENS = 400
+MIN_TOKENS, AUTO_MIN_TOKENS = 400, 200
 SPARED_TURNS = 2
 STUB_MAX_BYTES = 240
+AFTER_A_PAUSE = " after a pause"
 
 _PATHS = ("file_path", "path", "filePath", "filename", "notebook_path", "absolute_path", "target_file", "file")
 _READS = re.compile(r"(?i)read|view|cat|open|get_?file|show")
@@ -47,12 +51,19 @@ class ColdSettings:
     min_tokens: int = MIN_TOKENS
     # The results of this many last tool turns stay.
     spared_turns: int = SPARED_TURNS
+    # Whether the texts of finished edits are left out, too.
+    has_inputs: bool = False
+
+
+# What is left out by default.
+AUTO = ColdSettings(min_tokens=AUTO_MIN_TOKENS, has_inputs=True)
 
 
 class SeenResult(NamedTuple):
-    """The facts about a tool result of a request."""
+    """The facts about a tool result of a request, and about its call."""
 
     place: int
+    call_place: int
     call_id: str
     # None if the result has anything except text.
     text: str | None
@@ -63,43 +74,28 @@ class SeenResult(NamedTuple):
 
 
 class ColdResult(NamedTuple):
-    result: LeftOutResult
-    # The text must be scrubbed and stored before the stub is sent for the first time.
+    """A result to leave out, with its text, which must be scrubbed and stored before the stub is sent."""
+
+    decision: LeftOutDecision
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOutResult:
-    """A tool result that every later request of its conversation leaves out, and the stub that replaces it."""
-
-    # The id, which begins with `res_`.
-    id: str
-    call_id: str
-    # The hash of the text in the request, because some clients reuse call ids.
-    text_hash: str
-    stub: str
-    # The tokens of the text.
-    tokens: int
-    # The number of the conversation's messages at the time of the decision. Bound thinking before is left out, too.
-    messages: int
-
-
-@dataclass(frozen=True, slots=True)
 class Remembered:
-    # The outcomes by call id. An outcome without a verb is ambiguous, because the client used the id for several calls.
+    # The outcomes by remembered call id. One without a verb is ambiguous: the client used the id for several calls.
     outcomes: Mapping[str, CallOutcome] = field(default_factory=dict)
-    # The results by call id, then by hash of the text.
-    results: Mapping[str, Mapping[str, LeftOutResult]] = field(default_factory=dict)
+    # The results by remembered call id, then by hash of the text.
+    results: Mapping[str, Mapping[str, LeftOutDecision]] = field(default_factory=dict)
 
 
 NOTHING_REMEMBERED = Remembered()
 
 
-def by_call(results: tuple[LeftOutResult, ...]) -> dict[str, dict[str, LeftOutResult]]:
+def by_call(results: tuple[LeftOutDecision, ...]) -> dict[str, dict[str, LeftOutDecision]]:
     """Results by call id and hash, for `Remembered`."""
-    ordered: dict[str, dict[str, LeftOutResult]] = {}
+    ordered: dict[str, dict[str, LeftOutDecision]] = {}
     for result in results:
-        ordered.setdefault(result.call_id, {})[result.text_hash] = result
+        ordered.setdefault(remembered_id(result.call_id), {})[result.text_hash] = result
     return ordered
 
 
@@ -108,16 +104,40 @@ def merged_outcomes(old: Mapping[str, CallOutcome], new: Mapping[str, CallOutcom
     return merge_outcomes(old, new, ambiguous=CallOutcome(""))
 
 
-def find_stubs(facts: Sequence[Fact], remembered: Remembered) -> dict[int, dict[int, LeftOutResult]]:
+def find_stubs(facts: Sequence[Fact], remembered: Remembered) -> dict[int, dict[int, LeftOutDecision]]:
     """The results that earlier requests left out, by the index of the message, then by the result's number in it."""
-    stubs: dict[int, dict[int, LeftOutResult]] = {}
+    stubs: dict[int, dict[int, LeftOutDecision]] = {}
     for place, fact in enumerate(facts):
         for number, result in enumerate(fact.results):
-            known = remembered.results.get(result.id)
+            known = remembered.results.get(remembered_id(result.id)) if remembered.results else None
             text = plain_text(result.content) if known else None
             if known and text is not None and (found := known.get(hash_text(text))):
                 stubs.setdefault(place, {})[number] = found
     return stubs
+
+
+class InputStubs(NamedTuple):
+    """The arguments of one call that are left out, by name. `part` is the part of the message that is the call."""
+
+    part: Members
+    arguments: Members
+    stubs: Mapping[str, LeftOutDecision]
+
+
+def find_input_stubs(facts: Sequence[Fact], remembered: Remembered) -> dict[int, list[InputStubs]]:
+    """The arguments of calls that earlier requests left out, by the index of the message."""
+    found: dict[int, list[InputStubs]] = {}
+    for place, fact in enumerate(facts):
+        for call in fact.calls:
+            known = remembered.results.get(remembered_id(call.id)) if remembered.results else None
+            arguments = _arguments(call.arguments) if known else NO_MEMBERS
+            texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
+            stubs = {
+                name: left_out for name, text in texts.items() if known and (left_out := known.get(hash_text(text)))
+            }
+            if stubs:
+                found.setdefault(place, []).append(InputStubs(call.part, arguments, stubs))
+    return found
 
 
 def hash_text(text: str) -> str:
@@ -130,14 +150,15 @@ def choose_results(
     walk: Walk,
     gone: Collection[tuple[str, str]],
     *,
-    first_movable: int,
+    first_place: int,
     salt: str,
     settings: ColdSettings,
+    when: str,
 ) -> list[ColdResult]:
     """The results to leave out, except those that are `gone` already, by call id and hash.
 
-    A change before `first_movable` would invalidate bound thinking. `salt` makes the ids unique to one owner's
-    conversation.
+    Nothing changes before `first_place`. `salt` makes the ids unique to one owner's conversation. Stubs say `when` the
+    results were left out.
     """
     tool_turns = sorted({_turn_of(each.place, walk.turns) for each in seen})
     spared = walk.count
@@ -148,26 +169,59 @@ def choose_results(
     for number, each in enumerate(seen):
         if each.text is None or each.failed or number in protected or may_be_ours(each.tool):
             continue
-        if _turn_of(each.place, walk.turns) >= spared or each.place < first_movable:
+        if _turn_of(each.place, walk.turns) >= spared or each.place < first_place:
             continue
-        tokens, text_hash = tokens_of(len(each.text.encode("utf-8", "surrogatepass"))), hash_text(each.text)
-        if tokens < settings.min_tokens or (each.call_id, text_hash) in gone:
+        if (
+            _count_tokens(each.text) < settings.min_tokens
+            or (remembered_id(each.call_id), hash_text(each.text)) in gone
+        ):
             continue
-        res_id = "res_" + hash_text(f"{salt}\0{each.call_id}\0{text_hash}")[:20]
-        stub = stub_of(res_id, each.tool, each.arguments, tokens)
-        chosen.append(ColdResult(LeftOutResult(res_id, each.call_id, text_hash, stub, tokens, walk.count), each.text))
+        chosen.append(_leave_out(each, "result", each.text, messages=walk.count, salt=salt, when=when))
+    if settings.has_inputs:
+        end = min(spared, walk.prompts[-1] if walk.prompts else 0)
+        for each, name, text in _list_old_inputs(seen, range(first_place, end)):
+            if (
+                _count_tokens(text) >= settings.min_tokens
+                and (remembered_id(each.call_id), hash_text(text)) not in gone
+            ):
+                chosen.append(_leave_out(each, name, text, messages=walk.count, salt=salt, when=when))
     return chosen
 
 
-def stub_of(res_id: str, tool: str, arguments: Members, tokens: int) -> str:
-    """One line that names the call, the size of its result and how to read it again."""
+def _list_old_inputs(seen: Sequence[SeenResult], places: range) -> Iterator[tuple[SeenResult, str, str]]:
+    """The texts of edits in finished turns, each with its name, except those of the newest edit of each file."""
+    edits = [each for each in seen if _EDITS.search(each.tool) and not each.failed and not may_be_ours(each.tool)]
+    newest = {_path_of(each.arguments): each.call_place for each in sorted(edits, key=attrgetter("call_place"))}
+    for each in edits:
+        path = _path_of(each.arguments)
+        if path and each.call_place in places and each.call_place != newest[path]:
+            texts = ((name, value) for name, value in each.arguments.items() if name not in _PATHS)
+            yield from ((each, name, value) for name, value in texts if isinstance(value, str))
+
+
+def _leave_out(each: SeenResult, what: str, text: str, *, messages: int, salt: str, when: str) -> ColdResult:
+    text_hash, tokens = hash_text(text), _count_tokens(text)
+    res_id = "res_" + hash_text(f"{salt}\0{each.call_id}\0{text_hash}")[:20]
+    stub = stub_of(res_id, each.tool, each.arguments, tokens, what=what, when=when)
+    call_id = remembered_id(each.call_id)
+    return ColdResult(LeftOutDecision(call_id, text_hash, res_id, stub, tokens=tokens, messages=messages), text)
+
+
+def _count_tokens(text: str) -> int:
+    return tokens_of(len(text.encode("utf-8", "surrogatepass")))
+
+
+def stub_of(
+    res_id: str, tool: str, arguments: Members, tokens: int, *, what: str = "result", when: str = AFTER_A_PAUSE
+) -> str:
+    """One line that names the call, the size of what is left out and how to read it again."""
     name = _UNSAFE.sub(" ", tool)[:_NAME_MAX_CHARS].strip() or "a tool"
     path = _UNSAFE.sub(" ", _path_of(arguments)).strip()
     if len(path) > _PATH_MAX_CHARS:
         path = "…" + path[-_PATH_MAX_CHARS:]
-    for what in (f"{name} {path}".strip(), name, "a tool"):
+    for of in (f"{name} {path}".strip(), name, "a tool"):
         stub = (
-            f"[contextfold: result of {what}, {tokens:,} tokens, left out after a pause. "
+            f"[contextfold: {_UNSAFE.sub(' ', what)[:_NAME_MAX_CHARS]} of {of}, {tokens:,} tokens, left out{when}. "
             f'To see it: context_expand "{res_id}", or run: context fold expand {res_id}]'
         )
         if len(stub.encode("utf-8", "surrogatepass")) <= STUB_MAX_BYTES:
@@ -207,15 +261,17 @@ def _reads_before_edits(seen: Sequence[SeenResult]) -> set[int]:
 
 def list_results(facts: Iterable[Fact]) -> list[SeenResult]:
     """All results of a request's messages with their calls."""
-    calls: dict[str, Call] = {}
+    calls: dict[str, tuple[int, Call]] = {}
     seen: list[SeenResult] = []
     for place, fact in enumerate(facts):
-        calls.update((call.id, call) for call in fact.calls)
+        calls.update((call.id, (place, call)) for call in fact.calls)
         for call_id, content, failed, _ in fact.results:
-            call = calls.get(call_id, HOSTED)
-            text = None if has_quoted_user(content) else plain_text(content)
+            call_place, call = calls.get(call_id, (place, HOSTED))
+            has_words = has_user_words(content, call.name, failed=failed)
+            text = None if has_words else plain_text(content)
             has_error = failed or (isinstance(content, Mapping) and "error" in content)
-            seen.append(SeenResult(place, call_id, text, has_error, call.name, _arguments(call.arguments)))
+            arguments = _arguments(call.arguments)
+            seen.append(SeenResult(place, call_place, call_id, text, has_error, call.name, arguments))
     return seen
 
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -18,18 +17,6 @@ NO_MEMBERS: Members = MappingProxyType({})
 
 # The id of a call without an id begins with this; the rest is the tool's name.
 BY_NAME = "\0"
-
-# The markup of texts that hosts add to a result for the model. Users do not write it.
-_HOST_MARKUP = "system-reminder|system_reminder|environment_details|new-diagnostics"
-_HOST_ENDS = tuple(f"</{name}>" for name in _HOST_MARKUP.split("|"))
-# The end of the last block is searched for in this many characters at the end of a text.
-_END_CHARS = 8
-_HOST_TEXT = re.compile(rf"(?:\s*+<({_HOST_MARKUP})>(?:(?!</\1>)[\s\S])*+</\1>)++\s*+")
-# A host may quote a message of its user in that markup: "The user sent the following message: …".
-_QUOTES_USER = re.compile(
-    r"(?i)\buser(?:'s|s)?\b[^.\n]{0,60}\b(?:sent|sa(?:id|ys)|wr[oi]te|typed|ask|message|prompt)"
-    r"|\b(?:message|prompt|request|words)s?\b[^.\n]{0,40}\buser"
-)
 
 
 class Call(NamedTuple):
@@ -70,10 +57,10 @@ class Fact(NamedTuple):
     leads: bool = False
     # Whether the user wrote a part of it, which stays.
     has_words: bool = False
-    # Whether a result in it quotes a message of the user. Such a turn stays.
-    quotes_user: bool = False
     # Whether the user wrote it while the model worked, so that the tool loop continues after it.
     is_meanwhile: bool = False
+    # Whether it is the provider's summary of everything before it. No fold reaches back beyond it.
+    is_compaction: bool = False
 
     @property
     def lacks_ids(self) -> bool:
@@ -128,9 +115,10 @@ class Api:
     read: Callable[[Members], Fact]
     # The names of the members that lead to the content of a result, from the message or from the part that is a result.
     content_path: Callable[[Members], tuple[str, ...]]
-    # The usual lifetime of a prompt in the provider's cache, and the one that a request asks for, if it does.
-    usual_cache_s: float
-    find_cache_s: Callable[[Members], float | None] = lambda request: None
+    # The names of the members that lead to the arguments of a call, from the part that is a call; and the member with
+    # these parts, empty if the message itself is the call.
+    arguments_path: Callable[[Members], tuple[str, ...]]
+    calls_name: str
     # Whether a part of a message is a result; None if the message itself is the result.
     is_result: Callable[[Members], bool] | None = None
     # Whether the content of a result must be an object, which then has the stub as a member.
@@ -146,8 +134,8 @@ class Api:
     # Whether a model may refuse thinking if the messages before it have changed. The arguments are the model's name and
     # the request's member `thinking`.
     binds_thinking: Callable[[str, object], bool] = lambda model, thinking: False
-    # The members of a request which mean that the provider stores the history.
-    stored_history_names: frozenset[str] = frozenset()
+    # Whether a request names a history that the provider stores, so that its messages are only the newest.
+    names_stored_history: Callable[[Members], bool] = lambda request: False
     # Whether a text is allowed instead of the list.
     takes_text: bool = False
     # Whether calls may lack ids, so that they are numbered.
@@ -182,54 +170,8 @@ def items_of(value: object) -> Sequence[object] | None:
     return value if isinstance(value, list | tuple) else None
 
 
-def is_host_text(text: object) -> bool:
-    """Whether a text consists of the host's markup and does not quote the user."""
-    if not isinstance(text, str) or not text.lstrip().startswith("<"):
-        return False
-    return _HOST_TEXT.fullmatch(text) is not None and _QUOTES_USER.search(text) is None
-
-
-def quotes_user(text: object) -> bool:
-    """Whether a host's text quotes a message of the user."""
-    return isinstance(text, str) and _QUOTES_USER.search(text) is not None
-
-
-def has_quoted_user(content: object) -> bool:
-    """Whether a host has added a message of the user, in its markup, at the end of a result."""
-    if isinstance(content, str):
-        return _quotes_user_at_end(content)
-    parts = content.values() if isinstance(content, Mapping) else items_of(content) or ()
-    for part in parts:
-        text = part if isinstance(part, str) else block_members(part).get("text")
-        if isinstance(text, str) and _quotes_user_at_end(text):
-            return True
-    return False
-
-
-def _quotes_user_at_end(text: str) -> bool:
-    return ">" in text[-_END_CHARS:] and quotes_user(text[own_length(text) :])
-
-
-def own_length(text: str) -> int:
-    """The length of a result without the texts that a host has added at its end, in its markup.
-
-    It reads backwards, block by block.
-    """
-    end = len(text)
-    while True:
-        tail = text[max(0, end - _END_CHARS) : end]
-        last = end - len(tail) + len(tail.rstrip())
-        if not text.endswith(_HOST_ENDS, 0, last):
-            return end
-        name = text[text.rfind("</", 0, last) + 2 : last - 1]
-        begin = text.rfind(f"<{name}>", 0, last)
-        if begin < 0:
-            return end
-        end = begin
-
-
 def read_answer(message: Members, call_id: object, content: object) -> Fact:
     """The fact for a message that is a single result."""
     if isinstance(call_id, str) and call_id:
-        return Fact("input", results=(Result(call_id, content, part=message),), quotes_user=has_quoted_user(content))
+        return Fact("input", results=(Result(call_id, content, part=message),))
     return UNKNOWN

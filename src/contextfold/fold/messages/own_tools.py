@@ -7,13 +7,15 @@ members that only our results have.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from contextfold.fold.messages.facts import HOSTED, Call, Members, Result, block_members, items_of, own_length
+from contextfold.fold.messages.facts import HOSTED, Call, Members, Result, block_members, items_of
+from contextfold.fold.messages.user_words import own_length
 
 # Matching a longer name takes too long: the patterns' time grows faster than linearly.
 NAME_LENGTH_MAX = 256
@@ -30,9 +32,13 @@ _OTHERS = "list_branches|expand|recall"
 _MARKED = re.compile(rf"(?:.*(?:__|[.:/-])|(?i:mcp)(?:_.+|\d+)_)?context_({_VERBS})", re.DOTALL)
 # `TOOL_mcp_SERVER`
 _MARKED_BEHIND = re.compile(rf"context_({_VERBS})_mcp_.+", re.DOTALL)
+# The same for all tools, of which some are no verbs.
+_MARKED_ANY = re.compile(rf"(?:.*(?:__|[.:/-])|(?i:mcp)(?:_.+|\d+)_)?context_(?:{_VERBS}|{_OTHERS})", re.DOTALL)
+_MARKED_ANY_BEHIND = re.compile(rf"context_(?:{_VERBS}|{_OTHERS})_mcp_.+", re.DOTALL)
 # `SERVER_TOOL`
 _BARE = re.compile(rf"(.+_)context_({_VERBS})", re.DOTALL)
-_OWN_NAME = re.compile(rf"context_({_VERBS}|{_OTHERS})")
+# The longest name comes first.
+_OWN_NAME = re.compile(rf"context_(branch_status|{_VERBS}|{_OTHERS})")
 _ANY_OF_OURS = re.compile(rf"(.*)context_({_VERBS}|{_OTHERS})", re.DOTALL)
 
 # A client may put a result into a string of its own JSON (with backslashes) or print it as Python does (with single
@@ -50,6 +56,7 @@ _SESSION_ID = _member("session_id", rf"{_QUOTE}(sess_[0-9A-Za-z_-]{{1,64}})")
 _ROLLED_BACK = _member("rolled_back_to", rf"{_QUOTE}br_")
 # The match ends at the next list if this one has no end.
 _DISCARDED = _member("branches_discarded", r"\[([^\[\]]*+)\]")
+_REMEMBERED_ID = re.compile("call:[0-9a-f]{32}")
 _ID = re.compile(r"br_[0-9A-Za-z_-]{1,64}")
 _FAILED = (
     _member("error", "(?!null|None)"),
@@ -88,6 +95,16 @@ def verb_of(tool_name: str) -> tuple[str, bool]:
     return (bare[2], True) if bare else ("", False)
 
 
+def remembered_id(call_id: str) -> str:
+    """The form in which a call id is remembered: a hash, because a client chooses its ids and may put anything in them.
+
+    An id that is remembered already stays the same.
+    """
+    if _REMEMBERED_ID.fullmatch(call_id):
+        return call_id
+    return f"call:{hashlib.sha256(call_id.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+
+
 def call_of(part: Members, call_id: object, name: object, arguments: object = None) -> Call | None:
     """A call; None if it has no id or no name."""
     if not (isinstance(call_id, str) and call_id and isinstance(name, str)):
@@ -120,8 +137,9 @@ def select_our_tools(names: Collection[str]) -> frozenset[str]:
 
 def is_marked(name: str) -> bool:
     """Whether the name alone shows that a tool is ours."""
-    verb, needs_proof = verb_of(name)
-    return bool(verb) and not needs_proof
+    if "context_" not in name or len(name) > NAME_LENGTH_MAX:
+        return False
+    return bool(_MARKED_ANY.fullmatch(name) or _MARKED_ANY_BEHIND.fullmatch(name))
 
 
 def may_be_ours(name: str) -> bool:
@@ -129,19 +147,39 @@ def may_be_ours(name: str) -> bool:
     return _OWN_NAME.search(name) is not None
 
 
-def list_tool_names(tools: object) -> list[str]:
-    """The names in a request's member `tools`, in the formats of the four APIs."""
-    names = (
-        name_of(block_members(definition))
-        for tool in (items_of(tools) or ())[:TOOLS_MAX]
-        for definition in definitions_in(block_members(tool))
-    )
+def own_name_in(text: str) -> str:
+    """The first name of one of our tools in a text, as we call it; empty if there is none."""
+    found = _OWN_NAME.search(text)
+    return found[0] if found else ""
+
+
+def list_tool_names(tools: object, messages: object) -> list[str]:
+    """The names of a request's tools, in the formats of the four APIs."""
+    names = (name_of(block_members(definition)) for definition in list_definitions(tools, messages))
     return [name for name in names if isinstance(name, str)]
 
 
-def definitions_in(tool: Members) -> Sequence[object]:
-    """The definitions in an element of `tools`: itself, or those that it lists."""
-    listed = tool.get("functionDeclarations") or tool.get("function_declarations")
+def list_definitions(tools: object, messages: object) -> list[object]:
+    """The definitions of tools in a request: those in `tools`, and those that its messages add."""
+    listed = [definition for tool in (items_of(tools) or ())[:TOOLS_MAX] for definition in _definitions_in(tool)]
+    for message in items_of(messages) or ():
+        members = block_members(message)
+        if members.get("type") in ("tool_search_output", "additional_tools"):
+            added = items_of(members.get("tools")) or ()
+            listed += [definition for tool in added[:TOOLS_MAX] for definition in _definitions_in(tool)]
+        elif members.get("role") == "system":
+            for block in map(block_members, items_of(members.get("content")) or ()):
+                if block.get("type") == "tool_addition":
+                    listed.append(block_members(block.get("tool")).get("definition"))
+    return listed
+
+
+def _definitions_in(tool: object) -> Sequence[object]:
+    """The definitions in an element of `tools`: itself, or those that it lists, as a namespace does."""
+    members = block_members(tool)
+    listed = members.get("functionDeclarations") or members.get("function_declarations")
+    if members.get("type") == "namespace":
+        listed = members.get("tools")
     return (items_of(listed) or ())[:TOOLS_MAX] if listed else (tool,)
 
 

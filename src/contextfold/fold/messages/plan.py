@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from contextfold.fold.messages.cold_results import LeftOutResult
+from contextfold.fold.messages.cold_results import InputStubs
 from contextfold.fold.messages.facts import Api, Members, block_members, items_of
 from contextfold.fold.messages.walk import BOUND_THINKING, Fate, FoldRange, Walk, add_outermost, is_inside
+from contextfold.fold.messages.weight import encode_json
+from contextfold.fold.store import LeftOutDecision
 
 # The results that become stubs, by the index of the message, then by the number of the result in it.
-Stubs = Mapping[int, Mapping[int, LeftOutResult]]
+Stubs = Mapping[int, Mapping[int, LeftOutDecision]]
 
 
 class Rewrite(NamedTuple):
@@ -26,8 +28,9 @@ class Rewrite(NamedTuple):
     without_thinking: bool = False
     # The messages that are left out and whose words are added after its parts.
     words_of: tuple[int, ...] = ()
-    # The results that become stubs, by their number in the message.
-    stubs: Mapping[int, LeftOutResult] = MappingProxyType({})
+    # The results that become stubs, by their number in the message, and the arguments of calls.
+    stubs: Mapping[int, LeftOutDecision] = MappingProxyType({})
+    inputs: Sequence[InputStubs] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +50,13 @@ class Plan:
         return [cut for cuts in self.cuts_of_folds for cut in cuts]
 
 
-def make_plan(walk: Walk, api: Api, stubs: Stubs, *, binds_thinking: bool) -> Plan:
+def make_plan(
+    walk: Walk, api: Api, stubs: Stubs, inputs: Mapping[int, Sequence[InputStubs]], *, binds_thinking: bool
+) -> Plan:
     changes = [(place, each.messages) for place, those in stubs.items() for each in those.values()]
+    changes += [
+        (place, each.messages) for place, those in inputs.items() for one in those for each in one.stubs.values()
+    ]
     folded, skipped, without_thinking = _choose_ranges(walk, binds_thinking=binds_thinking, stubs=changes)
     # Words that cannot stay where they are move to the message before the range.
     moves_words = api.has_alternating_roles
@@ -62,6 +70,9 @@ def make_plan(walk: Walk, api: Api, stubs: Stubs, *, binds_thinking: bool) -> Pl
     for place, those in stubs.items():
         if not is_inside(place, folded):
             rewrites[place] = rewrites.get(place, Rewrite())._replace(stubs=those)
+    for place, calls in inputs.items():
+        if not is_inside(place, folded):
+            rewrites[place] = rewrites.get(place, Rewrite())._replace(inputs=calls)
     return Plan(folded, skipped, cuts_of_folds, rewrites)
 
 
@@ -155,9 +166,11 @@ def leave_out(messages: list[Any], plan: Plan) -> list[Any]:
 
 
 def _rewrite_message(message: Members, rewrite: Rewrite, sources: Sequence[Members], api: Api) -> dict[str, Any]:
+    if rewrite.inputs:
+        message = _replace_inputs(message, rewrite.inputs, api)
     if api.is_result is None:
-        # The message itself is the result, and nothing else in it changes.
-        return _replace_content(message, rewrite.stubs[0].stub, api)
+        # The message itself is a result or a turn of the model, and nothing else in it changes.
+        return _replace_content(message, rewrite.stubs[0].stub, api) if rewrite.stubs else dict(message)
     parts: list[object] = list(_parts_of(message, api))
     numbers = [number for number, part in enumerate(parts) if api.is_result(block_members(part))]
     for number, result in rewrite.stubs.items():
@@ -165,8 +178,31 @@ def _rewrite_message(message: Members, rewrite: Rewrite, sources: Sequence[Membe
     if rewrite.without_thinking:
         parts = [part for part in parts if not api.is_thinking(block_members(part))]
     for source in sources:
-        parts += _words_of(source, api)
+        parts += words_of(source, api)
     return {**message, api.parts_name: parts}
+
+
+def _replace_inputs(message: Members, inputs: Sequence[InputStubs], api: Api) -> dict[str, Any]:
+    """A copy of a turn of the model with stubs as arguments of its calls."""
+    changed = {id(each.part): _replace_arguments(each, api) for each in inputs}
+    if not api.calls_name:
+        return changed.get(id(message), dict(message))
+    parts = items_of(message.get(api.calls_name)) or ()
+    return {**message, api.calls_name: [changed.get(id(part), part) for part in parts]}
+
+
+def _replace_arguments(call: InputStubs, api: Api) -> dict[str, Any]:
+    *outer, name = api.arguments_path(call.part)
+    holder = call.part
+    for each in outer:
+        holder = holder[each]
+    arguments: object = {**call.arguments, **{member: left_out.stub for member, left_out in call.stubs.items()}}
+    if isinstance(holder[name], str):
+        arguments = encode_json(arguments).decode("utf-8")
+    content: dict[str, Any] = {name: arguments}
+    for each in reversed(outer):
+        content = {each: {**call.part[each], **content}}
+    return {**call.part, **content}
 
 
 def _replace_content(holder: Members, stub: str, api: Api) -> dict[str, Any]:
@@ -183,7 +219,7 @@ def _parts_of(message: Members, api: Api) -> Sequence[object]:
     return ({"type": "text", "text": content},) if isinstance(content, str) else items_of(content) or ()
 
 
-def _words_of(message: Members, api: Api) -> list[object]:
+def words_of(message: Members, api: Api) -> list[object]:
     """The parts with the user's words. A host's text counts as the user's unless there is a result."""
     parts = _parts_of(message, api)
     members = [block_members(part) for part in parts]

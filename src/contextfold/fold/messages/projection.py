@@ -7,28 +7,32 @@ Each step is a function of the step before it. The proxy and users of the librar
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from contextfold.common.tokens import tokens_of
 from contextfold.fold.messages.apis import Format, api_of, read_facts
 from contextfold.fold.messages.cold_results import (
+    AFTER_A_PAUSE,
     NOTHING_REMEMBERED,
     ColdResult,
     ColdSettings,
+    InputStubs,
     Remembered,
     choose_results,
+    find_input_stubs,
     find_stubs,
     hash_text,
     list_results,
 )
-from contextfold.fold.messages.facts import Fact
-from contextfold.fold.messages.own_tools import CallOutcome, confirm_names, list_tool_names
+from contextfold.fold.messages.facts import Api, Fact
+from contextfold.fold.messages.own_tools import CallOutcome, confirm_names, list_tool_names, remembered_id
 from contextfold.fold.messages.plan import Plan, Stubs, find_first_movable, leave_out, make_plan, rewrite_messages
 from contextfold.fold.messages.receipt import Receipt, Span, make_empty_receipt, make_receipt
 from contextfold.fold.messages.walk import Fate, Walk, is_inside, walk_messages
-from contextfold.fold.messages.weight import weight_of
+from contextfold.fold.messages.weight import encode_message, weigh_message
+from contextfold.fold.store import LeftOutDecision
 
 # The reason why nothing was folded if there is no list of messages.
 NO_MESSAGES = "no_messages"
@@ -44,6 +48,7 @@ class ProjectionDetails:
     facts: Sequence[Fact] = ()
     walk: Walk = field(default_factory=Walk)
     stubs: Stubs = field(default_factory=dict)
+    inputs: Mapping[int, Sequence[InputStubs]] = field(default_factory=dict)
     plan: Plan = field(default_factory=Plan)
     binds_thinking: bool = False
     # The weight of each original message as it is sent (0 if it is left out), and of the rest of the request.
@@ -84,23 +89,57 @@ class Projection:
         first = self.details.walk.turns[0] if self.details.walk.turns else len(self.details.sent_weights)
         return tokens_of(self.details.rest_weight + sum(self.details.sent_weights[:first]))
 
+    @property
+    def left_out(self) -> list[LeftOutDecision]:
+        """The results and texts of edits that are sent as a stub."""
+        folded = self.details.plan.folded
+        return [each for place, each in self._list_stubs() if not is_inside(place, folded)]
+
     def tokens_before_stubs(self, results: Collection[str]) -> int | None:
         """The tokens that are sent before the first stub of these results; None if none of them is sent."""
         places = [
             place
-            for place, those in self.details.stubs.items()
-            if any(each.id in results for each in those.values()) and not is_inside(place, self.details.plan.folded)
+            for place, each in self._list_stubs()
+            if each.result_id in results and not is_inside(place, self.details.plan.folded)
         ]
-        return tokens_of(self.details.rest_weight + sum(self.details.sent_weights[: min(places)])) if places else None
+        return self.tokens_before(min(places)) if places else None
 
-    def cold_results(self, *, salt: str, settings: ColdSettings) -> list[ColdResult]:
-        """The results to leave out after the prompt cache has expired, without those that are already left out."""
+    def tokens_before(self, place: int) -> int:
+        """The tokens that are sent before an original message."""
+        return tokens_of(self.details.rest_weight + sum(self.details.sent_weights[:place]))
+
+    def place_of_sent(self, number: int) -> int:
+        """The index in the original list of the message that is sent with this number."""
+        place = number
+        for start, end in self.details.plan.cuts:
+            place += end - start if start <= place else 0
+        return place
+
+    def _list_stubs(self) -> Iterator[tuple[int, LeftOutDecision]]:
+        for place, stubs in self.details.stubs.items():
+            yield from ((place, each) for each in stubs.values())
+        for place, inputs in self.details.inputs.items():
+            yield from ((place, each) for call in inputs for each in call.stubs.values())
+
+    def cold_results(
+        self, *, salt: str, settings: ColdSettings, first_place: int = 0, when: str = AFTER_A_PAUSE
+    ) -> list[ColdResult]:
+        """What to leave out of the messages from `first_place` on, which the prompt cache does not hold any more.
+
+        It is without what is already left out. A change in front of bound thinking that must stay is not possible.
+        """
         details = self.details
         seen, folded = list_results(details.facts), details.plan.folded
-        gone = {(each.call_id, each.text_hash) for those in details.stubs.values() for each in those.values()}
-        gone |= {(each.call_id, hash_text(each.text or "")) for each in seen if is_inside(each.place, folded)}
-        movable = find_first_movable(details.walk) if details.binds_thinking else 0
-        return choose_results(seen, details.walk, gone, first_movable=movable, salt=salt, settings=settings)
+        gone = {(remembered_id(each.call_id), each.text_hash) for _, each in self._list_stubs()}
+        for each in seen:
+            if is_inside(each.place, folded):
+                texts = [each.text, *each.arguments.values()]
+                gone |= {(remembered_id(each.call_id), hash_text(text)) for text in texts if isinstance(text, str)}
+        if details.binds_thinking:
+            first_place = max(first_place, find_first_movable(details.walk))
+        return choose_results(
+            seen, details.walk, gone, first_place=first_place, salt=salt, settings=settings, when=when
+        )
 
 
 def project(
@@ -111,36 +150,52 @@ def project(
     binds_thinking: bool | None = None,
     tools: object = None,
     remembered: Remembered = NOTHING_REMEMBERED,
-    other_bytes: int = 0,
 ) -> Projection:
     """The messages to send.
 
     `binds_thinking` says whether the model accepts its thinking only after exactly the same messages. By default the
-    model's name decides; an unknown model is assumed to bind it. `tools` is the request's list of tools. `other_bytes`
-    is the size of the rest of the request, which counts as tokens in the receipt.
+    model's name decides; an unknown model is assumed to bind it. `tools` is the request's list of tools.
     """
     api = api_of(format)
+    if not isinstance(messages, Sequence) or isinstance(messages, str):
+        reason = "" if isinstance(messages, str) and api.takes_text else NO_MESSAGES
+        return make_empty_projection(messages, weigh_message(messages, encode_message(messages)), reason)
     if binds_thinking is None:
         binds_thinking = api.binds_thinking(model, None)
-    if isinstance(messages, str) or not isinstance(messages, Sequence):
-        reason = "" if isinstance(messages, str) and api.takes_text else NO_MESSAGES
-        return make_empty_projection(messages, weight_of(messages) + other_bytes, reason)
+    return project_and_encode(messages, api, binds_thinking=binds_thinking, tools=tools, remembered=remembered)[0]
+
+
+def project_and_encode(
+    messages: Sequence[Mapping[str, Any]],
+    api: Api,
+    *,
+    binds_thinking: bool,
+    tools: object,
+    remembered: Remembered,
+    other_bytes: int = 0,
+) -> tuple[Projection, list[bytes]]:
+    """The messages to send, and the JSON of each, which is made to count their tokens.
+
+    `other_bytes` is the size of the rest of the request, which counts as tokens in the receipt.
+    """
     facts = read_facts(messages, api)
-    walk = walk_messages(facts, remembered.outcomes, confirm_names(list_tool_names(tools)))
-    stubs = find_stubs(facts, remembered)
-    plan = make_plan(walk, api, stubs, binds_thinking=binds_thinking)
+    walk = walk_messages(facts, remembered.outcomes, confirm_names(list_tool_names(tools, messages)))
+    stubs, inputs = find_stubs(facts, remembered), find_input_stubs(facts, remembered)
+    plan = make_plan(walk, api, stubs, inputs, binds_thinking=binds_thinking)
     rewritten = rewrite_messages(messages, plan, api)
-    weights = [weight_of(message) + _COMMA for message in messages]
+    encoded = [encode_message(message) for message in messages]
+    weights = [weigh_message(*each) + _COMMA for each in zip(messages, encoded, strict=True)]
     sent_weights = list(weights)
     for place in plan.rewrites:
-        sent_weights[place] = weight_of(rewritten[place]) + _COMMA
+        encoded[place] = encode_message(rewritten[place])
+        sent_weights[place] = weigh_message(rewritten[place], encoded[place]) + _COMMA
     for start, end in plan.cuts:
         sent_weights[start:end] = [0] * (end - start)
     # The first message has no separator before it.
     rest_weight = other_bytes + _BRACKETS - (_COMMA if messages else 0)
     receipt, threads = make_receipt(walk, plan, weights, sent_weights, rest_weight)
-    details = ProjectionDetails(facts, walk, stubs, plan, binds_thinking, sent_weights, rest_weight)
-    return Projection(leave_out(rewritten, plan), receipt, threads, details)
+    details = ProjectionDetails(facts, walk, stubs, inputs, plan, binds_thinking, sent_weights, rest_weight)
+    return Projection(leave_out(rewritten, plan), receipt, threads, details), leave_out(encoded, plan)
 
 
 def make_empty_projection(messages: object, weight: int, reason: str) -> Projection:

@@ -14,18 +14,21 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from contextfold.common.canonical import DEPTH_MAX
 from contextfold.common.tokens import tokens_of
 from contextfold.fold.messages.apis import Format, api_of
+from contextfold.fold.messages.cache_life import find_cache_life_s
 from contextfold.fold.messages.cold_results import NOTHING_REMEMBERED, Remembered
 from contextfold.fold.messages.facts import Api, Members, block_members
-from contextfold.fold.messages.own_tools import is_marked, select_our_tools
-from contextfold.fold.messages.projection import NO_MESSAGES, Projection, make_empty_projection, project
-from contextfold.fold.messages.weight import encode_json, weigh_own_calls, weigh_own_definitions
+from contextfold.fold.messages.own_tools import is_marked, list_definitions, select_our_tools
+from contextfold.fold.messages.plan import words_of
+from contextfold.fold.messages.projection import NO_MESSAGES, Projection, make_empty_projection, project_and_encode
+from contextfold.fold.messages.walk import Fate
+from contextfold.fold.messages.weight import encode_json, encode_message, weigh_own_calls, weigh_own_definitions
 
 MESSAGES_MAX = 100_000
 # A request has at most this many values and names of members, which limits the memory of a parsed request.
@@ -88,7 +91,7 @@ def parse_request(body: bytes, format: Format) -> ParsedRequest:
 
 def _reason_to_pass(members: Members, api: Api) -> str:
     """Why the messages of a request are not read, or an empty text."""
-    if any(members.get(name) is not None for name in api.stored_history_names):
+    if api.names_stored_history(members):
         return KEPT_ELSEWHERE
     messages = members.get(api.list_name)
     if isinstance(messages, str) and api.takes_text:
@@ -187,14 +190,28 @@ class BodyProjection(Projection):
         """The JSON text of an original message."""
         return encode_json(self.parsed.messages[place]).decode("utf-8")
 
-    def cache_life_s(self, default_s: float | None = None) -> float:
-        """The longest lifetime of this request's prefix in the provider's cache, according to its documentation.
+    @property
+    def host_tokens(self) -> int:
+        """The tokens of the host's own prompt and tools: everything but the conversation's messages."""
+        details = self.details
+        standing = (n for n, fate in enumerate(details.walk.fates) if fate is Fate.STAYS)
+        return tokens_of(details.rest_weight + sum(details.sent_weights[place] for place in standing))
 
-        `default_s` counts if the request does not say it.
-        """
-        api = api_of(self.parsed.format)
-        asked_s = api.find_cache_s(self.parsed.members)
-        return asked_s or (api.usual_cache_s if default_s is None else default_s)
+    def removable_tokens(self, branch_id: str | None = None) -> int:
+        """The tokens that a return from an open branch would take from the next request; without one, a fold."""
+        walk, weights = self.details.walk, self.details.sent_weights
+        starts = [branch.start for branch in walk.open if branch.branch_id == branch_id]
+        weight = 0
+        for place in walk.list_removable(starts[0] if starts else walk.work_start):
+            weight += weights[place]
+            if walk.fates[place] is Fate.MIXED:
+                words = words_of(block_members(self.parsed.messages[place]), api_of(self.parsed.format))
+                weight -= sum(len(encode_message(part)) + 1 for part in words)
+        return tokens_of(max(0, weight))
+
+    def cache_life_s(self, default_s: float | None = None) -> float:
+        """The longest life of this prefix in the provider's cache; `default_s` if the request does not say it."""
+        return find_cache_life_s(self.parsed.format, self.model, self.parsed.members, default_s=default_s)
 
 
 def project_body(
@@ -214,22 +231,28 @@ def project_request(
     api, request, messages = api_of(parsed.format), parsed.members, parsed.messages
     named = request.get("model")
     model = named if isinstance(named, str) else model
+    body = parsed.body
     if parsed.reason or isinstance(messages, str):
         projection = make_empty_projection(messages, len(parsed.body), parsed.reason)
     else:
-        projection = project(
+        members = {
+            name: encode_json(name) + b":" + (b"" if name == api.list_name else encode_json(value))
+            for name, value in request.items()
+        }
+        projection, encoded = project_and_encode(
             messages,
-            parsed.format,
+            api,
             binds_thinking=api.binds_thinking(model, request.get("thinking")),
             tools=request.get("tools"),
             remembered=remembered,
-            other_bytes=len(encode_json({**request, api.list_name: []})) - len(b"[]"),
+            other_bytes=len(_join_members(members)),
         )
-    body = parsed.body
-    if projection.changed:
-        body = encode_json({**request, api.list_name: projection.messages})
+        if projection.changed:
+            assert all(encoded), "what was parsed can be encoded"
+            members[api.list_name] += b"[" + b",".join(encoded) + b"]"
+            body = _join_members(members)
     facts = projection.details.facts
-    definitions = weigh_own_definitions(request.get("tools"))
+    definitions = weigh_own_definitions(list_definitions(request.get("tools"), messages))
     our_tools = select_our_tools([name for name, _ in definitions])
     calls = weigh_own_calls(messages, facts) if facts else []
     our_calls = [weight for name, weight in calls if name in our_tools or is_marked(name)]
@@ -246,6 +269,10 @@ def project_request(
         our_tokens=tokens_of(sum(our_calls) + sum(our_definitions)),
         blocks=_count_blocks(messages, api) - len(our_calls) if facts else 0,
     )
+
+
+def _join_members(members: Mapping[str, bytes]) -> bytes:
+    return b"{" + b",".join(members.values()) + b"}"
 
 
 def _count_blocks(messages: Sequence[object], api: Api) -> int:

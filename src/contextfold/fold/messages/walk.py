@@ -3,8 +3,8 @@
 A *turn* is a message of the model with the results of its calls. A branch is open after the result of its call. A
 return closes the branch in its result and the open branches below it; its range is the turns between the turns of the
 two calls. A fold (`context_fold`) has no branch: its range begins after the user's last words, or after a later branch,
-return or fold. Turns with a call of our tools stay, with all their other calls; so do turns with a result that quotes
-the user. They split a range into parts.
+return or fold. Turns with a call of our tools stay, with all their other calls; so do turns with a result that has
+what the user said. They split a range into parts.
 
 A range is determined when the turn of the call that closes it is complete; later messages do not change it. So a longer
 history never folds less, and a folded range is sent in the same way again, until a branch around it folds.
@@ -22,7 +22,8 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from contextfold.fold.messages.facts import Call, Fact, Result
-from contextfold.fold.messages.own_tools import CallOutcome, read_result
+from contextfold.fold.messages.own_tools import CallOutcome, read_result, remembered_id
+from contextfold.fold.messages.user_words import has_user_words
 
 # At most this many branches are open at once; further ones are not folded.
 OPEN_MAX = 256
@@ -102,7 +103,7 @@ class Walk:
     closed: list[FoldRange] = field(default_factory=list)
     unfolded: list[Unfolded] = field(default_factory=list)
     session_id: str | None = None
-    # The outcomes of our calls in this history, by call id.
+    # The outcomes of our calls in this history, by remembered call id.
     outcomes: dict[str, CallOutcome] = field(default_factory=dict)
     # For each message.
     fates: list[Fate] = field(default_factory=list)
@@ -138,7 +139,7 @@ class Walk:
             self._add_flaw(place, fact.flaw)
         if fact.kind == "model":
             self.fates.append(Fate.GOES)
-            self._add_turn(place, fact.calls, fact.leads)
+            self._add_turn(place, fact)
             if fact.thinks:
                 self._turn_thinks = True
                 self.thinking.append(place)
@@ -153,19 +154,31 @@ class Walk:
             self.fates.append(Fate.STAYS)
         elif fact.results:
             self.fates.append(Fate.MIXED if has_words else Fate.GOES)
-            self._add_results(place, fact.results, quotes_user=fact.quotes_user)
+            has_words = self._add_results(place, fact.results) or has_words
         else:
             self.fates.append(Fate.WORDS if has_words else Fate.GOES)
             if has_words and not fact.is_meanwhile:
                 self.prompts.append(place)
-        if has_words or fact.quotes_user:
+        if has_words or fact.is_compaction:
             self._since = place + 1
+
+    @property
+    def work_start(self) -> int:
+        """The first message of the work that a fold would leave out now; the number of messages if there is none."""
+        return self._work_start if self._work_start >= self._since else self.count
+
+    def list_removable(self, start: int) -> list[int]:
+        """The messages from `start` on that a fold would leave out now, at least in part."""
+        if self._flaw_at >= start:
+            return []
+        kept = {place for first, end in self._kept for place in range(first, end)}
+        return [n for n in range(start, self.count) if self.fates[n] in (Fate.GOES, Fate.MIXED) and n not in kept]
 
     def has_dropped(self, start: int, end: int) -> bool:
         """Whether any message of a range is left out."""
         return any(self.fates[place] in (Fate.GOES, Fate.MIXED) for place in range(start, end))
 
-    def _add_turn(self, place: int, calls: tuple[Call, ...], leads: bool) -> None:
+    def _add_turn(self, place: int, fact: Fact) -> None:
         if self._turn_end != place:
             if self._pending:
                 self._add_flaw(self.turns[-1], UNBALANCED)
@@ -176,9 +189,11 @@ class Walk:
             if self._work_start < self._since:
                 self._work_start = place
         self._turn_end = self._results_end = place + 1
-        self._turn_leads = leads
+        self._turn_leads = fact.leads
+        if fact.is_compaction:
+            self._since = place + 1
         pending = self._pending
-        for call in calls:
+        for call in fact.calls:
             call_id = call.id
             if call_id in pending:
                 self._add_flaw(place, UNBALANCED)
@@ -188,10 +203,13 @@ class Walk:
                 is_ours = not call.needs_proof or call.name in self.confirmed
                 self.unfolded.append(Unfolded("", self.turns[-1], HOSTED_CALL if is_ours else UNCONFIRMED_TOOL))
 
-    def _add_results(self, place: int, results: tuple[Result, ...], *, quotes_user: bool) -> None:
-        pending = self._pending
+    def _add_results(self, place: int, results: tuple[Result, ...]) -> bool:
+        """Take the results of a turn; return whether one of them has what the user said."""
+        pending, has_words = self._pending, False
         for result in results:
             call = pending.pop(result.id, None)
+            tool = call.name if call else ""
+            has_words = has_words or has_user_words(result.content, tool, failed=result.failed)
             if call is None:
                 self._add_flaw(place, UNBALANCED)
             elif call.verb:
@@ -199,17 +217,18 @@ class Walk:
         if place != self._results_end:
             self._is_apart = True
         self._results_end = place + 1
-        if self._kept or quotes_user:
-            self._keep_turn(place + 1, quotes_user=quotes_user)
+        if self._kept or has_words:
+            self._keep_turn(place + 1, has_words=has_words)
         if self._ours and not pending:
             self._apply_outcomes("")
+        return has_words
 
-    def _keep_turn(self, end: int, *, quotes_user: bool) -> None:
-        """Keep the whole turn if one of its results quotes the user."""
+    def _keep_turn(self, end: int, *, has_words: bool) -> None:
+        """Keep the whole turn if one of its results has what the user said."""
         turn = self.turns[-1] if self.turns else -1
         if self._kept and self._kept[-1][0] == turn:
             self._kept[-1] = (turn, end)
-        elif quotes_user and turn >= 0:
+        elif has_words and turn >= 0:
             self._kept.append((turn, end))
 
     def _apply_outcomes(self, flaw: str) -> None:
@@ -241,10 +260,12 @@ class Walk:
     def _read_outcome(self, call: Call, result: Result, turn: int) -> CallOutcome | None:
         outcome = read_result(call, result, self.confirmed)
         if isinstance(outcome, CallOutcome):
-            earlier = self.outcomes.get(call.id)
-            self.outcomes[call.id] = outcome if earlier is None or earlier == outcome else CallOutcome("")
+            call_id = remembered_id(call.id)
+            earlier = self.outcomes.get(call_id)
+            self.outcomes[call_id] = outcome if earlier is None or earlier == outcome else CallOutcome("")
             return outcome
-        known = self.remembered.get(call.id)
+        # Earlier versions remembered the id itself.
+        known = self.remembered.get(remembered_id(call.id)) or self.remembered.get(call.id)
         if known is not None and known.verb == call.verb and outcome != "failed":
             return known
         if outcome == "unreadable":

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from contextfold.common.tokens import BYTES_PER_TOKEN
 from contextfold.fold.messages.facts import Fact, Members, block_members, items_of
-from contextfold.fold.messages.own_tools import definitions_in, name_of
+from contextfold.fold.messages.own_tools import name_of
 
 # Providers count about this many tokens for an image of 1.2 megapixels.
 IMAGE_TOKENS = 1_600
@@ -35,13 +35,17 @@ def encode_json(value: object) -> bytes:
     return _ENCODER.encode(value).encode("utf-8", "backslashreplace")
 
 
-def weight_of(message: object) -> int:
-    """The weight of a message; 0 if it cannot be encoded."""
+def encode_message(message: object) -> bytes:
+    """The JSON of a message; empty for an object of a library's user that has none."""
     try:
-        size = len(encode_json(message))
+        return encode_json(message)
     except (TypeError, ValueError, RecursionError):
-        return 0
-    return size - _excess_of(block_members(message))
+        return b""
+
+
+def weigh_message(message: object, encoded: bytes) -> int:
+    """The weight of a message, whose JSON is given."""
+    return len(encoded) - _excess_of(block_members(message)) if encoded else 0
 
 
 def _excess_of(message: Members) -> int:
@@ -90,14 +94,13 @@ def _file_lengths(members: Members) -> list[int]:
 # ---- Our own tools
 
 
-def weigh_own_definitions(tools: object) -> list[tuple[str, int]]:
-    """The definitions in a request's `tools` that may be ours: the name and the weight of each."""
+def weigh_own_definitions(definitions: Sequence[object]) -> list[tuple[str, int]]:
+    """The definitions of tools that may be ours: the name and the weight of each."""
     weights: list[tuple[str, int]] = []
-    for tool in items_of(tools) or ():
-        for definition in definitions_in(block_members(tool)):
-            name = name_of(block_members(definition))
-            if isinstance(name, str) and "context_" in name:
-                weights.append((name, len(encode_json(definition))))
+    for definition in definitions:
+        name = name_of(block_members(definition))
+        if isinstance(name, str) and "context_" in name:
+            weights.append((name, len(encode_json(definition))))
     return weights
 
 

@@ -18,6 +18,7 @@ from contextfold.common.canonical import JsonObject, encode
 from contextfold.common.tokens import FOLD_COUNTERS
 from contextfold.errors import (
     ArgumentInvalid,
+    BranchNotFound,
     ContextError,
     FoldError,
     InternalError,
@@ -28,10 +29,11 @@ from contextfold.errors import (
 )
 from contextfold.fold import tool_calls
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.events import Event, OperationCompleted, SessionStarted, timestamp
+from contextfold.fold.events import Event, OperationCompleted, SessionStarted
 from contextfold.fold.policy import Advice, FoldPolicy, GivenAdvice, choose_advice
-from contextfold.fold.project import Caller, Target, display_path, hash_text, target_of
+from contextfold.fold.project import Caller, Conversation, Project, Target, display_path, hash_text, target_of
 from contextfold.fold.sent_request import ScrubbedText
+from contextfold.fold.service.conversations import Conversations
 from contextfold.fold.service.recall import Recall
 from contextfold.fold.service.reports import Activity, Reports
 from contextfold.fold.service.session_views import FoundSession
@@ -111,8 +113,31 @@ class FoldService:
         self._given_advice = GivenAdvice()
         self.reports = Reports(self.scrub, self.commit, note)
         self.recalls = Recall(store, self.scrub, clock)
+        self.conversations = Conversations(
+            store, self.sessions.look, clock=lambda: clock().timestamp(), idle_s=self.policy.idle_s
+        )
         # Made for the first text that needs them; the keys are those of SCRUB_THREADS.
         self._scrub_threads: dict[bool, ThreadPoolExecutor] = {}
+
+    # ---- which session
+
+    async def identify(self, caller: Caller, tool: str, arguments: Arguments) -> Caller:
+        """The caller of a tool with the session of its conversation, if that is known and the caller names no other."""
+        run = self.conversations.known_run(caller.owner, caller.run) if caller.run else None
+        caller = caller._replace(project=run.project if run else None)
+        if caller.session_name is not None:
+            return caller
+        known = await self.conversations.session_of_call(
+            caller.owner, tool, arguments, call_id=caller.call_id, run=caller.run
+        )
+        project = _given_project(arguments) or caller.project
+        if known is None and project:
+            known = self.conversations.latest_of(caller.owner, project)
+        if known is None:
+            return caller
+        if project:
+            self.conversations.place(known, project)
+        return caller._replace(session=known.target)
 
     # ---- verbs
 
@@ -145,7 +170,7 @@ class FoldService:
     async def fold_work(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
         fields = ArgumentFields(arguments, "message", "project_path")
         message = fields.text("message", length_max=MESSAGE_LENGTH_MAX, may_be_blank=False)
-        target = target_of(caller, fields.project())
+        target = target_of(caller, fields.optional_project())
         (summary,) = await self.scrub(message)
         figures = (summary.text, self.count(message), summary.redactions)
         verb = FoldWork(self._new_id("br"), *figures, self.policy.limits)
@@ -201,12 +226,21 @@ class FoldService:
         """A page of a branch's trajectory, or of a left-out result, within the budget."""
         fields = ArgumentFields(arguments, "project_path", "branch_id", "budget", "cursor")
         position = fields.position()
-        key = target_of(caller, fields.project()).key
+        project = fields.optional_project()
+        key = target_of(caller, project).key
         thread_id, budget_tokens = fields.branch_id(), fields.budget()
         state = await self.look(key)
         if thread_id.startswith(RESULT_PREFIX):
             return VerbOutcome(await self._result_page(key.owner, thread_id, budget_tokens, *position), state)
-        return VerbOutcome(await self.page(key, thread_id, state.session_id, budget_tokens, position), state)
+        try:
+            page = await self.page(key, thread_id, state.session_id, budget_tokens, position)
+        except BranchNotFound:
+            if project is None or project.hash == key.project_hash:
+                raise
+            # A session that began before its project was known has another key than the project's other sessions.
+            elsewhere = key._replace(project_hash=project.hash)
+            page = await self.page(elsewhere, thread_id, state.session_id, budget_tokens, position)
+        return VerbOutcome(page, state)
 
     async def _result_page(
         self, owner: str, result_id: str, budget_tokens: int, after_n: int, offset: int
@@ -225,7 +259,8 @@ class FoldService:
     async def recall(self, caller: Caller, arguments: Arguments) -> VerbOutcome:
         """Folded work and left-out results of all sessions that answer a question."""
         request = parse_recall_request(arguments)
-        state = await self.look(target_of(caller, request.project).key) if request.project else EMPTY
+        is_known = request.project or caller.session
+        state = await self.look(target_of(caller, request.project).key) if is_known else EMPTY
         return VerbOutcome((await self.recalls.answer(caller.owner, request)).as_members(), state)
 
     async def page(
@@ -244,15 +279,14 @@ class FoldService:
 
     async def end_idle(self) -> int:
         """End the sessions without activity; returns their number."""
-        return await self.store.expire(self._ago(seconds=self.policy.idle_s), self._ago(seconds=0))
+        return await self.sessions.end_idle()
 
     async def forget(self) -> None:
         """Delete data after the end of its retention."""
-        await self.store.retain(self._ago(days=self.policy.archive_days), self._ago(days=self.policy.summary_days))
+        await self.sessions.observe_clock()
+        archive, summaries = timedelta(days=self.policy.archive_days), timedelta(days=self.policy.summary_days)
+        await self.store.retain(self.sessions.ago(archive), self.sessions.ago(summaries))
         await self.recalls.maintain()
-
-    def _ago(self, **span: int) -> str:
-        return timestamp(self._clock() - timedelta(**span))
 
     async def close(self) -> None:
         """Write the received reports, then close the store."""
@@ -284,8 +318,7 @@ class FoldService:
     async def state_after_failure(self, caller: Caller, arguments: Arguments, problem: Exception) -> State:
         """The session's state, or an empty state if it cannot be read. A store that failed is not read again."""
         try:
-            project_path = {"project_path": arguments.get("project_path")}
-            key = target_of(caller, ArgumentFields(project_path, "project_path").project()).key
+            key = target_of(caller, _given_project(arguments)).key
             is_store = isinstance(problem, StoreUnavailable | StoreInvalid)
             return self.sessions.last_known(key) if is_store else await self.sessions.look(key)
         except (ContextError, OSError):
@@ -297,7 +330,8 @@ class FoldService:
         waiting = self.reports.waiting_for(key)
         if waiting and (waiting.compactions or waiting.prompts):
             return ""
-        return self.advise(self.sessions.last_known(key), waiting.tokens if waiting else 0)
+        state = self.sessions.last_known(key)
+        return self.advise(state, waiting.tokens if waiting and not state.last_request_n else 0)
 
     def advise(self, state: State, waiting_tokens: int = 0) -> str:
         """The advice for a session's state, in a line; empty if there is none, or it was given before."""
@@ -325,9 +359,9 @@ class FoldService:
 
     # ---- reading and changing sessions
 
-    async def settle_reports(self, owner: str) -> None:
+    async def settle_reports(self, owner: str, timeout_s: float | None = None) -> None:
         """Wait until what was reported is written. A waiting report may begin a session."""
-        await self.reports.settle_all(owner)
+        await self.reports.settle_all(owner, timeout_s)
 
     async def find(self, owner: str, session_id: str) -> FoundSession:
         """A live session of an owner."""
@@ -355,8 +389,9 @@ class FoldService:
 
     async def commit(self, target: Target, verb: Verb, operation: Operation | None) -> VerbOutcome:
         begin = (lambda: self._begin_session(target)) if verb.begins_session else None
+        place = (lambda: self.scrub_path(target)) if target.given_path else None
         try:
-            outcome = await self.sessions.change(SessionChange(target.key, verb, begin, operation))
+            outcome = await self.sessions.change(SessionChange(target.key, verb, begin, place, operation))
         except (StoreUnavailable, StoreInvalid):
             self._note(Activity(store_failed=True))
             raise
@@ -385,9 +420,11 @@ class FoldService:
 
     async def _begin_session(self, target: Target) -> SessionStarted:
         """The first event of a new session, without its time."""
-        path = await self.scrub_path(target)
-        (name,) = await self.scrub(target.given_name or "")
-        return SessionStarted(1, "", self._new_id("sess"), path, name.text or None)
+        path = await self.scrub_path(target) if target.given_path else ""
+        conversation = target.conversation or Conversation("", is_named=False)
+        name, host_id, agent = await self.scrub(target.given_name or "", conversation.id, conversation.agent)
+        identity = (host_id.text, agent.text, conversation.is_named)
+        return SessionStarted(1, "", self._new_id("sess"), path, name.text or None, *identity)
 
     def address(self, owner: str, session_id: str) -> Target | None:
         """The target of one of the latest sessions. Does not read the store."""
@@ -401,7 +438,7 @@ class FoldService:
         # Received reports are not waited for: they may wait for the store to accept writes again.
         key = await self.store.find(owner, session_id)
         state = await self.sessions.look(key) if key else EMPTY
-        return Target(key, state.project_path, state.name) if key and state.session_id == session_id else None
+        return FoundSession(key, state).target if key and state.session_id == session_id else None
 
     def _remember(self, target: Target) -> None:
         session_id = self.sessions.last_known(target.key).session_id
@@ -434,6 +471,14 @@ class FoldService:
         if is_long not in self._scrub_threads:
             self._scrub_threads[is_long] = ThreadPoolExecutor(*SCRUB_THREADS[is_long])
         return self._scrub_threads[is_long]
+
+
+def _given_project(arguments: Arguments) -> Project | None:
+    """The project that a call names; None if it names none. The tool refuses an invalid one."""
+    try:
+        return ArgumentFields({"project_path": arguments.get("project_path")}, "project_path").project()
+    except ArgumentInvalid:
+        return None
 
 
 def _parse_rollback(fields: ArgumentFields) -> RollBack:

@@ -132,11 +132,12 @@ class Inbox(ABC, Generic[Item]):
         finally:
             lane.waiters = [waiter for waiter in lane.waiters if waiter[1] is not written]
 
-    async def settle_all(self, owner: str) -> None:
+    async def settle_all(self, owner: str, timeout_s: float | None = None) -> None:
         """Wait for the items of all sessions of an owner. A session that cannot be written does not delay others."""
+        timeout_s = ALL_SETTLED_TIMEOUT_S if timeout_s is None else timeout_s
         keys = [key for key in self._lanes if key.owner == owner]
         if keys:
-            await asyncio.gather(*(self.settle(key, ALL_SETTLED_TIMEOUT_S) for key in keys), return_exceptions=True)
+            await asyncio.gather(*(self.settle(key, timeout_s) for key in keys), return_exceptions=True)
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Accept no more items and write those that wait. The rest after the timeout is reported as lost."""

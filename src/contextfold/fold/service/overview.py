@@ -20,6 +20,7 @@ from contextfold.fold.project import Caller, project_at, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.session_views import (
     FoundSession,
+    RunTotals,
     SavingsTotals,
     branch_view,
     ended_row,
@@ -42,6 +43,8 @@ SAVINGS_GROUPS = ("session", "project", "day", "model")
 SESSIONS_READ = 100
 # A search reads the names and branches of this many sessions, the latest first.
 SEARCHED_SESSIONS_MAX = 300
+# The sums of a run wait at most this long until its reports are written.
+RUN_SETTLED_S = 5.0
 SUMMARY_FIELDS = ("project_path", "session_id", "branch_id", "description", "summary", "tokens_folded", "folded_at")
 DEMO_PROJECT = "/demo/contextfold-demo"
 DEMO_SESSION = "demo"
@@ -200,8 +203,8 @@ class Overview:
         first = max(0, end - limit)
         return {
             "session": await self._row(found),
-            "open_branches": [branch_view(row_of(state, open_id)) for open_id in state.path],
-            "branches": [branch_view(row) for row in rows[first:end]],
+            "open_branches": [branch_view(state, row_of(state, open_id)) for open_id in state.path],
+            "branches": [branch_view(state, row) for row in rows[first:end]],
             "first_row": first,
             "total_rows": len(rows),
             "counter": self._service.policy.counter,
@@ -239,6 +242,29 @@ class Overview:
                 totals.add_ended(session)
         return totals.result()
 
+    async def run(self, owner: str, name: str) -> JsonObject | None:
+        """What the requests of a run sent and saved, when its reports are written; None if nothing is known of it."""
+        await self._service.settle_reports(owner, timeout_s=RUN_SETTLED_S)
+        run = self._service.conversations.known_run(owner, name)
+        totals = RunTotals(name, run.failed_requests if run else 0)
+        page = await self._store.sessions(owner, limit=SEARCHED_SESSIONS_MAX)
+        # The session that was active last comes first.
+        for listed in page:
+            state = await self._readable(listed.key)
+            if name in state.runs:
+                ledger = await self._ledger(FoundSession(listed.key, state))
+                log = await self._store.load(listed.key)
+                totals.add(state, ledger, log.events if log else ())
+        if run is None and not totals.conversations:
+            return None
+        project = run.project.path if run and run.project else None
+        return {
+            "run": name,
+            "project_path": project,
+            "program": (run.program if run else "") or None,
+            **totals.result(),
+        }
+
     async def trajectory(
         self, owner: str, session_id: str, branch_id: str | None, *, budget_tokens: int, position: tuple[int, int]
     ) -> JsonObject:
@@ -249,7 +275,7 @@ class Overview:
         page = await self._service.page(found.key, branch_id, session_id, budget_tokens, position)
         branch = summary = None
         if branch_id is not None:
-            branch = branch_view(row_of(found.state, branch_id))
+            branch = branch_view(found.state, row_of(found.state, branch_id))
             if branch["status"] == "folded" and position == (0, 0):
                 summary = await read_summary(self._store, ArchivedThread(owner, found.key.project_hash, branch_id))
         entries = {name: value for name, value in page.items() if name != "branch_id"}

@@ -6,19 +6,20 @@ The daemon and the commands load sessions in different ways and show the same vi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from contextfold.common.canonical import Encodable, Hundredths, JsonObject
 from contextfold.fold.ended_session import ended_state, ledger_parts, plain_figures, stored_figures
-from contextfold.fold.events import BranchDiscarded, Event
+from contextfold.fold.events import Event, RequestSent
 from contextfold.fold.ledger import WORTH, LedgerSums, SavingsLedger, thin_points, tokens_without, total_of
-from contextfold.fold.model_catalog import TokenPrices
+from contextfold.fold.model_catalog import ModelCatalog, TokenPrices
 from contextfold.fold.policy import FoldPolicy, percent
-from contextfold.fold.project import Target
+from contextfold.fold.project import Conversation, Target
 from contextfold.fold.session import Branch, State, replay
 from contextfold.fold.store import EndedSession, SessionKey
+from contextfold.fold.tool_calls import discarded_by
 
 # Only the latest folds are listed.
 FOLDS_LISTED_MAX = 200
@@ -50,7 +51,9 @@ class FoundSession(NamedTuple):
 
     @property
     def target(self) -> Target:
-        return Target(self.key, self.state.project_path, self.state.name)
+        state = self.state
+        conversation = Conversation(state.conversation, state.agent, state.is_named) if state.conversation else None
+        return Target(self.key, state.project_path, state.name, conversation)
 
     @property
     def has_live_ledger(self) -> bool:
@@ -77,6 +80,8 @@ def session_view(state: State, policy: FoldPolicy) -> dict[str, Encodable]:
         "session_id": state.session_id,
         "project_path": state.project_path,
         "name": state.name,
+        "conversation": state.conversation if state.is_named else None,
+        "agent": state.agent or None,
         "started_at": state.started_at,
         "last_at": state.last_at,
         "revision": state.revision,
@@ -87,8 +92,13 @@ def session_view(state: State, policy: FoldPolicy) -> dict[str, Encodable]:
         "branch_path": ["main", *state.path],
         "total_tokens": total,
         "main_thread_tokens": state.main.tokens,
+        # None if no request has shown it.
+        "host_tokens": state.host_tokens if state.last_request_n else None,
+        "context_tokens": state.context_tokens,
         "folded_tokens": state.folded_tokens,
-        "tokens_saved": sum(map(tokens_saved, branches)),
+        "tokens_saved": sum(tokens_saved(state, branch) for branch in branches),
+        "left_out_results": len(state.left_out),
+        "left_out_tokens": state.left_out_tokens,
         "context_limit": limit,
         "usage_percent": percent(total, limit),
         "context_health": policy.health(state, state.active),
@@ -120,13 +130,13 @@ def savings_view(found: FoundSession, ledger: SavingsLedger) -> JsonObject:
     return {"session_id": found.state.session_id or "", **ledger_result(ledger)}
 
 
-@dataclass(slots=True)
 class SavingsTotals:
     """The savings of several sessions by session, project, day or model."""
 
-    group: str
-    _sums: dict[str, LedgerSums] = field(default_factory=dict)
-    _paths: dict[str, Encodable] = field(default_factory=dict)
+    def __init__(self, group: str) -> None:
+        self.group = group
+        self._sums: dict[str, LedgerSums] = {}
+        self._paths: dict[str, str] = {}
 
     def add_live(self, state: State, ledger: SavingsLedger) -> None:
         parts = ledger.model_sums if self.group == "model" else ledger.days
@@ -157,21 +167,92 @@ class SavingsTotals:
         return {"by": self.group, "groups": rows, "total": {**sums_result(total), "verdict": verdict(total)}}
 
 
+class RunTotals:
+    """The sums over the requests of one run, of all its conversations."""
+
+    def __init__(self, name: str, failed_requests: int) -> None:
+        self.name, self.failed_requests = name, failed_requests
+        self.conversations = 0
+        self._sums = LedgerSums()
+        self._fold_tokens = 0
+        self._left_out: dict[str, int] = {}
+        self._reasons: Counter[str] = Counter()
+        self._last: State | None = None
+
+    def add(self, state: State, ledger: SavingsLedger, events: Sequence[Event]) -> None:
+        """Add a session of the run. The one that was active last comes first."""
+        self.conversations += 1
+        self._sums = self._sums.plus(ledger.run_sums.get(self.name, LedgerSums()))
+        for event in events:
+            if isinstance(event, RequestSent) and event.run == self.name:
+                folds = [state.branches.get(fold.branch_id) for fold in event.folds]
+                self._fold_tokens += sum(state.removed_tokens(fold) for fold in folds if fold)
+                self._left_out.update(event.left_out)
+                self._reasons.update([event.reason] if event.reason else [])
+        if self._last is None or (self._last.agent and not state.agent):
+            self._last = state
+
+    def result(self) -> JsonObject:
+        last = self._last
+        outcome = self._outcome()
+        return {
+            "conversations": self.conversations,
+            **sums_result(self._sums),
+            "failed_requests": self.failed_requests,
+            "fold_tokens": self._fold_tokens,
+            "left_out_tokens": sum(self._left_out.values()),
+            "left_out_results": len(self._left_out),
+            "outcome": outcome,
+            "reasons": [] if outcome in ("no_requests", "saved") else self._explain(),
+            "last_conversation": last
+            and {
+                "session_id": last.session_id,
+                "host": last.host or None,
+                "host_session_id": last.conversation if last.is_named else None,
+            },
+        }
+
+    def _outcome(self) -> str:
+        if not self._sums.requests:
+            return "failed" if self.failed_requests else "no_requests"
+        saved, without = self._sums.saved
+        if DIFFERENCE_SHARE * abs(saved) <= without:
+            return "no_saving"
+        return "saved" if saved > 0 else "cost_more"
+
+    def _explain(self) -> list[str]:
+        """Sentences that say why nothing was saved."""
+        reasons = [f"{several} could not be folded: {reason}." for reason, several in _count_requests(self._reasons)]
+        if self.failed_requests:
+            reasons.append(f"{_requests(self.failed_requests)} failed at the provider.")
+        if self._sums.requests and not self._fold_tokens and not self._left_out:
+            reasons.append("The agent folded nothing, and no pause was longer than the life of the provider's cache.")
+        return reasons
+
+
+def _count_requests(reasons: Counter[str]) -> list[tuple[str, str]]:
+    return [(reason, _requests(count)) for reason, count in sorted(reasons.items())]
+
+
+def _requests(count: int) -> str:
+    return f"{count:,} request{'' if count == 1 else 's'}"
+
+
 def preview_rollback(state: State, branch_id: str, events: Sequence[Event], *, most: int | None = None) -> JsonObject:
     """The effects of a rollback's events, with a limited number of the branches that it would discard."""
     after = replay(events, state)
-    discarded = [event.branch_id for event in events if isinstance(event, BranchDiscarded)]
+    discarded = discarded_by(branch_id, events, after)
     return {
         "rolled_back_to": branch_id,
-        "branches_discarded": [branch_view(row_of(state, later)) for later in discarded[::-1][:most]],
+        "branches_discarded": [branch_view(state, row_of(state, later)) for later in discarded[:most]],
         "total_discarded": len(discarded),
-        "reopened": [branch_view(row_of(state, opened)) for opened in after.path if opened not in state.path],
+        "reopened": [branch_view(state, row_of(state, opened)) for opened in after.path if opened not in state.path],
         "tokens_recovered": max(0, state.total_tokens - after.total_tokens),
         "total_tokens_after": after.total_tokens,
     }
 
 
-def branch_view(row: BranchRow) -> dict[str, Encodable]:
+def branch_view(state: State, row: BranchRow) -> dict[str, Encodable]:
     branch = row.branch
     return {
         "id": branch.id,
@@ -181,7 +262,8 @@ def branch_view(row: BranchRow) -> dict[str, Encodable]:
         "status": branch.status,
         "tokens": branch.tokens,
         "summary_tokens": branch.summary_tokens if branch.status == "folded" else 0,
-        "tokens_saved": tokens_saved(branch),
+        "tokens_removed": state.removed_tokens(branch),
+        "tokens_saved": tokens_saved(state, branch),
         "operations": branch.operations,
         "failed_operations": branch.failed,
         "secrets_scrubbed": branch.redactions,
@@ -190,9 +272,9 @@ def branch_view(row: BranchRow) -> dict[str, Encodable]:
     }
 
 
-def tokens_saved(branch: Branch) -> int:
-    """The tokens saved by folding a branch; negative if its summary is longer than the folded work."""
-    return branch.tokens - branch.summary_tokens if branch.status == "folded" else 0
+def tokens_saved(state: State, branch: Branch) -> int:
+    """The tokens saved by folding a branch; negative if its summary is longer than what the fold removed."""
+    return state.removed_tokens(branch) - branch.summary_tokens if branch.status == "folded" else 0
 
 
 def tree(state: State) -> list[BranchRow]:
@@ -240,9 +322,15 @@ def ledger_result(ledger: SavingsLedger) -> dict[str, Encodable]:
     sums, folds = ledger.sums, ledger.folds
     costly = [fold.branch_id for fold in folds if fold.saved < 0]
     return {
-        "prices": [_prices_result(model, *known) for model, known in ledger.models.items()],
+        "prices": [_prices_result(model, *known, ledger.prices.models) for model, known in ledger.models.items()],
         **sums_result(sums),
         "results_dropped": ledger.results_dropped,
+        "left_out": {
+            "results": ledger.left_out_results,
+            "tokens": ledger.left_out.tokens,
+            "requests": ledger.left_out.requests,
+            "cost_saved": _worth(ledger.left_out.saved),
+        },
         "failed_open": dict(ledger.not_folded),
         "folds": [
             {
@@ -290,11 +378,10 @@ def verdict(sums: LedgerSums, *, folds: int = 0, costly: int = 0) -> str:
     """A sentence that says whether folding paid."""
     if not sums.requests:
         return "No request of this session has gone through the proxy, so there is nothing to compare."
-    requests = f"{sums.requests:,} request{'' if sums.requests == 1 else 's'}"
-    saved, without = sums.cost_saved, sums.cost_without
+    requests = _requests(sums.requests)
+    saved, without = sums.saved
     amount = f"{abs(saved) / WORTH:,.0f} input tokens' worth"
     if sums.is_priced:
-        saved, without = sums.money_without - sums.money_sent, sums.money_without
         amount = f"${abs(saved) / NANODOLLARS_PER_DOLLAR:,.4f}"
     percent = (2 * 100 * abs(saved) + without) // (2 * without) if without else 0
     if DIFFERENCE_SHARE * abs(saved) <= without:
@@ -313,11 +400,16 @@ def verdict(sums: LedgerSums, *, folds: int = 0, costly: int = 0) -> str:
     return sentence + "."
 
 
-def _prices_result(model: str, prices: TokenPrices, is_money: bool) -> dict[str, Encodable]:
-    """The prices in dollars for a million tokens, or in input tokens if the model's prices are not known."""
+def _prices_result(model: str, prices: TokenPrices, is_money: bool, models: ModelCatalog) -> dict[str, Encodable]:
+    """The prices in dollars for a million tokens, or in input tokens if the model's prices are not known.
+
+    Prices change, so the day on which they were read is with them.
+    """
+    facts = models.find(model) if is_money else None
     unit = 1_000 if is_money else WORTH
     figures = {name: f"{price / unit:.10g}" for name, price in prices._asdict().items()}
-    return {"model": model, "currency": "USD" if is_money else None, **figures}
+    origin = {"read_on": facts.read_on or None if facts else None, "source": facts.source or None if facts else None}
+    return {"model": model, "currency": "USD" if is_money else None, **figures, **origin}
 
 
 def _worth(hundredths: int) -> Hundredths:

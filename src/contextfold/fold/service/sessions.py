@@ -22,6 +22,7 @@ from contextfold.fold.events import (
     BranchDiscarded,
     BranchFolded,
     Event,
+    SessionPlaced,
     SessionRolledBack,
     SessionStarted,
     WorkFolded,
@@ -39,6 +40,7 @@ from contextfold.fold.store import (
     Store,
     Summary,
 )
+from contextfold.fold.store_clock import StoreClock
 from contextfold.fold.tool_calls import parse_stored_result
 from contextfold.fold.verbs import Verb
 
@@ -59,6 +61,8 @@ class SessionChange(NamedTuple):
     verb: Verb
     # Makes the first event of a new session, without its time; None if the change may not begin a session.
     begin: Callable[[], Awaitable[SessionStarted]] | None
+    # The project for a session that began without one, as it is stored and shown; None if it is not known.
+    place: Callable[[], Awaitable[str]] | None
     # Set if the sender may repeat the call.
     operation: Operation | None
 
@@ -92,6 +96,8 @@ class Sessions:
         self._store, self._policy, self._clock = store, policy, clock
         self._health_of, self._on_conflict = health_of, on_conflict
         self._idle = timedelta(seconds=policy.idle_s)
+        # The time that the store has seen, as of the last sweep.
+        self._store_clock = StoreClock()
         # The state that was used last is the last one.
         self._states: dict[SessionKey, State] = {}
         self._weight = 0
@@ -124,8 +130,9 @@ class Sessions:
     async def _attempt(self, change: SessionChange, before: State, *, is_fresh: bool) -> VerbOutcome | None:
         """Decide on a state and commit; None if that state was too old."""
         if self._is_idle(before):
-            await self._store.expire(self._idle_since(), timestamp(self._clock()))
-            before = EMPTY
+            await self.end_idle()
+            # The store may not have seen the time pass that this machine's clock shows; then the session goes on.
+            before = EMPTY if self._is_idle(before) else before
         # A clock that jumps back must not reorder the log.
         at = max(timestamp(self._clock()), before.last_at)
         try:
@@ -139,10 +146,11 @@ class Sessions:
                 return self._answer_again(done, operation, before)
             raise
         if not events:
+            # Everything was recorded before. What a cached state knows of that may be out of date.
             return VerbOutcome({}, before) if is_fresh else None
         after = replay(events, before)
         answer = change.verb.result(before, events, after, lambda: self._health_of(events, after))
-        commit = self._commit(change, before, events, after, answer)
+        commit = self._make_commit(change, before, events, after, answer)
         try:
             receipt = await self._store.commit(commit)
         except StaleRevision:
@@ -159,7 +167,7 @@ class Sessions:
             raise ArgumentInvalid("operation_id", "was used for another call already; use a new one for each call")
         return VerbOutcome(parse_stored_result(done.answer), state)
 
-    def _commit(
+    def _make_commit(
         self, change: SessionChange, before: State, events: Sequence[Event], after: State, answer: JsonObject
     ) -> Commit:
         assert after.session_id is not None
@@ -201,7 +209,30 @@ class Sessions:
         return bool(state.revision) and state.last_at <= self._idle_since()
 
     def _idle_since(self) -> str:
-        return timestamp(self._clock() - self._idle)
+        return self.ago(self._idle)
+
+    # ---- expiry
+
+    async def end_idle(self) -> int:
+        """End the sessions without activity; returns their number."""
+        await self.observe_clock()
+        return await self._store.expire(self._idle_since(), max(timestamp(self._clock()), self._store_clock.seen))
+
+    async def observe_clock(self) -> None:
+        """Show the store the time of this machine, before anything expires by it."""
+        now, before = self._clock(), await self._store.read_clock()
+        self._store_clock = StoreClock(timestamp(now)) if self._policy.trusts_clock else before.observe(now)
+        if self._store_clock.is_worth_noting(before):
+            await self._store.write_clock(self._store_clock)
+
+    def ago(self, span: timedelta) -> str:
+        """The time since which the store has seen so much time pass."""
+        return self._store_clock.ago(self._clock(), span)
+
+    def unseen_time(self) -> tuple[str, str] | None:
+        """The last step of the clock that the store did not believe, as (from, to), if it still delays expiry."""
+        longest = timedelta(days=max(self._policy.archive_days, self._policy.summary_days))
+        return self._store_clock.last_gap(timestamp(self._clock() - longest))
 
     @asynccontextmanager
     async def _turn(self, key: SessionKey) -> AsyncIterator[None]:
@@ -222,7 +253,7 @@ class Sessions:
 
 def _weight(state: State) -> int:
     """The memory that a state needs, in branches."""
-    ids = len(state.calls) + len(state.requests) + len(state.folds_seen)
+    ids = len(state.calls) + len(state.requests) + len(state.folds_seen) + len(state.left_out)
     return 1 + len(state.branches) + ids // IDS_PER_WEIGHT if state.revision else 0
 
 
@@ -245,6 +276,10 @@ async def _replay(events: Sequence[Event], state: State) -> State:
 
 
 async def _decide(change: SessionChange, before: State, at: str) -> list[Event]:
+    if before.revision and not before.project_path and change.place:
+        placed = SessionPlaced(before.revision + 1, at, await change.place())
+        events = change.verb.decide(apply(before, placed), at)
+        return [placed, *events] if events else []
     if before.revision or change.begin is None:
         return change.verb.decide(before, at)
     started = (await change.begin())._replace(at=at)

@@ -19,6 +19,7 @@ from contextfold.fold.ended_session import ended_ledger
 from contextfold.fold.events import timestamp
 from contextfold.fold.ledger import SavingsLedger, ledger_of
 from contextfold.fold.policy import FoldPolicy
+from contextfold.fold.project import NO_PROJECT, Project, hash_name
 from contextfold.fold.recall import (
     CATCH_UP_S,
     INDEX_INCOMPLETE,
@@ -220,6 +221,27 @@ class StoredSessions(NamedTuple):
                 continue
             if state.revision:
                 yield FoundSession(listed.key, state)
+
+    def of_project(self, owner: str, project: Project, name: str | None) -> tuple[FoundSession | None, int]:
+        """The project's session that was active last, or the one with this name; and the number of its other sessions.
+
+        A subagent's session is found only if there is no other.
+        """
+        name_hash = None if name is None else hash_name(name)
+        keys = [
+            listed.key
+            for listed in _all_pages(lambda after: self.store.sessions(owner, after=after, limit=SESSIONS_READ))
+            if listed.key.project_hash == project.hash
+            or (listed.key.project_hash == NO_PROJECT and self.look(listed.key).project_path == project.path)
+        ]
+        wanted = (key for key in keys if name_hash in (None, key.name_hash))
+        latest: FoundSession | None = None
+        for found in (FoundSession(key, self.look(key)) for key in wanted):
+            if found.state.revision and (latest is None or not found.state.agent):
+                latest = found
+            if latest and not latest.state.agent:
+                break
+        return latest, max(0, len(keys) - 1)
 
     def ended_rows(self, owner: str) -> Iterator[SessionView]:
         """The rows of the ended sessions that are still stored, the latest activity first."""

@@ -21,6 +21,8 @@ Arguments = Mapping[str, object]
 META_SESSION = "contextfold/session"
 # The member of a request's `_meta` with an operation id. Requests with the same id take effect once.
 META_OPERATION = "contextfold/operation_id"
+# The member of a request's `_meta` with the host's id of the call.
+META_CALL = "claudecode/toolUseId"
 
 
 def _schema(required: list[str], **properties: Encodable) -> dict[str, Encodable]:
@@ -64,7 +66,7 @@ FOLD_TOOLS = (
         "Replace your finished tool calls since the user's last message by a summary. Worth "
         "it from 5,000 tokens on with more work to come, not near the end. Best beside a call with a short result",
         _schema(
-            ["message", "project_path"],
+            ["message"],
             message=text_schema("All that is still needed: results, files and lines, changes, failures"),
             project_path=_SAME_PROJECT,
         ),
@@ -119,7 +121,7 @@ FOLD_TOOLS = (
         "read again what was folded, a page at a time",
         "Read again what was folded",
         _schema(
-            ["project_path", "branch_id"],
+            ["branch_id"],
             project_path=_SAME_PROJECT,
             branch_id=text_schema("Id of the branch, fold or res_… result"),
             budget={"type": "integer", "description": "Tokens (default 2000)"},
@@ -147,13 +149,21 @@ AFTERWARDS_TOOLS = tuple(tool for tool in FOLD_TOOLS if tool.name in ("context_f
 
 
 def caller_from(
-    owner: str, meta: Mapping[str, object], *, session: str | None = None, operation_id: str | None = None
+    owner: str,
+    meta: Mapping[str, object],
+    *,
+    session: str | None = None,
+    operation_id: str | None = None,
+    run: str = "",
 ) -> Caller:
-    """The caller of a tool: owner, session name and operation id. Headers take precedence over `_meta`."""
+    """The caller of a tool. Headers take precedence over `_meta`."""
+    call_id = meta.get(META_CALL)
     return Caller(
         owner,
         session if session is not None else _string(meta, META_SESSION),
         operation_id if operation_id is not None else _string(meta, META_OPERATION),
+        run,
+        call_id if isinstance(call_id, str) else "",
     )
 
 
@@ -167,6 +177,7 @@ def _string(meta: Mapping[str, object], key: str) -> str | None:
 async def run_fold_tool(tool: FoldTool, service: FoldService, caller: Caller, arguments: Arguments) -> ToolResult:
     """Run a tool. Raises RequestError with the session's state for every failure."""
     try:
+        caller = await service.identify(caller, tool.name, arguments)
         outcome = await tool.handler(service, caller, arguments)
     except FoldError as problem:
         raise await request_error(problem, service, caller, arguments) from problem

@@ -37,7 +37,7 @@ OTHER = "other"
 UNKNOWN_TOOL = "unknown"
 # Ids of redaction rules come from a file. Those beyond this number are counted as `other`.
 RULES_MAX = 1000
-HOSTS = ("claude-code", "cursor", "vscode")
+HOSTS = ("claude-code",)
 # The sources of an operation's figures.
 SOURCES = ("proxy", "hook", "reported")
 OPERATION_OUTCOMES = ("ok", "failed")
@@ -153,7 +153,7 @@ class Metrics:
             "contextfold_hook_reports",
             "Hook reports, by host and outcome.",
             host=HOSTS,
-            outcome=("recorded", "repeated", "ignored", "tied", "refused", "full", "lost"),
+            outcome=("recorded", "repeated", "ignored", "refused", "full", "lost"),
         )
         self.hook_waiting = self._gauge("contextfold_hook_reports_waiting", "Reports received and not yet written.")
         self.hook_write_durations = self._histogram(

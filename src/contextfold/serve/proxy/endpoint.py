@@ -1,7 +1,7 @@
 """`/proxy/…`: forwards an agent's requests to its model, and leaves folded work out of them. Knows HTTP.
 
     /proxy/anthropic/X      →  the Anthropic upstream's X      folds `POST v1/messages` and `…/count_tokens`
-    /proxy/openai/v1/X      →  the OpenAI upstream's X         folds `POST chat/completions` and `POST responses`
+    /proxy/openai/v1/X      →  the OpenAI upstream's X         folds `POST chat/completions` and `POST responses…`
     /proxy/gemini/X         →  the Gemini upstream's X         folds `POST …/models/M:generateContent` and variants
 
 A request that is folded is first read completely, because its branches are not known before (`serve.proxy.forwarding`).
@@ -24,7 +24,9 @@ from urllib.parse import unquote_to_bytes
 from starlette.routing import Route
 
 from contextfold.fold import messages
-from contextfold.fold.messages import Format
+from contextfold.fold.messages import Format, Receipt
+from contextfold.fold.messages.cache_life import find_life_in_usage
+from contextfold.fold.messages.request import KEPT_ELSEWHERE
 from contextfold.fold.sent_request import RequestReport, was_warm
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.stored_results import FRESH_S, ConversationRecords
@@ -33,7 +35,7 @@ from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.proxy.forwarding import REASONS, ProxiedRequest, RequestFolding
 from contextfold.serve.proxy.response_reader import ResponseReader
-from contextfold.serve.proxy.session_reports import HostSessions, SessionReports
+from contextfold.serve.proxy.session_reports import SessionReports
 from contextfold.serve.proxy.upstream import (
     BROKEN,
     BUSY,
@@ -62,6 +64,8 @@ class ProviderPaths(NamedTuple):
     folded: Mapping[re.Pattern[bytes], Format]
     # For the reference.
     purpose: str
+    # Paths whose requests name a history that the provider stores. They pass unread, with this reason in the receipt.
+    stored: re.Pattern[bytes] | None = None
 
 
 _PATHS = {
@@ -72,7 +76,11 @@ _PATHS = {
     ),
     "openai": ProviderPaths(
         "/proxy/openai/v1/",
-        {re.compile(rb"chat/completions"): "openai-chat", re.compile(rb"responses"): "openai-responses"},
+        {
+            re.compile(rb"chat/completions"): "openai-chat",
+            # Compaction reads the same history, so it is sent as it was sent before.
+            re.compile(rb"responses(?:/compact|(?P<count>/input_tokens))?"): "openai-responses",
+        },
         "Forwards to the OpenAI upstream; leaves folded work out of `POST chat/completions` and `responses`.",
     ),
     "gemini": ProviderPaths(
@@ -84,6 +92,7 @@ _PATHS = {
             ): "gemini"
         },
         "Forwards to the Gemini upstream; leaves folded work out of `POST` to a model's `generateContent`.",
+        re.compile(rb"v1[a-z0-9]{0,16}/interactions"),
     ),
 }
 
@@ -100,10 +109,7 @@ _FAILURES = {
 
 
 class Proxy:
-    """The proxy. `left_out` stores left-out results, in the store of sessions if it is not given.
-
-    `host_sessions` finds the session for the id of a host's session.
-    """
+    """The proxy. `left_out` stores left-out results, in the store of sessions if it is not given."""
 
     def __init__(
         self,
@@ -112,12 +118,12 @@ class Proxy:
         settings: ProxySettings,
         *,
         left_out: ConversationRecords | None = None,
-        host_sessions: HostSessions = lambda _owner, _session, _agent: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         metrics.may_fail_open((*messages.REASONS, *REASONS))
-        self._reports = SessionReports(fold, host_sessions)
-        fresh_s = min(FRESH_S, settings.prompt_cache_s or FRESH_S)
+        self._reports = SessionReports(fold)
+        # A lost prefix can make another daemon leave results out at any time, so what it stored is read each time.
+        fresh_s = 0.0 if settings.shares_store else min(FRESH_S, settings.prompt_cache_s or FRESH_S)
         store = left_out or ConversationRecords(fold.store, clock=clock, fresh_s=fresh_s)
         self._folding = RequestFolding(metrics, settings, store, fold.scrub, origin=self._reports.origin, clock=clock)
         upstreams = {"anthropic": settings.anthropic, "openai": settings.openai, "gemini": settings.gemini}
@@ -146,6 +152,7 @@ class ProviderEndpoint:
         self._name = name
         paths = _PATHS[name]
         self.prefix, self._folded_paths, self.purpose = paths.prefix, paths.folded, paths.purpose
+        self._stored_paths = paths.stored
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = _path_below(self.prefix, scope["raw_path"])
@@ -161,6 +168,8 @@ class ProviderEndpoint:
         target = path + (b"?" + query if query else b"")
         request = ProxiedRequest(scope, target, receive, self._folding.budget)
         if scope["method"] == "POST":
+            if self._stored_paths is not None and self._stored_paths.fullmatch(path):
+                request.receipt = Receipt(0, 0, reason=KEPT_ELSEWHERE)
             for pattern, format in self._folded_paths.items():
                 if match := pattern.fullmatch(path):
                     named = match.groupdict(b"")
@@ -180,15 +189,18 @@ class ProviderEndpoint:
         except TimeoutError:
             raise self._failure(UpstreamFailed(TIMEOUT, "Exchange"), has_begun=False) from None
         finally:
-            request.release()
+            request.body.release()
 
     async def _exchange(self, request: ProxiedRequest, send: Send, observer: ResponseObserver) -> None:
         try:
-            response = await self.provider.send(request.method, request.target, request.headers, request)
+            response = await self.provider.send(
+                request.owner, request.method, request.target, request.headers, request.body
+            )
         except UpstreamFailed as failure:
+            self._reports.count_failure(request)
             raise self._failure(failure, has_begun=False) from None
         # An upstream may respond before it has read the whole request. Then it does not read the rest.
-        request.is_read.set()
+        request.body.is_read.set()
         try:
             headers = observer.begin(response)
             await send({"type": "http.response.start", "status": response.status, "headers": headers, AS_IT_CAME: True})
@@ -198,6 +210,7 @@ class ProviderEndpoint:
             observer.end()
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except UpstreamFailed as failure:
+            self._reports.count_failure(request)
             raise self._failure(failure, has_begun=True) from None
         finally:
             await response.close()
@@ -221,20 +234,22 @@ class ResponseObserver:
         self._reader: ResponseReader | None = None
         self._left_bytes: int | None = None
         self._preparing: asyncio.Task[RequestReport | None] | None = None
-        projection = request.projection
+        projection = request.body.projection
         self._our_tools = projection.our_tools if projection else frozenset[str]()
         self._opening_tokens = projection.opening_tokens if projection else 0
         if projection is not None and request.is_count:
-            request.keep_for_report(0)
+            request.body.keep_for_report(0)
         elif projection is not None:
             self._preparing = asyncio.get_running_loop().create_task(reports.prepare(request, projection))
 
     def begin(self, response: UpstreamResponse) -> Headers:
         """The response's headers, with that of the proxy if the request was to be folded."""
-        if self._request.format is None:
+        if self._request.format is None and not self._request.receipt.reason:
             return response.headers
+        if response.status > OK_MOST:
+            self._reports.count_failure(self._request)
         headers = [header for header in response.headers if header[0].lower() != FOLD_HEADER]
-        if self._preparing is not None and OK_LEAST <= response.status <= OK_MOST:
+        if self._preparing is not None and self._request.format is not None and OK_LEAST <= response.status <= OK_MOST:
             named = {name.lower(): value.decode("latin-1") for name, value in headers}
             content_type, encoding = named.get(b"content-type", ""), named.get(b"content-encoding", "identity")
             self._reader = ResponseReader(self._request.format, content_type, encoding, self._our_tools)
@@ -247,6 +262,8 @@ class ResponseObserver:
         if self._reader is None:
             return
         self._reader.feed(part)
+        # The host makes a call as soon as it has read it, so it is noted before.
+        self._reports.note_calls(self._request, self._reader.take_own_calls())
         if self._left_bytes is not None:
             self._left_bytes -= len(part)
             # After the last part, a client may ask for the report at once.
@@ -257,8 +274,16 @@ class ResponseObserver:
         """The response is complete."""
         if self._reader is not None and self._preparing is not None:
             response = self._reader.facts()
+            self._reports.note_calls(self._request, self._reader.take_own_calls())
             if was_warm(response.usage, self._request.receipt.tokens_after, self._opening_tokens):
                 self._request.warm_after_s = self._request.lapsed_s
+            lost_after = self._request.lost_after_tokens
+            if lost_after is not None:
+                opening = max(lost_after, self._opening_tokens)
+                self._request.was_warm = was_warm(response.usage, self._request.receipt.tokens_after, opening)
+            if response.usage is not None:
+                written_1h, warm_after_s = response.usage.cache_write_1h_tokens, self._request.warm_after_s
+                self._request.cache_life_s = find_life_in_usage(written_1h, warm_after_s)
             self._reports.report(self._request, self._preparing, response)
             self._reader = self._preparing = None
 
@@ -270,13 +295,14 @@ class ResponseObserver:
         self.end()
         if self._preparing is not None:
             self._preparing.cancel()
+            self._request.reported.cancel()
 
 
 async def _run_while_connected(request: ProxiedRequest, receive: Receive, work: Coroutine[None, None, None]) -> None:
     """Do the work; cancel it when the client disconnects."""
 
     async def wait_for_disconnect() -> None:
-        await request.is_read.wait()
+        await request.body.is_read.wait()
         while (await receive())["type"] != "http.disconnect":
             pass
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import time
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import httpx2
 
@@ -23,9 +24,9 @@ from contextfold.errors import ContextError, place_of
 from contextfold.fold.messages import (
     BodyProjection,
     CallOutcome,
+    ColdResult,
     ColdSettings,
     Format,
-    LeftOutResult,
     ParsedRequest,
     Receipt,
     Remembered,
@@ -33,17 +34,20 @@ from contextfold.fold.messages import (
     parse_request,
     project_request,
 )
-from contextfold.fold.messages.cold_results import SHORTEST_CACHE_S, stub_of
-from contextfold.fold.project import Target
+from contextfold.fold.messages.cache_life import SHORTEST_S
+from contextfold.fold.messages.cold_results import AFTER_A_PAUSE, AUTO, stub_of
+from contextfold.fold.messages.sent_prefix import SentPrefix, count_warm_messages, read_prefix
+from contextfold.fold.project import Conversation
 from contextfold.fold.sent_request import ScrubbedText
+from contextfold.fold.service.conversations import KnownConversation
 from contextfold.fold.service.stored_results import (
     NEW_CONVERSATION,
     ConversationRecord,
     ConversationRecords,
     ResultOrigin,
-    StoredResult,
 )
-from contextfold.serve.http.exchange import OWNER, ClientGone, Headers, Receive, Scope
+from contextfold.fold.store import ArchivedResult, LeftOutDecision
+from contextfold.serve.http.exchange import OWNER, RUN, ClientGone, Headers, Receive, Scope
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import Metrics
 from contextfold.serve.proxy.upstream import limit_encodings, select_request_headers, set_length
@@ -69,37 +73,55 @@ SESSION_ID_HEADER = b"x-claude-code-session-id"
 AGENT_ID_HEADER = b"x-claude-code-agent-id"
 # A longer value is not accepted as an id.
 ID_MAX_BYTES = 256
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+# Of a conversation this many prefixes are compared: hosts ask other things of the same model in between.
+SENT_PREFIXES_MAX = 8
+SENT_CONVERSATIONS_MAX = 1_000
+# Stored times are rounded up to seconds.
+CLOCK_S = 1.0
+COLD_SETTINGS = {"cold": ColdSettings(), "auto": AUTO}
 
 # The reasons why a request was not parsed, in addition to those of `fold.messages`.
 TOO_LARGE, BUSY, ENCODED, FAILED = "too_large", "busy", "encoded", "failed"
-REASONS = (TOO_LARGE, BUSY, ENCODED, FAILED)
+# The store was away, so results that could be left out, or were left out before, are sent whole.
+STORE_AWAY = "store_unavailable"
+REASONS = (TOO_LARGE, BUSY, ENCODED, FAILED, STORE_AWAY)
 
 Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """A subagent has a conversation of its own. Two conversations without ids that begin with the same words share one
-    record; their left-out results are still distinguished by call id and text.
+class RequestConversation(NamedTuple):
+    """The conversation of a request. A subagent has a conversation of its own.
+
+    Two conversations without ids that begin with the same words share one record; their left-out results are still
+    distinguished by call id and text.
     """
 
+    # The id of the record.
     id: str
-    # The host's ids of its session and of a subagent; empty if the host does not send them.
-    host_session: str = ""
-    agent: str = ""
+    conversation: Conversation
 
 
-def conversation_of(headers: Mapping[bytes, list[bytes]], request: ParsedRequest) -> Conversation | None:
+def conversation_of(headers: Mapping[bytes, list[bytes]], request: ParsedRequest) -> RequestConversation | None:
     """The conversation of a request; None if neither the host's ids nor the texts of the first message identify it.
 
-    Those texts are the same in every later request.
+    Those texts are the same in every later request. Some clients give all their conversations one key for the cache;
+    only a unique id names one.
     """
     session = _id_in(headers, SESSION_ID_HEADER)
     if session:
         agent = _id_in(headers, AGENT_ID_HEADER)
-        return Conversation(_hash_parts((b"host", session, agent)), session.decode("latin-1"), agent.decode("latin-1"))
+        named = Conversation(session.decode("latin-1"), agent.decode("latin-1"))
+        return RequestConversation(_hash_parts((b"host", session, agent)), named)
+    cache_key = request.members.get("prompt_cache_key")
+    if isinstance(cache_key, str) and _UUID.fullmatch(cache_key):
+        return RequestConversation(_hash_parts((b"key", cache_key.encode())), Conversation(cache_key))
     texts = list(_first_texts(request.messages))
-    return Conversation(_hash_parts((b"content", *texts))) if texts else None
+    if not texts:
+        return None
+    content_id = _hash_parts((b"content", *texts))
+    return RequestConversation(content_id, Conversation(content_id, is_named=False))
 
 
 def _id_in(headers: Mapping[bytes, list[bytes]], name: bytes) -> bytes:
@@ -127,49 +149,21 @@ def _first_texts(messages: object) -> Iterator[bytes]:
             yield text.encode("utf-8", "surrogatepass")
 
 
-class ProxiedRequest(httpx2.AsyncByteStream):
-    """A request from its arrival to the end of its response.
+class RequestBody(httpx2.AsyncByteStream):
+    """The body of a request, as the stream that is sent: the parts in memory, then what still arrives from the client.
 
-    `headers` are sent to the upstream. The request itself is the stream of its body: the parts in memory, then what
-    still arrives from the client. The bytes of the body count against a budget that all requests share. After the
-    request was sent, only the parts for its session's report still count.
+    Its bytes count against a budget that all requests share. After it was sent, only those that were taken for the
+    report of its session still count.
     """
 
-    def __init__(self, scope: Scope, target: bytes, receive: Receive, budget: ByteBudget) -> None:
-        # The format of the messages; None if the request is not folded.
-        self.format: Format | None = None
-        # The model, if the path names it.
-        self.model = ""
-        # Whether the provider only counts the tokens. Then no new results are left out, and nothing is recorded.
-        self.is_count = False
-        self.method: str = scope["method"]
-        self.owner: str = scope[OWNER]
-        self.target = target
-        self.given_headers: dict[bytes, list[bytes]] = {}
-        for name, value in scope["headers"]:
-            self.given_headers.setdefault(name, []).append(value)
-        self.headers: Headers = select_request_headers(scope["headers"])
+    def __init__(self, owner: str, receive: Receive, budget: ByteBudget) -> None:
+        self._owner, self._receive, self._budget = owner, receive, budget
         # Set when the body has arrived completely, or the rest is not needed.
         self.is_read = asyncio.Event()
-        self._receive = receive
-        self._stored: deque[bytes] = deque()
-        self.receipt = Receipt(0, 0)
+        # The parsed and folded body, while its bytes count.
         self.projection: BodyProjection | None = None
-        self.conversation: Conversation | None = None
-        # The session that the request belongs to, when it is found.
-        self.session: Target | None = None
-        # The outcomes to record, if the request counts as one of its conversation.
-        self.outcomes: Mapping[str, CallOutcome] | None = None
-        # The ids of results that this request is the first to leave out.
-        self.newly_left_out: frozenset[str] = frozenset()
-        # The seconds since the conversation's last request, if its prompt's cache is taken to have expired; or 0. The
-        # same, if the provider's usage shows that it had not.
-        self.lapsed_s = 0.0
-        self.warm_after_s = 0.0
         self.size_bytes = 0
-        # The time for parsing and folding.
-        self.folding_s = 0.0
-        self._budget = budget
+        self._stored: deque[bytes] = deque()
         # Whether no part of the body is in memory any more.
         self._is_sent = False
         self._session_bytes: int | None = None
@@ -188,11 +182,6 @@ class ProxiedRequest(httpx2.AsyncByteStream):
         """Send these parts to the upstream, before those that still arrive."""
         self._stored = deque(parts)
 
-    def send_body(self, body: bytes) -> None:
-        """Send this body to the upstream."""
-        self.send_parts([body])
-        self.headers = set_length(self.headers, len(body))
-
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while self._stored:
             part = self._stored.popleft()
@@ -206,7 +195,7 @@ class ProxiedRequest(httpx2.AsyncByteStream):
 
     def reserve(self, size: int) -> bool:
         """Count bytes against the budget; False if they exceed it."""
-        if not self._budget.reserve(self.owner, size):
+        if not self._budget.reserve(self._owner, size):
             return False
         self.size_bytes += size
         return True
@@ -223,8 +212,80 @@ class ProxiedRequest(httpx2.AsyncByteStream):
     def release(self, but: int = 0) -> None:
         freed = max(0, self.size_bytes - but)
         self.size_bytes -= freed
-        self._budget.release(self.owner, freed)
+        self._budget.release(self._owner, freed)
         self.projection = None
+
+
+class ProxiedRequest:
+    """A request and what is known about it, from its arrival to the end of its response.
+
+    `headers` are sent to the upstream.
+    """
+
+    def __init__(self, scope: Scope, target: bytes, receive: Receive, budget: ByteBudget) -> None:
+        # The format of the messages; None if the request is not folded.
+        self.format: Format | None = None
+        # The model, if the path names it.
+        self.model = ""
+        # Whether the provider only counts the tokens. Then no new results are left out, and nothing is recorded.
+        self.is_count = False
+        self.method: str = scope["method"]
+        self.owner: str = scope[OWNER]
+        self.body = RequestBody(self.owner, receive, budget)
+        self.target = target
+        self.given_headers: dict[bytes, list[bytes]] = {}
+        for name, value in scope["headers"]:
+            self.given_headers.setdefault(name, []).append(value)
+        self.headers: Headers = select_request_headers(scope["headers"])
+        self.receipt = Receipt(0, 0)
+        self.conversation: RequestConversation | None = None
+        # The name of its run, or empty.
+        self.run: str = scope.get(RUN, "")
+        # Its conversation's session, when it is found; and the same when the request is reported, or None.
+        self.session: KnownConversation | None = None
+        self.reported: asyncio.Future[KnownConversation | None] = asyncio.get_running_loop().create_future()
+        # Whether the record of its conversation could not be read or written.
+        self.lacks_record = False
+        # The outcomes to record, if the request counts as one of its conversation.
+        self.outcomes: Mapping[str, CallOutcome] | None = None
+        # The ids of results that this request is the first to leave out.
+        self.newly_left_out: frozenset[str] = frozenset()
+        # The seconds since the conversation's last request, if its prompt's cache is taken to have expired; or 0. The
+        # same, if the provider's usage shows that it had not.
+        self.lapsed_s = 0.0
+        self.warm_after_s = 0.0
+        # The life of the prompt's cache that the response has shown, or 0.
+        self.cache_life_s = 0.0
+        # What this request leaves in the provider's cache, if that is compared.
+        self.prefix: SentPrefix | None = None
+        # The estimated tokens before the part of the request that the cache was taken not to hold, if something was
+        # left out there; and whether the provider's usage shows that it held more.
+        self.lost_after_tokens: int | None = None
+        self.was_warm = False
+        # The time for parsing and folding.
+        self.folding_s = 0.0
+
+    def send_body(self, body: bytes) -> None:
+        """Send this body to the upstream."""
+        self.body.send_parts([body])
+        self.headers = set_length(self.headers, len(body))
+
+
+class SentLately:
+    """What was sent lately of one conversation, and when."""
+
+    def __init__(self) -> None:
+        self.prefixes: list[tuple[SentPrefix, float]] = []
+        # False after a usage has shown that the cache held more than these prefixes say.
+        self.is_trusted = True
+
+    @property
+    def latest_at(self) -> float:
+        return max(at for _, at in self.prefixes)
+
+    def add(self, prefix: SentPrefix, at: float) -> None:
+        self.prefixes = [each for each in self.prefixes if each[0] != prefix][-SENT_PREFIXES_MAX + 1 :]
+        self.prefixes.append((prefix, at))
 
 
 class ByteBudget:
@@ -260,11 +321,13 @@ class RequestFolding:
         store: ConversationRecords,
         scrub: Callable[..., Awaitable[Sequence[ScrubbedText]]],
         *,
-        origin: Callable[[ProxiedRequest, str | None], Awaitable[ResultOrigin]],
+        origin: Callable[[ProxiedRequest, BodyProjection], Awaitable[ResultOrigin]],
         clock: Callable[[], float],
     ) -> None:
         self._metrics, self._store, self._scrub, self._origin, self._clock = metrics, store, scrub, origin, clock
-        self._folds_results, self._prompt_cache_s = settings.folds_results, float(settings.prompt_cache_s) or None
+        self._fold_results, self._prompt_cache_s = settings.fold_results, float(settings.prompt_cache_s) or None
+        # What was sent lately of the conversations of each owner, the latest last.
+        self._sent: OrderedDict[tuple[str, str], SentLately] = OrderedDict()
         self._recordings: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(THREADS, "contextfold-project")
         self.budget = ByteBudget()
@@ -278,7 +341,7 @@ class RequestFolding:
         reason = await self._read_and_fold(request, format)
         request.headers = limit_encodings(request.headers)
         if reason:
-            request.keep_for_report(0)
+            request.body.keep_for_report(0)
             request.receipt = Receipt(0, 0, reason=reason)
         receipt = request.receipt
         self._metrics.count_proxied(
@@ -298,12 +361,12 @@ class RequestFolding:
             return TOO_LARGE
         parts: list[bytes] = []
         size = 0
-        while not request.is_read.is_set():
-            part = await request.next_part()
+        while not request.body.is_read.is_set():
+            part = await request.body.next_part()
             parts.append(part)
             size += len(part)
-            if size > FOLDED_MAX_BYTES or not request.reserve(len(part)):
-                request.send_parts(parts)
+            if size > FOLDED_MAX_BYTES or not request.body.reserve(len(part)):
+                request.body.send_parts(parts)
                 return TOO_LARGE if size > FOLDED_MAX_BYTES else BUSY
         body = b"".join(parts)
         del parts
@@ -324,7 +387,7 @@ class RequestFolding:
         request.conversation = conversation_of(request.given_headers, parsed)
         record = await self._load_record(request)
 
-        async def project_with(results: tuple[LeftOutResult, ...]) -> BodyProjection:
+        async def project_with(results: tuple[LeftOutDecision, ...]) -> BodyProjection:
             remembered = Remembered(record.outcomes, by_call(results))
             work = partial(project_request, parsed, model=request.model, remembered=remembered)
             return await self._work(request, work)
@@ -332,20 +395,32 @@ class RequestFolding:
         projection = await project_with(record.results)
         if request.conversation and not request.is_count:
             request.lapsed_s = self._lapsed_s(record, projection)
-            results = await self._leave_out_results(request, request.conversation.id, record, projection)
-            new = results[len(record.results) :]
-            if new:
-                projection = await project_with(results)
-                request.newly_left_out = frozenset(result.id for result in new)
+            settings = COLD_SETTINGS.get(self._wanted(request))
+            place = None if settings is None else await self._find_cold_place(request, record, projection)
+            if settings is not None and place is not None:
+                salt, when = f"{request.owner}\0{request.conversation.id}", AFTER_A_PAUSE if request.lapsed_s else ""
+                cold = projection.cold_results(salt=salt, settings=settings, first_place=place, when=when)
+                results = await self._store_results(request, request.conversation.id, record, projection, cold)
+                if results != record.results:
+                    request.lost_after_tokens = projection.tokens_before(place)
+                    projection = await project_with(results)
+                    if request.lapsed_s:
+                        known = {result.result_id for result in record.results}
+                        request.newly_left_out = frozenset(result.result_id for result in results) - known
             request.outcomes = projection.outcomes
-        request.projection, request.receipt = projection, projection.receipt
+            if settings is AUTO and request.conversation.conversation.is_named:
+                request.prefix = await self._work(request, partial(read_prefix, projection))
+                self._note_sent(request, request.conversation.id)
+        request.body.projection, request.receipt = projection, projection.receipt
+        if request.lacks_record and not projection.receipt.problem:
+            request.receipt = replace(projection.receipt, reason=STORE_AWAY)
         request.send_body(projection.body)
 
     async def _work(self, request: ProxiedRequest, work: Callable[[], Answer]) -> Answer:
         """Do some work on a request, in a thread if the request is long."""
         began_s = time.perf_counter()
         try:
-            if request.size_bytes <= INLINE_BYTES:
+            if request.body.size_bytes <= INLINE_BYTES:
                 return work()
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         finally:
@@ -362,6 +437,7 @@ class RequestFolding:
                 return await self._store.load(request.owner, request.conversation.id)
         except Exception as problem:
             log_failure("proxy.conversation_unknown", problem)
+            request.lacks_record = True
             return NEW_CONVERSATION
 
     def _lapsed_s(self, record: ConversationRecord, projection: BodyProjection) -> float:
@@ -369,50 +445,97 @@ class RequestFolding:
         if record.last_request_at is None:
             return 0.0
         pause_s = self._clock() - record.last_request_at
-        if pause_s <= min(SHORTEST_CACHE_S, self._prompt_cache_s or SHORTEST_CACHE_S):
+        if pause_s <= min(SHORTEST_S, self._prompt_cache_s or SHORTEST_S):
             # No request has a shorter lifetime. To find its own, the whole request is searched.
             return 0.0
         life_s = max(projection.cache_life_s(self._prompt_cache_s), record.cache_life_s)
         return pause_s if pause_s > life_s else 0.0
 
-    async def _leave_out_results(
-        self, request: ProxiedRequest, conversation: str, record: ConversationRecord, projection: BodyProjection
-    ) -> tuple[LeftOutResult, ...]:
-        """All results that are left out from now on. New ones are stored first; if that fails, they stay."""
-        owner, default = request.owner, b"cold" if self._folds_results else b"off"
-        is_wanted = request.given_headers.get(RESULTS_HEADER, [default])[-1].strip().lower() == b"cold"
-        if not is_wanted or not request.lapsed_s:
+    def _wanted(self, request: ProxiedRequest) -> str:
+        """Which results are left out of a request: "off", "cold" or "auto"."""
+        given = request.given_headers.get(RESULTS_HEADER, [self._fold_results.encode()])[-1]
+        return given.strip().lower().decode("latin-1")
+
+    async def _find_cold_place(
+        self, request: ProxiedRequest, record: ConversationRecord, projection: BodyProjection
+    ) -> int | None:
+        """The first message that the provider's cache does not hold any more, except the newest; None if not known.
+
+        After a pause that is the first one. Otherwise it is the first difference to what was sent lately of a named
+        conversation, if this daemon has sent it: another one on the same store may have sent more since.
+        """
+        if request.lapsed_s:
+            return 0
+        named = request.conversation
+        if self._wanted(request) != "auto" or named is None or not named.conversation.is_named:
+            return None
+        sent = self._sent.get((request.owner, named.id))
+        if sent is None or not sent.is_trusted or (record.last_request_at or 0.0) > sent.latest_at + CLOCK_S:
+            return None
+        prefix = await self._work(request, partial(read_prefix, projection))
+        life_s = max(projection.cache_life_s(self._prompt_cache_s), record.cache_life_s)
+        held = [before for before, at in sent.prefixes if self._clock() - at <= life_s]
+        return projection.place_of_sent(count_warm_messages(prefix, held))
+
+    def _note_sent(self, request: ProxiedRequest, conversation: str) -> None:
+        """Note what a request has sent, and later when it was answered."""
+        sent = self._sent.pop((request.owner, conversation), None) or SentLately()
+        self._sent[request.owner, conversation] = sent
+        if request.prefix is not None:
+            sent.add(request.prefix, self._clock())
+        if request.was_warm:
+            sent.is_trusted = False
+        if len(self._sent) > SENT_CONVERSATIONS_MAX:
+            self._sent.popitem(last=False)
+
+    async def _store_results(
+        self,
+        request: ProxiedRequest,
+        conversation: str,
+        record: ConversationRecord,
+        projection: BodyProjection,
+        cold: Sequence[ColdResult],
+    ) -> tuple[LeftOutDecision, ...]:
+        """All results that are left out from now on. New ones are stored first; if that fails, they stay.
+
+        A text in which something would be redacted stays, too: what comes back must be what went out.
+        """
+        if not cold:
             return record.results
+        owner = request.owner
         try:
-            cold = projection.cold_results(salt=f"{owner}\0{conversation}", settings=ColdSettings())
-            if not cold:
-                return record.results
-            scrubbed = await self._scrub(*(each.text for each in cold), *(each.result.stub for each in cold))
+            scrubbed = await self._scrub(*(each.text for each in cold), *(each.decision.stub for each in cold))
             texts, stubs = scrubbed[: len(cold)], scrubbed[len(cold) :]
             stored = [
-                StoredResult(_without_description(each.result) if stub.redactions else each.result, text.text)
+                ArchivedResult(_without_description(each.decision) if stub.redactions else each.decision, each.text)
                 for each, text, stub in zip(cold, texts, stubs, strict=True)
+                if not text.redactions
             ]
+            if not stored:
+                return record.results
             async with asyncio.timeout(STORE_S):
-                origin = await self._origin(request, projection.session_id)
+                origin = await self._origin(request, projection)
                 return tuple(await self._store.keep(owner, conversation, stored, origin))
         except Exception as problem:
             log_failure("proxy.results_not_stored", problem)
+            request.lacks_record = True
             return record.results
 
     def record_end(self, request: ProxiedRequest) -> None:
         """Record when a request of the conversation ended, answered or not, and its outcomes, in the background."""
         if request.conversation is None or request.outcomes is None or len(self._recordings) >= RECORDINGS_MAX:
             return
-        work = self._record_end(request, request.conversation.id, request.outcomes)
+        work = self._record_end(request, request.conversation.id, request.outcomes, self._clock())
         recording = asyncio.get_running_loop().create_task(work)
         self._recordings.add(recording)
         recording.add_done_callback(self._recordings.discard)
 
     async def _record_end(
-        self, request: ProxiedRequest, conversation: str, outcomes: Mapping[str, CallOutcome]
+        self, request: ProxiedRequest, conversation: str, outcomes: Mapping[str, CallOutcome], at: float
     ) -> None:
-        at, life_s = self._clock(), request.warm_after_s
+        life_s = request.cache_life_s
+        if request.prefix is not None:
+            self._note_sent(request, conversation)
         try:
             async with asyncio.timeout(STORE_S):
                 await self._store.note_request(request.owner, conversation, at, outcomes, cache_life_s=life_s)
@@ -428,6 +551,6 @@ def log_failure(event: str, problem: Exception) -> None:
         log(event, "error", code="internal", exception=type(problem).__name__, raised_at=place_of(problem))
 
 
-def _without_description(result: LeftOutResult) -> LeftOutResult:
+def _without_description(decision: LeftOutDecision) -> LeftOutDecision:
     """Remove the call's arguments from the stub, because they contain a secret."""
-    return replace(result, stub=stub_of(result.id, "", {}, result.tokens))
+    return decision._replace(stub=stub_of(decision.result_id, "", {}, decision.tokens))

@@ -9,6 +9,7 @@ session.
 
 from __future__ import annotations
 
+import json
 import re
 import zlib
 from collections.abc import Collection, Iterator, Mapping
@@ -19,7 +20,7 @@ from contextfold.common.canonical import Malformed, decode
 from contextfold.common.tokens import tokens_of
 from contextfold.fold.messages import Format
 from contextfold.fold.messages.facts import Members, block_members, items_of
-from contextfold.fold.messages.own_tools import is_marked
+from contextfold.fold.messages.own_tools import NAME_LENGTH_MAX, is_marked, own_name_in
 from contextfold.fold.sent_request import Usage
 
 # This many bytes of the end of a body or an event are stored.
@@ -35,6 +36,8 @@ INFLATED_MAX = 256 << 20
 EVENTS_MAX = 1_000_000
 CHUNK_EVENTS_MAX = 10_000
 TOKENS_MAX = 1_000_000_000
+# At most this many calls are streamed at the same time.
+CALLS_MAX = 128
 
 _EVENT_STREAM = "text/event-stream"
 _LINE_END = re.compile(rb"\r\n|\r|\n")
@@ -52,6 +55,26 @@ class ResponseFacts:
     # The estimated tokens of the calls of our tools, and whether the response had no other call and no text.
     our_output_tokens: int = 0
     only_ours: bool = False
+
+
+class OwnCall(NamedTuple):
+    """A call of one of our tools in a response."""
+
+    id: str
+    # As we call it.
+    tool: str
+    # None if another tool calls ours, as code that the model has written does.
+    arguments: Mapping[str, object] | None
+
+
+@dataclass(slots=True)
+class _OpenCall:
+    """A call whose arguments still arrive."""
+
+    id: str
+    name: str
+    is_ours: bool
+    parts: list[str]
 
 
 class _UsageNames(NamedTuple):
@@ -86,10 +109,23 @@ _USAGE_NAMES: Mapping[Format, _UsageNames] = {
 }
 # An event that contains none of these has no information about calls.
 _CALL_MARKS: Mapping[Format, tuple[bytes, ...]] = {
-    "anthropic": (b'"content_block_start"', b'"input_json_delta"'),
+    "anthropic": (b'"content_block_start"',),
     "openai-chat": (b'"delta"',),
     "openai-responses": (b'"response.output_item.done"',),
     "gemini": (b'"candidates"',),
+}
+# After the first text, only an event that contains one of these has more of them.
+_LATER_MARKS: Mapping[Format, tuple[bytes, ...]] = {
+    **_CALL_MARKS,
+    "openai-chat": (b'"tool_calls"',),
+    "gemini": (b'"functionCall"',),
+}
+# An event that contains one of these continues or ends a call.
+_OPEN_CALL_MARKS: Mapping[Format, tuple[bytes, ...]] = {
+    "anthropic": (b'"input_json_delta"', b'"content_block_stop"'),
+    "openai-chat": (b'"delta"',),
+    "openai-responses": (),
+    "gemini": (),
 }
 
 
@@ -113,8 +149,9 @@ class ResponseReader:
         self._has_ours = False
         # Whether there is a call of another tool, or text.
         self._has_others = False
-        # Whether the call with an index, which is being streamed, is ours.
-        self._streamed: dict[object, bool] = {}
+        # The calls of our tools that are being streamed, by index.
+        self._open: dict[object, _OpenCall] = {}
+        self._own_calls: list[OwnCall] = []
 
     def feed(self, chunk: bytes) -> None:
         events_before = self._events_left
@@ -132,10 +169,16 @@ class ResponseReader:
                 del self._text[:-EXCERPT_BYTES]
                 self._is_whole = False
 
+    def take_own_calls(self) -> list[OwnCall]:
+        """The calls of our tools that are complete and were not taken before."""
+        calls, self._own_calls = self._own_calls, []
+        return calls
+
     def facts(self) -> ResponseFacts:
         # The last event may lack its empty line.
         self._take_text(self._text)
         self._text.clear()
+        self._close_calls()
         if self._decompressor.is_broken:
             return ResponseFacts()
         return ResponseFacts(self._usage(), tokens_of(self._our_bytes), self._has_ours and not self._has_others)
@@ -151,7 +194,7 @@ class ResponseReader:
 
     def _take_text(self, text: bytes | bytearray) -> None:
         """Read a body or an event."""
-        has_calls = bool(self._our_tools) and (not self._is_stream or any(m in text for m in _CALL_MARKS[self._api]))
+        has_calls = not self._is_stream or any(mark in text for mark in self._marks())
         if self._container not in text and not has_calls:
             return
         if self._is_stream:
@@ -202,15 +245,40 @@ class ResponseReader:
 
     # ---- calls
 
+    def _marks(self) -> Iterator[bytes]:
+        yield from (_LATER_MARKS if self._has_others else _CALL_MARKS)[self._api]
+        if self._open:
+            yield from _OPEN_CALL_MARKS[self._api]
+
     def _take_calls(self, value: Members) -> None:
-        for index, name, arguments in _OUTPUTS[self._api](value, self._is_stream):
-            key = index if isinstance(index, int) else None
-            if name is not None:
-                self._streamed[key] = is_ours = name in self._our_tools or is_marked(name)
+        for output in _OUTPUTS[self._api](value, self._is_stream):
+            key = output.number if isinstance(output.number, int) else None
+            if output.name is not None:
+                is_ours = output.name in self._our_tools or is_marked(output.name)
                 self._has_ours |= is_ours
                 self._has_others |= not is_ours
-            if self._streamed.get(key):
-                self._our_bytes += len(name or "") + _size(arguments)
+                self._our_bytes += len(output.name) if is_ours else 0
+                # The code of a call that is complete may call our tools.
+                if output.name and (output.is_end or own_name_in(output.name[:NAME_LENGTH_MAX])):
+                    self._open[key] = _OpenCall(output.id, output.name, is_ours, [])
+            if output.arguments and (call := self._open.get(key)):
+                text = output.arguments if isinstance(output.arguments, str) else encode_arguments(output.arguments)
+                self._our_bytes += len(text) if call.is_ours else 0
+                call.parts.append(text)
+            if output.is_end:
+                self._close_calls(key)
+
+    def _close_calls(self, *keys: object) -> None:
+        """Take the calls that are complete: those with these indexes, or all."""
+        for key in keys or tuple(self._open):
+            call = self._open.pop(key, None)
+            text = "".join(call.parts) if call else ""
+            tool = own_name_in(call.name[:NAME_LENGTH_MAX]) if call else ""
+            arguments = _parse(text.encode("utf-8", "surrogatepass")) if tool else None
+            if call and tool and isinstance(arguments, dict | None):
+                self._own_calls.append(OwnCall(call.id, tool, arguments or {}))
+            elif call and (tool := own_name_in(text)):
+                self._own_calls.append(OwnCall(call.id, tool, None))
 
 
 def _parse_around_usage(text: bytes, container: bytes, wrapper: str) -> Iterator[Mapping[str, Any]]:
@@ -238,43 +306,63 @@ def _parse(text: bytes) -> object:
         return None
 
 
-def _size(value: object) -> int:
-    return len(value if isinstance(value, str) else str(value)) if value else 0
+def encode_arguments(value: object) -> str:
+    return json.dumps(value, default=block_members)
 
 
-# ---- The outputs of the model in a response or in an event, for each API: the index of a call, the name of its tool,
-# and its arguments. The name of a text is empty. An event without a name has more of the arguments of an earlier call.
+# ---- The outputs of the model in a response or in an event, for each API.
 
-_Outputs = Iterator[tuple[object, str | None, object]]
+
+class _Output(NamedTuple):
+    """A call, a part of one, or a text."""
+
+    number: object = None
+    # The name of the tool; empty for a text; None if an earlier event has it.
+    name: str | None = None
+    id: str = ""
+    arguments: object = None
+    # Whether the call is complete.
+    is_end: bool = False
+
+
+_Outputs = Iterator[_Output]
 
 
 def _anthropic_outputs(value: Members, is_event: bool) -> _Outputs:
     index = value.get("index")
     if is_event and "content_block" not in value:
-        yield index, None, block_members(value.get("delta")).get("partial_json")
+        is_end = value.get("type") == "content_block_stop"
+        yield _Output(index, None, "", block_members(value.get("delta")).get("partial_json"), is_end)
         return
     for block in map(block_members, (value["content_block"],) if is_event else items_of(value.get("content")) or ()):
         kind = block.get("type")
         if kind not in ("thinking", "redacted_thinking"):
-            yield index, str(block.get("name")) if kind == "tool_use" else "", block.get("input")
+            name = str(block.get("name")) if kind == "tool_use" else ""
+            yield _Output(index, name, str(block.get("id")), block.get("input"), not is_event)
 
 
 def _chat_outputs(value: Members, is_event: bool) -> _Outputs:
     for choice in items_of(value.get("choices")) or ():
         message = block_members(block_members(choice).get("delta" if is_event else "message"))
         if message.get("content"):
-            yield None, "", None
+            yield _Output(name="")
         for call in map(block_members, items_of(message.get("tool_calls")) or ()):
             function = block_members(call.get("function") or call.get("custom"))
             name, arguments = function.get("name"), function.get("arguments") or function.get("input")
-            yield call.get("index"), str(name) if name else None, arguments
+            yield _Output(
+                call.get("index"), str(name) if name else None, str(call.get("id")), arguments, is_end=not is_event
+            )
+        if block_members(choice).get("finish_reason"):
+            yield from (_Output(index, is_end=True) for index in range(CALLS_MAX))
 
 
 def _responses_outputs(value: Members, is_event: bool) -> _Outputs:
     for item in map(block_members, (value.get("item"),) if is_event else items_of(value.get("output")) or ()):
         kind = item.get("type")
         if kind not in (None, "reasoning"):
-            yield None, str(item.get("name")) if kind == "function_call" else "", item.get("arguments")
+            name = str(item.get("name")) if kind in ("function_call", "custom_tool_call") else ""
+            given = item.get("arguments") or item.get("input")
+            yield _Output(None, name, str(item.get("call_id")), given, is_end=True)
 
 
 def _gemini_outputs(value: Members, is_event: bool) -> _Outputs:
@@ -283,9 +371,9 @@ def _gemini_outputs(value: Members, is_event: bool) -> _Outputs:
         for part in map(block_members, items_of(content.get("parts")) or ()):
             call = block_members(part.get("functionCall"))
             if call:
-                yield None, str(call.get("name")), call.get("args")
+                yield _Output(None, str(call.get("name")), str(call.get("id", "")), call.get("args"), is_end=True)
             elif not part.get("thought") and (part.get("text") or "text" not in part):
-                yield None, "", None
+                yield _Output(name="")
 
 
 _OUTPUTS = {

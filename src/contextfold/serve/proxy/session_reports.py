@@ -1,17 +1,14 @@
 """Reports proxied requests to their sessions, after they are answered.
 
-The session of a request is determined by, in this order:
+A request begins the session of its conversation (`fold.service.conversations`). Which conversation that is:
 
-    its headers       `X-Context-Project`, with or without `X-Context-Session`
-    its history       the last session that a result of our tools names, if it belongs to the caller
-    its host          the session for the host's session, as reported by its hooks
+    its headers       `X-Context-Session`, with `X-Context-Project` or in the project of the run
+    its host          the host's ids of the conversation and of a subagent
+    its content       the first messages, which are the same in every later request
 
-A request of a subagent then gets the session that is named after the agent, in the same project, unless
-`X-Context-Session` names one.
-
-Until one of these is known, the requests of a conversation wait without their texts, up to a limit. Nothing here delays
-a response or makes it fail: what cannot be determined, read or recorded is left out and logged. Of HTTP it knows only
-the names of headers.
+If the history names a session that is no other conversation's, the conversation goes on in that session: its calls of
+our tools were not recognised. Nothing here delays a response or makes it fail: what cannot be determined, read or
+recorded is left out and logged. Of HTTP it knows only the names of headers.
 """
 
 from __future__ import annotations
@@ -19,20 +16,22 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from contextfold.errors import ArgumentInvalid, FoldError, StoreUnavailable
+from contextfold.errors import ArgumentInvalid, ContextError, StoreUnavailable
+from contextfold.fold.events import ResultLeftOut
 from contextfold.fold.messages import BodyProjection, Span
-from contextfold.fold.project import NAME_LENGTH_MAX, Caller, Target, project_at, target_of
+from contextfold.fold.project import Caller, Project, project_at, target_of
 from contextfold.fold.sent_request import RequestReport, Share
+from contextfold.fold.service.conversations import KnownConversation, NotedCall, hash_arguments
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.inbox import InboxFull
 from contextfold.fold.service.stored_results import ORIGIN_UNKNOWN, ResultOrigin
 from contextfold.serve.ops.logs import log
-from contextfold.serve.proxy.forwarding import Conversation, ProxiedRequest, log_failure
-from contextfold.serve.proxy.response_reader import ResponseFacts
+from contextfold.serve.proxy.forwarding import ProxiedRequest, log_failure
+from contextfold.serve.proxy.response_reader import OwnCall, ResponseFacts
 
 # The event in the log if a request cannot be reported.
 LOST = "proxy.receipt_lost"
@@ -42,21 +41,15 @@ TEXTS_MAX_CHARS = 8 << 20
 # The limits on reports whose session is still being looked up after their requests have ended, and on their bytes.
 WAITING_MAX = 1000
 WAITING_MAX_BYTES = 64 << 20
-# The limits on conversations without a known session, on requests of one of them, and on remembered sizes.
-UNASSIGNED_CONVERSATIONS_MAX = 1000
-UNASSIGNED_REQUESTS_MAX = 100
+# At most this many sizes of conversations are remembered.
 CONVERSATIONS_MAX = 10_000
-
-# Finds the session for an owner and a host's session and agent; None if the host has not reported it.
-HostSessions = Callable[[str, str, str | None], Target | None]
 
 
 class SessionReports:
-    def __init__(self, fold: FoldService, host_sessions: HostSessions) -> None:
-        self._fold, self._host_sessions = fold, host_sessions
+    def __init__(self, fold: FoldService) -> None:
+        self._fold = fold
         # The waiting reports, each with the number of bytes of its request in memory.
         self._waiting: dict[asyncio.Task[RequestReport | None], int] = {}
-        self._unassigned: OrderedDict[tuple[str, str], list[RequestReport]] = OrderedDict()
         # The number of content blocks in the last request of each conversation.
         self._blocks: OrderedDict[tuple[str, str], int] = OrderedDict()
 
@@ -65,11 +58,11 @@ class SessionReports:
         text_chars = 0
         try:
             report = _make_report(request, projection, self._new_blocks(request, projection))
-            request.session = await self._session_of(request, projection.session_id)
-            if request.session is None:
-                # The session belongs to another owner, or no longer exists; or it is not known yet.
-                return None if projection.session_id is not None else report
-            key = request.session.key
+            known = await self._find(request, projection)
+            if known is None:
+                return None
+            request.session = known
+            key = known.target.key
             if self._fold.sessions.last_known(key).session_id is None:
                 # Without the session's state, more texts than necessary are reported.
                 with suppress(StoreUnavailable):
@@ -81,8 +74,15 @@ class SessionReports:
             # Even after a bug, only the report is lost, and the response is not affected.
             log_failure(LOST, problem)
         finally:
-            request.keep_for_report(text_chars)
+            request.body.keep_for_report(text_chars)
         return None
+
+    def note_calls(self, request: ProxiedRequest, calls: list[OwnCall]) -> None:
+        """Remember which conversation makes these calls of our tools: over MCP they do not say it."""
+        for call in calls:
+            hashed = "" if call.arguments is None else hash_arguments(call.arguments)
+            noted = NotedCall(call.id, call.tool, hashed, request.run, request.reported)
+            self._fold.conversations.note_call(request.owner, noted)
 
     def report(
         self, request: ProxiedRequest, preparing: asyncio.Task[RequestReport | None], response: ResponseFacts
@@ -90,12 +90,20 @@ class SessionReports:
         """Record a request, now or when its report is prepared. Until then its bytes stay in memory."""
         if preparing.done():
             self._hand_over(request, preparing, response)
-        elif len(self._waiting) < WAITING_MAX and sum(self._waiting.values()) + request.size_bytes <= WAITING_MAX_BYTES:
-            self._waiting[preparing] = request.size_bytes
+            return
+        size_bytes = request.body.size_bytes
+        if len(self._waiting) < WAITING_MAX and sum(self._waiting.values()) + size_bytes <= WAITING_MAX_BYTES:
+            self._waiting[preparing] = size_bytes
             preparing.add_done_callback(lambda _: self._hand_over(request, preparing, response))
         else:
             preparing.cancel()
+            request.reported.cancel()
             log(LOST, "warning", code="busy")
+
+    def count_failure(self, request: ProxiedRequest) -> None:
+        """Count a request that the provider did not answer, or not completely, for its run."""
+        if request.run and request.format is not None and not request.is_count:
+            self._fold.conversations.run(request.owner, request.run).failed_requests += 1
 
     async def close(self) -> None:
         for preparing in self._waiting:
@@ -107,41 +115,26 @@ class SessionReports:
     ) -> None:
         self._waiting.pop(preparing, None)
         report = None if preparing.cancelled() else preparing.result()
-        if report is None:
-            return
-        report = replace(
-            report,
-            usage=response.usage,
-            our_output_tokens=response.our_output_tokens,
-            only_ours=response.only_ours,
-            warm_after_s=int(request.warm_after_s),
-        )
+        known = request.session
         try:
-            # A hook may have reported the host's session while the model worked.
-            target = request.session or self._host_session(request)
-            if target is not None:
-                conversation = request.conversation
-                for earlier in self._unassigned.pop((request.owner, conversation.id), []) if conversation else []:
-                    self._fold.reports.receive(target, earlier)
-                self._fold.reports.receive(target, report)
-            elif request.conversation is not None:
-                self._wait_for_session((request.owner, request.conversation.id), report)
+            if report is not None and known is not None:
+                known.is_answered = True
+                report = replace(
+                    report,
+                    usage=response.usage,
+                    our_output_tokens=response.our_output_tokens,
+                    only_ours=response.only_ours,
+                    warm_after_s=int(request.warm_after_s),
+                )
+                self._fold.reports.receive(known.target, report)
         except InboxFull:
             log(LOST, "warning", code="busy")
         except Exception as problem:
             # Even after a bug, only the report is lost, and the response is not affected.
             log_failure(LOST, problem)
-
-    # ---- requests whose session is not known yet
-
-    def _wait_for_session(self, key: tuple[str, str], report: RequestReport) -> None:
-        """Store a request until its session is known, without texts: the next request contains the same messages."""
-        waiting = self._unassigned.setdefault(key, [])
-        self._unassigned.move_to_end(key)
-        if len(waiting) < UNASSIGNED_REQUESTS_MAX:
-            waiting.append(replace(report, shares=()))
-        if len(self._unassigned) > UNASSIGNED_CONVERSATIONS_MAX:
-            self._unassigned.popitem(last=False)
+        finally:
+            if not request.reported.done():
+                request.reported.set_result(known)
 
     def _new_blocks(self, request: ProxiedRequest, projection: BodyProjection) -> int:
         """The number of content blocks since the conversation's last request; 0 if it is not known."""
@@ -156,45 +149,60 @@ class SessionReports:
 
     # ---- which session a request belongs to
 
-    async def origin(self, request: ProxiedRequest, session_id: str | None) -> ResultOrigin:
-        """The project and session of a request, if they are known. `session_id` is the one that its history names."""
+    async def origin(self, request: ProxiedRequest, projection: BodyProjection) -> ResultOrigin:
+        """The project and session of a request, if they are known."""
         try:
-            target = await self._session_of(request, session_id)
-        except FoldError:
-            target = None
-        if target is None:
+            known = await self._find(request, projection)
+        except ContextError:
+            known = None
+        if known is None or not known.target.given_path:
             return ORIGIN_UNKNOWN
-        path = await self._fold.scrub_path(target)
-        known = self._fold.sessions.last_known(target.key).session_id
-        return ResultOrigin(target.key.project_hash, path, known or session_id or "")
+        path = await self._fold.scrub_path(known.target)
+        session_id = self._fold.sessions.last_known(known.target.key).session_id
+        return ResultOrigin(known.target.key.project_hash, path, session_id or projection.session_id or "")
 
-    async def _session_of(self, request: ProxiedRequest, session_id: str | None) -> Target | None:
-        headers, conversation = request.given_headers, request.conversation
-        projects, names = headers.get(PROJECT_HEADER, []), headers.get(SESSION_HEADER, [])
-        if projects:
-            if len(projects) > 1 or len(names) > 1:
-                raise ArgumentInvalid("X-Context-Project", "must come once")
-            try:
-                project, name = projects[0].decode("utf-8"), names[0].decode("utf-8") if names else None
-            except UnicodeDecodeError:
-                raise ArgumentInvalid("X-Context-Project", "must be UTF-8") from None
-            target = target_of(Caller(request.owner, name), project_at(project))
-            return target if name else _agent_target(target, conversation)
-        named = await self._fold.find_target(request.owner, session_id) if session_id else None
-        return _agent_target(named, conversation) if named else self._host_session(request)
+    async def _find(self, request: ProxiedRequest, projection: BodyProjection) -> KnownConversation | None:
+        """The session of a request; None if neither a header nor its messages identify one."""
+        if request.session is not None:
+            return request.session
+        project = self._project_of(request)
+        name = _header_value(request, SESSION_HEADER)
+        if name is not None and project:
+            return KnownConversation(target_of(Caller(request.owner, name), project))
+        if request.conversation is None:
+            return KnownConversation(target_of(Caller(request.owner), project)) if project else None
+        conversation = request.conversation.conversation
+        known = await self._fold.conversations.find(
+            request.owner,
+            conversation,
+            project=project,
+            name=conversation.agent or None,
+            run=request.run,
+            is_opening=not projection.details.walk.turns,
+        )
+        if projection.session_id and not conversation.agent:
+            named = await self._fold.find_target(request.owner, projection.session_id)
+            if named is not None:
+                self._fold.conversations.adopt(known, named)
+        return known
 
-    def _host_session(self, request: ProxiedRequest) -> Target | None:
-        conversation = request.conversation
-        if conversation is None or not conversation.host_session:
-            return None
-        return self._host_sessions(request.owner, conversation.host_session, conversation.agent or None)
+    def _project_of(self, request: ProxiedRequest) -> Project | None:
+        given = _header_value(request, PROJECT_HEADER)
+        if given is not None:
+            return project_at(given)
+        run = self._fold.conversations.known_run(request.owner, request.run) if request.run else None
+        return run.project if run else None
 
 
-def _agent_target(target: Target, conversation: Conversation | None) -> Target:
-    """A subagent has a session of its own, so that its context does not count as its parent's."""
-    if conversation is None or not conversation.agent:
-        return target
-    return target_of(Caller(target.key.owner, conversation.agent[:NAME_LENGTH_MAX]), project_at(target.given_path))
+def _header_value(request: ProxiedRequest, header: bytes) -> str | None:
+    values = request.given_headers.get(header, [])
+    name = header.decode("ascii")
+    if len(values) > 1:
+        raise ArgumentInvalid(name, "must come once")
+    try:
+        return values[0].decode("utf-8") if values else None
+    except UnicodeDecodeError:
+        raise ArgumentInvalid(name, "must be UTF-8") from None
 
 
 def _make_shares(projection: BodyProjection, known: Mapping[str | None, int]) -> tuple[Share, ...]:
@@ -206,7 +214,10 @@ def _make_shares(projection: BodyProjection, known: Mapping[str | None, int]) ->
         texts = _list_texts(projection, span, known_messages, left_chars)
         left_chars -= sum(map(len, texts))
         by_user = len(span.places) > known_messages and projection.has_words(span.places[-1])
-        shares.append(Share(span.branch_id, span.tokens, len(span.places), texts, by_user))
+        is_main = span.branch_id is None
+        tokens = max(0, span.tokens - projection.host_tokens) if is_main else span.tokens
+        removable = 0 if is_main else projection.removable_tokens(span.branch_id)
+        shares.append(Share(span.branch_id, tokens, len(span.places), texts, by_user, removable))
     return tuple(reversed(shares))
 
 
@@ -229,9 +240,14 @@ def _make_report(request: ProxiedRequest, projection: BodyProjection, new_blocks
         id=f"req_{secrets.token_hex(8)}",
         api=request.format,
         model=projection.model,
-        receipt=projection.receipt,
+        receipt=request.receipt,
         our_tokens=projection.our_tokens,
         kept_tokens=projection.tokens_before_stubs(newly_left_out) if newly_left_out else None,
         new_blocks=new_blocks,
         conversation=request.conversation.id if request.conversation else "",
+        run=request.run,
+        left_out=tuple(ResultLeftOut(each.result_id, each.tokens) for each in projection.left_out),
+        host_tokens=projection.host_tokens,
+        has_tools=bool(projection.parsed.members.get("tools")),
+        work_tokens=projection.removable_tokens(),
     )

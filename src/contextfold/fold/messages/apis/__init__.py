@@ -1,4 +1,4 @@
-"""The APIs whose lists are folded. Each module has the knowledge of one of them: its messages, models and cache."""
+"""The APIs whose lists are folded. Each module has the knowledge of one of them: its messages and models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads messages of Anthropic's Messages API. Knows its roles, blocks, models and cache, nothing of folding."""
+"""Reads messages of Anthropic's Messages API. Knows its roles, blocks and models, nothing of folding."""
 
 from __future__ import annotations
 
@@ -17,26 +17,22 @@ from contextfold.fold.messages.facts import (
     Members,
     Result,
     block_members,
-    has_quoted_user,
-    is_host_text,
     items_of,
-    quotes_user,
 )
 from contextfold.fold.messages.own_tools import call_of, hosted_call
+from contextfold.fold.messages.user_words import is_host_text, quotes_user
 
 _THINKING = ("thinking", "redacted_thinking")
 # The provider runs these calls, and their results are in the same turn.
 _HOSTED = ("server_tool_use", "mcp_tool_use")
 _SHOWN = ("text", "image", "document", "search_result")
-_SYSTEM_MEMBERS = frozenset({"role", "content"})
+# `clear_at` says for how long the text is shown; it changes nothing else.
+_SYSTEM_MEMBERS = frozenset({"role", "content", "clear_at"})
 
 # From version 5.1 on, Claude's models accept a thinking block only after exactly the messages before which it was made.
 # Only models with a lower version in their names are known to accept it anyway.
 _CLAUDE = re.compile(r"claude-(?:[a-z]+-)?(\d{1,2})(?!\d)(?:[-.](\d{1,2})(?!\d))?(?!.*latest)")
 _FIRST_BINDING = (5, 1)
-
-CACHE_S = 300.0
-LONG_CACHE_S = 3600.0
 
 
 def read(message: Members) -> Fact:
@@ -62,19 +58,10 @@ def binds_thinking(model: str, thinking: object) -> bool:
     return match is None or (int(match[1]), int(match[2] or 0)) >= _FIRST_BINDING
 
 
-def find_cache_s(request: Members) -> float | None:
-    """An hour if any `cache_control` of the request, wherever it is, asks for one."""
-    waiting: list[object] = [request]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, Mapping):
-            mark = value.get("cache_control")
-            if isinstance(mark, Mapping) and mark.get("ttl") == "1h":
-                return LONG_CACHE_S
-            waiting.extend(value.values())
-        elif isinstance(value, list):
-            waiting.extend(value)
-    return None
+def names_stored_history(request: Members) -> bool:
+    """Whether a request continues a thread. One that creates a thread has the whole history."""
+    thread = request.get("thread")
+    return thread is not None and block_members(thread).get("type") != "create"
 
 
 def is_thinking(block: Members) -> bool:
@@ -110,7 +97,7 @@ def _read_system(message: Members) -> Fact:
 
 def _read_user(blocks: Sequence[object]) -> Fact:
     results: list[Result] = []
-    flaw, has_words, quotes = "", False, False
+    flaw, has_words = "", False
     for block in blocks:
         members = block_members(block)
         kind = members.get("type")
@@ -119,19 +106,18 @@ def _read_user(blocks: Sequence[object]) -> Fact:
             # The call succeeded only if the member is missing, null or false; 0 means a failure.
             failed = mark is not None and mark is not False
             results.append(Result(members["tool_use_id"], result, failed, members))
-            quotes = quotes or has_quoted_user(result)
         elif kind not in _SHOWN:
             flaw = "unknown_content"
         elif kind != "text" or not is_host_text(members.get("text")):
             has_words = True
     if not results:
         return UNKNOWN if flaw else PROMPT
-    return Fact("input", results=tuple(results), flaw=flaw, has_words=has_words, quotes_user=quotes)
+    return Fact("input", results=tuple(results), flaw=flaw, has_words=has_words)
 
 
 def _read_assistant(blocks: Sequence[object]) -> Fact:
     calls: list[Call] = []
-    flaw, thoughts = "", 0
+    flaw, thoughts, is_compaction = "", 0, False
     # The calls that the provider runs. Its results name them and may be in a later turn.
     asked: list[object] = []
     answered: list[object] = []
@@ -152,12 +138,19 @@ def _read_assistant(blocks: Sequence[object]) -> Fact:
         elif isinstance(kind, str) and kind.endswith("_tool_result"):
             answered.append(members.get("tool_use_id"))
         else:
+            is_compaction = is_compaction or kind == "compaction"
             flaw = "unknown_content"
     if not flaw and not _are_same(asked, answered):
         flaw = "unbalanced"
     if not (calls or flaw or thoughts):
         return MODEL_TEXT
-    return Fact("model", tuple(calls), flaw=flaw, thinks=thoughts > 0, only_thinks=thoughts == len(blocks))
+    return Fact(
+        *("model", tuple(calls)),
+        flaw=flaw,
+        thinks=thoughts > 0,
+        only_thinks=thoughts == len(blocks),
+        is_compaction=is_compaction,
+    )
 
 
 def _are_same(asked: Sequence[object], answered: Sequence[object]) -> bool:
@@ -170,11 +163,12 @@ API = Api(
     "messages",
     read,
     lambda block: ("content",),
-    CACHE_S,
-    find_cache_s,
+    lambda block: ("input",),
+    "content",
     is_result,
     has_alternating_roles=True,
     is_words=is_words,
     is_thinking=is_thinking,
     binds_thinking=binds_thinking,
+    names_stored_history=names_stored_history,
 )

@@ -18,13 +18,10 @@ from contextfold.fold.messages.facts import (
     Members,
     Result,
     block_members,
-    has_quoted_user,
-    is_host_text,
     items_of,
 )
 from contextfold.fold.messages.own_tools import call_of
-
-CACHE_S = 3600.0
+from contextfold.fold.messages.user_words import is_host_text
 
 _CALL = ("functionCall", "function_call")
 _RESPONSE = ("functionResponse", "function_response")
@@ -53,6 +50,10 @@ def response_path(part: Members) -> tuple[str, ...]:
     return (_RESPONSE[0] if _RESPONSE[0] in part else _RESPONSE[1], "response")
 
 
+def arguments_path(part: Members) -> tuple[str, ...]:
+    return (_CALL[0] if _CALL[0] in part else _CALL[1], "args")
+
+
 def is_words(part: Members, beside_result: bool) -> bool:
     """Whether the user wrote or attached a part of a user's content."""
     if _member(part, _RESPONSE) is not None:
@@ -62,7 +63,7 @@ def is_words(part: Members, beside_result: bool) -> bool:
 
 def _read_user(parts: Sequence[object]) -> Fact:
     results: list[Result] = []
-    flaw, has_words, quotes = "", False, False
+    flaw, has_words = "", False
     for part in parts:
         members = block_members(part)
         response = _member(members, _RESPONSE)
@@ -71,7 +72,6 @@ def _read_user(parts: Sequence[object]) -> Fact:
             result_id, content = _id_of(about), about.get("response")
             if result_id and isinstance(about.get("name"), str):
                 results.append(Result(result_id, content, part=members))
-                quotes = quotes or has_quoted_user(content)
             else:
                 flaw = "unknown_content"
         elif _SHOWN.isdisjoint(members):
@@ -80,7 +80,7 @@ def _read_user(parts: Sequence[object]) -> Fact:
             has_words = True
     if not results:
         return UNKNOWN if flaw else PROMPT
-    return Fact("input", results=tuple(results), flaw=flaw, has_words=has_words, quotes_user=quotes)
+    return Fact("input", results=tuple(results), flaw=flaw, has_words=has_words)
 
 
 def _read_model(parts: Sequence[object]) -> Fact:
@@ -119,7 +119,8 @@ API = Api(
     "contents",
     read,
     response_path,
-    CACHE_S,
+    arguments_path,
+    "parts",
     is_result=is_result,
     has_object_results=True,
     parts_name="parts",

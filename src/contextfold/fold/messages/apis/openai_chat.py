@@ -1,4 +1,4 @@
-"""Reads messages of OpenAI's Chat Completions. Knows its roles and cache, nothing of folding."""
+"""Reads messages of OpenAI's Chat Completions. Knows its roles, nothing of folding."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ from contextfold.fold.messages.facts import (
     read_answer,
 )
 from contextfold.fold.messages.own_tools import call_of
-
-CACHE_S = 3600.0
-LONG_CACHE_S = 86_400.0
 
 
 def read(message: Members) -> Fact:
@@ -56,8 +53,4 @@ def _read_call(asked: Members) -> Call | None:
     return call_of(asked, asked.get("id"), about.get("name"), about.get("arguments"))
 
 
-def find_cache_s(request: Members) -> float | None:
-    return LONG_CACHE_S if request.get("prompt_cache_retention") == "24h" else None
-
-
-API = Api("messages", read, lambda message: ("content",), CACHE_S, find_cache_s)
+API = Api("messages", read, lambda message: ("content",), lambda call: ("function", "arguments"), "tool_calls")

@@ -5,7 +5,6 @@ One turn of the model has several items: reasoning, messages and calls, up to th
 
 from __future__ import annotations
 
-from contextfold.fold.messages.apis.openai_chat import CACHE_S, find_cache_s
 from contextfold.fold.messages.facts import (
     MODEL_TEXT,
     PROMPT,
@@ -28,7 +27,13 @@ _CLIENT_RUN = ("local_shell_call", "shell_call", "apply_patch_call", "computer_c
 _HOSTED = ("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call")
 _OTHERS = {
     "reasoning": Fact("model", leads=True),
+    "compaction": Fact("input", flaw="unknown_content", is_compaction=True),
+    # These say which tools and settings there are from here on, so they stay.
     "mcp_list_tools": STANDING,
+    "tool_search_call": STANDING,
+    "tool_search_output": STANDING,
+    "additional_tools": STANDING,
+    "configuration_update": STANDING,
 }
 
 
@@ -57,12 +62,16 @@ def _read_other(item: Members, kind: str) -> Fact:
     return Fact("model", (Call(unique_id),)) if called == kind else read_answer(item, unique_id, None)
 
 
+def names_stored_history(request: Members) -> bool:
+    return request.get("previous_response_id") is not None or request.get("conversation") is not None
+
+
 API = Api(
     "input",
     read,
     lambda item: ("output",),
-    CACHE_S,
-    find_cache_s,
-    stored_history_names=frozenset({"previous_response_id", "conversation"}),
+    lambda item: ("arguments",),
+    "",
+    names_stored_history=names_stored_history,
     takes_text=True,
 )

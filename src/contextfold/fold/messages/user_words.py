@@ -1,0 +1,133 @@
+"""Recognises what the user said where a host has put it into its own texts: into markup, and into results of tools.
+
+Hosts give a model the user's refusals ("… the user said: …"), answers to questions and approvals of plans as results of
+tools. Such a result stays, whatever is folded around it. It is recognised by its tool, by the form of a failure, and by
+the phrases that hosts use. Where it is doubtful, it counts as the user's words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from contextfold.fold.messages.facts import block_members, items_of
+
+# The markup of texts that hosts add to a result for the model. Users do not write it.
+_HOST_MARKUP = "system-reminder|system_reminder|environment_details|new-diagnostics"
+_HOST_ENDS = tuple(f"</{name}>" for name in _HOST_MARKUP.split("|"))
+# The end of the last block is searched for in this many characters at the end of a text.
+_END_CHARS = 8
+_HOST_TEXT = re.compile(rf"(?:\s*+<({_HOST_MARKUP})>(?:(?!</\1>)[\s\S])*+</\1>)++\s*+")
+# A host may quote a message of its user in that markup: "The user sent the following message: …".
+_QUOTES_USER = re.compile(
+    r"(?i)\buser(?:'s|s)?\b[^.\n]{0,60}\b(?:sent|sa(?:id|ys)|wr[oi]te|typed|ask|message|prompt)"
+    r"|\b(?:message|prompt|request|words)s?\b[^.\n]{0,40}\buser"
+)
+
+# The tools with which each host asks its user, in lowercase, without separators. Their results are the user's.
+_ASKING_TOOLS: Mapping[str, tuple[str, ...]] = {
+    "Claude Code": ("askuserquestion", "exitplanmode"),
+    "Codex": ("requestuserinput", "requestpermissions"),
+    "Gemini CLI": ("askuser", "exitplanmode"),
+    "OpenCode": ("question", "planexit"),
+    "Cline": ("askfollowupquestion", "planmoderespond", "attemptcompletion"),
+    "others": ("askquestion", "askhuman", "humaninput", "elicit"),
+}
+_ASKING = re.compile("|".join(sorted({name for names in _ASKING_TOOLS.values() for name in names})))
+_SEPARATORS = re.compile(r"[^a-z0-9]+")
+# The beginnings of results in which each host tells what its user said or decided.
+_BEGINNINGS: Mapping[str, tuple[str, ...]] = {
+    "Claude Code": (
+        *("The user doesn't want to", "The user wants to", "The user answered", "The user responded", "The user said"),
+        *("The user did not answer", "The user declined", "The user chose", "User has answered", "User has approved"),
+        *(
+            "Your questions have been answered",
+            "The agent proposed a plan that was rejected",
+            "[Request interrupted by",
+        ),
+    ),
+    "Codex": ("exec command rejected by user", "patch rejected by user", "user rejected", "user cancelled"),
+    "Gemini CLI": ("User denied", "User cancelled", "User did not allow", "[Operation Cancelled]", "Plan approved"),
+    "OpenCode": ("The user rejected", "The user dismissed", "User has answered", "User rejected"),
+    "Cline": ("The user denied", "The user provided", "<answer>", "<user_message>", "<feedback>"),
+}
+_BEGINS = re.compile(
+    r"[\s>#*\"'(]*(?:error:\s*)?(?:"
+    + "|".join(re.escape(each.lower()) for each in sorted({each for those in _BEGINNINGS.values() for each in those}))
+    + ")"
+)
+# "… the user said:" near the beginning of any result.
+_SAYS = re.compile(r"\bthe user (?:also )?(?:said|says|answered|responded|replied|wrote|added|typed)\b[^\n]{0,80}:")
+# What a failure says of the user.
+_DECIDES = re.compile(
+    r"\buser\b[^.\n]{0,60}\b(?:said|wants?|reject|declin|den(?:y|ied)|cancel|answer|respon|repl|chose|approv|instruct"
+    r"|feedback|clarif|interrupt|stop|abort|dismiss)|\bby (?:the )?user\b|\buser feedback\b"
+)
+# This many characters at the beginning of a result are searched.
+_SEARCHED_CHARS = 4_000
+
+
+def is_host_text(text: object) -> bool:
+    """Whether a text consists of the host's markup and does not quote the user."""
+    if not isinstance(text, str) or not text.lstrip().startswith("<"):
+        return False
+    return _HOST_TEXT.fullmatch(text) is not None and _QUOTES_USER.search(text) is None
+
+
+def quotes_user(text: object) -> bool:
+    """Whether a host's text quotes a message of the user."""
+    return isinstance(text, str) and _QUOTES_USER.search(text) is not None
+
+
+def has_user_words(content: object, tool: str, *, failed: bool) -> bool:
+    """Whether a result of a tool has what the user said."""
+    if _ASKING.search(_SEPARATORS.sub("", tool.lower())) is not None:
+        return True
+    failed = failed or (isinstance(content, Mapping) and "error" in content)
+    return any(_tells_of_user(text, failed=failed) for text in _texts_in(content))
+
+
+def _texts_in(content: object) -> Iterator[str]:
+    if isinstance(content, str):
+        yield content
+        return
+    parts = content.values() if isinstance(content, Mapping) else items_of(content) or ()
+    for part in parts:
+        text = part if isinstance(part, str) else block_members(part).get("text")
+        if isinstance(text, str):
+            yield text
+
+
+def _tells_of_user(text: str, *, failed: bool) -> bool:
+    if ">" in text[-_END_CHARS:] and quotes_user(text[own_length(text) :]):
+        return True
+    begin = text[:_SEARCHED_CHARS].lower()
+    if (
+        "user" not in begin
+        and "<" not in begin
+        and "answered" not in begin
+        and "[" not in begin
+        and "plan" not in begin
+    ):
+        return False
+    if _BEGINS.match(begin) is not None or _SAYS.search(begin) is not None:
+        return True
+    return failed and _DECIDES.search(begin) is not None
+
+
+def own_length(text: str) -> int:
+    """The length of a result without the texts that a host has added at its end, in its markup.
+
+    It reads backwards, block by block.
+    """
+    end = len(text)
+    while True:
+        tail = text[max(0, end - _END_CHARS) : end]
+        last = end - len(tail) + len(tail.rstrip())
+        if not text.endswith(_HOST_ENDS, 0, last):
+            return end
+        name = text[text.rfind("</", 0, last) + 2 : last - 1]
+        begin = text.rfind(f"<{name}>", 0, last)
+        if begin < 0:
+            return end
+        end = begin

@@ -1,0 +1,231 @@
+"""Finds the session of each conversation, for hooks, the proxy and the tools. Knows no host's format, no protocol.
+
+A session is one conversation with one model. Hooks and proxied requests say which conversation they belong to; a tool
+call over MCP does not. Its session is the first of these that is known:
+
+    the call            its id, or the tool and its arguments, in a hook or in a model's response just before
+    the run             the latest conversation of the run (`context run`)
+    the project         the latest conversation of the project
+
+What is found is remembered here. A conversation that is not remembered may have a live session in the store, for
+example after a restart; its key is then found by the hash of the conversation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from contextfold.errors import ContextError
+from contextfold.fold.project import (
+    NO_PROJECT,
+    Conversation,
+    Project,
+    Target,
+    conversation_target,
+    hash_text,
+    project_at,
+)
+from contextfold.fold.service.session_views import FoundSession
+from contextfold.fold.session import State
+from contextfold.fold.store import SessionKey, Store
+
+# At most this many conversations, calls and runs of an owner are remembered.
+CONVERSATIONS_MAX = 10_000
+CALLS_MAX = 256
+RUNS_MAX = 1_000
+# At most this many live sessions are searched for a conversation, the latest first.
+SEARCHED_SESSIONS_MAX = 1_000
+# At most this many conversations that begin with the same messages are distinguished.
+NUMBERS_MAX = 64
+# A tool call waits at most this long for the end of the response that contained it.
+CALL_WAIT_S = 2.0
+
+
+@dataclass(slots=True)
+class KnownConversation:
+    target: Target
+    # Whether a request of it was answered.
+    is_answered: bool = False
+    run: str = ""
+    at_s: float = 0.0
+
+
+class NotedCall(NamedTuple):
+    """A call of one of our tools that a host is about to make. Its session may become known a moment later."""
+
+    id: str
+    tool: str
+    # A hash; empty if only the name of the tool is known.
+    arguments: str
+    run: str
+    conversation: asyncio.Future[KnownConversation | None]
+
+
+@dataclass(slots=True)
+class Run:
+    """A program that `context run` has started."""
+
+    project: Project | None = None
+    program: str = ""
+    failed_requests: int = 0
+
+
+@dataclass(slots=True)
+class _OwnersPart:
+    """What is remembered of one owner; what was used last is the last. An owner evicts only its own."""
+
+    conversations: OrderedDict[tuple[str, str], KnownConversation] = field(default_factory=OrderedDict)
+    calls: list[NotedCall] = field(default_factory=list)
+    runs: OrderedDict[str, Run] = field(default_factory=OrderedDict)
+
+
+class Conversations:
+    def __init__(
+        self, store: Store, look: Callable[[SessionKey], Awaitable[State]], *, clock: Callable[[], float], idle_s: float
+    ) -> None:
+        self._store, self._look, self._clock, self._idle_s = store, look, clock, idle_s
+        self._owners: dict[str, _OwnersPart] = {}
+
+    # ---- conversations that hooks and requests name
+
+    async def find(
+        self,
+        owner: str,
+        conversation: Conversation,
+        *,
+        project: Project | None = None,
+        name: str | None = None,
+        run: str = "",
+        is_opening: bool = False,
+    ) -> KnownConversation:
+        """The session of a conversation, a new one if there is none; the conversation becomes the latest one.
+
+        `name` is for a new session. With `is_opening` the model has said nothing yet: if the host does not name its
+        conversations, one with the same first messages that was answered is another conversation.
+        """
+        known = self._known(owner, conversation)
+        if known is None:
+            found = await self._search(owner, conversation)
+            # Another report of the conversation may have come meanwhile.
+            known = self._known(owner, conversation) or found
+        if is_opening and known and known.is_answered and not conversation.is_named:
+            number = known.target.conversation.number + 1 if known.target.conversation else 1
+            conversation, known = conversation._replace(number=number % NUMBERS_MAX), None
+        if known is None:
+            known = KnownConversation(conversation_target(owner, conversation, project, name))
+        self._use(owner, conversation, known, run)
+        if project:
+            self.place(known, project)
+        return known
+
+    def adopt(self, known: KnownConversation, target: Target) -> None:
+        """Let a conversation go on in a session that a result of our tools names, if it is no other conversation's."""
+        if target.conversation is None:
+            known.target = target
+
+    def place(self, known: KnownConversation, project: Project) -> None:
+        """Set the project of a conversation that began without one. Its key stays the same."""
+        if not known.target.given_path:
+            known.target = known.target._replace(given_path=project.given)
+
+    def _known(self, owner: str, conversation: Conversation) -> KnownConversation | None:
+        return self._part(owner).conversations.get((conversation.id, conversation.agent))
+
+    def _use(self, owner: str, conversation: Conversation, known: KnownConversation, run: str) -> None:
+        part, key = self._part(owner), (conversation.id, conversation.agent)
+        known.run, known.at_s = run or known.run, self._clock()
+        part.conversations[key] = known
+        part.conversations.move_to_end(key)
+        if len(part.conversations) > CONVERSATIONS_MAX:
+            part.conversations.popitem(last=False)
+
+    async def _search(self, owner: str, conversation: Conversation) -> KnownConversation | None:
+        """The conversation's live session in the store, the last of several with the same first messages."""
+        try:
+            listed = await self._store.sessions(owner, limit=SEARCHED_SESSIONS_MAX)
+            keys = {session.key.name_hash: session.key for session in listed}
+            for number in reversed(range(1 if conversation.is_named else NUMBERS_MAX)):
+                numbered = conversation._replace(number=number)
+                if key := keys.get(numbered.hash):
+                    target = FoundSession(key, await self._look(key)).target
+                    return KnownConversation(target._replace(conversation=numbered), is_answered=True)
+        except ContextError:
+            # The store is unavailable. A report is received even so, and written when it is back.
+            pass
+        return None
+
+    # ---- calls of our tools
+
+    def note_call(self, owner: str, call: NotedCall) -> None:
+        part = self._part(owner)
+        part.calls = [*part.calls[1 - CALLS_MAX :], call]
+
+    async def session_of_call(
+        self, owner: str, tool: str, arguments: Mapping[str, object], *, call_id: str = "", run: str = ""
+    ) -> KnownConversation | None:
+        """The conversation that made a call; None if it is not known."""
+        calls, hashed = self._part(owner).calls, hash_arguments(arguments)
+        # The latest call with the same id counts, else the first one with the same arguments that was not yet found.
+        of_tool = [call for call in calls if call.tool == tool and call.run == run]
+        matches = [call for call in reversed(calls) if call_id and call.id == call_id]
+        matches += [call for call in of_tool if call.arguments == hashed]
+        matches += [call for call in of_tool if not call.arguments]
+        for call in matches[:1]:
+            if len(matches) > 1:
+                calls.remove(call)
+            if known := await _wait_for(call.conversation):
+                return known
+        return next((known for known in self._latest(owner) if run and known.run == run), None)
+
+    def latest_of(self, owner: str, project: Project) -> KnownConversation | None:
+        """The latest conversation of a project."""
+        return next((known for known in self._latest(owner) if _is_of(known.target, project)), None)
+
+    def _latest(self, owner: str) -> Iterator[KnownConversation]:
+        """The conversations that are not idle, the latest one first. Subagents are found by their calls alone."""
+        idle_since_s = self._clock() - self._idle_s
+        for (_, agent), known in reversed(self._part(owner).conversations.items()):
+            if known.at_s > idle_since_s and not agent:
+                yield known
+
+    # ---- runs
+
+    def announce_run(self, owner: str, name: str, project: Project, program: str) -> None:
+        run = self.run(owner, name)
+        run.project, run.program = project, program
+
+    def run(self, owner: str, name: str) -> Run:
+        """What is known of a run, which may not have been announced."""
+        runs = self._part(owner).runs
+        run = runs.setdefault(name, Run())
+        runs.move_to_end(name)
+        if len(runs) > RUNS_MAX:
+            runs.popitem(last=False)
+        return run
+
+    def known_run(self, owner: str, name: str) -> Run | None:
+        return self._part(owner).runs.get(name)
+
+    def _part(self, owner: str) -> _OwnersPart:
+        return self._owners.setdefault(owner, _OwnersPart())
+
+
+def _is_of(target: Target, project: Project) -> bool:
+    if target.key.project_hash != NO_PROJECT:
+        return target.key.project_hash == project.hash
+    return bool(target.given_path) and project_at(target.given_path) == project
+
+
+def hash_arguments(arguments: Mapping[str, object]) -> str:
+    """A hash of a call's arguments, whatever their order."""
+    return hash_text(json.dumps(arguments, sort_keys=True, default=str))
+
+
+async def _wait_for(conversation: asyncio.Future[KnownConversation | None]) -> KnownConversation | None:
+    done, _ = await asyncio.wait([conversation], timeout=CALL_WAIT_S)
+    return conversation.result() if done and not conversation.cancelled() else None
