@@ -153,25 +153,24 @@ class TestLedger:
         )
         host = {"x_claude_code_session_id": "host-1"}
         assert proxy.post(**host).status == 200
-        begun = conversation(proxy, "host-1")
-        assert (begun["project_path"], begun["savings"]["requests"]) == ("", 1)
+        begun = conversation(proxy, "host-1", requests=1)
+        assert begun["project_path"] == ""
         report_prompt(proxy, "host-1", "/by-hook")
         assert proxy.post(**host).status == 200
-        later = conversation(proxy, "host-1")
+        later = conversation(proxy, "host-1", requests=2)
         assert (later["session_id"], later["project_path"]) == (begun["session_id"], "/by-hook")
-        assert later["savings"]["requests"] == 2
 
     def test_a_subagent_has_a_session_of_its_own(self, proxy: ProxyDaemon) -> None:
         proxy.upstream.script = lambda _, wire: wire.answer(
             b'{"usage":{"input_tokens":70000,"output_tokens":11}}', "Content-Type: application/json"
         )
         session_id, branch_id = session_with_branch(proxy, "/parent")
-        before, tokens = total_requests(proxy), total_tokens(proxy, "/parent")
+        tokens = total_tokens(proxy, "/parent")
         agent = {"x_claude_code_session_id": "host-2", "x_claude_code_agent_id": "agent-7"}
         report_prompt(proxy, "host-2", "/parent")
         assert proxy.post(**agent).status == 200
         assert proxy.post(history(branch_id, session_id), **agent).status == 200
-        until(lambda: total_requests(proxy) == before + 2)
+        conversation(proxy, "host-2", agent="agent-7", requests=2)
         assert recorded_requests(proxy, session_id) == 0
         assert total_tokens(proxy, "/parent") < tokens + 1_000
 
@@ -381,9 +380,15 @@ def live_sessions(proxy: ProxyDaemon) -> list[Any]:
     return rows
 
 
-def conversation(proxy: ProxyDaemon, host_id: str) -> Any:
-    (row,) = [row for row in live_sessions(proxy) if row["conversation"] == host_id and not row["agent"]]
-    return row
+def conversation(proxy: ProxyDaemon, host_id: str, *, requests: int, agent: str = "") -> Any:
+    """The session of a host's conversation, once it has recorded this many requests."""
+
+    def rows() -> list[Any]:
+        named = [row for row in live_sessions(proxy) if (row["conversation"], row["agent"] or "") == (host_id, agent)]
+        return [row for row in named if row["savings"]["requests"] == requests]
+
+    until(lambda: len(rows()) == 1)
+    return rows()[0]
 
 
 def answer_json(body: bytes, _request: RawRequest, wire: Wire) -> None:
@@ -398,10 +403,6 @@ def answer_with_call(api: str, tool: str, arguments: dict[str, str]) -> bytes:
         return json.dumps({"output": [{"type": "function_call", "call_id": "c", **call}]}).encode()
     calls = [{"id": "c", "type": "function", "function": call}]
     return json.dumps({"choices": [{"message": {"tool_calls": calls}, "finish_reason": "tool_calls"}]}).encode()
-
-
-def total_requests(proxy: ProxyDaemon) -> int:
-    return int(proxy.request("GET", "/v1/savings").json["total"]["requests"])
 
 
 def savings(proxy: ProxyDaemon, session_id: str) -> Any:
