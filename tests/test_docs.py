@@ -19,7 +19,7 @@ from tests.support.daemon import Daemon, Http, HttpAgent
 from tests.support.machine import ROOT
 
 DOCS = ROOT / "docs"
-PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), DOCS / "llms.txt"])
 BLOCK = re.compile(r"^( *)(`{3,})([a-z]*)\n(.*?)^\1\2$", re.MULTILINE | re.DOTALL)
 BRANCH = "br_5105c2a5e77b6c3a"
 TIMEOUT_S = 60
