@@ -102,7 +102,7 @@ HOSTS = (
             "exec",
             {},
             "functions",
-            f"text(await tools.mcp__contextfold__context_fold({{message: '{message}', project_path: 'PROJECT'}}))",
+            f"text(await tools.mcp__contextfold__context_fold({{message: '{message}'}}))",
         ),
     ),
     Host(
@@ -207,10 +207,7 @@ class Model:
                 path.write_text("".join(f"{rest} line {number} of a long file\n" for number in range(FILE_LINES)))
                 self._steps.append(Say("", (self._host.read(f"call_{self._calls}", str(path)),)))
             elif verb == "fold":
-                call = self._host.fold(f"call_{self._calls}", rest)
-                where = {"project_path": str(self._project)} if call.arguments else {}
-                text = call.text.replace("PROJECT", str(self._project))
-                self._steps.append(Say("", (call._replace(arguments=call.arguments | where, text=text),)))
+                self._steps.append(Say("", (self._host.fold(f"call_{self._calls}", rest),)))
             else:
                 self._steps.append(Say(step))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -357,12 +358,10 @@ class Responses(MessageWriter):
             )
             if step.thinks > 1 and step.calls:
                 self._think()
+        # Codex's default model calls tools from scripts.
+        in_scripts = {call.id for call in step.calls if re.match(r"\w+__\w+$", call.name) and self.rng.random() < 0.2}
         for call in step.calls:
-            id_member = {"id": f"fc_{call.id}"} if self.rng.random() < 0.5 else {}
-            call_members = {"call_id": f"call_{call.id}", "name": call.name, "arguments": json.dumps(call.arguments)}
-            if self.namespaces and self.rng.random() < 0.3:
-                id_member["namespace"] = self.rng.choice(self.namespaces)
-            self.add({"type": "function_call", **id_member, **call_members})
+            self.add(self._script(call) if call.id in in_scripts else self._function_call(call))
         if step.thinks and not step.text and not step.calls:
             self._message("assistant", "Done.")
         for index in step.order:
@@ -373,8 +372,20 @@ class Responses(MessageWriter):
             if call.picture:
                 output.append({"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"})
             user_texts = [step.quoted] if step.quoted and index == step.order[-1] else []
-            item = {"type": "function_call_output", "call_id": f"call_{call.id}", "output": output}
+            kind = "custom_tool_call_output" if call.id in in_scripts else "function_call_output"
+            item = {"type": kind, "call_id": f"call_{call.id}", "output": output}
             self.add(item, call, user_texts=user_texts)
+
+    def _function_call(self, call: Call) -> Message:
+        members: Message = {"id": f"fc_{call.id}"} if self.rng.random() < 0.5 else {}
+        if self.namespaces and self.rng.random() < 0.3:
+            members["namespace"] = self.rng.choice(self.namespaces)
+        called = {"call_id": f"call_{call.id}", "name": call.name, "arguments": json.dumps(call.arguments)}
+        return {"type": "function_call", **members, **called}
+
+    def _script(self, call: Call) -> Message:
+        script = f"text(await tools.{call.name}({json.dumps(call.arguments)}))"
+        return {"type": "custom_tool_call", "call_id": f"call_{call.id}", "name": "exec", "input": script}
 
     def unknown(self, step: Step) -> None:
         self.add({"type": "item_reference", "id": f"msg_{self.rng.getrandbits(60):015x}"})

@@ -314,6 +314,74 @@ def test_items_of_hosted_tools_fold_with_their_turn() -> None:
     assert reasons([*head, *inside[:-1], *say("stop"), *tail], "openai-responses") == ["unbalanced"]
 
 
+@pytest.mark.parametrize("format", ["anthropic", "gemini"])
+def test_turns_with_results_that_a_resumed_host_sends_twice_fold(format: Format) -> None:
+    name = "parts" if format == "gemini" else "content"
+
+    def repeat(messages: list[Message]) -> list[Message]:
+        """The host's messages with every result twice; one copy may have been shortened."""
+        results = messages[1][name]
+        return [messages[0], {**messages[1], name: [*results, *results]}]
+
+    asked = say("go", format)
+    shortened = repeat(work(format, "a"))
+    shortened[1][name][1] = tool_results(format, ("a", "[cleared]"))[0][name][0]
+    fold = repeat(return_turn(format, "br_1", tool="mcp__contextfold__context_fold"))
+    assert sent([*asked, *repeat(work(format, "b")), *shortened, *fold], format) == [*asked, *fold]
+    # A second result of a call in a later message still answers nothing.
+    late = [*asked, *work(format, "b"), *say("on", format), *work(format, "b")[1:], *fold]
+    assert sent(late, format) == late
+
+
+def script_turn(call: str, script: str, printed: str) -> list[Message]:
+    """A turn of Codex's default model: a script that calls tools, and what it printed."""
+    parts = [{"type": "input_text", "text": "Script completed\nOutput:\n"}, {"type": "input_text", "text": printed}]
+    return [
+        {"type": "custom_tool_call", "call_id": call, "name": "exec", "namespace": "functions", "input": script},
+        {"type": "custom_tool_call_output", "call_id": call, "output": parts},
+    ]
+
+
+FOLDS = "text(await tools.mcp__contextfold__context_fold({message: 'Fine.'}))"
+FOLDED = json.dumps({"content": [{"type": "text", "text": json.dumps({"folded_at": "2026", "branch_id": "br_1"})}]})
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        FOLDS,
+        FOLDS.replace(".mcp__contextfold__context_fold", "['mcp__contextfold__context_fold'] "),
+        f"text(await tools.exec_command({{cmd: 'make'}}))\n{FOLDS}",
+    ],
+)
+def test_a_fold_that_a_script_makes_counts_if_the_script_prints_its_result(script: str) -> None:
+    format: Format = "openai-responses"
+    asked, work = say("go", format), script_turn("a", "text(await tools.exec_command({cmd: 'ls'}))", "a.txt")
+    assert sent([*asked, *work, *script_turn("b", script, FOLDED)], format) == [
+        *asked,
+        *script_turn("b", script, FOLDED),
+    ]
+    unknown = [*asked, *work, *script_turn("b", script, "")]
+    assert sent(unknown, format) == unknown
+    assert reasons(unknown, format) == ["unconfirmed_tool"]
+
+
+def test_a_script_that_only_mentions_a_fold_or_makes_two_folds_nothing() -> None:
+    format: Format = "openai-responses"
+    work = [*say("go", format), *script_turn("a", "text(await tools.exec_command({cmd: 'ls'}))", "a.txt")]
+    for script in (f"{FOLDS}\n{FOLDS}", "text('mcp__contextfold__context_fold')", "text(await tools.context_folder())"):
+        messages = [*work, *script_turn("b", script, FOLDED)]
+        assert sent(messages, format) == messages
+
+
+def test_an_answer_of_the_user_stays_if_a_script_asked_for_it() -> None:
+    format: Format = "openai-responses"
+    asks = script_turn("a", "text(await tools.mcp__ui__ask_user({question: 'Which?'}))", "The second one.")
+    messages = [*say("go", format), *asks, *script_turn("b", "text(await tools.exec_command({cmd: 'ls'}))", "a.txt")]
+    fold = script_turn("c", FOLDS, FOLDED)
+    assert sent([*messages, *fold], format) == [*say("go", format), *asks, *fold]
+
+
 @every_format
 def test_remembered_outcomes_replace_results_that_a_host_masked(format: Format) -> None:
     head, tail = branch(format, "br_1"), return_turn(format, "br_1")

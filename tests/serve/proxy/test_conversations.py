@@ -415,3 +415,15 @@ def test_a_conversation_is_identified_by_the_hosts_headers_or_its_first_message(
     assert main == of({"messages": say("else")}, x_claude_code_session_id="s")
     child = of(first, x_claude_code_session_id="s", x_claude_code_agent_id="a")
     assert (child.id != main.id, child.conversation) == (True, Conversation("s", "a"))
+
+
+def test_what_a_host_tells_of_its_surroundings_does_not_make_another_conversation() -> None:
+    def of(*texts: str) -> Any:
+        contents = [{"role": "user", "parts": [{"text": text} for text in texts]}]
+        return conversation_of({}, parse_request(json.dumps({"contents": contents}).encode(), "gemini"))
+
+    context = "<session_context>\nToday is {}.\nThe temporary directory is: {}\n├───{}\n</session_context>"
+    begun = of(context.format("Monday", "/home/a/.gemini/tmp/p", "a.txt"), "Go.")
+    assert of(context.format("Tuesday", "/home/a/.gemini/tmp/p", "b.txt"), "Go.") == begun
+    assert of(context.format("Monday", "/home/a/.gemini/tmp/q", "a.txt"), "Go.") != begun
+    assert of(context.format("Monday", "/home/a/.gemini/tmp/p", "a.txt"), "Stop.") != begun

@@ -17,6 +17,7 @@ from contextfold.fold.sent_request import Usage
 from contextfold.serve.proxy.response_reader import (
     EXCERPT_BYTES,
     INFLATED_CHUNK_MAX,
+    OwnCall,
     ResponseFacts,
     ResponseReader,
 )
@@ -454,3 +455,21 @@ def test_calls_of_our_tools_are_recognised_in_every_kind_of_response(
         facts: ResponseFacts = reader.facts()
         assert facts.only_ours == only_ours
         assert (90 <= facts.our_output_tokens <= 130) == has_ours
+
+
+@pytest.mark.parametrize(
+    ("script", "only_ours", "has_call"),
+    [
+        (f"text(await tools.{FOLD}({{message: 'x'}}))", True, True),
+        (f"await tools.exec_command({{}}); text(await tools.{FOLD}({{message: 'x'}}))", False, True),
+        ("text(await tools.exec_command({}))", False, False),
+    ],
+)
+def test_a_script_that_calls_one_of_our_tools_is_a_call_with_unknown_arguments(
+    script: str, only_ours: bool, has_call: bool
+) -> None:
+    item = {"type": "custom_tool_call", "call_id": "c", "name": "exec", "input": script}
+    reader = ResponseReader("openai-responses", SSE, "", set())
+    reader.feed(named({"type": "response.output_item.done", "item": item}))
+    assert reader.take_own_calls() == ([OwnCall("c", "context_fold", None)] if has_call else [])
+    assert reader.facts().only_ours == only_ours

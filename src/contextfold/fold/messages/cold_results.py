@@ -267,7 +267,7 @@ def list_results(facts: Iterable[Fact]) -> list[SeenResult]:
         calls.update((call.id, (place, call)) for call in fact.calls)
         for call_id, content, failed, _ in fact.results:
             call_place, call = calls.get(call_id, (place, HOSTED))
-            has_words = has_user_words(content, call.name, failed=failed)
+            has_words = has_user_words(content, call.tools, failed=failed)
             text = None if has_words else plain_text(content)
             has_error = failed or (isinstance(content, Mapping) and "error" in content)
             arguments = _arguments(call.arguments)

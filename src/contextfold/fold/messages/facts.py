@@ -32,6 +32,13 @@ class Call(NamedTuple):
     # The arguments as they are in the request, and the part of the message that is the call.
     arguments: object = None
     part: Members = NO_MEMBERS
+    # The tools that it calls itself, if it runs a script.
+    called: tuple[str, ...] = ()
+
+    @property
+    def tools(self) -> str:
+        """Its tool and those that this one calls, as one text."""
+        return " ".join((self.name, *self.called))
 
 
 class Result(NamedTuple):

@@ -21,6 +21,7 @@ from contextfold.fold.messages.user_words import own_length
 NAME_LENGTH_MAX = 256
 # Our own results are much shorter; text that a client adds at their end is not read.
 RESULT_LENGTH_MAX = 65_536
+SCRIPT_LENGTH_MAX = 65_536
 TOOLS_MAX = 10_000
 
 # Why there is no outcome: the call failed, its result has no outcome, or the tool is not ours.
@@ -37,6 +38,8 @@ _MARKED_ANY = re.compile(rf"(?:.*(?:__|[.:/-])|(?i:mcp)(?:_.+|\d+)_)?context_(?:
 _MARKED_ANY_BEHIND = re.compile(rf"context_(?:{_VERBS}|{_OTHERS})_mcp_.+", re.DOTALL)
 # `SERVER_TOOL`
 _BARE = re.compile(rf"(.+_)context_({_VERBS})", re.DOTALL)
+# A call in a script, which a client gives to a tool of its own: `await tools.mcp__SERVER__TOOL({…})`.
+_IN_SCRIPT = re.compile(r"\btools\s*+(?:\.\s*+|\[\s*+[\"'])([A-Za-z0-9_]{1,256}+)(?:[\"']\s*+\])?+\s*+\(")
 # The longest name comes first.
 _OWN_NAME = re.compile(rf"context_(branch_status|{_VERBS}|{_OTHERS})")
 _ANY_OF_OURS = re.compile(rf"(.*)context_({_VERBS}|{_OTHERS})", re.DOTALL)
@@ -111,6 +114,35 @@ def call_of(part: Members, call_id: object, name: object, arguments: object = No
         return None
     verb, needs_proof = verb_of(name)
     return Call(call_id, name, "context_" in name, verb, needs_proof, arguments, part)
+
+
+def script_call(part: Members, call_id: object, name: object, script: object) -> Call | None:
+    """A call of a tool that runs a script. It counts as a call of ours if the script calls one of our verbs, once.
+
+    What the script does with the result is not known, so the result must confirm it. The call has our tool's name only
+    if the script calls no other tools.
+    """
+    call = call_of(part, call_id, name)
+    ours, others = tools_in_script(script)
+    if call is None:
+        return None
+    if not ours:
+        return call._replace(called=tuple(others))
+    verbs = [verb for verb, _ in map(verb_of, ours) if verb]
+    return call._replace(
+        name=call.name if others else ours[0],
+        may_be_ours=True,
+        verb=verbs[0] if len(verbs) == 1 else "",
+        needs_proof=True,
+        called=(*ours, *others),
+    )
+
+
+def tools_in_script(script: object) -> tuple[list[str], list[str]]:
+    """The names of the tools that a script calls: of ours, and of others."""
+    text = script[:SCRIPT_LENGTH_MAX] if isinstance(script, str) else ""
+    names = [match[1] for match in _IN_SCRIPT.finditer(text)]
+    return [name for name in names if is_marked(name)], [name for name in names if not is_marked(name)]
 
 
 def hosted_call(part: Members) -> Call:

@@ -79,9 +79,9 @@ def quotes_user(text: object) -> bool:
     return isinstance(text, str) and _QUOTES_USER.search(text) is not None
 
 
-def has_user_words(content: object, tool: str, *, failed: bool) -> bool:
-    """Whether a result of a tool has what the user said."""
-    if _ASKING.search(_SEPARATORS.sub("", tool.lower())) is not None:
+def has_user_words(content: object, tools: str, *, failed: bool) -> bool:
+    """Whether a result has what the user said. `tools` names its tool, and those that this one has called."""
+    if _ASKING.search(_SEPARATORS.sub("", tools.lower())) is not None:
         return True
     failed = failed or (isinstance(content, Mapping) and "error" in content)
     return any(_tells_of_user(text, failed=failed) for text in _texts_in(content))

@@ -206,13 +206,18 @@ class Walk:
     def _add_results(self, place: int, results: tuple[Result, ...]) -> bool:
         """Take the results of a turn; return whether one of them has what the user said."""
         pending, has_words = self._pending, False
+        taken: dict[str, Call] = {}
         for result in results:
-            call = pending.pop(result.id, None)
-            tool = call.name if call else ""
-            has_words = has_words or has_user_words(result.content, tool, failed=result.failed)
+            # Gemini CLI sends every result twice after `--resume`, in one message.
+            is_repeated = result.id in taken
+            call = taken[result.id] if is_repeated else pending.pop(result.id, None)
+            tools = call.tools if call else ""
+            has_words = has_words or has_user_words(result.content, tools, failed=result.failed)
             if call is None:
                 self._add_flaw(place, UNBALANCED)
-            elif call.verb:
+                continue
+            taken[result.id] = call
+            if call.verb and not is_repeated:
                 self._ours.append((call, result))
         if place != self._results_end:
             self._is_apart = True

@@ -74,6 +74,9 @@ AGENT_ID_HEADER = b"x-claude-code-agent-id"
 # A longer value is not accepted as an id.
 ID_MAX_BYTES = 256
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+# The text in which Gemini CLI describes where it runs, and the absolute paths in it.
+_SURROUNDINGS = "<session_context>"
+_PATH = re.compile(r"(?<!\S)/\S+")
 
 # Of a conversation this many prefixes are compared: hosts ask other things of the same model in between.
 SENT_PREFIXES_MAX = 8
@@ -137,7 +140,19 @@ def _hash_parts(parts: Iterable[bytes]) -> str:
 
 
 def _first_texts(messages: object) -> Iterator[bytes]:
-    """The texts of the first message. Other members change: marks for the cache move between messages."""
+    """The texts of the first message. Other members change: marks for the cache move between messages.
+
+    Gemini CLI puts the date and the project's files there, which are others when a conversation is resumed. Only the
+    paths in such a text stay the same.
+    """
+    texts = list(_texts_of_first(messages))
+    described = [text for text in texts if text.startswith(_SURROUNDINGS) and len(texts) > 1]
+    for text in texts:
+        kept = "\n".join(_PATH.findall(text)) if text in described else text
+        yield kept.encode("utf-8", "surrogatepass")
+
+
+def _texts_of_first(messages: object) -> Iterator[str]:
     first = messages[0] if isinstance(messages, list) and messages else None
     if not isinstance(first, dict):
         return
@@ -146,7 +161,7 @@ def _first_texts(messages: object) -> Iterator[bytes]:
     for part in parts:
         text = part.get("text") if isinstance(part, dict) else None
         if isinstance(text, str):
-            yield text.encode("utf-8", "surrogatepass")
+            yield text
 
 
 class RequestBody(httpx2.AsyncByteStream):

@@ -20,7 +20,7 @@ from contextfold.common.canonical import Malformed, decode
 from contextfold.common.tokens import tokens_of
 from contextfold.fold.messages import Format
 from contextfold.fold.messages.facts import Members, block_members, items_of
-from contextfold.fold.messages.own_tools import NAME_LENGTH_MAX, is_marked, own_name_in
+from contextfold.fold.messages.own_tools import NAME_LENGTH_MAX, is_marked, own_name_in, tools_in_script
 from contextfold.fold.sent_request import Usage
 
 # This many bytes of the end of a body or an event are stored.
@@ -274,10 +274,10 @@ class ResponseReader:
             call = self._open.pop(key, None)
             text = "".join(call.parts) if call else ""
             tool = own_name_in(call.name[:NAME_LENGTH_MAX]) if call else ""
-            arguments = _parse(text.encode("utf-8", "surrogatepass")) if tool else None
-            if call and tool and isinstance(arguments, dict | None):
-                self._own_calls.append(OwnCall(call.id, tool, arguments or {}))
-            elif call and (tool := own_name_in(text)):
+            arguments = _parse(text.encode("utf-8", "surrogatepass")) if tool and text else {}
+            if call and tool and isinstance(arguments, dict):
+                self._own_calls.append(OwnCall(call.id, tool, arguments))
+            elif call and (tool := own_name_in(text) or tool):
                 self._own_calls.append(OwnCall(call.id, tool, None))
 
 
@@ -362,6 +362,9 @@ def _responses_outputs(value: Members, is_event: bool) -> _Outputs:
         if kind not in (None, "reasoning"):
             name = str(item.get("name")) if kind in ("function_call", "custom_tool_call") else ""
             given = item.get("arguments") or item.get("input")
+            ours, others = tools_in_script(item.get("input"))
+            if ours and not others:
+                name = ours[0]
             yield _Output(None, name, str(item.get("call_id")), given, is_end=True)
 
 

@@ -16,10 +16,9 @@ from contextfold.fold.messages.facts import (
     Members,
     read_answer,
 )
-from contextfold.fold.messages.own_tools import call_of, hosted_call
+from contextfold.fold.messages.own_tools import call_of, hosted_call, script_call
 
 _ROLES = {"user": PROMPT, "assistant": MODEL_TEXT, "system": STANDING, "developer": STANDING}
-_CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 # Tools that the API defines and the client runs: call and output are two items, paired by `call_id`.
 _CLIENT_RUN = ("local_shell_call", "shell_call", "apply_patch_call", "computer_call")
@@ -47,7 +46,11 @@ def read(item: Members) -> Fact:
 
 def _read_other(item: Members, kind: str) -> Fact:
     call_id = item.get("call_id")
-    if kind in _CALLS:
+    if kind == "custom_tool_call":
+        # Codex's default model calls all tools from the scripts that it gives to one tool.
+        call = script_call(item, call_id, item.get("name"), item.get("input"))
+        return Fact("model", (call,)) if call else UNKNOWN
+    if kind == "function_call":
         call = call_of(item, call_id, item.get("name"), item.get("arguments"))
         return Fact("model", (call,)) if call else UNKNOWN
     if kind in _OUTPUTS:
