@@ -211,6 +211,9 @@ class Model:
             else:
                 self._steps.append(Say(step))
 
+    def will_say(self, say: Say) -> None:
+        self._steps.append(say)
+
     def __call__(self, body: Any, _api: str) -> Say:
         say = self._steps.pop(0) if is_conversation(body) and self._steps else Say("A title")
         return replace(say, thought="Let me think.") if body.get("thinking") else say

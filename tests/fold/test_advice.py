@@ -16,6 +16,7 @@ from contextfold.fold.messages import project
 from contextfold.fold.messages.receipt import OPEN_BRANCH
 from contextfold.fold.model_catalog import MODELS, RELATIVE_PRICES
 from contextfold.fold.policy import (
+    CONTEXT_WORTH_FOLDING,
     DESCRIPTION_LENGTH_SHOWN,
     TOKENS_WORTH_FOLDING,
     AdviceSettings,
@@ -26,6 +27,7 @@ from contextfold.fold.policy import (
 )
 from contextfold.fold.project import Caller, project_at, target_of
 from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.service.reports import HookReport
 from contextfold.fold.session import EMPTY, SessionLimits, State, replay
 from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, run_fold_tool
@@ -34,14 +36,14 @@ from tests.fold import verb_functions
 from tests.support.temporary_store import TemporaryStore
 
 AT = "2026-01-01T00:00:00Z"
-LIMIT = 40_000
+LIMIT = 80_000
 DEFAULT_SETTINGS = AdviceSettings()
 POLICY = FoldPolicy(SessionLimits(LIMIT), advice=DEFAULT_SETTINGS)
 
 
 def state_with(*descriptions: str, main_tokens: int = 0, tokens: Sequence[int] = ()) -> State:
     """A session with nested open branches, each with some tokens."""
-    state = replay([verb_functions.begin(AT)], EMPTY)
+    state = replay([verb_functions.begin(AT)], EMPTY)._replace(host="claude-code")
     done = verb_functions.operation("t", main_tokens, "hook", failed=False, redactions=0)
     state = replay(verb_functions.record(state, AT, done), state)
     for number, description in enumerate(descriptions):
@@ -59,6 +61,13 @@ def state_with(*descriptions: str, main_tokens: int = 0, tokens: Sequence[int] =
     return state
 
 
+async def report_a_hook(service: FoldService) -> None:
+    """From then on the session is one that hooks see."""
+    target = target_of(Caller("local"), project_at("/p"))
+    service.reports.receive(target, HookReport("claude-code", "Read", "r", 1, failed=False, call_id=""))
+    await service.settle_reports("local")
+
+
 def lines(state: State, waiting: int = 0, settings: AdviceSettings = DEFAULT_SETTINGS) -> list[str]:
     advice = choose_advice(state, POLICY._replace(advice=settings), waiting_tokens=waiting)
     return [advice.line] if advice else []
@@ -66,26 +75,48 @@ def lines(state: State, waiting: int = 0, settings: AdviceSettings = DEFAULT_SET
 
 def test_nothing_is_advised_below_the_tokens_worth_folding() -> None:
     assert lines(EMPTY) == []
-    assert lines(state_with(main_tokens=TOKENS_WORTH_FOLDING - 1)) == []
-    assert lines(state_with("d", tokens=[TOKENS_WORTH_FOLDING - 1])) == []
+    assert lines(state_with("d", main_tokens=30_000, tokens=[TOKENS_WORTH_FOLDING - 1])) == []
+
+
+@pytest.mark.parametrize(("tokens", "is_advised"), [(CONTEXT_WORTH_FOLDING - 1, False), (CONTEXT_WORTH_FOLDING, True)])
+def test_nothing_is_advised_in_a_short_conversation(tokens: int, is_advised: bool) -> None:
+    """The host's own prompt and tools are no part of the conversation, and its window may be large."""
+    for main, branches in ((tokens, []), (15_000, [tokens - 15_000])):
+        state = state_with(*("d" for _ in branches), main_tokens=main, tokens=branches)
+        seen = state._replace(host="", last_request_n=1, host_tokens=26_000, requests=("a",) * 20)
+        assert [bool(lines(each)) for each in (state, seen)] == [is_advised, is_advised]
+
+
+def test_nothing_is_advised_in_a_conversation_that_neither_hooks_nor_the_proxy_see() -> None:
+    for state in (state_with(main_tokens=60_000), state_with("d", tokens=[60_000])):
+        assert lines(state)
+        assert lines(state._replace(host="")) == []
+
+
+def test_advice_in_a_large_window_does_not_say_that_it_is_full() -> None:
+    state = state_with(main_tokens=30_000)._replace(model="claude-sonnet-4-5[1m]")
+    advice = choose_advice(state, FoldPolicy())
+    assert advice
+    assert "30000" in advice.line
+    assert "%" not in advice.line
 
 
 def test_advice_names_the_open_branch_its_tokens_and_context_return() -> None:
-    (line,) = lines(state_with("Find the leak", tokens=[6000]))
-    assert line.startswith("contextfold: branch br_0 (Find the leak) is open: 6000 of 20000 tokens. ")
+    (line,) = lines(state_with("Find the leak", tokens=[26_000]))
+    assert line.startswith("contextfold: branch br_0 (Find the leak) is open: 26000 of 40000 tokens. ")
     assert "context_return" in line
 
 
 def test_advice_names_the_active_one_of_nested_branches() -> None:
-    (line,) = lines(state_with("outer", "inner", tokens=[400, 7000]))
+    (line,) = lines(state_with("outer", "inner", tokens=[400, 27_000]))
     assert "branch br_1 (inner)" in line
 
 
 def test_tokens_that_wait_to_be_recorded_count() -> None:
-    assert " 6130 of 20000 tokens" in lines(state_with("d", tokens=[100]), waiting=6030)[0]
+    assert " 26130 of 40000 tokens" in lines(state_with("d", tokens=[100]), waiting=26_030)[0]
 
 
-@pytest.mark.parametrize(("tokens", "asks_for_return"), [(19_999, False), (20_000, True), (39_000, True)])
+@pytest.mark.parametrize(("tokens", "asks_for_return"), [(39_999, False), (40_000, True), (79_000, True)])
 def test_at_its_limit_a_branch_is_asked_to_return(tokens: int, asks_for_return: bool) -> None:
     assert ("is at its limit" in lines(state_with("d", tokens=[tokens]))[0]) is asks_for_return
 
@@ -97,25 +128,25 @@ def test_the_limit_is_half_of_the_context_unless_it_is_set() -> None:
 
 
 def test_nothing_is_advised_if_advice_is_off() -> None:
-    assert lines(state_with("d", tokens=[30_000]), settings=AdviceSettings(is_on=False)) == []
-    assert lines(state_with(main_tokens=30_000), settings=AdviceSettings(is_on=False)) == []
+    assert lines(state_with("d", tokens=[60_000]), settings=AdviceSettings(is_on=False)) == []
+    assert lines(state_with(main_tokens=60_000), settings=AdviceSettings(is_on=False)) == []
 
 
 def test_the_main_thread_is_advised_to_fold_the_work_since_the_last_prompt() -> None:
-    (line,) = lines(state_with(main_tokens=8_000))
-    assert "8000 of 40000 tokens (20 %)" in line
+    (line,) = lines(state_with(main_tokens=44_000))
+    assert "44000 of 80000 tokens (55 %)" in line
     assert "context_fold" in line
     assert "new session" not in line
 
 
 def test_each_threshold_of_the_main_thread_has_advice_of_its_own() -> None:
-    levels = [state_with(main_tokens=tokens) for tokens in (8_000, 20_001, 28_001)]
+    levels = [state_with(main_tokens=tokens) for tokens in (26_000, 40_001, 56_001)]
     advice = [choose_advice(state, POLICY) for state in levels]
     assert [each.key for each in advice if each] == ["main pays 0", "main medium 0", "main high 0"]
 
 
 def test_a_full_main_thread_without_work_to_fold_gets_no_advice() -> None:
-    state = state_with(main_tokens=30_000)
+    state = state_with(main_tokens=60_000)
     prompt = verb_functions.operation("prompt", 100, "hook", failed=False, redactions=0, by_user=True)
     assert lines(replay(verb_functions.record(state, AT, prompt), state)) == []
 
@@ -152,15 +183,15 @@ def test_a_model_whose_cache_is_cheaper_to_read_is_advised_later() -> None:
 
 @given(st.text(min_size=1, max_size=200))
 def test_a_description_never_breaks_the_line_or_adds_quotes(description: str) -> None:
-    (line,) = lines(state_with(description, tokens=[6000]))
+    (line,) = lines(state_with(description, tokens=[26_000]))
     assert line.isprintable()
     assert not {'"', "'"} & set(line)
     assert len(line) < 10 * DESCRIPTION_LENGTH_SHOWN + 200
 
 
 def test_a_long_description_is_shortened_and_a_control_character_is_visible() -> None:
-    assert f"({'x' * (DESCRIPTION_LENGTH_SHOWN - 1)}…)" in lines(state_with("x" * 200, tokens=[6000]))[0]
-    assert r"(a b \x1b[2J \u202e)" in lines(state_with("a\n\tb \x1b[2J \u202e", tokens=[6000]))[0]
+    assert f"({'x' * (DESCRIPTION_LENGTH_SHOWN - 1)}…)" in lines(state_with("x" * 200, tokens=[26_000]))[0]
+    assert r"(a b \x1b[2J \u202e)" in lines(state_with("a\n\tb \x1b[2J \u202e", tokens=[26_000]))[0]
 
 
 class TestRepetition:
@@ -170,6 +201,7 @@ class TestRepetition:
         async def scenario() -> list[dict[str, Any]]:
             policy = FoldPolicy(limits=SessionLimits(context_tokens=LIMIT))
             service = FoldService(TemporaryStore(), standard_scrubber(), policy)
+            await report_a_hook(service)
             results = []
             for name, arguments in calls:
                 answer = await run_fold_tool(tools[name], service, Caller("local"), {"project_path": "/p", **arguments})
@@ -181,11 +213,11 @@ class TestRepetition:
         return asyncio.run(scenario())
 
     def test_a_suggestion_comes_once_for_each_threshold_of_a_session(self) -> None:
-        work = ("context_record", {"type": "t", "tokens": 6_000})
+        work = ("context_record", {"type": "t", "tokens": 12_500})
         results = self.results(*[work] * 6)
         assert ["suggestion" in result["context_health"] for result in results] == [
-            True,
             False,
+            True,
             False,
             True,
             True,
@@ -194,10 +226,10 @@ class TestRepetition:
 
     def test_a_reminder_is_a_member_of_the_result_and_comes_once(self) -> None:
         branch = ("context_branch", {"description": "d", "prompt": "p"})
-        work = ("context_record", {"type": "t", "tokens": 6_000})
+        work = ("context_record", {"type": "t", "tokens": 13_500})
         results = self.results(branch, *[work] * 5)
-        assert ["reminder" in result for result in results] == [False, True, False, False, True, False]
-        assert list(results[1])[-1] == "reminder"
+        assert ["reminder" in result for result in results] == [False, False, True, True, False, False]
+        assert list(results[2])[-1] == "reminder"
 
     def test_an_ended_session_gets_no_advice(self) -> None:
         now = datetime(2026, 1, 1, tzinfo=UTC)
@@ -208,8 +240,9 @@ class TestRepetition:
             service, other = (FoldService(store, standard_scrubber(), clock=lambda: now) for _ in range(2))
             key = target_of(Caller("local"), project_at("/p")).key
             begun = {"description": "d", "prompt": "p", "project_path": "/p"}
+            await report_a_hook(service)
             await service.open_branch(Caller("local"), begun)
-            work = {"type": "t", "tokens": 9_000, "project_path": "/p"}
+            work = {"type": "t", "tokens": 29_000, "project_path": "/p"}
             await service.record(Caller("local"), work, "hook")
             await other.look(key)
             before = service.advice_line(key)

@@ -225,7 +225,7 @@ class TestSavings:
             "session_id", "prices", "requests", "estimated_requests", "extra_requests", "warm_requests", "tokens_sent",
             "tokens_without",
             "tokens_saved", "output_tokens", "output_tokens_without", "cost_sent", "cost_without", "cost_saved",
-            "money", "results_dropped", "left_out", "failed_open", "folds", "costly_folds", "days",
+            "money", "outcome", "results_dropped", "left_out", "failed_open", "folds", "costly_folds", "days",
             "points", "verdict",
         ]  # fmt: skip
         assert (ledger["session_id"], ledger["requests"], ledger["cost_saved"]) == (session_id, 0, 0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import webbrowser
 from collections.abc import Iterator, Mapping, Sequence
@@ -164,7 +165,9 @@ def _proxy(seen: Situation) -> Iterator[Finding]:
     through: Mapping[str, str] = seen.status.get("proxy", {}) if seen.status else {}
     for provider, at in sorted(through.items()):
         yield Finding(OK, f"the proxy last forwarded a request to {provider} at {at}")
-    ours = {name: url for name, url in seen.base_urls.items() if url.startswith(seen.url + "/proxy/")}
+    # Inside `context run` the address names the run before the proxy.
+    here = re.compile(re.escape(seen.url) + "(/run/[^/]+)?/proxy/")
+    ours = {name: url for name, url in seen.base_urls.items() if here.match(url)}
     for name, url in seen.base_urls.items():
         if name not in ours and "/proxy/" in url:
             yield Finding(PROBLEM, f"{name} is {url}, which is not this daemon", f"set it to an address at {seen.url}")

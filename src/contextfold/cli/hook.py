@@ -161,8 +161,20 @@ def line_for(sessions: list[Mapping[str, Any]], folder: str, conversation: str =
         word = "folded" if session["savings"] else "if folded"
         parts.append(f"{abbreviate(session['folded_tokens'])} {word}")
     if session["left_out_tokens"]:
-        parts.append(f"{abbreviate(session['left_out_tokens'])} left out after a pause")
+        parts.append(f"{abbreviate(session['left_out_tokens'])} left out")
+    savings = session["savings"]
+    if savings and savings["outcome"] != "no_saving":
+        parts.append(f"{'saved' if savings['outcome'] == 'saved' else 'cost'} {_difference(savings)}")
     return "contextfold: " + " · ".join(parts)
+
+
+def _difference(savings: Mapping[str, Any]) -> str:
+    """What folding has saved, or cost: in money if it is known."""
+    more = "" if savings["outcome"] == "saved" else " more"
+    if money := savings["money"]:
+        amount = abs(money["saved_micros"]) / MILLION
+        return f"${amount:.{2 if amount >= 1 else 4}f}{more}"
+    return f"{abbreviate(round(abs(savings['cost_saved'])))} input tokens' worth{more}"
 
 
 def abbreviate(tokens: int) -> str:

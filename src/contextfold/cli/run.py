@@ -40,6 +40,7 @@ from contextfold.cli.output import plain, print_error, print_note
 from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.common.network_address import parse_daemon_url
 from contextfold.errors import StorageFailed
+from contextfold.fold.service.session_views import format_dollars, format_share
 from contextfold.hosts.programs import HOSTS, MCP_FILE, SERVER, Daemon, entry, plugin_texts
 from contextfold.settings import FOLD_AFTERWARDS, parse_toolsets, path_in_home
 
@@ -47,8 +48,6 @@ DAEMON_START_S = 20.0
 DAEMON_STOP_S = 15.0
 # The daemon waits up to 5 s for reports that are not written yet.
 SUMS_WAIT_S = 10.0
-MICROS = 1_000_000
-CENT = 10_000  # micros
 PLUGIN_FOLDER, MCP_CONFIG, SETTINGS_FILE = "plugin", "mcp.json", "settings.json"
 NOT_FOUND, NOT_EXECUTABLE, BY_SIGNAL = 127, 126, 128
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -479,13 +478,12 @@ def _savings_line(sums: Mapping[str, Any]) -> str:
         return f"{line}; nothing was saved: {' '.join(sums['reasons']) or 'nothing was folded'}{failures}"
     if sums["money"]:
         saved, base = (sums["money"][name] for name in ("saved_micros", "without_micros"))
-        # Less than a cent is shown as it is.
-        amount = f"${abs(saved) / MICROS:,.{2 if abs(saved) >= CENT else 4}f}"
+        amount = format_dollars(abs(saved))
     else:
         saved, base = sums["cost_saved"], sums["cost_without"]
         amount = f"{abs(saved):,.0f} input tokens' worth"
-    percent = f" ({100 * abs(saved) / base:.0f} %)" if base else ""
-    return f"{line}; {'saved' if sums['outcome'] == 'saved' else 'cost more by'} {amount}{percent}{failures}"
+    share = format_share(abs(saved), base)
+    return f"{line}; {'saved' if sums['outcome'] == 'saved' else 'cost more by'} {amount} ({share}){failures}"
 
 
 def _count(requests: int) -> str:

@@ -2,7 +2,8 @@
 
 A model in a branch often forgets to return, and a model that has finished a piece of work does not think of folding it.
 A line added to what it reads reminds it. Each line names something that the agent can do now, and is given once in a
-session for each threshold, and again after each fold.
+session for each threshold, and again after each fold. Only a conversation that the proxy or hooks see gets advice: of
+another one it is not known what its model is sent.
 
 A fold costs a request that reads the whole context, the output of the call, and writing the summary to the cache. Every
 later request then saves reading the folded tokens. `requests_until_paid` computes the number of requests after which
@@ -13,7 +14,7 @@ stay. So it should accompany a call with a short result, such as an edit.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 from contextfold.common.canonical import Encodable, Hundredths, JsonObject
 from contextfold.fold.model_catalog import (
@@ -32,7 +33,7 @@ PERCENT = 100
 FAILURE_RATE_OPERATIONS_MIN = 5
 # Folding fewer tokens never pays.
 TOKENS_WORTH_FOLDING = 5_000
-# In a shorter context few folds pay before the end of the conversation.
+# In a shorter conversation few folds pay before its end. The host's own prompt and tools are not counted.
 CONTEXT_WORTH_FOLDING = 25_000
 # A fold is advised if it pays within this many further requests.
 PAID_WITHIN_REQUESTS = 15
@@ -132,13 +133,6 @@ def percent(part: int, whole: int) -> int:
     return (2 * PERCENT * part + whole) // (2 * whole)
 
 
-class _Seen(TypedDict):
-    """What shows the conversation's size, as `pays` takes it."""
-
-    requests: int
-    has_hooks: bool
-
-
 class Advice(NamedTuple):
     # The name of the threshold that was exceeded. Advice with the same key is given once.
     key: str
@@ -193,7 +187,6 @@ def pays(
     prices: TokenPrices,
     *,
     requests: int = 0,
-    has_hooks: bool = False,
     is_shared: bool = False,
 ) -> bool:
     """Whether to advise a fold. `requests` is the number of the conversation's requests, 0 if it is not known.
@@ -203,7 +196,7 @@ def pays(
     """
     if folded_tokens < TOKENS_WORTH_FOLDING:
         return False
-    if (requests or has_hooks) and before_tokens + folded_tokens < CONTEXT_WORTH_FOLDING:
+    if requests and before_tokens + folded_tokens < CONTEXT_WORTH_FOLDING:
         return False
     within = min(PAID_WITHIN_REQUESTS, requests or PAID_WITHIN_REQUESTS)
     return requests_until_paid(before_tokens, folded_tokens, prices, is_shared=is_shared) <= within
@@ -211,10 +204,15 @@ def pays(
 
 def choose_advice(state: State, policy: FoldPolicy, *, waiting_tokens: int = 0) -> Advice | None:
     """The most urgent advice now. `waiting_tokens` are reported but not yet recorded."""
-    if not policy.advice.is_on:
+    is_seen = state.requests or state.host or waiting_tokens
+    if not policy.advice.is_on or not is_seen:
         return None
+    is_short = state.total_tokens + waiting_tokens < CONTEXT_WORTH_FOLDING
     if state.active is None:
-        return _advise_main_thread(state, policy, waiting_tokens)
+        return None if is_short else _advise_main_thread(state, policy, waiting_tokens)
+    # A limit that the user has set holds in a short conversation, too.
+    if is_short and not policy.advice.branch_tokens:
+        return None
     return _advise_branch(state, state.active, policy, waiting_tokens)
 
 
@@ -224,7 +222,7 @@ def _advise_branch(state: State, branch: Branch, policy: FoldPolicy, waiting_tok
     if tokens >= limit:
         threshold, situation = "limit", "is at its limit"
         suggestion = "Call context_return now with what you have found."
-    elif pays(state.context_tokens - branch.tokens, tokens, policy.prices(state), **_seen(state)):
+    elif pays(state.context_tokens - branch.tokens, tokens, policy.prices(state), requests=len(state.requests)):
         threshold, situation = "pays", "is open"
         suggestion = "When it is done, call context_return with all that is needed later."
     else:
@@ -237,19 +235,17 @@ def _advise_branch(state: State, branch: Branch, policy: FoldPolicy, waiting_tok
 def _advise_main_thread(state: State, policy: FoldPolicy, waiting_tokens: int) -> Advice | None:
     main, work = state.main.tokens + waiting_tokens, state.main.recent.tokens + waiting_tokens
     before = state.host_tokens + main - work
-    if not pays(before, work, policy.prices(state), **_seen(state)):
+    if not pays(before, work, policy.prices(state), requests=len(state.requests)):
         return None
     level, context_tokens = policy.warning(state, main), policy.context_limit(state)
     suggestion = f"Call context_fold with what is still needed of the last {work} tokens of work, if that work is done."
-    used = f"{main} of {context_tokens} tokens ({percent(main, context_tokens)} %)"
-    line = f"contextfold: the main thread holds {used}. {suggestion}"
+    situation = "every request sends what was read before again"
+    if level != "none":
+        situation = f"the main thread holds {main} of {context_tokens} tokens ({percent(main, context_tokens)} %)"
+    line = f"contextfold: {situation}. {suggestion}"
     # After each fold it is given again.
     folds = sum(branch.status == "folded" for branch in state.branches.values())
     return Advice(f"main {'pays' if level == 'none' else level} {folds}", suggestion, line)
-
-
-def _seen(state: State) -> _Seen:
-    return {"requests": len(state.requests), "has_hooks": bool(state.host)}
 
 
 def _describe(branch: Branch) -> str:

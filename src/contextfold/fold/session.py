@@ -128,7 +128,7 @@ class State(NamedTuple):
     requests: tuple[str, ...] = ()
     # The tokens dropped by each fold that requests have shown so far.
     folds_seen: Mapping[str, int] = MappingProxyType({})
-    # The tokens of each result that requests have left out after a pause.
+    # The tokens of each old result that requests have left out because the prompt cache had lapsed.
     left_out: Mapping[str, int] = MappingProxyType({})
     # The number of the host's compactions.
     compactions: int = 0
@@ -176,7 +176,7 @@ class State(NamedTuple):
 
     @property
     def left_out_tokens(self) -> int:
-        """The tokens of the results that were left out after a pause."""
+        """The tokens of the old results that were left out because the prompt cache had lapsed."""
         return sum(self.left_out.values())
 
     def removed_tokens(self, branch: Branch) -> int:

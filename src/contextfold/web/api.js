@@ -9,7 +9,7 @@
  *   active_branch_id: string | null, branch_depth: number, branch_path: string[],
  *   total_tokens: number, main_thread_tokens: number, folded_tokens: number, tokens_saved: number,
  *   host_tokens: number | null, left_out_results: number, left_out_tokens: number,
- *   context_limit: number, usage_percent: number, context_health: Health, operations: number,
+ *   context_limit: number, usage_percent: number, context_health: Health, health: string, operations: number,
  *   failed_operations: number, secrets_scrubbed: number,
  *   total_branches: number, active_branches: number, folded_branches: number, discarded_branches: number,
  *   ended_at?: string }} Session
@@ -30,7 +30,7 @@
  * @typedef {{ requests: number, estimated_requests: number, extra_requests: number, warm_requests: number,
  *   tokens_sent: number, tokens_without: number, tokens_saved: number, output_tokens: number,
  *   output_tokens_without: number, cost_sent: number, cost_without: number, cost_saved: number,
- *   money: Money | null }} Sums  of requests through the
+ *   money: Money | null, outcome: "saved" | "cost_more" | "no_saving" }} Sums  of requests through the
  *   proxy; costs are in input tokens' worth
  * @typedef {Sums & { session_id: string, prices: ModelPrices[], results_dropped: number,
  *   failed_open: Record<string, number>,

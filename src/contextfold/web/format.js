@@ -5,6 +5,8 @@ import { el, setText } from "./dom.js";
 
 // A narrow space at which no line is broken.
 const THIN = "\u202f";
+// A smaller amount would be shown as 0 with four decimals.
+const LEAST_MICROS = 50;
 const MINUTE_S = 60,
   HOUR_S = 3600,
   DAY_S = 86400;
@@ -51,6 +53,7 @@ export function percent(share) {
 
 /** @param {number} micros millionths of a dollar */
 export function dollars(micros) {
+  if (Math.abs(micros) < LEAST_MICROS) return "$0";
   const amount = Math.abs(micros) / 1e6;
   const text = `$${amount.toFixed(amount >= 10 ? 2 : 4)}`;
   return micros < 0 ? `−${text}` : text;

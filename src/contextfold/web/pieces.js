@@ -7,9 +7,6 @@ import { counted, percent, setTime } from "./format.js";
 
 const SHORT_CHARACTERS = 700;
 const SHORT_LINES = 12;
-// An open branch is failing if at least half of at least five operations have failed.
-const FAILING_RATE = 0.5;
-const FAILING_OPERATIONS_MIN = 5;
 
 /** Each status has a shape, because colour alone is not enough. */
 const ICONS = {
@@ -49,22 +46,12 @@ export function setBar(element, share) {
   filled.style.inlineSize = `${Math.max(0, Math.min(1, share || 0)) * 100}%`;
 }
 
-/** @type {Record<string, string>} */
-const HEALTH_WORDS = { none: "good", medium: "medium", high: "high" };
-
-/** @typedef {{ context_health: import("./api.js").Health, open_branch_operations: number,
- *   active_branch_id: string | null }} Checked  what of a session its health is computed from */
+/** @typedef {{ health: string, context_health: import("./api.js").Health, open_branch_operations: number,
+ *   active_branch_id: string | null }} Checked  what of a session its health is shown from */
 
 /** How serious a warning is; many failures are a warning too. @param {Checked} session */
-export function healthLevel({ context_health: health, open_branch_operations: operations }) {
-  const isFailing = operations >= FAILING_OPERATIONS_MIN && (health.failure_rate ?? 0) >= FAILING_RATE;
-  return health.warning === "none" && isFailing ? "medium" : health.warning;
-}
-
-/** @param {Checked} session */
-export function healthWords(session) {
-  const level = healthLevel(session);
-  return level === session.context_health.warning ? HEALTH_WORDS[level] : "failing";
+export function healthLevel({ health, context_health: { warning } }) {
+  return health === "failing" ? "medium" : warning;
 }
 
 /** @param {Checked} session */
@@ -75,7 +62,7 @@ export function healthChip(session) {
     "span",
     { class: `chip health-${level}`, title: `${usage} ${failureText(session)}`.trim() },
     level === "none" ? null : icon("warning"),
-    healthWords(session),
+    session.health,
   );
 }
 

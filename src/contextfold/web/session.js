@@ -7,7 +7,7 @@ import { el, fill, setText } from "./dom.js";
 import { baseName, costs, counted, grouped, percent, setTime } from "./format.js";
 import { Ledger } from "./ledger.js";
 import { Pace } from "./pace.js";
-import { bar, healthLevel, healthTexts, healthWords, icon, setBar, showFigures, STATUS_WORDS } from "./pieces.js";
+import { bar, healthLevel, healthTexts, icon, setBar, showFigures, STATUS_WORDS } from "./pieces.js";
 import { sessionLink } from "./routes.js";
 import { Timeline } from "./timeline.js";
 import { Tree } from "./tree.js";
@@ -285,9 +285,9 @@ export class SessionView extends View {
       },
       session.left_out_results
         ? {
-            label: "Left out after a pause",
+            label: "Left out",
             value: grouped(session.left_out_tokens),
-            note: counted(session.left_out_results, "result"),
+            note: counted(session.left_out_results, "old result"),
           }
         : null,
       savedFigure(session),
@@ -297,7 +297,7 @@ export class SessionView extends View {
         note: failed ? `${grouped(failed)} failed` : "none failed",
       },
       { label: "Redactions", value: grouped(redactions), note: redactions ? "not stored" : "no secrets seen" },
-      session.ended_at ? null : { label: "Health", value: healthWords(session) },
+      session.ended_at ? null : { label: "Health", value: session.health },
     ]);
   }
 

@@ -355,6 +355,7 @@ def test_commands_inside_a_run_find_its_daemon(tmp_path: Path) -> None:
     )
     assert "contextfold: nothing folded here yet" in ran.stdout
     assert "the daemon answers at http://127.0.0.1:" in ran.stdout
+    assert "which is not this daemon" not in ran.stdout
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", ran.stdout.splitlines()[-1])
 
 

@@ -50,7 +50,7 @@ def list_lines(call: Call, store: Path, *argv: str) -> list[str]:
 
 def test_a_pipe_gets_one_line_per_branch_indented_by_depth(call: Call, store: Path) -> None:
     header, main, *rows = list_lines(call, store)
-    assert header.split() == ["id", "status", "tokens", "saved", "description"]
+    assert header.split() == ["id", "status", "tokens", "if-folded", "description"]
     assert main.split() == ["main", "-", "1524", "0", "main", "thread"]
     assert [row[0:3] for row in rows] == ["br_"] * 6
     assert [row.split()[1:] for row in rows] == [

@@ -22,6 +22,7 @@ SHAPE = [
     "session_id", "prices", "requests", "estimated_requests", "extra_requests", "warm_requests", "tokens_sent",
     "tokens_without",
     "tokens_saved", "output_tokens", "output_tokens_without", "cost_sent", "cost_without", "cost_saved", "money",
+    "outcome",
     "results_dropped", "left_out", "failed_open", "folds", "costly_folds", "days", "points", "verdict",
 ]  # fmt: skip
 
@@ -147,7 +148,7 @@ def test_the_terminal_output_fits_its_width(filled: LedgerStore, columns: int) -
     text = " ".join(" ".join(lines).split())
     assert "24,400" in text
     assert "Find the fa" in text
-    assert "6% cheaper" in text
+    assert "6 % cheaper" in text
     assert "\x1b[" in output
     other = without_colours(on_terminal("fold", "savings", "--all", "--store", filled.path, columns=columns))
     assert "/work" in other

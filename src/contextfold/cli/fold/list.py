@@ -23,12 +23,13 @@ from contextfold.cli.fold.session_access import (
 from contextfold.cli.fold.status import headline, project_cell, saved_text
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, screen
-from contextfold.fold.service.session_views import BranchRow, branch_view, session_view, tokens_saved, tree
+from contextfold.fold.service.session_views import BranchRow, FoundSession, branch_view, tokens_saved, tree
 from contextfold.fold.service.stored_sessions import SessionView
 from contextfold.fold.session import Branch, State, Thread
 from contextfold.settings import between
 
 LIMIT = "200"
+IF_FOLDED = "if folded"
 # A session has at most this many branches.
 LIMIT_MOST = 10_000
 
@@ -63,7 +64,7 @@ def run_list(args: argparse.Namespace) -> None:
         address, state = store.find(session_address(args))
         if args.json:
             branches = [branch_view(state, row) for row in tree(state)[-limit:]]
-            write_json({"session": session_view(state, store.sessions.policy), "branches": branches})
+            write_json({"session": store.sessions.row(FoundSession(address.key, state)), "branches": branches})
             return
         if not state.revision:
             raise session_not_found(address)
@@ -153,7 +154,7 @@ def draw(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier: in
         rendered_rows.append([[(f"⋮  {earlier:,} earlier; --limit N shows more", "dim italic")], *[[]] * 5])
     for row, guide in zip(rows, guides([row.depth for row in rows]), strict=True):
         rendered_rows.append(_cells(screen, state, row, guide, length))
-    numbers = right_columns("failed", "tokens", "saved")
+    numbers = right_columns("failed", "tokens", saved_title(state))
     columns = [Column("branch", shrinks=True), Column("id"), Column("status"), *numbers]
     # On a narrow screen only the mark shows the status; the legend below the tree explains it.
     empty = {at for at in (3, 5) if not any(cells[at] for cells in rendered_rows)}
@@ -166,7 +167,12 @@ def draw(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier: in
 
 def outline(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier: int) -> str:
     """The tree for a pipe: one line for each branch, with the description indented by its depth."""
-    columns = [Column("id"), Column("status"), *right_columns("tokens", "saved"), Column("description")]
+    columns = [
+        Column("id"),
+        Column("status"),
+        *right_columns("tokens", saved_title(state).replace(" ", "-")),
+        Column("description"),
+    ]
     cells: list[Sequence[Line]] = [[[MAIN], ["-"], [str(state.main.tokens)], ["0"], ["main thread"]]]
     for row in rows:
         branch = row.branch
@@ -174,6 +180,11 @@ def outline(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier:
         cells.append([[branch.id], [branch.status], *figures, [INDENT * (row.depth + 1) + branch.description]])
     left_out = [[f"{earlier} earlier branches are left out; --limit N shows more"]] if earlier else []
     return screen.lines(*left_out) + screen.table(columns, cells)
+
+
+def saved_title(state: State) -> str:
+    """The name of what folds spare a request: it was saved only if the session's requests were folded."""
+    return "saved" if state.requests else IF_FOLDED
 
 
 def legend(state: State) -> Line:

@@ -29,7 +29,7 @@ from contextfold.cli.fold.session_access import (
 from contextfold.cli.output import plain, plain_lines
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.setting_options import read_setting_options
-from contextfold.fold.service.session_views import BranchRow, FoundSession, tree
+from contextfold.fold.service.session_views import BranchRow, FoundSession, format_dollars, tree
 from contextfold.settings import FoldSettings, read_fold_settings
 
 # The members that --json prints. `session` is the session's row in the `/v1` API; `tree` has the lines of its tree.
@@ -37,7 +37,6 @@ SessionReport = Mapping[str, Any]
 
 FENCE_LEAST = 3
 NO_FOLDS = "\nNothing was folded.\n"
-MICROS = 1_000_000
 STYLE = (
     ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;"
     "padding:0 1rem}pre{white-space:pre-wrap;overflow-wrap:anywhere;padding:.75rem 1rem;border:1px solid #8884;"
@@ -212,8 +211,8 @@ def _describe_savings(report: SessionReport) -> str:
     tokens, unfolded = f"{savings['tokens_sent']:,}", f"{savings['tokens_without']:,}"
     sent = f"{savings['requests']:,} requests sent {tokens} tokens; without folding {unfolded}."
     if money := savings["money"]:
-        spent, without = (money[f"{name}_micros"] / MICROS for name in ("sent", "without"))
-        return f"{sent} Cost ${spent:,.2f} instead of ${without:,.2f}, at list prices."
+        spent, without = (format_dollars(money[f"{name}_micros"]) for name in ("sent", "without"))
+        return f"{sent} Cost {spent} instead of {without}, at list prices."
     return f"{sent} Cost {savings['cost_sent']:,.0f} instead of {savings['cost_without']:,.0f} input tokens' worth."
 
 

@@ -23,7 +23,6 @@ from contextfold.cli.fold.status import (
     BAR_WIDTH_NARROW,
     FREE_CELL,
     MAIN_CELL,
-    MICROS,
     SESSION_ID_SHOWN,
     project_cell,
     saved_text,
@@ -32,7 +31,7 @@ from contextfold.cli.output import print_note
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, screen
 from contextfold.common.canonical import Encodable
-from contextfold.fold.service.session_views import FoundSession
+from contextfold.fold.service.session_views import FoundSession, format_dollars, format_share
 from contextfold.fold.session import State
 
 # The savings in the format of the `/v1` API.
@@ -205,14 +204,14 @@ def _prices_text(prices: Savings) -> str:
 def _cost(savings: Savings) -> list[Part]:
     """The cost: in money if the prices of all models are known, otherwise in input tokens' worth."""
     if money := savings["money"]:
-        sent, without, saved = (money[f"{name}_micros"] / MICROS for name in ("sent", "without", "saved"))
-        parts: list[Part] = [(f"${sent:,.4f}", "bold"), f" instead of ${without:,.4f}"]
+        sent, without, saved = (money[f"{name}_micros"] for name in ("sent", "without", "saved"))
+        parts: list[Part] = [(format_dollars(sent), "bold"), f" instead of {format_dollars(without)}"]
     else:
         saved, without = savings["cost_saved"], savings["cost_without"]
         parts = [(f"{savings['cost_sent']:,.0f}", "bold"), f" instead of {without:,.0f} input tokens' worth"]
     if saved and without:
         word, style = ("cheaper", "green") if saved > 0 else ("dearer", "bold yellow")
-        parts.append((f" · {abs(saved) / without:.0%} {word}", style))
+        parts.append((f" · {format_share(abs(saved), without)} {word}", style))
     return parts
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from contextfold.cli.fold.list import branch_look, id_length, saved_part
+from contextfold.cli.fold.list import IF_FOLDED, branch_look, id_length, saved_part
 from contextfold.cli.fold.session_access import (
     MAIN,
     OpenStore,
@@ -94,7 +94,12 @@ def _head(shown: Screen, state: State, branch_id: str | None) -> str:
     mark, style, _ = branch_look(branch, state)
     figures: list[Part] = [f"{shown.figure(branch.tokens)} tokens"]
     if branch.status == "folded":
-        figures += [f" folded to {shown.figure(branch.summary_tokens)}, ", saved_part(shown, state, branch), " saved"]
+        words = "saved" if state.requests else f"fewer {IF_FOLDED}"
+        figures += [
+            f" folded to {shown.figure(branch.summary_tokens)}, ",
+            saved_part(shown, state, branch),
+            f" {words}",
+        ]
     closed = f"  {branch.status} {shown.moment(branch.closed_at)}" if branch.closed_at else ""
     return shown.lines(
         [(branch.id, "dim"), (f"  {mark} " if shown.is_terminal else "  ", style), (branch.status, style)],

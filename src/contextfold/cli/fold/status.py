@@ -21,7 +21,7 @@ from contextfold.cli.fold.session_access import (
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, screen, several
 from contextfold.fold.policy import percent
-from contextfold.fold.service.session_views import session_view
+from contextfold.fold.service.session_views import FoundSession, format_dollars
 from contextfold.fold.service.stored_sessions import SessionView
 from contextfold.fold.session import STATUSES, State
 
@@ -30,9 +30,7 @@ BAR_WIDTH = 32
 BAR_WIDTH_NARROW = 16
 MAIN_CELL, BRANCH_CELL, FREE_CELL = "█", "▓", "░"
 FULL_PERCENT = 100
-MICROS = 1_000_000
 HEALTH_STYLES = {"none": "green", "medium": "yellow", "high": "bold red"}
-HEALTH_WORDS = {"none": "good", "medium": "medium", "high": "high"}
 HEALTH_MARKS = {"none": "✓ ", "medium": "▲ ", "high": "▲ "}
 
 
@@ -57,13 +55,14 @@ def run_status(args: argparse.Namespace) -> None:
         return
     with open_store(args) as store:
         address, state = store.find(session_address(args))
+        figures = store.sessions.row(FoundSession(address.key, state))
         if args.json:
-            write_json(session_view(state, store.sessions.policy))
+            write_json(figures)
             return
         if not state.revision:
             raise session_not_found(address)
         shown = screen()
-        text = _status(shown, state, session_view(state, store.sessions.policy))
+        text = _status(shown, state, figures)
         if address.others:
             more = f"{several(address.others, 'other session')} of this project: context fold status --all"
             text += shown.lines("", [(more, "dim")]) if shown.is_terminal else shown.facts([("others", [more])])
@@ -85,16 +84,15 @@ def _table(shown: Screen, sessions: Sequence[SessionView]) -> str:
 
 
 def _cells(shown: Screen, session: SessionView) -> list[Line]:
-    warning = session["context_health"]["warning"]
-    saved = session["tokens_saved"]
+    warning, saved = session["context_health"]["warning"], session["savings"]
     return [
         project_cell(session),
         [(shown.short(session["session_id"], SESSION_ID_SHOWN), "dim")],
         [shown.figure(session["total_tokens"])],
         [f"{session['usage_percent']}%"],
         [str(session["branch_depth"])],
-        [(shown.figure(saved), "green" if saved > 0 else "")],
-        [((HEALTH_MARKS[warning] if shown.is_terminal else "") + HEALTH_WORDS[warning], HEALTH_STYLES[warning])],
+        [(saved_text(saved), "green" if saved and saved["cost_saved"] > 0 else "")],
+        [((HEALTH_MARKS[warning] if shown.is_terminal else "") + session["health"], HEALTH_STYLES[warning])],
         [shown.moment(session["last_at"])],
     ]
 
@@ -109,7 +107,7 @@ def saved_text(sums: SessionView | None) -> str:
     if sums is None:
         return "not measured"
     if money := sums["money"]:
-        return f"{'-' if money['saved_micros'] < 0 else ''}${abs(money['saved_micros']) / MICROS:,.2f}"
+        return format_dollars(money["saved_micros"])
     return f"{sums['cost_saved']:,.0f} tokens"
 
 
@@ -166,9 +164,10 @@ def _facts(state: State, figures: SessionView) -> list[tuple[str, Line]]:
         ("host-prompt", "" if figures["host_tokens"] is None else str(figures["host_tokens"])),
         ("last-request", "" if figures["host_tokens"] is None else str(figures["context_tokens"])),
         ("folded", str(figures["folded_tokens"])),
-        ("saved", str(figures["tokens_saved"])),
         ("left-out", left_out_text(figures)),
-        ("health", HEALTH_WORDS[health["warning"]]),
+        ("sent", sent_text(figures["savings"])),
+        ("saved" if figures["savings"] else "if-folded", saved_by_folding(figures)),
+        ("health", figures["health"]),
         ("suggestion", health.get("suggestion", "")),
         ("failure-rate", repr(health["failure_rate"]) if "failure_rate" in health else ""),
         ("branches", ", ".join(f"{figures[f'{word}_branches']} {word}" for word in STATUSES)),
@@ -178,10 +177,25 @@ def _facts(state: State, figures: SessionView) -> list[tuple[str, Line]]:
     return [(label, [value]) for label, value in facts]
 
 
+def sent_text(savings: SessionView | None) -> str:
+    """What the session's requests sent; empty if none went through the proxy."""
+    if not savings:
+        return ""
+    sent = f"{several(savings['requests'], 'request')}, {savings['tokens_sent']:,} tokens"
+    return f"{sent}; without folding {savings['tokens_without']:,}"
+
+
+def saved_by_folding(figures: SessionView) -> str:
+    """What was saved where requests were seen, otherwise the tokens that folding would leave out of them."""
+    if figures["savings"]:
+        return saved_text(figures["savings"])
+    return f"{figures['tokens_saved']:,} fewer tokens" if figures["folded_branches"] else ""
+
+
 def left_out_text(figures: SessionView) -> str:
-    """The results that were left out after a pause; empty if there are none."""
+    """The results that were left out because the prompt cache had lapsed; empty if there are none."""
     count = figures["left_out_results"]
-    return f"{several(count, 'result')}, {figures['left_out_tokens']:,} tokens" if count else ""
+    return f"{several(count, 'old result')}, {figures['left_out_tokens']:,} tokens" if count else ""
 
 
 def _draw_facts(shown: Screen, state: State, figures: SessionView) -> list[tuple[str, Line]]:
@@ -189,7 +203,8 @@ def _draw_facts(shown: Screen, state: State, figures: SessionView) -> list[tuple
     counts = " · ".join(f"{count:,} {word}" for word in STATUSES if (count := figures[f"{word}_branches"]))
     failed = (f" · {figures['failed_operations']:,} failed", "red") if figures["failed_operations"] else ""
     total, main, folded = (figures[name] for name in ("total_tokens", "main_thread_tokens", "folded_tokens"))
-    saved = (f" · {figure(figures['tokens_saved'])} saved", "green" if figures["tokens_saved"] > 0 else "yellow")
+    savings = figures["savings"]
+    saved_style = "green" if savings and savings["cost_saved"] > 0 else ""
     used = f"  {figure(total)} of {figure(figures['context_limit'])}  {figures['usage_percent']}%"
     secrets = figures["secrets_scrubbed"]
     return [
@@ -208,19 +223,24 @@ def _draw_facts(shown: Screen, state: State, figures: SessionView) -> list[tuple
         ("main thread", [f"{MAIN_CELL} {figure(main)}"]),
         ("in branches", [f"{BRANCH_CELL} {figure(total - main)}"] if total != main else []),
         ("host's prompt and tools", [f"  {figure(figures['host_tokens'])}"] if figures["host_tokens"] else []),
-        ("folded", [f"  {figure(folded)}", saved] if folded else []),
-        ("left out after a pause", [f"  {left_out_text(figures)}"] if figures["left_out_results"] else []),
+        ("folded", [f"  {figure(folded)}"] if folded else []),
+        ("left out", [f"  {left_out_text(figures)}"] if figures["left_out_results"] else []),
+        ("sent", [f"  {sent_text(savings)}"] if savings else []),
+        (
+            "saved" if savings else "if folded",
+            [(f"  {text}", saved_style)] if (text := saved_by_folding(figures)) else [],
+        ),
         ("", [" "]),
         ("branches", [counts or "none"]),
         ("operations", [f"{figures['operations']:,}", failed]),
         ("redactions", [(several(secrets, "secret") + " scrubbed", "yellow")] if secrets else []),
-        *_health_rows(figures["context_health"]),
+        *_health_rows(figures["health"], figures["context_health"]),
     ]
 
 
-def _health_rows(health: Mapping[str, Any]) -> list[tuple[str, Line]]:
+def _health_rows(word: str, health: Mapping[str, Any]) -> list[tuple[str, Line]]:
     level = health["warning"]
-    words: list[Part] = [(HEALTH_MARKS[level] + HEALTH_WORDS[level], HEALTH_STYLES[level])]
+    words: list[Part] = [(HEALTH_MARKS[level] + word, HEALTH_STYLES[level])]
     if "failure_rate" in health:
         words.append((f" · {health['failure_rate']:.0%} of this branch's operations failed", "red"))
     return [("health", words), ("", [(health["suggestion"], "italic")] if "suggestion" in health else [])]

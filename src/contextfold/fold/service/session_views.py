@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from contextfold.common.canonical import Encodable, Hundredths, JsonObject
 from contextfold.fold.ended_session import ended_state, ledger_parts, plain_figures, stored_figures
@@ -26,7 +26,15 @@ FOLDS_LISTED_MAX = 200
 # A smaller difference than one in this many of the cost is not significant.
 DIFFERENCE_SHARE = 2_000
 NANODOLLARS_PER_MICRO = 1_000
-NANODOLLARS_PER_DOLLAR = 1_000_000_000
+MICROS_PER_DOLLAR = 1_000_000
+# Smaller amounts of money are shown with more decimals; an amount that they would show as 0 is none.
+CENTS_FROM_MICROS = 10 * MICROS_PER_DOLLAR
+MICROS_SHOWN_MIN = 50
+# A branch is failing if at least half of its operations have failed.
+FAILING_RATE = 0.5
+# The words for how a session is doing, by the warning of its health.
+HEALTH_WORDS = {"none": "good", "medium": "medium", "high": "high"}
+FAILING = "failing"
 # The figures of an ended session that are shown as they are stored.
 ENDED_FIELDS = (
     "project_path",
@@ -76,6 +84,7 @@ class BranchRow(NamedTuple):
 def session_view(state: State, policy: FoldPolicy) -> dict[str, Encodable]:
     branches = state.branches.values()
     total, limit = state.total_tokens, policy.context_limit(state)
+    health = policy.health(state, state.active)
     return {
         "session_id": state.session_id,
         "project_path": state.project_path,
@@ -101,7 +110,8 @@ def session_view(state: State, policy: FoldPolicy) -> dict[str, Encodable]:
         "left_out_tokens": state.left_out_tokens,
         "context_limit": limit,
         "usage_percent": percent(total, limit),
-        "context_health": policy.health(state, state.active),
+        "context_health": health,
+        "health": health_word(health),
         "open_branch_operations": state.active.operations if state.active else 0,
         "operations": state.main.operations + sum(branch.operations for branch in branches),
         "failed_operations": state.main.failed + sum(branch.failed for branch in branches),
@@ -112,6 +122,13 @@ def session_view(state: State, policy: FoldPolicy) -> dict[str, Encodable]:
             for status in ("active", "folded", "discarded")
         },
     }
+
+
+def health_word(health: Mapping[str, Any]) -> str:
+    """One word for how a session is doing, the same everywhere."""
+    warning = str(health["warning"])
+    is_failing = health.get("failure_rate", 0) >= FAILING_RATE
+    return FAILING if warning == "none" and is_failing else HEALTH_WORDS[warning]
 
 
 def session_row(found: FoundSession, policy: FoldPolicy, ledger: SavingsLedger | None) -> JsonObject:
@@ -215,10 +232,7 @@ class RunTotals:
     def _outcome(self) -> str:
         if not self._sums.requests:
             return "failed" if self.failed_requests else "no_requests"
-        saved, without = self._sums.saved
-        if DIFFERENCE_SHARE * abs(saved) <= without:
-            return "no_saving"
-        return "saved" if saved > 0 else "cost_more"
+        return outcome_of(self._sums)
 
     def _explain(self) -> list[str]:
         """Sentences that say why nothing was saved."""
@@ -371,7 +385,35 @@ def sums_result(sums: LedgerSums) -> dict[str, Encodable]:
         "cost_without": _worth(sums.cost_without),
         "cost_saved": _worth(sums.cost_saved),
         "money": money,
+        "outcome": outcome_of(sums),
     }
+
+
+def outcome_of(sums: LedgerSums) -> str:
+    if not has_difference(sums):
+        return "no_saving"
+    return "saved" if sums.saved[0] > 0 else "cost_more"
+
+
+def has_difference(sums: LedgerSums) -> bool:
+    """Whether folding has changed the cost by an amount that can be shown."""
+    saved, without = sums.saved
+    is_visible = not sums.is_priced or abs(saved) >= MICROS_SHOWN_MIN * NANODOLLARS_PER_MICRO
+    return is_visible and DIFFERENCE_SHARE * abs(saved) > without
+
+
+def format_dollars(micros: int) -> str:
+    """An amount of money, the same everywhere."""
+    if abs(micros) < MICROS_SHOWN_MIN:
+        return "$0"
+    decimals = 2 if abs(micros) >= CENTS_FROM_MICROS else 4
+    return f"{'-' if micros < 0 else ''}${abs(micros) / MICROS_PER_DOLLAR:,.{decimals}f}"
+
+
+def format_share(part: float, whole: float) -> str:
+    """A share in percent; one that is not 0 is not shown as 0."""
+    rounded = int(100 * part / whole + 0.5) if whole else 0
+    return "<1 %" if part and not rounded else f"{rounded} %"
 
 
 def verdict(sums: LedgerSums, *, folds: int = 0, costly: int = 0) -> str:
@@ -382,14 +424,14 @@ def verdict(sums: LedgerSums, *, folds: int = 0, costly: int = 0) -> str:
     saved, without = sums.saved
     amount = f"{abs(saved) / WORTH:,.0f} input tokens' worth"
     if sums.is_priced:
-        amount = f"${abs(saved) / NANODOLLARS_PER_DOLLAR:,.4f}"
-    percent = (2 * 100 * abs(saved) + without) // (2 * without) if without else 0
-    if DIFFERENCE_SHARE * abs(saved) <= without:
+        amount = format_dollars(abs(saved) // NANODOLLARS_PER_MICRO)
+    share = format_share(abs(saved), without)
+    if not has_difference(sums):
         sentence = f"Folding has made no difference to the cost of {requests}"
     elif saved > 0:
-        sentence = f"With folding, {requests} cost {percent} % less than without it: {amount} were saved"
+        sentence = f"With folding, {requests} cost {share} less than without it: {amount} were saved"
     else:
-        sentence = f"With folding, {requests} cost {percent} % more than without it: {amount} were lost"
+        sentence = f"With folding, {requests} cost {share} more than without it: {amount} were lost"
     if costly:
         sentence += f"; {costly:,} of {folds:,} folds cost more than they saved"
     if sums.warm_requests:
