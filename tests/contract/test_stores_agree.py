@@ -49,6 +49,7 @@ steps = st.one_of(
     st.tuples(st.just("receipt"), keys, st.sampled_from(["op 1", "op 2"])),
     st.tuples(st.just("search"), keys, texts),
     st.tuples(st.just("trajectory"), keys, st.sampled_from(BRANCHES), st.integers(0, 3), st.integers(0, 3)),
+    st.tuples(st.just("ended"), keys),
     st.tuples(st.just("expire"), hours, hours),
     st.tuples(st.just("retain"), hours, hours),
 )
@@ -100,6 +101,9 @@ async def _do(store: Store, number: int, step: Step) -> object:
                 ArchivedThread(key.owner, key.project_hash, branch_id), after_n=after_n, limit=limit
             )
             outcome = part and ([entry.n for entry in part.entries], sorted(part.rollbacks))
+        case ("ended", key):
+            ended = await store.ended_sessions(key.owner, limit=100)
+            outcome = [(each, list(await store.ended_log(each.key, each.session_id))) for each in ended]
         case ("expire", idle_since, at):
             outcome = await store.expire(idle_since, at), await store.count()
         case ("retain", archive_since, summaries_since):

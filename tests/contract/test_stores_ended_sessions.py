@@ -1,12 +1,11 @@
-"""Ended sessions on every store: listed with their last figures until they expire, also after a clock was wrong."""
+"""Ended sessions on every store: listed, with their logs, until they expire, also after a clock was wrong."""
 
 from __future__ import annotations
 
-import json
-
 from contextfold.fold.archive import ArchiveEntry
+from contextfold.fold.events import BranchCreated, Event, SessionExpired
 from contextfold.fold.store import Store
-from tests.contract.sessions import NOON, begin, commit_of, key_of, summary_of
+from tests.contract.sessions import NOON, begin, branch_commit, commit_of, event_at, key_of, summary_of
 
 EVENING, NEXT_DAY, NEXT_YEAR = "2026-01-01T20:00:00Z", "2026-01-02T20:00:00Z", "2027-01-01T12:00:00Z"
 LATER_YEAR = "2030-01-01T00:00:00Z"
@@ -16,19 +15,54 @@ async def _ended_ids(store: Store, owner: str = "local") -> list[str]:
     return [session.session_id for session in await store.ended_sessions(owner, limit=10)]
 
 
-async def test_an_ended_session_is_listed_with_its_last_figures(store: Store) -> None:
+async def test_an_ended_session_is_listed_and_keeps_its_log(store: Store) -> None:
     await store.commit(commit_of(key_of(), events=5))
+    await store.commit(commit_of(key_of(), 5, events=2))
     assert await _ended_ids(store) == []
     await store.expire(NOON, EVENING)
+    # A later sweep deletes what the first one leaves for watchers, and another session of the same key begins.
+    await store.expire(NEXT_DAY, NEXT_DAY)
+    await store.commit(commit_of(key_of(), session_id="sess_2", events=3))
     (session,) = await store.ended_sessions("local", limit=10)
     assert (session.key, session.session_id) == (key_of(), "sess_1")
-    assert (session.last_at, session.ended_at) == (NOON, EVENING)
-    figures = json.loads(session.figures)
-    assert figures["revision"] == 5
-    assert figures["main_thread_tokens"] == figures["total_tokens"] > 0
-    assert figures["project_path"] == "/work/project"
-    assert (figures["total_branches"], figures["host"]) == (0, None)
-    assert [day["requests"] for day in figures["ledger_days"].values()] == [1]
+    assert (session.last_at, session.ended_at, session.figures) == (NOON, EVENING, "")
+    events = [*(event_at(n) for n in range(1, 8)), SessionExpired(8, EVENING, "sess_1")]
+    assert list(await store.ended_log(key_of(), "sess_1")) == events
+    assert await store.receipt(key_of(), "sess_1/0") is None
+    for key, session_id in ((key_of(), "sess_2"), (key_of(), "sess_3"), (key_of(owner="ann"), "sess_1")):
+        assert list(await store.ended_log(key, session_id)) == []
+
+
+async def test_the_log_of_an_ended_session_may_be_longer_than_a_message(store: Store) -> None:
+    long = BranchCreated(2, NOON, "br_1", None, "x" * 200, "long " * 2_000, 2_500, 0)
+    await store.commit(commit_of(key_of()))
+    for n in range(2, 152):
+        commit = branch_commit(key_of(), n - 1, f"br_{n}")
+        await store.commit(commit._replace(events=[long._replace(n=n, branch_id=f"br_{n}")]))
+    await store.expire(NOON, EVENING)
+    log = await store.ended_log(key_of(), "sess_1")
+    assert [event.n for event in log] == list(range(1, 153))
+    assert log[150] == long._replace(n=151, branch_id="br_151")
+
+
+async def test_prompts_in_the_log_are_deleted_with_the_archive(store: Store) -> None:
+    key = key_of()
+    await store.commit(commit_of(key, summaries=[summary_of(key, "br_1", "done")]))
+    await store.commit(branch_commit(key, 1, "br_1"))
+    await store.expire(NOON, EVENING)
+
+    async def prompts() -> list[str]:
+        log: list[Event] = list(await store.ended_log(key, "sess_1"))
+        assert [event.n for event in log] == [1, 2, 3]
+        return [event.prompt for event in log if isinstance(event, BranchCreated)]
+
+    await store.retain(NOON, NOON)
+    assert await prompts() == ["Do look."]
+    for _ in range(2):
+        await store.retain(NEXT_DAY, NOON)
+        assert await prompts() == [""]
+    await store.retain(NEXT_DAY, NEXT_DAY)
+    assert list(await store.ended_log(key, "sess_1")) == []
 
 
 async def test_ended_sessions_of_an_owner_are_paged_from_the_latest(store: Store) -> None:

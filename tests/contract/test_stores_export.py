@@ -284,7 +284,7 @@ def test_each_kind_of_damage_has_its_own_error(exported: bytes) -> None:
         ([*lines[:-2], lines[-1]], "was altered"),
         ([lines[0], lines[2], lines[1], *lines[3:]], "belongs to no session"),
         ([b"not JSON\n"], "is not an export of contextfold"),
-        ([lines[0].replace(b'"version":3', b'"version":4'), *lines[1:]], "has export format 4"),
+        ([lines[0].replace(b'"version":4', b'"version":5'), *lines[1:]], "has export format 5"),
     ):
         with pytest.raises(ExportInvalid, match=error):
             list(read_export(damaged))

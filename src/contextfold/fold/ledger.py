@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeVar
 
-from contextfold.common.canonical import Encodable
 from contextfold.fold.events import BranchCreated, BranchFolded, Event, RequestSent, WorkFolded
 from contextfold.fold.model_catalog import LedgerPrices, TokenPrices
 
@@ -122,13 +121,9 @@ class LedgerSums(NamedTuple):
     def plus(self, other: LedgerSums) -> LedgerSums:
         return LedgerSums(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
-    def as_members(self) -> dict[str, Encodable]:
-        """The stored form of the sums, for an ended session; `sums_from` decodes it."""
-        return dict(self._asdict())
-
 
 def sums_from(members: object) -> LedgerSums:
-    """Decode stored sums. A member of another version that is missing or not an integer counts as 0."""
+    """Decode the sums that an earlier version stored. A member that is missing or not an integer counts as 0."""
     given = members if isinstance(members, dict) else {}
     values = (given.get(name, 0) for name in LedgerSums._fields)
     return LedgerSums(*(value if type(value) is int else 0 for value in values))

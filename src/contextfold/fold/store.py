@@ -67,8 +67,7 @@ class ListedSession(NamedTuple):
 class EndedSession(NamedTuple):
     """An ended session in a list.
 
-    `figures` is its last state as JSON, as `fold.ended_session` writes it. It is empty for a session that was
-    ended by a version that did not record it.
+    `figures` is what an earlier version stored instead of its log (`fold.ended_session`), otherwise empty.
     """
 
     key: SessionKey
@@ -287,6 +286,9 @@ class Store(Protocol):
         With a session id only that one.
         """
 
+    async def ended_log(self, key: SessionKey, session_id: str) -> Sequence[Event]:
+        """Return the log of an ended session; empty if an earlier version deleted it, or if there is none."""
+
     async def find(self, owner: str, session_id: str) -> SessionKey | None:
         """Return the key of the owner's live session with this id."""
 
@@ -368,16 +370,17 @@ class Store(Protocol):
     async def expire(self, idle_since: str, at: str) -> int:
         """End every session without activity after `idle_since` and return how many were ended.
 
-        Each gets a `session.expired` event, which watchers can see until a later call with `idle_since` after it. The
-        rest of its log and its receipts are deleted. Activity later than `at` comes from a clock that was wrong; it
-        counts as activity at the first call that sees it.
+        Each gets a `session.expired` event, which watchers can see at least until a later call with `idle_since` after
+        it. Its log is kept (`ended_log`), its receipts are deleted. Activity later than `at` comes from a clock that
+        was wrong; it counts as activity at the first call that sees it.
         """
 
     async def retain(self, archive_since: str, summaries_since: str) -> None:
         """Delete archive entries and summaries of ended sessions that were last active before these times.
 
-        A session is deleted as a whole. So is what is stored of a proxied conversation, when its last request and its
-        last decision were before `archive_since`.
+        The prompts in a log are deleted with the archive. When archive and summaries are gone, so are the log and the
+        session. What is stored of a proxied conversation is deleted when its last request and its last decision were
+        before `archive_since`.
         """
 
     async def read_clock(self) -> StoreClock:
@@ -409,6 +412,8 @@ class StoreReader(Protocol):
     def ended_sessions(
         self, owner: str, *, after: tuple[str, str] | None = None, limit: int, session_id: str | None = None
     ) -> Sequence[EndedSession]: ...
+
+    def ended_log(self, key: SessionKey, session_id: str) -> Sequence[Event]: ...
 
     def find(self, owner: str, session_id: str) -> SessionKey | None: ...
 

@@ -17,9 +17,10 @@ from contextfold.fold.events import Event, EventUnknown, from_members, members
 from contextfold.fold.store import ArchivedResult, LeftOutDecision, ProxiedConversation, SessionKey, Summary
 
 FORMAT: Final = "contextfold-export"
-VERSION: Final = 3
-# Version 1 had no conversations, version 2 no undone summaries and no origin of left-out results.
-VERSIONS_READ: Final = (1, 2, VERSION)
+VERSION: Final = 4
+# Version 1 had no conversations, version 2 no undone summaries and no origin of left-out results, version 3 no events
+# of ended sessions.
+VERSIONS_READ: Final = (1, 2, 3, VERSION)
 KINDS: Final = ("session", "event", "receipt", "summary", "entry", "left_out", "conversation")
 
 # The records in other records, by the names of their fields. Their members are written in their place.
@@ -34,7 +35,10 @@ _NOT_WRITTEN: Final = {"summary": ("project_hash", "session_id"), "entry": ("und
 
 
 class ExportedSession(NamedTuple):
-    """A session. Its events, receipts, summaries and entries follow; only a live one has events and receipts."""
+    """A session. Its events, receipts, summaries and entries follow; only a live one has receipts.
+
+    One that an earlier version ended has figures instead of events (`fold.ended_session`).
+    """
 
     key: SessionKey
     session_id: str

@@ -20,7 +20,7 @@ PROJECT = "/work/shop"
 
 def test_stored_sums_are_read_as_they_were_written() -> None:
     sums = LedgerSums(*range(1, len(LedgerSums._fields) + 1))
-    assert sums_from(sums.as_members()) == sums
+    assert sums_from(sums._asdict()) == sums
 
 
 def test_unknown_members_of_stored_sums_are_ignored() -> None:

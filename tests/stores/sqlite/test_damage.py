@@ -10,10 +10,12 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from contextfold.errors import FoldError
 from contextfold.fold.archive import ArchiveEntry
@@ -153,11 +155,16 @@ def _export(path: Path) -> bytes:
     return asyncio.run(export())
 
 
-def test_a_file_of_format_6_loses_nothing_when_its_migration_is_killed(tmp_path: Path) -> None:
-    """The file and its export were made by the last version before checksums."""
+@pytest.mark.parametrize(
+    ("format_", "questions"), [(6, {"checkout": 6, "login token": 12, "result number": 4}), (8, {"checkout": 6})]
+)
+def test_an_earlier_file_loses_nothing_when_its_migration_is_killed(
+    tmp_path: Path, format_: int, questions: Mapping[str, int]
+) -> None:
+    """The files and their exports were made by the last version before checksums, and before logs were kept."""
     path = tmp_path / "state.db"
-    path.write_bytes(gzip.decompress((HERE / "format-6.db.gz").read_bytes()))
-    exported = gzip.decompress((HERE / "format-6.jsonl.gz").read_bytes())
+    path.write_bytes(gzip.decompress((HERE / f"format-{format_}.db.gz").read_bytes()))
+    exported = gzip.decompress((HERE / f"format-{format_}.jsonl.gz").read_bytes())
     code = f"from contextfold.stores.sqlite.store import SqliteStore\nprint(flush=True)\nSqliteStore({str(path)!r})"
     for kill in range(KILLS):
         opening = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=ENVIRONMENT)
@@ -174,8 +181,7 @@ def test_a_file_of_format_6_loses_nothing_when_its_migration_is_killed(tmp_path:
         assert _export(copied) == exported
         assert verify_file(str(copied)) == []
     assert _export(path) == exported
-    questions = ("checkout", "login token", "result number")
-    assert [len(found) for found in asyncio.run(_recall(path, questions))] == [6, 12, 4]
+    assert [len(found) for found in asyncio.run(_recall(path, list(questions)))] == list(questions.values())
 
 
 async def _recall(path: Path, questions: Sequence[str]) -> list[list[str]]:

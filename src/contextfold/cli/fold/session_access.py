@@ -18,6 +18,7 @@ from contextfold.common.canonical import Encodable, encode
 from contextfold.common.question import Question
 from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
 from contextfold.fold.archive import ArchiveEntry
+from contextfold.fold.events import Event
 from contextfold.fold.project import Project, hash_name, project_at
 from contextfold.fold.recall_ranking import DocumentTerms, RecallScope
 from contextfold.fold.service.stored_sessions import SessionView, StoredSessions, thread_pages
@@ -209,6 +210,9 @@ class BlockingReader:
         self, owner: str, *, after: tuple[str, str] | None = None, limit: int, session_id: str | None = None
     ) -> Sequence[EndedSession]:
         return self._run(self._store.ended_sessions(owner, after=after, limit=limit, session_id=session_id))
+
+    def ended_log(self, key: SessionKey, session_id: str) -> Sequence[Event]:
+        return self._run(self._store.ended_log(key, session_id))
 
     def find(self, owner: str, session_id: str) -> SessionKey | None:
         return self._run(self._store.find(owner, session_id))

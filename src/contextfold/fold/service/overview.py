@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from contextfold.common.canonical import JsonObject
 from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StoreInvalid
-from contextfold.fold.ended_session import ended_ledger
+from contextfold.fold.ended_session import ended_ledger, ended_state
 from contextfold.fold.events import Event
 from contextfold.fold.ledger import POINTS_CACHED, SavingsLedger, thin_points
 from contextfold.fold.project import Caller, project_at, target_of
@@ -89,6 +89,13 @@ class _Timeline:
         return points
 
 
+def _timeline_of(log: Sequence[Event]) -> _Timeline:
+    timeline = _Timeline()
+    for event in log:
+        timeline.take(event)
+    return timeline
+
+
 def _height(point: TimelinePoint) -> int:
     return point.total_tokens
 
@@ -162,7 +169,10 @@ class Overview:
         page = await self._store.ended_sessions(owner, after=after, limit=limit + 1)
         return {
             "owner": owner,
-            "sessions": [ended_row(session) for session in page[:limit]],
+            "sessions": [
+                await asyncio.to_thread(ended_row, session, await self._ended_log(session), self._service.policy)
+                for session in page[:limit]
+            ],
             "next_cursor": _cursor(page[limit - 1]) if len(page) > limit else None,
         }
 
@@ -172,8 +182,16 @@ class Overview:
             return await self._service.find(owner, session_id)
         except SessionNotFound:
             for ended in await self._store.ended_sessions(owner, limit=1, session_id=session_id):
-                return find_ended(ended)
+                log = await self._store.ended_log(ended.key, session_id)
+                return await asyncio.to_thread(find_ended, ended, log)
             raise
+
+    async def _ended_log(self, session: EndedSession) -> Sequence[Event]:
+        """The log of a session for a list; empty if it cannot be read, so that the others are listed."""
+        try:
+            return await self._store.ended_log(session.key, session.session_id)
+        except StoreInvalid:
+            return ()
 
     async def _readable(self, key: SessionKey) -> State:
         """The state of a session for a list; empty if its log cannot be read, so that the list omits it."""
@@ -183,13 +201,13 @@ class Overview:
             return EMPTY
 
     async def _row(self, found: FoundSession) -> JsonObject:
-        ledger = await self._ledger(found) if found.has_live_ledger else None
-        return session_row(found, self._service.policy, ledger)
+        return session_row(found, self._service.policy, await self._ledger(found))
 
     async def _ledger(self, found: FoundSession) -> SavingsLedger:
         if found.ended:
-            return ended_ledger(found.ended, self._service.policy.ledger_prices)
-        if not found.has_live_ledger:
+            log = await self._store.ended_log(found.key, found.ended.session_id)
+            return await asyncio.to_thread(ended_ledger, found.ended, log, self._service.policy.ledger_prices)
+        if not found.state.requests:
             return self._new_ledger()
         return await self._ledgers.read(found.key, found.state.session_id or "")
 
@@ -212,9 +230,13 @@ class Overview:
         }
 
     async def timeline(self, owner: str, session_id: str) -> JsonObject:
-        """The figures of a session over time; empty for an ended session."""
+        """The figures of a session over time; empty for a session whose log an earlier version deleted."""
         found = await self._find_any(owner, session_id)
-        points = [] if found.ended else (await self._timelines.read(found.key, session_id)).points()
+        if found.ended:
+            timeline = await asyncio.to_thread(_timeline_of, await self._store.ended_log(found.key, session_id))
+        else:
+            timeline = await self._timelines.read(found.key, session_id)
+        points = timeline.points()
         return {
             "context_limit": self._service.policy.context_limit(found.state),
             "points": [point._asdict() for point in points],
@@ -234,12 +256,14 @@ class Overview:
             for listed in page:
                 state = await self._readable(listed.key)
                 if state.session_id:
-                    totals.add_live(state, await self._ledger(FoundSession(listed.key, state)))
+                    totals.add(state, await self._ledger(FoundSession(listed.key, state)))
         cursor = None
         while ended := await self._store.ended_sessions(owner, after=cursor, limit=SESSIONS_READ):
             cursor = (ended[-1].last_at, ended[-1].session_id)
             for session in ended:
-                totals.add_ended(session)
+                log = await self._ended_log(session)
+                ledger = await asyncio.to_thread(ended_ledger, session, log, self._service.policy.ledger_prices)
+                totals.add(await asyncio.to_thread(ended_state, session, log), ledger)
         return totals.result()
 
     async def run(self, owner: str, name: str) -> JsonObject | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from contextfold.common.canonical import Encodable, Hundredths, JsonObject
-from contextfold.fold.ended_session import ended_state, ledger_parts, plain_figures, stored_figures
+from contextfold.fold.ended_session import ended_ledger, ended_state, plain_figures
 from contextfold.fold.events import Event, RequestSent
 from contextfold.fold.ledger import WORTH, LedgerSums, SavingsLedger, thin_points, tokens_without, total_of
 from contextfold.fold.model_catalog import ModelCatalog, TokenPrices
@@ -35,7 +35,7 @@ FAILING_RATE = 0.5
 # The words for how a session is doing, by the warning of its health.
 HEALTH_WORDS = {"none": "good", "medium": "medium", "high": "high"}
 FAILING = "failing"
-# The figures of an ended session that are shown as they are stored.
+# The figures of an ended session in a list.
 ENDED_FIELDS = (
     "project_path",
     "name",
@@ -63,15 +63,9 @@ class FoundSession(NamedTuple):
         conversation = Conversation(state.conversation, state.agent, state.is_named) if state.conversation else None
         return Target(self.key, state.project_path, state.name, conversation)
 
-    @property
-    def has_live_ledger(self) -> bool:
-        """Whether the savings have to be computed from the log."""
-        return self.ended is None and bool(self.state.requests)
 
-
-def find_ended(session: EndedSession) -> FoundSession:
-    state = ended_state(stored_figures(session), session_id=session.session_id, last_at=session.last_at)
-    return FoundSession(session.key, state, session)
+def find_ended(session: EndedSession, log: Sequence[Event]) -> FoundSession:
+    return FoundSession(session.key, ended_state(session, log), session)
 
 
 class BranchRow(NamedTuple):
@@ -132,14 +126,9 @@ def health_word(health: Mapping[str, Any]) -> str:
 
 
 def session_row(found: FoundSession, policy: FoldPolicy, ledger: SavingsLedger | None) -> JsonObject:
-    """The view with the session's savings, which are None if no request went through the proxy.
-
-    The ledger is that of a live session with requests.
-    """
-    row = session_view(found.state, policy)
-    if found.ended:
-        return {**row, "ended_at": found.ended.ended_at, "savings": ended_savings(found.ended)}
-    return {**row, "savings": sums_result(ledger.sums) if ledger else None}
+    """The view with the session's savings, which are None if no request went through the proxy."""
+    ended: JsonObject = {"ended_at": found.ended.ended_at} if found.ended else {}
+    return {**session_view(found.state, policy), **ended, "savings": savings_result(ledger)}
 
 
 def savings_view(found: FoundSession, ledger: SavingsLedger) -> JsonObject:
@@ -155,21 +144,16 @@ class SavingsTotals:
         self._sums: dict[str, LedgerSums] = {}
         self._paths: dict[str, str] = {}
 
-    def add_live(self, state: State, ledger: SavingsLedger) -> None:
+    def add(self, state: State, ledger: SavingsLedger) -> None:
         parts = ledger.model_sums if self.group == "model" else ledger.days
-        # A session without requests is a group, too, unless the groups are days or models.
-        nothing = {} if self.group in ("day", "model") else {"": LedgerSums()}
-        self._add(state.session_id or "", state.project_path, parts or nothing)
-
-    def add_ended(self, session: EndedSession) -> None:
-        project_path = str(plain_figures(session).get("project_path", ""))
-        self._add(session.session_id, project_path, ledger_parts(session, self.group))
-
-    def _add(self, session_id: str, project_path: str, parts: Mapping[str, LedgerSums]) -> None:
+        # A live session without requests is a group, too, unless the groups are days or models.
+        if not parts and not state.expired and self.group not in ("day", "model"):
+            parts = {"": LedgerSums()}
         for key, part in parts.items():
-            name = {"day": key, "model": key, "project": project_path}.get(self.group, session_id)
+            names = {"day": key, "model": key, "project": state.project_path}
+            name = names.get(self.group, state.session_id or "")
             self._sums[name] = self._sums.get(name, LedgerSums()).plus(part)
-            self._paths[name] = project_path
+            self._paths[name] = state.project_path
 
     def result(self) -> JsonObject:
         total = total_of(self._sums.values())
@@ -313,22 +297,21 @@ def row_of(state: State, branch_id: str) -> BranchRow:
     return BranchRow(state.branches[branch_id], depth)
 
 
-def ended_row(session: EndedSession) -> JsonObject:
-    """An ended session in a list, with its last figures."""
-    figures = plain_figures(session)
+def ended_row(session: EndedSession, log: Sequence[Event], policy: FoldPolicy) -> JsonObject:
+    """An ended session in a list, with its last figures. Without a log, those that an earlier version stored."""
+    figures = session_view(ended_state(session, log), policy) if log else plain_figures(session)
     return {
         **{name: figures.get(name) for name in ENDED_FIELDS},
         "session_id": session.session_id,
         "last_at": session.last_at,
         "ended_at": session.ended_at,
-        "savings": ended_savings(session),
+        "savings": savings_result(ended_ledger(session, log, policy.ledger_prices)),
     }
 
 
-def ended_savings(session: EndedSession) -> JsonObject | None:
-    """The savings of an ended session; None if no request went through the proxy."""
-    total = total_of(ledger_parts(session).values())
-    return sums_result(total) if total.requests else None
+def savings_result(ledger: SavingsLedger | None) -> JsonObject | None:
+    """The savings of a session; None if no request went through the proxy."""
+    return sums_result(ledger.sums) if ledger and ledger.sums.requests else None
 
 
 def ledger_result(ledger: SavingsLedger) -> dict[str, Encodable]:

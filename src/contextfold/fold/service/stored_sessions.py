@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
 from contextfold.common.canonical import JsonObject
 from contextfold.errors import BranchNotFound, SessionNotFound, StoreInvalid, StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry, apply_ranges, has_moved_work
-from contextfold.fold.ended_session import ended_ledger
-from contextfold.fold.events import timestamp
+from contextfold.fold.ended_session import ended_ledger, ended_state
+from contextfold.fold.events import Event, timestamp
 from contextfold.fold.ledger import SavingsLedger, ledger_of
 from contextfold.fold.policy import FoldPolicy
 from contextfold.fold.project import NO_PROJECT, Project, hash_name
@@ -190,11 +191,11 @@ class StoredSessions(NamedTuple):
         if key and state.session_id == session_id:
             return FoundSession(key, state)
         for ended in self.store.ended_sessions(owner, limit=1, session_id=session_id):
-            return find_ended(ended)
+            return find_ended(ended, self.store.ended_log(ended.key, session_id))
         raise SessionNotFound(session_id)
 
     def row(self, found: FoundSession) -> SessionView:
-        return session_row(found, self.policy, self._ledger(found) if found.has_live_ledger else None)
+        return session_row(found, self.policy, self._ledger(found))
 
     def savings(self, found: FoundSession) -> SessionView:
         return savings_view(found, self._ledger(found))
@@ -206,9 +207,10 @@ class StoredSessions(NamedTuple):
 
     def _ledger(self, found: FoundSession) -> SavingsLedger:
         if found.ended:
-            return ended_ledger(found.ended, self.policy.ledger_prices)
-        log = self.store.load(found.key) if found.has_live_ledger else None
-        return ledger_of(log.events if log else (), self.policy.ledger_prices)
+            log = self.store.ended_log(found.key, found.ended.session_id)
+            return ended_ledger(found.ended, log, self.policy.ledger_prices)
+        live = self.store.load(found.key) if found.state.requests else None
+        return ledger_of(live.events if live else (), self.policy.ledger_prices)
 
     # ---- all sessions of an owner
 
@@ -245,19 +247,24 @@ class StoredSessions(NamedTuple):
 
     def ended_rows(self, owner: str) -> Iterator[SessionView]:
         """The rows of the ended sessions that are still stored, the latest activity first."""
-        return map(ended_row, self._ended(owner))
+        return (ended_row(session, log, self.policy) for session, log in self._ended(owner))
 
     def savings_by(self, owner: str, group: str) -> SessionView:
         """The savings of the live and ended sessions, by session, project, day or model."""
         totals = SavingsTotals(group)
         for found in self.live(owner):
-            totals.add_live(found.state, self._ledger(found))
-        for ended in self._ended(owner):
-            totals.add_ended(ended)
+            totals.add(found.state, self._ledger(found))
+        for session, log in self._ended(owner):
+            totals.add(ended_state(session, log), ended_ledger(session, log, self.policy.ledger_prices))
         return totals.result()
 
-    def _ended(self, owner: str) -> Iterator[EndedSession]:
-        return _all_pages(lambda after: self.store.ended_sessions(owner, after=after, limit=SESSIONS_READ))
+    def _ended(self, owner: str) -> Iterator[tuple[EndedSession, Sequence[Event]]]:
+        """The ended sessions with their logs. A log that cannot be read is empty, so that the others are listed."""
+        for session in _all_pages(lambda after: self.store.ended_sessions(owner, after=after, limit=SESSIONS_READ)):
+            log: Sequence[Event] = ()
+            with suppress(StoreInvalid):
+                log = self.store.ended_log(session.key, session.session_id)
+            yield session, log
 
     # ---- recall
 

@@ -1,9 +1,9 @@
 """Export of a store on NATS as records, and import of records into an empty one.
 
 Events and receipts of a live session are exported from its log, and everything else from the archive up to the same
-revision, so a session is consistent while daemons work on it. An ended one has no log. An import writes entries to the
-archive and appends each live session to the log as one commit. It cannot be one transaction, so it compares at the end
-and says what to do after a failure.
+revision, so a session is consistent while daemons work on it. An ended one is all in the archive. An import writes
+entries to the archive and appends each live session to the log as one commit. It cannot be one transaction, so it
+compares at the end and says what to do after a failure.
 """
 
 from __future__ import annotations
@@ -89,7 +89,10 @@ class NatsExport:
 
     async def _read_ended(self, key: SessionKey, session_id: str) -> tuple[ExportedSession, list[CommitRecord]] | None:
         end = await self.js.last(self.names.archive, f"{self.names.archived(key, session_id)}.ended")
-        return (records.parse_ended(end.data), []) if end else None
+        if end is None:
+            return None
+        events = await self.expiry.log(key, session_id)
+        return records.parse_ended(end.data), [CommitRecord(session_id, 0, events, {})] if events else []
 
     async def _records(self, session: ExportedSession, log: list[CommitRecord]) -> AsyncGenerator[ExportRecord]:
         """Events and receipts are in the log; the rest is in the archive, where later commits are left out."""
@@ -177,14 +180,14 @@ class NatsExport:
         """Store what is left: the rest of the entries, and a live session's log as one commit."""
         await self._archive_entries(part)
         session = part.session
-        before = 0 if session.is_live else session.revision
-        record = CommitRecord(session.session_id, before, part.events, part.receipts, part.summaries)
         if session.is_live:
+            record = CommitRecord(session.session_id, 0, part.events, part.receipts, part.summaries)
             self.publisher.offer(await self.logs.append(session.key, record, last_at=session.last_at))
             await self.publisher.catch_up(session.key)
         else:
+            record = CommitRecord(session.session_id, session.revision, (), {}, part.summaries)
             await self.publisher.archive(session.key, record)
-            await self.expiry.put_ended(session)
+            await self.expiry.put_ended(session, part.events)
 
 
 @dataclass(slots=True)

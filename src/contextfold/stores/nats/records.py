@@ -15,7 +15,6 @@ from typing import Any, Final
 from contextfold.common.canonical import Encodable, Malformed, decode, encode
 from contextfold.errors import StoreInvalid
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.ended_session import session_document
 from contextfold.fold.events import Event, EventUnknown, SessionExpired, from_members, members
 from contextfold.fold.session import Branch, State
 from contextfold.fold.store import (
@@ -238,17 +237,39 @@ def parse_summary(data: bytes) -> Summary | None:
         return Summary(*(document[name] if name != "undone" else document.get(name, False) for name in _SUMMARY))
 
 
-def encode_ended(session: ExportedSession) -> bytes:
-    others = {name: getattr(session, name) for name in (*_ENDED, "figures")}
-    return _raw({"format": FORMAT, **{name: getattr(session.key, name) for name in SessionKey._fields}, **others})
+def encode_ended(session: ExportedSession, log: ChunkReference | None) -> bytes:
+    """An ended session, with a reference to its log. One that an earlier version ended has figures instead."""
+    document: dict[str, Encodable] = {"format": FORMAT, **session.key._asdict()}
+    document |= {name: getattr(session, name) for name in (*_ENDED, "figures")}
+    if log:
+        document["log"] = [log.mark, log.count]
+    return _raw(document)
 
 
 def parse_ended(data: bytes) -> ExportedSession:
     with _decoding():
         document = _object(data)
         key = SessionKey(*(document[name] for name in SessionKey._fields))
-        # Earlier versions did not record the figures.
+        # The first versions did not record the figures.
         return ExportedSession(key, **{name: document[name] for name in _ENDED}, figures=document.get("figures", ""))
+
+
+def ended_log(data: bytes) -> ChunkReference | None:
+    """The chunks of the log of an ended session; None if an earlier version deleted the log."""
+    with _decoding():
+        return _reference(_object(data), "log")
+
+
+def encode_log(events: Sequence[Event]) -> bytes:
+    return _raw([members(event) for event in events])
+
+
+def parse_log(data: bytes) -> list[Event]:
+    with _decoding():
+        events = decode(data)
+        if not isinstance(events, list):
+            raise TypeError("it is not a list")
+        return [from_members(each) for each in events]
 
 
 # ---- proxied conversations
@@ -313,7 +334,23 @@ def encode_branch(branch: Branch, prompt: str, summary: str, revision: int) -> b
 
 
 def encode_session(state: State) -> bytes:
-    return _raw(session_document(state))
+    active = state.active
+    document: dict[str, Encodable] = {
+        "session_id": state.session_id,
+        "project_path": state.project_path,
+        "name": state.name,
+        "active_branch_id": active.id if active else None,
+        "branch_depth": state.depth,
+        "branch_path": ["main", *state.path],
+        "total_tokens": state.total_tokens,
+        "main_thread_tokens": state.main.tokens,
+        "current_branch_tokens": active.tokens if active else 0,
+        "folded_tokens": state.folded_tokens,
+        "started_at": state.started_at,
+        "last_at": state.last_at,
+        "revision": state.revision,
+    }
+    return _raw(document)
 
 
 def _shorten(document: Mapping[str, Encodable]) -> dict[str, Encodable]:

@@ -7,7 +7,7 @@ Any daemon may do any step of ending a session, also several daemons at once:
 
     1. session.expired is committed: nothing can be committed to the session any more.
     2. Its states and events are purged, except session.expired, which is published.
-    3. An `ended` message is put into the archive: from here on its retention counts.
+    3. Its log is copied into the archive, and an `ended` message put there: from here on its retention counts.
     4. Its log is purged, except session.expired.
     5. A later sweep deletes that message too.
 
@@ -19,18 +19,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
-from contextfold.fold.ended_session import figures_of
-from contextfold.fold.events import SessionExpired
+from contextfold.fold.events import BranchCreated, Event, SessionExpired
 from contextfold.fold.store import SessionKey, StaleRevision
 from contextfold.fold.store_export import ExportedSession
 from contextfold.stores.nats import records
+from contextfold.stores.nats.archive import read_chunks, write_chunks
 from contextfold.stores.nats.connection import end_tasks, in_batches
 from contextfold.stores.nats.jetstream import TTL, JetStream, StoredMessage, StreamQuery, follow, read_stored
 from contextfold.stores.nats.log import SessionLogs
@@ -223,17 +224,34 @@ class SessionExpiry:
         log = [record for _, record in await self.logs.records(key) if not record.is_end]
         if await self.publisher.revision(key, PublishedSession(session_id)) < end.before:
             await self.publisher.archive(key, *log)
-        await self.publisher.publish_end(key, SessionExpired(end.revision, end.ended_at, session_id))
+        expired = SessionExpired(end.revision, end.ended_at, session_id)
+        await self.publisher.publish_end(key, expired)
         await self.publisher.clear(key, session_id)
         # Activity after the end was recorded by a clock that was wrong.
         last_at = min(end.last_at, end.ended_at)
-        figures = figures_of(lambda: [event for record in log for event in record.events])
-        await self.put_ended(ExportedSession(key, session_id, end.revision, last_at, end.ended_at, figures))
+        events = [*(event for record in log for event in record.events), expired]
+        if len(events) < end.revision:
+            # Another daemon has finished this end meanwhile and purged the log, or the log is damaged.
+            if await self.js.last(self.names.archive, f"{self.names.archived(key, session_id)}.ended") is not None:
+                return
+            events = []
+        await self.put_ended(ExportedSession(key, session_id, end.revision, last_at, end.ended_at, ""), events)
 
-    async def put_ended(self, session: ExportedSession) -> None:
-        headers = {records.LAST_AT: session.last_at, records.ENDED: session.ended_at or session.last_at}
-        subject = f"{self.names.archived(session.key, session.session_id)}.ended"
-        await self.js.put_last(subject, records.encode_ended(session), headers)
+    async def put_ended(
+        self, session: ExportedSession, log: Sequence[Event], others: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """Store an ended session and its log. Chunks without an `ended` message are deleted with the session."""
+        archived = self.names.archived(session.key, session.session_id)
+        chunks = await write_chunks(self.js, f"{archived}.log", records.encode_log(log)) if log else None
+        headers = {records.LAST_AT: session.last_at, records.ENDED: session.ended_at or session.last_at, **others}
+        await self.js.put_last(f"{archived}.ended", records.encode_ended(session, chunks), headers)
+
+    async def log(self, key: SessionKey, session_id: str) -> list[Event]:
+        """The log of an ended session; empty if an earlier version deleted it."""
+        archived = self.names.archived(key, session_id)
+        ended = await self.js.last(self.names.archive, f"{archived}.ended")
+        chunks = records.ended_log(ended.data) if ended else None
+        return records.parse_log(await read_chunks(self.js, f"{archived}.log", chunks)) if chunks else []
 
     async def _delete_end(self, row: LoggedCommit, idle_since: str) -> None:
         if row.seq not in self.finished:
@@ -285,12 +303,23 @@ class SessionExpiry:
         for kind in forgotten if has_summaries else [*forgotten, "summaries"]:
             await self.js.purge(self.names.archive, f"{archived}.{kind}.>")
         if not has_archive and not has_summaries:
+            await self.js.purge(self.names.archive, f"{archived}.log.>")
             await self.js.purge(self.names.archive, stored.subject)
         elif forgotten:
-            whole = await self.js.last(self.names.archive, stored.subject)
-            headers = {name: stored.headers[name] for name in (records.LAST_AT, records.ENDED)}
-            if whole is not None:
-                await self.js.put_last(stored.subject, whole.data, {**headers, KEPT: WITHOUT_ARCHIVE})
+            await self._forget_prompts(stored.subject)
+
+    async def _forget_prompts(self, subject: str) -> None:
+        """Store an ended session whose archive was deleted with a log without prompts."""
+        ended = await self.js.last(self.names.archive, subject)
+        if ended is None:
+            return
+        session, written = records.parse_ended(ended.data), await self.js.last_seq(self.names.archive)
+        log = [
+            event._replace(prompt="") if isinstance(event, BranchCreated) else event
+            for event in await self.log(session.key, session.session_id)
+        ]
+        await self.put_ended(session, log, {KEPT: WITHOUT_ARCHIVE})
+        await self.js.purge(self.names.archive, f"{subject.removesuffix('.ended')}.log.>", below=written + 1)
 
 
 async def _each(items: Sequence[Item], work: Callable[[Item], Awaitable[bool | None]]) -> int:

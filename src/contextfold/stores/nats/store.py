@@ -99,7 +99,8 @@ class NatsStore:
         self.left_out, self.keep_left_out = self._conversations.decisions, self._conversations.keep
         self.left_out_text = self._conversations.text
         self.conversation, self.note_conversation = self._conversations.read, self._conversations.merge
-        self.expire, self.export, self.settle = self._expiry.expire, self._export.export, self._publisher.settle
+        self.ended_log, self.expire = self._expiry.log, self._expiry.expire
+        self.export, self.settle = self._export.export, self._publisher.settle
 
     async def reach(self) -> None:
         """Connect, and from now on publish what other daemons were killed before publishing."""

@@ -104,9 +104,10 @@ _ADD_WORDS: Final = """INSERT INTO summary_words (rowid, description, summary)
 _REMOVE_WORDS: Final = """INSERT INTO summary_words (summary_words, rowid, description, summary)
     VALUES ('delete', old.id, old.description, old.summary);"""
 
-# A session's row outlives the session: its archive, its summaries and its last event refer to it. Stages: 0 live; 1
-# ended; 2 log and receipts deleted, except session.expired; 3 that deleted too. The owner is stored only here, so every
-# query for a session's data has to name the owner.
+# A session's row outlives the session: its archive, its summaries and its log refer to it. Stages: 0 live; 1 ended, and
+# watchers see that; 3 ended, and no longer seen. Before format 9 the log was deleted in stage 1, except its end, which
+# was left in stage 2 and deleted before stage 3. The owner is stored only here, so every query for a session's data has
+# to name the owner.
 MIGRATIONS: Final[Sequence[Migration]] = (
     (
         """CREATE TABLE sessions (
@@ -273,6 +274,9 @@ MIGRATIONS: Final[Sequence[Migration]] = (
         "UPDATE left_out SET text_checksum = row_checksum(text)",
         *(update(table, "true") for table in CHECKED),
     ),
+    # An ended session keeps its log, which an earlier version would delete. So that version must not open the file; the
+    # tables are the same, and what it stored of ended sessions stays as it is (`fold.ended_session`).
+    (),
 )
 # The version of the tables.
 FORMAT: Final = len(MIGRATIONS)

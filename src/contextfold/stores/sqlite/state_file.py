@@ -409,6 +409,7 @@ class SqliteReader:
     load = _reads(statements.load)
     sessions = _reads(statements.sessions)
     ended_sessions = _reads(statements.ended_sessions)
+    ended_log = _reads(statements.ended_log)
     find = _reads(statements.find)
     search = _reads(statements.search)
     summaries = _reads(statements.summaries)

@@ -99,7 +99,7 @@ def load(connection: sqlite3.Connection, key: SessionKey, known: KnownRevision |
     session_id, revision, _ = rows[0]
     events = [event_of(body) for _, _, body in rows if body is not None]
     if len(events) != max(0, revision - known.revision * (known.session_id == session_id)):
-        raise StoreInvalid(f"the state file is damaged: session {session_id} lacks events. {REPAIR}")
+        raise lacks_events(session_id)
     return SessionLog(session_id, events)
 
 
@@ -226,6 +226,37 @@ def ended_sessions(
     return [EndedSession(SessionKey(owner, *row[:2]), *row[2:]) for row in rows]
 
 
+def ended_log(connection: sqlite3.Connection, key: SessionKey, session_id: str) -> list[Event]:
+    row = connection.execute(
+        "SELECT id FROM sessions WHERE session_id = ? AND owner = ? AND project_hash = ? AND name_hash = ?"  # noqa: S608 - only our own names
+        f" AND stage > 0 AND {_INTACT} ORDER BY id DESC LIMIT 1",
+        (session_id, *key),
+    ).fetchone()
+    return ended_log_of(connection, *row) if row else []
+
+
+def ended_log_of(connection: sqlite3.Connection, session: int) -> list[Event]:
+    """The log of an ended session, which is given by its row."""
+    rows = connection.execute(
+        "SELECT s.session_id, s.revision, e.body FROM sessions s JOIN events e"  # noqa: S608 - only our own names
+        f" ON e.session = s.id AND {intact('events', 'e')}"
+        f" WHERE s.id = ? AND s.figures = '' AND {intact('sessions', 's')} ORDER BY e.n",
+        (session,),
+    ).fetchall()
+    events = [event_of(body) for _, _, body in rows]
+    # An earlier version deleted the log of an ended session from its beginning, and the last event a day later.
+    if not events or events[0].n != 1:
+        return []
+    session_id, revision, _ = rows[0]
+    if len(events) != revision:
+        raise lacks_events(session_id)
+    return events
+
+
+def lacks_events(session_id: str) -> StoreInvalid:
+    return StoreInvalid(f"the state file is damaged: session {session_id} lacks events. {REPAIR}")
+
+
 def find(connection: sqlite3.Connection, owner: str, session_id: str) -> SessionKey | None:
     row = connection.execute(
         f"SELECT project_hash, name_hash FROM sessions WHERE session_id = ? AND owner = ? AND stage = 0 AND {_INTACT}",  # noqa: S608 - only our own names
@@ -264,6 +295,8 @@ def events_after(connection: sqlite3.Connection, owner: str, position: int) -> t
     rows = connection.execute(
         "SELECT e.seq, s.project_hash, s.name_hash, s.session_id, e.body FROM events e"  # noqa: S608 - only our own names
         " CROSS JOIN sessions s ON s.id = e.session WHERE e.seq > ? AND s.owner = ?"
+        # Of an ended session only the end is seen.
+        " AND (s.stage = 0 OR s.stage < 3 AND e.n = s.revision)"
         f" AND {intact('events', 'e')} AND {intact('sessions', 's')} ORDER BY e.seq LIMIT ?",
         (position, owner, EVENTS_MOST),
     ).fetchall()

@@ -53,7 +53,7 @@ CLOSE_TIMEOUT_S: Final = 4.0
 SWEEP_STEPS: Final = 10_000
 # The readiness check writes as many bytes as a commit with a long tool result.
 CHECK_BYTES: Final = 64 << 10
-# The stage of an imported session that has ended: its log is gone, and so is its last event.
+# The stage of an imported session that has ended.
 _ENDED: Final = 3
 
 
@@ -119,6 +119,7 @@ class SqliteStore:
     receipt = _method_that_reads(statements.receipt)
     sessions = _method_that_reads(statements.sessions)
     ended_sessions = _method_that_reads(statements.ended_sessions)
+    ended_log = _method_that_reads(statements.ended_log)
     find = _method_that_reads(statements.find)
     count = _method_that_reads(statements.count)
     cursor = _method_that_reads(statements.cursor)
@@ -220,7 +221,7 @@ class SqliteStore:
     # ---- sweeps: many short transactions, so that commits can go between them
 
     async def expire(self, idle_since: str, at: str) -> int:
-        await self._repeat(sweeps.delete_last_events, idle_since)
+        await self._write(sweeps.hide_ends, idle_since)
         await self._write(sweeps.correct_future, at)
         ended = 0
         for _ in range(SWEEP_STEPS):
@@ -228,23 +229,33 @@ class SqliteStore:
             ended += await self._write(sweeps.end_idle, idle, idle_since, at)
             if len(idle) < sweeps.STEP_SESSIONS:
                 break
-        await self._repeat(sweeps.clear_ended)
         if ended:
             self._wake()
         return ended
 
     async def retain(self, archive_since: str, summaries_since: str) -> None:
-        for table, since in (("archive", archive_since), ("summaries", summaries_since)):
-            last = 0
-            for _ in range(SWEEP_STEPS):
-                sessions = await self._read(sweeps.ended_before, since, last)
-                if not sessions:
-                    break
-                last = sessions[-1]
+        async for sessions in self._ended_before(archive_since):
+            await self._repeat(sweeps.forget, "archive", sessions)
+            await self._repeat(sweeps.forget_prompts, sessions)
+        async for sessions in self._ended_before(summaries_since):
+            await self._repeat(sweeps.forget, "summaries", sessions)
+        async for sessions in self._ended_before(min(archive_since, summaries_since)):
+            # Receipts may be left of a session that an earlier version has ended.
+            for table in ("events", "operations"):
                 await self._repeat(sweeps.forget, table, sessions)
-                await self._write(sweeps.forget_rows, sessions, min(archive_since, summaries_since))
+            await self._write(sweeps.forget_rows, sessions)
         await self._repeat(sweeps.forget_left_out, archive_since)
         await self._repeat(sweeps.forget_conversations, archive_since)
+
+    async def _ended_before(self, before: str) -> AsyncIterator[Sequence[int]]:
+        """The ended sessions that were last active before, some at a time."""
+        last = 0
+        for _ in range(SWEEP_STEPS):
+            sessions = await self._read(sweeps.ended_before, before, last)
+            if not sessions:
+                return
+            last = sessions[-1]
+            yield sessions
 
     async def _repeat(self, step: Callable[[sqlite3.Connection, *Positional], bool], *args: *Positional) -> None:
         """Repeat until nothing is left to do. The next sweep continues where this one stops."""
@@ -340,6 +351,8 @@ def _of_session(connection: sqlite3.Connection, row: int, session: ExportedSessi
         )
         for receipt in receipts:
             yield ExportedReceipt(*receipt)
+    else:
+        yield from statements.ended_log_of(connection, row)
     yield from statements.summaries_of(connection, row)
     # The ids are sorted first, so that no text is part of a sort.
     entries = connection.execute(

@@ -9,8 +9,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from contextfold.fold.ended_session import figures_of
-from contextfold.fold.events import SessionExpired, from_json, to_json
+from contextfold.fold.events import SessionExpired, to_json
 from contextfold.fold.store_clock import StoreClock
 from contextfold.stores.sqlite.schema import insert_into, intact, update
 from contextfold.stores.sqlite.statements import INSERT_EVENT
@@ -26,7 +25,6 @@ class IdleSession(NamedTuple):
     row: int
     session_id: str
     revision: int
-    figures: str
 
 
 def read_clock(connection: sqlite3.Connection) -> StoreClock:
@@ -51,24 +49,17 @@ def correct_future(connection: sqlite3.Connection, at: str) -> None:
 
 
 def idle_sessions(connection: sqlite3.Connection, idle_since: str) -> list[IdleSession]:
-    """Some of the sessions without activity since then. Their figures are computed outside of the transaction."""
+    """Some of the sessions without activity since then."""
     rows = connection.execute(
         f"SELECT id, session_id, revision FROM sessions WHERE stage = 0 AND last_at <= ? AND {intact('sessions')}"  # noqa: S608 - only our own names
         " ORDER BY last_at, id LIMIT ?",
         (idle_since, STEP_SESSIONS),
     ).fetchall()
-    return [IdleSession(row, session_id, revision, _figures(connection, row)) for row, session_id, revision in rows]
-
-
-def _figures(connection: sqlite3.Connection, session: int) -> str:
-    bodies = connection.execute(
-        f"SELECT body FROM events WHERE session = ? AND {intact('events')} ORDER BY n",  # noqa: S608 - only our own names
-        (session,),
-    )
-    return figures_of(lambda: [from_json(body) for (body,) in bodies])
+    return [IdleSession(*row) for row in rows]
 
 
 def end_idle(connection: sqlite3.Connection, idle: Sequence[IdleSession], idle_since: str, at: str) -> int:
+    """End those of the sessions that were not active meanwhile. Their receipts are for live sessions only."""
     ended = 0
     for session in idle:
         expired = SessionExpired(session.revision + 1, at, session.session_id)
@@ -79,7 +70,6 @@ def end_idle(connection: sqlite3.Connection, idle: Sequence[IdleSession], idle_s
                 stage="1",
                 ended_at=":at",
                 revision=":revision",
-                figures=":figures",
             ),
             {
                 "row": session.row,
@@ -87,40 +77,19 @@ def end_idle(connection: sqlite3.Connection, idle: Sequence[IdleSession], idle_s
                 "idle_since": idle_since,
                 "at": at,
                 "revision": expired.n,
-                "figures": session.figures,
             },
         ).rowcount
         if changed:
             connection.execute(INSERT_EVENT, (session.row, expired.n, to_json(expired)))
+            connection.execute("DELETE FROM operations WHERE session = ?", (session.row,))
             ended += 1
     return ended
 
 
-def clear_ended(connection: sqlite3.Connection) -> bool:
-    """Delete some of the log and receipts of ended sessions, except the last event. False if there is nothing left."""
-    ended = connection.execute(
-        f"SELECT id, revision FROM sessions WHERE stage = 1 AND {intact('sessions')} LIMIT ?",  # noqa: S608 - only our own names
-        (STEP_SESSIONS,),
-    ).fetchall()
-    left = STEP_ROWS
-    for session, revision in ended:
-        left -= _delete_some(connection, "events", "session = ? AND n < ?", session, revision, most=left)
-        left -= _delete_some(connection, "operations", "session = ?", session, most=left)
-        if left == 0:
-            break
-        connection.execute(update("sessions", "id = ?", stage="2"), (session,))
-    return bool(ended)
-
-
-def delete_last_events(connection: sqlite3.Connection, idle_since: str) -> bool:
-    """Delete some of the last events that every watcher had time to see. False if there are none."""
-    sessions = connection.execute(
-        f"SELECT id FROM sessions WHERE stage = 2 AND ended_at <= ? AND {intact('sessions')} LIMIT ?",  # noqa: S608 - only our own names
-        (idle_since, STEP_SESSIONS),
-    ).fetchall()
-    connection.executemany("DELETE FROM events WHERE session = ?", sessions)
-    connection.executemany(update("sessions", "id = ?", stage="3"), sessions)
-    return bool(sessions)
+def hide_ends(connection: sqlite3.Connection, idle_since: str) -> None:
+    """Hide the ends of sessions that every watcher had time to see."""
+    due = f"stage IN (1, 2) AND ended_at <= :at AND {intact('sessions')}"
+    connection.execute(update("sessions", due, stage="3"), {"at": idle_since})
 
 
 def ended_before(connection: sqlite3.Connection, before: str, after_id: int) -> list[int]:
@@ -149,13 +118,25 @@ def forget(connection: sqlite3.Connection, table: str, sessions: Sequence[int]) 
     return _delete_some(connection, table, f"session IN ({marks})", *sessions) > 0
 
 
-def forget_rows(connection: sqlite3.Connection, sessions: Sequence[int], since: str) -> None:
-    """Delete the sessions that have no archive and no summaries any more and were last active before."""
+def forget_prompts(connection: sqlite3.Connection, sessions: Sequence[int]) -> bool:
+    """Delete some of the prompts in the logs of these sessions. False if there are none left."""
+    marks = ", ".join("?" * len(sessions))
+    with_prompt = (
+        f'SELECT seq FROM events WHERE session IN ({marks}) AND body LIKE \'{{"event":"branch.created",%\''  # noqa: S608 - only marks
+        f" AND json_extract(body, '$.prompt') != '' AND {intact('events')} LIMIT {STEP_ROWS}"
+    )
+    without = update("events", f"seq IN ({with_prompt})", body="json_set(body, '$.prompt', '')")
+    return connection.execute(without, sessions).rowcount > 0
+
+
+def forget_rows(connection: sqlite3.Connection, sessions: Sequence[int]) -> None:
+    """Delete the sessions of which nothing else is stored any more."""
     connection.executemany(
-        "DELETE FROM sessions WHERE id = ? AND stage = 3 AND last_at < ?"
+        "DELETE FROM sessions WHERE id = ? AND stage > 0"
         " AND NOT EXISTS (SELECT 1 FROM archive WHERE session = sessions.id)"
-        " AND NOT EXISTS (SELECT 1 FROM summaries WHERE session = sessions.id)",
-        [(session, since) for session in sessions],
+        " AND NOT EXISTS (SELECT 1 FROM summaries WHERE session = sessions.id)"
+        " AND NOT EXISTS (SELECT 1 FROM events WHERE session = sessions.id)",
+        [(session,) for session in sessions],
     )
 
 

@@ -41,8 +41,8 @@ def find_damage(connection: sqlite3.Connection) -> Iterator[str]:
         if table != "recall_documents":
             yield from _find_damaged_rows(connection, table)
     lacking = connection.execute(
-        "SELECT session_id FROM sessions WHERE stage = 0 AND revision != (SELECT count(*) FROM events"
-        " WHERE session = sessions.id) LIMIT ?",
+        "SELECT session_id FROM sessions s WHERE revision != (SELECT count(*) FROM events WHERE session = s.id) AND"
+        " (stage = 0 OR figures = '' AND EXISTS (SELECT 1 FROM events WHERE session = s.id AND n = 1)) LIMIT ?",
         (NAMED_MOST,),
     )
     yield from (f"sessions: {session_id} lacks events" for (session_id,) in lacking)
