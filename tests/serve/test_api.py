@@ -377,8 +377,12 @@ def test_there_is_only_one_demo_session(daemon: Daemon, api: ApiReader) -> None:
         }
     (session_id,) = ids
     session = api.get(f"/v1/sessions/{session_id}")["session"]
-    assert (session["name"], session["savings"]) == ("demo", None)
-    assert session["folded_branches"] == 3
+    assert (session["name"], session["folded_branches"], session["left_out_results"]) == ("demo", 2, 4)
+    savings, latest = session["savings"], session["host_tokens"] + session["total_tokens"]
+    assert (savings["requests"], session["context_tokens"]) == (20, latest)
+    folds = api.get(f"/v1/sessions/{session_id}/savings")["folds"]
+    assert sum(fold["tokens_dropped"] for fold in folds) == session["folded_tokens"]
+    assert savings["money"]["saved_micros"] > 0
 
 
 def test_ended_sessions_are_listed_separately(tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ from starlette.routing import Route
 from contextfold.common.canonical import JsonObject, Malformed, decode, encode
 from contextfold.errors import ArgumentInvalid, FoldError, place_of
 from contextfold.fold.events import kind_of, members
+from contextfold.fold.service.demo import demo_session
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.service.overview import SAVINGS_GROUPS, Overview, demo_session
+from contextfold.fold.service.overview import SAVINGS_GROUPS, Overview
 from contextfold.fold.store import SEARCH_MOST, WatchedEvent
 from contextfold.fold.tool_calls import (
     BRANCH_ID_LENGTH_MAX,

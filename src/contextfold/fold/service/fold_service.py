@@ -119,6 +119,10 @@ class FoldService:
         # Made for the first text that needs them; the keys are those of SCRUB_THREADS.
         self._scrub_threads: dict[bool, ThreadPoolExecutor] = {}
 
+    def with_clock(self, clock: Callable[[], datetime]) -> FoldService:
+        """A service on the same store whose time is another. Only this one may be closed."""
+        return FoldService(self.store, self._scrubber, self.policy, clock=clock, new_id=self._new_id)
+
     # ---- which session
 
     async def identify(self, caller: Caller, tool: str, arguments: Arguments) -> Caller:

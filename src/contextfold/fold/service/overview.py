@@ -16,7 +16,6 @@ from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound,
 from contextfold.fold.ended_session import ended_ledger, ended_state
 from contextfold.fold.events import Event
 from contextfold.fold.ledger import POINTS_CACHED, SavingsLedger, thin_points
-from contextfold.fold.project import Caller, project_at, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.session_views import (
     FoundSession,
@@ -46,18 +45,6 @@ SEARCHED_SESSIONS_MAX = 300
 # The sums of a run wait at most this long until its reports are written.
 RUN_SETTLED_S = 5.0
 SUMMARY_FIELDS = ("project_path", "session_id", "branch_id", "description", "summary", "tokens_folded", "folded_at")
-DEMO_PROJECT = "/demo/contextfold-demo"
-DEMO_SESSION = "demo"
-DEMO_CODE = """def total(prices, discount):
-    subtotal = sum(prices)
-    if discount > 1:
-        discount = discount / 100
-    return round(subtotal * (1 - discount), 2)
-"""
-DEMO_TRACE = """FAILED tests/test_cart.py::test_a_discount_of_one_percent
-    assert total([100], discount=1) == 99
-E   assert 0.0 == 99
-"""
 
 
 class TimelinePoint(NamedTuple):
@@ -366,46 +353,3 @@ def _position(cursor: str) -> tuple[str, str]:
     if not slash:
         raise ArgumentInvalid("cursor", "must be the next_cursor of an earlier answer")
     return last_at, session_id
-
-
-async def demo_session(service: FoldService, owner: str) -> str | None:
-    """The id of the owner's demo session, which is created if there is none."""
-    caller = Caller(owner, DEMO_SESSION)
-    key = target_of(caller, project_at(DEMO_PROJECT)).key
-    state = await service.look(key)
-    if not state.session_id:
-        await _play_demo(service, caller)
-        state = await service.look(key)
-    return state.session_id
-
-
-async def _play_demo(service: FoldService, caller: Caller) -> None:
-    project = {"project_path": DEMO_PROJECT}
-
-    async def branch(description: str, prompt: str) -> None:
-        await service.open_branch(caller, {"description": description, "prompt": prompt, **project})
-
-    async def record(kind: str, text: str, *, times: int = 1, failed: bool = False) -> None:
-        await service.record(caller, {"type": kind, "content": text * times, "failed": failed, **project})
-
-    async def return_summary(summary: str) -> None:
-        await service.return_branch(caller, {"message": summary, **project})
-
-    await record("Message", "A discount of 1 % makes the cart free. Find out why and fix it, with a test.")
-    await branch("Find the cause", "Follow the discount from the form to the total. Name the line.")
-    await record("Grep", "cart/total.py:3: if discount > 1:\ncart/form.py:18: discount = int(field)\n", times=20)
-    await record("Read", DEMO_CODE, times=25)
-    await branch("Reproduce it in a test", "Write a failing test for a discount of 1 %.")
-    await record("Write", "def test_a_discount_of_one_percent():\n    assert total([100], discount=1) == 99\n")
-    await record("Bash", DEMO_TRACE, times=12, failed=True)
-    await return_summary("tests/test_cart.py has a failing test: total([100], discount=1) is 0.0, not 99.")
-    await return_summary(
-        "cart/total.py:3 treats a discount of exactly 1 as a fraction, so 1 % becomes 100 %. The form always sends "
-        "percent; no caller sends fractions."
-    )
-    await record("Edit", DEMO_CODE, times=12)
-    await record("Bash", "12 passed in 0.31s\n", times=30)
-    summary = "cart/total.py always divides the discount by 100. All 12 tests pass."
-    await service.fold_work(caller, {"message": summary, **project})
-    await branch("Look for other callers", "Check that no other module passes a fraction.")
-    await record("Grep", "cart/total.py:1: def total(prices, discount):\n", times=15)
