@@ -32,6 +32,7 @@ RUNS: tuple[tuple[int, str], ...] = (
     (0, "fold list --project PROJECT --session demo"),
     (0, "fold show BRANCH"),
     (0, "fold expand BRANCH"),
+    (0, "fold misses --all"),
     (0, "fold savings --by day"),
     (0, "fold report --project PROJECT --session demo"),
     (0, "fold search cause"),

@@ -124,6 +124,8 @@ scenario("the chart compares requests with and without folding, and a costly fol
   await loop.fold("Nothing there.");
   provider.forget(); // the whole prompt is written again, for a branch of some hundred tokens
   assert.ok((await loop.ask()).turns_dropped > 0);
+  const misses = page.getByRole("region", { name: "What the provider's cache lost" });
+  await misses.getByRole("row", { name: /work was folded from message \d+ on .*contextfold/ }).waitFor();
   await panel.locator(".notice").getByText("This fold has cost more than it saved").waitFor();
   const costly = panel.locator(".notice").getByRole("link", { name: "Look at one <b>file</b>" });
   assert.ok((await costly.getAttribute("href")).endsWith(small));

@@ -97,6 +97,7 @@ COMMANDS = (
     Command("fold show", "fold.show", "show what a branch did"),
     Command("fold expand", "fold.show", "print what a branch read and wrote"),
     Command("fold savings", "fold.savings", "compare what requests cost with what they would have cost unfolded"),
+    Command("fold misses", "fold.misses", "say why the provider's prompt cache did not hold what was sent before"),
     Command("fold report", "fold.report", "write a session as a document, to share it"),
     Command("fold rollback", "fold.rollback", "go back to where a branch began"),
     Command("fold search", "fold.search", "search the summaries of folded branches"),

@@ -85,6 +85,20 @@ class ResultLeftOut(NamedTuple):
     tokens: int
 
 
+class PrefixMiss(NamedTuple):
+    """Why the provider's cache did not hold a part of a prompt that the request before had, and the tokens of it."""
+
+    # One of `messages.prefix_miss.CAUSES`.
+    cause: str
+    tokens: int
+    # The index of the first message that differs; None if the difference is before the messages, or there is none.
+    place: int | None = None
+    # The name of a tool.
+    detail: str = ""
+    # Whether the difference is of our making.
+    is_ours: bool = False
+
+
 class ThreadSeen(NamedTuple):
     """A thread in a request: the number of its messages. A branch id of None means the main thread."""
 
@@ -146,6 +160,8 @@ class RequestSent(NamedTuple):
     work_tokens: int = 0
     # Whether it offers tools. A request without them is beside the conversation, like one for a title.
     has_tools: bool = False
+    # What the provider's cache has lost before this request; at most one.
+    misses: tuple[PrefixMiss, ...] = ()
 
 
 class BranchFolded(NamedTuple):
@@ -224,10 +240,12 @@ _EVENTS: dict[str, type[Event]] = {
 _KINDS = {event: kind for kind, event in _EVENTS.items()}
 _OPTIONAL = {name: default for event in _KINDS for name, default in event._field_defaults.items()}
 # The members that are lists of records.
-_LISTS: dict[str, type[FoldSeen | ThreadSeen | ResultLeftOut]] = {
+Record = FoldSeen | ThreadSeen | ResultLeftOut | PrefixMiss
+_LISTS: dict[str, type[Record]] = {
     "folds": FoldSeen,
     "threads": ThreadSeen,
     "left_out": ResultLeftOut,
+    "misses": PrefixMiss,
 }
 
 
@@ -257,7 +275,7 @@ def members(event: Event) -> dict[str, Encodable]:
     return values
 
 
-def _record_members(record: FoldSeen | ThreadSeen | ResultLeftOut) -> dict[str, Encodable]:
+def _record_members(record: Record) -> dict[str, Encodable]:
     """Members of later versions are written only if they say something, so that an older log keeps its bytes."""
     absent = object()
     defaults = record._field_defaults
@@ -287,6 +305,6 @@ def from_members(stored: object) -> Event:
         raise EventUnknown(f"an event {kind} without {problem}") from problem
 
 
-def _parse_records(name: str, stored: Sequence[Mapping[str, Any]]) -> tuple[FoldSeen | ThreadSeen | ResultLeftOut, ...]:
+def _parse_records(name: str, stored: Sequence[Mapping[str, Any]]) -> tuple[Record, ...]:
     kind = _LISTS[name]
     return tuple(kind(**{name: each[name] for name in kind._fields if name in each}) for each in stored)

@@ -15,7 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
-from contextfold.fold.events import Event, FoldSeen, OperationCompleted, RequestSent, ResultLeftOut, ThreadSeen
+from contextfold.fold.events import (
+    Event,
+    FoldSeen,
+    OperationCompleted,
+    PrefixMiss,
+    RequestSent,
+    ResultLeftOut,
+    ThreadSeen,
+)
 from contextfold.fold.ledger import CACHEABLE_TOKENS, ESTIMATE_OFF_MAX
 from contextfold.fold.messages.receipt import Fold, Receipt
 from contextfold.fold.project import hash_text
@@ -124,11 +132,17 @@ class RequestReport:
     has_tools: bool = False
     # The tokens that would leave the next request if the active thread's work was folded.
     work_tokens: int = 0
+    # What the provider's cache has lost before it; at most one.
+    misses: tuple[PrefixMiss, ...] = ()
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All texts that may contain secrets: the model's name, then those of the shares."""
-        return (self.model, *(text for share in self.shares for text in share.texts))
+        """All texts that may contain secrets: the model's name, the details of misses, then those of the shares."""
+        return (
+            self.model,
+            *(miss.detail for miss in self.misses),
+            *(text for share in self.shares for text in share.texts),
+        )
 
 
 class ScrubbedText(Protocol):
@@ -177,7 +191,8 @@ def record_request(state: State, at: str, report: RequestReport, scrubbed: Seque
     call_id = call_id_of(report.id)
     if call_id in state.requests:
         return RecordedRequest()
-    model, *messages_left = scrubbed
+    model, *texts = scrubbed
+    details, messages_left = texts[: len(report.misses)], texts[len(report.misses) :]
     events: list[Event] = []
     operation_texts: list[tuple[int, str]] = []
     seen: list[ThreadSeen] = []
@@ -246,6 +261,10 @@ def record_request(state: State, at: str, report: RequestReport, scrubbed: Seque
         host_tokens=_bound(host_tokens),
         work_tokens=_bound(report.work_tokens),
         has_tools=report.has_tools,
+        misses=tuple(
+            miss._replace(tokens=_bound(miss.tokens), detail=detail.text[:WORD_LENGTH_MAX])
+            for miss, detail in zip(report.misses, details, strict=True)
+        ),
     )
     return RecordedRequest([*events, event], operation_texts)
 

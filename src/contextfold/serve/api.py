@@ -99,6 +99,7 @@ class HttpApi:
             ("GET", session, self.session),
             ("GET", f"{session}/timeline", self.timeline),
             ("GET", f"{session}/savings", self.savings),
+            ("GET", f"{session}/misses", self.misses),
             ("GET", f"{session}/trajectory", self.trajectory),
             ("GET", f"{session}/rollback", self.preview),
             ("POST", f"{session}/rollback", self.rollback),
@@ -154,6 +155,10 @@ class HttpApi:
     async def savings(self, request: Request) -> JsonObject:
         """The savings or costs of folding in a session's requests to models, with at most 240 points."""
         return await self._overview.savings(*_session(request))
+
+    async def misses(self, request: Request) -> JsonObject:
+        """Why the provider's prompt cache did not hold a part of a session's requests, and what that cost."""
+        return await self._overview.misses(*_session(request))
 
     async def savings_by(self, request: Request) -> JsonObject:
         """What folding saved or cost in the live and ended sessions, `by` session, project, day or model."""

@@ -37,6 +37,11 @@
  *   folds: { branch_id: string, description: string, tokens_dropped: number, requests: number, cost_saved: number }[],
  *   costly_folds: string[], points: { n: number, at: string, sent: number, without: number }[],
  *   verdict: string }} Savings
+ * @typedef {{ misses: number, tokens_lost: number, cost: number, micros: number | null }} MissSums
+ * @typedef {{ session_id: string, requests: number, total: MissSums, causes: (MissSums & { cause: string })[],
+ *   misses: { n: number, at: string, model: string, cause: string, whose: string, is_bug: boolean, why: string,
+ *   message: number | null, tokens_sent: number, tokens_read: number, tokens_lost: number, cost: number,
+ *   micros: number | null }[] }} Misses
  * @typedef {{ by: string, groups: (Sums & { day?: string, project?: string, model?: string })[],
  *   total: Sums & { verdict: string } }} Totals
  * @typedef {{ session_id: string, project_path: string, name: string | null }} SessionName
@@ -178,6 +183,11 @@ export function timeline(id) {
 /** @param {string} id @returns {Promise<Savings>} */
 export function savings(id) {
   return json(sessionPath(id, "/savings"));
+}
+
+/** @param {string} id @returns {Promise<Misses>} */
+export function misses(id) {
+  return json(sessionPath(id, "/misses"));
 }
 
 /**

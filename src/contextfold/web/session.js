@@ -6,6 +6,7 @@ import { BranchView } from "./branch.js";
 import { el, fill, setText } from "./dom.js";
 import { baseName, costs, counted, grouped, percent, setTime } from "./format.js";
 import { Ledger } from "./ledger.js";
+import { MissList } from "./misses.js";
 import { Pace } from "./pace.js";
 import { bar, healthLevel, healthTexts, icon, setBar, showFigures, STATUS_WORDS } from "./pieces.js";
 import { sessionLink } from "./routes.js";
@@ -49,6 +50,7 @@ export class SessionView extends View {
   #rows = new Tree((id) => this.page.go(sessionLink(this.sessionId, id)));
   #chart = new Timeline();
   #ledger;
+  #misses = new MissList();
   #count = el("p", { class: "muted" });
   #earlier = el("button", { type: "button", class: "more", hidden: true, onclick: () => this.#showEarlier() });
   #later = el(
@@ -92,6 +94,7 @@ export class SessionView extends View {
       ),
       this.#aside,
       this.#ledger.element,
+      this.#misses.element,
     );
     this.layOut([this.#tag, this.#activity, this.#host, this.#path], this.#body);
   }
@@ -197,7 +200,11 @@ export class SessionView extends View {
 
   async #refreshLedger() {
     const savings = await this.#result(api.savings(this.sessionId));
-    if (savings) this.#ledger.show(savings);
+    if (!savings) return;
+    this.#ledger.show(savings);
+    if (!savings.requests) return;
+    const misses = await this.#result(api.misses(this.sessionId));
+    if (misses) this.#misses.show(misses);
   }
 
   /** The response, or null if it is no longer needed. @template T @param {Promise<T>} response

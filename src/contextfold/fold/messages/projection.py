@@ -54,6 +54,9 @@ class ProjectionDetails:
     # The weight of each original message as it is sent (0 if it is left out), and of the rest of the request.
     sent_weights: Sequence[int] = ()
     rest_weight: int = 0
+    # The hash of the JSON of each original message, and of each that is sent.
+    hashes: Sequence[int] = ()
+    sent_hashes: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +95,13 @@ class Projection:
     @property
     def left_out(self) -> list[LeftOutDecision]:
         """The results and texts of edits that are sent as a stub."""
+        return [each for _, each in self.left_out_places]
+
+    @property
+    def left_out_places(self) -> list[tuple[int, LeftOutDecision]]:
+        """The same, each with the index of its message."""
         folded = self.details.plan.folded
-        return [each for place, each in self._list_stubs() if not is_inside(place, folded)]
+        return [(place, each) for place, each in self._list_stubs() if not is_inside(place, folded)]
 
     def tokens_before_stubs(self, results: Collection[str]) -> int | None:
         """The tokens that are sent before the first stub of these results; None if none of them is sent."""
@@ -186,6 +194,7 @@ def project_and_encode(
     encoded = [encode_message(message) for message in messages]
     weights = [weigh_message(*each) + _COMMA for each in zip(messages, encoded, strict=True)]
     sent_weights = list(weights)
+    hashes = list(map(hash, encoded))
     for place in plan.rewrites:
         encoded[place] = encode_message(rewritten[place])
         sent_weights[place] = weigh_message(rewritten[place], encoded[place]) + _COMMA
@@ -194,8 +203,12 @@ def project_and_encode(
     # The first message has no separator before it.
     rest_weight = other_bytes + _BRACKETS - (_COMMA if messages else 0)
     receipt, threads = make_receipt(walk, plan, weights, sent_weights, rest_weight)
-    details = ProjectionDetails(facts, walk, stubs, inputs, plan, binds_thinking, sent_weights, rest_weight)
-    return Projection(leave_out(rewritten, plan), receipt, threads, details), leave_out(encoded, plan)
+    sent = leave_out(encoded, plan)
+    sent_hashes = list(map(hash, sent)) if plan.rewrites or plan.cuts else hashes
+    details = ProjectionDetails(
+        facts, walk, stubs, inputs, plan, binds_thinking, sent_weights, rest_weight, hashes, sent_hashes
+    )
+    return Projection(leave_out(rewritten, plan), receipt, threads, details), sent
 
 
 def make_empty_projection(messages: object, weight: int, reason: str) -> Projection:

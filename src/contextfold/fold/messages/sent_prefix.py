@@ -1,4 +1,4 @@
-"""What a provider's cache holds of a conversation: the prefixes that were sent, as hashes. Pure.
+"""What a provider's cache holds of a conversation: the prefixes that were sent, as fingerprints. Pure.
 
 A prompt's cached prefix is lost after a pause, but also with another model, a changed system prompt, list of tools or
 early message. Behind the first difference to everything that was sent lately there is nothing warm to lose, so old
@@ -7,59 +7,115 @@ results can be left out there at no cost.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from contextfold.fold.messages.facts import Members, block_members, items_of
+from contextfold.fold.messages.fingerprint import Fingerprint, hash_part, make_fingerprint
+from contextfold.fold.messages.own_tools import name_of
 from contextfold.fold.messages.request import BodyProjection
 from contextfold.fold.messages.weight import encode_json
 
 # The members of a request, beside its messages, that come before them in the prompt. Others may count, too; what is not
 # here is taken to keep the cache.
 _HEAD = ("system", "instructions", "systemInstruction", "system_instruction", "cachedContent")
-# Clients move these marks from message to message. They are not part of the prompt.
-_MARK = re.compile(rb',"(?:cache_control|prompt_cache_breakpoint)":\{[^{}]*\}')
 # Claude Code's first block of the system prompt is for the bill and changes all the time. The provider removes it.
 _NOT_CACHED = "x-anthropic-billing-header"
 
 
+class HeadPart(NamedTuple):
+    """A tool or a block of the system prompt."""
+
+    # Empty for a block.
+    name: str
+    hash: int
+    weight: int
+
+
 class SentPrefix(NamedTuple):
-    # The hash of model, tools and system prompt.
-    head: int
-    # The hash of each message, as it is sent.
-    messages: tuple[int, ...]
+    model: str
+    tools: tuple[HeadPart, ...]
+    system: tuple[HeadPart, ...]
+    # The messages as they are sent, and as the client wrote them; the same object if nothing is left out.
+    messages: tuple[Fingerprint, ...]
+    given: tuple[Fingerprint, ...]
+    # The folds and left-out results in it: the index of the first original message that each changes, by its id.
+    changes: Mapping[str, int] = {}
+    # The hash of all tools as they are written.
+    tools_hash: int = 0
+
+    @property
+    def head(self) -> tuple[object, ...]:
+        """What comes before the messages."""
+        return self.model, self.tools, self.system
 
 
-def read_prefix(projection: BodyProjection) -> SentPrefix:
-    """The prefix that a request leaves in the cache."""
-    request = projection.parsed.members
-    tools = [tool for tool in items_of(request.get("tools")) or () if not block_members(tool).get("defer_loading")]
-    head = [projection.model, tools, *(_without_bill(request, name) for name in _HEAD)]
-    return SentPrefix(_hash(head), tuple(map(_hash, items_of(projection.messages) or ())))
+def read_prefix(
+    projection: BodyProjection, known: Mapping[int, Fingerprint] | None = None, before: SentPrefix | None = None
+) -> SentPrefix:
+    """The prefix that a request leaves in the cache.
+
+    Most of it was in the request before. What is `known` of messages, by the hash of how they are written, and the
+    tools of a prefix `before` are not computed again.
+    """
+    known = known or {}
+    details, request = projection.details, projection.parsed.members
+    given = tuple(
+        known.get(written) or make_fingerprint(written, encode_json(message))
+        for written, message in zip(details.hashes, items_of(projection.parsed.messages) or (), strict=False)
+    )
+    messages = given
+    if projection.changed:
+        as_written = {each.written: each for each in given}
+        messages = tuple(
+            as_written.get(written) or known.get(written) or make_fingerprint(written, encode_json(message))
+            for written, message in zip(details.sent_hashes, projection.messages, strict=True)
+        )
+    is_same = before is not None and before.tools_hash == projection.tools_hash
+    tools = before.tools if before is not None and is_same else _read_tools(request)
+    # What the user said in a fold goes to the message before it.
+    changes = {fold.branch_id: max(0, fold.first - 1) for fold in projection.receipt.folds}
+    if projection.receipt.results_left_out:
+        changes |= {left_out.result_id: place for place, left_out in projection.left_out_places}
+    return SentPrefix(
+        projection.model,
+        tools,
+        tuple(part for name in _HEAD if request.get(name) is not None for part in _read_system(request[name])),
+        messages,
+        given,
+        changes,
+        projection.tools_hash,
+    )
 
 
 def count_warm_messages(now: SentPrefix, held: Iterable[SentPrefix]) -> int:
     """The number of a request's first messages that the cache holds, if it holds these prefixes."""
-    return max((_count_common(now, each) for each in held if each.head == now.head), default=0)
+    return max((count_common(now.messages, each.messages) for each in held if each.head == now.head), default=0)
 
 
-def _count_common(now: SentPrefix, before: SentPrefix) -> int:
+def count_common(now: tuple[Fingerprint, ...], before: tuple[Fingerprint, ...]) -> int:
+    """The number of the first messages that are equal."""
     count = 0
-    for mine, theirs in zip(now.messages, before.messages, strict=False):
-        if mine != theirs:
+    for mine, theirs in zip(now, before, strict=False):
+        if mine is not theirs and mine.cached != theirs.cached:
             break
         count += 1
     return count
 
 
-def _hash(value: object) -> int:
-    return hash(_MARK.sub(b"", encode_json(value)))
+def _read_tools(request: Members) -> tuple[HeadPart, ...]:
+    tools = [tool for tool in items_of(request.get("tools")) or () if not block_members(tool).get("defer_loading")]
+    return tuple(_make_part(str(name_of(block_members(tool)) or ""), tool) for tool in tools)
 
 
-def _without_bill(request: Members, name: str) -> object:
-    value = request.get(name)
+def _read_system(value: object) -> tuple[HeadPart, ...]:
     blocks = items_of(value)
     if blocks is None:
-        return value
-    return [block for block in blocks if not str(block_members(block).get("text")).startswith(_NOT_CACHED)]
+        return (_make_part("", value),)
+    texts = (block for block in blocks if not str(block_members(block).get("text")).startswith(_NOT_CACHED))
+    return tuple(_make_part("", block) for block in texts)
+
+
+def _make_part(name: str, value: object) -> HeadPart:
+    encoded = encode_json(value)
+    return HeadPart(name, hash_part(encoded), len(encoded))

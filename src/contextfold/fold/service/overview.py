@@ -16,6 +16,7 @@ from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound,
 from contextfold.fold.ended_session import ended_ledger, ended_state
 from contextfold.fold.events import Event
 from contextfold.fold.ledger import POINTS_CACHED, SavingsLedger, thin_points
+from contextfold.fold.misses import MissLog, misses_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.session_views import (
     FoundSession,
@@ -128,6 +129,7 @@ class Overview:
         self._service, self._store = service, service.store
         self._ledgers: FollowedLogs[SavingsLedger] = FollowedLogs(service.store, self._new_ledger)
         self._timelines = FollowedLogs(service.store, _Timeline)
+        self._misses = FollowedLogs(service.store, lambda: MissLog(service.policy.ledger_prices))
 
     def _new_ledger(self) -> SavingsLedger:
         return SavingsLedger(self._service.policy.ledger_prices)
@@ -233,6 +235,16 @@ class Overview:
         """The savings or costs of folding in the session's requests."""
         found = await self._find_any(owner, session_id)
         return savings_view(found, await self._ledger(found))
+
+    async def misses(self, owner: str, session_id: str) -> JsonObject:
+        """Why the provider's cache did not hold a part of the session's requests."""
+        found = await self._find_any(owner, session_id)
+        if found.ended:
+            log = await self._store.ended_log(found.key, session_id)
+            misses = await asyncio.to_thread(misses_of, log, self._service.policy.ledger_prices)
+        else:
+            misses = await self._misses.read(found.key, session_id)
+        return {"session_id": session_id, **misses.result()}
 
     async def savings_by(self, owner: str, group: str) -> JsonObject:
         """The savings or costs of folding in the owner's live and ended sessions, by session, project, day or model."""

@@ -19,6 +19,7 @@ from contextfold.fold.archive import ArchiveEntry, apply_ranges, has_moved_work
 from contextfold.fold.ended_session import ended_ledger, ended_state
 from contextfold.fold.events import Event, timestamp
 from contextfold.fold.ledger import SavingsLedger, ledger_of
+from contextfold.fold.misses import misses_of
 from contextfold.fold.policy import FoldPolicy
 from contextfold.fold.project import NO_PROJECT, Project, hash_name
 from contextfold.fold.recall import (
@@ -199,6 +200,12 @@ class StoredSessions(NamedTuple):
 
     def savings(self, found: FoundSession) -> SessionView:
         return savings_view(found, self._ledger(found))
+
+    def misses(self, found: FoundSession) -> SessionView:
+        """Why the provider's cache did not hold a part of a live session's requests."""
+        log = self.store.load(found.key)
+        misses = misses_of(log.events if log else (), self.policy.ledger_prices)
+        return {"session_id": found.state.session_id, **misses.result()}
 
     def summaries(self, found: FoundSession) -> dict[str, str]:
         """The summaries of a session's folded branches that are still stored, by the ids of the branches."""

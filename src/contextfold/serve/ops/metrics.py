@@ -23,10 +23,12 @@ from contextfold.fold.events import (
     BranchFolded,
     Event,
     OperationCompleted,
+    RequestSent,
     SessionRolledBack,
     SessionStarted,
     WorkFolded,
 )
+from contextfold.fold.messages.prefix_miss import CAUSES
 from contextfold.fold.sent_request import RequestReport
 from contextfold.fold.service.reports import LOST, Activity
 from contextfold.serve.ops.logs import log
@@ -185,6 +187,14 @@ class Metrics:
         self._projections = self._histogram(
             "contextfold_proxy_projection_duration_seconds", "Of looking for what is folded in a request.", api=APIS
         )
+        self._misses = self._counter(
+            "contextfold_proxy_cache_misses",
+            "Requests before which the provider's cache had lost a part of the prompt, by why. A `bug` is ours.",
+            cause=CAUSES,
+        )
+        self._lost = self._counter(
+            "contextfold_proxy_cache_tokens_lost", "Tokens that were paid for again after it, by why.", cause=CAUSES
+        )
 
     def request(self, route: str, method: str, status: int) -> None:
         """`route` is a template of our own, `method` one of METHODS or OTHER."""
@@ -226,6 +236,10 @@ class Metrics:
 
     def projection_took(self, api: str, seconds: float) -> None:
         self._projections(api).observe(seconds)
+
+    def cache_miss(self, cause: str, tokens: int) -> None:
+        self._misses(cause).inc()
+        self._lost(cause).inc(tokens)
 
     def upstream_error(self, upstream: str, kind: str) -> None:
         self._upstream_errors(upstream, kind).inc()
@@ -293,6 +307,9 @@ class ActivityRecorder:
                 metrics.branches("folded_unfinished" if is_unfinished else "folded").inc()
             case OperationCompleted():
                 metrics.operation(event.source, event.tokens, failed=event.failed)
+            case RequestSent():
+                for miss in event.misses:
+                    metrics.cache_miss(miss.cause, miss.tokens)
             case BranchCreated():
                 metrics.branches("created").inc()
             case BranchDiscarded():

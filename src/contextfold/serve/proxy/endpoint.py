@@ -180,7 +180,7 @@ class ProviderEndpoint:
             async with asyncio.timeout(EXCHANGE_S):
                 if request.format is not None:
                     await self._folding.fold(request, request.format)
-                observer = ResponseObserver(request, self._reports)
+                observer = ResponseObserver(request, self._folding, self._reports)
                 try:
                     await _run_while_connected(request, receive, self._exchange(request, send, observer))
                 finally:
@@ -229,8 +229,8 @@ class ProviderEndpoint:
 class ResponseObserver:
     """Reads the response while it is forwarded, and reports the request to its session at the end."""
 
-    def __init__(self, request: ProxiedRequest, reports: SessionReports) -> None:
-        self._request, self._reports = request, reports
+    def __init__(self, request: ProxiedRequest, folding: RequestFolding, reports: SessionReports) -> None:
+        self._request, self._folding, self._reports = request, folding, reports
         self._reader: ResponseReader | None = None
         self._left_bytes: int | None = None
         self._preparing: asyncio.Task[RequestReport | None] | None = None
@@ -284,6 +284,7 @@ class ResponseObserver:
             if response.usage is not None:
                 written_1h, warm_after_s = response.usage.cache_write_1h_tokens, self._request.warm_after_s
                 self._request.cache_life_s = find_life_in_usage(written_1h, warm_after_s)
+            self._folding.note_usage(self._request, response.usage)
             self._reports.report(self._request, self._preparing, response)
             self._reader = self._preparing = None
 

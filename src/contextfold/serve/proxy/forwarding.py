@@ -16,11 +16,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 import httpx2
 
 from contextfold.errors import ContextError, place_of
+from contextfold.fold.events import PrefixMiss
 from contextfold.fold.messages import (
     BodyProjection,
     CallOutcome,
@@ -36,9 +38,22 @@ from contextfold.fold.messages import (
 )
 from contextfold.fold.messages.cache_life import SHORTEST_S
 from contextfold.fold.messages.cold_results import AFTER_A_PAUSE, AUTO, stub_of
-from contextfold.fold.messages.sent_prefix import SentPrefix, count_warm_messages, read_prefix
+from contextfold.fold.messages.fingerprint import Fingerprint
+from contextfold.fold.messages.prefix_miss import (
+    BACK,
+    FORK,
+    LEFT_OUT,
+    MESSAGE,
+    OURS,
+    PAUSE,
+    PROVIDER,
+    Comparison,
+    compare_with,
+    find_before,
+)
+from contextfold.fold.messages.sent_prefix import SentPrefix, count_common, count_warm_messages, read_prefix
 from contextfold.fold.project import Conversation
-from contextfold.fold.sent_request import ScrubbedText
+from contextfold.fold.sent_request import ScrubbedText, Usage
 from contextfold.fold.service.conversations import KnownConversation
 from contextfold.fold.service.stored_results import (
     NEW_CONVERSATION,
@@ -81,6 +96,10 @@ _PATH = re.compile(r"(?<!\S)/\S+")
 # Of a conversation this many prefixes are compared: hosts ask other things of the same model in between.
 SENT_PREFIXES_MAX = 8
 SENT_CONVERSATIONS_MAX = 1_000
+# The first request of a conversation is compared with so many others of its owner, the latest: it may be a fork.
+FORKS_SEARCHED_MAX = 100
+# It has at least so many messages.
+FORKED_MESSAGES = 3
 # Stored times are rounded up to seconds.
 CLOCK_S = 1.0
 COLD_SETTINGS = {"cold": ColdSettings(), "auto": AUTO}
@@ -271,8 +290,12 @@ class ProxiedRequest:
         self.warm_after_s = 0.0
         # The life of the prompt's cache that the response has shown, or 0.
         self.cache_life_s = 0.0
-        # What this request leaves in the provider's cache, if that is compared.
+        # What this request leaves in the provider's cache, and how it differs from the request before, if there is one.
         self.prefix: SentPrefix | None = None
+        self.comparison: Comparison | None = None
+        # Whether the provider's usage shows a cache, and what that has lost; at most one.
+        self.was_cached = False
+        self.misses: tuple[PrefixMiss, ...] = ()
         # The estimated tokens before the part of the request that the cache was taken not to hold, if something was
         # left out there; and whether the provider's usage shows that it held more.
         self.lost_after_tokens: int | None = None
@@ -291,16 +314,30 @@ class SentLately:
 
     def __init__(self) -> None:
         self.prefixes: list[tuple[SentPrefix, float]] = []
+        # The fingerprints of the messages in the latest prefix, by the hash of how they were written.
+        self.known: Mapping[int, Fingerprint] = {}
         # False after a usage has shown that the cache held more than these prefixes say.
         self.is_trusted = True
+        # Whether the provider has said that it read or wrote a cache.
+        self.has_cache = False
 
     @property
     def latest_at(self) -> float:
         return max(at for _, at in self.prefixes)
 
     def add(self, prefix: SentPrefix, at: float) -> None:
-        self.prefixes = [each for each in self.prefixes if each[0] != prefix][-SENT_PREFIXES_MAX + 1 :]
+        self.prefixes = [each for each in self.prefixes if each[0] is not prefix][-SENT_PREFIXES_MAX + 1 :]
         self.prefixes.append((prefix, at))
+        self.known = {each.written: each for each in (*prefix.given, *prefix.messages)}
+
+    @property
+    def latest(self) -> SentPrefix | None:
+        return self.prefixes[-1][0] if self.prefixes else None
+
+    def find_before(self, prefix: SentPrefix) -> tuple[SentPrefix, float] | None:
+        """The request before, and when it was answered."""
+        before = find_before(prefix, [each for each, _ in self.prefixes])
+        return next(((each, at) for each, at in self.prefixes if each is before), None)
 
 
 class ByteBudget:
@@ -423,13 +460,12 @@ class RequestFolding:
                         known = {result.result_id for result in record.results}
                         request.newly_left_out = frozenset(result.result_id for result in results) - known
             request.outcomes = projection.outcomes
-            if settings is AUTO and request.conversation.conversation.is_named:
-                request.prefix = await self._work(request, partial(read_prefix, projection))
-                self._note_sent(request, request.conversation.id)
         request.body.projection, request.receipt = projection, projection.receipt
         if request.lacks_record and not projection.receipt.problem:
             request.receipt = replace(projection.receipt, reason=STORE_AWAY)
         request.send_body(projection.body)
+        if request.conversation and not request.is_count:
+            await self._note_prefix(request, request.conversation.id, record, projection)
 
     async def _work(self, request: ProxiedRequest, work: Callable[[], Answer]) -> Answer:
         """Do some work on a request, in a thread if the request is long."""
@@ -487,10 +523,60 @@ class RequestFolding:
         sent = self._sent.get((request.owner, named.id))
         if sent is None or not sent.is_trusted or (record.last_request_at or 0.0) > sent.latest_at + CLOCK_S:
             return None
-        prefix = await self._work(request, partial(read_prefix, projection))
+        prefix = await self._read_prefix(request, named.id, projection)
         life_s = max(projection.cache_life_s(self._prompt_cache_s), record.cache_life_s)
         held = [before for before, at in sent.prefixes if self._clock() - at <= life_s]
         return projection.place_of_sent(count_warm_messages(prefix, held))
+
+    async def _read_prefix(self, request: ProxiedRequest, conversation: str, projection: BodyProjection) -> SentPrefix:
+        sent = self._sent.get((request.owner, conversation))
+        known, before = (sent.known, sent.latest) if sent else (None, None)
+        return await self._work(request, partial(read_prefix, projection, known, before))
+
+    async def _note_prefix(
+        self, request: ProxiedRequest, conversation: str, record: ConversationRecord, projection: BodyProjection
+    ) -> None:
+        """Note what a request leaves in the provider's cache, and how it differs from the request before."""
+        try:
+            request.prefix = await self._read_prefix(request, conversation, projection)
+            life_s = max(projection.cache_life_s(self._prompt_cache_s), record.cache_life_s)
+            request.comparison = await self._work(
+                request, partial(self._compare, request, conversation, projection, request.prefix, life_s)
+            )
+        except Exception as problem:
+            # Even after a bug, the request is sent as it was folded.
+            log_failure("proxy.comparison_failed", problem)
+        self._note_sent(request, conversation)
+
+    def _compare(
+        self, request: ProxiedRequest, conversation: str, projection: BodyProjection, prefix: SentPrefix, life_s: float
+    ) -> Comparison | None:
+        """How a request differs from the one before; None if there is none."""
+        sent = self._sent.get((request.owner, conversation))
+        found = sent.find_before(prefix) if sent else self._find_forked(request.owner, prefix)
+        if found is None:
+            return None
+        before, at = found
+        comparison = compare_with(projection, prefix, before)
+        if sent is None and comparison.cause in ("", BACK, MESSAGE):
+            comparison = comparison._replace(cause=FORK)
+        if request.lapsed_s or self._clock() - at > life_s:
+            # What differs does not matter: nothing is in the cache any more.
+            return comparison._replace(cause=PAUSE, place=None, detail="", is_ours=False)
+        if comparison.cause == OURS:
+            log("proxy.own_difference", "error", message=comparison.place)
+        return comparison
+
+    def _find_forked(self, owner: str, prefix: SentPrefix) -> tuple[SentPrefix, float] | None:
+        """The request that a new conversation with an old history goes on from."""
+        if len(prefix.given) < FORKED_MESSAGES:
+            return None
+        others = (sent for (of, _), sent in reversed(self._sent.items()) if of == owner)
+        for sent in islice(others, FORKS_SEARCHED_MAX):
+            found = sent.find_before(prefix)
+            if found is not None and count_common(prefix.given, found[0].given) >= FORKED_MESSAGES - 1:
+                return found
+        return None
 
     def _note_sent(self, request: ProxiedRequest, conversation: str) -> None:
         """Note what a request has sent, and later when it was answered."""
@@ -498,6 +584,7 @@ class RequestFolding:
         self._sent[request.owner, conversation] = sent
         if request.prefix is not None:
             sent.add(request.prefix, self._clock())
+        sent.has_cache = sent.has_cache or request.was_cached
         if request.was_warm:
             sent.is_trusted = False
         if len(self._sent) > SENT_CONVERSATIONS_MAX:
@@ -535,6 +622,24 @@ class RequestFolding:
             log_failure("proxy.results_not_stored", problem)
             request.lacks_record = True
             return record.results
+
+    def note_usage(self, request: ProxiedRequest, usage: Usage | None) -> None:
+        """Note what the provider's cache has lost before an answered request, and why."""
+        comparison = request.comparison
+        if comparison is None or request.conversation is None:
+            return
+        tokens = 0
+        if usage is not None:
+            sent = self._sent.get((request.owner, request.conversation.id))
+            request.was_cached = bool(usage.cache_read_tokens or usage.cache_write_tokens)
+            if request.was_cached or (sent is not None and sent.has_cache):
+                tokens = comparison.tokens_lost(usage.prompt_tokens, usage.cache_read_tokens)
+        cause, is_ours = comparison.cause or PROVIDER, comparison.is_ours
+        if cause == PAUSE and request.warm_after_s and request.newly_left_out:
+            cause, is_ours = LEFT_OUT, True
+        # A difference of ours is a bug even if it has cost nothing.
+        if tokens or cause == OURS:
+            request.misses = (PrefixMiss(cause, tokens, comparison.place, comparison.detail, is_ours),)
 
     def record_end(self, request: ProxiedRequest) -> None:
         """Record when a request of the conversation ended, answered or not, and its outcomes, in the background."""

@@ -125,6 +125,7 @@ class SessionReports:
                     our_output_tokens=response.our_output_tokens,
                     only_ours=response.only_ours,
                     warm_after_s=int(request.warm_after_s),
+                    misses=request.misses,
                 )
                 self._fold.reports.receive(known.target, report)
         except InboxFull:

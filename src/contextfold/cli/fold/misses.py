@@ -1,0 +1,140 @@
+"""`context fold misses`: prints why the provider's prompt cache did not hold a part of a session's requests."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from contextfold.cli.fold.session_access import (
+    NO_LIVE_SESSION,
+    add_session_options,
+    open_store,
+    owner_of,
+    session_address,
+    session_not_found,
+    write,
+    write_json,
+    write_rows,
+)
+from contextfold.cli.fold.status import SESSION_ID_SHOWN, project_cell
+from contextfold.cli.parser import CommandParser
+from contextfold.cli.terminal import Column, Line, Screen, right_columns, screen
+from contextfold.common.canonical import Encodable
+from contextfold.fold.service.session_views import FoundSession, format_dollars
+
+# The misses of a session, in the format of the `/v1` API.
+Misses = Mapping[str, Any]
+
+# Only the latest are shown; --json has more.
+MISSES_SHOWN = 20
+
+
+def declare_misses(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Say why the provider's prompt cache did not hold a part of a request that it had held before: what
+        differs from the request before, whose doing that was, what the provider says it read, and what
+        writing it again has cost. Seen are the requests that went through the daemon's proxy.
+        """,
+        "context fold misses",
+        "context fold misses --all",
+        "context fold misses --json | jq .causes",
+    )
+    parser.add_switch("--all", "list the sums of every live session, the latest activity first")
+    add_session_options(parser)
+
+
+def run_misses(args: argparse.Namespace) -> None:
+    if args.all:
+        _run_all(args)
+        return
+    with open_store(args) as store:
+        address, state = store.find(session_address(args))
+        misses: Misses = store.sessions.misses(FoundSession(address.key, state)) if state.revision else {}
+    if not state.revision:
+        raise session_not_found(address)
+    if args.json:
+        write_json(dict(misses))
+    else:
+        shown = screen()
+        write(_draw(shown, misses))
+
+
+def _run_all(args: argparse.Namespace) -> None:
+    owner = owner_of(args)
+    with open_store(args) as store:
+        rows: list[dict[str, Encodable]] = [
+            {"project_path": found.state.project_path, "name": found.state.name, **store.sessions.misses(found)}
+            for found in store.sessions.live(owner)
+        ]
+    write_rows(args, rows, _table, note_if_empty=NO_LIVE_SESSION.format(owner))
+
+
+def _draw(shown: Screen, misses: Misses) -> str:
+    total, requests = misses["total"], misses["requests"]
+    if not requests:
+        return shown.lines("No request of this session has gone through the proxy, so nothing is known of its cache.")
+    if not total["misses"]:
+        return shown.lines(f"The provider's cache lost nothing before any of {requests:,} requests.")
+    rows: Sequence[Misses] = misses["misses"]
+    sentence = (
+        f"Before {total['misses']:,} of {requests:,} requests the provider's cache had lost a part of the prompt: "
+        f"{total['tokens_lost']:,} tokens were paid for again, which cost {cost_text(total)} more than reading them."
+    )
+    bugs = sum(row["is_bug"] for row in rows)
+    bug = "A change of contextfold's own in what was already sent is a bug; please report it." if bugs else ""
+    columns = [
+        Column("when"),
+        Column("why", shrinks=True),
+        Column("whose"),
+        *right_columns("sent", "read", "lost", "cost"),
+    ]
+    cells: list[list[Line]] = [
+        [
+            [(row["at"][:16].replace("T", " "), "dim")],
+            [(row["why"], "bold red" if row["is_bug"] else "")],
+            [(row["whose"], "yellow" if row["whose"] == "contextfold" else "")],
+            [shown.figure(row["tokens_sent"])],
+            [shown.figure(row["tokens_read"])],
+            [shown.figure(row["tokens_lost"])],
+            [(cost_text(row), "bold")],
+        ]
+        for row in rows[-MISSES_SHOWN:]
+    ]
+    left_out = total["misses"] - len(cells)
+    return (
+        shown.lines(sentence, "", wraps=True)
+        + shown.table(columns, cells, when_narrow=(1, 5, 6))
+        + (shown.lines([(f"{left_out:,} earlier ones, see --json", "dim")]) if left_out else "")
+        + (shown.lines("", [(bug, "bold red")], wraps=True) if bug else "")
+    )
+
+
+def cost_text(sums: Misses) -> str:
+    """The cost in money if the prices are known, otherwise in input tokens' worth."""
+    if sums["micros"] is None:
+        return f"{sums['cost']:,.0f} input tokens' worth"
+    return format_dollars(sums["micros"])
+
+
+def _table(shown: Screen, sessions: Sequence[Misses]) -> str:
+    columns = [
+        Column("project", shrinks=True),
+        Column("session"),
+        *right_columns("requests", "misses", "lost", "cost"),
+        Column("most often because of", shrinks=True),
+    ]
+    rows: list[list[Line]] = [
+        [
+            project_cell(row),
+            [(shown.short(row["session_id"], SESSION_ID_SHOWN), "dim")],
+            [shown.figure(row["requests"])],
+            [shown.figure(row["total"]["misses"])],
+            [shown.figure(row["total"]["tokens_lost"])],
+            [(cost_text(row["total"]) if row["total"]["misses"] else "", "bold")],
+            [max(row["causes"], key=lambda each: each["misses"])["cause"] if row["causes"] else ""],
+        ]
+        for row in sessions
+    ]
+    return shown.table(columns, rows, when_narrow=(0, 3, 5))
