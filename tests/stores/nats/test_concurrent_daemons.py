@@ -216,9 +216,8 @@ async def test_a_full_store_is_noticed_by_the_check_before_a_commit_fails(option
     store, names = NatsStore(options), SubjectNames(options.prefix)
     await store.commit(commit_of(KEY, at=NOON))
     await store.check()
-    config = (await store._js.api(f"STREAM.INFO.{names.log}"))["config"]
-    room = {"max_msgs": 1, "max_bytes": 10_000}[limit]
-    await store._js.api(f"STREAM.UPDATE.{names.log}", {**config, limit: room})
+    config = (await store._js.info(names.log)).config.evolve(**{limit: {"max_msgs": 1, "max_bytes": 10_000}[limit]})
+    await store._js.call("update", lambda context: context.update_stream(config))
     with pytest.raises(StoreUnavailable):
         await store.check()
     with pytest.raises(StoreUnavailable):

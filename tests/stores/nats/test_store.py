@@ -34,7 +34,7 @@ from tests.stores.nats.sample_commits import (
     stored_messages,
 )
 from tests.support.machine import times
-from tests.support.nats_servers import NatsServer
+from tests.support.nats_servers import NatsServer, connect
 
 # ---- publishing
 
@@ -293,13 +293,10 @@ def test_a_server_that_is_new_enough_is_accepted(version: str) -> None:
     check_server(version)
 
 
-async def _create_stream(options: NatsOptions, stream: str, **config: object) -> None:
-    async def make(wire: JetStream) -> None:
-        await wire.api(f"STREAM.CREATE.{stream}", {"name": stream, "subjects": [f"{stream}.>"], **config})
-
-    wire = JetStream(options, make)
-    await wire.open()
-    await wire.close()
+async def _create_stream(options: NatsOptions, stream: str, metadata: dict[str, str] | None = None) -> None:
+    connection = await connect(options.servers)
+    await connection.jetstream().add_stream(name=stream, subjects=[f"{stream}.>"], metadata=metadata)
+    await connection.close()
 
 
 async def test_a_stream_of_another_program_is_refused(options: NatsOptions) -> None:

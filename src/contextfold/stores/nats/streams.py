@@ -12,9 +12,11 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from contextfold.errors import StoreInvalid, StoreUnavailable
+from nats.js.api import DiscardPolicy, RePublish, RetentionPolicy, StorageType, StreamConfig
+
+from contextfold.errors import StoreInvalid
 from contextfold.fold.store import SessionKey
-from contextfold.stores.nats.jetstream import NO_STREAM, STREAM_THERE, JetStream, JetStreamError
+from contextfold.stores.nats.jetstream import NO_STREAM, STREAM_THERE, JetStream, JetStreamError, NoResponder
 
 # An empty part; the main thread, where a branch could be named; the project of what belongs to no project.
 NOTHING: Final = "="
@@ -25,7 +27,6 @@ _ESCAPED: Final = re.compile(rb"=([0-9A-F]{2})")
 FORMAT: Final = "1"
 # The key in a stream's metadata.
 FORMAT_KEY: Final = "contextfold.format"
-_SECOND: Final = 1_000_000_000
 
 
 def escape_part(text: str) -> str:
@@ -74,8 +75,8 @@ class SubjectNames:
             {}
             if prefix
             else {
-                self.events: {"src": f"{session}.events.>", "dest": "$1.$2.$3.events.>"},
-                self.state: {"src": f"{session}.*.*", "dest": "$1.$2.$3.$4.$5"},
+                self.events: RePublish(f"{session}.events.>", "$1.$2.$3.events.>"),
+                self.state: RePublish(f"{session}.*.*", "$1.$2.$3.$4.$5"),
             }
         )
 
@@ -118,29 +119,27 @@ class SubjectNames:
         return f"{self.archive}.{escape_part(owner)}.{NOTHING}.{escape_part(conversation)}"
 
 
-def stream_configs(names: SubjectNames, replicas: int) -> dict[str, dict[str, Any]]:
+def stream_configs(names: SubjectNames, replicas: int) -> dict[str, StreamConfig]:
     """The configuration of each stream."""
-    every: dict[str, Any] = {
-        "storage": "file",
-        "retention": "limits",
+    every = StreamConfig(
+        storage=StorageType.FILE,
+        retention=RetentionPolicy.LIMITS,
         # If an operator sets a limit, stored messages are more valuable than new ones.
-        "discard": "new",
-        "num_replicas": replicas or 1,
-        "allow_direct": False,
-        "max_msgs_per_subject": -1,
-        "metadata": {FORMAT_KEY: FORMAT},
-    }
-    last_alone = {"max_msgs_per_subject": 1, "discard": "old"}
-    expires = {"allow_msg_ttl": True, "subject_delete_marker_ttl": _SECOND}
+        discard=DiscardPolicy.NEW,
+        num_replicas=replicas or 1,
+        allow_direct=False,
+        metadata={FORMAT_KEY: FORMAT},
+    )
+    last_alone: dict[str, Any] = {"max_msgs_per_subject": 1, "discard": DiscardPolicy.OLD}
+    expires: dict[str, Any] = {"allow_msg_ttl": True, "subject_delete_marker_ttl": 1}
     special: dict[str, dict[str, Any]] = {
         names.log: {},
         names.events: expires,
         names.state: {**last_alone, **expires},
         names.archive: last_alone,
     }
-    republished = {stream: {"republish": rule} for stream, rule in names.republished.items()}
     return {
-        stream: {"name": stream, "subjects": subjects, **every, **special[stream], **republished.get(stream, {})}
+        stream: every.evolve(name=stream, subjects=subjects, republish=names.republished.get(stream), **special[stream])
         for stream, subjects in names.subjects.items()
     }
 
@@ -150,29 +149,35 @@ async def prepare_streams(js: JetStream, *, may_make: bool = True) -> None:
     replicas = js.options.replicas if may_make else 0
     for stream, config in stream_configs(SubjectNames(js.options.prefix), replicas).items():
         try:
-            found = await js.api(f"STREAM.INFO.{stream}", ignored=(NO_STREAM,))
-            if not found and not may_make:
-                raise StoreInvalid(f"NATS has no stream {stream}, so no sessions: check --nats-prefix and the servers")
-            if found:
-                await _check_stream(js, stream, found["config"], replicas)
-            else:
-                # Another daemon may create the same stream at this moment.
-                await js.api(f"STREAM.CREATE.{stream}", config, ignored=(STREAM_THERE,))
+            await _prepare_stream(js, stream, config, replicas, may_make=may_make)
         except JetStreamError as problem:
             raise StoreInvalid(f"NATS: stream {stream}: {problem.text}") from problem
-        except StoreUnavailable as problem:
-            if not js.has_jetstream:
-                raise StoreInvalid(
-                    "NATS: this server has no JetStream; start it with `-js`, or name another"
-                ) from problem
+        except NoResponder as problem:
+            raise StoreInvalid("NATS: this server has no JetStream; start it with `-js`, or name another") from problem
+
+
+async def _prepare_stream(js: JetStream, stream: str, config: StreamConfig, replicas: int, *, may_make: bool) -> None:
+    try:
+        found = (await js.info(stream)).config
+    except JetStreamError as problem:
+        if problem.err_code != NO_STREAM:
             raise
-
-
-async def _check_stream(js: JetStream, stream: str, config: dict[str, Any], replicas: int) -> None:
-    format_ = (config.get("metadata") or {}).get(FORMAT_KEY)
+        if not may_make:
+            raise StoreInvalid(
+                f"NATS has no stream {stream}, so no sessions: check --nats-prefix and the servers"
+            ) from problem
+        try:
+            await js.call(f"API.STREAM.CREATE.{stream}", lambda context: context.add_stream(config))
+        except JetStreamError as conflict:
+            # Another daemon may create the same stream at this moment.
+            if conflict.err_code != STREAM_THERE:
+                raise
+        return
+    format_ = (found.metadata or {}).get(FORMAT_KEY)
     if format_ is None:
         raise StoreInvalid(f"NATS has a stream {stream} that was not created by contextfold: use another --nats-prefix")
     if format_ != FORMAT:
         raise StoreInvalid(f"NATS has sessions in format {format_}, from a newer version; this one reads {FORMAT}")
-    if replicas and config["num_replicas"] != replicas:
-        await js.api(f"STREAM.UPDATE.{stream}", {**config, "num_replicas": replicas})
+    if replicas and found.num_replicas != replicas:
+        changed = found.evolve(num_replicas=replicas)
+        await js.call(f"API.STREAM.UPDATE.{stream}", lambda context: context.update_stream(changed))
