@@ -119,7 +119,8 @@ def _is_continued(now: SentPrefix, before: SentPrefix) -> bool:
 
 def compare_with(projection: BodyProjection, now: SentPrefix, before: SentPrefix) -> Comparison:
     """Compare a request with the one before."""
-    shared = _share_of(projection, now, before)
+    common = count_common(now.messages, before.messages)
+    shared = _share_of(projection, now, before, common)
     if now.model != before.model:
         return Comparison(MODEL, None, "", False, shared)
     if now.tools != before.tools:
@@ -130,11 +131,10 @@ def compare_with(projection: BodyProjection, now: SentPrefix, before: SentPrefix
         return Comparison(TOOLS if changed else TOOL_ORDER, None, named, is_ours, shared)
     if now.system != before.system:
         return Comparison(SYSTEM, None, "", False, shared)
-    sent = count_common(now.messages, before.messages)
-    if sent == len(before.messages):
+    if common == len(before.messages):
         return Comparison("", None, "", False, shared)
     given = count_common(now.given, before.given)
-    place = projection.place_of_sent(sent)
+    place = projection.place_of_sent(common)
     if place < given or given == len(before.given):
         return Comparison(_cause_of_ours(now, before, place), place, "", True, shared)
     return Comparison(_cause_of_host(projection, now, before, given), given, "", False, shared)
@@ -175,17 +175,20 @@ def _is_summary(projection: BodyProjection, places: Iterable[int]) -> bool:
     return any(_SUMMARY.search(text) for text in texts)
 
 
-def _share_of(projection: BodyProjection, now: SentPrefix, before: SentPrefix) -> float:
-    """The share of a request that was in the one before, wherever it was there."""
-    rest = projection.details.rest_weight
+def _share_of(projection: BodyProjection, now: SentPrefix, before: SentPrefix, common: int) -> float:
+    """The share of a request that was in the one before, wherever it was there. The first messages are `common`."""
+    rest, sent_weights = projection.details.rest_weight, projection.details.sent_weights
     head = _new_weight(now.tools, before.tools) + _new_weight(now.system, before.system)
-    sent_weights = [weight for weight in projection.details.sent_weights if weight]
-    known = {each.cached for each in before.messages}
-    messages = sum(weight for each, weight in zip(now.messages, sent_weights, strict=False) if each.cached not in known)
+    weights = [weight for weight in sent_weights[projection.place_of_sent(common) :] if weight]
+    known = {each.cached for each in before.messages[common:]}
+    new = zip(now.messages[common:], weights, strict=True)
+    messages = sum(weight for each, weight in new if each.cached not in known)
     whole = rest + sum(sent_weights)
     return 1 - (min(rest, head) + messages) / whole if whole else 0.0
 
 
 def _new_weight(now: Sequence[HeadPart], before: Sequence[HeadPart]) -> int:
+    if now is before:
+        return 0
     known = {part.hash for part in before}
     return sum(part.weight for part in now if part.hash not in known)

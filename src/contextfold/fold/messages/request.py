@@ -185,8 +185,8 @@ class BodyProjection(Projection):
     our_tokens: int
     # The number of content blocks in the original messages, without our calls and results.
     blocks: int
-    # The hash of the JSON of the request's tools.
-    tools_hash: int = 0
+    # The hash of the JSON of everything but the messages.
+    head_hash: int = 0
 
     def original(self, place: int) -> str:
         """The JSON text of an original message."""
@@ -233,7 +233,7 @@ def project_request(
     api, request, messages = api_of(parsed.format), parsed.members, parsed.messages
     named = request.get("model")
     model = named if isinstance(named, str) else model
-    body, tools_hash = parsed.body, 0
+    body, head_hash = parsed.body, 0
     if parsed.reason or isinstance(messages, str):
         projection = make_empty_projection(messages, len(parsed.body), parsed.reason)
     else:
@@ -241,7 +241,7 @@ def project_request(
             name: encode_json(name) + b":" + (b"" if name == api.list_name else encode_json(value))
             for name, value in request.items()
         }
-        tools_hash = hash(members.get("tools"))
+        head_hash = hash(tuple(members.values()))
         projection, encoded = project_and_encode(
             messages,
             api,
@@ -271,7 +271,7 @@ def project_request(
         our_tools=our_tools,
         our_tokens=tokens_of(sum(our_calls) + sum(our_definitions)),
         blocks=_count_blocks(messages, api) - len(our_calls) if facts else 0,
-        tools_hash=tools_hash,
+        head_hash=head_hash,
     )
 
 

@@ -7,7 +7,7 @@ results can be left out there at no cost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from contextfold.fold.messages.facts import Members, block_members, items_of
@@ -19,6 +19,8 @@ from contextfold.fold.messages.weight import encode_json
 # The members of a request, beside its messages, that come before them in the prompt. Others may count, too; what is not
 # here is taken to keep the cache.
 _HEAD = ("system", "instructions", "systemInstruction", "system_instruction", "cachedContent")
+# So many messages are compared at once.
+STEP = 32
 # Claude Code's first block of the system prompt is for the bill and changes all the time. The provider removes it.
 _NOT_CACHED = "x-anthropic-billing-header"
 
@@ -41,8 +43,8 @@ class SentPrefix(NamedTuple):
     given: tuple[Fingerprint, ...]
     # The folds and left-out results in it: the index of the first original message that each changes, by its id.
     changes: Mapping[str, int] = {}
-    # The hash of all tools as they are written.
-    tools_hash: int = 0
+    # The hash of everything but the messages, as it is written.
+    head_hash: int = 0
 
     @property
     def head(self) -> tuple[object, ...]:
@@ -55,24 +57,20 @@ def read_prefix(
 ) -> SentPrefix:
     """The prefix that a request leaves in the cache.
 
-    Most of it was in the request before. What is `known` of messages, by the hash of how they are written, and the
-    tools of a prefix `before` are not computed again.
+    Most of it was in the request before. What is `known` of messages, by the hash of how they are written, and the head
+    of a prefix `before` are not computed again.
     """
     known = known or {}
     details, request = projection.details, projection.parsed.members
-    given = tuple(
-        known.get(written) or make_fingerprint(written, encode_json(message))
-        for written, message in zip(details.hashes, items_of(projection.parsed.messages) or (), strict=False)
-    )
+    given = _read_messages(details.hashes, items_of(projection.parsed.messages) or (), known)
     messages = given
     if projection.changed:
         as_written = {each.written: each for each in given}
-        messages = tuple(
-            as_written.get(written) or known.get(written) or make_fingerprint(written, encode_json(message))
-            for written, message in zip(details.sent_hashes, projection.messages, strict=True)
-        )
-    is_same = before is not None and before.tools_hash == projection.tools_hash
-    tools = before.tools if before is not None and is_same else _read_tools(request)
+        messages = _read_messages(details.sent_hashes, projection.messages, {**known, **as_written})
+    if before is not None and before.head_hash == projection.head_hash:
+        tools, system = before.tools, before.system
+    else:
+        tools, system = _read_tools(request), _read_system(request)
     # What the user said in a fold goes to the message before it.
     changes = {fold.branch_id: max(0, fold.first - 1) for fold in projection.receipt.folds}
     if projection.receipt.results_left_out:
@@ -80,11 +78,11 @@ def read_prefix(
     return SentPrefix(
         projection.model,
         tools,
-        tuple(part for name in _HEAD if request.get(name) is not None for part in _read_system(request[name])),
+        system,
         messages,
         given,
         changes,
-        projection.tools_hash,
+        projection.head_hash,
     )
 
 
@@ -96,11 +94,22 @@ def count_warm_messages(now: SentPrefix, held: Iterable[SentPrefix]) -> int:
 def count_common(now: tuple[Fingerprint, ...], before: tuple[Fingerprint, ...]) -> int:
     """The number of the first messages that are equal."""
     count = 0
-    for mine, theirs in zip(now, before, strict=False):
-        if mine is not theirs and mine.cached != theirs.cached:
+    while count + STEP <= len(before) and now[count : count + STEP] == before[count : count + STEP]:
+        count += STEP
+    for mine, theirs in zip(now[count:], before[count:], strict=False):
+        if mine.cached != theirs.cached:
             break
         count += 1
     return count
+
+
+def _read_messages(
+    hashes: Sequence[int], messages: Sequence[object], known: Mapping[int, Fingerprint]
+) -> tuple[Fingerprint, ...]:
+    found = list(map(known.get, hashes))
+    return tuple(
+        each or make_fingerprint(hashes[place], encode_json(messages[place])) for place, each in enumerate(found)
+    )
 
 
 def _read_tools(request: Members) -> tuple[HeadPart, ...]:
@@ -108,12 +117,14 @@ def _read_tools(request: Members) -> tuple[HeadPart, ...]:
     return tuple(_make_part(str(name_of(block_members(tool)) or ""), tool) for tool in tools)
 
 
-def _read_system(value: object) -> tuple[HeadPart, ...]:
-    blocks = items_of(value)
-    if blocks is None:
-        return (_make_part("", value),)
-    texts = (block for block in blocks if not str(block_members(block).get("text")).startswith(_NOT_CACHED))
-    return tuple(_make_part("", block) for block in texts)
+def _read_system(request: Members) -> tuple[HeadPart, ...]:
+    parts: list[HeadPart] = []
+    for value in (request[name] for name in _HEAD if request.get(name) is not None):
+        blocks = items_of(value)
+        listed = [value] if blocks is None else blocks
+        texts = [block for block in listed if not str(block_members(block).get("text")).startswith(_NOT_CACHED)]
+        parts += [_make_part("", block) for block in texts]
+    return tuple(parts)
 
 
 def _make_part(name: str, value: object) -> HeadPart:

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 import httpx2
@@ -292,6 +293,8 @@ class ProxiedRequest:
         self.cache_life_s = 0.0
         # What this request leaves in the provider's cache, and how it differs from the request before, if there is one.
         self.prefix: SentPrefix | None = None
+        # The projection that it was read from, until the request is sent.
+        self.prefix_of: BodyProjection | None = None
         self.comparison: Comparison | None = None
         # Whether the provider's usage shows a cache, and what that has lost; at most one.
         self.was_cached = False
@@ -326,9 +329,11 @@ class SentLately:
         return max(at for _, at in self.prefixes)
 
     def add(self, prefix: SentPrefix, at: float) -> None:
+        if prefix is not self.latest:
+            messages = prefix.given if prefix.messages is prefix.given else (*prefix.given, *prefix.messages)
+            self.known = dict(zip(map(attrgetter("written"), messages), messages, strict=True))
         self.prefixes = [each for each in self.prefixes if each[0] is not prefix][-SENT_PREFIXES_MAX + 1 :]
         self.prefixes.append((prefix, at))
-        self.known = {each.written: each for each in (*prefix.given, *prefix.messages)}
 
     @property
     def latest(self) -> SentPrefix | None:
@@ -495,12 +500,8 @@ class RequestFolding:
         """The seconds since the last request, if its prompt is no longer cached by now; else 0."""
         if record.last_request_at is None:
             return 0.0
-        pause_s = self._clock() - record.last_request_at
-        if pause_s <= min(SHORTEST_S, self._prompt_cache_s or SHORTEST_S):
-            # No request has a shorter lifetime. To find its own, the whole request is searched.
-            return 0.0
-        life_s = max(projection.cache_life_s(self._prompt_cache_s), record.cache_life_s)
-        return pause_s if pause_s > life_s else 0.0
+        is_expired = self._is_expired(record.last_request_at, record, projection)
+        return self._clock() - record.last_request_at if is_expired else 0.0
 
     def _wanted(self, request: ProxiedRequest) -> str:
         """Which results are left out of a request: "off", "cold" or "auto"."""
@@ -524,32 +525,48 @@ class RequestFolding:
         if sent is None or not sent.is_trusted or (record.last_request_at or 0.0) > sent.latest_at + CLOCK_S:
             return None
         prefix = await self._read_prefix(request, named.id, projection)
-        life_s = max(projection.cache_life_s(self._prompt_cache_s), record.cache_life_s)
-        held = [before for before, at in sent.prefixes if self._clock() - at <= life_s]
+        held = [before for before, at in sent.prefixes if not self._is_expired(at, record, projection)]
         return projection.place_of_sent(count_warm_messages(prefix, held))
 
+    def _is_expired(self, at: float, record: ConversationRecord, projection: BodyProjection) -> bool:
+        """Whether a prompt that was answered at some time is no longer cached."""
+        pause_s = self._clock() - at
+        if pause_s <= min(SHORTEST_S, self._prompt_cache_s or SHORTEST_S):
+            # No request has a shorter lifetime. To find its own, the whole request is searched.
+            return False
+        return pause_s > max(projection.cache_life_s(self._prompt_cache_s), record.cache_life_s)
+
     async def _read_prefix(self, request: ProxiedRequest, conversation: str, projection: BodyProjection) -> SentPrefix:
+        if request.prefix is not None and request.prefix_of is projection:
+            return request.prefix
         sent = self._sent.get((request.owner, conversation))
         known, before = (sent.known, sent.latest) if sent else (None, None)
-        return await self._work(request, partial(read_prefix, projection, known, before))
+        request.prefix_of = projection
+        request.prefix = await self._work(request, partial(read_prefix, projection, known, before))
+        return request.prefix
 
     async def _note_prefix(
         self, request: ProxiedRequest, conversation: str, record: ConversationRecord, projection: BodyProjection
     ) -> None:
         """Note what a request leaves in the provider's cache, and how it differs from the request before."""
         try:
-            request.prefix = await self._read_prefix(request, conversation, projection)
-            life_s = max(projection.cache_life_s(self._prompt_cache_s), record.cache_life_s)
+            prefix = await self._read_prefix(request, conversation, projection)
             request.comparison = await self._work(
-                request, partial(self._compare, request, conversation, projection, request.prefix, life_s)
+                request, partial(self._compare, request, conversation, record, projection, prefix)
             )
         except Exception as problem:
             # Even after a bug, the request is sent as it was folded.
             log_failure("proxy.comparison_failed", problem)
+        request.prefix_of = None
         self._note_sent(request, conversation)
 
     def _compare(
-        self, request: ProxiedRequest, conversation: str, projection: BodyProjection, prefix: SentPrefix, life_s: float
+        self,
+        request: ProxiedRequest,
+        conversation: str,
+        record: ConversationRecord,
+        projection: BodyProjection,
+        prefix: SentPrefix,
     ) -> Comparison | None:
         """How a request differs from the one before; None if there is none."""
         sent = self._sent.get((request.owner, conversation))
@@ -560,7 +577,7 @@ class RequestFolding:
         comparison = compare_with(projection, prefix, before)
         if sent is None and comparison.cause in ("", BACK, MESSAGE):
             comparison = comparison._replace(cause=FORK)
-        if request.lapsed_s or self._clock() - at > life_s:
+        if request.lapsed_s or self._is_expired(at, record, projection):
             # What differs does not matter: nothing is in the cache any more.
             return comparison._replace(cause=PAUSE, place=None, detail="", is_ours=False)
         if comparison.cause == OURS:
