@@ -50,16 +50,14 @@ class TranscriptReplay(ConversationReplay):
         self._sent = 0
         self.lines: list[str] = []
 
-    def _send(
-        self, projection: BodyProjection, at_s: float, answer: list[Message], out: int, kept_tokens: int | None
-    ) -> None:
+    def _send(self, projection: BodyProjection, at_s: float, answer: list[Message], out: int) -> None:
         if len(self._messages) < self._sent:
             self._sent = 0
             self._line("system", at_s, subtype="compact_boundary")
         for message in map(json.loads, self._messages[self._sent :]):
             if message["role"] == "user":
                 self._line("user", at_s, message=message)
-        super()._send(projection, at_s, answer, out, kept_tokens)
+        super()._send(projection, at_s, answer, out)
         event = self.run.events[-1]
         message_id = f"msg_{self._shape.id}_{len(self.lines)}"
         recorded = {"role": "assistant", "id": message_id, "model": MODEL, "content": answer, "usage": _usage_of(event)}

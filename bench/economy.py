@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from bench.cache_simulation import LIFE_S, LOOKBACK_BLOCKS, TURN_S
 from bench.figures import Figure, print_table, report_progress, show
 from contextfold.common.tokens import BYTES_PER_TOKEN, tokens_of
-from contextfold.fold.events import RequestSent, SessionStarted
+from contextfold.fold.events import RequestSent, ResultLeftOut, SessionStarted
 from contextfold.fold.ledger import ledger_of
 from contextfold.fold.messages import (
     BodyProjection,
@@ -292,7 +292,7 @@ class ConversationReplay:
         return tokens_of(len(self._messages[-1]))
 
     def _turn(self, number: int, turn: ShapeTurn) -> None:
-        projection, kept_tokens = self._project(turn.at_s)
+        projection = self._project(turn.at_s)
         answer, results = self._answer(number, turn)
         # The advice is to fold in a message with a call whose result is short, otherwise in a separate message.
         is_shared = bool(results) and all(SHORT_RESULTS.search(tool) for tool, _ in turn.results)
@@ -308,33 +308,29 @@ class ConversationReplay:
             if is_shared:
                 answer, results = [*answer, call], [*results, result]
             else:
-                self._send(projection, turn.at_s, [call], 0, kept_tokens)
+                self._send(projection, turn.at_s, [call], 0)
                 self._put("assistant", [call])
                 self._put("user", [result])
-                projection, kept_tokens = self._project(turn.at_s)
+                projection = self._project(turn.at_s)
             self._work = 0
-        self._send(projection, turn.at_s, answer, turn.out, kept_tokens)
+        self._send(projection, turn.at_s, answer, turn.out)
         work = self._put("assistant", answer) + sum(tokens_of(len(_json(each))) for each in results)
         if not (is_fold and is_shared):
             self._work += work
         self._user = results
 
-    def _project(self, at_s: float) -> tuple[BodyProjection, int | None]:
-        """Folds as the proxy does. If the cache has lapsed, chooses cold results and folds again.
-
-        Also gives the number of tokens before the results that are left out for the first time.
-        """
+    def _project(self, at_s: float) -> BodyProjection:
+        """Folds as the proxy does. If the cache has lapsed, chooses cold results and folds again."""
         body = self._head + b",".join(self._messages) + b"]}"
         projection = project_body(body, "anthropic", remembered=Remembered(self._outcomes, by_call(self._results)))
         self._outcomes = merged_outcomes(self._outcomes, projection.outcomes)
         if not self._way.leaves_out or self._last_s is None or at_s - self._last_s <= projection.cache_life_s():
-            return projection, None
+            return projection
         cold = projection.cold_results(salt=self._shape.id, settings=ColdSettings())
         if not cold:
-            return projection, None
+            return projection
         self._results += tuple(each.decision for each in cold)
-        again = project_body(body, "anthropic", remembered=Remembered(self._outcomes, by_call(self._results)))
-        return again, again.tokens_before_stubs({each.decision.result_id for each in cold})
+        return project_body(body, "anthropic", remembered=Remembered(self._outcomes, by_call(self._results)))
 
     def _answer(self, number: int, turn: ShapeTurn) -> tuple[list[Message], list[Message]]:
         text = _text(f"{self._shape.id} out {number}", max(1, turn.out - CALL_TOKENS * len(turn.results)))
@@ -361,9 +357,7 @@ class ConversationReplay:
         result = _json({**_FOLD_RESULT, "branch_id": f"br_{self._folds:016x}"})
         return call, {"type": "tool_result", "tool_use_id": call_id, "content": result}
 
-    def _send(
-        self, projection: BodyProjection, at_s: float, answer: list[Message], out: int, kept_tokens: int | None
-    ) -> None:
+    def _send(self, projection: BodyProjection, at_s: float, answer: list[Message], out: int) -> None:
         ours = sum(len(_json(block)) for block in answer if block.get("name") == f"{PREFIX}context_fold")
         output = round((out + ours / BYTES_PER_TOKEN) / ESTIMATE_OFF)
         usage = self._cache.ask(projection.body, at_s, output)
@@ -380,7 +374,7 @@ class ConversationReplay:
             our_tokens=projection.our_tokens,
             our_output_tokens=response.our_output_tokens,
             only_ours=response.only_ours,
-            kept_tokens=kept_tokens,
+            left_out=tuple(ResultLeftOut(each.result_id, each.tokens) for each in projection.left_out),
             new_blocks=max(0, projection.blocks - self._blocks) if self._blocks else 0,
         )
         recorded = record_request(self._state, _moment(at_s), report, [ScrubResult(report.model, 0, ())])

@@ -16,11 +16,13 @@ from contextfold.fold.messages import project
 from contextfold.fold.messages.receipt import OPEN_BRANCH
 from contextfold.fold.model_catalog import MODELS, RELATIVE_PRICES
 from contextfold.fold.policy import (
+    ADVICE_AGAIN_REQUESTS,
     CONTEXT_WORTH_FOLDING,
     DESCRIPTION_LENGTH_SHOWN,
     TOKENS_WORTH_FOLDING,
     AdviceSettings,
     FoldPolicy,
+    GivenAdvice,
     choose_advice,
     pays,
     requests_until_paid,
@@ -28,7 +30,7 @@ from contextfold.fold.policy import (
 from contextfold.fold.project import Caller, project_at, target_of
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.reports import HookReport
-from contextfold.fold.session import EMPTY, SessionLimits, State, replay
+from contextfold.fold.session import EMPTY, RecentWork, SessionLimits, State, Thread, replay
 from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, run_fold_tool
 from contextfold.serve.mcp.tools import ToolResult
@@ -192,6 +194,25 @@ def test_a_description_never_breaks_the_line_or_adds_quotes(description: str) ->
 def test_a_long_description_is_shortened_and_a_control_character_is_visible() -> None:
     assert f"({'x' * (DESCRIPTION_LENGTH_SHOWN - 1)}…)" in lines(state_with("x" * 200, tokens=[26_000]))[0]
     assert r"(a b \x1b[2J \u202e)" in lines(state_with("a\n\tb \x1b[2J \u202e", tokens=[26_000]))[0]
+
+
+def test_advice_that_was_not_followed_comes_again_only_if_the_fold_pays_many_times_over() -> None:
+    def lines_given(work_tokens: int) -> list[int]:
+        """The requests after which a line is given, of a session whose model never folds."""
+        given, at = GivenAdvice(), []
+        for number in range(1, 40):
+            main = Thread(tokens=60_000, recent=RecentWork(tokens=work_tokens))
+            requests = tuple(f"req_{n}" for n in range(number))
+            state = EMPTY._replace(session_id="s", host_tokens=20_000, requests=requests, main=main)
+            advice = choose_advice(state, POLICY._replace(limits=SessionLimits(500_000)))
+            if advice is not None and not given.has(state, advice):
+                given.add(state, advice)
+                at.append(number)
+        return at
+
+    first, *again = lines_given(30_000)
+    assert again == [*range(first + ADVICE_AGAIN_REQUESTS, 40, ADVICE_AGAIN_REQUESTS)]
+    assert len(lines_given(9_000)) == 1
 
 
 class TestRepetition:

@@ -184,6 +184,8 @@ class _Chain:
         # The smallest number of tokens ever read. It does not depend on the last prompt: for example, the system
         # prompt.
         self.least_read = 0
+        # What the first request read, which others must have written, or less; None before it.
+        self.shared_read: int | None = None
         self.new_blocks = 0
         self.writes_1h = False
         # The unread tokens of earlier prompts. Their proportions are used for a prompt without unread tokens.
@@ -249,6 +251,8 @@ class SavingsLedger:
         chain.new_blocks += event.new_blocks
         if prompt.read and _has_usage(event):
             chain.least_read = min(chain.least_read or prompt.read, prompt.read)
+        if _has_usage(event):
+            chain.shared_read = prompt.read if chain.shared_read is None else min(chain.shared_read, prompt.read)
         without = _prompt_without(event, chain, prompt, is_warm=was_warm, has_new_cut=cut is not None)
         output = event.output_tokens or 0
         output_without = 0 if event.only_ours else max(0, output - event.our_output_tokens)
@@ -377,10 +381,16 @@ def _sent_prompt(event: RequestSent, chain: _Chain, cut: int | None) -> tuple[_P
     written_1h = min(event.cache_write_1h_tokens, event.cache_write_tokens or 0)
     written_5m = (event.cache_write_tokens or 0) - written_1h
     prompt = _Prompt(event.input_tokens or 0, event.cache_read_tokens or 0, written_5m, written_1h)
+    if event.warm_after_s:
+        # Results were left out because the cache was taken to have lost them, and it had not. Less was read because of
+        # the change.
+        return prompt, True
     # After a new cut the provider may not find a prefix that is still cached. Then the time decides, too.
     if is_in_time and chain.has_cache and (cut is not None or expected < CACHEABLE_TOKENS):
         return prompt, True
-    return prompt, expected >= CACHEABLE_TOKENS and 2 * prompt.read >= min(expected, prompt.tokens)
+    # What other conversations share with this one may be read after a loss, too.
+    shared = chain.shared_read or 0
+    return prompt, expected >= CACHEABLE_TOKENS and 2 * (prompt.read - shared) >= min(expected, prompt.tokens) - shared
 
 
 def _prompt_without(event: RequestSent, chain: _Chain, prompt: _Prompt, *, is_warm: bool, has_new_cut: bool) -> _Prompt:
@@ -409,8 +419,10 @@ def _tokens_without(event: RequestSent, chain: _Chain, prompt: _Prompt) -> int:
         # The estimate does not include everything that was sent.
         return max(0, prompt.tokens + estimate - event.tokens_after)
     grown = estimate - (last.tokens_before - last.our_tokens) if last else -1
-    if last is None or grown < 0:
-        return max(0, _scale(event, estimate))
+    if last is None or 100 * estimate < REWRITTEN_PERCENT * (last.tokens_before - last.our_tokens):
+        return max(0, prompt.tokens + _scale(event, estimate - event.tokens_after))
+    # Marks for the cache move from message to message, so a history may seem to shrink by a few tokens.
+    grown = max(0, grown)
     grown_sent = event.tokens_after - last.tokens_after
     is_counted = _has_usage(event) == _has_usage(last)
     if is_counted and abs(event.tokens_before - last.tokens_before - grown_sent) <= ROUNDED_TOKENS:

@@ -2,8 +2,8 @@
 
 A model in a branch often forgets to return, and a model that has finished a piece of work does not think of folding it.
 A line added to what it reads reminds it. Each line names something that the agent can do now, and is given once in a
-session for each threshold, and again after each fold. Only a conversation that the proxy or hooks see gets advice: of
-another one it is not known what its model is sent.
+session for each threshold, again after each fold, and again later where a fold would pay several times over. Only a
+conversation that the proxy or hooks see gets advice: of another one it is not known what its model is sent.
 
 A fold costs a request that reads the whole context, the output of the call, and writing the summary to the cache. Every
 later request then saves reading the folded tokens. `requests_until_paid` computes the number of requests after which
@@ -39,6 +39,10 @@ CONTEXT_WORTH_FOLDING = 25_000
 PAID_WITHIN_REQUESTS = 15
 # Where requests are seen, the main thread gets advice at most once in this many.
 ADVICE_EVERY_REQUESTS = 5
+# Advice that was not followed is given again if the fold would pay this many times over, at most once in this many
+# requests.
+PAYS_AGAIN_FACTOR = 2
+ADVICE_AGAIN_REQUESTS = 10
 # The tokens that a fold leaves in the context, and those that the model writes: medians of recorded conversations.
 SUMMARY_TOKENS = 460
 CALL_OUTPUT_TOKENS = 290
@@ -140,6 +144,8 @@ class Advice(NamedTuple):
     suggestion: str
     # One line without quotation marks that says what the situation is and what to do.
     line: str
+    # Whether it is worth repeating if it is not followed.
+    is_pressing: bool = False
 
 
 class GivenAdvice:
@@ -147,22 +153,32 @@ class GivenAdvice:
 
     def __init__(self) -> None:
         self._keys: OrderedDict[str | None, set[str]] = OrderedDict()
-        # The number of a session's requests when it was given advice last.
-        self._at_requests: dict[str | None, int] = {}
+        # The id of a session's last request when it was given advice last.
+        self._at_request: dict[str | None, str] = {}
 
     def has(self, state: State, advice: Advice) -> bool:
         """Whether this advice was given before, or another one only a few requests ago."""
-        last = self._at_requests.get(state.session_id)
-        is_recent = bool(state.requests) and last is not None and len(state.requests) < last + ADVICE_EVERY_REQUESTS
-        return advice.key in self._keys.get(state.session_id, ()) or (is_recent and not state.path)
+        since = self._requests_since(state)
+        if advice.key in self._keys.get(state.session_id, ()):
+            return not advice.is_pressing or since is None or since < ADVICE_AGAIN_REQUESTS
+        return since is not None and since < ADVICE_EVERY_REQUESTS and not state.path
 
     def add(self, state: State, advice: Advice) -> None:
         self._keys.setdefault(state.session_id, set()).add(advice.key)
-        self._at_requests[state.session_id] = len(state.requests)
+        self._at_request[state.session_id] = state.requests[-1] if state.requests else ""
         self._keys.move_to_end(state.session_id)
         if len(self._keys) > SESSIONS_ADVISED_MAX:
             oldest, _ = self._keys.popitem(last=False)
-            self._at_requests.pop(oldest, None)
+            self._at_request.pop(oldest, None)
+
+    def _requests_since(self, state: State) -> int | None:
+        """The number of requests since the last advice; None if there was none, or requests are not seen."""
+        last = self._at_request.get(state.session_id)
+        if last is None or not state.requests:
+            return None
+        # A session remembers only its latest requests.
+        found = state.requests.index(last) + 1 if last in state.requests else 0
+        return len(state.requests) - found
 
 
 def requests_until_paid(
@@ -234,9 +250,10 @@ def _advise_branch(state: State, branch: Branch, policy: FoldPolicy, waiting_tok
 
 def _advise_main_thread(state: State, policy: FoldPolicy, waiting_tokens: int) -> Advice | None:
     main, work = state.main.tokens + waiting_tokens, state.main.recent.tokens + waiting_tokens
-    before = state.host_tokens + main - work
-    if not pays(before, work, policy.prices(state), requests=len(state.requests)):
+    before, prices = state.host_tokens + main - work, policy.prices(state)
+    if not pays(before, work, prices, requests=len(state.requests)):
         return None
+    is_pressing = PAYS_AGAIN_FACTOR * requests_until_paid(before, work, prices) <= PAID_WITHIN_REQUESTS
     level, context_tokens = policy.warning(state, main), policy.context_limit(state)
     suggestion = f"Call context_fold with what is still needed of the last {work} tokens of work, if that work is done."
     situation = "every request sends what was read before again"
@@ -245,7 +262,7 @@ def _advise_main_thread(state: State, policy: FoldPolicy, waiting_tokens: int) -
     line = f"contextfold: {situation}. {suggestion}"
     # After each fold it is given again.
     folds = sum(branch.status == "folded" for branch in state.branches.values())
-    return Advice(f"main {'pays' if level == 'none' else level} {folds}", suggestion, line)
+    return Advice(f"main {'pays' if level == 'none' else level} {folds}", suggestion, line, is_pressing)
 
 
 def _describe(branch: Branch) -> str:

@@ -118,6 +118,22 @@ def test_a_prefix_that_was_still_warm_is_not_counted_as_saved() -> None:
     assert ledger.sums.cost_without == ledger_of(FOLDED[:2]).sums.cost_without + 9_000 * 10 + 100 * 125
 
 
+def test_a_run_without_us_does_not_shrink_when_the_mark_for_the_cache_moves_onto_our_result() -> None:
+    """Our part seems to grow by a few tokens more than the request."""
+    again = request(3, 9_060, 5_060, cached(5_000, 60), FoldSeen("br_a", 4_000, 5_000))._replace(our_tokens=80)
+    before = ledger_of(FOLDED[:2]).sums.cost_without
+    assert ledger_of([*FOLDED[:2], again]).sums.cost_without == pytest.approx(before + 9_000 * 10, rel=0.01)
+
+
+def test_what_other_conversations_share_is_not_a_warm_prefix() -> None:
+    """The first request has read 3,000 tokens that others wrote. After a loss the same are read, and no more."""
+    first, *folded = FOLDED
+    first = first._replace(cache_read_tokens=3_000, cache_write_tokens=2_000)
+    lost = request(6, 9_600, 5_600, cached(3_000, 2_600))
+    without = ledger_of([first, *folded, lost]).sums.cost_without - ledger_of([first, *folded]).sums.cost_without
+    assert without == 3_000 * 10 + 6_600 * 125
+
+
 def test_a_prompt_that_was_still_cached_is_counted_and_extends_the_assumed_cache_lifetime() -> None:
     """The second pause is shorter. Its usage cannot show that the prompt was cached, because results were left out."""
     warm = request(3, 9_100, None, cached(9_000, 100), at="2026-01-17T10:40:00Z")._replace(warm_after_s=600)

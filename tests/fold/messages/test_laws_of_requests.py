@@ -5,6 +5,7 @@ As in `test_laws`, each law is a function of a projector, and it must detect a p
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -24,10 +25,10 @@ from contextfold.fold.messages import (
     project,
     project_body,
 )
-from contextfold.fold.messages.cold_results import NOTHING_REMEMBERED
+from contextfold.fold.messages.cold_results import NOTHING_REMEMBERED, THINKING_ID
 from contextfold.fold.messages.own_tools import remembered_id
 from tests.fold.messages import hostile
-from tests.fold.messages.expected import PARTS, expected, is_prompt, sent_messages
+from tests.fold.messages.expected import PARTS, THOUGHTS, expected, is_prompt, sent_messages
 from tests.fold.messages.histories import LIST, Format, History, generate_history
 from tests.fold.messages.short_histories import model_turn, say, tool_results
 from tests.fold.messages.test_laws import (
@@ -208,10 +209,25 @@ def _check_inputs(history: History, count: int, cold: Sequence[ColdResult]) -> s
     return texts
 
 
+def _check_thinking(history: History, count: int, cold: Sequence[ColdResult]) -> None:
+    """Checks that thinking is left out of finished turns only, and that its text is kept."""
+    prompt = max((index for index in range(count) if is_prompt(history, index)), default=0)
+    texts = {}
+    for message in history.messages[:prompt]:
+        content = message.get("content")
+        thoughts = [block for block in content if block.get("type") in THOUGHTS] if isinstance(content, list) else []
+        text_hash = hashlib.sha256(in_one_form(thoughts)).hexdigest()
+        texts[text_hash] = "\n".join(block["thinking"] for block in thoughts if "thinking" in block)
+    for result in cold:
+        if result.decision.call_id == THINKING_ID:
+            assert texts.get(result.decision.text_hash) == result.text, f"{history} at {count}: running, or changed"
+
+
 def _check_cold(history: History, count: int, cold: Sequence[ColdResult]) -> None:
     """Checks that whole results of other tools are left out, and none of failures or of the last turn."""
+    _check_thinking(history, count, cold)
     inputs = _check_inputs(history, count, cold)
-    cold = [result for result in cold if result.text not in inputs]
+    cold = [result for result in cold if result.text not in inputs and result.decision.call_id != THINKING_ID]
     # A tool of the API itself that the client runs is a turn, too.
     done = [step for number, step in enumerate(history.steps) if number in history.step_indexes[:count]]
     turns = [step for step in done if step.calls or step.kind == "hosted"]

@@ -1,4 +1,4 @@
-"""Decides which old tool results, and which texts of old edits, are left out of a conversation. Pure.
+"""Decides which old tool results, texts of old edits, and old thinking are left out of a conversation. Pure.
 
 Leaving them out costs nothing where the provider's cache does not hold them any more, because that part of the prompt
 must be paid for again: all of it after a pause, the part behind the first difference otherwise (`sent_prefix`). The
@@ -31,12 +31,15 @@ from contextfold.fold.messages.facts import (
 from contextfold.fold.messages.own_tools import CallOutcome, may_be_ours, remembered_id
 from contextfold.fold.messages.user_words import has_user_words
 from contextfold.fold.messages.walk import Walk
+from contextfold.fold.messages.weight import encode_json
 from contextfold.fold.store import LeftOutDecision, merge_outcomes
 
 MIN_TOKENS, AUTO_MIN_TOKENS = 400, 200
 SPARED_TURNS = 2
 STUB_MAX_BYTES = 240
 AFTER_A_PAUSE = " after a pause"
+# Thinking has no call, so it is remembered under this id and the hash of its blocks.
+THINKING_ID = remembered_id("\0thinking")
 
 _PATHS = ("file_path", "path", "filePath", "filename", "notebook_path", "absolute_path", "target_file", "file")
 _READS = re.compile(r"(?i)read|view|cat|open|get_?file|show")
@@ -51,7 +54,7 @@ class ColdSettings:
     min_tokens: int = MIN_TOKENS
     # The results of this many last tool turns stay.
     spared_turns: int = SPARED_TURNS
-    # Whether the texts of finished edits are left out, too.
+    # Whether the texts of finished edits, and the thinking of finished turns, are left out, too.
     has_inputs: bool = False
 
 
@@ -140,6 +143,19 @@ def find_input_stubs(facts: Sequence[Fact], remembered: Remembered) -> dict[int,
     return found
 
 
+def find_thoughts(facts: Sequence[Fact], remembered: Remembered) -> dict[int, LeftOutDecision]:
+    """The thinking that earlier requests left out, by the index of the message."""
+    known = remembered.results.get(THINKING_ID)
+    if not known:
+        return {}
+    hashes = ((place, hash_thinking(fact)) for place, fact in enumerate(facts) if fact.thoughts)
+    return {place: left_out for place, text_hash in hashes if (left_out := known.get(text_hash))}
+
+
+def hash_thinking(fact: Fact) -> str:
+    return hash_text(encode_json(fact.thoughts).decode("utf-8"))
+
+
 def hash_text(text: str) -> str:
     """The hash of a text. It does not depend on the escapes in the request."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
@@ -197,6 +213,28 @@ def _list_old_inputs(seen: Sequence[SeenResult], places: range) -> Iterator[tupl
         if path and each.call_place in places and each.call_place != newest[path]:
             texts = ((name, value) for name, value in each.arguments.items() if name not in _PATHS)
             yield from ((each, name, value) for name, value in texts if isinstance(value, str))
+
+
+def choose_thinking(
+    facts: Sequence[Fact], walk: Walk, gone: Collection[int], *, first_place: int, salt: str
+) -> list[ColdResult]:
+    """The thinking of finished turns to leave out, except that of the messages that are `gone`. It needs no stub.
+
+    Its text is kept; its signature is of use to nobody but the provider.
+    """
+    end = walk.prompts[-1] if walk.prompts else 0
+    chosen: list[ColdResult] = []
+    for place in range(first_place, end):
+        fact = facts[place]
+        if not fact.thoughts or fact.only_thinks or place in gone:
+            continue
+        text_hash = hash_thinking(fact)
+        res_id = "res_" + hash_text(f"{salt}\0{THINKING_ID}\0{text_hash}")[:20]
+        tokens = _count_tokens(encode_json(fact.thoughts).decode("utf-8"))
+        decision = LeftOutDecision(THINKING_ID, text_hash, res_id, "", tokens=tokens, messages=walk.count)
+        texts = (text for thought in fact.thoughts if isinstance(text := thought.get("thinking"), str))
+        chosen.append(ColdResult(decision, "\n".join(texts)))
+    return chosen
 
 
 def _leave_out(each: SeenResult, what: str, text: str, *, messages: int, salt: str, when: str) -> ColdResult:

@@ -60,6 +60,8 @@ class Fact(NamedTuple):
     thinks: bool = False
     # Whether it has only thinking.
     only_thinks: bool = False
+    # The parts that are thinking and may be left out of finished turns.
+    thoughts: tuple[Members, ...] = ()
     # Whether it belongs to the next message and is left out only together with it.
     leads: bool = False
     # Whether the user wrote a part of it, which stays.

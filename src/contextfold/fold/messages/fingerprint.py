@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-_MARK = re.compile(rb',"(?:cache_control|prompt_cache_breakpoint)":\{[^{}]*\}')
+MARK = re.compile(rb',"(?:cache_control|prompt_cache_breakpoint)":\{[^{}]*\}')
 _ONE_TEXT = re.compile(rb'(.*"content":)\[\{"type":"text","text":("(?:[^"\\]++|\\.)*+")\}\](.*)', re.DOTALL)
 # The markup of the texts that hosts add to messages, to remind the model of something.
 _REMINDER = re.compile(rb"(?:\\n)*+<(system-reminder|system_reminder)>(?:(?!</\1>)[\s\S])*+</\1>(?:\\n)*+")
@@ -29,7 +29,7 @@ class Fingerprint(NamedTuple):
 
 def make_fingerprint(written: int, encoded: bytes) -> Fingerprint:
     """The fingerprint of a message whose JSON is given, as `weight.encode_json` writes it."""
-    unmarked = _MARK.sub(b"", encoded)
+    unmarked = MARK.sub(b"", encoded)
     cached = hash(_join_text(unmarked))
     rest = _REMINDER.sub(b"", unmarked)
     if len(rest) == len(unmarked):
@@ -40,7 +40,7 @@ def make_fingerprint(written: int, encoded: bytes) -> Fingerprint:
 
 def hash_part(encoded: bytes) -> int:
     """The hash of another part of the prompt, without marks."""
-    return hash(_MARK.sub(b"", encoded))
+    return hash(MARK.sub(b"", encoded))
 
 
 def _join_text(encoded: bytes) -> bytes:

@@ -51,18 +51,26 @@ class Plan:
 
 
 def make_plan(
-    walk: Walk, api: Api, stubs: Stubs, inputs: Mapping[int, Sequence[InputStubs]], *, binds_thinking: bool
+    walk: Walk,
+    api: Api,
+    stubs: Stubs,
+    inputs: Mapping[int, Sequence[InputStubs]],
+    thoughts: Mapping[int, LeftOutDecision],
+    *,
+    binds_thinking: bool,
 ) -> Plan:
     changes = [(place, each.messages) for place, those in stubs.items() for each in those.values()]
     changes += [
         (place, each.messages) for place, those in inputs.items() for one in those for each in one.stubs.values()
     ]
+    changes += [(place, each.messages) for place, each in thoughts.items()]
     folded, skipped, without_thinking = _choose_ranges(walk, binds_thinking=binds_thinking, stubs=changes)
     # Words that cannot stay where they are move to the message before the range.
     moves_words = api.has_alternating_roles
     staying = (Fate.STAYS,) if moves_words else (Fate.STAYS, Fate.WORDS)
     cuts_of_folds = [list(_cut_around(fold_range, walk.fates, staying)) for fold_range in folded]
-    rewrites = {place: Rewrite(without_thinking=True) for place in without_thinking}
+    old = [place for place in thoughts if not is_inside(place, folded)]
+    rewrites = {place: Rewrite(without_thinking=True) for place in (*without_thinking, *old)}
     for fold_range in folded if moves_words else ():
         words = tuple(n for n in range(fold_range.start, fold_range.end) if walk.fates[n] in (Fate.WORDS, Fate.MIXED))
         if words:

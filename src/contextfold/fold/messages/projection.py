@@ -21,8 +21,10 @@ from contextfold.fold.messages.cold_results import (
     InputStubs,
     Remembered,
     choose_results,
+    choose_thinking,
     find_input_stubs,
     find_stubs,
+    find_thoughts,
     hash_text,
     list_results,
 )
@@ -49,6 +51,7 @@ class ProjectionDetails:
     walk: Walk = field(default_factory=Walk)
     stubs: Stubs = field(default_factory=dict)
     inputs: Mapping[int, Sequence[InputStubs]] = field(default_factory=dict)
+    thoughts: Mapping[int, LeftOutDecision] = field(default_factory=dict)
     plan: Plan = field(default_factory=Plan)
     binds_thinking: bool = False
     # The weight of each original message as it is sent (0 if it is left out), and of the rest of the request.
@@ -128,6 +131,7 @@ class Projection:
             yield from ((place, each) for each in stubs.values())
         for place, inputs in self.details.inputs.items():
             yield from ((place, each) for call in inputs for each in call.stubs.values())
+        yield from self.details.thoughts.items()
 
     def cold_results(
         self, *, salt: str, settings: ColdSettings, first_place: int = 0, when: str = AFTER_A_PAUSE
@@ -145,9 +149,15 @@ class Projection:
                 gone |= {(remembered_id(each.call_id), hash_text(text)) for text in texts if isinstance(text, str)}
         if details.binds_thinking:
             first_place = max(first_place, find_first_movable(details.walk))
-        return choose_results(
+        chosen = choose_results(
             seen, details.walk, gone, first_place=first_place, salt=salt, settings=settings, when=when
         )
+        if settings.has_inputs:
+            # What a fold leaves out, or a change before it, is not left out again.
+            bare = {place for place, rewrite in details.plan.rewrites.items() if rewrite.without_thinking}
+            inside = {place for place in range(details.walk.count) if is_inside(place, folded)}
+            chosen += choose_thinking(details.facts, details.walk, bare | inside, first_place=first_place, salt=salt)
+        return chosen
 
 
 def project(
@@ -189,7 +199,8 @@ def project_and_encode(
     facts = read_facts(messages, api)
     walk = walk_messages(facts, remembered.outcomes, confirm_names(list_tool_names(tools, messages)))
     stubs, inputs = find_stubs(facts, remembered), find_input_stubs(facts, remembered)
-    plan = make_plan(walk, api, stubs, inputs, binds_thinking=binds_thinking)
+    thoughts = find_thoughts(facts, remembered)
+    plan = make_plan(walk, api, stubs, inputs, thoughts, binds_thinking=binds_thinking)
     rewritten = rewrite_messages(messages, plan, api)
     encoded = [encode_message(message) for message in messages]
     weights = [weigh_message(*each) + _COMMA for each in zip(messages, encoded, strict=True)]
@@ -206,7 +217,7 @@ def project_and_encode(
     sent = leave_out(encoded, plan)
     sent_hashes = list(map(hash, sent)) if plan.rewrites or plan.cuts else hashes
     details = ProjectionDetails(
-        facts, walk, stubs, inputs, plan, binds_thinking, sent_weights, rest_weight, hashes, sent_hashes
+        facts, walk, stubs, inputs, thoughts, plan, binds_thinking, sent_weights, rest_weight, hashes, sent_hashes
     )
     return Projection(leave_out(rewritten, plan), receipt, threads, details), sent
 

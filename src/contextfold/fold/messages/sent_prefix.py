@@ -73,7 +73,7 @@ def read_prefix(
         tools, system = _read_tools(request), _read_system(request)
     # What the user said in a fold goes to the message before it.
     changes = {fold.branch_id: max(0, fold.first - 1) for fold in projection.receipt.folds}
-    if projection.receipt.results_left_out:
+    if projection.changed:
         changes |= {left_out.result_id: place for place, left_out in projection.left_out_places}
     return SentPrefix(
         projection.model,

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from contextfold.common.tokens import BYTES_PER_TOKEN
 from contextfold.fold.messages.facts import Fact, Members, block_members, items_of
+from contextfold.fold.messages.fingerprint import MARK
 from contextfold.fold.messages.own_tools import name_of
 
 # Providers count about this many tokens for an image of 1.2 megapixels.
@@ -121,8 +122,14 @@ def weigh_own_calls(messages: Sequence[object], facts: Sequence[Fact]) -> list[t
             members = block_members(message)
             # Without its only part the whole message would not be there.
             is_only = len(own) == 1 and (own[0][1] is members or _part_count(members) == 1)
-            weights += [(name, len(encode_json(members if is_only else part))) for name, part in own]
+            weights += [(name, _weigh_unmarked(members if is_only else part)) for name, part in own]
     return weights
+
+
+def _weigh_unmarked(part: Members) -> int:
+    """The weight of a call or result of ours. Without us, a mark for the cache would be at another part."""
+    encoded = encode_json(part)
+    return len(encoded) - sum(len(mark) for mark in MARK.findall(encoded))
 
 
 def _part_count(message: Members) -> int:

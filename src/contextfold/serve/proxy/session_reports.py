@@ -124,7 +124,8 @@ class SessionReports:
                     usage=response.usage,
                     our_output_tokens=response.our_output_tokens,
                     only_ours=response.only_ours,
-                    warm_after_s=int(request.warm_after_s),
+                    # A prefix that was taken to be lost and was not counts as after a pause of a second.
+                    warm_after_s=int(request.warm_after_s) or int(request.was_warm),
                     misses=request.misses,
                 )
                 self._fold.reports.receive(known.target, report)
@@ -235,7 +236,6 @@ def _list_texts(projection: BodyProjection, span: Span, known: int, most_chars: 
 
 
 def _make_report(request: ProxiedRequest, projection: BodyProjection, new_blocks: int) -> RequestReport:
-    newly_left_out = request.newly_left_out
     assert request.format is not None
     return RequestReport(
         id=f"req_{secrets.token_hex(8)}",
@@ -243,7 +243,6 @@ def _make_report(request: ProxiedRequest, projection: BodyProjection, new_blocks
         model=projection.model,
         receipt=request.receipt,
         our_tokens=projection.our_tokens,
-        kept_tokens=projection.tokens_before_stubs(newly_left_out) if newly_left_out else None,
         new_blocks=new_blocks,
         conversation=request.conversation.id if request.conversation else "",
         run=request.run,

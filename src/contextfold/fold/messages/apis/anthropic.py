@@ -117,7 +117,8 @@ def _read_user(blocks: Sequence[object]) -> Fact:
 
 def _read_assistant(blocks: Sequence[object]) -> Fact:
     calls: list[Call] = []
-    flaw, thoughts, is_compaction = "", 0, False
+    flaw, is_compaction = "", False
+    thoughts: list[Members] = []
     # The calls that the provider runs. Its results name them and may be in a later turn.
     asked: list[object] = []
     answered: list[object] = []
@@ -127,7 +128,7 @@ def _read_assistant(blocks: Sequence[object]) -> Fact:
         if kind == "text":
             continue
         if kind in _THINKING:
-            thoughts += 1
+            thoughts.append(members)
         elif kind == "tool_use" and (
             call := call_of(members, members.get("id"), members.get("name"), members.get("input"))
         ):
@@ -147,8 +148,9 @@ def _read_assistant(blocks: Sequence[object]) -> Fact:
     return Fact(
         *("model", tuple(calls)),
         flaw=flaw,
-        thinks=thoughts > 0,
-        only_thinks=thoughts == len(blocks),
+        thinks=bool(thoughts),
+        only_thinks=len(thoughts) == len(blocks),
+        thoughts=tuple(thoughts),
         is_compaction=is_compaction,
     )
 
