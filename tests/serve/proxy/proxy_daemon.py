@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,18 @@ class ProxyDaemon:
     """A daemon, and the one provider that all of its upstreams point to."""
 
     def __init__(
-        self, folder: Path, *argv: str, env: dict[str, str] | None = None, port: int = 0, anthropic: str = ""
+        self,
+        folder: Path,
+        *argv: str,
+        env: dict[str, str] | None = None,
+        port: int = 0,
+        anthropic: str = "",
+        program: Sequence[str | Path] = (),
     ) -> None:
         self.upstream = RawUpstream()
         url = self.upstream.url
         urls = ("--anthropic-upstream", anthropic or url, "--openai-upstream", f"{url}/v1", "--gemini-upstream", url)
-        self.daemon = Daemon(folder, *urls, *argv, env=env, port=port)
+        self.daemon = Daemon(folder, *urls, *argv, env=env, port=port, program=program)
         self.port = self.daemon.port
 
     def request(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Reply:

@@ -248,6 +248,7 @@ class Overview:
 
     async def savings_by(self, owner: str, group: str) -> JsonObject:
         """The savings or costs of folding in the owner's live and ended sessions, by session, project, day or model."""
+        await self._service.settle_reports(owner)
         totals = SavingsTotals(group)
         cursor: tuple[str, str] | None = None
         while page := await self._store.sessions(owner, after=cursor, limit=SESSIONS_READ):
