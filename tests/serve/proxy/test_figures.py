@@ -307,7 +307,7 @@ class Day:
         assert self.proxy.post(body, path, **headers).status == int(status[:3])
         self.proxy.upstream.next()
 
-    def abort(self, body: Any, path: str, api: Anthropic) -> Any:
+    def abort(self, body: Any, path: str, api: Anthropic | Responses) -> Any:
         """Send a request, and hang up when its answer has begun."""
 
         def begin_answer(request: RawRequest, wire: Wire) -> None:
