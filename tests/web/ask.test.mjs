@@ -61,3 +61,23 @@ scenario("the answer says how many sections were left out for the budget", async
   const page = await stage.page(daemon, { path: "/#/ask/roll%20back/30" });
   await page.getByText(/1 section of 2 that match · 1 section left out for the budget/).waitFor();
 });
+
+scenario("Markdown and code are shown as such, and HTML in them stays text", async (stage) => {
+  const text = [
+    "# Deploy *now*", "Use `make deploy`, **never** by hand: [the guide](javascript:alert(1)).", "- first\n  goes on",
+    "- <img src=x onerror=alert(1)>", "| step | who |\n|---|---|\n| build | `ci` |", "```sh\nmake deploy <b>\n```",
+  ];
+  const cache = build(stage, "handbook", text.join("\n\n"));
+  const daemon = await stage.daemon({ argv: ["--cache-root", join(cache, "..")] });
+  const page = await stage.page(daemon, { path: "/#/ask/deploy" });
+  const shown = page.locator(".markdown");
+  await shown.locator(".heading em", { hasText: "now" }).waitFor();
+  assert.equal(await shown.locator("p code").textContent(), "make deploy");
+  assert.equal(await shown.locator("strong").textContent(), "never");
+  assert.equal(await shown.locator("pre").textContent(), "make deploy <b>");
+  assert.deepEqual(await shown.locator("td").allTextContents(), ["build", "ci"]);
+  assert.deepEqual(await shown.locator("li").allTextContents(), ["first\ngoes on", "<img src=x onerror=alert(1)>"]);
+  assert.equal(await shown.locator("a, img").count(), 0);
+  assert.deepEqual(await findings(page), []);
+  assert.deepEqual(page.watched.problems, []);
+});

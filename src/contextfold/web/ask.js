@@ -4,7 +4,8 @@
 import * as api from "./api.js";
 import { el, fill } from "./dom.js";
 import { counted, grouped } from "./format.js";
-import { failure, longText, messageOf, table, tableRow } from "./pieces.js";
+import { codeBlock, markdown } from "./markdown.js";
+import { command, failure, longText, messageOf, table, tableRow } from "./pieces.js";
 import { askLink } from "./routes.js";
 import { View } from "./view.js";
 
@@ -12,6 +13,10 @@ const BUDGET = 4000;
 const BUDGET_MAX = 1_000_000;
 // The resolve tools report an error, for example that the cache root does not exist.
 const TOOL_ERROR = 422;
+
+// How the text of a document is shown, by the end of its name. Other documents are text.
+const MARKDOWN = /\.(md|mdx|markdown|ipynb)$/i;
+const CODE = /\.(py|pyi|js|mjs|cjs|jsx|ts|tsx|go|rs|java|kt|c|h|cc|cpp|hpp|cs|rb|php|swift|scala|sh|sql|lua|toml|ya?ml|json)$/i;
 
 /** @type {Record<string, string>} */
 const LEFT_OUT = { budget: "left out for the budget", duplicate: "left out, the same text is above" };
@@ -92,15 +97,14 @@ export class AskView extends View {
       el(
         "div",
         { class: "card" },
-        el("p", {}, "There is no cache below this daemon's cache root."),
+        el("p", {}, "There is nothing to ask yet. Make a cache of a folder of documents with this command; then reload:"),
+        el("p", {}, command('context build docs --cache "${XDG_DATA_HOME:-$HOME/.local/share}/contextfold/caches/docs"')),
         el(
           "p",
-          {},
-          "Build one with ",
-          el("code", {}, "context build DOCUMENTS --cache CACHE-ROOT/NAME"),
-          ". The cache root is what ",
-          el("code", {}, "context serve --cache-root"),
-          " names.",
+          { class: "muted" },
+          "That is where this daemon looks, unless it was started with ",
+          el("code", {}, "--cache-root"),
+          ".",
         ),
       ),
     );
@@ -193,7 +197,7 @@ function sectionPart(document, section) {
       el("span", { class: "muted number" }, `lines ${first}–${last} · ${counted(section.tokens, "token")}`),
       scoreText(section.score),
     ),
-    longText(section.content),
+    content(document.id, section.content),
     el(
       "details",
       {},
@@ -205,6 +209,12 @@ function sectionPart(document, section) {
       ),
     ),
   );
+}
+
+/** @param {string} id of a document @param {string} text */
+function content(id, text) {
+  if (CODE.test(id)) return codeBlock(text);
+  return MARKDOWN.test(id) ? el("div", { class: "markdown" }, ...markdown(text)) : longText(text);
 }
 
 /** @param {api.AnsweredDocument["left_out"][number]} section */

@@ -2,7 +2,7 @@
 /**
  * Creates elements from data, and updates lists of elements from lists of data. Knows nothing of sessions.
  *
- * Data becomes a text node or an attribute's value. No markup is ever parsed here or elsewhere. Characters that change
+ * Data becomes a text node or an attribute's value. No HTML is ever parsed here or elsewhere. Characters that change
  * the direction of text are written as escapes, so that a name cannot be shown as another one.
  */
 

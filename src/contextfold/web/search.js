@@ -144,7 +144,7 @@ function recalledResult(fold, words) {
       el("code", {}, `context fold expand ${fold.id}`),
     ),
     whyText(fold.why),
-    ...(fold.summary ? [longText(fold.summary, "", words)] : []),
+    ...(fold.summary && fold.summary !== fold.description ? [longText(fold.summary, "", words)] : []),
   ];
 }
 
@@ -156,6 +156,9 @@ function whyText(why) {
 
 /** @param {api.Summary} summary @param {string[]} words @param {api.Why} [why] */
 function summaryResult(summary, words, why) {
+  // Work that was folded afterwards is named by the first line of its summary.
+  const isNamed = summary.description && !summary.summary.startsWith(summary.description);
+  const text = isNamed ? summary.summary : summary.summary.slice(summary.description.length).trim();
   const name = marked(summary.description || "A branch", words);
   const isEnded = summary.live === false;
   const href = sessionLink(summary.session_id, summary.branch_id);
@@ -171,6 +174,6 @@ function summaryResult(summary, words, why) {
       isEnded ? " · its session has ended" : "",
     ),
     ...(why ? [whyText(why)] : []),
-    longText(summary.summary || "Folded without a summary.", "", words),
+    ...(text || !summary.summary ? [longText(text || "Folded without a summary.", "", words)] : []),
   ];
 }
