@@ -20,12 +20,14 @@ from nats.aio.client import Client
 
 from contextfold.cli.commands import parse_command_line
 from contextfold.cli.setting_options import read_setting_options
+from contextfold.settings import NatsOptions
+from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.nats.streams import SubjectNames
 from tests.support.daemon import Daemon, Http, HttpAgent, Refused
 from tests.support.machine import ROOT, run_command
 from tests.support.nats_servers import NatsCluster, NatsServer, free_port
 from tests.support.prerequisites import NATS_SERVER
-from tests.support.waiting import until
+from tests.support.waiting import POLL_INTERVAL_S, until
 
 PAGE = (ROOT / "docs" / "nats.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -34,6 +36,7 @@ STREAMS = tuple(SubjectNames("contextfold").subjects)
 WAIT_S = 60.0
 DAEMON_LOGIN = ("--nats-user", "daemon", "--nats-password-file")
 PASSWORD = "change-this-too"
+NEXT_CENTURY = "2126-01-01T00:00:00Z"
 # Three calls take less than this, even on a slow machine.
 SHORT_LIVED = {"CONTEXT_SESSION_IDLE_SECS": "8"}
 
@@ -328,12 +331,30 @@ class TestPermissions:
             lines = [watching.stdout.readline().split() for _ in range(4)]
             fold_branch(owners["ann"], "/q")
             lines += [watching.stdout.readline().split() for _ in range(4)]
+            asyncio.run(end_sessions(server))
+            ends = [watching.stdout.readline().split() for _ in range(2)]
+            fold_branch(owners["ann"], "/r")
+            lines += [watching.stdout.readline().split() for _ in range(4)]
         finally:
             watching.kill()
             _, errors = watching.communicate()
         kinds = ["session.started", "branch.created", "operation.completed", "branch.folded"]
-        assert [line[1:] for line in lines] == [[str(n), kind] for n, kind in enumerate(kinds, 1)] * 2, errors
-        assert len({line[0] for line in lines}) == 2
+        assert [line[1:] for line in lines] == [[str(n), kind] for n, kind in enumerate(kinds, 1)] * 3, errors
+        assert len({line[0] for line in lines}) == 3
+        assert sorted(line[0] for line in ends) == sorted({line[0] for line in lines[:8]})
+        assert [line[1:] for line in ends] == [["5", "session.expired"]] * 2
+
+
+async def end_sessions(server: NatsServer) -> None:
+    """Ends all sessions, and waits until the server has deleted their last events, and its own markers of that."""
+    store = NatsStore(NatsOptions((server.url,), user="daemon", password=PASSWORD), idle_s=1)
+    try:
+        assert await store.expire(NEXT_CENTURY, NEXT_CENTURY) == 3
+        async with asyncio.timeout(WAIT_S):
+            while await store._js.last("contextfold_events", "contextfold.*.*.*.events.>"):
+                await asyncio.sleep(POLL_INTERVAL_S)
+    finally:
+        await store.close()
 
 
 def fold_branch(client: HttpAgent, project: str) -> str:
