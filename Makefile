@@ -80,10 +80,11 @@ clients: $(READY)
 	@$(MAKE) --no-print-directory PYTHON=$(PYTHON) $(NODE_MODULES) || test "$$CONTEXTFOLD_STRICT" != 1
 
 # The newest agent programs, a scripted day of each, and a table of what they got; then a day of Claude Code in one
-# folder, and a table of what the provider received beside what each surface said.
+# folder, and a table of what the provider received beside what each surface said. RECORD=--record keeps the requests
+# of the former for the tests.
 hosts: programs
 	du -sm $(HOSTS) | cut -f1 | sed 's/$$/ MB of programs/'
-	$(BIN)/python -m tests.clients.host_days
+	$(BIN)/python -m tests.clients.host_days $(RECORD)
 	$(BIN)/python -m tests.clients.truth_days
 
 # The agent programs for the tests that start them: 1.5 GB, so nothing else installs them. Claude Code is there twice, in

@@ -10,7 +10,6 @@ through a new daemon: there, too, each request must be valid and have a receipt.
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import re
 import signal
@@ -20,17 +19,19 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.clients.test_claude_code_folding import STUB, ShiftedClockDaemon
+from tests.clients.test_claude_code_folding import STUB
+from tests.hosts.recorded_requests import FOLDER, RecordedRequest, replay, save
+from tests.support.daemon import ShiftedClockDaemon
 from tests.support.machine import COMMAND
 from tests.support.prerequisites import HOST_PROGRAMS, NO_CLAUDE
-from tests.support.upstream import APIS, RULES, Upstream
+from tests.support.upstream import Upstream
 from tests.support.upstream_answers import Call, Say
 
 TIMEOUT_S = 180
@@ -38,7 +39,8 @@ TIMEOUT_S = 180
 PAUSE_S = 25 * 3600
 FILE_LINES = 400
 RECORDED_LEAST = 20
-RUN = "run_0123456789abcdef"
+# With this option the requests become those that the tests replay.
+RECORD = "--record"
 HOP_BY_HOP = ("connection", "content-length", "host", "transfer-encoding", "upgrade")
 KEYS = {
     "ANTHROPIC_API_KEY": "sk-ant-local-0123456789",
@@ -124,12 +126,6 @@ HOSTS = (
 )
 
 
-class Recorded(NamedTuple):
-    path: str
-    headers: Mapping[str, str]
-    body: bytes
-
-
 class Recorder(ThreadingHTTPServer):
     """Stands between a program and the daemon, and keeps what the program sends to the proxy."""
 
@@ -138,7 +134,7 @@ class Recorder(ThreadingHTTPServer):
     def __init__(self, port: int) -> None:
         super().__init__(("127.0.0.1", 0), _RecordingHandler)
         self.daemon_port = port
-        self.recorded: list[Recorded] = []
+        self.recorded: list[RecordedRequest] = []
         self.url = f"http://127.0.0.1:{self.server_port}"
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
 
@@ -157,7 +153,7 @@ class _RecordingHandler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         if self.command == "POST" and "/proxy/" in self.path:
             kept = {name: value for name, value in self.headers.items() if name.lower() not in HOP_BY_HOP}
-            self.server.recorded.append(Recorded(re.sub(r"^/run/[^/]+", "", self.path), kept, body))
+            self.server.recorded.append(RecordedRequest(re.sub(r"^/run/[^/]+", "", self.path), kept, body))
         connection = http.client.HTTPConnection("127.0.0.1", self.server.daemon_port, timeout=TIMEOUT_S)
         connection.request(self.command, self.path, body or None, dict(self.headers.items()))
         response = connection.getresponse()
@@ -179,14 +175,9 @@ def is_conversation(body: Any) -> bool:
     return bool(body.get("tools")) or "additional_tools" in str(body.get("input", ""))[:2_000]
 
 
-def invalid_requests(recorded: Sequence[Recorded]) -> int:
+def invalid_requests(recorded: Sequence[RecordedRequest]) -> int:
     """How many requests break a rule already as the program makes them."""
-    return sum(bool(RULES[api_of(sent.path)](json.loads(sent.body))) for sent in recorded if api_of(sent.path))
-
-
-def api_of(path: str) -> str:
-    name = path.partition("?")[0]
-    return "gemini" if "enerateContent" in name else next((api for end, api in APIS.items() if name.endswith(end)), "")
+    return sum(bool(sent.violations) for sent in recorded)
 
 
 class Model:
@@ -224,7 +215,9 @@ class Day:
 
     def __init__(self, host: Host, folder: Path) -> None:
         self.host = host
-        self.project, home = folder / "home" / "project", folder / "home"
+        self.project, self.home = folder / "home" / "project", folder / "home"
+        # What the user and the model say.
+        self.own_texts = {"Let me think.", "A title"}
         self.project.mkdir(parents=True)
         # Otherwise programs take the repository around it for the project.
         subprocess.run(["git", "init", "-q", self.project], check=True)
@@ -236,7 +229,7 @@ class Day:
         self.recorder = Recorder(self.daemon.port)
         self.program = HOST_PROGRAMS[host.folder]
         path = f"{self.program.parent}:{os.environ['PATH']}"
-        self.env = {"PATH": path, "HOME": str(home), **KEYS, **QUIET}
+        self.env = {"PATH": path, "HOME": str(self.home), **KEYS, **QUIET}
 
     def argv(self, *words: str) -> list[str]:
         return [str(COMMAND), "run", "--url", self.recorder.url, self.program.name, *words]
@@ -244,6 +237,7 @@ class Day:
     def prompt(self, text: str, *steps: str) -> str:
         """One run of the program with a prompt; returns what `context run` says at its end."""
         self.model.will(*steps)
+        self.own_texts |= {text, *(step.removeprefix("fold ") for step in steps)}
         words = self.host.later if self.upstream.requests else self.host.first
         argv = self.argv(*(text if word == "PROMPT" else word for word in words))
         done = subprocess.run(
@@ -271,8 +265,11 @@ class Day:
         self.upstream.close()
 
 
-def run_day(host: Host, folder: Path) -> dict[str, str]:
-    """The cells of a program's row. What must be so on every host is asserted."""
+def run_day(host: Host, folder: Path, recordings: Path | None = None) -> dict[str, str]:
+    """The cells of a program's row. What must be so on every host is asserted.
+
+    The program's requests are stored in `recordings`, if it is given.
+    """
     day = Day(host, folder)
     cells = {"host": host.title, "version": version_of(host, day)}
     try:
@@ -307,7 +304,11 @@ def run_day(host: Host, folder: Path) -> dict[str, str]:
         recorded = list(day.recorder.recorded)
     finally:
         day.close()
-    cells["replayed"] = replay(recorded, paused_at, folder / "replay")
+    recorded = [sent._replace(is_after_pause=number >= paused_at) for number, sent in enumerate(recorded)]
+    cells["replayed"] = check_replay(recorded, folder / "replay")
+    if recordings is not None:
+        name = re.sub(r"[^a-z0-9.]+", "-", f"{host.title} {cells['version']}".lower())
+        save(recordings / f"{name}.json.xz", recorded, home=day.home, own_texts=day.own_texts)
     return cells
 
 
@@ -359,24 +360,21 @@ def ended_by_signal(day: Day) -> str:
     return f"exit {code}"
 
 
-def replay(recorded: Sequence[Recorded], paused_at: int, folder: Path) -> str:
+def check_replay(recorded: Sequence[RecordedRequest], folder: Path) -> str:
     """Send the recorded requests through a new daemon, with the same pause; all must be valid and have a receipt."""
     assert len(recorded) >= RECORDED_LEAST, len(recorded)
-    folded = 0
+    folded, has_paused = 0, False
     with Upstream() as upstream:
         upstream.is_strict = False
         daemon = ShiftedClockDaemon(folder, *upstream.argv())
         try:
-            for number, sent in enumerate(recorded):
-                if number == paused_at:
+            for sent in recorded:
+                if sent.is_after_pause and not has_paused:
                     daemon.advance_clock(PAUSE_S)
-                connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=TIMEOUT_S)
-                connection.request("POST", f"/run/{RUN}{sent.path}", sent.body, dict(sent.headers))
-                response = connection.getresponse()
-                response.read()
-                connection.close()
-                assert response.status == 200, (sent.path, response.status)
-                receipt = json.loads(response.headers["x-context-fold"])
+                    has_paused = True
+                (replayed,) = replay([sent], daemon.port)
+                assert replayed.status == 200, (sent.path, replayed.status)
+                receipt = replayed.receipt
                 assert receipt.keys() >= {"tokens_before", "tokens_after", "reason"}
                 folded += receipt["tokens_after"] < receipt["tokens_before"]
             broken = [got.violations for got in upstream.requests if got.violations]
@@ -398,13 +396,14 @@ def main() -> int:
         print(NO_CLAUDE, file=sys.stderr)
         return 1
     rows, failed = [], 0
+    chosen = [word for word in sys.argv[1:] if word != RECORD]
     for host in HOSTS:
-        if sys.argv[1:] and host.folder not in sys.argv[1:]:
+        if chosen and host.folder not in chosen:
             continue
         began_s = time.monotonic()
         with day_folder() as folder:
             try:
-                cells = run_day(host, folder)
+                cells = run_day(host, folder, FOLDER if RECORD in sys.argv else None)
             except (AssertionError, subprocess.SubprocessError, StopIteration) as problem:
                 failed += 1
                 print(f"{host.title} ({host.folder}):", file=sys.stderr)

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.daemon import Daemon
+from tests.support.daemon import Daemon, ShiftedClockDaemon
 from tests.support.prerequisites import CLAUDES, NO_CLAUDE
 from tests.support.upstream import BINDING_MODELS, ReceivedRequest, Upstream, without_cache_marks
 from tests.support.upstream_answers import Call, Say
@@ -32,25 +31,7 @@ GREETING = "Good morning."
 # Claude Code puts this text in the place of a result that it has cleared.
 CLEARED = "[Old tool result content cleared]"
 OURS = "mcp__contextfold__context_"
-SHIFTED_CLOCK = Path(__file__).parent / "shifted_clock.py"
 STUB = re.compile(r"\[contextfold: result of [^\]]*\]")
-
-
-class ShiftedClockDaemon(Daemon):
-    """A daemon whose clock the test can advance."""
-
-    def __init__(self, folder: Path, *argv: str) -> None:
-        folder.mkdir()
-        self._offset_file = folder / "ahead_s"
-        self._offset_file.write_text("0")
-        super().__init__(folder, *argv, program=[sys.executable, SHIFTED_CLOCK, self._offset_file])
-
-    def advance_clock(self, pause_s: float) -> None:
-        self._offset_file.write_text(str(float(self._offset_file.read_text()) + pause_s))
-
-    def restart(self) -> None:
-        assert self.stop() == 0
-        self.start()
 
 
 class ClaudeCode:

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.support.processes import ForkedProcess, run_context
 
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
 ANSWER_TIMEOUT_S = 60
+SHIFTED_CLOCK = Path(__file__).parent / "shifted_clock.py"
 # MCP over HTTP requires these headers.
 RPC = {
     "content-type": "application/json",
@@ -131,6 +133,23 @@ class Daemon:
         assert self.process.stdout
         self.process.stdout.close()
         return code
+
+
+class ShiftedClockDaemon(Daemon):
+    """A daemon whose clock the test can advance."""
+
+    def __init__(self, folder: Path, *argv: str) -> None:
+        folder.mkdir()
+        self._offset_file = folder / "ahead_s"
+        self._offset_file.write_text("0")
+        super().__init__(folder, *argv, program=[sys.executable, SHIFTED_CLOCK, self._offset_file])
+
+    def advance_clock(self, pause_s: float) -> None:
+        self._offset_file.write_text(str(float(self._offset_file.read_text()) + pause_s))
+
+    def restart(self) -> None:
+        assert self.stop() == 0
+        self.start()
 
 
 class Http:
