@@ -46,6 +46,7 @@ RUNS: tuple[tuple[int, str], ...] = (
     (0, "audit docs --json"),
     (0, "open --url URL"),
     (0, "store verify"),
+    (0, "store delete --dry-run"),
     (0, "completion bash"),
 )
 # These run until they are stopped.

@@ -15,7 +15,7 @@ from contextfold.fold.service.stored_sessions import StoredSessions
 from contextfold.fold.session import SessionLimits
 from contextfold.fold.store import Store
 from contextfold.settings import FoldSettings
-from contextfold.stores.sqlite.state_file import SqliteReader, verify_file
+from contextfold.stores.sqlite.state_file import SqliteReader, delete_file, verify_file
 
 if TYPE_CHECKING:
     # Commands that read a file import neither asyncio nor RE2.
@@ -113,6 +113,11 @@ def open_store(
 def find_damage(settings: FoldSettings) -> list[str]:
     """Check every record of a state file; returns what is damaged, in words. NATS servers check their own files."""
     return verify_file(settings.store) if settings.nats is None else []
+
+
+def delete_store(settings: FoldSettings) -> None:
+    """Delete everything that a state file has."""
+    delete_file(settings.store)
 
 
 def open_state_file(settings: FoldSettings) -> StoredSessions:

@@ -522,7 +522,7 @@ def read_daemon_settings(environment: Mapping[str, str], options: Mapping[str, s
     fold = _read_fold_settings(sources)
     server = sources.read_fields(
         Settings,
-        cache_root=sources.read("cache-root") or path_in_home(environment, "XDG_DATA_HOME", ".local/share", "caches"),
+        cache_root=sources.read("cache-root") or default_cache_root(environment),
         tools=sources.read("tools") or TOOLSETS,
         fold=fold,
     )
@@ -569,6 +569,11 @@ def _read_store_path(sources: _Sources) -> str:
     if not store:
         raise SettingsError(f"--store {STORE_SCHEME} lacks the path of the file")
     return store
+
+
+def default_cache_root(environment: Mapping[str, str]) -> str:
+    """The folder of caches that the daemon makes if no other is named."""
+    return path_in_home(environment, "XDG_DATA_HOME", ".local/share", "caches")
 
 
 def path_in_home(environment: Mapping[str, str], variable: str, default: str, name: str) -> str:

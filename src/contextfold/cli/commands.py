@@ -105,6 +105,7 @@ COMMANDS = (
     Command("store export", "store", "write everything that the store holds to a file"),
     Command("store import", "store", "read an exported file into an empty store"),
     Command("store verify", "store", "check that everything in the store is as it was stored"),
+    Command("store delete", "store", "delete everything that the store holds; asks once"),
     Command("install", "install", "connect an agent program to the daemon"),
     Command("uninstall", "install", "remove what install wrote"),
     Command("hook", "hook", "pass a hook's report on to the daemon"),

@@ -1,6 +1,6 @@
 """`context store export` writes the whole store to a new file, and `context store import` reads it into an empty store.
 
-`context store verify` checks every record.
+`context store verify` checks every record, and `context store delete` deletes all.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 
-from contextfold.app import find_damage, open_store
+from contextfold.app import delete_store, find_damage, open_store
 from contextfold.cli.fold.session_access import write, write_json
-from contextfold.cli.output import ProgressLine
-from contextfold.cli.parser import CommandParser
+from contextfold.cli.output import ProgressLine, ask_yes_no, can_ask, plain, print_note
+from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.cli.setting_options import add_setting, add_store_options, read_setting_options
 from contextfold.cli.terminal import several
-from contextfold.errors import StoreInvalid
+from contextfold.errors import SettingsError, StoreInvalid
 from contextfold.fold.store_export import ExportRecord, kind_of
-from contextfold.settings import NATS, FoldSettings, read_fold_settings
+from contextfold.settings import NATS, FoldSettings, default_cache_root, read_fold_settings
 from contextfold.stores.export_file import read_records, verify, write_export
+
+MEGABYTE = 1_000_000
 
 
 def declare_export(parser: CommandParser) -> None:
@@ -68,6 +70,20 @@ def declare_verify(parser: CommandParser) -> None:
     _add_options(parser)
 
 
+def declare_delete(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        Delete the file with all sessions, archives, summaries and left-out results, of every owner, and say
+        what else contextfold keeps on this machine. It asks once. A file that a daemon uses is not deleted.
+        """,
+        "context store delete --dry-run",
+        "context store delete --yes",
+    )
+    parser.add_switch("--dry-run", "say what would be deleted, and delete nothing")
+    parser.add_switch("--yes", "do not ask for confirmation")
+    add_store_options(parser)
+
+
 def _add_options(parser: CommandParser) -> None:
     parser.add_switch("--json", "print JSON, for programs")
     add_store_options(parser)
@@ -100,6 +116,35 @@ def run_verify(args: argparse.Namespace) -> None:
     with ProgressLine("verifying") as line:
         counts = asyncio.run(_read_all(settings, line))
     _report("verified", counts, args)
+
+
+def run_delete(args: argparse.Namespace) -> None:
+    settings = read_fold_settings(os.environ, read_setting_options(args))
+    if settings.nats is not None:
+        raise SettingsError(
+            "a store on NATS is not deleted from here, because other daemons may use it: delete its streams with "
+            "`nats stream rm`; docs/nats.md names them"
+        )
+    if not os.path.exists(settings.store):
+        print_note(f"nothing to delete: {settings.store} does not exist")
+        return
+    size = os.stat(settings.store).st_size / MEGABYTE
+    write(f"{plain(settings.store)} ({size:.1f} MB): all sessions, archives, summaries and left-out results\n")
+    if args.dry_run:
+        print_note("nothing was deleted; leave out --dry-run to do it")
+        return
+    if not args.yes:
+        if not can_ask():
+            raise UsageError("nobody can be asked here; say --yes to delete it")
+        if not ask_yes_no("Delete it?"):
+            print_note("nothing was deleted")
+            return
+    delete_store(settings)
+    write("deleted\n")
+    caches = default_cache_root(os.environ)
+    if os.path.isdir(caches):
+        print_note(f"the caches in {caches} were made from your documents; delete that folder if you want")
+    print_note("a connected agent program stays connected; `context uninstall HOST` ends that")
 
 
 def run_import(args: argparse.Namespace) -> None:

@@ -12,7 +12,7 @@ import sqlite3
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Concatenate, Final, ParamSpec, TypeVar
 from urllib.parse import quote
 
@@ -40,6 +40,8 @@ START_ANEW: Final = "move it away (with its -wal and -shm files) to start with a
 # These errors are caused by a statement, not by the disk or a lock.
 _STATEMENT_AT_FAULT: Final = ("SQLITE_ERROR", "SQLITE_CONSTRAINT", "SQLITE_MISMATCH")
 _HEADER_BYTES: Final = 100
+# A version that no file exceeds.
+NEWEST_POSSIBLE: Final = 1 << 31
 _MAGIC: Final = b"SQLite format 3\x00"
 
 
@@ -294,6 +296,29 @@ def verify_file(path: str) -> list[str]:
 
 
 # ---- creation and migration
+
+
+def delete_file(path: str) -> None:
+    """Delete a state file of any version, unless a process uses it."""
+    check_regular(path)
+    check_header(path, NEWEST_POSSIBLE)
+    try:
+        connection = connect(path, 0)
+        try:
+            # Leaving WAL mode needs the file alone.
+            connection.execute("PRAGMA journal_mode = DELETE")
+        finally:
+            connection.close()
+    except sqlite3.Error as problem:
+        # A damaged file may go, too.
+        if not is_damage(problem):
+            raise StoreInvalid(
+                f"{path} is in use ({problem}), so nothing was deleted: stop the daemon, with `context service stop` "
+                "or Ctrl-C where it runs, and end the runs of `context run`"
+            ) from problem
+    for name in (path, f"{path}-wal", f"{path}-shm"):
+        with suppress(FileNotFoundError):
+            os.unlink(name)
 
 
 def _migrate(connection: sqlite3.Connection, path: str, migrations: Sequence[Migration]) -> None:
