@@ -64,6 +64,8 @@ class TestEffects:
 
     def test_the_reminder_of_a_branch_follows_its_limit_and_can_be_switched_off(self, tmp_path: Path) -> None:
         with serving_agent(tmp_path / "limited", CONTEXT_BRANCH_LIMIT_TOKENS="7") as agent:
+            # Only a conversation that hooks or the proxy see gets advice.
+            report_tool_call(agent)
             agent.call("context_branch", description="d", prompt="p" * 40, project_path="/p")
             assert "is at its limit: 10 of 7 tokens" in agent.result["content"][0]["text"]
         with serving_agent(tmp_path / "silent", "--branch-reminder", "off") as agent:
