@@ -155,8 +155,10 @@ def tokens_of_block(block: Mapping[str, Any]) -> int:
     kind = block["type"]
     if kind == "tool_use":
         text = block["name"] + json.dumps(block["input"])
+    elif kind == "thinking":
+        text = block["thinking"] + block["signature"]
     else:
-        text = str(block["content"] if kind == "tool_result" else block["thinking" if kind == "thinking" else "text"])
+        text = str(block["content"] if kind == "tool_result" else block["text"])
     return BLOCK_TOKENS + round(len(text.encode()) / BYTES_OF_TOKEN[kind])
 
 
@@ -276,8 +278,12 @@ class SessionReplay:
                 answer.append({"type": "tool_use", "id": call_id, "name": block["tool"], "input": arguments})
                 results.append(_result(call_id, result))
             elif block["kind"] == "thinking":
-                thought = {"type": "thinking", "thinking": text_of(name, block["bytes"]), "signature": name}
-                answer.append(thought)
+                # A third of the recorded bytes is text, as in the transcripts that have it.
+                text, signature = (
+                    text_of(name, block["bytes"] // 3),
+                    text_of(f"signature {name}", block["bytes"] * 2 // 3),
+                )
+                answer.append({"type": "thinking", "thinking": text, "signature": signature})
             else:
                 answer.append(_text_block(name, block["bytes"]))
         answer = answer or [_text_block(f"{self._id} said {number}", 20)]

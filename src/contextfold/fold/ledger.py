@@ -386,7 +386,7 @@ def _sent_prompt(event: RequestSent, chain: _Chain, cut: int | None) -> tuple[_P
         # the change.
         return prompt, True
     # After a new cut the provider may not find a prefix that is still cached. Then the time decides, too.
-    if is_in_time and chain.has_cache and (cut is not None or expected < CACHEABLE_TOKENS):
+    if is_in_time and chain.has_cache and not event.left_out and (cut is not None or expected < CACHEABLE_TOKENS):
         return prompt, True
     # What other conversations share with this one may be read after a loss, too.
     shared = chain.shared_read or 0
@@ -399,6 +399,9 @@ def _prompt_without(event: RequestSent, chain: _Chain, prompt: _Prompt, *, is_wa
     is_rewritten = 100 * tokens < REWRITTEN_PERCENT * chain.last_without
     if chain.skipped_read is not None:
         read = chain.skipped_read
+    elif not chain.last_without and 2 * prompt.read >= prompt.tokens:
+        # A fork goes on with a history that is still cached, with what we have left out of it.
+        read = max(prompt.read, tokens - (prompt.tokens - prompt.read))
     elif not chain.last_without or is_rewritten:
         read = prompt.read
     elif is_warm and _is_out_of_reach(event, chain, prompt, has_new_cut=has_new_cut):

@@ -256,6 +256,46 @@ def test_a_cache_that_holds_more_than_expected_stops_leaving_out_for_a_lost_pref
     run_with_proxy(scenario)
 
 
+def test_a_request_for_a_title_does_not_make_the_pause_shorter() -> None:
+    async def scenario(proxy: ProxyWithClock) -> None:
+        header = (b"x-claude-code-session-id", b"s1")
+        await proxy.request(history("a", "b", "c"), header)
+        proxy.sent()
+        proxy.clock.now += 301
+        await proxy.request(say("Write a title."), header, model="claude-haiku-4-5")
+        proxy.sent()
+        proxy.clock.now += 2
+        cold = (b"x-context-fold-results", b"cold")
+        await proxy.request(history("a", "b", "c"), header, cold)
+        assert len(stubs(proxy.sent())) == 1
+
+    run_with_proxy(scenario)
+
+
+def test_a_fork_sends_what_its_parent_sent() -> None:
+    memory = TemporaryStore()
+
+    async def scenario(proxy: ProxyWithClock) -> None:
+        parent, fork = ((b"x-claude-code-session-id", name) for name in (b"s1", b"s2"))
+        await proxy.request(history("a", "b", "c"), parent)
+        proxy.sent()
+        proxy.clock.now += 301
+        await proxy.request(history("a", "b", "c"), parent)
+        sent = proxy.sent()
+        assert len(stubs(sent)) == 1
+        await proxy.request([*history("a", "b", "c"), *model_turn("anthropic", text="Done."), *say("And now?")], fork)
+        assert proxy.sent()[: len(sent)] == sent
+        await proxy.request(history("a", "b", "c", "d"), fork)
+        assert proxy.sent()[: len(sent)] == sent
+
+    async def after_a_restart(proxy: ProxyWithClock) -> None:
+        await proxy.request(history("a", "b", "c", "d"), (b"x-claude-code-session-id", b"s2"))
+        assert len(stubs(proxy.sent())) == 1
+
+    run_with_proxy(scenario, ConversationRecords(memory))
+    run_with_proxy(after_a_restart, ConversationRecords(memory))
+
+
 def test_two_daemons_and_a_restarted_one_send_the_same_bytes() -> None:
     """Requests alternate between two daemons, each of which has a cache of its own."""
     store, clock = TemporaryStore(), Clock()

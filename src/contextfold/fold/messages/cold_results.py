@@ -31,7 +31,7 @@ from contextfold.fold.messages.facts import (
 from contextfold.fold.messages.own_tools import CallOutcome, may_be_ours, remembered_id
 from contextfold.fold.messages.user_words import has_user_words
 from contextfold.fold.messages.walk import Walk
-from contextfold.fold.messages.weight import encode_json
+from contextfold.fold.messages.weight import encode_json, weigh_thinking
 from contextfold.fold.store import LeftOutDecision, merge_outcomes
 
 MIN_TOKENS, AUTO_MIN_TOKENS = 400, 200
@@ -230,7 +230,7 @@ def choose_thinking(
             continue
         text_hash = hash_thinking(fact)
         res_id = "res_" + hash_text(f"{salt}\0{THINKING_ID}\0{text_hash}")[:20]
-        tokens = _count_tokens(encode_json(fact.thoughts).decode("utf-8"))
+        tokens = tokens_of(weigh_thinking(fact.thoughts))
         decision = LeftOutDecision(THINKING_ID, text_hash, res_id, "", tokens=tokens, messages=walk.count)
         texts = (text for thought in fact.thoughts if isinstance(text := thought.get("thinking"), str))
         chosen.append(ColdResult(decision, "\n".join(texts)))

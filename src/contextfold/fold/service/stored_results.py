@@ -120,6 +120,17 @@ class ConversationRecords:
         self._put(owner, conversation, replace(known, results=stored))
         return stored
 
+    async def inherit(self, owner: str, parent: str, conversation: str) -> ConversationRecord:
+        """Store what a conversation leaves out for a fork of it, too; return the record that the fork begins with."""
+        known = await self.load(owner, parent)
+        texts = [(each, await self._store.left_out_text(owner, each.result_id)) for each in known.results]
+        items = [ArchivedResult(each, text) for each, text in texts if text is not None]
+        if items:
+            await self._store.keep_left_out(owner, conversation, items)
+        record = replace(known, results=tuple(each.decision for each in items), noted_at=None)
+        self._put(owner, conversation, record)
+        return record
+
     async def note_request(
         self,
         owner: str,

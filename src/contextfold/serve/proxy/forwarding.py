@@ -34,6 +34,7 @@ from contextfold.fold.messages import (
     Receipt,
     Remembered,
     by_call,
+    merged_outcomes,
     parse_request,
     project_request,
 )
@@ -450,10 +451,14 @@ class RequestFolding:
             return await self._work(request, work)
 
         projection = await project_with(record.results)
+        forked: str | None = None
+        if request.conversation and not request.is_count and record.last_request_at is None:
+            record, forked = await self._inherit(request, request.conversation.id, record, projection)
+            projection = await project_with(record.results) if forked else projection
         if request.conversation and not request.is_count:
-            request.lapsed_s = self._lapsed_s(record, projection)
+            request.lapsed_s = self._lapsed_s(request, record, projection)
             settings = COLD_SETTINGS.get(self._wanted(request))
-            place = None if settings is None else await self._find_cold_place(request, record, projection)
+            place = None if settings is None else await self._find_cold_place(request, record, projection, forked)
             if settings is not None and place is not None:
                 salt, when = f"{request.owner}\0{request.conversation.id}", AFTER_A_PAUSE if request.lapsed_s else ""
                 cold = projection.cold_results(salt=salt, settings=settings, first_place=place, when=when)
@@ -464,7 +469,7 @@ class RequestFolding:
                     if request.lapsed_s:
                         known = {result.result_id for result in record.results}
                         request.newly_left_out = frozenset(result.result_id for result in results) - known
-            request.outcomes = projection.outcomes
+            request.outcomes = merged_outcomes(record.outcomes, projection.outcomes) if forked else projection.outcomes
         request.body.projection, request.receipt = projection, projection.receipt
         if request.lacks_record and not projection.receipt.problem:
             request.receipt = replace(projection.receipt, reason=STORE_AWAY)
@@ -496,12 +501,25 @@ class RequestFolding:
             request.lacks_record = True
             return NEW_CONVERSATION
 
-    def _lapsed_s(self, record: ConversationRecord, projection: BodyProjection) -> float:
+    def _lapsed_s(self, request: ProxiedRequest, record: ConversationRecord, projection: BodyProjection) -> float:
         """The seconds since the last request, if its prompt is no longer cached by now; else 0."""
-        if record.last_request_at is None:
+        last_at = self._last_at(request, record, projection.model)
+        if last_at is None:
             return 0.0
-        is_expired = self._is_expired(record.last_request_at, record, projection)
-        return self._clock() - record.last_request_at if is_expired else 0.0
+        return self._clock() - last_at if self._is_expired(last_at, record, projection) else 0.0
+
+    def _last_at(self, request: ProxiedRequest, record: ConversationRecord, model: str) -> float | None:
+        """When the conversation's last request to this model was answered.
+
+        A model has a cache of its own, so a request for a title does not make the pause of another model shorter. The
+        store has the time of the last request to any model, which counts if another daemon sent it.
+        """
+        assert request.conversation is not None
+        sent = self._sent.get((request.owner, request.conversation.id))
+        at = record.last_request_at
+        if at is None or sent is None or not sent.prefixes or at > sent.latest_at + CLOCK_S:
+            return at
+        return max((each_at for prefix, each_at in sent.prefixes if prefix.model == model), default=None)
 
     def _wanted(self, request: ProxiedRequest) -> str:
         """Which results are left out of a request: "off", "cold" or "auto"."""
@@ -509,7 +527,7 @@ class RequestFolding:
         return given.strip().lower().decode("latin-1")
 
     async def _find_cold_place(
-        self, request: ProxiedRequest, record: ConversationRecord, projection: BodyProjection
+        self, request: ProxiedRequest, record: ConversationRecord, projection: BodyProjection, forked: str | None
     ) -> int | None:
         """The first message that the provider's cache does not hold any more, except the newest; None if not known.
 
@@ -521,7 +539,7 @@ class RequestFolding:
         named = request.conversation
         if self._wanted(request) != "auto" or named is None or not named.conversation.is_named:
             return None
-        sent = self._sent.get((request.owner, named.id))
+        sent = self._sent.get((request.owner, forked or named.id))
         if sent is None or not sent.is_trusted or (record.last_request_at or 0.0) > sent.latest_at + CLOCK_S:
             return None
         prefix = await self._read_prefix(request, named.id, projection)
@@ -570,7 +588,8 @@ class RequestFolding:
     ) -> Comparison | None:
         """How a request differs from the one before; None if there is none."""
         sent = self._sent.get((request.owner, conversation))
-        found = sent.find_before(prefix) if sent else self._find_forked(request.owner, prefix)
+        forked = None if sent else self._find_forked(request.owner, prefix)
+        found = sent.find_before(prefix) if sent else forked and forked[1:]
         if found is None:
             return None
         before, at = found
@@ -584,15 +603,35 @@ class RequestFolding:
             log("proxy.own_difference", "error", message=comparison.place)
         return comparison
 
-    def _find_forked(self, owner: str, prefix: SentPrefix) -> tuple[SentPrefix, float] | None:
-        """The request that a new conversation with an old history goes on from."""
+    async def _inherit(
+        self, request: ProxiedRequest, conversation: str, record: ConversationRecord, projection: BodyProjection
+    ) -> tuple[ConversationRecord, str | None]:
+        """The record of a new conversation, and the id of the one that it is a fork of.
+
+        Its history was sent with the stubs of that one, so they are its own from now on.
+        """
+        if len(projection.details.facts) < FORKED_MESSAGES or (request.owner, conversation) in self._sent:
+            return record, None
+        try:
+            prefix = await self._read_prefix(request, conversation, projection)
+            forked = self._find_forked(request.owner, prefix)
+            if forked is None:
+                return record, None
+            async with asyncio.timeout(STORE_S):
+                return await self._store.inherit(request.owner, forked[0], conversation), forked[0]
+        except Exception as problem:
+            log_failure("proxy.conversation_unknown", problem)
+            return record, None
+
+    def _find_forked(self, owner: str, prefix: SentPrefix) -> tuple[str, SentPrefix, float] | None:
+        """The conversation and request that a new conversation with an old history goes on from."""
         if len(prefix.given) < FORKED_MESSAGES:
             return None
-        others = (sent for (of, _), sent in reversed(self._sent.items()) if of == owner)
-        for sent in islice(others, FORKS_SEARCHED_MAX):
+        others = ((conversation, sent) for (of, conversation), sent in reversed(self._sent.items()) if of == owner)
+        for conversation, sent in islice(others, FORKS_SEARCHED_MAX):
             found = sent.find_before(prefix)
             if found is not None and count_common(prefix.given, found[0].given) >= FORKED_MESSAGES - 1:
-                return found
+                return conversation, *found
         return None
 
     def _note_sent(self, request: ProxiedRequest, conversation: str) -> None:
