@@ -94,7 +94,7 @@ class Inputs:
             ("context_return", {"message": "m", "branch_id": text}),
             ("context_rollback", {"branch_id": text}),
             ("context_expand", {"branch_id": text, "cursor": text}),
-            ("context_recall", {"query": f"where is {text} {text.lower()}"}),
+            ("context_recall", {"query": f"where is {text} {text.lower()}", "format": "json"}),
             ("context_recall", {"query": "q", "since": text}),
             ("context_branch", {"description": "d", "prompt": "p", text: 1}),
             ("context_branch", {"description": [text], "prompt": "p"}),

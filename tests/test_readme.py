@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -99,13 +98,7 @@ def test_the_readme_commands_work_as_written(home: Path) -> None:
     assert "Logins fail because tokens expire after one minute." in printed
     assert re.search(rf"claude --mcp-config=\S+ .* http://localhost:{port}/run/run_\w+/proxy/anthropic\n", printed)
     assert "ok: 5 documents" in printed
-    (answer,) = (json.loads(line) for line in printed.splitlines() if line.startswith('{"documents":[{"id":"runbooks'))
-    shown = [
-        f"{document['id']} › {' › '.join(section['heading'])} (lines {section['lines'][0]}-{section['lines'][1]})"
-        for document in answer["documents"]
-        for section in document["sections"]
-    ]
-    assert shown == headings.splitlines()
+    assert headings in printed
 
 
 def test_every_command_named_in_a_sentence_can_be_parsed() -> None:

@@ -48,8 +48,8 @@ SCHEMAS = {
 }
 # For each tool, these are its arguments, then the required ones.
 RELEVANCE_INPUTS = {
-    ASK: (["query", "cache", "budget", "unit", "counter"], ["query"]),
-    GET: (["id", "cache", "section", "lines", "around", "budget", "counter"], ["id"]),
+    ASK: (["query", "cache", "budget", "unit", "counter", "format"], ["query"]),
+    GET: (["id", "cache", "section", "lines", "around", "budget", "counter", "format"], ["id"]),
 }
 MESSAGES = {
     "cache_missing": "Cache does not exist",
@@ -200,10 +200,12 @@ def resolve_output(cache_root: Path, question: Mapping[str, object]) -> ToolAnsw
 
 
 def command_output(cache_root: Path, tool: str, arguments: Mapping[str, object]) -> ToolAnswer:
-    """The output of `context ask --json` or `context get --json`, byte for byte."""
+    """The output of `context ask` or `context get`, byte for byte."""
     command, positional = {ASK: ("ask", "query"), GET: ("get", "id")}[tool]
-    options = (f"--{name}={value}" for name, value in arguments.items() if name != positional)
-    result = run_command(command, str(arguments[positional]), *options, "--json", cwd=cache_root)
+    options = [f"--{name}={value}" for name, value in arguments.items() if name not in (positional, "format")]
+    if "format" in arguments:
+        options.append("--json")
+    result = run_command(command, str(arguments[positional]), *options, cwd=cache_root)
     assert result.code == 0
     return ToolAnswer(result.out.decode(), is_error=False)
 
@@ -261,6 +263,8 @@ class EveryClient:
             (
                 Call(ASK, GUIDE | {"query": 'Größe "naïve" \\ \u2028 \t\n 文書 🗺️'}),
                 Call(GET, {"cache": "docs", "id": "größe.md"}),
+                Call(ASK, GUIDE | {"query": 'Größe "naïve" \\ \u2028 \t\n 文書 🗺️', "format": "json"}),
+                Call(GET, {"cache": "docs", "id": "größe.md", "format": "json"}),
                 Call(ASK, {"cache": "big", "query": "page", "unit": "document", "budget": 10_000_000}),
                 Call(GET, DEPLOYMENT | {"lines": "1-1", "around": 1, "budget": 100}),
                 Call(GET, {"cache": "docs", "id": "notes/empty.md"}),

@@ -56,7 +56,7 @@ FOLD_INPUTS = {
     "context_rollback": (["project_path", "branch_id", "restore_state"], ["project_path", "branch_id"]),
     "context_record": (["project_path", "type", "content", "tokens", "failed"], ["project_path", "type"]),
     "context_expand": (["project_path", "branch_id", "budget", "cursor"], ["branch_id"]),
-    "context_recall": (["query", "project_path", "budget", "since"], ["query"]),
+    "context_recall": (["query", "project_path", "budget", "since", "format"], ["query"]),
 }
 
 RELATIVE = Refusal(-32602, "project_path must be absolute, like /home/me/project", {"field": "project_path"})

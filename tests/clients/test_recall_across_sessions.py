@@ -90,11 +90,13 @@ def test_a_later_session_can_recall_expand_and_report_folds_of_earlier_ones(tmp_
             async def recall_later() -> None:
                 async with connected(daemon, "saturday") as call:
                     for query in ("users are logged out at checkout", "where did we see ECONNRESET?"):
-                        result = await call("context_recall", query=f"{query} {SECRET}", budget=500, since="2w")
+                        question = {"query": f"{query} {SECRET}", "budget": 500, "since": "2w", "format": "json"}
+                        result = await call("context_recall", **question)
                         assert [fold["id"] for fold in result["folds"]] == [login]
                         assert result["selection"]["tokens_used"] <= 500
                         assert result["folds"][0]["why"]
-                    assert (await call("context_recall", query="checkout", since="1d"))["folds"] == []
+                    nothing = await call("context_recall", query="checkout", since="1d", format="json")
+                    assert nothing["folds"] == []
                     entries = (await call("context_expand", branch_id=login))["entries"]
                     assert [entry["text"] for entry in entries if entry["kind"] == "operation"][-1].endswith(
                         "ECONNRESET"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from contextfold.common.tokens import estimate
 from tests.contract.transports import COUNTER, STATE, Refused, Transport, operation_meta, session_meta
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
@@ -517,6 +518,7 @@ class TestRefusals:
             ("query", {"query": 7}),
             ("budget", {"query": "q", "budget": 10}),
             ("since", {"query": "q", "since": "yesterday"}),
+            ("format", {"query": "q", "format": "xml"}),
             ("project_path", {"query": "q", "project_path": "relative"}),
         ],
     )
@@ -533,7 +535,9 @@ class TestRefusals:
         branch(transport, project, description="Something else")
         fold(transport, project, message="Nothing.")
         for query in ("walrus sinking", "where did we see ECONNRESET?"):
-            result = transport.call("context_recall", query=query, project_path=project, budget=300, since="1d")
+            result = transport.call(
+                "context_recall", query=query, project_path=project, budget=300, since="1d", format="json"
+            )
             (recalled,) = result["folds"]
             assert (recalled["id"], recalled["session_id"], recalled["project_path"]) == (
                 *(returned["branch_id"], transport.call("context_branch_status", project_path=project)["session_id"]),
@@ -543,7 +547,19 @@ class TestRefusals:
         assert recalled["why"] == [{"term": "econnreset", "in": ["operations"], "score": recalled["score"]}]
         entries = transport.call("context_expand", project_path=project, branch_id=recalled["id"])["entries"]
         assert any("ECONNRESET" in entry["text"] for entry in entries)
-        assert transport.call("context_recall", query="walrus", project_path=f"{project}/elsewhere")["folds"] == []
+        elsewhere = f"{project}/elsewhere"
+        assert transport.call("context_recall", query="walrus", project_path=elsewhere, format="json")["folds"] == []
+
+    def test_recall_answers_in_text_within_its_budget(self, transport: Transport, project: str) -> None:
+        branch(transport, project, description="Why the walrus sinks")
+        fold(transport, project, message="It is too heavy.")
+        text = transport.call("context_recall", query="walrus gnu", project_path=project, budget=200)
+        first, why, _, summary, *_, expand = text.splitlines()
+        assert re.fullmatch(r"br_\w+ › Why the walrus sinks \(\d{4}-\d\d-\d\d, .*, \d+ tokens\)", first)
+        assert (why, summary) == ("why: walrus", "It is too heavy.")
+        assert "[in no fold: gnu]" in text
+        assert "context_expand" in expand
+        assert estimate(text) <= 200
 
     def test_half_a_surrogate_pair_is_refused(self, transport: Transport, project: str) -> None:
         """It is refused by us, or earlier by a JSON parser that does not accept it."""

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from contextfold.common.answer_format import FORMATS, JSON
 from contextfold.common.canonical import encode
 from contextfold.errors import ArgumentInvalid, FoldError
 from contextfold.fold.events import BranchCreated
@@ -176,8 +177,12 @@ async def test_the_whole_answer_fits_the_budget(store: Store) -> None:
     for number in range(12):
         await harness.fold(f"walrus {number}", "walrus " * (20 * number + 1))
     for budget in (200, 300, 500, 1_000, 3_000, 100_000):
-        answer = await harness.recall("walrus and " + "unknown words of a question " * 3, budget_tokens=budget)
-        assert estimate(encode(answer.as_members())) <= answer.tokens_used <= budget
+        for format in FORMATS:
+            answer = await harness.recall(
+                "walrus and " + "unknown words of a question " * 3, budget_tokens=budget, format=format
+            )
+            text = encode(answer.as_members()) if format == JSON else answer.to_text()
+            assert estimate(text) <= answer.tokens_used <= budget
     assert len(answer.folds) == 12
 
 

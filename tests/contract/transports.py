@@ -15,7 +15,7 @@ from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.serve.mcp.fold_tools import FOLD_TOOLS, META_OPERATION, META_SESSION, caller_from, run_fold_tool
 from contextfold.serve.request_error import RequestError
-from tests.support.daemon import Daemon, HttpAgent, Refused
+from tests.support.daemon import Daemon, HttpAgent, Refused, decode_answer
 from tests.support.machine import COMMAND
 from tests.support.temporary_store import TemporaryStore
 
@@ -27,7 +27,7 @@ class Transport(Protocol):
     result: Any
 
     def call(self, tool: str, _meta: Mapping[str, Any] | None = None, **arguments: Any) -> Any:
-        """The answer's text as JSON; raises Refused for an error."""
+        """The object in the answer's text, or the text itself; raises Refused for an error."""
 
     def close(self) -> None: ...
 
@@ -47,7 +47,7 @@ class InProcess:
         except RequestError as error:
             raise Refused(error.rpc_error()) from error
         self.result = {"content": [{"type": "text", "text": answer.text}], "_meta": answer.meta()}
-        return json.loads(answer.text)
+        return decode_answer(answer.text)
 
     def close(self) -> None:
         self._runner.close()
@@ -87,7 +87,7 @@ class Stdio:
         self.result = self.rpc(
             "tools/call", {"name": tool, "arguments": arguments, **({"_meta": _meta} if _meta else {})}
         )
-        return json.loads(self.result["content"][0]["text"])
+        return decode_answer(self.result["content"][0]["text"])
 
     def close(self) -> None:
         self._process.communicate(timeout=60)

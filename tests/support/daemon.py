@@ -179,6 +179,11 @@ class Http:
         self.close()
 
 
+def decode_answer(text: str) -> Any:
+    """The object in a tool's text; a text for a model as it is."""
+    return json.loads(text) if text.startswith("{") else text
+
+
 class HttpAgent:
     """An MCP client over HTTP that does only what the protocol requires."""
 
@@ -219,7 +224,7 @@ class HttpAgent:
     ) -> Any:
         params = {"name": tool, "arguments": arguments, **({"_meta": _meta} if _meta else {})}
         self.result = self.rpc("tools/call", params, _headers)
-        return json.loads(self.result["content"][0]["text"])
+        return decode_answer(self.result["content"][0]["text"])
 
     @property
     def state(self) -> Any:

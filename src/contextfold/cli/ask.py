@@ -1,7 +1,7 @@
 """`context ask` prints the sections that answer a question; `context get` prints a document or a part of it.
 
-Both print text on a terminal and JSON in a pipe, within a budget. The caches are the named ones, all below a root, or
-the nearest one.
+Both print within a budget what the tools `context.ask` and `context.get` answer: text, or JSON if wanted. The caches
+are the named ones, all below a root, or the nearest one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextfold.cli.output import is_terminal, plain, plain_lines, print_answer, print_note
 from contextfold.cli.parser import CommandParser, UsageError, parse_budget
 from contextfold.cli.resolve import decode_query, note_outdated
+from contextfold.common.answer_format import JSON, TEXT
 from contextfold.common.question import (
     AROUND_MAX,
     ASK_BUDGET,
@@ -34,10 +35,9 @@ from contextfold.settings import between
 def declare_ask(parser: CommandParser) -> None:
     parser.describe(
         """
-        Print the sections that answer a question best and fit a token budget. On a terminal they are
-        there to be read; in a pipe they are JSON, each with the terms that it was chosen for. The nearest
-        cache is asked: .context-cache in this folder or one above. The same caches, question and budget
-        give the same bytes on every machine.
+        Print the passages that answer a question best and fit a token budget, each with its place and the
+        words that it was chosen for. The nearest cache is asked: .context-cache in this folder or one
+        above. The same caches, question and budget give the same bytes on every machine.
         """,
         'context ask "roll back a deployment"',
         'context ask "how are tokens counted?" --budget 2k --why',
@@ -60,46 +60,45 @@ def run_ask(args: argparse.Namespace) -> None:
     caches = choose_caches(args)
     # Only a cache that was not named itself can be left out.
     optional = [name for name, _ in caches[len(args.cache) :]]
-    result = ask_many(caches, question, unit=args.unit, counter=args.counter, optional=optional)
-    is_text = is_read_by_a_person(args)
-    if not is_text:
-        print_answer(result.to_json())
-    elif result.documents:
-        print_answer(plain_lines(result.to_text()) + (explain(result) if args.why else ""))
+    format = JSON if args.json else TEXT
+    result = ask_many(caches, question, unit=args.unit, counter=args.counter, format=format, optional=optional)
+    # A person reads in the note why there is no answer.
+    if result.documents or args.json or not is_terminal(sys.stdout):
+        _print_result(result, args)
+        if args.why and not args.json:
+            print_answer(explain(result))
     for name, asked in caches:
         prefix = f"{name}:" if name else ""
         versions = {document.id: document.version for document in result.documents if document.id.startswith(prefix)}
         note_outdated(asked.path, ((found.removeprefix(prefix), version) for found, version in versions.items()))
     for cache in result.selection.caches_left_out:
         print_note(f"the cache {plain(cache.cache)} was not asked: {cache.reason}")
-    if not question.terms:
-        print_note("the question has no words to search for; common words such as `how` and `the` are not searched")
+    for note in _notes(result, has_words=bool(question.terms)):
+        print_note(note)
+
+
+def _print_result(result: AskResult | GetResult, args: argparse.Namespace) -> None:
+    if args.json:
+        print_answer(result.to_json())
     else:
-        for note in _notes(result, is_text=is_text):
-            print_note(note)
+        # The text of a document could control a terminal, but a pipe gets what the tool answers.
+        print_answer(plain_lines(result.to_text()) if is_terminal(sys.stdout) else result.to_text())
 
 
-def is_read_by_a_person(args: argparse.Namespace) -> bool:
-    """Whether the answer is printed as text: on a terminal, unless JSON is wanted."""
-    return not args.json and is_terminal(sys.stdout)
-
-
-def _notes(result: AskResult, *, is_text: bool) -> Iterator[str]:
-    """What is not in the answer. JSON has most of it, so in a pipe only an empty answer is explained."""
+def _notes(result: AskResult, *, has_words: bool) -> Iterator[str]:
+    """Why there is no answer, or not to the whole question. The answer itself says what does not fit the budget."""
     selection = result.selection
-    left_out = selection.sections_left_out
-    if not selection.sections_matched:
+    if not has_words:
+        yield "the question has no words to search for; common words such as `how` and `the` are not searched"
+    elif not selection.sections_matched:
         yield "nothing in the cache matches"
     elif not result.documents:
-        matching = format_count(left_out, "section matches, but does not fit", "sections match, but none fits")
+        matching = format_count(
+            selection.sections_left_out, "section matches, but does not fit", "sections match, but none fits"
+        )
         yield f"{matching} the budget of {selection.budget:,} tokens; raise --budget"
-    elif is_text and left_out:
-        matching = format_count(left_out, "more section matches and does not", "more sections match and do not")
-        yield f"{matching} fit the budget; raise --budget, or ask a narrower question"
     if selection.query_cut:
         yield f"the question has more than {TERMS_MAX} terms; the rest was not searched"
-    if is_text and selection.unmatched:
-        yield f"not in the cache: {plain(', '.join(selection.unmatched))}"
 
 
 def format_count(number: int, one: str, several: str) -> str:
@@ -167,6 +166,7 @@ def run_get(args: argparse.Namespace) -> None:
             lines=lines,
             around=around,
             counter=args.counter,
+            format=JSON if args.json else TEXT,
             name=name if len(caches) > 1 else "",
         )
 
@@ -175,11 +175,9 @@ def run_get(args: argparse.Namespace) -> None:
         prefix = f"{name}:" if len(caches) > 1 else ""
         if result.document.id.startswith(prefix):
             note_outdated(cache.path, [(result.document.id.removeprefix(prefix), result.document.version)])
-    if not is_read_by_a_person(args):
-        print_answer(result.to_json())
-        return
-    print_answer(plain_lines(result.to_text()))
-    if result.sections_left_out:
+    if result.document.sections or not result.sections_left_out or args.json or not is_terminal(sys.stdout):
+        _print_result(result, args)
+    if result.sections_left_out and not result.document.sections:
         print_note(_left_out_note(result, is_part=args.section is not None or args.lines is not None))
 
 

@@ -10,8 +10,9 @@ from contextfold.cli.output import ProgressLine, plain, print_answer, print_erro
 from contextfold.cli.parser import CommandParser
 from contextfold.errors import EXIT_CODES, EXIT_OK, BudgetInvalid, CacheInvalid, QueryInvalid
 from contextfold.resolve.index_file import rebuild_command
+from contextfold.resolve.outdated import find_outdated
 from contextfold.resolve.selection import BUDGET_MAX
-from contextfold.resolve.service import Cache, find_outdated
+from contextfold.resolve.service import Cache
 
 # A note names at most this many documents.
 NAMED_MAX = 3
@@ -57,7 +58,7 @@ def run_resolve(args: argparse.Namespace) -> None:
 
 def note_outdated(cache: str | bytes, documents: Iterable[tuple[str, str]]) -> None:
     """Note which documents of an answer are not those beside the cache."""
-    outdated = find_outdated(cache, documents)
+    outdated = find_outdated(os.fsencode(cache), documents)
     if outdated:
         named = ", ".join(outdated[:NAMED_MAX]) + (", …" if outdated[NAMED_MAX:] else "")
         command = rebuild_command(os.fsencode(cache))

@@ -1,7 +1,7 @@
 """Recall between its index and its caller: what is indexed of a document, the question, and the answer to it. Pure.
 
-The answer has the best documents that fit the budget: the estimated tokens of the complete JSON never exceed it. A fold
-whose summary does not fit is included without it, and skipped if even that is too long.
+The answer has the best documents that fit the budget: the estimated tokens of the complete text, or JSON, never exceed
+it. A fold whose summary does not fit is included without it, and skipped if even that is too long.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from contextfold.common.answer_format import JSON, join_blocks
 from contextfold.common.canonical import Encodable, encode
 from contextfold.common.question import Question, read_question
 from contextfold.common.tokens import ESTIMATE, ChunkUnits, estimate
@@ -44,8 +45,11 @@ SEMANTICS = "v1"
 _TURNING = (0x61C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _UNSEEN = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0), *_TURNING), " ")
 HOW_TO_EXPAND = "context_expand with branch_id and project_path, or `context fold expand ID`"
-# The tokens of the comma before an item.
-ITEM_TOKENS = 1
+HOW_TO_EXPAND_NOTE = "[context_expand with an id as branch_id, or `context fold expand ID`, reads what was done]\n"
+# The text names at most this many words that a fold was found by.
+WHY_TERMS_MAX = 3
+# The tokens of the comma before an item of JSON, and of the line breaks before a fold in a text.
+ITEM_TOKENS, BREAK_TOKENS = 1, 2
 # The line at a session's start names at most this many folds. Each must have a share of the prompt's terms, and of the
 # score of a document that is full of them; its description is cut to a number of characters.
 MEMORY_FOLDS = 3
@@ -130,6 +134,13 @@ class RecalledFold(NamedTuple):
         }
         return {**members, "undone": True} if self.undone else members
 
+    def to_text(self) -> str:
+        """A line about what it is, a line about why it was found, and the summary."""
+        facts = [self.at[:10], self.project_path, f"{self.tokens:,} tokens", "undone" if self.undone else ""]
+        why = ", ".join(reason.term for reason in self.why[:WHY_TERMS_MAX])
+        head = f"{self.id} › {_flatten(self.description)} ({', '.join(filter(None, facts))})\nwhy: {why}\n"
+        return join_blocks([head, f"{self.summary.rstrip()}\n" if self.summary else ""])
+
 
 class RecallAnswer(NamedTuple):
     """The answer. `documents` is the number of documents, `matched` the number of those with a word of the query.
@@ -161,21 +172,40 @@ class RecallAnswer(NamedTuple):
             **({"expand": HOW_TO_EXPAND} if self.folds else {}),
         }
 
+    def to_text(self) -> str:
+        left_out = self.matched - len(self.folds)
+        notes = []
+        if not self.folds and left_out:
+            notes.append(f"{left_out} match, but none fits the budget.\n")
+        elif not self.folds:
+            notes.append("Nothing that was folded matches.\n")
+        elif left_out:
+            notes.append(f"[{left_out} more {'matches' if left_out == 1 else 'match'}]\n")
+        if self.unmatched:
+            notes.append(f"[in no fold: {', '.join(self.unmatched)}]\n")
+        if self.folds:
+            notes.append(HOW_TO_EXPAND_NOTE)
+        return join_blocks([*(fold.to_text() for fold in self.folds), "".join(notes)])
 
-def answer(found: Recalled, budget: int) -> RecallAnswer:
+
+def answer(found: Recalled, request: RecallRequest) -> RecallAnswer:
     """Select the best documents that fit."""
+    budget, is_json = request.budget_tokens, request.format == JSON
     chosen: list[RecalledFold] = []
     # The folds have most of their words in common.
     known = ChunkUnits()
     # Unmatched words are left out first, because a long query must not fill the budget.
     unmatched = found.ranking.unmatched
-    while unmatched and _frame_tokens(unmatched, budget, found) > budget // 2:
+    while unmatched and _frame_tokens(unmatched, request, found) > budget // 2:
         unmatched = unmatched[: len(unmatched) // 2]
-    left = budget - _frame_tokens(unmatched, budget, found)
+    left = budget - _frame_tokens(unmatched, request, found)
     passed = 0
     for hit in found.hits:
         for fold in _forms(hit):
-            tokens = estimate(encode(fold.as_members()), known=known) + ITEM_TOKENS
+            if is_json:
+                tokens = estimate(encode(fold.as_members()), known=known) + ITEM_TOKENS
+            else:
+                tokens = estimate(fold.to_text(), known=known) + BREAK_TOKENS
             if tokens <= left:
                 chosen.append(fold)
                 left -= tokens
@@ -211,10 +241,13 @@ def _flatten(text: str) -> str:
     return " ".join(text.translate(_UNSEEN).split())
 
 
-def _frame_tokens(unmatched: tuple[str, ...], budget: int, found: Recalled) -> int:
+def _frame_tokens(unmatched: tuple[str, ...], request: RecallRequest, found: Recalled) -> int:
     """The tokens of an answer without its folds, with the longest possible numbers."""
-    frame = RecallAnswer((), unmatched, budget, budget, found.ranking.documents, found.ranking.documents)
-    return estimate(encode({**frame.as_members(), "expand": HOW_TO_EXPAND})) + ITEM_TOKENS
+    budget, documents = request.budget_tokens, found.ranking.documents
+    frame = RecallAnswer((), unmatched, budget, budget, documents, documents)
+    if request.format == JSON:
+        return estimate(encode({**frame.as_members(), "expand": HOW_TO_EXPAND})) + ITEM_TOKENS
+    return estimate(frame.to_text() + HOW_TO_EXPAND_NOTE) + BREAK_TOKENS
 
 
 def _forms(hit: RecallHit) -> Sequence[RecalledFold]:

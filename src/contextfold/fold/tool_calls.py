@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from contextfold.common.answer_format import FORMATS, TEXT
 from contextfold.common.canonical import Encodable, Hundredths, JsonObject, encode
 from contextfold.common.tokens import CountTokens
 from contextfold.errors import ArgumentInvalid
@@ -59,16 +60,19 @@ class RecallRequest(NamedTuple):
     # A time, or a number of seconds ago.
     since: str | int = ""
     undone: bool = False
+    # The form of the answer, which has the budget.
+    format: str = TEXT
 
 
 def parse_recall_request(arguments: Arguments) -> RecallRequest:
-    fields = ArgumentFields(arguments, "query", "project_path", "budget", "since", "undone")
+    fields = ArgumentFields(arguments, "query", "project_path", "budget", "since", "format", "undone")
     return RecallRequest(
         query=fields.text("query", length_max=QUERY_LENGTH_MAX, may_be_blank=False),
         project=fields.optional_project(),
         budget_tokens=fields.budget(),
         since=parse_since(fields.text("since", length_max=SINCE_LENGTH_MAX)) if fields.has("since") else "",
         undone=fields.flag("undone", default=False),
+        format=fields.one_of("format", FORMATS),
     )
 
 
@@ -135,6 +139,13 @@ class ArgumentFields:
         value = self.text(field, length_max=length_max, may_be_blank=False)
         if not value.isprintable():
             raise ArgumentInvalid(field, "must have no control characters")
+        return value
+
+    def one_of(self, field: str, words: Sequence[str]) -> str:
+        """One of some words, by default the first."""
+        value = self.text(field) if self.has(field) else words[0]
+        if value not in words:
+            raise ArgumentInvalid(field, f"must be {' or '.join(words)}")
         return value
 
     def flag(self, field: str, *, default: bool) -> bool:

@@ -9,13 +9,11 @@ from __future__ import annotations
 import os
 import stat
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import islice
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, TypeVar
 
-from contextfold.common.canonical import Encodable, Malformed, encode
+from contextfold.common.canonical import Encodable, encode
 from contextfold.common.question import BUDGET_LIMIT, CACHES_MAX, Question, read_question
-from contextfold.common.text import lowercase
 from contextfold.errors import (
     CacheMissing,
     ContextError,
@@ -26,7 +24,7 @@ from contextfold.errors import (
     StorageFailed,
 )
 from contextfold.resolve.cache import CacheFolder, Fault, Progress
-from contextfold.resolve.cache_format import DEFAULT_CACHE, MANIFEST_FILE, version_of
+from contextfold.resolve.cache_format import MANIFEST_FILE
 from contextfold.resolve.files import (
     LEADS_NOWHERE,
     SET_ASIDE_SUFFIX,
@@ -34,7 +32,6 @@ from contextfold.resolve.files import (
     StorageErrors,
     format_path,
     ignore_progress,
-    read_regular,
     storage_failed,
 )
 from contextfold.resolve.relevance.answer import AskResult, GetResult, LeftOutCache
@@ -45,8 +42,6 @@ REPLACED_ATTEMPTS = 5
 NAME_MAX_BYTES = 4096
 # This many caches stay open, which bounds the memory of the server.
 CACHES_OPEN_MAX = 8
-# This many documents of an answer are compared with the files that they were made of.
-COMPARED_MAX = 100
 
 Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 Answer = TypeVar("Answer")
@@ -87,6 +82,7 @@ def ask_caches(
     *,
     unit: str = "section",
     counter: str = "estimate-1",
+    format: str = "text",
 ) -> AskResult:
     """Ask several caches as one. The name of each cache is the prefix of its documents' ids: `docs:guide.md`."""
     if not isinstance(caches, dict) or not all(
@@ -95,7 +91,7 @@ def ask_caches(
         raise QueryInvalid("give names of caches, each with a cache that `open_cache` has returned")
     if not 1 <= len(caches) <= CACHES_MAX:
         raise QueryInvalid(f"from 1 to {CACHES_MAX} caches can be asked at once, not {len(caches)}")
-    return ask_many(list(caches.items()), read_question(query, budget), unit=unit, counter=counter)
+    return ask_many(list(caches.items()), read_question(query, budget), unit=unit, counter=counter, format=format)
 
 
 def ask_many(
@@ -104,6 +100,7 @@ def ask_many(
     *,
     unit: str = "section",
     counter: str = "estimate-1",
+    format: str = "text",
     optional: Collection[str] = (),
 ) -> AskResult:
     """Like `ask_caches`, for a question that was checked. The order of the caches does not matter.
@@ -127,11 +124,8 @@ def ask_many(
                 without_index.append((name, problem))
         if without_index and not indexes:
             raise without_index[0][1]
-        result = ask(indexes, question, unit=unit, counter=counter)
-        if not without_index:
-            return result
         left_out = tuple(LeftOutCache(name, problem.advice) for name, problem in without_index)
-        return result._replace(selection=result.selection._replace(caches_left_out=left_out))
+        return ask(indexes, question, unit=unit, counter=counter, format=format, caches_left_out=left_out)
 
     return retry_if_replaced([cache for _, cache in ordered], answer)
 
@@ -191,12 +185,21 @@ class Cache:
 
         return retry_if_replaced([self], answer)
 
-    def ask(self, query: str, budget: int = 4_000, *, unit: str = "section", counter: str = "estimate-1") -> AskResult:
+    def ask(
+        self,
+        query: str,
+        budget: int = 4_000,
+        *,
+        unit: str = "section",
+        counter: str = "estimate-1",
+        format: str = "text",
+    ) -> AskResult:
         """The sections that answer a query best within a budget of tokens, each with the reasons for its score.
 
-        `unit` "document" selects whole documents. `counter` "o200k" counts tokens exactly; it needs the extra `o200k`.
+        The budget is that of `to_text()`, or with `format` "json" that of `to_json()`. `unit` "document" selects whole
+        documents. `counter` "o200k" counts tokens exactly; it needs the extra `o200k`.
         """
-        return ask_many([("", self)], read_question(query, budget), unit=unit, counter=counter)
+        return ask_many([("", self)], read_question(query, budget), unit=unit, counter=counter, format=format)
 
     def get(
         self,
@@ -207,12 +210,14 @@ class Cache:
         lines: tuple[int, int] | None = None,
         around: int = 0,
         counter: str = "estimate-1",
+        format: str = "text",
         name: str = "",
     ) -> GetResult:
         """A document, its sections below a heading, or its sections in a range of lines, with `around` neighbours.
 
         `document_id` is an id, a path or a breadcrumb; `section` a heading or a breadcrumb; `lines` the first line and
-        the last one. `name` is the cache's name, which the id in the result has in front if there are several caches.
+        the last one. `format` is the form that has the budget, "text" or "json". `name` is the cache's name, which the
+        id in the result has in front if there are several caches.
         """
 
         def answer() -> GetResult:
@@ -224,6 +229,7 @@ class Cache:
                 lines=lines,
                 around=around,
                 counter=counter,
+                format=format,
             )
 
         return retry_if_replaced([self], answer)
@@ -299,50 +305,6 @@ class Cache:
             f"{format_path(self.path)}: {why}; "
             f"make a cache with `context build --sources DIR --cache {format_path(self.path)}`"
         )
-
-
-def find_outdated(cache: Path, documents: Iterable[tuple[str, str]]) -> list[str]:
-    """The ids of the documents, given with their versions, whose files beside a default cache have other contents.
-
-    A cache may come from a repository and have been made of other documents than those in it. Contents are compared,
-    because the timestamps of a clone say nothing. Without a default path, where the documents are is not known.
-    """
-    folder, name = os.path.split(os.path.abspath(os.fsencode(cache)))
-    if name != DEFAULT_CACHE.encode():
-        return []
-    return [found for found, version in islice(documents, COMPARED_MAX) if not _is_current(folder, found, version)]
-
-
-def _is_current(folder: bytes, found: str, version: str) -> bool:
-    """Whether the file of a document has its version. What cannot be read, such as a link, counts as current."""
-    try:
-        path = _find_source(folder, found)
-        raw = b"" if path is None else read_regular(path)
-    except (ContextError, Malformed, OSError):
-        return True
-    if path is None or version_of(raw) == version:
-        return path is not None
-    # Few documents are converted ones that are not current, and the parser of HTML takes long to import.
-    from contextfold.resolve.conversion import NotText, is_converted, text_of
-
-    try:
-        return is_converted(path) and version_of(text_of(path, raw)) == version
-    except NotText:
-        return False
-
-
-def _find_source(folder: bytes, found: str) -> bytes | None:
-    """The path of a document's file, which may have capitals that its id has not; None if there is none."""
-    path = folder
-    for part in found.split("/"):
-        exact = os.path.join(path, part.encode())
-        if not os.path.lexists(exact):
-            names = [name for name in os.listdir(path) if lowercase(os.fsdecode(name)) == part]
-            if not names:
-                return None
-            exact = os.path.join(path, min(names))
-        path = exact
-    return path
 
 
 def retry_if_replaced(caches: Sequence[Cache], answer: Callable[[], Answer]) -> Answer:

@@ -13,9 +13,10 @@ from contextlib import suppress
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from contextfold.common import answer_format
 from contextfold.common.canonical import JsonObject, Malformed, decode, encode
 from contextfold.errors import ArgumentInvalid, FoldError, place_of
 from contextfold.fold.events import kind_of, members
@@ -40,6 +41,7 @@ from contextfold.serve.request_error import RequestError, known_error
 from contextfold.serve.resolvers import Resolvers
 
 JSON = "application/json"
+HTTP_OK = 200
 
 
 def error_response(error: RequestError) -> Response:
@@ -218,10 +220,11 @@ class HttpApi:
         limit = _integer(request, "limit", SUMMARIES, 1, SEARCH_MOST)
         return await self._overview.search_all(_owner(request), _text(request, "query") or "", limit=limit)
 
-    async def recall(self, request: Request) -> JsonObject:
-        """Folds and left-out results that answer a question; the body is what `context_recall` takes, and `undone`."""
-        recall = parse_recall_request(parse_object(await request.body()))
-        return (await self._fold.recalls.answer(_owner(request), recall)).as_members()
+    async def recall(self, request: Request) -> JsonObject | Response:
+        """Folds and left-out results, as JSON or `format` `text`; the body: as `context_recall`, and `undone`."""
+        recall = parse_recall_request({"format": answer_format.JSON, **parse_object(await request.body())})
+        answer = await self._fold.recalls.answer(_owner(request), recall)
+        return answer.as_members() if recall.format == answer_format.JSON else PlainTextResponse(answer.to_text())
 
     async def demo(self, request: Request) -> JsonObject:
         """Create a small scripted session to explore the dashboard, or return the one that exists."""
@@ -232,10 +235,13 @@ class HttpApi:
         return await self._call_resolve_tool("context.list_caches", {})
 
     async def ask(self, request: Request) -> Response:
-        """Sections that answer a question; the body is what `context.ask` takes, and so is the response."""
+        """Sections that answer a question, as JSON or `format` `text`; the body is what `context.ask` takes."""
         # The tool checks its arguments, and gives the same error for each of them on every transport.
-        arguments = parse_object(await request.body(), lone_surrogates=True)
-        return await self._call_resolve_tool("context.ask", arguments)
+        body = parse_object(await request.body(), lone_surrogates=True)
+        response = await self._call_resolve_tool("context.ask", {"format": answer_format.JSON, **body})
+        if body.get("format") == answer_format.TEXT and response.status_code == HTTP_OK:
+            return PlainTextResponse(response.body)
+        return response
 
     async def _call_resolve_tool(self, tool: str, arguments: Mapping[str, object]) -> Response:
         """Call a resolve tool and return its text. An error has the tool's text and the status 422."""

@@ -26,7 +26,7 @@ def test_ask_uses_the_nearest_cache_in_this_folder_or_above(
     docs: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(docs / "guides")
-    answer = json.loads(call("ask", "how do I roll back a deployment?").out)
+    answer = json.loads(call("ask", "--json", "how do I roll back a deployment?").out)
     assert answer["documents"][0]["id"] == "guides/deploy.md"
     assert ["Deploying", "Roll back"] in [section["heading"] for section in answer["documents"][0]["sections"]]
     assert answer["selection"]["budget"] == 4000
@@ -35,7 +35,10 @@ def test_ask_uses_the_nearest_cache_in_this_folder_or_above(
 @pytest.mark.parametrize(("text", "budget"), [("4k", 4000), ("2000", 2000), ("1,500", 1500), ("0", 0), ("7K", 7000)])
 def test_a_budget_may_have_commas_and_the_suffix_k(text: str, budget: int, docs: Path, call: Call) -> None:
     cache = docs / ".context-cache"
-    assert json.loads(call("ask", "token", "--cache", cache, "--budget", text).out)["selection"]["budget"] == budget
+    assert (
+        json.loads(call("ask", "--json", "token", "--cache", cache, "--budget", text).out)["selection"]["budget"]
+        == budget
+    )
 
 
 @pytest.mark.parametrize("budget", ["", "k", "-1", "4kk", "four", "1e3", "9" * 40])
@@ -57,16 +60,16 @@ def test_several_caches_are_searched_together_and_ids_have_their_names(tmp_path:
     for name in ("one", "two"):
         folder = write_files(tmp_path / name, {f"{name}.md": f"# Rollback {name}\n\nrollback\n"})
         assert call("build", "--sources", folder, "--cache", tmp_path / "caches" / name).code == 0
-    answer = json.loads(call("ask", "rollback", "--cache-root", tmp_path / "caches").out)
+    answer = json.loads(call("ask", "--json", "rollback", "--cache-root", tmp_path / "caches").out)
     assert sorted(document["id"] for document in answer["documents"]) == ["one:one.md", "two:two.md"]
-    got = json.loads(call("get", "two:two.md", "--cache-root", tmp_path / "caches").out)
+    got = json.loads(call("get", "--json", "two:two.md", "--cache-root", tmp_path / "caches").out)
     assert got["document"]["id"] == "two:two.md"
 
 
 def test_get_returns_a_section_or_lines(docs: Path, call: Call) -> None:
     cache = docs / ".context-cache"
-    section = json.loads(call("get", "guides/deploy.md", "--section", "Roll back", "--cache", cache).out)
-    lines = json.loads(call("get", "guides/deploy.md", "--lines", "7", "--cache", cache).out)
+    section = json.loads(call("get", "--json", "guides/deploy.md", "--section", "Roll back", "--cache", cache).out)
+    lines = json.loads(call("get", "--json", "guides/deploy.md", "--lines", "7", "--cache", cache).out)
     assert section["document"]["sections"] == lines["document"]["sections"]
     assert "ship --previous" in section["document"]["sections"][0]["content"]
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from contextfold import open_cache
+from contextfold.common.tokens import estimate
 from tests.support.machine import Call, write_files
 
 
@@ -26,17 +28,18 @@ def cache(docs: Path) -> Path:
 
 
 def test_a_question_may_be_typed_without_quotes(cache: Path, call: Call) -> None:
-    quoted = call("ask", "what is a fold", "--cache", cache)
-    assert call("ask", "what", "is", "--cache", cache, "a", "fold") == quoted
+    quoted = call("ask", "what is a fold", "--json", "--cache", cache)
+    assert call("ask", "what", "is", "--json", "--cache", cache, "a", "fold") == quoted
     assert json.loads(quoted.out)["selection"]["query"] == "what is a fold"
 
 
 def test_a_question_with_too_many_terms_says_that_it_was_cut(cache: Path, call: Call) -> None:
     words = [f"z{chr(97 + n // 26)}k{chr(97 + n % 26)}k" for n in range(129)]
-    ran = call("ask", *words, "--cache", cache)
+    ran = call("ask", *words, "--cache", cache, "--json")
     assert json.loads(ran.out)["selection"]["query_cut"] is True
     assert "128 terms" in ran.err
-    ran = call("ask", *words[:128], "--cache", cache)
+    assert "128 terms" in call("ask", *words, "--cache", cache).out.decode()
+    ran = call("ask", *words[:128], "--cache", cache, "--json")
     assert json.loads(ran.out)["selection"]["query_cut"] is False
 
 
@@ -92,11 +95,27 @@ def test_an_answer_from_other_documents_than_those_beside_the_cache_is_noted(
     assert before.err == ""
     (clone / "README.md").write_text("# Folding\n\nA fold is something else.\n")
     after = call(*question, "--cache", clone / ".context-cache")
-    assert (after.code, after.out) == (0, before.out)
+    assert (after.code, after.out.startswith(before.out)) == (0, True)
     assert after.err.startswith("note: the cache is not of the documents beside it: readme.md ")
     assert f"`context build {clone}`" in after.err
     (clone / "README.md").unlink()
     assert "readme.md" in call(*question, "--cache", clone / ".context-cache").err
+
+
+def test_an_answer_itself_says_which_documents_have_changed(docs: Path, cache: Path, call: Call) -> None:
+    (docs / "README.md").write_text("# Folding\n\nA fold is something else.\n")
+    line = "[changed since this cache was built: readme.md; build it again]\n"
+    asked = call("ask", "fold", "--cache", cache).out.decode()
+    assert asked.endswith(line)
+    # The line is part of the budget.
+    small = open_cache(cache).ask("fold", 50)
+    assert small.selection.sections_selected == 1
+    assert estimate(small.to_text()) <= small.selection.tokens_used <= 50
+    assert small.notes[0].startswith("[changed since")
+    assert call("get", "readme.md", "--cache", cache).out.decode().endswith(line.replace(": readme.md", ""))
+    as_json = json.loads(call("ask", "fold", "--cache", cache, "--json").out)
+    assert as_json["selection"]["outdated"] == ["readme.md"]
+    assert json.loads(call("get", "readme.md", "--cache", cache, "--json").out)["outdated"] is True
 
 
 def test_only_the_cache_with_outdated_documents_is_noted(docs: Path, tmp_path: Path, call: Call) -> None:
@@ -119,7 +138,7 @@ def damage(cache: Path) -> None:
 
 @pytest.mark.parametrize("name", ["README.md", "./README.md", "readme.md"])
 def test_get_takes_a_path_as_people_type_it(name: str, cache: Path, call: Call) -> None:
-    assert json.loads(call("get", name, "--cache", cache).out)["document"]["id"] == "readme.md"
+    assert json.loads(call("get", "--json", name, "--cache", cache).out)["document"]["id"] == "readme.md"
 
 
 @pytest.mark.parametrize(
@@ -134,7 +153,7 @@ def test_get_takes_a_path_as_people_type_it(name: str, cache: Path, call: Call) 
     ],
 )
 def test_get_takes_a_breadcrumb_as_it_is_printed(words: list[str], cache: Path, call: Call) -> None:
-    (found,) = json.loads(call("get", *words, "--cache", cache).out)["document"]["sections"]
+    (found,) = json.loads(call("get", "--json", *words, "--cache", cache).out)["document"]["sections"]
     assert found["content"].startswith("## Why")
 
 
@@ -147,7 +166,7 @@ def test_an_error_repeats_only_the_beginning_of_a_long_id(cache: Path, call: Cal
 def test_the_folder_of_the_documents_names_its_default_cache(tmp_path: Path, call: Call) -> None:
     docs = write_files(tmp_path / "docs", {"a.md": "deploy"})
     assert call("build", docs).code == 0
-    ran = call("ask", "deploy", "--cache", docs)
+    ran = call("ask", "deploy", "--cache", docs, "--json")
     assert [document["id"] for document in json.loads(ran.out)["documents"]] == ["a.md"]
 
 
@@ -167,7 +186,8 @@ def test_a_build_names_the_options_that_it_remembers(tmp_path: Path, call: Call)
 
 def test_get_has_the_counters_of_ask(cache: Path, call: Call) -> None:
     assert (
-        json.loads(call("get", "readme.md", "--cache", cache, "--counter", "estimate-1").out)["counter"] == "estimate-1"
+        json.loads(call("get", "--json", "readme.md", "--cache", cache, "--counter", "estimate-1").out)["counter"]
+        == "estimate-1"
     )
     assert call("get", "readme.md", "--cache", cache, "--counter", "abacus").code == 1
 
@@ -177,8 +197,8 @@ def test_the_order_of_the_caches_does_not_change_the_answer(tmp_path: Path, call
         folder = write_files(tmp_path / name, {"a.md": "# Same\n\nrollback\n", f"{name}.md": f"rollback {name}\n"})
         assert call("build", folder).code == 0
     caches = [tmp_path / name / ".context-cache" for name in ("one", "two")]
-    forth = call("ask", "rollback", "--cache", caches[0], "--cache", caches[1])
-    assert forth == call("ask", "rollback", "--cache", caches[1], "--cache", caches[0])
+    forth = call("ask", "rollback", "--json", "--cache", caches[0], "--cache", caches[1])
+    assert forth == call("ask", "rollback", "--json", "--cache", caches[1], "--cache", caches[0])
     assert json.loads(forth.out)["documents"]
 
 
@@ -186,5 +206,5 @@ def test_the_lines_of_a_breadcrumb_choose_among_sections_with_the_same_headings(
     write_files(tmp_path / "docs", {"a.md": "# A\n\n## Notes\n\nfirst\n\n## Other\n\nx\n\n## Notes\n\nsecond\n"})
     assert call("build", tmp_path / "docs", "--cache", tmp_path / "cache").code == 0
     section = "a.md › A › Notes (lines 11-13)"
-    result = call("get", "a.md", "--section", section, "--cache", tmp_path / "cache")
+    result = call("get", "a.md", "--section", section, "--cache", tmp_path / "cache", "--json")
     assert [part["lines"] for part in json.loads(result.out)["document"]["sections"]] == [[11, 13]]

@@ -1,10 +1,11 @@
-"""What is not in an answer is counted: in the JSON, and in a note on a terminal."""
+"""What is not in an answer is counted: in the JSON, and in the last line of the text."""
 
 from __future__ import annotations
 
 import json
 import os
 import pty
+import re
 import subprocess
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def on_a_terminal(*argv: str | Path) -> tuple[str, str]:
 
 @pytest.mark.parametrize("budget", [0, 10, 100, 500, 100_000])
 def test_get_counts_the_sections_that_do_not_fit(cache: Path, budget: int, call: Call) -> None:
-    answer = json.loads(call("get", "long.md", "--cache", cache, "--budget", str(budget)).out)
+    answer = json.loads(call("get", "--json", "long.md", "--cache", cache, "--budget", str(budget)).out)
     sections, left_out = answer["document"]["sections"], answer["document"]["left_out"]
     assert len(sections) + answer["sections_left_out"] == SECTIONS
     assert len(left_out) <= answer["sections_left_out"]
@@ -84,16 +85,12 @@ def test_a_terminal_shows_how_many_sections_do_not_fit(cache: Path) -> None:
     assert note.startswith(f"note: {SECTIONS} sections ")
     assert "--budget" in note
     assert on_a_terminal("get", "long.md", "--cache", cache)[1] == ""
-    shown, note = on_a_terminal("ask", "deployment", "--cache", cache, "--budget", "200")
+    shown, note = on_a_terminal("ask", "deployment xyzzy", "--cache", cache, "--budget", "200")
     assert "The deployment of part" in shown
-    assert note.count("\n") == 1
-    assert "--budget" in note
-
-
-def test_words_that_the_cache_does_not_have_are_a_note_beside_the_answer(cache: Path) -> None:
-    shown, note = on_a_terminal("ask", "deployment xyzzy", "--cache", cache, "--budget", "100000")
-    assert "xyzzy" not in shown
-    assert note == "note: not in the cache: xyzzy\n"
+    last, first = shown.rstrip("\n").splitlines()[-2:]
+    assert re.fullmatch(r"\[\d+ more sections do not fit the budget.*\]", first)
+    assert last == "[not in the cache: xyzzy]"
+    assert note == ""
 
 
 def test_an_empty_answer_is_explained_once(cache: Path) -> None:

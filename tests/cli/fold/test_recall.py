@@ -30,7 +30,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def recalled(call: Call, store: str, *argv: str) -> list[str]:
-    ran = call("recall", "--store", store, *argv)
+    ran = call("recall", "--json", "--store", store, *argv)
     assert ran.code == 0, ran.err
     return sorted(fold["description"] for fold in json.loads(ran.out)["folds"])
 
@@ -49,6 +49,17 @@ def test_recall_is_limited_by_project_time_budget_and_owner(call: Call, store: s
 
 def test_the_same_question_gives_the_same_bytes(call: Call, store: str) -> None:
     assert call("recall", "token", "--store", store).out == call("recall", "token", "--store", store).out
+
+
+def test_recall_prints_what_the_tool_answers(call: Call, store: str) -> None:
+    text = call("recall", "login token walrus", "--project", "/work/app", "--store", store).out.decode()
+    assert "› Why logins fail (" in text
+    assert "why: " in text
+    # The terminal's controls are in a pipe as they were stored.
+    assert "The token's expiry is \x1b[31mone minute\x1b[0m." in text
+    nothing = call("recall", "gnu", "--store", store)
+    assert nothing.out.decode() == "Nothing that was folded matches.\n[in no fold: gnu]\n"
+    assert "nothing that was folded matches" in nothing.err
 
 
 @pytest.mark.parametrize(

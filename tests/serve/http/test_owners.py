@@ -118,13 +118,13 @@ class TestSharedProject:
         for query in ("alice", "alice's plan", "notes", "summary OR plan", f"{alices_work.folded_id} plan"):
             scopes: list[dict[str, Any]] = [{}, {"project_path": project}, {"since": "1d"}]
             for scope in scopes:
-                response = bob.call("context_recall", query=query, **scope)
+                response = bob.call("context_recall", query=query, format="json", **scope)
                 assert (response["folds"], response["selection"]["matched"]) == ([], 0)
         body = json.dumps({"query": "plan", "undone": True, "project_path": project}).encode()
         assert bob.http.ask("POST", "/v1/recall", body).json["folds"] == []
         with pytest.raises(Refused):
             bob.call("context_recall", query="plan", owner="alice")
-        folds = alice.call("context_recall", query="alice's plan", project_path=project)["folds"]
+        folds = alice.call("context_recall", query="alice's plan", project_path=project, format="json")["folds"]
         assert [fold["id"] for fold in folds] == [alices_work.folded_id]
         alice.close()
         bob.close()

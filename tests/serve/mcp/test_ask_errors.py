@@ -54,7 +54,7 @@ class Served(NamedTuple):
         return texts
 
     def answer(self, tool: str, **arguments: Any) -> Any:
-        texts = self.texts(tool, arguments)
+        texts = self.texts(tool, {"format": "json", **arguments})
         assert len(set(texts)) == 1
         return json.loads(texts[0])
 
@@ -148,7 +148,11 @@ class TestCachesWithoutAnIndex:
     def test_the_command_names_them_too(self, served: Served) -> None:
         ran = run_command("ask", "roll back", "--cache-root", served.root, "--json")
         assert ran.code == 0
-        assert ran.out.decode() == served.texts("context.ask", {"query": "roll back"})[0]
+        assert ran.out.decode() == served.texts("context.ask", {"query": "roll back", "format": "json"})[0]
+        as_text = run_command("ask", "roll back", "--cache-root", served.root)
+        texts = served.texts("context.ask", {"query": "roll back", "format": "text"})
+        assert {as_text.out.decode()} == {*texts}
+        assert has(texts[0], "[the cache 'old' was not asked: ", REBUILD)
         assert has(ran.err, "the cache old", "no relevance index", REBUILD)
         named = run_command("ask", "roll back", "--cache-root", served.root, "--cache", served.root / "old", "--json")
         assert named.code != 0
@@ -209,6 +213,7 @@ GET_ERRORS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
 ]
 ASK_ERRORS: list[tuple[dict[str, Any], str, tuple[str, ...]]] = [
     ({"query": "x", "unit": "page"}, "invalid_query", ("unit", "section or document")),
+    ({"query": "x", "format": "xml"}, "invalid_query", ("format", "text or json")),
     ({"query": "x", "counter": "v0"}, "invalid_budget", ("counter", "estimate-1 or o200k")),
     ({}, "invalid_query", ("Query is invalid", "missing")),
     ({"query": "a \ud800"}, "invalid_query", ("Query is invalid", "UTF-8")),
@@ -242,7 +247,7 @@ class TestMessages:
         message = over_stdio["error"]["message"]
         assert over_stdio["error"] == {"code": -32602, "message": message}
         assert message.startswith("Invalid params: ")
-        assert has(message, "context.ask", "'question'", "query, cache, budget, unit, counter")
+        assert has(message, "context.ask", "'question'", "query, cache, budget, unit, counter, format")
         agent, http = HttpAgent(served.daemon.port), Http(served.daemon.port)
         with pytest.raises(Refused) as refused:
             agent.rpc("tools/call", params)

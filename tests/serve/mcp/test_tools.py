@@ -276,32 +276,39 @@ class TestListAndInspect:
         assert error_code_of(after_handshake(root, call("context.inspect_cache", bad_arguments))[0]) == "cache_missing"
 
 
+# Each form of an answer, as an argument of a tool and as an option of its command.
+FORMS = pytest.mark.parametrize(("form", "option"), [({}, []), ({"format": "json"}, ["--json"])])
+
+
 class TestAskAndGet:
     """The tools and the commands behave the same: every answer is the command's output, byte for byte."""
 
+    @FORMS
     @pytest.mark.parametrize("unit", ["section", "document"])
-    def test_ask_returns_the_output_of_the_command(self, unit: str, root: Path) -> None:
+    def test_ask_returns_the_output_of_the_command(
+        self, unit: str, form: dict[str, str], option: list[str], root: Path
+    ) -> None:
         queries = ["guide", "", "é Σ 😀", 'a"b\\c\nd', "deployment security", "nothing-like-it"]
         cases = list(product(queries, [0, 40, 4000, 2**63 - 1]))
         arguments = [{"cache": "docs", "query": query, "unit": unit, "budget": budget} for query, budget in cases]
-        answers = after_handshake(root, *(call("context.ask", arguments) for arguments in arguments))
+        answers = after_handshake(root, *(call("context.ask", {**each, **form}) for each in arguments))
         for (query, budget), answer in zip(cases, answers, strict=True):
             result = run_command(
-                "ask", query.encode(), "--cache", root / "docs", "--unit", unit, "--budget", budget, "--json"
+                "ask", query.encode(), "--cache", root / "docs", "--unit", unit, "--budget", budget, *option
             )
             assert (result.code, result.out) == (0, text_of(answer).encode()), (query, budget)
             assert answer["result"]["isError"] is False
 
     def test_ask_has_the_commands_defaults(self, root: Path) -> None:
         (answer,) = after_handshake(root, call("context.ask", {"query": "guide"}))
-        assert text_of(answer).encode() == run_command("ask", "guide", "--cache-root", root, "--json").out
-        assert text_of(answer).encode() == run_command("ask", "guide", "--cache", root / "docs", "--json").out
+        assert text_of(answer).encode() == run_command("ask", "guide", "--cache-root", root).out
+        assert text_of(answer).encode() == run_command("ask", "guide", "--cache", root / "docs").out
 
     def test_without_a_name_all_caches_are_searched_and_ids_have_their_names(self, root: Path, tmp_path: Path) -> None:
         more = write_files(tmp_path / "more", {"tour.md": "A guide to the town."})
         assert run_command("build", "--sources", more, "--cache", root / "more").code == 0
         (root / "no-cache").mkdir()
-        (answer,) = after_handshake(root, call("context.ask", {"query": "guide"}))
+        (answer,) = after_handshake(root, call("context.ask", {"query": "guide", "format": "json"}))
         document = {document["id"] for document in json.loads(text_of(answer))["documents"]}
         assert document == {"docs:deployment.md", "docs:security.md", "more:tour.md"}
         assert text_of(answer).encode() == run_command("ask", "guide", "--cache-root", root, "--json").out
@@ -312,7 +319,10 @@ class TestAskAndGet:
         assert error_code_of(after_handshake(tmp_path / "empty", question)[0]) == "cache_missing"
         assert error_code_of(after_handshake(tmp_path / "absent", question)[0]) == "io_error"
 
-    def test_get_returns_the_output_of_the_command(self, root: Path, sources: Path) -> None:
+    @FORMS
+    def test_get_returns_the_output_of_the_command(
+        self, form: dict[str, str], option: list[str], root: Path, sources: Path
+    ) -> None:
         write_files(sources, {"steps.md": "# Deploying\n\nFirst.\n\n## Roll back\n\nUndo.\n\n## Canary\n\nWatch.\n"})
         assert run_command("build", "--sources", sources, "--cache", root / "docs", "--force").code == 0
         parts: list[dict[str, object]] = [
@@ -329,18 +339,21 @@ class TestAskAndGet:
             {"id": "notes/empty.md", "around": 1},
         ]
         request_line = [{"cache": "docs", "id": "steps.md", **part} for part in parts]
-        answers = after_handshake(root, *(call("context.get", arguments) for arguments in request_line))
+        answers = after_handshake(root, *(call("context.get", {**each, **form}) for each in request_line))
         for part, arguments, answer in zip(parts, request_line, answers, strict=True):
             options = [str(word) for key, value in part.items() if key != "id" for word in (f"--{key}", value)]
-            result = run_command("get", str(arguments["id"]), "--cache", root / "docs", *options, "--json")
+            result = run_command("get", str(arguments["id"]), "--cache", root / "docs", *options, *option)
             assert (result.code, result.out) == (0, text_of(answer).encode()), part
             assert answer["result"]["isError"] is False
 
     def test_get_reads_the_documents_that_ask_returns(self, root: Path) -> None:
-        (answer,) = after_handshake(root, call("context.ask", ASK))
+        as_json = {"format": "json"}
+        (answer,) = after_handshake(root, call("context.ask", {**ASK, **as_json}))
         documents = json.loads(text_of(answer))["documents"]
         assert len(documents) == 2
-        answers = after_handshake(root, *(call("context.get", {**GET, "id": document["id"]}) for document in documents))
+        answers = after_handshake(
+            root, *(call("context.get", {**GET, **as_json, "id": document["id"]}) for document in documents)
+        )
         for document, answer in zip(documents, answers, strict=True):
             read = json.loads(text_of(answer))["document"]
             assert (read["id"], read["version"]) == (document["id"], document["version"])
@@ -351,6 +364,7 @@ class TestAskAndGet:
         cases: list[BadCall] = [
             *bad_values("cache_missing", "cache", 5, "", ".", "nowhere", "\ud800", [], "n" * 5000),
             *bad_values("invalid_query", "query", None, 5, ["q"], {}, "\ud800", "ok \udfff"),
+            *bad_values("invalid_query", "format", None, 5, "", "xml", []),
             *bad_values("invalid_query", "unit", None, 5, "", "page", [], {}, "\ud800"),
             *bad_values("invalid_budget", "budget", *BAD_BUDGETS),
             ({"cache": "..", "query": 5, "budget": -1}, "cache_missing"),
@@ -367,6 +381,7 @@ class TestAskAndGet:
         cases: list[BadCall] = [
             *bad_values("cache_missing", "cache", 5, "", ".", "nowhere", "\ud800", []),
             *bad_values("invalid_query", "id", None, 5, [], "", "absent.md", "a\0", "\ud800", "../x"),
+            *bad_values("invalid_query", "format", None, 5, "", "xml", []),
             *bad_values("invalid_query", "section", 5, [], "", "Absent", "\ud800"),
             *bad_values("invalid_query", "lines", 5, [], "", "0", "9-1", "-1", "1-", "900", "9" * 5000),
             *bad_values("invalid_query", "around", None, True, -1, 1.0, "1", 101, 10**4000),

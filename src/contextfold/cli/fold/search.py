@@ -7,12 +7,12 @@ import re
 import sys
 
 from contextfold.cli.fold.session_access import add_owner_option, open_store, owner_of, project_of, write, write_json
-from contextfold.cli.output import is_terminal, print_note
+from contextfold.cli.output import is_terminal, plain_lines, print_answer, print_note
 from contextfold.cli.parser import CommandParser, parse_budget
 from contextfold.cli.setting_options import add_store_options
 from contextfold.cli.terminal import Line, Part, Screen, screen, text_lines
+from contextfold.common.answer_format import JSON, TEXT
 from contextfold.common.question import ASK_BUDGET
-from contextfold.fold.recall import RecalledFold
 from contextfold.fold.store import SEARCH_MOST, Summary
 from contextfold.fold.tool_calls import parse_recall_request
 from contextfold.settings import between
@@ -92,8 +92,8 @@ def declare_recall(parser: CommandParser) -> None:
         """
         Find folded branches and left-out tool results that answer a question, of every session that the
         store still has, best first, within a token budget. Words of descriptions, prompts and summaries
-        count most, then those of what was done: commands, paths, errors. On a terminal it is text to read,
-        in a pipe JSON. The same store and question give the same bytes.
+        count most, then those of what was done: commands, paths, errors. The same store and question give
+        the same bytes.
         """,
         'context recall "where did we see ECONNRESET"',
         'context recall "login fails" --project . --since 7d --budget 1k',
@@ -118,34 +118,18 @@ def run_recall(args: argparse.Namespace) -> None:
             "budget": parse_budget(args.budget, ASK_BUDGET),
             "since": args.since,
             "undone": args.undone,
+            "format": JSON if args.json else TEXT,
         }
     )
     with open_store(args) as store:
         answer = store.sessions.recall(owner_of(args), request)
-    if args.json or not is_terminal(sys.stdout):
+    if args.json:
         write_json(answer.as_members())
-    else:
-        shown = screen()
-        write("".join(_render_fold(shown, fold) for fold in answer.folds))
+    elif not is_terminal(sys.stdout):
+        print_answer(answer.to_text())
+    elif answer.folds:
+        # A summary could control the terminal; a person reads in the note why there is none.
+        print_answer(plain_lines(answer.to_text()))
     if not answer.folds:
         too_long = f"{answer.matched} match, but none fits the budget of {answer.budget} tokens"
         print_note(too_long if answer.matched else "nothing that was folded matches")
-
-
-def _render_fold(shown: Screen, fold: RecalledFold) -> str:
-    where = [part for part in (fold.project_path, fold.session_id) if part]
-    head: Line = [
-        (shown.moment(fold.at), "dim"),
-        "  ",
-        ("  ".join(where), "cyan"),
-        (f"  {fold.id}  {shown.figure(fold.tokens)} tokens", "dim"),
-        ("  undone" if fold.undone else "", "yellow"),
-    ]
-    why = ", ".join(f"{reason.term} ({', '.join(reason.fields)})" for reason in fold.why)
-    lines: list[Line] = [head, ["  ", (fold.description, "bold")], [("  found by: " + why, "dim")]]
-    summary: list[Line] = [[line] for line in text_lines(fold.summary or "")]
-    return (
-        shown.lines(*lines)
-        + shown.block(*summary, wraps=True)
-        + shown.lines([(f"  context fold expand {fold.id}", "dim")], [""])
-    )

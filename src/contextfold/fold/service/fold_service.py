@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
+from contextfold.common.answer_format import TEXT
 from contextfold.common.canonical import JsonObject, encode
 from contextfold.common.tokens import FOLD_COUNTERS
 from contextfold.errors import (
@@ -265,7 +266,8 @@ class FoldService:
         request = parse_recall_request(arguments)
         is_known = request.project or caller.session
         state = await self.look(target_of(caller, request.project).key) if is_known else EMPTY
-        return VerbOutcome((await self.recalls.answer(caller.owner, request)).as_members(), state)
+        answer = await self.recalls.answer(caller.owner, request)
+        return VerbOutcome(answer.as_members(), state, text=answer.to_text() if request.format == TEXT else "")
 
     async def page(
         self,

@@ -50,7 +50,7 @@ class Recall(NamedTuple):
         question = parse_question(request, query.text)
         await self.catch_up(owner)
         recalled = await self.store.recall(owner, question, scope_of(request, self.clock()))
-        return answer(recalled, request.budget_tokens)
+        return answer(recalled, request)
 
     async def memory_line(self, key: SessionKey, prompt: str) -> str:
         """A line about earlier folds of the project that fit a prompt; empty if there is none, or no time for it."""

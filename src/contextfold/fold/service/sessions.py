@@ -68,11 +68,15 @@ class SessionChange(NamedTuple):
 
 
 class VerbOutcome(NamedTuple):
-    """The result of a tool, the session's state after it, and the events that were committed for it."""
+    """The result of a tool, the session's state after it, and the events that were committed for it.
+
+    `text` is the result as text, if the caller wants that instead of an object.
+    """
 
     answer: Mapping[str, Any]
     state: State
     events: Sequence[Event] = ()
+    text: str = ""
 
 
 @dataclass(slots=True)

@@ -282,7 +282,7 @@ class StoredSessions(NamedTuple):
         """
         question = parse_question(request, request.query)
         self._index(owner)
-        return answer(self.store.recall(owner, question, scope_of(request, self.clock())), request.budget_tokens)
+        return answer(self.store.recall(owner, question, scope_of(request, self.clock())), request)
 
     def _index(self, owner: str) -> None:
         """Index everything of an owner. Raises StoreUnavailable if that takes too long; a later call continues."""

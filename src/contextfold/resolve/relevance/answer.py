@@ -1,7 +1,8 @@
-"""The answer to a question: the selected sections, as JSON and as text. Pure.
+"""The answer to a question: the selected sections, as text and as JSON. Pure.
 
-An answer never exceeds its budget. A section costs the tokens of its text, of its breadcrumb and of the line breaks
-around it. A line about a left-out section costs tokens, too, and is included only if the budget allows it.
+The text is for a model or a person. Neighbouring sections are one passage with one breadcrumb, and nothing is said
+twice: a further passage of a document repeats neither the id nor the headings nor the reasons of the one before, and a
+heading that a passage begins with is not in its breadcrumb. The JSON is for programs, and has everything.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from contextfold.common.canonical import Encodable, encode, encode_plain
+from contextfold.common.answer_format import join_blocks
+from contextfold.common.canonical import Encodable, encode_plain
 
 SEMANTICS = "v1"
 CRUMB = " › "
@@ -17,8 +19,13 @@ CRUMB = " › "
 CACHE_JOINT = ":"
 # The tokens of the line breaks after a section.
 LINE_BREAKS_TOKENS = 2
-# Each document has at most this many lines about left-out sections.
+# Each document has at most this many entries about left-out sections.
 LEFT_OUT_MAX = 5
+# The text names at most this many terms for each passage, sections that were left out, and changed documents.
+WHY_TERMS_MAX = 3
+NAMED_MAX = 3
+# What is before a heading in its line.
+HEADING_MARKS = "#=* \t\ufeff"
 BUDGET_REASON, DUPLICATE_REASON = "budget", "duplicate"
 
 
@@ -29,7 +36,7 @@ class WhyTerm(NamedTuple):
 
 
 class AnsweredSection(NamedTuple):
-    """A selected section. `tokens` includes its breadcrumb."""
+    """A selected section. `tokens` is what it costs in a text alone, its breadcrumb included."""
 
     heading: tuple[str, ...]
     lines: tuple[int, int]
@@ -44,7 +51,7 @@ class AnsweredSection(NamedTuple):
 
 
 class LeftOutSection(NamedTuple):
-    """A section that is not in the answer. `tokens` is what it would cost, its breadcrumb included."""
+    """A section that is not in the answer, with what it would cost alone."""
 
     heading: tuple[str, ...]
     tokens: int
@@ -83,6 +90,7 @@ class AskSelection(NamedTuple):
     # The words of the query that no document has.
     unmatched: tuple[str, ...]
     budget: int
+    # The tokens of the answer in its format, or a little more; 0 if no section was selected.
     tokens_used: int
     counter: str
     documents_considered: int
@@ -93,55 +101,61 @@ class AskSelection(NamedTuple):
     # Whether the query has more terms than are used.
     query_cut: bool
     caches_left_out: tuple[LeftOutCache, ...] = ()
+    # The documents of the answer whose files have changed since the cache was built.
+    outdated: tuple[str, ...] = ()
+
+    def as_members(self) -> dict[str, Encodable]:
+        members: dict[str, Encodable] = {"semantics": SEMANTICS, **self._asdict()}
+        del members["caches_left_out"], members["outdated"]
+        if self.caches_left_out:
+            members["caches_left_out"] = [cache._asdict() for cache in self.caches_left_out]
+        if self.outdated:
+            members["outdated"] = list(self.outdated)
+        return members
 
 
 class AskResult(NamedTuple):
-    """The answer to a question. Documents are in the order of their best selected sections."""
+    """The answer to a question. Documents are in the order of their best selected sections.
+
+    `notes` are the lines at the end of the text: what was left out, and what else a reader must know.
+    """
 
     documents: tuple[AnsweredDocument, ...]
     selection: AskSelection
+    notes: tuple[str, ...] = ()
 
-    def to_json(self, *, pretty: bool = False) -> str:
-        """The output of `context ask` in a pipe, with its newline."""
-        selection = {"semantics": SEMANTICS, **self.selection._asdict()}
-        left_out = selection.pop("caches_left_out")
-        if left_out:
-            selection["caches_left_out"] = [cache._asdict() for cache in left_out]
+    def to_json(self) -> str:
+        """The answer as one line of JSON."""
         documents = [document.as_members() for document in self.documents]
-        members: Encodable = {"documents": documents, "selection": selection}
-        return (encode(members, pretty=True) if pretty else encode_plain(members)) + "\n"
+        return encode_plain({"documents": documents, "selection": self.selection.as_members()}) + "\n"
 
     def to_text(self) -> str:
-        """The answer as text: breadcrumbs, contents, and lines about left-out sections. It is within the budget.
-
-        If there is no document in the answer, the text says why.
-        """
-        if self.documents:
-            return _render(self.documents)
-        if self.selection.sections_matched:
-            return f"{self.selection.sections_matched} sections match, but none fits the budget.\n"
-        parts = ["Nothing in the cache matches.\n"]
-        if self.selection.unmatched:
-            parts.append(f"Not in the cache: {', '.join(self.selection.unmatched)}\n")
-        return "\n".join(parts)
+        return join_blocks([*map(render, self.documents), "".join(self.notes)])
 
 
 class GetResult(NamedTuple):
-    """A document, or parts of it. `sections_left_out` is the number of wanted sections that did not fit the budget."""
+    """A document, or parts of it. `sections_left_out` is the number of wanted sections that did not fit the budget.
+
+    `notes` are the lines at the end of the text.
+    """
 
     document: AnsweredDocument
     budget: int
     tokens_used: int
     sections_left_out: int
     counter: str
+    # Whether the document's file has changed since the cache was built.
+    is_outdated: bool = False
+    notes: tuple[str, ...] = ()
 
-    def to_json(self, *, pretty: bool = False) -> str:
-        """The output of `context get` in a pipe, with its newline."""
-        members = {**self._asdict(), "document": self.document.as_members(with_scores=False)}
-        return encode(members, pretty=pretty) + "\n"
+    def to_json(self) -> str:
+        """The answer as one line of JSON."""
+        members: dict[str, Encodable] = {**self._asdict(), "document": self.document.as_members(with_scores=False)}
+        del members["is_outdated"], members["notes"]
+        return encode_plain(members | ({"outdated": True} if self.is_outdated else {})) + "\n"
 
     def to_text(self) -> str:
-        return _render((self.document,))
+        return join_blocks([render(self.document), "".join(self.notes)])
 
 
 def places_of(document_id: str, names: Sequence[str]) -> list[tuple[str, str]]:
@@ -160,18 +174,80 @@ def breadcrumb(document_id: str, heading: tuple[str, ...], lines: tuple[int, int
     return f"{CRUMB.join((document_id, *heading))} (lines {lines[0]}-{lines[1]})\n\n"
 
 
-def left_out_line(section: LeftOutSection) -> str:
-    where = CRUMB.join(section.heading) or "the text before the first heading"
-    if section.reason == DUPLICATE_REASON:
-        return f"[left out, same text as above: {where}]\n"
-    return f"[left out for the budget: {where}, {section.tokens} tokens]\n"
+class Passage(NamedTuple):
+    """Neighbouring sections of a document, and their place: the document's id and headings."""
+
+    place: tuple[str, ...]
+    sections: Sequence[AnsweredSection]
+
+    def header(self, above: Passage | None) -> str:
+        """The lines before the content. `above` is the passage before, in the same document."""
+        (first, _), (_, last) = self.sections[0].lines, self.sections[-1].lines
+        known = _shared(self.place, above.place) if above else ()
+        why = self._why()
+        if above and above._why() == why:
+            why = ""
+        crumb = CRUMB.join((*([""] if known else []), *self.place[len(known) :])).strip() or CRUMB.strip()
+        return f"{crumb} (lines {first}-{last})\n{why}\n"
+
+    def _why(self) -> str:
+        scores: dict[str, int] = {}
+        for term in (term for section in self.sections for term in section.why):
+            scores[term.term] = max(scores.get(term.term, 0), term.score)
+        best = sorted(scores, key=lambda term: (-scores[term], term))[:WHY_TERMS_MAX]
+        return f"why: {', '.join(best)}\n" if best else ""
 
 
-def _render(documents: tuple[AnsweredDocument, ...]) -> str:
+def passages_of(document: AnsweredDocument) -> list[Passage]:
+    groups: list[list[AnsweredSection]] = []
+    for section in document.sections:
+        before = groups[-1][-1] if groups else None
+        # A long line may be cut into sections; then the lines do not say whether two of them are neighbours.
+        if before is not None and section.lines[0] == before.lines[1] + 1 and before.content.endswith("\n"):
+            groups[-1].append(section)
+        else:
+            groups.append([section])
+    return [Passage((document.id, *_headings_above(group)), group) for group in groups]
+
+
+def _headings_above(sections: Sequence[AnsweredSection]) -> tuple[str, ...]:
+    """The headings that all of the sections have, without one that the content begins with."""
+    shared = sections[0].heading
+    for section in sections[1:]:
+        shared = _shared(shared, section.heading)
+    first_line = sections[0].content.partition("\n")[0].lstrip(HEADING_MARKS)
+    return shared[:-1] if shared and first_line.startswith(shared[-1]) else shared
+
+
+def _shared(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    """What both begin with."""
+    count = 0
+    for mine, theirs in zip(one, other, strict=False):
+        if mine != theirs:
+            break
+        count += 1
+    return one[:count]
+
+
+def render(document: AnsweredDocument) -> str:
+    """The selected sections as text."""
     parts = []
-    for document in documents:
-        for section in document.sections:
-            ending = "" if section.content.endswith("\n") else "\n"
-            parts.append(breadcrumb(document.id, section.heading, section.lines) + section.content + ending)
-        parts += map(left_out_line, document.left_out)
-    return "\n".join(parts)
+    above = None
+    for passage in passages_of(document):
+        content = "".join(section.content for section in passage.sections)
+        parts.append(passage.header(above) + content + ("" if content.endswith("\n") else "\n"))
+        above = passage
+    return join_blocks(parts)
+
+
+def left_out_note(count: int, best: Sequence[tuple[str, LeftOutSection]] = ()) -> str:
+    """The line about sections that do not fit, which names the best of them with their documents."""
+    named = [f"{CRUMB.join((name, *section.heading))} ({section.tokens} tokens)" for name, section in best]
+    more = f": {'; '.join(named)}{'; …' if count > len(named) else ''}" if named else ""
+    return f"[{count} more {'section does' if count == 1 else 'sections do'} not fit the budget{more}]\n"
+
+
+def outdated_note(documents: Sequence[str] = ()) -> str:
+    """The line about documents that have changed, which names the first of them."""
+    named = f": {', '.join(documents[:NAMED_MAX])}{', …' if documents[NAMED_MAX:] else ''}" if documents else ""
+    return f"[changed since this cache was built{named}; build it again]\n"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from contextfold.common.answer_format import FORMATS
 from contextfold.common.canonical import Encodable, encode
 from contextfold.errors import ArgumentInvalid, FoldError, place_of
 from contextfold.fold.project import Caller
@@ -139,6 +140,7 @@ FOLD_TOOLS = (
             project_path=_SAME_PROJECT,
             budget={"type": "integer"},
             since=text_schema("Date, or 7d"),
+            format={"enum": list(FORMATS)},
         ),
         FoldService.recall,
     ),
@@ -184,6 +186,9 @@ async def run_fold_tool(tool: FoldTool, service: FoldService, caller: Caller, ar
     except Exception as problem:
         state = service.summarise(await service.state_after_failure(caller, arguments, problem))
         raise internal_error(f"{type(problem).__name__} at {place_of(problem)}", state=state, data={}) from problem
+    if outcome.text:
+        # A reminder has no place in it, because the text has a budget. The next result has it.
+        return ToolResult(outcome.text, state=service.summarise(outcome.state), counter=service.policy.counter)
     # On the main thread, the result itself has the advice as its suggestion.
     reminder = service.advise(outcome.state) if outcome.state.path else ""
     answer = {**outcome.answer, "reminder": reminder} if reminder else outcome.answer

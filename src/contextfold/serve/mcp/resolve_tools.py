@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from urllib.parse import quote, unquote_to_bytes
 
+from contextfold.common.answer_format import FORMATS, JSON, TEXT
 from contextfold.common.canonical import Encodable, encode
 from contextfold.common.question import (
     AROUND_MAX,
@@ -38,7 +39,7 @@ from contextfold.errors import (
     StorageFailed,
 )
 from contextfold.resolve.relevance.answer import GetResult, places_of
-from contextfold.resolve.relevance.asking import UNITS
+from contextfold.resolve.relevance.asking import UNITS, check_format
 from contextfold.resolve.selection import parse_query
 from contextfold.resolve.service import CacheRoot, ask_many, check_name, get_first
 from contextfold.serve.mcp.tools import ResolveTool, ResourceReader, ToolResult, text_schema
@@ -73,14 +74,16 @@ def _ask(root: CacheRoot, arguments: Arguments) -> str:
     if "query" not in arguments:
         raise QueryInvalid("it is missing; give the question as `query`")
     question = read_question(arguments["query"], arguments.get("budget", ASK_BUDGET))
-    unit, counter = arguments.get("unit", UNITS[0]), _counter(arguments)
+    unit, counter, format = arguments.get("unit", UNITS[0]), _counter(arguments), _format(arguments)
     if not isinstance(unit, str) or unit not in UNITS:
         raise OptionInvalid(f"unit must be {' or '.join(UNITS)}")
     names = named or root.names_to_ask()
     try:
         caches = [("" if len(names) == 1 else each, root.cache(each)) for each in names]
         # Only a cache that the caller did not name can be left out.
-        return ask_many(caches, question, unit=unit, counter=counter, optional=() if named else names).to_json()
+        optional = () if named else names
+        result = ask_many(caches, question, unit=unit, counter=counter, format=format, optional=optional)
+        return result.to_json() if format == JSON else result.to_text()
     except ContextError as problem:
         problem.cache = names[0] if len(names) == 1 else problem.cache
         raise
@@ -101,6 +104,7 @@ def _get(root: CacheRoot, arguments: Arguments) -> str:
     if isinstance(around, bool) or not isinstance(around, int) or not 0 <= around <= AROUND_MAX:
         raise OptionInvalid(f"around must be a whole number from 0 to {AROUND_MAX}")
     budget, counter = check_budget(arguments.get("budget", GET_BUDGET)), _counter(arguments)
+    format = _format(arguments)
 
     names = named or root.names()
 
@@ -112,13 +116,15 @@ def _get(root: CacheRoot, arguments: Arguments) -> str:
             lines=lines,
             around=around,
             counter=counter,
+            format=format,
             name=cache if len(names) > 1 else "",
         )
 
     places = places_of(document_id, names)
     if not places:
         raise OptionInvalid("there are several caches; give the name of one as `cache`, or an id like CACHE:ID")
-    return get_first(places, get).to_json()
+    result = get_first(places, get)
+    return result.to_json() if format == JSON else result.to_text()
 
 
 def _lines(arguments: Arguments) -> tuple[int, int] | None:
@@ -140,6 +146,10 @@ def _counter(arguments: Arguments) -> str:
     return counter
 
 
+def _format(arguments: Arguments) -> str:
+    return check_format(arguments.get("format", TEXT))
+
+
 def _whole_number(description: str, **more: int) -> Encodable:
     return {"type": "integer", "minimum": 0, **more, "description": description}
 
@@ -157,6 +167,7 @@ _COUNTER: Encodable = {
     "enum": list(ASK_COUNTERS),
     "description": f"How tokens are counted, {ASK_COUNTERS[0]} if absent",
 }
+_FORMAT: Encodable = {"type": "string", "enum": list(FORMATS), "description": f"{TEXT} if absent"}
 _CACHE: Encodable = text_schema("Path or identifier of a built context cache")
 
 RESOLVE_TOOLS = (
@@ -189,8 +200,10 @@ RESOLVE_TOOLS = (
     ResolveTool(
         "context.ask",
         "find the passages of documents that answer a question, ranked by relevance; better than context.resolve",
-        "Find the sections of documents that answer a question best, within a token budget. Every section comes with "
-        "its place, its text and the terms it was chosen for. Ask in words, as you would ask a colleague.",
+        "Find the passages of the documents here that answer a question best. Ask before you search or read files one "
+        "by one, in words as you would ask a colleague. The answer never has more tokens than the budget: about 1000 "
+        "for a fact, 4000 to learn how something works. Each passage comes with its document, its lines and why it was "
+        "chosen; context.get reads on from there.",
         _schema(
             query=text_schema("The question"),
             optional={
@@ -198,6 +211,7 @@ RESOLVE_TOOLS = (
                 "budget": _whole_number(f"Maximum tokens, {ASK_BUDGET} if absent"),
                 "unit": {"type": "string", "enum": list(UNITS), "description": "What is chosen"},
                 "counter": _COUNTER,
+                "format": _FORMAT,
             },
         ),
         _ask,
@@ -217,6 +231,7 @@ RESOLVE_TOOLS = (
                 "around": _whole_number("Neighbouring sections to add on each side", maximum=AROUND_MAX),
                 "budget": _whole_number(f"Maximum tokens, {GET_BUDGET} if absent"),
                 "counter": _COUNTER,
+                "format": _FORMAT,
             },
         ),
         _get,
