@@ -7,7 +7,6 @@ saves requests and decides nothing: the server compares the sequence that a comm
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -19,7 +18,15 @@ from contextfold.fold.events import Event
 from contextfold.fold.store import Commit, CommitReceipt, KnownRevision, SessionKey, SessionLog, StaleRevision
 from contextfold.stores.nats import records
 from contextfold.stores.nats.archive import message_bytes_max, read_chunks, write_chunks
-from contextfold.stores.nats.jetstream import JetStream, SequenceConflict, StoredMessage, StreamQuery, new_mark, read_to
+from contextfold.stores.nats.jetstream import (
+    MESSAGE_ID,
+    JetStream,
+    SequenceConflict,
+    StoredMessage,
+    StreamQuery,
+    new_mark,
+    read_to,
+)
 from contextfold.stores.nats.records import CommitRecord, LoggedCommit
 from contextfold.stores.nats.streams import SubjectNames
 
@@ -30,7 +37,7 @@ TEXTS_INLINE_BYTES: Final = 8 << 10
 COMMIT_PATIENCE_S: Final = 4.0
 RETRY_S: Final = 0.05
 LOADS_TRIED: Final = 3
-# The most commits in all indexes.
+# The most sessions and operations in all indexes.
 REMEMBERED_MOST: Final = 200_000
 # A commit in a log, and its content, which says where long texts are.
 Committed = tuple[LoggedCommit, CommitRecord]
@@ -65,31 +72,24 @@ class SessionCache(Generic[Value]):
 
 @dataclass(slots=True)
 class LogIndex:
-    """The index of a key's log: revision and sequence of each commit, and the sequence of each operation."""
+    """What is known of a key's log: its end, and the sequence of each operation up to there."""
 
     # Empty if there is no live session.
     session_id: str = ""
     # The sequence of the last message, which may be the end of the previous session.
     seq: int = 0
+    revision: int = 0
     last_at: str = ""
-    # An index that does not begin with revision 0 has the last commit only, and is not cached.
-    commits: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
-    operations: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def revision(self) -> int:
-        return self.commits[-1][0]
+    # An index without operations is used for commits that have none, and is not cached.
+    operations: dict[str, int] | None = field(default_factory=dict)
 
     def add(self, commit: LoggedCommit, record: CommitRecord) -> None:
         """Add a commit if it is the next one."""
         if record.before == self.revision and self.session_id in ("", record.session_id):
             self.session_id, self.seq, self.last_at = record.session_id, commit.seq, commit.last_at
-            self.commits.append((record.revision, commit.seq))
-            self.operations |= dict.fromkeys(record.receipts, commit.seq)
-
-    def seq_at(self, revision: int) -> int:
-        """The sequence to continue reading after a revision."""
-        return self.commits[bisect_right(self.commits, revision, key=lambda commit: commit[0]) - 1][1]
+            self.revision = record.revision
+            if self.operations is not None:
+                self.operations |= dict.fromkeys(record.receipts, commit.seq)
 
 
 class SessionLogs:
@@ -103,7 +103,7 @@ class SessionLogs:
         self._js = js
         self._names = names
         self._before_another = before_another
-        self._indexes = SessionCache[LogIndex](lambda index: len(index.commits), REMEMBERED_MOST)
+        self._indexes = SessionCache[LogIndex](lambda index: len(index.operations or ()) + 1, REMEMBERED_MOST)
 
     # ---- reading
 
@@ -138,7 +138,7 @@ class SessionLogs:
             found = [await self.record(last)]
             index.add(last, found[0])
         else:
-            found = [record async for _, record in self._read(last, index.seq_at(after))]
+            found = [record async for _, record in self._read(last, index.seq if index.revision <= after else 0)]
         return [event for record in found for event in record.events if event.n > after]
 
     async def records(self, key: SessionKey, after: int = 0) -> list[Committed]:
@@ -172,7 +172,7 @@ class SessionLogs:
 
     async def _receipt(self, key: SessionKey, index: LogIndex, digest: str) -> CommitReceipt | None:
         """None only if the log does not have this operation. One that cannot be read has taken effect too."""
-        seq = index.operations.get(digest)
+        seq = index.operations.get(digest) if index.operations else None
         if seq is None:
             return None
         for _ in range(LOADS_TRIED):
@@ -199,7 +199,7 @@ class SessionLogs:
             if index.revision >= last.revision:
                 return index
             if not complete:
-                return LogIndex(last.session_id, last.seq, last.last_at, [(last.revision, last.seq)])
+                return LogIndex(last.session_id, last.seq, last.revision, last.last_at, None)
             # The session may have ended while it was read.
             self._indexes.forget(key)
         raise StoreInvalid("NATS has a log with a gap")
@@ -238,7 +238,7 @@ class SessionLogs:
         self, key: SessionKey, record: CommitRecord, index: LogIndex, *, digest: str = "", exact_at: str = ""
     ) -> Committed | CommitReceipt:
         """Try until the outcome is known. Another attempt is harmless: it is stale if an earlier one was stored."""
-        subject, mark, data = self._names.log_of(key), new_mark(), b""
+        subject, headers, data = self._names.log_of(key), {MESSAGE_ID: new_mark()}, b""
         # Whether an attempt may have been stored, or may still be, without a response.
         is_unsure = False
         until = asyncio.get_running_loop().time() + COMMIT_PATIENCE_S
@@ -260,33 +260,26 @@ class SessionLogs:
             ended_at = record.events[-1].at if record.is_end else ""
             commit = LoggedCommit(key, record.session_id, record.before, record.revision, last_at, ended_at)
             try:
-                seq = await self._js.put(subject, data, expected=base, headers=commit.headers(mark))
+                seq = await self._js.put(subject, data, expected=base, headers={**headers, **commit.headers()})
             except (SequenceConflict, StoreUnavailable) as problem:
                 is_unsure = is_unsure or isinstance(problem, StoreUnavailable)
                 await self._after_failure(problem, until)
                 index = await self._refresh(key, complete=bool(digest))
-                # The server that responded is behind, so an attempt may be stored that it does not know.
-                while is_unsure and index.seq < base:
+                # If an attempt is stored, it is the next message. After another one it can no longer be stored.
+                stored = await self._js.next_after(self._names.log, subject, base) if is_unsure else None
+                # A server whose log is shorter than it was is behind.
+                while is_unsure and stored is None and index.seq != base:
                     await self._after_failure(StoreUnavailable("NATS: a log is shorter than it was"), until)
                     index = await self._refresh(key, complete=bool(digest))
-                # If an attempt is stored, it is the next message. After another one it can no longer be stored.
-                stored = await self._next(subject, base, index.seq, until) if is_unsure else None
-                if stored is None or stored.headers.get(records.MARK) != mark:
-                    continue
-                return replace(commit, seq=stored.seq), record
+                    stored = await self._js.next_after(self._names.log, subject, base)
+                if stored is not None and stored.headers.get(MESSAGE_ID) == headers[MESSAGE_ID]:
+                    return replace(commit, seq=stored.seq), record
+                continue
             commit = replace(commit, seq=seq)
             index.add(commit, record)
-            if index.commits[0] == (0, 0):
+            if index.operations is not None:
                 self._indexes.put(key, index)
             return commit, record
-
-    async def _next(self, subject: str, base: int, reached: int, until: float) -> StoredMessage | None:
-        """The message after a sequence. A server that has none, though the log has reached further, is behind."""
-        while True:
-            stored = await self._js.next_after(self._names.log, subject, base)
-            if stored is not None or reached <= base:
-                return stored
-            await self._after_failure(StoreUnavailable("NATS: a log is shorter than it was"), until)
 
     async def _delete_chunks(self, key: SessionKey, record: CommitRecord, data: bytes) -> None:
         """Delete the chunks of a commit that was too late: if its session never begins, nothing else deletes them."""

@@ -39,7 +39,6 @@ SESSION: Final = "Cf-Session"
 BEFORE: Final = "Cf-Before"
 REVISION: Final = "Cf-Revision"
 LAST_AT: Final = "Cf-Last-At"
-MARK: Final = "Cf-Mark"
 ENDED: Final = "Cf-Ended"
 
 _ENTRY: Final = tuple(name for name in ArchiveEntry._fields if name != "undone")
@@ -93,13 +92,12 @@ class LoggedCommit:
     seq: int = 0
     data: bytes = field(default=b"", repr=False)
 
-    def headers(self, mark: str) -> dict[str, str]:
+    def headers(self) -> dict[str, str]:
         headers = {
             SESSION: escape_part(self.session_id),
             BEFORE: str(self.before),
             REVISION: str(self.revision),
             LAST_AT: self.last_at,
-            MARK: mark,
         }
         return headers | ({ENDED: self.ended_at} if self.ended_at else {})
 
