@@ -50,6 +50,7 @@ from contextfold.hosts.programs import (
     Wiring,
     add_command,
     entry,
+    install_link,
     is_our_entry,
     plugin_texts,
     remove_command,
@@ -140,6 +141,9 @@ def run_install(args: argparse.Namespace) -> None:
     if file.host.name == CLAUDE_CODE and isinstance(wiring, Daemon):
         steps = [*_plugin_steps(file, wiring), *(_base_url_steps(file, wiring) if args.proxy else ())]
     else:
+        is_by_hand = not file.path and not _has_command(file)
+        if file.host.link and not file.project and (args.dry_run or is_by_hand):
+            print_note(f"a link that asks {file.host.title} to add it: {install_link(file.host, wiring)}")
         steps = _server_steps(file, wiring, force=args.force)
     if not steps:
         print_answer(f"nothing to do: {file.host.title} has {SERVER} already\n")

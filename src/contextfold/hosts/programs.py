@@ -7,10 +7,12 @@ written into a file of plain JSON, or printed. docs/hosts.md says what was teste
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
+from urllib.parse import quote
 
 from contextfold.common.network_address import MCP_PATH, parse_daemon_url
 
@@ -50,6 +52,8 @@ class Host(NamedTuple):
     runs: str = ""
     tools: str = ""
     after: str = ""
+    # An address that the host opens to add a server, with {entry} or {entry64} for its description.
+    link: str = ""
 
 
 HOSTS = {
@@ -112,6 +116,7 @@ HOSTS = {
             variable="${env:NAME}",
             folder="${workspaceFolder}/",
             after="switch the server on in Cursor's settings if it is off",
+            link=f"cursor://anysphere.cursor-deeplink/mcp/install?name={SERVER}&config={{entry64}}",
         ),
         Host(
             "vscode",
@@ -124,6 +129,7 @@ HOSTS = {
             variable="${env:NAME}",
             folder="${workspaceFolder}/",
             after="`MCP: List Servers` in the command palette starts and removes the server",
+            link="vscode:mcp/install?{entry}",
         ),
         Host(
             "zed",
@@ -190,6 +196,14 @@ def entry(host: Host, wiring: Wiring) -> dict[str, object]:
     variable = host.variable.replace("NAME", wiring.token_variable)
     headers = {"headers": {"Authorization": f"Bearer {variable}"}} if wiring.token_variable else {}
     return kind | {host.url_key: wiring.mcp} | headers
+
+
+def install_link(host: Host, wiring: Wiring) -> str:
+    """A link that asks the host to add our server, as the host's documentation describes it; empty if it has none."""
+    wanted = entry(host, wiring)
+    named = json.dumps({"name": SERVER} | wanted)
+    encoded = base64.b64encode(json.dumps(wanted).encode()).decode()
+    return host.link.replace("{entry64}", quote(encoded, safe="")).replace("{entry}", quote(named, safe=""))
 
 
 def is_our_entry(value: object) -> bool:

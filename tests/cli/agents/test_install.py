@@ -5,14 +5,17 @@ Here the hosts' commands are scripts that record how they are called. `make host
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import pty
+import re
 import shutil
 import stat
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -229,6 +232,16 @@ class TestCommands:
         assert "codex is not on your PATH" in ran.err
         ran = run(home, "install", "vscode", PATH="/nowhere")
         assert (ran.code, json.loads(ran.out)["servers"]["contextfold"]["type"]) == (6, "http")
+        assert "vscode:mcp/install?" in ran.err
+
+    def test_a_link_has_the_entry_that_install_would_make(self, home: Path) -> None:
+        url = "http://localhost:9090/mcp"
+        shown = run(home, "install", "cursor", "--dry-run").err
+        (config,) = re.findall(r"cursor://anysphere\.cursor-deeplink/mcp/install\?name=contextfold&config=(\S+)", shown)
+        assert json.loads(base64.b64decode(unquote(config))) == {"url": url}
+        shown = run(home, "install", "vscode", "--dry-run", PATH="/nowhere").err
+        (config,) = re.findall(r"vscode:mcp/install\?(\S+)", shown)
+        assert json.loads(unquote(config)) == {"name": "contextfold", "type": "http", "url": url}
 
     def test_a_command_that_fails_is_reported_with_its_reason(self, home: Path) -> None:
         record_calls(home, "codex").parent.joinpath("bin", "codex").write_text(
