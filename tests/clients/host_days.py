@@ -20,7 +20,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from tests.clients.test_claude_code_folding import STUB
 from tests.hosts.recorded_requests import FOLDER, RecordedRequest, replay, save
-from tests.support.daemon import ShiftedClockDaemon
+from tests.support.daemon import Daemon, ShiftedClockDaemon
 from tests.support.machine import COMMAND
 from tests.support.prerequisites import HOST_PROGRAMS, NO_CLAUDE
 from tests.support.upstream import Upstream
@@ -202,6 +202,10 @@ class Model:
             else:
                 self._steps.append(Say(step))
 
+    def forget(self) -> None:
+        """Drop the steps that were not taken."""
+        self._steps.clear()
+
     def will_say(self, say: Say) -> None:
         self._steps.append(say)
 
@@ -234,22 +238,57 @@ class Day:
     def argv(self, *words: str) -> list[str]:
         return [str(COMMAND), "run", "--url", self.recorder.url, self.program.name, *words]
 
-    def prompt(self, text: str, *steps: str) -> str:
-        """One run of the program with a prompt; returns what `context run` says at its end."""
-        self.model.will(*steps)
-        self.own_texts |= {text, *(step.removeprefix("fold ") for step in steps)}
-        words = self.host.later if self.upstream.requests else self.host.first
-        argv = self.argv(*(text if word == "PROMPT" else word for word in words))
-        done = subprocess.run(
+    def words(self, template: Sequence[str], text: str) -> list[str]:
+        """The program's arguments with a prompt."""
+        return [text if word == "PROMPT" else word for word in template]
+
+    def execute(self, argv: Sequence[str | Path], **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             argv,
             cwd=self.project,
-            env=self.env,
+            env=self.env | variables,
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,
             timeout=TIMEOUT_S,
             check=False,
         )
+
+    @contextmanager
+    def run_without_end(self, argv: Sequence[str], **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+        """A run whose model has begun to answer, and only goes on after this block."""
+        self.upstream.resume_stream = threading.Event()
+        count = len(self.upstream.requests)
+        self.model.will("A long answer that never ends.")
+        process = subprocess.Popen(
+            argv,
+            cwd=self.project,
+            env=self.env | variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            deadline_s = time.monotonic() + TIMEOUT_S
+            while len(self.upstream.requests) == count and time.monotonic() < deadline_s:
+                time.sleep(0.05)
+            yield process
+        finally:
+            # If `context run` was killed, its program is still there.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            self.upstream.resume_stream.set()
+            self.upstream.resume_stream = None
+            self.model.forget()
+
+    def prompt(self, text: str, *steps: str) -> str:
+        """One run of the program with a prompt; returns what `context run` says at its end."""
+        self.model.will(*steps)
+        self.own_texts |= {text, *(step.removeprefix("fold ") for step in steps)}
+        argv = self.argv(*self.words(self.host.later if self.upstream.requests else self.host.first, text))
+        done = self.execute(argv)
         assert done.returncode == 0, f"{argv}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
         return done.stderr
 
@@ -302,6 +341,8 @@ def run_day(host: Host, folder: Path, recordings: Path | None = None) -> dict[st
         cells["exit code"] = exit_codes(day)
         cells["signal"] = ended_by_signal(day)
         recorded = list(day.recorder.recorded)
+        cells["token"] = run_with_token(day, folder)
+        cells["killed"] = run_killed(day)
     finally:
         day.close()
     recorded = [sent._replace(is_after_pause=number >= paused_at) for number, sent in enumerate(recorded)]
@@ -320,44 +361,67 @@ def version_of(host: Host, day: Day) -> str:
 
 def exit_codes(day: Day) -> str:
     """The exit code for an option that no program has, with and without `context run`."""
-    codes = [
-        subprocess.run(
-            argv,
-            cwd=day.project,
-            env=day.env,
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-            timeout=TIMEOUT_S,
-            check=False,
-        ).returncode
-        for argv in (day.argv("--no-such-option"), [str(day.program), "--no-such-option"])
-    ]
+    argvs = (day.argv("--no-such-option"), [str(day.program), "--no-such-option"])
+    codes = [day.execute(argv).returncode for argv in argvs]
     assert codes[0] == codes[1], codes
     return str(codes[0])
 
 
 def ended_by_signal(day: Day) -> str:
     """How a run ends that gets SIGTERM while the model answers."""
-    day.upstream.resume_stream = threading.Event()
-    count = len(day.upstream.requests)
-    day.model.will("A long answer that never ends.")
-    argv = day.argv(*("Wait." if word == "PROMPT" else word for word in day.host.later))
-    process = subprocess.Popen(
-        argv,
-        cwd=day.project,
-        env=day.env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+    with day.run_without_end(day.argv(*day.words(day.host.later, "Wait."))) as process:
+        process.send_signal(signal.SIGTERM)
+        return f"exit {process.wait(TIMEOUT_S)}"
+
+
+def run_killed(day: Day) -> str:
+    """What is left of the daemon of a run that is killed while the model answers."""
+    upstreams = {"ANTHROPIC": "", "OPENAI": "/v1", "GEMINI": ""}
+    env = {f"CONTEXT_{name}_UPSTREAM": day.upstream.url + path for name, path in upstreams.items()}
+    argv = [str(COMMAND), "run", day.program.name, *day.words(day.host.first, "Wait.")]
+    with day.run_without_end(argv, **env) as process:
+        children = children_of(process.pid)
+        daemons = [pid for pid in children if b"--until-stdin-ends" in command_line(pid)]
+        assert len(daemons) == 1, children
+        process.kill()
+        process.wait()
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while b"--until-stdin-ends" in command_line(daemons[0]) and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        assert b"--until-stdin-ends" not in command_line(daemons[0])
+    return "no daemon left"
+
+
+def children_of(parent: int) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
+
+def command_line(pid: int) -> bytes:
+    """The command line of a process; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
+def run_with_token(day: Day, folder: Path) -> str:
+    """One run with a daemon that requires a token; the fold must reach the daemon, and its token no provider."""
+    tokens = folder / "tokens"
+    made = subprocess.run(
+        [COMMAND, "token", "local", "--token-file", tokens], capture_output=True, text=True, check=True
     )
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while len(day.upstream.requests) == count and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    code = process.wait(TIMEOUT_S)
-    day.upstream.resume_stream.set()
-    day.upstream.resume_stream = None
-    return f"exit {code}"
+    count = len(day.upstream.requests)
+    with Daemon(folder / "with-token", *day.upstream.argv(), "--token-file", str(tokens)) as daemon:
+        day.model.will("read alpha", "fold Alpha is fine.", "Fine.")
+        options = ("--url", daemon.url, "--token-variable", "MY_TOKEN")
+        argv = [str(COMMAND), "run", *options, day.program.name, *day.words(day.host.first, "Look at alpha.")]
+        done = day.execute(argv, MY_TOKEN=made.stdout.strip())
+    assert done.returncode == 0, f"{argv}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    got = [request for request in day.upstream.requests[count:] if is_conversation(request.body)]
+    assert len(got) == 3, len(got)
+    assert not any(name.startswith("x-context-") for request in got for name in request.headers)
+    assert b"alpha line 300" not in got[-1].raw
+    return "yes"
 
 
 def check_replay(recorded: Sequence[RecordedRequest], folder: Path) -> str:

@@ -18,6 +18,7 @@ from tests.support.machine import Ran, run_command
 
 ANN, BOB = 61_001, 61_002
 ROOT = 0
+ACCEPT_S = 10
 LIST_TOOLS = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}'
 
 pytestmark = pytest.mark.skipif(os.geteuid() != ROOT, reason="only root can act as two users")
@@ -137,6 +138,7 @@ def test_allow_other_users_lets_everybody_in(open_folder: Path) -> None:
 def bobs_port() -> Iterator[socket.socket]:
     with acting_as(BOB):
         listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(ACCEPT_S)
     with listener:
         yield listener
 
@@ -154,6 +156,20 @@ def test_a_command_sends_nothing_to_another_users_port(
         assert connection.recv(1) == b""
     if command == "doctor":
         assert f"the user with the id {BOB}" in done.out.decode()
+
+
+def test_a_run_sends_no_prompt_and_no_key_to_another_users_port(
+    bobs_port: socket.socket, open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run without --url starts a daemon of its own; but Ann may not be able to start this Python."""
+    monkeypatch.setenv("HOME", str(open_folder))
+    with acting_as(ANN):
+        refused = run_command("run", "--url", f"http://localhost:{bobs_port.getsockname()[1]}", "true", cwd=open_folder)
+    connection, _ = bobs_port.accept()
+    with connection:
+        assert connection.recv(1) == b""
+    assert refused.code == 1
+    assert f"the user with the id {BOB}" in refused.err
 
 
 def test_a_command_talks_to_a_daemon_of_its_own_user_or_of_root(anns_daemon: Daemon, tmp_path: Path) -> None:

@@ -284,6 +284,10 @@ def test_the_lifetime_of_the_prompt_cache_is_read_from_the_request() -> None:
     assert life_s("openai-chat", 60, prompt_cache_retention="24h") == 86_400
     assert life_s("openai-responses", model="gpt-5.1", prompt_cache_retention="in_memory") == 3600
     assert life_s("openai-responses", 60, model="gpt-5.6", prompt_cache_options={"ttl": "30m"}) == 86_400
+    # From gpt-5.5 on there is no shorter life.
+    for model in ("gpt-5.5", "gpt-5.6-terra", "gpt-6.1-sol", "openai/gpt-5.10-2027-01-01"):
+        assert life_s("openai-responses", model=model, prompt_cache_retention="in_memory") == 86_400, model
+    assert life_s("openai-chat", model="o3", prompt_cache_retention="24h") == 86_400
     in_memory: dict[str, Any] = {"prompt_cache_retention": "in_memory", "prompt_cache_options": {"ttl": "12h"}}
     assert life_s("openai-responses", **in_memory) == 43_200
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from contextfold.fold.messages.apis import Format
 from contextfold.fold.messages.facts import Members, block_members
@@ -19,32 +20,48 @@ SHORTEST_S = 5 * MINUTE_S
 # The lives that providers offer. What was still cached after a pause is taken to live for the next longer one.
 LIVES_S = (SHORTEST_S, HOUR_S, DAY_S)
 
-# The usual life for each API, from the documents of the providers in November 2026.
-_USUAL_S: Mapping[Format, float] = {
-    # 5 minutes, unless a mark in the request says `"ttl": "1h"`.
-    "anthropic": SHORTEST_S,
-    # Since gpt-5.5 the retention is 24 hours only. For older models it is the default of most organizations.
-    "openai-chat": DAY_S,
-    "openai-responses": DAY_S,
-    "gemini": HOUR_S,
-}
-# OpenAI's models without retention for 24 hours: their prompts are in memory, for an hour at most.
-_IN_MEMORY = re.compile(r"(?:.*/)?(?:gpt-4o|chatgpt-4o|o1|o3|o4|gpt-5-(?:mini|nano))(?:-.*)?")
-_IN_MEMORY_S = HOUR_S
+
+class CacheLife(NamedTuple):
+    """How long some models' prompts are kept: usually, and by what a request may ask for."""
+
+    apis: tuple[Format, ...]
+    # A pattern of the models' names in lowercase.
+    models: str
+    usual_s: float
+    asked_s: Mapping[str, float] = {}
+
+
+_OPENAI: tuple[Format, ...] = ("openai-chat", "openai-responses")
+# The first row that fits counts. From the providers' documents in November 2026: Anthropic's and Gemini's on prompt and
+# context caching, OpenAI's on prompt caching and on `prompt_cache_retention`, the member that is asked for there. For
+# Anthropic it is the `ttl` of a mark.
+CACHE_LIVES = (
+    CacheLife(("anthropic",), ".*", 5 * MINUTE_S, {"1h": HOUR_S}),
+    # Prompts of these are only in memory, for an hour at most.
+    CacheLife(_OPENAI, "(?:gpt-4o|chatgpt-4o|o1|o3|o4|gpt-5-(?:mini|nano))(?:-.*)?", HOUR_S, {"24h": DAY_S}),
+    # Since gpt-5.5 there is no other retention.
+    CacheLife(_OPENAI, r"gpt-(?:5\.(?:[5-9]|\d\d)|[6-9]|\d\d)(?:[.-].*)?", DAY_S),
+    # For the models before, 24 hours are the default of most organizations.
+    CacheLife(_OPENAI, ".*", DAY_S, {"in_memory": HOUR_S, "24h": DAY_S}),
+    CacheLife(("gemini",), ".*", HOUR_S),
+)
 _TTL = re.compile(r"(\d{1,3})([mh])")
 
 
 def find_cache_life_s(format: Format, model: str, request: Members, *, default_s: float | None = None) -> float:
     """The longest life of a request's prefix. `default_s` counts if the request does not say it."""
+    name = model.lower().rpartition("/")[2]
+    known = next(each for each in CACHE_LIVES if format in each.apis and re.fullmatch(each.models, name, re.DOTALL))
     if format == "anthropic":
-        asked_s = HOUR_S if _has_hour_mark(request) else None
-    elif format in ("openai-chat", "openai-responses"):
-        asked_s = _life_asked_of_openai(request)
-        if default_s is None and _IN_MEMORY.fullmatch(model.lower()):
-            default_s = _IN_MEMORY_S
+        asked_s, least_s = known.asked_s["1h"] if _has_hour_mark(request) else 0.0, 0.0
     else:
-        asked_s = None
-    return asked_s or (_USUAL_S[format] if default_s is None else default_s)
+        asked_s = known.asked_s.get(str(request.get("prompt_cache_retention")), 0.0)
+        least_s = _least_life_s(request)
+    if asked_s:
+        return max(asked_s, least_s)
+    if least_s:
+        return max(DAY_S, least_s)
+    return known.usual_s if default_s is None else default_s
 
 
 def find_life_in_usage(written_1h_tokens: int, warm_after_s: float) -> float:
@@ -69,12 +86,8 @@ def _has_hour_mark(request: Members) -> bool:
     return False
 
 
-def _life_asked_of_openai(request: Members) -> float | None:
-    """`prompt_cache_retention` is the longest life, `prompt_cache_options.ttl` only the shortest, from 30m to 12h."""
-    retention = request.get("prompt_cache_retention")
+def _least_life_s(request: Members) -> float:
+    """The shortest life that a request asks OpenAI for, from 30m to 12h; 0 if there is none."""
     ttl = block_members(request.get("prompt_cache_options")).get("ttl")
     least = _TTL.fullmatch(ttl) if isinstance(ttl, str) else None
-    least_s = int(least[1]) * (HOUR_S if least[2] == "h" else MINUTE_S) if least else 0.0
-    if retention == "in_memory":
-        return max(_IN_MEMORY_S, least_s)
-    return max(DAY_S, least_s) if retention == "24h" or least_s else None
+    return int(least[1]) * (HOUR_S if least[2] == "h" else MINUTE_S) if least else 0.0
