@@ -86,7 +86,7 @@ class NatsServer:
         self.folder, self.name, self.port = folder, name, port
         self.log = folder / "nats.log"
         self.is_paused = False
-        self._config = config
+        self.config = config
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> NatsServer:
@@ -120,7 +120,7 @@ class NatsServer:
         config_file = self.folder / "nats.conf"
         config_file.write_text(
             f'listen: "127.0.0.1:{self.port}"\nserver_name: "{self.name}"\nlog_file: "{self.log}"\n'
-            f'jetstream {{ store_dir: "{self.folder / "js"}", max_file_store: 20GB }}\n{self._config}\n'
+            f'jetstream {{ store_dir: "{self.folder / "js"}", max_file_store: 20GB }}\n{self.config}\n'
         )
         argv = [str(NATS_SERVER), "--config", str(config_file)]
         self._process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

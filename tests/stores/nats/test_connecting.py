@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import nkeys  # type: ignore[import-untyped]
 import pytest
 
 from tests.stores.nats.signing import Authority, operator_config
@@ -153,10 +154,17 @@ class TestTls:
                 work(running)
             assert "TLS" in start_error(url, "--nats-tls-ca", authority.path)
 
-    def test_a_server_without_tls_is_refused_if_tls_is_required(self, tmp_path: Path) -> None:
-        with NatsServer(tmp_path / "n", config=USERS) as server:
-            url = server.url.replace("nats://", f"tls://daemon:{PASSWORD}@")
-            assert "does not use TLS" in start_error(url)
+    @pytest.mark.parametrize("login", ["password", "nkey", "none"])
+    def test_nothing_is_sent_to_a_server_without_tls_if_tls_is_required(self, tmp_path: Path, login: str) -> None:
+        """Not even to one that pretends to be ours."""
+        received: list[bytes] = []
+        seed = tmp_path / "daemon.nk"
+        seed.write_bytes(nkeys.encode_seed(bytes(range(32)), nkeys.PREFIX_BYTE_USER))
+        argv = ("--nats-nkey", str(seed)) if login == "nkey" else ()
+        with scripted_server({"version": "2.15.1", "nonce": "x", "auth_required": True}, received) as url:
+            user = f"daemon:{PASSWORD}@" if login == "password" else ""
+            assert "does not use TLS" in start_error(url.replace("nats://", f"tls://{user}"), *argv)
+        assert received == []
 
     @pytest.mark.parametrize("name", ["nats-tls-ca", "nats-tls-cert"])
     def test_a_file_that_is_no_certificate_is_refused(self, authority: Authority, tmp_path: Path, name: str) -> None:
@@ -174,7 +182,7 @@ class TestUnsuitableServers:
             assert "JetStream" in start_error(server.url.replace("://", "://daemon:pw@"))
 
     def test_a_server_that_is_too_old_is_refused(self) -> None:
-        with old_server() as url:
+        with scripted_server({"version": "2.11.9"}, []) as url:
             assert start_error(url) == "the NATS server is 2.11.9; 2.12 or later is needed"
 
     def test_a_cluster_with_fewer_servers_than_replicas_is_refused(self, tmp_path: Path) -> None:
@@ -190,11 +198,11 @@ class TestUnsuitableServers:
 
 
 @contextmanager
-def old_server() -> Iterator[str]:
-    """A server that reports an old version, and answers the first PING of every client."""
+def scripted_server(given: Mapping[str, object], received: list[bytes]) -> Iterator[str]:
+    """A server that describes itself like this, answers every PING, and keeps what else it receives."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(60)
-        info = {"server_id": "N", "version": "2.11.9", "headers": True, "max_payload": 1 << 20, "jetstream": True}
+        info = {"server_id": "N", "headers": True, "max_payload": 1 << 20, "jetstream": True, **given}
 
         def serve() -> None:
             while True:
@@ -207,6 +215,8 @@ def old_server() -> Iterator[str]:
                     for line in lines:
                         if line.startswith(b"PING"):
                             client.sendall(b"PONG\r\n")
+                        else:
+                            received.append(line)
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
@@ -253,6 +263,24 @@ class TestProcesses:
         events = [line["event"] for line in log if line["event"].startswith("store.")]
         assert events[:2] == ["store.away", "store.connected"]
         assert all(line["reason"] for line in log if line["event"] == "store.away")
+
+    def test_a_daemon_that_is_refused_after_a_restart_of_nats_returns_when_it_is_accepted_again(
+        self, tmp_path: Path
+    ) -> None:
+        store = f"nats://daemon:{PASSWORD}@127.0.0.1"
+        server = NatsServer(tmp_path / "n", config=USERS)
+        with server, daemon(tmp_path / "d", f"{store}:{server.port}") as running:
+            work(running)
+            server.stop()
+            server.config = USERS.replace(PASSWORD, "another")
+            server.start()
+            until(lambda: b"NATS refused the connection" in running.log.read_bytes())
+            assert not is_ready(running)
+            server.stop()
+            server.config = USERS
+            server.start()
+            until(lambda: is_ready(running))
+            work(running)
 
     def test_a_branch_of_a_stdio_server_is_visible_to_a_daemon_at_once(self, tmp_path: Path) -> None:
         server = NatsServer(tmp_path / "n")
