@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +166,19 @@ class TestTls:
             assert "does not use TLS" in start_error(url.replace("nats://", f"tls://{user}"), *argv)
         assert received == []
 
+    def test_nothing_is_sent_to_a_server_without_tls_when_the_daemon_reconnects(
+        self, authority: Authority, tmp_path: Path
+    ) -> None:
+        received: list[bytes] = []
+        with ExitStack() as server:
+            url = server.enter_context(self.tls_server(tmp_path / "n", authority))
+            with daemon(tmp_path / "d", url, "--nats-tls-ca", authority.path) as running:
+                work(running)
+                server.close()
+                with scripted_server({"version": "2.15.1"}, received, port=int(url.rpartition(":")[2])):
+                    until(lambda: b"does not use TLS" in running.log.read_bytes())
+                assert received == []
+
     @pytest.mark.parametrize("name", ["nats-tls-ca", "nats-tls-cert"])
     def test_a_file_that_is_no_certificate_is_refused(self, authority: Authority, tmp_path: Path, name: str) -> None:
         nonsense = tmp_path / "nonsense"
@@ -198,9 +211,9 @@ class TestUnsuitableServers:
 
 
 @contextmanager
-def scripted_server(given: Mapping[str, object], received: list[bytes]) -> Iterator[str]:
+def scripted_server(given: Mapping[str, object], received: list[bytes], port: int = 0) -> Iterator[str]:
     """A server that describes itself like this, answers every PING, and keeps what else it receives."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server(("127.0.0.1", port)) as listener:
         listener.settimeout(60)
         info = {"server_id": "N", "headers": True, "max_payload": 1 << 20, "jetstream": True, **given}
 

@@ -176,7 +176,7 @@ class NatsConnection:
             raise StoreUnavailable("the store is closed")
 
     async def _keep_connected(self) -> None:
-        while True:
+        while not self._closed:
             try:
                 await self._connect()
                 await self._wait_for_lasting_loss()
@@ -194,6 +194,8 @@ class NatsConnection:
             # Shuffled, so that daemons spread over the servers; after a loss the client tries them in this order.
             servers = random.sample(self.options.servers, len(self.options.servers))
             await client.connect(servers, **self._connect_options(client))
+            # The library may have lost the cancellation by `close`.
+            self._check_open()
             if not client.is_connected:
                 raise ConnectionResetError("the server closed the connection")
             self._check_client(client)
@@ -235,8 +237,8 @@ class NatsConnection:
             # Without a connection nothing is buffered: the call fails, and is known not to have been sent.
             "pending_size": 0,
             "error_cb": self._on_error,
-            "disconnected_cb": self._on_lost,
-            "closed_cb": self._on_lost,
+            "disconnected_cb": self._on_disconnected,
+            "closed_cb": self._on_disconnected,
             "reconnected_cb": self._on_reconnected,
         }
         if options.user:
@@ -269,7 +271,13 @@ class NatsConnection:
             else:
                 self._note_connected()
 
-    async def _on_lost(self) -> None:
+    async def _on_disconnected(self) -> None:
+        """Called before the client connects again."""
+        if self._client is not None:
+            self._client.has_tls = False
+        self._note_if_lost()
+
+    def _note_if_lost(self) -> None:
         if self._ready.is_set() and not self.is_ready:
             self._note_away(StoreUnavailable(LOST))
 
@@ -282,7 +290,8 @@ class NatsConnection:
             if len(self._forbidden) < FORBIDDEN_MOST:
                 self._forbidden |= set(re.findall(r'"([^"]+)"', str(problem).lower()))
         elif not self.is_ready:
-            if self._client is not None:
+            # Such an error ends an attempt, perhaps in the middle of starting TLS.
+            if self._client is not None and isinstance(problem, OSError):
                 self._client.has_tls = False
             self._resets = self._resets + 1 if isinstance(problem, ConnectionResetError | UnexpectedEOF) else 0
             self._note_away(self._reason(problem))
@@ -358,7 +367,7 @@ class NatsConnection:
         # It is prepared before it is ready.
         if self._client and asyncio.current_task() is self._keeper:
             return self._client
-        await self._on_lost()
+        self._note_if_lost()
         if not self.is_ready:
             timeout_s = FIRST_GRACE_S
             if self._away_since_s is not None:
