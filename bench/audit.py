@@ -30,11 +30,11 @@ from bench.economy import (
 )
 from bench.figures import Figure, report_progress, run, show
 from bench.recorded_sessions import SESSIONS, recorded_sessions, write_transcript
+from contextfold.audit.replay import RULES, Rule
 from contextfold.audit.report import AuditReport, audit_transcripts
 from contextfold.audit.transcripts import list_given
 from contextfold.fold.events import RequestSent
-from contextfold.fold.messages import BodyProjection, ColdSettings
-from contextfold.fold.messages.cold_results import AUTO
+from contextfold.fold.messages import BodyProjection
 from contextfold.fold.model_catalog import MODELS, PRICE_UNITS_PER_DOLLAR, RELATIVE_PRICES
 
 BILL_OFF_MAX, TOTALS_OFF_MAX = 0.05, 0.01
@@ -89,7 +89,7 @@ def audit_shapes(shapes: Sequence[ShapedConversation], folder: Path, *, is_1h: b
         without += replay.play().cost
         (folder / f"{number}.jsonl").write_text("\n".join(replay.lines) + "\n", encoding="utf-8")
         with_proxy += ConversationReplay(shape, COLD, is_1h=is_1h).play().cost
-    report = audit(folder, ColdSettings())
+    report = audit(folder, RULES[:1])
     prices = MODELS.prices(MODEL)
     assert prices is not None
     dollars = prices.input / RELATIVE_PRICES.input / PRICE_UNITS_PER_DOLLAR
@@ -137,8 +137,8 @@ def measure_large_folder(folder: Path) -> list[Figure]:
     ]
 
 
-def audit(folder: Path, settings: ColdSettings = AUTO) -> AuditReport:
-    return audit_transcripts(list_given([folder]), MODELS, lambda _done, _total: None, settings=settings)
+def audit(folder: Path, rules: Sequence[Rule] = RULES) -> AuditReport:
+    return audit_transcripts(list_given([folder]), MODELS, lambda _done, _total: None, rules=rules)
 
 
 def _within(name: str, measured: float, truth: float, limit: float) -> Figure:

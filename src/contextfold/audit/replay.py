@@ -19,6 +19,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import mul
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -26,6 +27,7 @@ from contextfold.audit.conversation import Conversation, Message, RecordedReques
 from contextfold.fold.messages import ColdSettings, Remembered, by_call, project
 from contextfold.fold.messages.apis import api_of, read_facts
 from contextfold.fold.messages.cache_life import HOUR_S, SHORTEST_S, find_cache_life_s, find_life_in_usage
+from contextfold.fold.messages.cold_results import AUTO
 from contextfold.fold.messages.weight import encode_json, encode_message, weigh_message
 from contextfold.fold.model_catalog import TokenPrices
 from contextfold.fold.store import LeftOutDecision
@@ -57,6 +59,23 @@ UNKNOWN = "not in the transcript: early messages changed, or the provider droppe
 # The proxy sees these before it sends the request, and then leaves out what the cache does not hold any more.
 SEEN_BY_PROXY = (OTHER_MODEL, REWOUND, UPDATED, HEAD_CHANGED)
 
+
+class Rule(NamedTuple):
+    """One thing that the proxy does, in addition to the rules before it."""
+
+    name: str
+    settings: ColdSettings
+    # Whether it acts when the prefix is broken, or only after a pause.
+    sees_breaks: bool
+
+
+# Together they are what the proxy does by default.
+RULES = (
+    Rule("results_after_a_pause", ColdSettings(), sees_breaks=False),
+    Rule("results_behind_a_broken_prefix", ColdSettings(), sees_breaks=True),
+    Rule("small_results_and_texts_of_edits", AUTO, sees_breaks=True),
+)
+
 _URL = re.compile(r"https?://[^\s\[\]]+$")
 
 RECORDED = "recorded"
@@ -74,7 +93,10 @@ class CarriedResult(NamedTuple):
 
 
 class ReplayedRequest(NamedTuple):
-    """The costs of a request, in the units of its prices. With the proxy and without it, by the cache's life."""
+    """The costs of a request, in the units of its prices. With the proxy and without it, by the cache's life.
+
+    `with_rules` are the costs with the first rule, with the first two, and so on.
+    """
 
     recorded: int
     parts: Mapping[str, float]
@@ -82,6 +104,7 @@ class ReplayedRequest(NamedTuple):
     from_times: float
     without: Mapping[str, float]
     with_proxy: Mapping[str, float]
+    with_rules: Sequence[float]
     tokens_left_out: int
     # The likely cause if the prompt was written again while its cache was alive, and the tokens.
     cause: str = ""
@@ -93,9 +116,15 @@ class _Sent:
     """What one way of sending a conversation has sent: the share of each message that is not left out."""
 
     life: str
-    leaves_out: bool
+    rule: Rule
+    # Empty as long as nothing is left out.
     shares: list[float] = field(default_factory=list)
     results: tuple[LeftOutDecision, ...] = ()
+
+
+class _LeftOut(NamedTuple):
+    results: tuple[LeftOutDecision, ...]
+    sent_weights: Sequence[int]
 
 
 @dataclass(slots=True)
@@ -113,8 +142,8 @@ class _OpenResult:
 
 
 class ConversationReplay:
-    def __init__(self, conversation: Conversation, settings: ColdSettings) -> None:
-        self._format, self._settings = conversation.format, settings
+    def __init__(self, conversation: Conversation, rules: Sequence[Rule] = RULES) -> None:
+        self._format = conversation.format
         self._api = api_of(conversation.format)
         self._last: RecordedRequest | None = None
         # The life of the provider's cache, as far as the requests until now show it.
@@ -124,7 +153,10 @@ class ConversationReplay:
         self._weights: list[int] = []
         self._head = 0.0
         self._shared_read = 0
-        self._ways = [_Sent(life, leaves_out) for life in LIVES for leaves_out in (False, True)]
+        self._by_rule = [_Sent(RECORDED, rule) for rule in rules]
+        self._by_life = {life: _Sent(life, rules[-1]) for life in LIVES if life != RECORDED}
+        # What is left out of the request at hand, by what was left out before, the settings and the first message.
+        self._left_out: dict[tuple[int, ColdSettings, int], _LeftOut | None] = {}
         # Calls by id: the tool, and what the call was about.
         self._calls: dict[str, tuple[str, str]] = {}
         self._open: list[_OpenResult] = []
@@ -137,27 +169,22 @@ class ConversationReplay:
         shown_s = find_life_in_usage(usage.cache_write_1h, 0.0)
         self._life_s = max(self._life_s, shown_s, find_cache_life_s(self._format, request.model, {}))
         self._estimate_tokens(request)
+        self._left_out.clear()
         cause, lost = self._find_loss(request)
         pause_s = _pause_before(request, last)
-        with_proxy: dict[str, float] = {}
-        without: dict[str, float] = {}
-        left_out = 0.0
-        for way in self._ways:
-            life_s = LIVES[way.life] or self._life_s
-            if last is not None and pause_s > life_s:
-                cold_from: int | None = 0
-            else:
-                cold_from = self._count_warm(usage.cache_read) if self._is_break_seen(cause) else None
-            first_changed = self._advance(way, request, cold_from)
-            read = usage.cache_read if way.life == RECORDED else self._simulate_read(request, life_s, bool(cause))
-            sent = self._make_usage(way, usage, read, first_changed)
-            (with_proxy if way.leaves_out else without)[way.life] = sent.cost(prices)
-            if way.leaves_out and way.life == RECORDED:
-                left_out = sum(self._tokens) - self._sent_tokens(way)
+        parts = self._split(request, prices, cause, pause_s)
+        # Simulated from times and texts alone, and also with the broken prefixes that the record shows.
         from_times = self._as_written(usage, self._simulate_read(request, self._life_s, is_broken=False))
         simulated = self._as_written(usage, self._simulate_read(request, self._life_s, bool(cause)))
-        without[RECORDED] = simulated.cost(prices)
-        parts = self._split(request, prices, cause, pause_s)
+        without = {RECORDED: simulated.cost(prices)}
+        with_rules = [self._send(way, request, usage.cache_read, cause, prices) for way in self._by_rule]
+        with_proxy = {RECORDED: with_rules[-1]}
+        for life, way in self._by_life.items():
+            life_s = LIVES[life] or 0.0
+            read = self._simulate_read(request, life_s, bool(cause))
+            without[life] = self._as_written(usage, read, life_s=life_s).cost(prices)
+            with_proxy[life] = self._send(way, request, read, cause, prices)
+        left_out = sum(self._tokens) - self._sent_tokens(self._by_rule[-1])
         self._carry(request, prices)
         self._last = request
         return ReplayedRequest(
@@ -166,10 +193,22 @@ class ConversationReplay:
             from_times.cost(prices),
             without,
             with_proxy,
+            with_rules,
             round(left_out),
             cause if pause_s <= self._life_s else "",
             lost,
         )
+
+    def _send(self, way: _Sent, request: RecordedRequest, read: int, cause: str, prices: TokenPrices) -> float:
+        """The cost of a request in this way, if the provider had `read` this much of the recorded prompt."""
+        life_s = LIVES[way.life] or self._life_s
+        cold_from: int | None = None
+        if self._last is not None and _pause_before(request, self._last) > life_s:
+            cold_from = 0
+        elif way.rule.sees_breaks and cause in SEEN_BY_PROXY:
+            cold_from = self._count_warm(request.usage.cache_read)
+        first_changed = self._advance(way, request, cold_from)
+        return self._make_usage(way, request.usage, read, first_changed).cost(prices)
 
     def finish(self) -> None:
         """The conversation has ended: count what its last results cost."""
@@ -226,9 +265,6 @@ class ConversationReplay:
             return UPDATED, lost
         return (HEAD_CHANGED if read < self._head else UNKNOWN), lost
 
-    def _is_break_seen(self, cause: str) -> bool:
-        return self._settings.has_inputs and cause in SEEN_BY_PROXY
-
     def _count_warm(self, read: int) -> int:
         """The number of the first messages that the cache still held when it read this much."""
         left = read - self._head
@@ -243,24 +279,24 @@ class ConversationReplay:
 
         The cache does not hold the messages from `cold_from` on any more; None if it holds all of them.
         """
-        kept = min(request.unchanged, len(way.shares))
-        way.shares = [*way.shares[:kept], *[1.0] * (len(self._tokens) - kept)]
-        if kept == 0:
-            way.results = ()
-        if not way.leaves_out or cold_from is None:
+        if way.shares:
+            kept = min(request.unchanged, len(way.shares))
+            way.shares = [*way.shares[:kept], *[1.0] * (len(self._tokens) - kept)]
+            if kept == 0:
+                way.results = ()
+        if cold_from is None:
             return None
-        remembered = Remembered(results=by_call(way.results))
-        projection = project(request.history, self._format, model=request.model, remembered=remembered)
-        chosen = projection.cold_results(salt="audit", settings=self._settings, first_place=cold_from)
-        if not chosen:
+        # Several ways often do the same.
+        key = (id(way.results), way.rule.settings, cold_from)
+        if key not in self._left_out:
+            self._left_out[key] = self._leave_out(way, request, cold_from)
+        left_out = self._left_out[key]
+        if left_out is None:
             return None
-        way.results += tuple(each.decision for each in chosen)
-        remembered = Remembered(results=by_call(way.results))
-        projection = project(request.history, self._format, model=request.model, remembered=remembered)
-        if not projection.changed:
-            return None
+        way.results, sent_weights = left_out
+        way.shares = way.shares or [1.0] * len(self._tokens)
         changed = []
-        for place, sent_weight in enumerate(projection.details.sent_weights):
+        for place, sent_weight in enumerate(sent_weights):
             # The separator before a message counts in its weight as it is sent.
             share = min(1.0, sent_weight / (self._weights[place] + 1))
             if share < way.shares[place]:
@@ -268,8 +304,22 @@ class ConversationReplay:
                 changed.append(place)
         return changed[0] if changed else None
 
+    def _leave_out(self, way: _Sent, request: RecordedRequest, cold_from: int) -> _LeftOut | None:
+        """All results that are left out from now on, and the weights of the messages as they are sent then."""
+        remembered = Remembered(results=by_call(way.results))
+        projection = project(request.history, self._format, model=request.model, remembered=remembered)
+        chosen = projection.cold_results(salt="audit", settings=way.rule.settings, first_place=cold_from)
+        if not chosen:
+            return None
+        results = (*way.results, *(each.decision for each in chosen))
+        remembered = Remembered(results=by_call(results))
+        projection = project(request.history, self._format, model=request.model, remembered=remembered)
+        return _LeftOut(results, projection.details.sent_weights) if projection.changed else None
+
     def _make_usage(self, way: _Sent, usage: RecordedUsage, read: int, first_changed: int | None) -> RecordedUsage:
         """The usage of the request in this way, if the provider had `read` this much of the recorded prompt."""
+        if not way.shares:
+            return self._as_written(usage, read, life_s=LIVES[way.life])
         left = read - self._head
         sent_read = min(float(read), self._head)
         for place, (tokens, share) in enumerate(zip(self._tokens, way.shares, strict=True)):
@@ -281,7 +331,9 @@ class ConversationReplay:
         return self._as_written(usage, round(min(sent_read, total)), round(total), LIVES[way.life])
 
     def _sent_tokens(self, way: _Sent) -> float:
-        return sum(tokens * share for tokens, share in zip(self._tokens, way.shares, strict=True))
+        if not way.shares:
+            return sum(self._tokens)
+        return float(sum(map(mul, self._tokens, way.shares)))
 
     def _as_written(
         self, usage: RecordedUsage, read: int, total: int | None = None, life_s: float | None = None

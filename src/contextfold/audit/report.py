@@ -6,15 +6,23 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from contextfold.audit.claude_code import read_claude_code
 from contextfold.audit.codex import read_codex
 from contextfold.audit.conversation import Conversation, RecordedRequest
-from contextfold.audit.replay import LIVES, PARTS, RECORDED, CarriedResult, ConversationReplay, ReplayedRequest
+from contextfold.audit.replay import (
+    LIVES,
+    PARTS,
+    RECORDED,
+    RULES,
+    CarriedResult,
+    ConversationReplay,
+    ReplayedRequest,
+    Rule,
+)
 from contextfold.audit.transcripts import CLAUDE_CODE, CODEX, Skipped, Transcript
-from contextfold.fold.messages import ColdSettings
-from contextfold.fold.messages.cold_results import AUTO
 from contextfold.fold.model_catalog import PRICE_UNITS_PER_DOLLAR, ModelCatalog
 
 FORMAT = 1
@@ -31,13 +39,17 @@ Progress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class Sums:
-    """Sums over requests, in dollars. `without` and `with_proxy` are by the life of the cache."""
+    """Sums over requests, in dollars. `without` and `with_proxy` are by the life of the cache.
+
+    `with_rules` has the costs with the first rule of the proxy, with the first two, and so on.
+    """
 
     requests: int = 0
     spent: float = 0.0
     from_times: float = 0.0
     without: dict[str, float] = field(default_factory=lambda: dict.fromkeys(LIVES, 0.0))
     with_proxy: dict[str, float] = field(default_factory=lambda: dict.fromkeys(LIVES, 0.0))
+    with_rules: list[float] = field(default_factory=lambda: [0.0] * len(RULES))
 
     def add(self, request: ReplayedRequest) -> None:
         self.requests += 1
@@ -46,6 +58,13 @@ class Sums:
         for life in LIVES:
             self.without[life] += request.without[life] / PRICE_UNITS_PER_DOLLAR
             self.with_proxy[life] += request.with_proxy[life] / PRICE_UNITS_PER_DOLLAR
+        for number, cost in enumerate(request.with_rules):
+            self.with_rules[number] += cost / PRICE_UNITS_PER_DOLLAR
+
+    @property
+    def saved_by_rule(self) -> list[float]:
+        """What each rule would have saved in addition to those before it; negative if it would have cost more."""
+        return [before - cost for before, cost in pairwise([self.spent, *self.with_rules])]
 
     @property
     def saved(self) -> float:
@@ -109,14 +128,14 @@ class AuditReport:
 
 
 def audit_transcripts(
-    transcripts: Sequence[Transcript], models: ModelCatalog, progress: Progress, *, settings: ColdSettings = AUTO
+    transcripts: Sequence[Transcript], models: ModelCatalog, progress: Progress, *, rules: Sequence[Rule] = RULES
 ) -> AuditReport:
-    """Audit transcripts. `settings` says what the proxy leaves out."""
+    """Audit transcripts. `rules` say what the proxy leaves out."""
     report = AuditReport()
     seen: set[int] = set()
     total = sum(transcript.size for transcript in transcripts)
     for transcript in transcripts:
-        _add_transcript(report, transcript, seen, models, settings)
+        _add_transcript(report, transcript, seen, models, rules)
         report.transcripts += 1
         report.bytes += transcript.size
         progress(report.bytes, total)
@@ -124,7 +143,7 @@ def audit_transcripts(
 
 
 def _add_transcript(
-    report: AuditReport, transcript: Transcript, seen: set[int], models: ModelCatalog, settings: ColdSettings
+    report: AuditReport, transcript: Transcript, seen: set[int], models: ModelCatalog, rules: Sequence[Rule]
 ) -> None:
     replays: dict[str, tuple[Conversation, ConversationReplay]] = {}
     for conversation, request in READERS[transcript.host](transcript, seen, report.skipped):
@@ -134,7 +153,7 @@ def _add_transcript(
             report.skipped.requests_of_unknown_models += 1
             continue
         if conversation.id not in replays:
-            replays[conversation.id] = conversation, ConversationReplay(conversation, settings)
+            replays[conversation.id] = conversation, ConversationReplay(conversation, rules)
         replayed = replays[conversation.id][1].add(request, prices)
         if not request.is_copy:
             _add_request(report, conversation, request, replayed)
@@ -272,7 +291,12 @@ def _describe_sums(sums: Sums) -> dict[str, Any]:
         "spent_dollars": _dollars(sums.spent),
         "saved_dollars": _dollars(sums.saved),
         "saved_percent": _percent(sums.saved, sums.spent),
+        "saved_dollars_by_rule": _by_rule(sums),
     }
+
+
+def _by_rule(sums: Sums) -> dict[str, float]:
+    return {rule.name: _dollars(saved) for rule, saved in zip(RULES, sums.saved_by_rule, strict=True)}
 
 
 class _Names:
