@@ -8,6 +8,7 @@ Without these files, made-up shapes are used. The last rows are the time and mem
 from __future__ import annotations
 
 import json
+import lzma
 import os
 import sys
 from collections.abc import Sequence
@@ -39,6 +40,9 @@ from contextfold.fold.model_catalog import MODELS, PRICE_UNITS_PER_DOLLAR, RELAT
 
 BILL_OFF_MAX, TOTALS_OFF_MAX = 0.05, 0.01
 LARGE_BYTES, LARGE_S, LARGE_MB = 1 << 30, 120.0, 1024.0
+TRANSCRIPTS = SESSIONS.parent / "claude-code"
+# Of all their models: for a million tokens of input, cache read, written for five minutes and an hour, output.
+DOLLARS_OF_OPUS = (5.0, 0.5, 6.25, 10.0, 25.0)
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
 
 
@@ -121,6 +125,33 @@ def audit_sessions(folder: Path) -> list[Figure]:
     ]
 
 
+def audit_transcripts_of_others(folder: Path) -> list[Figure]:
+    """Transcripts as a host wrote them, beside a sum of their usage that shares no code with the audit."""
+    dollars = 0.0
+    for packed in sorted(TRANSCRIPTS.glob("*.jsonl.xz")):
+        text = lzma.decompress(packed.read_bytes()).decode()
+        folder.mkdir(exist_ok=True)
+        (folder / packed.stem).write_text(text, encoding="utf-8")
+        responses = {}
+        for line in map(json.loads, text.splitlines()):
+            if line["type"] == "assistant" and line["message"]["model"] != "<synthetic>":
+                responses[line["message"]["id"]] = line["message"]
+        for message in responses.values():
+            usage, price = message["usage"], DOLLARS_OF_OPUS
+            written_1h = usage["cache_creation"]["ephemeral_1h_input_tokens"]
+            counts = (
+                usage["input_tokens"],
+                usage["cache_read_input_tokens"],
+                usage["cache_creation_input_tokens"] - written_1h,
+                written_1h,
+                usage["output_tokens"],
+            )
+            dollars += sum(count * each for count, each in zip(counts, price, strict=True)) / 1e6
+    spent = audit(folder).total.spent
+    off = abs(round(spent, 2) - round(dollars, 2))
+    return [Figure("transcripts of others: spent", f"${spent:,.4f}", f"${dollars:,.4f}", off, 0.0)]
+
+
 def measure_large_folder(folder: Path) -> list[Figure]:
     """Time and memory for a gibibyte of transcripts: copies of the ones above, each with ids of its own."""
     texts = [path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.jsonl"))]
@@ -155,6 +186,8 @@ def main() -> bool:
             below = Path(folder, "1h" if is_1h else "5m")
             os.mkdir(below)
             figures += audit_shapes(shapes, below, is_1h=is_1h)
+        if TRANSCRIPTS.exists():
+            figures += audit_transcripts_of_others(Path(folder, "others"))
         if SESSIONS.exists():
             sessions = Path(folder, "sessions")
             figures += audit_sessions(sessions)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import lzma
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -14,6 +15,7 @@ from contextfold.audit.transcripts import LINE_MAX_BYTES
 from tests.audit.transcripts import ClaudeTranscript, call, long_session, moment, result
 from tests.support.machine import Call
 
+RECORDED = Path(__file__).parent / "recorded"
 # Dollars for a token of Claude Sonnet 4.5.
 INPUT, OUTPUT, READ, WRITE_5M, WRITE_1H = (price / 1e6 for price in (3, 15, 0.3, 3.75, 6))
 
@@ -47,10 +49,13 @@ class TestBill:
         report = audit(call)
         assert report["spent_dollars"] == pytest.approx(first + second, abs=1e-4)
         assert sum(report["parts_dollars"].values()) == pytest.approx(first + second, abs=1e-3)
-        assert report["days"] == [
-            {"day": "2026-03-01", "requests": 2, "spent_dollars": report["spent_dollars"], "saved_dollars": 0.0}
-            | {"saved_percent": 0.0}
-        ]
+        (day,) = report["days"]
+        assert (day["day"], day["requests"], day["spent_dollars"], day["saved_dollars"]) == (
+            "2026-03-01",
+            2,
+            report["spent_dollars"],
+            0.0,
+        )
 
     def test_a_response_of_several_lines_is_one_request(self, projects: Path, call: Call) -> None:
         """Results of the first calls may stand between the lines of one response."""
@@ -203,6 +208,56 @@ class TestCodex:
         assert (report["requests"], report["results"][0]["subject"]) == (3, "ls")
 
 
+class TestRules:
+    def test_the_rules_add_up_to_what_the_proxy_saves(self, projects: Path, call: Call) -> None:
+        long_session("s1", pause_s=400).write(projects)
+        long_session("s2", pause_s=10).write(projects)
+        report = audit(call, "--names")
+        saved = {each["rule"]: each["saved_dollars"] for each in report["rules"]}
+        assert sum(saved.values()) == pytest.approx(report["with_proxy"]["saved_dollars"], abs=1e-3)
+        rows = {row["id"].strip(): row["saved_dollars_by_rule"] for row in report["largest_conversations"]}
+        # After the pause the first rule does it; behind a broken prefix the second.
+        assert rows["s1"]["results_after_a_pause"] == pytest.approx(3 * 2_950 * WRITE_5M, rel=0.05)
+        assert rows["s1"]["results_behind_a_broken_prefix"] == 0
+        assert rows["s2"]["results_after_a_pause"] == 0
+        assert rows["s2"]["results_behind_a_broken_prefix"] == pytest.approx(3 * 2_950 * WRITE_5M, rel=0.05)
+
+    def test_the_conversations_that_would_have_cost_more_are_listed(self, projects: Path, call: Call) -> None:
+        with_kept_cache(long_session("s1", pause_s=400)).write(projects)
+        long_session("s2", pause_s=400).write(projects)
+        (dearer,) = audit(call, "--names")["dearer_conversations"]
+        assert (dearer["id"].strip(), dearer["saved_dollars"] < 0) == ("s1", True)
+
+
+class TestRealPrograms:
+    """Transcripts that the programs have written, with a scripted provider: resumed, forked, compacted, a subagent.
+
+    All longer texts in them are replaced by as many letters. The bills are what the provider has counted.
+    """
+
+    # Claude Code does not record the usage of the request for a summary.
+    BILLS: ClassVar = {
+        "claude-code-2.1.327": (11, 0.334398 - 0.014649, 1, 3),
+        "claude-code-2.1.197": (10, 0.404440 - 0.015719, 1, 3),
+        "codex-0.169.0": (7, 0.065442, 0, 2),
+    }
+
+    @pytest.mark.parametrize("name", BILLS)
+    def test_the_bill_is_the_providers(self, name: str, projects: Path, call: Call, tmp_path: Path) -> None:
+        files = json.loads(lzma.decompress((RECORDED / f"{name}.json.xz").read_bytes()))
+        for path, file in files.items():
+            below = tmp_path / "home" / path
+            below.parent.mkdir(parents=True, exist_ok=True)
+            below.write_text(file["text"])
+            os.utime(below, (file["mtime"], file["mtime"]))
+        report = audit(call)
+        requests, dollars, compactions, conversations = self.BILLS[name]
+        assert (report["requests"], report["conversations"]) == (requests, conversations)
+        assert report["spent_dollars"] == pytest.approx(dollars, abs=1e-4)
+        left_out = {reason: count for reason, count in report["left_out"].items() if count}
+        assert left_out == ({"compactions": compactions} if compactions else {})
+
+
 class TestBadInput:
     def test_broken_and_long_lines_are_counted_and_skipped(self, projects: Path, call: Call) -> None:
         transcript = long_session("s1", pause_s=10)
@@ -216,6 +271,15 @@ class TestBadInput:
         assert report["requests"] == 7
         assert report["left_out"]["broken_lines"] == 4
         assert report["left_out"]["long_lines"] == 1
+
+    def test_a_transcript_of_a_version_without_usage_is_counted(self, projects: Path, call: Call) -> None:
+        """The first versions of Codex wrote the items alone."""
+        sessions = projects.parents[2] / ".codex" / "sessions"
+        sessions.mkdir(parents=True)
+        lines = [{"id": "c1", "timestamp": moment(0)}, {"type": "message", "role": "user", "content": "hello"}]
+        (sessions / "rollout-1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        report = audit(call)
+        assert (report["requests"], report["left_out"]["transcripts_without_requests"]) == (0, 1)
 
     def test_a_model_without_a_price_is_left_out_of_the_total(self, projects: Path, call: Call) -> None:
         transcript = ClaudeTranscript()

@@ -104,6 +104,9 @@ class _ConversationReader:
             self._append("user", content)
         elif text_in(line, "subtype") == COMPACTED:
             self._history, self._unchanged, self._compacted = [], 0, True
+            identity = hash((COMPACTED, text_in(line, "uuid")))
+            self._skipped.compactions += identity not in self._seen
+            self._seen.add(identity)
         self._ends[text_in(line, "uuid")] = len(self._history)
         self._last_at = time_in(line) or self._last_at
         return finished

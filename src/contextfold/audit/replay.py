@@ -55,7 +55,7 @@ OTHER_MODEL = "another model"
 REWOUND = "earlier messages changed or taken back"
 UPDATED = "another version of the host"
 HEAD_CHANGED = "system prompt or tools changed"
-UNKNOWN = "not in the transcript: early messages changed, or the provider dropped its cache"
+UNKNOWN = "not in the transcript: an early message, or the provider"
 # The proxy sees these before it sends the request, and then leaves out what the cache does not hold any more.
 SEEN_BY_PROXY = (OTHER_MODEL, REWOUND, UPDATED, HEAD_CHANGED)
 

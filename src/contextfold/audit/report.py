@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ from contextfold.fold.model_catalog import PRICE_UNITS_PER_DOLLAR, ModelCatalog
 
 FORMAT = 1
 RESULTS_SHOWN = 10
-CONVERSATIONS_SHOWN = 50
+CONVERSATIONS_SHOWN = 500
 # A conversation counts as dearer from this share of its cost on; less is rounding.
 DEARER_FROM = 0.001
 PERCENT = 100
@@ -146,7 +146,9 @@ def _add_transcript(
     report: AuditReport, transcript: Transcript, seen: set[int], models: ModelCatalog, rules: Sequence[Rule]
 ) -> None:
     replays: dict[str, tuple[Conversation, ConversationReplay]] = {}
+    has_requests = False
     for conversation, request in READERS[transcript.host](transcript, seen, report.skipped):
+        has_requests = True
         prices = models.prices(request.model)
         if prices is None:
             report.unknown_models[request.model] = report.unknown_models.get(request.model, 0) + 1
@@ -157,6 +159,7 @@ def _add_transcript(
         replayed = replays[conversation.id][1].add(request, prices)
         if not request.is_copy:
             _add_request(report, conversation, request, replayed)
+    report.skipped.transcripts_without_requests += not has_requests
     for conversation, replay in replays.values():
         replay.finish()
         for carried in replay.carried:
@@ -217,6 +220,10 @@ def describe(report: AuditReport, models: ModelCatalog, *, with_names: bool) -> 
             {"likely_cause": cause, "events": each.events, "tokens": each.tokens, "dollars": _dollars(each.dollars)}
             for cause, each in sorted(report.rewrites.items(), key=lambda item: -item[1].dollars)
         ],
+        "rules": [
+            {"rule": rule.name, "saved_dollars": _dollars(saved), "saved_percent": _percent(saved, total.spent)}
+            for rule, saved in zip(RULES, total.saved_by_rule, strict=True)
+        ],
         "with_proxy": {
             "dollars": _dollars(total.with_proxy[RECORDED]),
             "saved_dollars": _dollars(total.saved),
@@ -256,23 +263,10 @@ def describe(report: AuditReport, models: ModelCatalog, *, with_names: bool) -> 
             for each in report.expensive_results()
         ],
         "largest_conversations": [
-            {
-                "id": row.conversation.id if with_names else None,
-                "host": row.conversation.host,
-                "project": names.project(row.conversation.project),
-                "subagent": row.conversation.is_subagent,
-                "day": row.day,
-                **_describe_sums(row.sums),
-            }
-            for row in report.largest_conversations()[:CONVERSATIONS_SHOWN]
+            _describe_conversation(row, names) for row in report.largest_conversations()[:CONVERSATIONS_SHOWN]
         ],
-        "left_out": {
-            "broken_lines": report.skipped.broken_lines,
-            "long_lines": report.skipped.long_lines,
-            "unreadable_files": report.skipped.unreadable_files,
-            "requests_without_usage": report.skipped.requests_without_usage,
-            "requests_of_unknown_models": report.skipped.requests_of_unknown_models,
-        },
+        "dearer_conversations": [_describe_conversation(row, names) for row in dearer[:CONVERSATIONS_SHOWN]],
+        "left_out": asdict(report.skipped),
         "prices": [
             {"model": name, "source": facts.source, "read_on": facts.read_on}
             for name in sorted(report.models)
@@ -283,6 +277,17 @@ def describe(report: AuditReport, models: ModelCatalog, *, with_names: bool) -> 
 
 def by_spent(groups: Mapping[str, Sums]) -> list[tuple[str, Sums]]:
     return sorted(groups.items(), key=lambda item: -item[1].spent)
+
+
+def _describe_conversation(row: ConversationRow, names: _Names) -> dict[str, Any]:
+    return {
+        "id": row.conversation.id if names.with_names else None,
+        "host": row.conversation.host,
+        "project": names.project(row.conversation.project),
+        "subagent": row.conversation.is_subagent,
+        "day": row.day,
+        **_describe_sums(row.sums),
+    }
 
 
 def _describe_sums(sums: Sums) -> dict[str, Any]:
@@ -303,16 +308,16 @@ class _Names:
     """Names for the report: the real ones, or numbers for projects and general words for tools."""
 
     def __init__(self, with_names: bool) -> None:
-        self._with_names = with_names
+        self.with_names = with_names
         self._numbers: dict[str, int] = {}
 
     def project(self, path: str) -> str:
-        if self._with_names:
+        if self.with_names:
             return path
         return f"project {self._numbers.setdefault(path, len(self._numbers) + 1)}"
 
     def tool(self, name: str) -> str:
-        if self._with_names or name in KNOWN_TOOLS:
+        if self.with_names or name in KNOWN_TOOLS:
             return name
         return "a tool of an MCP server" if name.startswith("mcp__") else "another tool"
 

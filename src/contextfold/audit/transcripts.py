@@ -38,6 +38,9 @@ class Skipped:
     unreadable_files: int = 0
     requests_without_usage: int = 0
     requests_of_unknown_models: int = 0
+    # Requests in which a host had its history summarised: Claude Code does not record their usage.
+    compactions: int = 0
+    transcripts_without_requests: int = 0
 
 
 def find_transcripts(home: Path, environment: Mapping[str, str]) -> list[Transcript]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from contextfold.audit.page import (
+    EXPLANATION,
     PART_NAMES,
+    RULE_NAMES,
     accuracy_text,
+    count_text,
     dearer_text,
     dollars,
     draw_page,
@@ -20,6 +23,7 @@ from contextfold.audit.page import (
     period,
     prices_text,
     result_name,
+    saving_text,
 )
 from contextfold.audit.report import audit_transcripts, describe
 from contextfold.audit.transcripts import find_transcripts, list_given
@@ -101,32 +105,61 @@ def _nothing_found(transcripts: int) -> str:
 
 def _draw(shown: Screen, audit: Mapping[str, Any]) -> str:
     proxy, spent = audit["with_proxy"], audit["spent_dollars"]
-    is_cheaper = proxy["saved_dollars"] >= 0
-    style = "bold green" if is_cheaper else "bold yellow"
-    count = f"{audit['conversations']:,} conversations, {audit['requests']:,} requests, {period(audit)}"
+    style = "bold green" if proxy["saved_dollars"] >= 0 else "bold yellow"
+    count = f"{count_text(audit)}, {period(audit)}"
     lives = "; ".join(f"{life} cache {each['saved_percent']:.1f} %" for life, each in audit["by_cache_life"].items())
     parts: list[str] = [
-        shown.lines([(dollars(spent), "bold"), f" at list prices: {count}"], wraps=True),
+        shown.lines(["You spent ", (dollars(spent), "bold"), f" at list prices: {count}."], wraps=True),
         shown.lines(
             [
-                (f"{dollars(abs(proxy['saved_dollars']))} {'less' if is_cheaper else 'more'}", style),
-                f" with the proxy ({abs(proxy['saved_percent']):.1f} %), without any action of the model. ",
-                dearer_text(proxy),
+                "With contextfold's proxy: ",
+                (saving_text(proxy), style),
+                f", without any action of the model. {dearer_text(proxy)}",
             ],
-            [(f"If all of it had used one kind of cache, the proxy would have saved: {lives}.", "dim")],
             [(accuracy_text(audit["simulation"]), "dim")],
+            [(f"If all of it had used one kind of cache, the proxy would have saved: {lives}.", "dim")],
+            "",
+            [(EXPLANATION, "dim")],
             wraps=True,
         ),
         shown.lines("", [("where the money went", "bold")]),
         shown.table([Column(), *right_columns("", ""), Column()], _part_rows(audit["parts_dollars"], spent)),
     ]
+    rules: list[list[Line]] = [
+        [
+            [RULE_NAMES[each["rule"]]],
+            [(dollars(each["saved_dollars"]), "green" if each["saved_dollars"] >= 0 else "yellow")],
+            [f"{each['saved_percent']:.1f} %"],
+        ]
+        for each in audit["rules"]
+    ]
+    columns = [
+        Column("what each rule of the proxy would have saved", shrinks=True),
+        *right_columns("saved", "of the bill"),
+    ]
+    parts += [shown.lines(""), shown.table(columns, rules)]
+    if audit["dearer_conversations"]:
+        dearer: list[list[Line]] = [
+            [
+                [f"{each['project']}, {each['day']}"],
+                [f"{each['requests']:,}"],
+                [dollars(each["spent_dollars"])],
+                [(f"{dollars(-each['saved_dollars'])} ({-each['saved_percent']:.1f} %)", "yellow")],
+            ]
+            for each in audit["dearer_conversations"][:ROWS_SHOWN]
+        ]
+        columns = [
+            Column("conversations that would have cost more", shrinks=True),
+            *right_columns("requests", "spent", "more"),
+        ]
+        parts += [shown.lines(""), shown.table(columns, dearer)]
     if audit["rewritten_while_alive"]:
         causes: list[list[Line]] = [
             [[each["likely_cause"]], [f"{each['events']:,}"], [f"{each['tokens']:,}"], [dollars(each["dollars"])]]
             for each in audit["rewritten_while_alive"]
         ]
         columns = [
-            Column("written again while the cache was alive", shrinks=True),
+            Column("sent in full again, although the cache was alive", shrinks=True),
             *right_columns("times", "tokens", "cost"),
         ]
         parts += [shown.lines(""), shown.table(columns, causes)]
@@ -139,6 +172,11 @@ def _draw(shown: Screen, audit: Mapping[str, Any]) -> str:
         parts += [shown.lines(""), shown.table(columns, results)]
     for name in ("project", "model", "day"):
         parts += [shown.lines(""), shown.table(*_group(name, audit[f"{name}s"]))]
+    conversations = [
+        {**each, "conversation": f"{each['day']}, {each['project']}{', subagent' if each['subagent'] else ''}"}
+        for each in audit["largest_conversations"]
+    ]
+    parts += [shown.lines(""), shown.table(*_group("conversation", conversations))]
     notes = [*left_out_texts(audit), prices_text(audit)]
     return "".join(parts) + shown.lines("", *([(note, "dim")] for note in notes if note), wraps=True)
 
@@ -155,7 +193,7 @@ def _part_rows(parts: Mapping[str, float], spent: float) -> list[list[Line]]:
     ]
 
 
-def _group(name: str, groups: list[Mapping[str, Any]]) -> tuple[list[Column], list[list[Line]]]:
+def _group(name: str, groups: Sequence[Mapping[str, Any]]) -> tuple[list[Column], list[list[Line]]]:
     """The largest of some groups; of days, the latest."""
     chosen = groups[-ROWS_SHOWN:] if name == "day" else groups[:ROWS_SHOWN]
     rows: list[list[Line]] = [
