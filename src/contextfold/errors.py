@@ -40,7 +40,7 @@ below maps each `code` to the exit code of a command, the code of JSON-RPC and t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from contextfold.common.canonical import Encodable
@@ -235,7 +235,14 @@ class NoDocuments(SourceInvalid):
 
 
 class DocumentMissing(QueryInvalid):
+    """`similar` are ids that the caller may have meant."""
+
     message = "The cache has no such document"
+
+    def __init__(self, reason: str, similar: Sequence[str] = ()) -> None:
+        meant = f"; did you mean {' or '.join(similar)}?" if similar else ""
+        super().__init__(reason + meant)
+        self.similar = tuple(similar)
 
 
 class SectionMissing(QueryInvalid):

@@ -14,7 +14,7 @@ from contextfold.cli.commands import COMMANDS
 from tests.support.machine import Call
 
 FIRST_WORDS = {command.name.split()[0] for command in COMMANDS}
-FOLD_WORDS = {"status", "list", "misses", "show", "expand", "savings", "report", "rollback", "search", "tail"}
+FOLD_WORDS = {"status", "list", "misses", "now", "show", "expand", "savings", "report", "rollback", "search", "tail"}
 
 
 def bash_completes(script: str, cwd: Path, *words: str) -> set[str]:

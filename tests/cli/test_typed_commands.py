@@ -18,7 +18,7 @@ from tests.support.machine import ROOT
 # Typed in this order, in a folder with `docs/`, an empty folder and an empty home. An ellipsis stands for any text.
 HELP_AND_HABITS = """\
 $ context
-usage: context COMMAND [options]        (contextfold is the same program)
+usage: contextfold COMMAND [options]        (`context` is the short form)
 …
 $ context fold
 usage: context fold COMMAND [options]
@@ -40,12 +40,18 @@ ok: 5 documents, sha256:…
 $ context inspect docs.cache
 {
   "cache_version": "sha256:…
-$ context ask "roll back" --budget 4k --cache docs.cache
-{"documents":[{"id":"runbooks/rollback.md",…
-$ context ask roll back --budget 4k --cache docs.cache
+$ context ask "roll back" --budget 4k
+runbooks/rollback.md (lines 1-9)
+why: roll, back
+…
+$ context ask roll back --budget 4k --cache docs.cache --json
 {"documents":[{"id":"runbooks/rollback.md",…
 $ context get runbooks/Rollback.md --cache docs.cache
-{"document":{"id":"runbooks/rollback.md",…
+runbooks/rollback.md (lines 1-9)
+…
+$ context ls --cache docs.cache
+document …
+…
 $ context install claude --dry-run
 write …: our plugin, for http://localhost:9090
 …
@@ -97,20 +103,21 @@ reason: docs.cache is already there; add --force to replace it, or choose anothe
 exit 6
 $ context get nope.md --cache docs.cache
 error: The cache has no such document
-reason: the cache has no document 'nope.md'; `context ask` shows the ids it has
+reason: the cache has no document 'nope.md'; `context ls` lists those it has
 exit 2
-$ context ask "roll back"
+$ context ask "roll back" --cache nowhere
 error: Cache does not exist
-reason: no .context-cache in …
+reason: nowhere: there is nothing at that path; …
 exit 4
 $ context ask "xylophone" --cache docs.cache
-{"documents":[],…
+Nothing in the cache matches.
+[not in the cache: xylophone]
 note: nothing in the cache matches
 $ context ask "how do the" --cache docs.cache
-{"documents":[],…
+The question has no words to search for; words such as `how` and `the` are not searched.
 note: the question has no words to search for; common words such as `how` and `the` are not searched
 $ context ask "roll back" --cache docs.cache --budget 5
-{"documents":[],…
+2 sections match, but none fits the budget.
 note: … the budget of 5 tokens; raise --budget
 $ context ask "roll back" --cache-root nothing-here
 error: Cache does not exist

@@ -26,7 +26,7 @@ from contextfold.common.question import (
 )
 from contextfold.errors import CacheMissing, SettingsError
 from contextfold.resolve.cache_format import DEFAULT_CACHE
-from contextfold.resolve.files import is_cache, nearest_cache
+from contextfold.resolve.files import default_cache_of, nearest_caches
 from contextfold.resolve.relevance.answer import AskResult, GetResult, places_of
 from contextfold.resolve.service import Cache, CacheRoot, ask_many, get_first
 from contextfold.settings import between
@@ -36,8 +36,8 @@ def declare_ask(parser: CommandParser) -> None:
     parser.describe(
         """
         Print the passages that answer a question best and fit a token budget, each with its place and the
-        words that it was chosen for. The nearest cache is asked: .context-cache in this folder or one
-        above. The same caches, question and budget give the same bytes on every machine.
+        words that it was chosen for. The nearest cache is asked: .context-cache in this folder, in its
+        subfolders, or above. The same caches, question and budget give the same bytes on every machine.
         """,
         'context ask "roll back a deployment"',
         'context ask "how are tokens counted?" --budget 2k --why',
@@ -209,7 +209,7 @@ def add_counter_option(parser: CommandParser) -> None:
 
 def choose_caches(args: argparse.Namespace) -> list[tuple[str, Cache]]:
     """The caches, each with the name that is the prefix of its ids. The name of a single cache is empty."""
-    paths = [_cache_at(path) for path in args.cache]
+    paths = [default_cache_of(path) for path in args.cache]
     if "" in args.cache:
         raise UsageError("--cache is empty; give a folder")
     if args.cache_root == "":
@@ -224,7 +224,7 @@ def choose_caches(args: argparse.Namespace) -> list[tuple[str, Cache]]:
             raise CacheMissing(f"there is no cache in {root}; `context build DIR --cache {root}/NAME` makes one")
         paths += [os.path.join(root, name) for name in found]
     if not paths:
-        paths = [nearest_cache(os.getcwd())]
+        paths = nearest_caches(os.getcwd())
     if len(paths) > CACHES_MAX:
         raise UsageError(f"at most {CACHES_MAX} caches can be asked at once")
     if len(paths) == 1:
@@ -233,12 +233,6 @@ def choose_caches(args: argparse.Namespace) -> list[tuple[str, Cache]]:
     if len(set(names)) != len(names):
         raise UsageError("two of the caches have the same name; ask them one by one")
     return [(name, Cache(path)) for name, path in zip(names, paths, strict=True)]
-
-
-def _cache_at(path: str) -> str:
-    """The cache at a path; for a folder of documents, its default cache."""
-    own = os.path.join(path, DEFAULT_CACHE)
-    return own if path and not is_cache(path) and is_cache(own) else path
 
 
 def cache_name(path: str) -> str:

@@ -126,6 +126,12 @@ def _build(request: BuildRequest) -> BuildReport:
         return build_cache(request, progress)
 
 
+def build_default_cache(folder: str) -> None:
+    """Build the default cache of a folder, or bring it up to date."""
+    request = BuildRequest(folder, None, kinds=ALL_TEXT)
+    _print_report(request, _build(request))
+
+
 def _print_left_out(request: BuildRequest, built: BuildReport) -> None:
     print_note(f"left out of {plain(os.fsdecode(request.sources))}: {describe_left_out(built.left_out) or 'nothing'}")
 

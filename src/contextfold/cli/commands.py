@@ -81,6 +81,7 @@ COMMANDS = (
     Command("ask", "ask", "find the passages that answer a question"),
     Command("recall", "fold.search", "find earlier work that was folded, of any session"),
     Command("get", "ask", "print a document of a cache, or a part of it"),
+    Command("ls", "ls", "list the documents of a cache"),
     Command("resolve", "resolve", "select the documents worth showing for a query"),
     Command("inspect", "resolve", "show what a cache is"),
     Command("verify", "resolve", "read every byte of a cache and list each fault"),
@@ -99,6 +100,7 @@ COMMANDS = (
     Command("fold savings", "fold.savings", "compare what requests cost with what they would have cost unfolded"),
     Command("fold misses", "fold.misses", "say why the provider's prompt cache did not hold what was sent before"),
     Command("fold report", "fold.report", "write a session as a document, to share it"),
+    Command("fold now", "fold.now", "fold the agent's finished work by hand"),
     Command("fold rollback", "fold.rollback", "go back to where a branch began"),
     Command("fold search", "fold.search", "search the summaries of folded branches"),
     Command("fold tail", "fold.tail", "follow events as they happen"),
@@ -144,7 +146,7 @@ def find_command(argv: Sequence[str]) -> tuple[Command, Sequence[str]]:
         raise UsageError(
             f"`context {name}` has no command {second!r}{suggest(given, in_group)}; see `context {name} --help`"
         )
-    command = _BY_NAME.get(SYNONYMS.get(name, name))
+    command = _BY_NAME.get(name) or _BY_NAME.get(SYNONYMS.get(name, name))
     if command is None:
         raise UsageError(f"there is no command {name!r}{_suggest_command(name)}; see `context --help`")
     return command, argv[1:]
@@ -194,7 +196,7 @@ def _print_later(lines: Iterable[str]) -> argparse.Namespace:
 
 
 def _overview() -> Iterator[str]:
-    yield "usage: context COMMAND [options]        (contextfold is the same program)"
+    yield "usage: contextfold COMMAND [options]        (`context` is the short form)"
     yield from ("", *DESCRIPTION, "", "commands:")
     yield from _format_rows((command.name, command.summary) for command in COMMANDS)
     yield from ("", "options:")

@@ -143,6 +143,15 @@ class DaemonClient:
         """Put a JSON value at a path, and return the answer. Raises DaemonSilent if that fails."""
         return self._read_json(*self._request(path, json.dumps(value).encode(), "PUT"))
 
+    def post(self, path: str, value: object) -> tuple[int, bytes]:
+        """Post a JSON value to a path; return the status and the body, which is JSON. Raises DaemonSilent if not."""
+        status, body = self._request(path, json.dumps(value).encode())
+        try:
+            parse_json(body)
+        except (ValueError, RecursionError):
+            self._read_json(status, b"")
+        return status, body
+
     def _read_json(self, status: int, body: bytes) -> Any:  # noqa: ANN401 - whatever JSON is there
         if status == HTTP_UNAUTHORIZED:
             raise DaemonSilent(f"the daemon at {self.address.url} asks for a token: add --token-variable NAME")

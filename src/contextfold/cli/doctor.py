@@ -23,7 +23,7 @@ from contextfold.cli.output import plain, print_answer, print_error, print_on_te
 from contextfold.cli.parser import CommandParser
 from contextfold.errors import EXIT_OK, CacheMissing, StorageFailed
 from contextfold.hosts.programs import CLAUDE_CODE, HOSTS, PLUGIN
-from contextfold.resolve.files import nearest_cache
+from contextfold.resolve.files import nearest_caches
 
 PROBLEMS_FOUND = 1
 OK, NOTE, PROBLEM = "ok", "note", "problem"
@@ -223,7 +223,7 @@ def _claude_settings() -> list[str]:
 
 def _nearest_caches() -> list[str]:
     try:
-        return [nearest_cache(os.getcwd())]
+        return nearest_caches(os.getcwd())
     except CacheMissing:
         return []
 

@@ -39,9 +39,19 @@ from contextfold.cli.install import plugin_files
 from contextfold.cli.output import plain, print_error, print_note
 from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.common.network_address import parse_daemon_url
-from contextfold.errors import StorageFailed
+from contextfold.errors import CacheMissing, StorageFailed
 from contextfold.fold.service.session_views import format_dollars, format_share
-from contextfold.hosts.programs import HOSTS, MCP_FILE, SERVER, Daemon, entry, plugin_texts
+from contextfold.hosts.programs import (
+    DOCUMENTS_SERVER,
+    HOSTS,
+    MCP_FILE,
+    SERVER,
+    Daemon,
+    Documents,
+    entry,
+    plugin_texts,
+)
+from contextfold.resolve.files import nearest_caches
 from contextfold.settings import FOLD_AFTERWARDS, parse_toolsets, path_in_home
 
 DAEMON_START_S = 20.0
@@ -112,6 +122,7 @@ def declare_run(parser: CommandParser) -> None:
         "context run claude -p 'why does the build fail?'",
         "context run codex",
         "context run --tools fold,resolve claude",
+        "context run --docs docs claude",
         "context run python my_agent.py",
     )
     parser.add_argument("program", metavar="PROGRAM", help="the program to start")
@@ -123,6 +134,11 @@ def declare_run(parser: CommandParser) -> None:
         default=FOLD_AFTERWARDS,
         help="the tools to offer: resolve, fold or both (default: context_fold and context_expand)",
     )
+    parser.add_argument(
+        "--docs",
+        metavar="DIR",
+        help="build a cache of this folder for the agent to ask (default: the nearest cache, if there is one)",
+    )
     add_daemon_options(parser)
 
 
@@ -132,21 +148,46 @@ def run_run(args: argparse.Namespace) -> int:
         print_error(f"{args.program} is not on your PATH; install it, or give its path")
         return NOT_FOUND
     args.tools = ",".join(parse_toolsets("--tools", args.tools))
+    documents = _documents(args)
     with _private_folder() as folder:
         upstreams = _own_upstreams()
         daemon = _running_daemon(args)
         # If the user has set a base URL, a new daemon is needed that forwards to it.
         if daemon is not None and not upstreams:
-            return _run_with(daemon, program, args, folder, page=daemon)
+            return _run_with(daemon, program, args, folder, documents, page=daemon)
         own = _OwnDaemon(upstreams, folder, has_token=_name(program) in SENDS_TOKEN)
         try:
             client = own.client()
-            return _run_with(client, program, args, folder, page=daemon or client)
+            return _run_with(client, program, args, folder, documents, page=daemon or client)
         finally:
             own.stop()
 
 
-def _run_with(daemon: DaemonClient, program: str, args: argparse.Namespace, folder: str, *, page: DaemonClient) -> int:
+def _documents(args: argparse.Namespace) -> Documents | None:
+    """The server for the documents of the project, if there is a cache of them, or one is wanted."""
+    program = (sys.executable, "-m", "contextfold")
+    if args.docs is not None:
+        # Few runs build a cache.
+        from contextfold.cli.build import build_default_cache
+
+        build_default_cache(args.docs)
+        return Documents(program, absolute(args.docs))
+    try:
+        caches = nearest_caches(os.getcwd())
+    except CacheMissing:
+        return None
+    return Documents(program, caches[0]) if len(caches) == 1 else None
+
+
+def _run_with(
+    daemon: DaemonClient,
+    program: str,
+    args: argparse.Namespace,
+    folder: str,
+    documents: Documents | None,
+    *,
+    page: DaemonClient,
+) -> int:
     """Run the program with a daemon; print what folding saved meanwhile. `page` is the daemon whose page is shown."""
     name, run = _name(program), f"run_{secrets.token_hex(8)}"
     try:
@@ -154,9 +195,10 @@ def _run_with(daemon: DaemonClient, program: str, args: argparse.Namespace, fold
     except DaemonSilent as problem:
         raise UsageError(f"{problem}; restart the daemon, so that it is of this version") from None
     connection = Daemon(f"{daemon.address.url}/run/{run}", TOKEN_VARIABLE if daemon.token else "", args.tools)
-    launched = launch(name, connection, daemon.token, folder, os.environ)
+    launched = launch(name, connection, daemon.token, folder, os.environ, documents=documents)
     write_tree(folder, launched.files)
-    print_note(f"{name} runs with {launched.wired}; the page: {page.address.url}/")
+    asks = f"; it can ask the documents in {plain(documents.folder)}" if documents and name in PROGRAMS else ""
+    print_note(f"{name} runs with {launched.wired}{asks}; the page: {page.address.url}/")
     known = {URL_VARIABLE: daemon.address.url} | ({TOKEN_VARIABLE: daemon.token} if daemon.token else {})
     code = _run_program(
         [program, *launched.arguments, *args.arguments], {**os.environ, **known, **launched.environment}
@@ -174,6 +216,7 @@ def _run_with(daemon: DaemonClient, program: str, args: argparse.Namespace, fold
 def _given_options(args: argparse.Namespace) -> list[str]:
     """The options of this command that the next run needs, too."""
     given = {"--url": args.url, "--token-variable": args.token_variable}
+    given["--docs"] = args.docs
     given["--tools"] = args.tools if args.tools != FOLD_AFTERWARDS else None
     return [word for option, value in given.items() if value is not None for word in (option, value)]
 
@@ -191,15 +234,27 @@ class Launch(NamedTuple):
     wired: str
 
 
-def launch(program: str, daemon: Daemon, token: str, folder: str, environment: Mapping[str, str]) -> Launch:
-    """How to start a program of this name. `daemon` names the run in its address; `environment` is the user's."""
+def launch(
+    program: str,
+    daemon: Daemon,
+    token: str,
+    folder: str,
+    environment: Mapping[str, str],
+    *,
+    documents: Documents | None = None,
+) -> Launch:
+    """How to start a program of this name. `daemon` names the run in its address; `environment` is the user's.
+
+    With `documents`, it gets a second server that asks these.
+    """
     anthropic = {"ANTHROPIC_BASE_URL": f"{daemon.url}/proxy/anthropic"}
     gemini = {"GOOGLE_GEMINI_BASE_URL": f"{daemon.url}/proxy/gemini"}
     openai_url = f"{daemon.url}/proxy/openai/v1"
     every_base_url = anthropic | {"OPENAI_BASE_URL": openai_url} | gemini
     match program:
         case "claude":
-            return _launch_claude(daemon, token, folder, environment, anthropic)
+            servers = _documents_server("claude-code", documents)
+            return _launch_claude(daemon, token, folder, environment, anthropic, servers=servers)
         case "codex":
             # Codex accepts overrides of its configuration with -c, each a TOML value. A whole table replaces the
             # user's own of that name.
@@ -218,17 +273,20 @@ def launch(program: str, daemon: Daemon, token: str, folder: str, environment: M
                     },
                 }
             overrides[f"mcp_servers.{SERVER}"] = server
+            for name, described in _documents_server("codex", documents).items():
+                overrides[f"mcp_servers.{name}"] = described
             words = [word for key, value in overrides.items() for word in ("-c", f"{key}={_toml(value)}")]
             return Launch(tuple(words), every_base_url, {}, "proxy and tools")
         case "opencode":
-            config = _opencode_config(daemon, environment.get("OPENCODE_CONFIG_CONTENT", ""))
+            servers = _documents_server("opencode", documents)
+            config = _opencode_config(daemon, environment.get("OPENCODE_CONFIG_CONTENT", ""), servers)
             return Launch((), {"OPENCODE_CONFIG_CONTENT": json.dumps(config)}, {}, "proxy and tools")
         case "gemini":
             if token:
                 own = environment.get("GEMINI_CLI_CUSTOM_HEADERS", "")
                 gemini["GEMINI_CLI_CUSTOM_HEADERS"] = f"{own}, X-Context-Token: {token}".lstrip(", ")
             try:
-                settings = _gemini_settings(daemon, environment)
+                settings = _gemini_settings(daemon, environment, _documents_server("gemini-cli", documents))
             except StorageFailed as problem:
                 return Launch((), gemini, {}, f"the proxy, without tools: {problem.reason}")
             gemini[GEMINI_SETTINGS_VARIABLE] = f"{folder}/{SETTINGS_FILE}"
@@ -236,12 +294,23 @@ def launch(program: str, daemon: Daemon, token: str, folder: str, environment: M
     return Launch((), every_base_url, {}, "the proxy (by base URL); for tools see `context install`")
 
 
+def _documents_server(host: str, documents: Documents | None) -> dict[str, object]:
+    """The second server as the host describes it, by its name; empty if there are no documents."""
+    return {DOCUMENTS_SERVER: entry(HOSTS[host], documents)} if documents else {}
+
+
 def _launch_claude(
-    daemon: Daemon, token: str, folder: str, environment: Mapping[str, str], base_url: Mapping[str, str]
+    daemon: Daemon,
+    token: str,
+    folder: str,
+    environment: Mapping[str, str],
+    base_url: Mapping[str, str],
+    *,
+    servers: Mapping[str, object],
 ) -> Launch:
     # The server has the name under which people install it, and the plugin has the name of the installed one: Claude
     # Code then takes these instead of those, so no tool is offered and no hook is called twice.
-    texts = plugin_texts(plugin_files(), daemon, f"{quote(sys.executable)} -m contextfold")
+    texts = plugin_texts(plugin_files(), daemon, f"{quote(sys.executable)} -m contextfold", servers)
     files = {MCP_CONFIG: texts.pop(MCP_FILE)}
     files |= {f"{PLUGIN_FOLDER}/{name}": text for name, text in texts.items()}
     variables = dict(base_url)
@@ -257,7 +326,7 @@ def _launch_claude(
     )
 
 
-def _opencode_config(daemon: Daemon, own: str) -> dict[str, object]:
+def _opencode_config(daemon: Daemon, own: str, servers: Mapping[str, object]) -> dict[str, object]:
     """OpenCode merges a configuration from a variable over its files. What the user has in the variable stays."""
     try:
         given = json.loads(own or "{}")
@@ -272,14 +341,16 @@ def _opencode_config(daemon: Daemon, own: str) -> dict[str, object]:
         for name, path in paths.items()
     }
     merged = _merge({"provider": providers}, given)
-    return _merge(merged, {"mcp": {SERVER: entry(HOSTS["opencode"], daemon)}})
+    return _merge(merged, {"mcp": {SERVER: entry(HOSTS["opencode"], daemon), **servers}})
 
 
-def _gemini_settings(daemon: Daemon, environment: Mapping[str, str]) -> dict[str, object]:
+def _gemini_settings(
+    daemon: Daemon, environment: Mapping[str, str], servers: Mapping[str, object]
+) -> dict[str, object]:
     """Gemini CLI reads this file over all others. It may be an administrator's, so what is in it stays."""
     path = environment.get(GEMINI_SETTINGS_VARIABLE) or GEMINI_SETTINGS.get(sys.platform, "")
     given = (read_object(path) if path else None) or {}
-    added: dict[str, object] = {"mcpServers": {SERVER: entry(HOSTS["gemini-cli"], daemon)}}
+    added: dict[str, object] = {"mcpServers": {SERVER: entry(HOSTS["gemini-cli"], daemon), **servers}}
     below = (os.path.join(os.path.expanduser("~"), GEMINI_FILE), GEMINI_FILE)
     if environment.get("GEMINI_API_KEY") and not any(map(_selects_login, below)) and not _find_login(given):
         # With a base URL and no choice in its settings, it would not take the key.

@@ -23,6 +23,7 @@ from contextfold.cli.output import is_terminal, plain, print_answer, print_note
 from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.cli.setting_options import add_config_option, add_setting, read_setting_options
 from contextfold.errors import EXIT_OK, StorageFailed
+from contextfold.resolve.files import default_cache_of
 from contextfold.settings import NATS, read_daemon_settings, read_settings
 
 # The settings that the help of `context serve` lists; `context help settings` has all of them.
@@ -68,12 +69,16 @@ def declare_serve(parser: CommandParser) -> None:
         "context serve --host 0.0.0.0 --token-file tokens --allow-host ctx.example.org",
         "context serve --store nats://n1:4222,nats://n2:4222 --nats-creds daemon.creds --nats-replicas 3",
         "context serve --stdio --cache-root caches",
+        "context serve --stdio --docs docs",
         more="""
         Every setting can also be a variable or a line of the --config file, and those of NATS can be
         options here: `context help settings` lists them.
         """,
     )
     parser.add_switch("--stdio", "speak on stdin and stdout instead of HTTP")
+    parser.add_argument(
+        "--docs", metavar="DIR", help="with --stdio: only context.ask and context.get, on the cache of this folder"
+    )
     parser.add_switch(
         "--until-stdin-ends", "stop the daemon when its standard input is closed, as that of a child process is"
     )
@@ -91,7 +96,13 @@ def run_serve(args: argparse.Namespace) -> None:
             raise UsageError(f"{given[0]} is for the daemon and means nothing with --stdio; leave one of them out")
         from contextfold.serve.stdio import serve
 
-        serve(read_settings(os.environ, options), make_fold_service)
+        only = ""
+        if args.docs is not None:
+            root, only = os.path.split(os.path.abspath(default_cache_of(args.docs)))
+            options = {**options, "cache-root": root}
+        serve(read_settings(os.environ, options), make_fold_service, only=only)
+    elif args.docs is not None:
+        raise UsageError("--docs is for the server on stdin and stdout; add --stdio")
     else:
         from contextfold.daemon import serve_daemon
 

@@ -17,6 +17,8 @@ from urllib.parse import quote
 from contextfold.common.network_address import MCP_PATH, parse_daemon_url
 
 SERVER = "contextfold"
+# The second server of `context run`, for the documents of the project.
+DOCUMENTS_SERVER = "contextfold-docs"
 COMMAND = "context"
 SERVING = ("serve", "--stdio", "--cache-root")
 # The plugin for Claude Code, as its settings name it.
@@ -170,6 +172,21 @@ class Stdio(NamedTuple):
         return [self.command, *SERVING, self.cache_root]
 
 
+class Documents(NamedTuple):
+    """The host starts a server that asks the documents of a folder. `program` runs `context`, as words."""
+
+    program: tuple[str, ...]
+    folder: str
+
+    @property
+    def command(self) -> str:
+        return self.program[0]
+
+    @property
+    def argv(self) -> list[str]:
+        return [*self.program, "serve", "--stdio", "--docs", self.folder]
+
+
 class Daemon(NamedTuple):
     """The server runs already. `tools` are the toolsets to offer; empty for all that the daemon has."""
 
@@ -185,9 +202,9 @@ class Daemon(NamedTuple):
 Wiring = Stdio | Daemon
 
 
-def entry(host: Host, wiring: Wiring) -> dict[str, object]:
+def entry(host: Host, wiring: Wiring | Documents) -> dict[str, object]:
     """The host's description of our server."""
-    if isinstance(wiring, Stdio):
+    if not isinstance(wiring, Daemon):
         kind: dict[str, object] = {"type": host.stdio_type} if host.stdio_type else {}
         if host.stdio_type == "local":
             return kind | {"command": wiring.argv}
@@ -238,13 +255,16 @@ def remove_command(host: Host, scope: str) -> list[str]:
     return [host.program, "mcp", "remove", *scoped, SERVER]
 
 
-def plugin_texts(files: Mapping[str, str], daemon: Daemon, command: str) -> dict[str, str]:
-    """The plugin's files for a daemon. `command` runs `context`, as words of a shell."""
+def plugin_texts(
+    files: Mapping[str, str], daemon: Daemon, command: str, servers: Mapping[str, object] | None = None
+) -> dict[str, str]:
+    """The plugin's files for a daemon, with further `servers`. `command` runs `context`, as words of a shell."""
     tree = {name: json.loads(text) for name, text in files.items() if name in (MCP_FILE, HOOKS_FILE)}
     headers: dict[str, object] = {}
     if daemon.token_variable:
         headers = {"headers": {"Authorization": f"Bearer ${{{daemon.token_variable}}}"}}
     tree[MCP_FILE]["mcpServers"][SERVER] |= {"url": daemon.mcp} | headers
+    tree[MCP_FILE]["mcpServers"] |= servers or {}
     for groups in tree[HOOKS_FILE]["hooks"].values():
         for handler in (handler for group in groups for handler in group["hooks"]):
             if handler["type"] == "http":

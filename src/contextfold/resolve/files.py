@@ -67,17 +67,39 @@ class NotRegular(Malformed):
     """There is a folder, link, pipe or device instead of a regular file."""
 
 
-def nearest_cache(folder: str) -> str:
-    """The default cache of a folder or of the nearest one above it."""
-    above, at = None, folder
+def nearest_caches(folder: str) -> list[str]:
+    """The default cache of a folder, else those of its subfolders, else that of the nearest folder above it."""
+    own = os.path.join(folder, DEFAULT_CACHE)
+    if is_cache(own):
+        return [own]
+    # `context build docs` is typed in the folder that has `docs`, and so is the question after it.
+    below = (os.path.join(name, DEFAULT_CACHE) for name in _subfolders(folder))
+    if found := list(filter(is_cache, below)):
+        return found
+    above, at = folder, os.path.dirname(folder)
     while at != above:
         candidate = os.path.join(at, DEFAULT_CACHE)
         if is_cache(candidate):
-            return candidate
+            return [candidate]
         above, at = at, os.path.dirname(at)
     raise CacheMissing(
-        f"no {DEFAULT_CACHE} in {folder} or above; make one with `context build DIR`, or name one with --cache"
+        f"no {DEFAULT_CACHE} in {folder}, its subfolders or above; make one with `context build DIR`, or name one with "
+        "--cache"
     )
+
+
+def _subfolders(folder: str) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return []
+
+
+def default_cache_of(path: str) -> str:
+    """The cache at a path; for a folder of documents, its default cache."""
+    own = os.path.join(path, DEFAULT_CACHE)
+    return own if path and not is_cache(path) and is_cache(own) else path
 
 
 def is_cache(path: str) -> bool:

@@ -34,8 +34,9 @@ from contextfold.resolve.files import (
     ignore_progress,
     storage_failed,
 )
+from contextfold.resolve.index import IndexedDocument
 from contextfold.resolve.relevance.answer import AskResult, GetResult, LeftOutCache
-from contextfold.resolve.relevance.asking import NamedIndex, ask, get, table_of_contents
+from contextfold.resolve.relevance.asking import NamedIndex, ask, get, list_documents, table_of_contents
 from contextfold.resolve.selection import SelectedDocument, Selection, SelectionResult, Why, parse_query
 
 REPLACED_ATTEMPTS = 5
@@ -238,6 +239,11 @@ class Cache:
         """The whole text of a document, checked."""
         return "".join(section.content for section in self.get(document_id, BUDGET_LIMIT).document.sections)
 
+    def documents(self) -> list[IndexedDocument]:
+        """The ids, versions and titles of all documents, in the order of their ids."""
+        found = retry_if_replaced([self], lambda: list_documents(self.named_index()))
+        return sorted(found, key=lambda document: document.id.encode())
+
     def table_of_contents(self, most: int) -> dict[str, Encodable]:
         """The version of the cache, and the ids and titles of the first documents."""
         return retry_if_replaced([self], lambda: table_of_contents(self.named_index().opened, most))
@@ -351,12 +357,16 @@ def check_name(name: object) -> str:
 class CacheRoot:
     """The caches by name. The most recently used ones stay open, with their checked indexes."""
 
-    def __init__(self, path: bytes) -> None:
+    def __init__(self, path: bytes, only: str = "") -> None:
+        """The caches below a folder, or `only` the one with that name."""
         self.path = path
+        self._only = only
         self._open: OrderedDict[bytes, Cache] = OrderedDict()
 
     def cache(self, name: str) -> Cache:
         """The cache of a checked name. Its real path must be inside the real root."""
+        if self._only and name != self._only:
+            raise CacheMissing("there is only one cache here, with another name")
         # The root may be relative, and the working folder gone.
         with StorageErrors("cannot look at", self.path):
             path = os.path.realpath(os.path.join(self.path, name.encode()))
@@ -377,6 +387,8 @@ class CacheRoot:
         """Every folder in the root with a valid name, ordered by name."""
         with StorageErrors("cannot list", self.path), os.scandir(self.path) as entries:
             names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        if self._only:
+            names = [name for name in names if name == self._only.encode()]
         return tuple(ListedCache(name.decode(), self._has_manifest(name)) for name in names if _can_be_asked_for(name))
 
     def names(self) -> tuple[str, ...]:

@@ -105,6 +105,7 @@ class HttpApi:
             ("GET", f"{session}/trajectory", self.trajectory),
             ("GET", f"{session}/rollback", self.preview),
             ("POST", f"{session}/rollback", self.rollback),
+            ("POST", f"{session}/fold", self.fold),
             ("GET", "/v1/savings", self.savings_by),
             ("PUT", "/v1/runs/{run}", self.announce_run),
             ("GET", "/v1/runs/{run}", self.run),
@@ -209,6 +210,12 @@ class HttpApi:
         body = parse_object(await request.body())
         operation_id = caller_of(request.scope).operation_id
         return await self._fold.roll_back_session(*_session(request), body, operation_id)
+
+    async def fold(self, request: Request) -> JsonObject:
+        """Fold what the agent did since the user's last words, as `context_fold` does; the body is `{"message": …}`."""
+        body = parse_object(await request.body())
+        operation_id = caller_of(request.scope).operation_id
+        return await self._fold.fold_session(*_session(request), body, operation_id)
 
     async def summaries(self, request: Request) -> JsonObject:
         """Folded branches whose summary or description has every word of `query`; `limit`."""

@@ -31,15 +31,16 @@ TOOLS = {tool.name: tool for tool in RESOLVE_TOOLS}
 class ResolveRunner:
     """Runs the tools, and answers the protocol's requests about resources. Caches stay open between calls."""
 
-    def __init__(self, cache_root: str) -> None:
-        self._cache_root = cache_root
+    def __init__(self, cache_root: str, only: str = "") -> None:
+        """Tools on the caches below a root, or `only` on the one with that name."""
+        self._cache_root, self._only = cache_root, only
 
     def run(self, name: str, arguments: Mapping[str, object]) -> ToolResult:
         return run_tool(RESOURCE_READERS.get(name) or TOOLS[name], self._root, arguments)
 
     @cached_property
     def _root(self) -> CacheRoot:
-        return CacheRoot(os.fsencode(self._cache_root))
+        return CacheRoot(os.fsencode(self._cache_root), self._only)
 
 
 class Resolvers:

@@ -35,7 +35,7 @@ from contextfold.serve.mcp.protocol import (
     parse_request,
     tools_of,
 )
-from contextfold.serve.mcp.resolve_tools import failure_result
+from contextfold.serve.mcp.resolve_tools import ASK_TOOLS, failure_result
 from contextfold.serve.mcp.tools import FoldTool, Tool, ToolResult
 from contextfold.serve.request_error import (
     BAD_REQUEST_STATUS,
@@ -58,10 +58,11 @@ MAINTENANCE_EVERY_S = 60.0
 MakeFold = Callable[[FoldSettings], FoldService]
 
 
-def serve(settings: Settings, make_fold: MakeFold) -> None:
+def serve(settings: Settings, make_fold: MakeFold, *, only: str = "") -> None:
     """Answer requests until the input ends or the client closes the output.
 
-    `make_fold` opens the store and makes the folding service, in the worker.
+    `make_fold` opens the store and makes the folding service, in the worker. With the name of a cache below the root as
+    `only`, the tools are those that ask it and read on.
     """
     responses = _take_stdout()
     # A parent may have ignored SIGCHLD or changed the digit limit; both are inherited.
@@ -69,8 +70,9 @@ def serve(settings: Settings, make_fold: MakeFold) -> None:
     sys.set_int_max_str_digits(INTEGER_DIGITS)
     if "resolve" in settings.tools and not os.path.isdir(settings.cache_root):
         log(f"the cache root {settings.cache_root} does not exist; `context build` makes caches in it")
-    worker = Worker(ToolRunner(settings, make_fold).run, "fork", close_in_worker=(STDIN, responses))
-    session = StdioSession(tools_of(settings.tools), lambda call: _run(call, worker, settings.tool_timeout_secs))
+    worker = Worker(ToolRunner(settings, make_fold, only=only).run, "fork", close_in_worker=(STDIN, responses))
+    tools: list[Tool] = list(ASK_TOOLS) if only else tools_of(settings.tools)
+    session = StdioSession(tools, lambda call: _run(call, worker, settings.tool_timeout_secs))
     try:
         for line in read_lines(STDIN):
             if line is None:
@@ -142,9 +144,9 @@ def _run(call: McpToolCall, worker: Worker, timeout_s: float) -> ToolResult:
 class ToolRunner:
     """Runs tools in the worker. Caches and stores stay open between calls."""
 
-    def __init__(self, settings: Settings, make_fold: MakeFold) -> None:
+    def __init__(self, settings: Settings, make_fold: MakeFold, *, only: str = "") -> None:
         self._settings, self._make_fold = settings, make_fold
-        self._resolve = ResolveRunner(settings.cache_root)
+        self._resolve = ResolveRunner(settings.cache_root, only)
         self._fold_tools = {tool.name: tool for tool in tools_of(settings.tools) if isinstance(tool, FoldTool)}
 
     def run(self, name: str, arguments: Mapping[str, object], meta: Mapping[str, object]) -> ToolResult | RequestError:

@@ -19,7 +19,7 @@ import pytest
 from contextfold.cli.run import launch, summary_lines
 from contextfold.hosts.programs import Daemon as Connection
 from tests.support.daemon import Daemon
-from tests.support.machine import COMMAND, Ran, run_command
+from tests.support.machine import COMMAND, Ran, run_command, write_files
 from tests.support.upstream import Upstream
 from tests.support.upstream_answers import Fail
 from tests.support.waiting import until
@@ -113,6 +113,39 @@ def test_a_running_daemon_is_used_and_keeps_running(tmp_path: Path) -> None:
 @pytest.mark.parametrize("code", [3, 255])
 def test_the_exit_status_of_the_program_is_passed_on(code: int, tmp_path: Path) -> None:
     assert run(tmp_path, sys.executable, "-c", f"raise SystemExit({code})").code == code
+
+
+ASKS_DOCUMENTS = """
+import json, subprocess, sys
+[config] = [word.partition("=")[2] for word in sys.argv if word.startswith("--mcp-config=")]
+server = json.load(open(config))["mcpServers"].get("contextfold-docs")
+if server:
+    call = {"name": "context.ask", "arguments": {"query": "roll back"}}
+    lines = [
+        {"jsonrpc": "2.0", "id": 0, "method": "initialize"},
+        {"jsonrpc": "2.0", "id": 1, "method": "tools/list"},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call},
+    ]
+    text = "".join(json.dumps(line) + "\\n" for line in lines)
+    done = subprocess.run([server["command"], *server["args"]], input=text, capture_output=True, text=True)
+    _, tools, answer = map(json.loads, done.stdout.splitlines())
+    print([tool["name"] for tool in tools["result"]["tools"]], answer["result"]["content"][0]["text"])
+"""
+
+
+def test_an_agent_can_ask_the_documents_of_its_project(tmp_path: Path) -> None:
+    write_program(tmp_path, "claude", ASKS_DOCUMENTS)
+    write_files(tmp_path / "docs", {"deploy.md": "# Deploying\n\nRoll back with the last tag.\n"})
+    assert run(tmp_path, "claude").out == b""
+    built = run(tmp_path, "--docs", "docs", "claude")
+    tools, _, text = built.out.decode().partition("] ")
+    assert tools == "['context.ask', 'context.get'"
+    assert text.startswith("deploy.md (lines 1-3)\nwhy: ")
+    assert f"it can ask the documents in {tmp_path}/docs" in built.err
+    # The cache is there now, and a later change is told.
+    (tmp_path / "docs" / "deploy.md").write_text("# Deploying\n\nNever roll back.\n")
+    again = run(tmp_path, "claude")
+    assert "[changed since this cache was built: deploy.md; build it again]" in again.out.decode()
 
 
 def test_a_missing_program_is_exit_127(tmp_path: Path) -> None:

@@ -181,6 +181,13 @@ class FoldService:
         verb = FoldWork(self._new_id("br"), *figures, self.policy.limits)
         return await self.change(target, verb, caller.operation_id)
 
+    async def fold_session(
+        self, owner: str, session_id: str, arguments: Arguments, operation_id: str | None = None
+    ) -> Mapping[str, Any]:
+        """The result of a fold by a person, in a session that was found in a list, for a model that does not fold."""
+        found = await self.find(owner, session_id)
+        return (await self.fold_work(Caller(owner, None, operation_id, session=found.target), arguments)).answer
+
     async def record(self, caller: Caller, arguments: Arguments, source: str = "reported") -> VerbOutcome:
         fields = ArgumentFields(arguments, "project_path", "type", "content", "tokens", "failed")
         if not fields.has("content") and not fields.has("tokens"):

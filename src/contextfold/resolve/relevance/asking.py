@@ -55,6 +55,8 @@ SECTION_UNIT, DOCUMENT_UNIT = "section", "document"
 UNITS = (SECTION_UNIT, DOCUMENT_UNIT)
 # If fewer tokens of the budget are left, no further section is tried, and none is listed as left out.
 LEAST_SECTION_TOKENS = 8
+# An error names at most this many documents that may have been meant by a name of at most this many characters.
+SIMILAR_MAX, NAME_LENGTH_MAX = 3, 200
 # The lines at the end of a text have room reserved for them up to this share of the budget.
 NOTES_SHARE = 4
 # What an index raises whose build recorded it although it is wrong, which only a failing disk or an attacker causes.
@@ -480,8 +482,11 @@ def get(
         if number is None and CRUMB in document_id and section is None and lines is None:
             number, section = _document_number(index, document_id.partition(CRUMB)[0]), document_id
         if number is None:
+            similar = [
+                f"{cache.name}{CACHE_JOINT}{found}" if cache.name else found for found in _similar(index, document_id)
+            ]
             name = quote_briefly(document_id)
-            raise DocumentMissing(f"the cache has no document {name}; `context ask` shows the ids it has")
+            raise DocumentMissing(f"the cache has no document {name}; `context ls` lists those it has", similar)
         sections = index.sections_of(number)
         wanted = _find_wanted_sections(sections, index.document(number).id, section, lines)
         chosen = _with_neighbours(wanted, around, len(sections)) if around > 0 else wanted
@@ -617,6 +622,44 @@ def _document_number(index: Index, name: str) -> int | None:
         return None
     number = index.document_number(name)
     return index.document_number(document_id(name)) if number is None else number
+
+
+def _similar(index: Index, name: str) -> list[str]:
+    """The ids of documents that may be meant by a name that no document has: by path, then title, then spelling."""
+    wanted = lowercase(name[:NAME_LENGTH_MAX]).strip("/")
+    stem, found = _stem(wanted), []
+    if not stem:
+        return []
+    documents = index.documents()
+    for document in documents:
+        tests = (
+            _stem(document.id) == stem,
+            stem in _stem(document.id),
+            stem in document.id,
+            stem in document.title.lower(),
+        )
+        if any(tests):
+            found.append((tests.index(True), len(document.id), document.id))
+    if found:
+        return [found_id for *_, found_id in sorted(found)[:SIMILAR_MAX]]
+    # Only mistakes need it.
+    from difflib import get_close_matches
+
+    of_stem = {_stem(document.id): document.id for document in reversed(documents)}
+    return [of_stem[close] for close in get_close_matches(stem, of_stem, SIMILAR_MAX)]
+
+
+def _stem(path: str) -> str:
+    """The name of a file without its folder and its ending."""
+    name = path.rpartition("/")[2]
+    return name.rpartition(".")[0] or name
+
+
+def list_documents(cache: NamedIndex) -> list[IndexedDocument]:
+    try:
+        return cache.opened.reader.documents()
+    except DAMAGE as problem:
+        raise damaged_index(problem) from problem
 
 
 def table_of_contents(opened: OpenIndex, most: int) -> dict[str, Encodable]:

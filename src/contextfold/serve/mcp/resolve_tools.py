@@ -240,6 +240,9 @@ RESOLVE_TOOLS = (
 )
 
 
+# The tools of a server for one cache of documents. Every request of an agent contains the definitions.
+ASK_TOOLS = tuple(tool for tool in RESOLVE_TOOLS if tool.name in ("context.ask", "context.get"))
+
 TEMPLATES: list[dict[str, Encodable]] = [
     {
         "uriTemplate": SCHEME + "{cache}/{+id}",
@@ -334,6 +337,8 @@ def explain_error(problem: ContextError) -> str:
     match problem:
         case DocumentMissing():
             explained = f"context.ask gives the ids of the documents in {cache}"
+            if problem.similar:
+                explained += f"; did you mean {' or '.join(map(quote_briefly, problem.similar))}?"
         case NoCacheNamed() | QueryInvalid() | BudgetInvalid():
             explained = problem.reason
         case CacheMissing():
