@@ -21,6 +21,7 @@ NAMES = (
     "economy_sessions",
     "audit",
     "recall",
+    "locomo",
     "first_prompts",
     "commands",
 )

@@ -95,6 +95,32 @@ async def test_a_question_finds_folds_by_any_form_of_their_words(harness: Recall
     assert answer.folds[0].score == sum(reason.score for reason in answer.folds[0].why)
 
 
+async def test_irregular_forms_of_a_word_are_found(harness: RecallHarness) -> None:
+    branch_id = await harness.fold("Wrote the parser", "The build broke; two children of the process were sent away.")
+    await harness.fold("Nothing of that", "Other words.")
+    for query in ("who writes the parser", "breaking", "child", "send"):
+        assert await harness.recalled_ids(query) == [branch_id]
+
+
+async def test_the_words_of_a_date_find_what_was_folded_then(harness: RecallHarness) -> None:
+    january = await harness.fold("The first", "Done.")
+    harness.seconds += 40 * DAY_S
+    february = await harness.fold("The second", "Done.")
+    assert await harness.recalled_ids("what did we do in February") == [february]
+    (fold,) = (await harness.recall("1 January 2026")).folds[:1]
+    assert fold.id == january
+    assert {reason.fields for reason in fold.why} == {("date",)}
+
+
+async def test_words_that_stand_together_rank_above_the_same_words_apart(harness: RecallHarness) -> None:
+    between = "and then a long list of other matters came up which nobody wanted to hear about on that morning " * 3
+    apart = await harness.fold("Notes", f"The cache is large. {between} A token was found.")
+    together = await harness.fold("Notes", f"The token of the cache expired. {between} It is large.")
+    assert await harness.recalled_ids("cache token") == [together, apart]
+    for fold in (await harness.recall("cache token")).folds:
+        assert sum(reason.score for reason in fold.why) == fold.score
+
+
 async def test_operations_rank_below_summaries(harness: RecallHarness) -> None:
     log = "line\n" * 5_000 + "connect failed: ECONNRESET\n" + "line\n" * 5_000
     in_operations = await harness.fold(

@@ -98,9 +98,9 @@ def index_document(source: RecallSource, entries: Sequence[ArchiveEntry]) -> tup
     if isinstance(document, ArchivedResult):
         decision = document.decision
         number = document_number(decision.decided_at, source.owner, RESULT, decision.result_id, decision.call_id)
-        return source, count_terms(number, result_fields(decision.stub, document.text))
+        return source, count_terms(number, result_fields(decision.stub, decision.decided_at, document.text))
     number = document_number(document.folded_at, source.owner, FOLD, document.session_id, document.branch_id)
-    fields = fold_fields(document.description, document.summary, entries, undone=document.undone)
+    fields = fold_fields(document.description, document.summary, document.folded_at, entries, undone=document.undone)
     return source, count_terms(number, fields)
 
 

@@ -1,22 +1,25 @@
 """The documents that recall searches, made of folded branches and left-out results, and their ranking. Pure.
 
-A document has four fields. The first three were written for later reading; words of the fourth count less:
+A document has five fields. The first three were written for later reading; words of the last count less:
 
-    of a fold       description   summary   prompt   operations
-    of a result     call (its stub)                  text
+    of a fold       description   summary   prompt   date   operations
+    of a result     call (its stub)                  date   text
 
-The words of a document are stored as lines of stem, word and four hexadecimal counts. The level of each stem follows
-from them, from 0 (only in the fourth field) to 4. An index has a list of documents for each stem and level, so that a
+The words of a document are stored as lines of stem, word, chunks and five hexadecimal counts. The chunks are bits: the
+first CHUNK_WORDS words of the document are chunk 0, and so on. The level of each stem follows from the counts, from 0
+(only in the last field) to 4. An index has a list of documents for each stem and level, so that a
 question finds the best documents without reading all of them: it nominates documents from these lists, the rarest stem
 first and its highest level first, until enough were read. `PostingLists` is what an index must offer; every store
 returns the same lists and so the same ranking.
 
-The nominees are then scored by all their words, in integers, with the scorer of resolve v1; a document is one section:
+The nominees are then scored by all their words, in integers, with the arithmetic of resolve v1; a passage is what a
+section is there:
 
     stem      4 · idf · tf / (tf + K), where tf weighs occurrences by field, as v1 does for titles and headings
     word      1 · idf · tf / (tf + K) for the words as they were typed
+    passage   3 · idf for the words in the best passage, which is two neighbouring chunks; this idf counts passages of
+              the nominees, so that a word of every document, like a name, still tells passages apart
     weak      6/5 · idf · n / (n + 1) for n occurrences in operations: always less than one in another field
-    pair      2 · the smaller idf · n / (n + 3) for two neighbours in the description
 """
 
 from __future__ import annotations
@@ -27,17 +30,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
-from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from contextfold.common.question import Question, QuestionTerm
 from contextfold.common.term_scores import (
-    PAIR_WEIGHT,
     SATURATION_BITS,
     STEM_WEIGHT,
     WORD_WEIGHT,
     collection_log2,
-    pair_score,
     saturation,
     term_weight,
 )
@@ -45,9 +45,9 @@ from contextfold.common.words import read_token, stem_of, tokens
 from contextfold.fold.archive import ArchiveEntry
 
 FOLD, RESULT = "fold", "result"
-FIELDS = {FOLD: ("description", "summary", "prompt", "operations"), RESULT: ("call", "", "", "text")}
-# The weights of an occurrence in the first three fields.
-FIELD_WEIGHTS = (5, 2, 1)
+FIELDS = {FOLD: ("description", "summary", "prompt", "date", "operations"), RESULT: ("call", "", "", "date", "text")}
+# The weights of an occurrence in all fields but the last.
+FIELD_WEIGHTS = (5, 2, 1, 1)
 OPERATIONS = len(FIELD_WEIGHTS)
 # The average length of documents in words, and the largest length that counts: a word in the prompt of the longest
 # document still counts more than a word in its operations.
@@ -55,7 +55,9 @@ AVERAGE_WORDS, WORDS_MAX = 120, 240
 # The lower bounds of the levels above 1, in 65536ths of tf / (tf + K).
 LEVEL_BOUNDS = (32_768, 42_598, 52_428)
 LEVELS = len(LEVEL_BOUNDS) + 2
-PAIR_JOINT = " "
+# The words of a chunk. The last chunk has the rest of a longer document.
+CHUNK_WORDS, CHUNKS_MAX = 16, 255
+PASSAGE_WEIGHT = 3
 HEX = "0123456789abcdef"
 COUNT_MAX = 15
 # The number of low bits of a document's number with a hash; the high bits are its time.
@@ -80,8 +82,25 @@ HITS_MAX = 30
 LEVEL_SCORES = (2, 4, 6, 7, 9)
 WEAK_FACTOR, WEAK_DIVISOR = 6, 5
 # These words show that the question is about the past, not its subject. They count only if there is no other word.
-_WORDS_OF_MEMORY = ("see", "saw", "seen", "find", "found", "before", "earlier", "last", "time", "again")
-STEMS_OF_MEMORY = frozenset(map(stem_of, _WORDS_OF_MEMORY))
+STEMS_OF_MEMORY = frozenset(map(stem_of, ("see", "find", "before", "earlier", "last", "time", "again")))
+# A question about what was done and the text about it often differ in the tense. No rule finds the stem of these forms.
+_FORMS = """
+    begin began begun  break broke broken  bring brought  build built  buy bought  catch caught  choose chose chosen
+    come came  do done  draw drew drawn  drive drove driven  eat ate eaten  fall fell fallen  feel felt  find found
+    fly flew flown  forget forgot forgotten  get got gotten  give gave given  go went gone  grow grew grown  hear heard
+    hide hid hidden  hold held  keep kept  know knew known  lead led  leave left  lose lost  make made  mean meant
+    meet met  pay paid  run ran  say said  see saw seen  seek sought  sell sold  send sent  shake shook shaken
+    sing sang sung  sit sat  sleep slept  speak spoke spoken  spend spent  stand stood  steal stole stolen
+    stick stuck  strike struck  swim swam swum  take took taken  teach taught  tell told  think thought
+    throw threw thrown  understand understood  wake woke woken  wear wore worn  win won  write wrote written
+    child children  foot feet  man men  woman women  person people
+"""
+_STEMS = {
+    stem_of(form): stem_of(forms[0]) for forms in map(str.split, _FORMS.split("  ")) if forms for form in forms[1:]
+}
+_MONTHS = (
+    "January February March April May June July August September October November December".split()  # noqa: SIM905
+)
 _ERROR_LINE = re.compile(
     r"(?im)^.*(?:error|exception|fail|fatal|panic|refused|denied|cannot|not found|timed out|traceback|\bE[A-Z]{3,}).*$"
 )
@@ -97,8 +116,8 @@ class DocumentTerms(NamedTuple):
 
 
 def fold_fields(
-    description: str, summary: str, entries: Iterable[ArchiveEntry], *, undone: bool
-) -> tuple[str, str, str, str]:
+    description: str, summary: str, at: str, entries: Iterable[ArchiveEntry], *, undone: bool
+) -> tuple[str, ...]:
     """The fields of a folded branch. Undone operations count only if the branch itself was undone."""
     prompt, parts, left = "", [], OPERATION_CHARACTERS
     for entry in entries:
@@ -108,11 +127,21 @@ def fold_fields(
             part = f"{entry.type}\n{select_notable_lines(entry.text[:left])}"
             parts.append(part)
             left -= len(entry.text)
-    return description, summary[:STRONG_CHARACTERS], prompt[:STRONG_CHARACTERS], "\n".join(parts)
+    strong = (summary[:STRONG_CHARACTERS], prompt[:STRONG_CHARACTERS], name_date(at))
+    return description, *strong, "\n".join(parts)
 
 
-def result_fields(stub: str, text: str) -> tuple[str, str, str, str]:
-    return stub, "", "", select_notable_lines(text[:OPERATION_CHARACTERS])
+def result_fields(stub: str, at: str, text: str) -> tuple[str, ...]:
+    return stub, "", "", name_date(at), select_notable_lines(text[:OPERATION_CHARACTERS])
+
+
+def name_date(at: str) -> str:
+    """The words of a date that a question may have, like `31 January 2026`; empty for an invalid time."""
+    found = _TIME.fullmatch(at)
+    if found is None:
+        return ""
+    year, month, day = map(int, found.groups()[:3])
+    return f"{day} {_MONTHS[month - 1]} {year}" if 1 <= month <= len(_MONTHS) else ""
 
 
 def select_notable_lines(text: str) -> str:
@@ -129,22 +158,26 @@ def select_notable_lines(text: str) -> str:
 
 def count_terms(number: int, fields: Sequence[str]) -> DocumentTerms:
     counts: dict[tuple[str, str], list[int]] = {}
-    length = 0
+    chunks: dict[tuple[str, str], int] = {}
+    length = chunk = 0
     for field, text in enumerate(fields[:OPERATIONS]):
-        for token, times in Counter(tokens(text)).items():
+        words = 0
+        for token in tokens(text):
             read = _read(token)
-            length += times * read.length
+            bit = 1 << min(chunk + words // CHUNK_WORDS, CHUNKS_MAX)
+            words += read.length
             for key in read.keys:
-                counts.setdefault(key, [0, 0, 0, 0])[field] += times
+                counts.setdefault(key, [0] * len(fields))[field] += 1
+                chunks[key] = chunks.get(key, 0) | bit
+        length += words
+        # No passage goes from one field to the next.
+        chunk += words // CHUNK_WORDS + 2
     for key, times in _count_operation_words(fields[OPERATIONS]).items():
-        counts.setdefault(key, [0, 0, 0, 0])[OPERATIONS] = times
-    described = [stem for token in tokens(fields[0]) for stem, _ in _read(token).keys[: _read(token).length]]
-    for pair, times in Counter(pairwise(described)).items():
-        counts[PAIR_JOINT.join(pair), ""] = [times, 0, 0, 0]
+        counts.setdefault(key, [0] * len(fields))[OPERATIONS] = times
     lines = []
     for (stem, word), found in sorted(counts.items()):
         digits = "".join([HEX[count] if count < COUNT_MAX else HEX[COUNT_MAX] for count in found])
-        lines.append(f"{stem}\t{word if word != stem else ''}\t{digits}")
+        lines.append(f"{stem}\t{word if word != stem else ''}\t{chunks.get((stem, word), 0):x}\t{digits}")
     return DocumentTerms(number, min(length, WORDS_MAX), "\n" + "\n".join(lines) + "\n")
 
 
@@ -170,7 +203,12 @@ class _ReadToken(NamedTuple):
 @lru_cache(TOKENS_CACHED)
 def _read(token: str) -> _ReadToken:
     read = read_token(token)
-    return _ReadToken(len(read.words), tuple((stem_of(word), word) for word in (*read.words, *read.parts)))
+    return _ReadToken(len(read.words), tuple((_base_of(stem_of(word)), word) for word in (*read.words, *read.parts)))
+
+
+def _base_of(stem: str) -> str:
+    """The stem of the word of which this is an irregular form."""
+    return _STEMS.get(stem, stem)
 
 
 def document_number(at: str, *key: str) -> int:
@@ -196,10 +234,10 @@ def rate_stems(terms: DocumentTerms) -> Iterator[tuple[str, int]]:
     """Each stem of a document with its level."""
     strong: dict[str, int] = {}
     for line in terms.packed.split("\n")[1:-1]:
-        stem, _, counts = line.split("\t")
+        stem, _, _, counts = line.split("\t")
         strong[stem] = strong.get(stem, 0) + _weigh_occurrences(counts[:OPERATIONS])
     levels = {occurrences: _level_of(occurrences, terms.words) for occurrences in set(strong.values())}
-    return ((stem, levels[occurrences]) for stem, occurrences in strong.items() if PAIR_JOINT not in stem)
+    return ((stem, levels[occurrences]) for stem, occurrences in strong.items())
 
 
 def _level_of(strong: int, words: int) -> int:
@@ -211,14 +249,15 @@ def _level_of(strong: int, words: int) -> int:
 class TermCounts(NamedTuple):
     """The occurrences of a stem in a document.
 
-    `strong` has the weighted occurrences in the first three fields, `typed` those of the words in the question, `weak`
-    the occurrences in the fourth field. `fields` has a bit for each field.
+    `strong` has the weighted occurrences in all fields but the last, `typed` those of the words in the question, `weak`
+    the occurrences in the last field. `fields` has a bit for each field, `chunks` one for each chunk.
     """
 
     strong: int
     typed: int
     weak: int
     fields: int
+    chunks: int
 
 
 def find_term(packed: str, stem: str, words: Sequence[str]) -> TermCounts | None:
@@ -226,31 +265,26 @@ def find_term(packed: str, stem: str, words: Sequence[str]) -> TermCounts | None
     start = packed.find(f"\n{stem}\t")
     if start < 0:
         return None
-    strong = typed = weak = fields = 0
+    strong = typed = weak = fields = chunks = 0
     # The words of a stem are adjacent lines.
     while start >= 0:
         end = packed.index("\n", start + 1)
-        digits = packed[end - OPERATIONS - 1 : end]
+        _, word, bits, digits = packed[start + 1 : end].split("\t")
         occurrences = _weigh_occurrences(digits[:OPERATIONS])
         strong += occurrences
-        if occurrences and (packed[start + len(stem) + 2 : end - OPERATIONS - 2] or stem) in words:
+        if (word or stem) in words:
             typed += occurrences
         weak += HEX.index(digits[OPERATIONS])
         fields |= _field_bits(digits)
+        chunks |= int(bits, 16)
         start = end if packed.startswith(f"{stem}\t", end + 1) else -1
-    return TermCounts(strong, typed, weak, fields)
-
-
-def count_pair(packed: str, first: str, second: str) -> int:
-    """The number of times that two stems are neighbours in the first field."""
-    start = packed.find(f"\n{first}{PAIR_JOINT}{second}\t")
-    return HEX.index(packed[packed.index("\n", start + 1) - OPERATIONS - 1]) if start >= 0 else 0
+    return TermCounts(strong, typed, weak, fields, chunks)
 
 
 # There are few different counts, and each is read many times.
 @lru_cache(TOKENS_CACHED)
 def _weigh_occurrences(digits: str) -> int:
-    """The weighted occurrences for the digits of the first three fields."""
+    """The weighted occurrences for the digits of all fields but the last."""
     return sum(weight * int(digit, 16) for weight, digit in zip(FIELD_WEIGHTS, digits, strict=True))
 
 
@@ -323,13 +357,19 @@ class _WeightedTerm(NamedTuple):
     sizes: Sequence[int]
 
 
+class _CountedTerm(NamedTuple):
+    """A term of the question that a document has."""
+
+    term: _WeightedTerm
+    counts: TermCounts
+
+
 def rank(question: Question, lists: PostingLists) -> RecallRanking:
     count = lists.document_count()
     collection = collection_log2(count)
     terms: list[_WeightedTerm] = []
     unmatched: list[str] = []
-    asked = [term for term in question.terms if term.stem not in STEMS_OF_MEMORY] or question.terms
-    for term in asked[:TERMS_MAX]:
+    for term in _asked_terms(question):
         sizes = lists.sizes(term.stem)
         if any(sizes):
             terms.append(_WeightedTerm(term, max(term_weight(collection, sum(sizes)), 1), sizes))
@@ -338,18 +378,24 @@ def rank(question: Question, lists: PostingLists) -> RecallRanking:
     terms.sort(key=lambda each: (sum(each.sizes), each.term.stem))
     nominated = _nominate(terms, lists)
     nominees = _best(nominated, NOMINEES_MAX)
-    weights = {each.term.stem: each.weight for each in terms}
-    pairs = {
-        pair: min(weights[pair[0]], weights[pair[1]])
-        for pair in question.pairs
-        if pair[0] in weights and pair[1] in weights
-    }
     documents = lists.documents(nominees)
-    found = {number: _reasons(document, terms, pairs) for number, document in documents.items()}
+    counted = {number: _count_in(document, terms) for number, document in documents.items()}
+    in_passages = _weigh_in_passages(counted.values())
+    found = {number: _explain(document, counted[number], in_passages) for number, document in documents.items()}
     ranked = [RankedFold(number, sum(reason.score for reason in why), why) for number, why in found.items()]
     ranked.sort(key=lambda each: (-each.score, documents[each.number].id, each.number))
-    score_most = (STEM_WEIGHT + WORD_WEIGHT) * sum(weights.values())
+    score_most = (STEM_WEIGHT + WORD_WEIGHT) * sum(each.weight for each in terms)
+    score_most += PASSAGE_WEIGHT * sum(in_passages.values())
     return RecallRanking(tuple(ranked[:HITS_MAX]), tuple(unmatched), count, len(nominated), score_most)
+
+
+def _asked_terms(question: Question) -> Sequence[QuestionTerm]:
+    """The terms of a question, one for all forms of a word; only those about its subject, if there are any."""
+    forms: dict[str, tuple[str, ...]] = {}
+    for stem, words in question.terms:
+        forms[_base_of(stem)] = (*forms.get(_base_of(stem), ()), *words)
+    terms = [QuestionTerm(stem, words) for stem, words in forms.items()]
+    return ([term for term in terms if term.stem not in STEMS_OF_MEMORY] or terms)[:TERMS_MAX]
 
 
 def _nominate(terms: Sequence[_WeightedTerm], lists: PostingLists) -> dict[int, int]:
@@ -377,19 +423,58 @@ def _best(scores: Mapping[int, int], count: int) -> list[int]:
     return [number for _, number in chosen[:count]]
 
 
-def _reasons(
-    document: IndexedDocument, terms: Sequence[_WeightedTerm], pairs: Mapping[tuple[str, str], int]
+def _count_in(document: IndexedDocument, terms: Sequence[_WeightedTerm]) -> list[_CountedTerm]:
+    found = ((each, find_term(document.packed, each.term.stem, each.term.words)) for each in terms)
+    return [_CountedTerm(each, counts) for each, counts in found if counts is not None]
+
+
+def _weigh_in_passages(found: Iterable[Sequence[_CountedTerm]]) -> dict[str, int]:
+    """The idf of each stem in the passages of the nominees that have any term."""
+    frequencies: dict[str, int] = {}
+    passages = 0
+    for counted in found:
+        every = 0
+        for each in counted:
+            here = _passages_of(each.counts.chunks)
+            every |= here
+            stem = each.term.term.stem
+            frequencies[stem] = frequencies.get(stem, 0) + here.bit_count()
+        passages += every.bit_count()
+    collection = collection_log2(passages)
+    return {stem: term_weight(collection, frequency) for stem, frequency in frequencies.items()}
+
+
+def _passages_of(chunks: int) -> int:
+    """The passages with any of these chunks, as bits. A passage is a chunk and the next one."""
+    return chunks | chunks >> 1
+
+
+def _best_passage(counted: Sequence[_CountedTerm], weights: Mapping[str, int]) -> int:
+    """The passage with the most weight of terms, as a bit; of equal ones the first, 0 if there is none."""
+    sums: dict[int, int] = {}
+    for each in counted:
+        left = _passages_of(each.counts.chunks)
+        while left:
+            passage = left & -left
+            sums[passage] = sums.get(passage, 0) + weights[each.term.term.stem]
+            left ^= passage
+    return max(sums, key=lambda passage: (sums[passage], -passage), default=0)
+
+
+def _explain(
+    document: IndexedDocument, counted: Sequence[_CountedTerm], weights: Mapping[str, int]
 ) -> tuple[RecallReason, ...]:
+    """What each term adds to the score of a document."""
     names = FIELDS[document.kind]
+    passage = _best_passage(counted, weights)
     reasons = []
-    for term, weight, _ in terms:
-        found = find_term(document.packed, term.stem, term.words)
-        if found is not None:
-            fields = tuple([name for bit, name in enumerate(names) if found.fields >> bit & 1])
-            reasons.append(RecallReason(term.words[0], fields, _term_score(found, weight, document.words)))
-    for (first, second), weight in pairs.items():
-        if times := count_pair(document.packed, first, second):
-            reasons.append(RecallReason(f"{first} {second}", (names[0],), PAIR_WEIGHT * pair_score(weight, times)))
+    for each in counted:
+        (term, weight, _), counts = each
+        fields = tuple([name for bit, name in enumerate(names) if counts.fields >> bit & 1])
+        score = _term_score(counts, weight, document.words)
+        if _passages_of(counts.chunks) & passage:
+            score += PASSAGE_WEIGHT * weights[term.stem]
+        reasons.append(RecallReason(term.words[0], fields, score))
     reasons.sort(key=lambda reason: (-reason.score, reason.term))
     return tuple(reasons)
 

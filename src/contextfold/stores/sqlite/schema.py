@@ -98,6 +98,18 @@ RECALL_TABLES: Final = (
     "CREATE VIRTUAL TABLE recall_sizes USING fts5vocab (recall_lists, row)",
 )
 
+# The rows of other tables that recall's documents and its queue are about, as (kind, row, owner).
+RECALL_SOURCES: Final = """SELECT 'fold' AS kind, m.id AS ref, s.owner FROM summaries m
+    JOIN sessions s ON s.id = m.session UNION ALL SELECT 'result', id, owner FROM left_out"""
+# Empties recall's index and queues all of its sources. The next question or sweep makes the documents.
+REBUILD_RECALL: Final = (
+    "INSERT INTO recall_lists (recall_lists) VALUES ('delete-all')",
+    "DELETE FROM recall_documents",
+    "DELETE FROM recall_owners",
+    "DELETE FROM recall_queue",
+    f"INSERT INTO recall_queue (kind, ref, owner) {RECALL_SOURCES}",
+)
+
 # The index of words has the texts of `summaries`.
 _ADD_WORDS: Final = """INSERT INTO summary_words (rowid, description, summary)
     VALUES (new.id, new.description, new.summary);"""
@@ -277,6 +289,8 @@ MIGRATIONS: Final[Sequence[Migration]] = (
     # An ended session keeps its log, which an earlier version would delete. So that version must not open the file; the
     # tables are the same, and what it stored of ended sessions stays as it is (`fold.ended_session`).
     (),
+    # The words of documents have dates and chunks (`fold.recall_ranking`), so all are indexed again.
+    REBUILD_RECALL,
 )
 # The version of the tables.
 FORMAT: Final = len(MIGRATIONS)

@@ -11,13 +11,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from contextfold.stores import recall_index
-from contextfold.stores.sqlite.schema import CHECKED
+from contextfold.stores.sqlite.schema import CHECKED, REBUILD_RECALL, RECALL_SOURCES
 
 # The most damaged rows of a table that are named.
 NAMED_MOST: Final = 5
-# The rows of other tables that recall's documents and its queue are about, as (kind, row, owner).
-_SOURCES: Final = """SELECT 'fold' AS kind, m.id AS ref, s.owner FROM summaries m JOIN sessions s ON s.id = m.session
-    UNION ALL SELECT 'result', id, owner FROM left_out"""
 
 
 def check_pages(connection: sqlite3.Connection) -> str | None:
@@ -78,11 +75,11 @@ def is_recall_intact(connection: sqlite3.Connection) -> bool:
     """Whether recall's index is what its documents and their sources make it. Needs a connection that may write."""
     try:
         (differing,) = connection.execute(
-            f"SELECT count(*) FROM (SELECT kind, ref, owner FROM recall_queue EXCEPT {_SOURCES})"  # noqa: S608 - only our own text
+            f"SELECT count(*) FROM (SELECT kind, ref, owner FROM recall_queue EXCEPT {RECALL_SOURCES})"  # noqa: S608 - only our own text
             " WHERE (kind, ref) IN (SELECT kind, ref FROM recall_documents) OR kind NOT IN ('fold', 'result')"
         ).fetchone()
         (missing,) = connection.execute(
-            f"SELECT count(*) FROM ({_SOURCES}) AS source WHERE NOT EXISTS (SELECT 1 FROM recall_documents d"  # noqa: S608 - only our own text
+            f"SELECT count(*) FROM ({RECALL_SOURCES}) AS source WHERE NOT EXISTS (SELECT 1 FROM recall_documents d"  # noqa: S608 - only our own text
             " JOIN recall_owners o ON d.space IN (o.id || 'f', o.id || 'u')"
             " WHERE d.kind = source.kind AND d.ref = source.ref AND o.owner = source.owner)"
             " AND NOT EXISTS (SELECT 1 FROM recall_queue q WHERE (q.kind, q.ref, q.owner) = (source.kind, source.ref,"
@@ -102,10 +99,8 @@ def rebuild_search(connection: sqlite3.Connection) -> None:
 
 def rebuild_recall(connection: sqlite3.Connection) -> None:
     """Empty recall's index and queue all of its sources. The next question or sweep makes the documents."""
-    connection.execute("INSERT INTO recall_lists (recall_lists) VALUES ('delete-all')")
-    for table in ("recall_documents", "recall_owners", "recall_queue"):
-        connection.execute(f"DELETE FROM {table}")  # noqa: S608 - only our own names
-    connection.execute(f"INSERT INTO recall_queue (kind, ref, owner) {_SOURCES}")
+    for statement in REBUILD_RECALL:
+        connection.execute(statement)
 
 
 def restore_derived(connection: sqlite3.Connection) -> list[str]:
