@@ -93,11 +93,10 @@ def test_the_readme_commands_work_as_written(home: Path) -> None:
     assert {INSTALL, RUN, SERVE} <= set(SCRIPTS)
     with serving(home) as port:
         printed = "".join(run(with_port(port, text), home) for text in scripts)
-    agent, headings = (text for kind, text in BLOCKS if kind == "text")
-    assert re.search(re.escape(agent).replace("…", "[0-9a-f]{16}"), printed)
+    (headings,) = (text for kind, text in BLOCKS if kind == "text")
+    assert "folded 8207 tokens, saved 8194\n" in printed
     assert "Logins fail because tokens expire after one minute." in printed
     assert re.search(rf"claude --mcp-config=\S+ .* http://localhost:{port}/run/run_\w+/proxy/anthropic\n", printed)
-    assert "ok: 5 documents" in printed
     assert headings in printed
 
 
@@ -107,15 +106,6 @@ def test_every_command_named_in_a_sentence_can_be_parsed() -> None:
     for words in named:
         if words not in (" resolve", " run"):
             parse_command_line(shlex.split(words))
-
-
-def test_the_python_example_prints_the_same_as_the_command(home: Path) -> None:
-    program = next(text for kind, text in BLOCKS if kind == "python" and "open_cache" in text)
-    run("context build --sources examples/docs --cache docs.cache", home)
-    (home / "program.py").write_text(program)
-    printed = run(".venv/bin/python program.py", home)
-    question = "context resolve --cache docs.cache --query 'roll back a deployment' --budget 200"
-    assert printed.endswith(run(question, home))
 
 
 def test_every_make_target_of_the_readme_exists() -> None:
