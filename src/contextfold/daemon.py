@@ -16,8 +16,8 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 from typing import cast
 
@@ -25,6 +25,7 @@ import uvicorn
 
 from contextfold.app import make_policy, make_scrubber, open_store
 from contextfold.common.canonical import encode
+from contextfold.common.daemon_proof import kept_secret
 from contextfold.common.socket_owner import can_tell_owners
 from contextfold.errors import InternalError, SettingsError
 from contextfold.fold.service.fold_service import FoldService
@@ -41,7 +42,7 @@ from contextfold.serve.ops.logs import log, take_over
 from contextfold.serve.ops.metrics import ActivityRecorder, Metrics, StoreConnectionLog
 from contextfold.serve.ops.tracing import TracedStore, Tracer
 from contextfold.serve.resolvers import Resolvers
-from contextfold.settings import DaemonSettings, offers_folding
+from contextfold.settings import DaemonSettings, offers_folding, proof_folder
 
 IPV4_LOOPBACK = "127.0.0.1"
 # The number of attempts to find a port that is free on both loopback addresses.
@@ -258,7 +259,7 @@ def run(app_factory: Callable[[], Guard], *, host: str, port: int, on_listening:
         guard = app_factory()
         server = DaemonServer(guard, _url(host, sockets[0]), on_listening)
         # uvicorn exits when the application did not start; the guard has the reason.
-        with suppress(SystemExit):
+        with _provable(sockets[0].getsockname()[1]), suppress(SystemExit):
             server.run(sockets)
     finally:
         for bound in sockets:
@@ -268,6 +269,18 @@ def run(app_factory: Callable[[], Guard], *, host: str, port: int, on_listening:
     if not server.started:
         raise InternalError("the application did not start, and did not say why")
     log("daemon.stopped")
+
+
+@contextmanager
+def _provable(port: int) -> Iterator[None]:
+    """Let clients verify that this daemon is their user's, where the system does not tell them."""
+    with ExitStack() as stack:
+        if not can_tell_owners():
+            try:
+                stack.enter_context(kept_secret(proof_folder(os.environ), port))
+            except OSError as problem:
+                log("proof.not_kept", "warning", reason=problem.strerror or "")
+        yield
 
 
 def listen(host: str, port: int) -> list[socket.socket]:

@@ -585,6 +585,11 @@ def path_in_home(environment: Mapping[str, str], variable: str, default: str, na
     return os.path.join(folder, "contextfold", name)
 
 
+def proof_folder(environment: Mapping[str, str]) -> str:
+    """The folder with the secrets by which daemons prove whose they are."""
+    return path_in_home(environment, "XDG_STATE_HOME", ".local/state", "daemons")
+
+
 def _read_nats_options(sources: _Sources) -> NatsOptions | None:
     """How to connect to NATS; None if the store is a file, in which case a setting for NATS is an error."""
     store = sources.read("store")

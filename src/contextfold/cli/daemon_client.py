@@ -1,7 +1,8 @@
 """The HTTP client for commands that use a running daemon. Knows sockets and JSON, no session.
 
 On loopback it sends nothing before it knows that the daemon is this user's: on a shared machine any user can listen on
-a port that is free. Where the system does not tell whose socket it is, other than Linux does, it sends in any case.
+a port that is free. Linux tells whose socket it is. On other systems only `context run`, which sends prompts and keys
+there, demands a proof; the other commands send in any case.
 """
 
 from __future__ import annotations
@@ -47,7 +48,13 @@ class DaemonSilent(Exception):
 
 
 class StrangersDaemon(DaemonSilent):
-    """Another user of this machine listens at the address."""
+    """Another user of this machine listens at the address, or may do so."""
+
+    def __init__(self, address: Address, whose: str) -> None:
+        super().__init__(
+            f"what listens at {address.url} is not yours: it belongs to {whose} of this machine, and nothing was sent "
+            f"to it; start your daemon on another --port, or set {OTHER_USERS_VARIABLE}=on if you trust that one"
+        )
 
 
 def daemon_address(url: str) -> Address:
@@ -122,11 +129,7 @@ def refuse_a_strangers_daemon(connection: socket, address: Address) -> None:
         return
     user = listener_owner(there)
     if not is_trusted(user):
-        whose = "another user" if user is None else f"the user with the id {user}"
-        raise StrangersDaemon(
-            f"what listens at {address.url} is not yours: it belongs to {whose} of this machine, and nothing was sent "
-            f"to it; start your daemon on another --port, or set {OTHER_USERS_VARIABLE}=on if you trust that one"
-        )
+        raise StrangersDaemon(address, "another user" if user is None else f"the user with the id {user}")
 
 
 class DaemonClient:
@@ -138,6 +141,10 @@ class DaemonClient:
     def get(self, path: str, *, timeout_s: float | None = None) -> Any:  # noqa: ANN401 - whatever JSON is there
         """Get the JSON at a path. Raises DaemonSilent if that fails."""
         return self._read_json(*self._request(path, timeout_s=timeout_s))
+
+    def get_text(self, path: str) -> str:
+        """Get the text at a path, whatever the status. Raises DaemonSilent if nothing answers."""
+        return self._request(path)[1].decode("utf-8", "replace")
 
     def put(self, path: str, value: object) -> Any:  # noqa: ANN401 - whatever JSON is there
         """Put a JSON value at a path, and return the answer. Raises DaemonSilent if that fails."""

@@ -25,6 +25,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from contextfold.cli.daemon_client import (
+    LOOPBACK,
+    OTHER_USERS_VARIABLE,
     RUN_TOKEN_VARIABLE,
     TOKEN_VARIABLE,
     URL_VARIABLE,
@@ -38,7 +40,9 @@ from contextfold.cli.host_files import absolute, find_member, read_object, write
 from contextfold.cli.install import plugin_files
 from contextfold.cli.output import plain, print_error, print_note
 from contextfold.cli.parser import CommandParser, UsageError
-from contextfold.common.network_address import parse_daemon_url
+from contextfold.common.daemon_proof import SECRET_BYTES, find_proof
+from contextfold.common.network_address import Address, parse_daemon_url
+from contextfold.common.socket_owner import can_tell_owners
 from contextfold.errors import CacheMissing, StorageFailed
 from contextfold.fold.service.session_views import format_dollars, format_share
 from contextfold.hosts.programs import (
@@ -52,7 +56,7 @@ from contextfold.hosts.programs import (
     plugin_texts,
 )
 from contextfold.resolve.files import nearest_caches
-from contextfold.settings import FOLD_AFTERWARDS, parse_toolsets, path_in_home
+from contextfold.settings import FOLD_AFTERWARDS, parse_toolsets, path_in_home, proof_folder
 
 DAEMON_START_S = 20.0
 DAEMON_STOP_S = 15.0
@@ -453,6 +457,7 @@ def _running_daemon(args: argparse.Namespace) -> DaemonClient | None:
     """The daemon that answers, if any. A daemon that the user has named must answer."""
     client = client_from(args)
     try:
+        _require_proof(client.address)
         client.status()
     except StrangersDaemon as problem:
         if args.url is not None:
@@ -463,6 +468,22 @@ def _running_daemon(args: argparse.Namespace) -> DaemonClient | None:
             raise UsageError(str(problem)) from None
         return None
     return client
+
+
+def _require_proof(address: Address) -> None:
+    """Raise StrangersDaemon if what listens on loopback does not prove that it is this user's.
+
+    Where the system tells whose sockets there are, every request asks it instead.
+    """
+    is_local = address.name == "localhost" or address.name.startswith(LOOPBACK)
+    if not is_local or os.environ.get(OTHER_USERS_VARIABLE) == "on" or can_tell_owners():
+        return
+    challenge = secrets.token_hex(SECRET_BYTES)
+    # Without the token, which is not for another user either.
+    answer = DaemonClient(address).get_text(f"/healthz?challenge={challenge}")
+    proof = find_proof(proof_folder(os.environ), address.port, challenge)
+    if not proof or not secrets.compare_digest(answer.partition("\n")[2].strip().encode(), proof.encode()):
+        raise StrangersDaemon(address, "another user, or to an older version,")
 
 
 def _own_upstreams() -> dict[str, str]:

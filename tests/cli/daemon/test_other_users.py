@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
@@ -196,3 +197,51 @@ def test_a_daemon_with_the_token_of_a_run_accepts_that_token_alone(tmp_path: Pat
         assert statuses == [401, 401, 200]
         proxied = http.ask("GET", "/proxy/anthropic/v1/models")
         assert proxied.status == 401
+
+
+# ---- where the system does not tell whose sockets there are, as macOS
+
+
+def tell_nothing() -> None:
+    """Take away what Linux asks the kernel by."""
+    socket.AF_NETLINK = -1  # type: ignore[misc, assignment]
+
+
+@pytest.fixture
+def silent_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
+    monkeypatch.setattr(socket, "AF_NETLINK", -1)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return {"XDG_STATE_HOME": str(tmp_path / "state")}
+
+
+def test_a_daemon_proves_to_a_run_whose_it_is(silent_system: dict[str, str], tmp_path: Path) -> None:
+    with Daemon(tmp_path / "daemon", prepare=tell_nothing, env=silent_system) as daemon:
+        assert run_command("run", "--url", daemon.url, "true", cwd=tmp_path).code == 0
+        (secret,) = (tmp_path / "state" / "contextfold" / "daemons").iterdir()
+        assert (secret.name, secret.stat().st_mode & 0o777) == (str(daemon.port), 0o600)
+        # One that others could read proves nothing.
+        secret.chmod(0o644)
+        refused = run_command("run", "--url", daemon.url, "true", cwd=tmp_path)
+        assert (refused.code, "is not yours" in refused.err) == (1, True)
+    assert not secret.exists()
+
+
+def test_a_run_sends_nothing_but_a_challenge_to_what_cannot_prove_it(
+    silent_system: dict[str, str], bobs_port: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONTEXT_TOKEN", "s3cret")
+    received: list[bytes] = []
+
+    def answer() -> None:
+        connection, _ = bobs_port.accept()
+        with connection:
+            received.append(connection.recv(65_536))
+            connection.sendall(b"HTTP/1.0 200 OK\r\n\r\nok\n" + b"0" * 64 + b"\n")
+
+    listener = threading.Thread(target=answer)
+    listener.start()
+    refused = run_command("run", "--url", f"http://localhost:{bobs_port.getsockname()[1]}", "true", cwd=tmp_path)
+    listener.join()
+    assert (refused.code, "is not yours" in refused.err) == (1, True)
+    assert b"/healthz?challenge=" in received[0]
+    assert b"s3cret" not in received[0]

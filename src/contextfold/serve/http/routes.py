@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -19,6 +20,7 @@ from starlette.routing import Route
 
 from contextfold import __version__
 from contextfold.common.canonical import Encodable, encode
+from contextfold.common.daemon_proof import find_proof
 from contextfold.errors import FoldError, StoreUnavailable, place_of
 from contextfold.serve.api import JSON, HttpApi, error_response
 from contextfold.serve.hooks import HookEndpoints
@@ -28,7 +30,7 @@ from contextfold.serve.mcp.tools import FoldTool, ResolveTool, Tool, describe_to
 from contextfold.serve.ops.logs import log
 from contextfold.serve.proxy.endpoint import Proxy
 from contextfold.serve.request_error import RequestError
-from contextfold.settings import ProxySettings
+from contextfold.settings import ProxySettings, proof_folder
 
 MAINTENANCE_EVERY_MAX_S = 60.0
 DELETE_EXPIRED_EVERY_S = 3600.0
@@ -160,9 +162,12 @@ class StatusPages:
         }
         return Response(encode(body), media_type=JSON)
 
-    async def healthz(self, _request: Request) -> Response:
-        """Whether the process answers; needs no token."""
-        return PlainTextResponse("ok\n")
+    async def healthz(self, request: Request) -> Response:
+        """Whether the process answers; needs no token. With `?challenge=TEXT`, the proof that it is your daemon."""
+        challenge = request.query_params.get("challenge", "")
+        port = (request.scope.get("server") or ("", 0))[1]
+        proof = find_proof(proof_folder(os.environ), port, challenge) if challenge and port else ""
+        return PlainTextResponse(f"ok\n{proof}\n" if proof else "ok\n")
 
     async def readyz(self, _request: Request) -> Response:
         """Whether the store accepts commits, 503 if not; needs no token."""
