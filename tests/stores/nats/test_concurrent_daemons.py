@@ -10,8 +10,9 @@ import pytest
 
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.store import ArchivedThread, StaleRevision
+from contextfold.fold.store import ArchivedThread, KnownRevision, StaleRevision
 from contextfold.settings import NatsOptions
+from contextfold.stores.nats import jetstream
 from contextfold.stores.nats.jetstream import JetStream, StoredMessage, StreamQuery, read_to
 from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.nats.streams import SubjectNames, prepare_streams
@@ -25,6 +26,7 @@ from tests.stores.nats.sample_commits import (
     stored_messages,
 )
 from tests.support.machine import times
+from tests.support.waiting import POLL_INTERVAL_S, WAIT_TIMEOUT_S
 
 NEXT_DAY, NEXT_YEAR = "2026-01-02T00:00:00Z", "2027-06-01T00:00:00Z"
 
@@ -190,6 +192,20 @@ async def test_a_read_ends_when_the_last_message_was_deleted(options: NatsOption
     assert len(read) == 2
     await wire.close()
     await close_all(store)
+
+
+async def test_a_read_leaves_no_consumer_behind(
+    store: NatsStore, options: NatsOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server has a limit of consumers, and deletes them by itself only after a while; here never."""
+    monkeypatch.setattr(jetstream, "CONSUMER_IDLE_S", 3600.0)
+    for revision in range(3):
+        await store.commit(commit_of(KEY, revision))
+    for known in (None, KnownRevision("sess_1", 1)):
+        assert await store.load(KEY, known) is not None
+    async with asyncio.timeout(WAIT_TIMEOUT_S):
+        while (await store._js.info(SubjectNames(options.prefix).log)).state.consumer_count:
+            await asyncio.sleep(POLL_INTERVAL_S)
 
 
 async def test_a_foreign_event_affects_only_the_session_whose_subject_it_is_on(options: NatsOptions) -> None:

@@ -272,6 +272,11 @@ class JetStream(NatsConnection):
             if problem.err_code not in GONE:
                 raise
 
+    async def drop_consumer(self, client: NatsClient, stream: str, name: str) -> None:
+        """Delete a consumer without waiting. The server would delete it later, and has a limit of consumers."""
+        with suppress(NatsError, OSError):
+            await client.publish(f"{self._prefix}.API.CONSUMER.DELETE.{stream}.{name}")
+
 
 class NoResponder(StoreUnavailable):
     """No server answers requests to JetStream."""
@@ -348,26 +353,31 @@ async def _read_consumer(
     nats-py makes another consumer after a gap or without heartbeats. It drops messages if too many wait, so they are
     counted here: after such a gap, or the loss of the connection, the iteration ends.
     """
-    client, reached, count = await js.client(), after, 0
+    client, reached, count, name = await js.client(), after, 0, ""
     async with _consumer(js, query, after) as arrived:
-        while client is await js.client():
-            try:
-                async with asyncio.timeout(SILENCE_S):
-                    message = await arrived.get()
-            except TimeoutError:
-                yield None, 0
-                continue
-            if message is None:
-                return
-            about = message.metadata
-            if about.sequence.consumer not in (count + 1, 1):
-                return
-            count = about.sequence.consumer
-            # The library's next consumer begins with the first message if none was received from the one before.
-            if about.sequence.stream > reached:
-                reached = about.sequence.stream
-                stored = StoredMessage(message.subject, reached, message.headers or {}, message.data)
-                yield stored, about.num_pending
+        try:
+            while client is await js.client():
+                try:
+                    async with asyncio.timeout(SILENCE_S):
+                        message = await arrived.get()
+                except TimeoutError:
+                    yield None, 0
+                    continue
+                if message is None:
+                    return
+                about = message.metadata
+                name = about.consumer
+                if about.sequence.consumer not in (count + 1, 1):
+                    return
+                count = about.sequence.consumer
+                # The library's next consumer begins with the first message if none was received from the one before.
+                if about.sequence.stream > reached:
+                    reached = about.sequence.stream
+                    stored = StoredMessage(message.subject, reached, message.headers or {}, message.data)
+                    yield stored, about.num_pending
+        finally:
+            if name:
+                await js.drop_consumer(client, query.stream, name)
 
 
 @asynccontextmanager
