@@ -20,6 +20,7 @@ NAMES = (
     "economy",
     "economy_sessions",
     "audit",
+    "ended_sessions",
     "recall",
     "locomo",
     "first_prompts",

@@ -252,7 +252,7 @@ export class SessionView extends View {
     setText(this.#tag, session.name ?? "");
     if (!this.#activity.childNodes.length)
       fill(this.#activity, session.ended_at ? "ended, last activity " : "last activity ", this.#last);
-    // The daemon has no timeline of an ended session.
+    // The chart follows a session while it is live.
     this.#chart.element.hidden = Boolean(session.ended_at);
     setTime(this.#last, session.last_at);
     setText(this.#host, [session.host, session.model].filter(Boolean).join(" · "));

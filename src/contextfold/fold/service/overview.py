@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from contextfold.common.canonical import JsonObject
 from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StoreInvalid
-from contextfold.fold.ended_session import ended_ledger, ended_state
+from contextfold.fold.ended_session import ended_ledger
 from contextfold.fold.events import Event
 from contextfold.fold.ledger import POINTS_CACHED, SavingsLedger, thin_points
 from contextfold.fold.misses import MissLog, misses_of
@@ -22,13 +22,16 @@ from contextfold.fold.service.session_views import (
     FoundSession,
     RunTotals,
     SavingsTotals,
+    SessionSums,
     branch_view,
     ended_row,
+    ended_sums,
     find_ended,
     preview_rollback,
     row_of,
     savings_view,
     session_row,
+    sums_of,
     tree,
 )
 from contextfold.fold.service.stored_sessions import read_summary
@@ -38,6 +41,8 @@ from contextfold.fold.verbs import RollBack
 
 # The number of sessions whose figures are cached. Those of one page of the list must fit.
 FOLLOWED_MAX = 128
+# The number of ended sessions whose sums are cached, about 1 kB each.
+ENDED_SUMS_MAX = 10_000
 # The groups of savings, and the number of sessions that are read at a time for them.
 SAVINGS_GROUPS = ("session", "project", "day", "model")
 SESSIONS_READ = 100
@@ -129,6 +134,7 @@ class Overview:
         self._service, self._store = service, service.store
         self._ledgers: FollowedLogs[SavingsLedger] = FollowedLogs(service.store, self._new_ledger)
         self._timelines = FollowedLogs(service.store, _Timeline)
+        self._ended_sums: dict[str, SessionSums] = {}
         self._misses = FollowedLogs(service.store, lambda: MissLog(service.policy.ledger_prices))
 
     def _new_ledger(self) -> SavingsLedger:
@@ -256,15 +262,24 @@ class Overview:
             for listed in page:
                 state = await self._readable(listed.key)
                 if state.session_id:
-                    totals.add(state, await self._ledger(FoundSession(listed.key, state)))
+                    totals.add(sums_of(state, await self._ledger(FoundSession(listed.key, state))))
         cursor = None
         while ended := await self._store.ended_sessions(owner, after=cursor, limit=SESSIONS_READ):
             cursor = (ended[-1].last_at, ended[-1].session_id)
             for session in ended:
-                log = await self._ended_log(session)
-                ledger = await asyncio.to_thread(ended_ledger, session, log, self._service.policy.ledger_prices)
-                totals.add(await asyncio.to_thread(ended_state, session, log), ledger)
+                totals.add(await self._sums_of_ended(session))
         return totals.result()
+
+    async def _sums_of_ended(self, session: EndedSession) -> SessionSums:
+        """The sums of an ended session. They do not change any more, so those of the latest sessions are cached."""
+        sums = self._ended_sums.get(session.session_id)
+        if sums is None:
+            log, prices = await self._ended_log(session), self._service.policy.ledger_prices
+            sums = await asyncio.to_thread(ended_sums, session, log, prices)
+            if len(self._ended_sums) >= ENDED_SUMS_MAX:
+                del self._ended_sums[next(iter(self._ended_sums))]
+            self._ended_sums[session.session_id] = sums
+        return sums
 
     async def run(self, owner: str, name: str) -> JsonObject | None:
         """What the requests of a run sent and saved, when its reports are written; None if nothing is known of it."""

@@ -14,7 +14,7 @@ from contextfold.common.canonical import Encodable, Hundredths, JsonObject
 from contextfold.fold.ended_session import ended_ledger, ended_state, plain_figures
 from contextfold.fold.events import Event, RequestSent
 from contextfold.fold.ledger import WORTH, LedgerSums, SavingsLedger, thin_points, tokens_without, total_of
-from contextfold.fold.model_catalog import ModelCatalog, TokenPrices
+from contextfold.fold.model_catalog import LedgerPrices, ModelCatalog, TokenPrices
 from contextfold.fold.policy import FoldPolicy, percent
 from contextfold.fold.project import Conversation, Target
 from contextfold.fold.session import Branch, State, replay
@@ -136,6 +136,24 @@ def savings_view(found: FoundSession, ledger: SavingsLedger) -> JsonObject:
     return {"session_id": found.state.session_id or "", **ledger_result(ledger)}
 
 
+class SessionSums(NamedTuple):
+    """The sums of a session's requests by day and by model."""
+
+    session_id: str
+    project_path: str
+    is_live: bool
+    days: Mapping[str, LedgerSums]
+    models: Mapping[str, LedgerSums]
+
+
+def sums_of(state: State, ledger: SavingsLedger) -> SessionSums:
+    return SessionSums(state.session_id or "", state.project_path, not state.expired, ledger.days, ledger.model_sums)
+
+
+def ended_sums(session: EndedSession, log: Sequence[Event], prices: LedgerPrices) -> SessionSums:
+    return sums_of(ended_state(session, log), ended_ledger(session, log, prices))
+
+
 class SavingsTotals:
     """The savings of several sessions by session, project, day or model."""
 
@@ -144,16 +162,15 @@ class SavingsTotals:
         self._sums: dict[str, LedgerSums] = {}
         self._paths: dict[str, str] = {}
 
-    def add(self, state: State, ledger: SavingsLedger) -> None:
-        parts = ledger.model_sums if self.group == "model" else ledger.days
+    def add(self, session: SessionSums) -> None:
+        parts = session.models if self.group == "model" else session.days
         # A live session without requests is a group, too, unless the groups are days or models.
-        if not parts and not state.expired and self.group not in ("day", "model"):
+        if not parts and session.is_live and self.group not in ("day", "model"):
             parts = {"": LedgerSums()}
         for key, part in parts.items():
-            names = {"day": key, "model": key, "project": state.project_path}
-            name = names.get(self.group, state.session_id or "")
+            name = {"day": key, "model": key, "project": session.project_path}.get(self.group, session.session_id)
             self._sums[name] = self._sums.get(name, LedgerSums()).plus(part)
-            self._paths[name] = state.project_path
+            self._paths[name] = session.project_path
 
     def result(self) -> JsonObject:
         total = total_of(self._sums.values())

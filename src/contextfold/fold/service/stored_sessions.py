@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from contextfold.common.canonical import JsonObject
 from contextfold.errors import BranchNotFound, SessionNotFound, StoreInvalid, StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry, apply_ranges, has_moved_work
-from contextfold.fold.ended_session import ended_ledger, ended_state
+from contextfold.fold.ended_session import ended_ledger
 from contextfold.fold.events import Event, timestamp
 from contextfold.fold.ledger import SavingsLedger, ledger_of
 from contextfold.fold.misses import misses_of
@@ -39,9 +39,11 @@ from contextfold.fold.service.session_views import (
     FoundSession,
     SavingsTotals,
     ended_row,
+    ended_sums,
     find_ended,
     savings_view,
     session_row,
+    sums_of,
 )
 from contextfold.fold.session import EMPTY, State, replay
 from contextfold.fold.store import (
@@ -260,9 +262,9 @@ class StoredSessions(NamedTuple):
         """The savings of the live and ended sessions, by session, project, day or model."""
         totals = SavingsTotals(group)
         for found in self.live(owner):
-            totals.add(found.state, self._ledger(found))
+            totals.add(sums_of(found.state, self._ledger(found)))
         for session, log in self._ended(owner):
-            totals.add(ended_state(session, log), ended_ledger(session, log, self.policy.ledger_prices))
+            totals.add(ended_sums(session, log, self.policy.ledger_prices))
         return totals.result()
 
     def _ended(self, owner: str) -> Iterator[tuple[EndedSession, Sequence[Event]]]:
