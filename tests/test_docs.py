@@ -174,3 +174,24 @@ def test_the_python_examples_of_the_page_about_caches_run(
         if kind == "python":
             exec(compile(text, "caches.md", "exec"), names)
     assert "runbooks/rollback.md" in capsys.readouterr().out
+
+
+def test_the_figures_of_the_recorded_run_agree_with_each_other() -> None:
+    page = read(DOCS / "getting-started.md")
+    received = re.search(
+        r"received prompts of ([\d, and]+) tokens: together the ([\d,]+) above. The last of\s+"
+        r"them is the main thread's ([\d,]+) tokens and ([\d,]+) of",
+        page,
+    )
+    sent, main = (
+        re.search(r"(\d+) requests sent ([\d,]+) tokens", page),
+        re.search(r"^main +- +(\d+) ", page, re.MULTILINE),
+    )
+    assert received
+    assert sent
+    assert main
+    prompts = [int(figure.replace(",", "")) for figure in re.split(r", | and ", received[1])]
+    total, thread, host = (int(figure.replace(",", "")) for figure in received.groups()[1:])
+    assert (len(prompts), sum(prompts)) == (int(sent[1]), int(sent[2].replace(",", "")))
+    assert total == sum(prompts)
+    assert prompts[-1] == thread + host == int(main[1]) + host

@@ -575,7 +575,8 @@ def _savings_line(sums: Mapping[str, Any]) -> str:
         saved, base = sums["cost_saved"], sums["cost_without"]
         amount = f"{abs(saved):,.0f} input tokens' worth"
     share = format_share(abs(saved), base)
-    return f"{line}; {'saved' if sums['outcome'] == 'saved' else 'cost more by'} {amount} ({share}){failures}"
+    difference = f"saved {amount}" if sums["outcome"] == "saved" else f"cost {amount} more"
+    return f"{line}; {difference} ({share}){failures}"
 
 
 def _count(requests: int) -> str:

@@ -4,16 +4,18 @@
  * only to the daemon that served this page.
  *
  * @typedef {{ warning: "none" | "medium" | "high", main_thread_usage: number, failure_rate?: number }} Health
- * @typedef {{ session_id: string, project_path: string, name: string | null, started_at: string, last_at: string,
+ * @typedef {{ session_id: string, project_path: string, name: string | null, conversation: string | null,
+ *   agent: string | null, started_at: string, last_at: string,
  *   revision: number, host: string | null, model: string | null, savings: Sums | null, open_branch_operations: number,
  *   active_branch_id: string | null, branch_depth: number, branch_path: string[],
  *   total_tokens: number, main_thread_tokens: number, folded_tokens: number, tokens_saved: number,
- *   host_tokens: number | null, left_out_results: number, left_out_tokens: number,
+ *   host_tokens: number | null, context_tokens: number, left_out_results: number, left_out_tokens: number,
  *   context_limit: number, usage_percent: number, context_health: Health, health: string, operations: number,
  *   failed_operations: number, secrets_scrubbed: number,
  *   total_branches: number, active_branches: number, folded_branches: number, discarded_branches: number,
  *   ended_at?: string }} Session
- * @typedef {{ session_id: string, project_path: string | null, name: string | null, last_at: string, ended_at: string,
+ * @typedef {{ session_id: string, project_path: string | null, name: string | null, conversation: string | null,
+ *   agent: string | null, last_at: string, ended_at: string,
  *   total_tokens: number | null, total_branches: number | null, folded_branches: number | null, host: string | null,
  *   model: string | null, savings: Sums | null }} EndedSession  null where an older version did not record it
  * @typedef {{ id: string, parent_id: string | null, depth: number, description: string,

@@ -283,8 +283,11 @@ export class SessionView extends View {
     showFigures(this.#figures, [
       { label: "Main thread", value: grouped(session.main_thread_tokens), note: percent(mainShare) },
       session.host_tokens
-        ? { label: "Host's prompt and tools", value: grouped(session.host_tokens), note: "in no branch and no fold" }
+        ? { label: "Host's prompt and tools", value: grouped(session.host_tokens), note: "in no fold" }
         : null,
+      session.host_tokens === null
+        ? null
+        : { label: "Last request", value: grouped(session.context_tokens), note: "as the provider counted it" },
       {
         label: "Folded",
         value: grouped(session.folded_tokens),

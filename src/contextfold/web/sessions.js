@@ -10,6 +10,7 @@ import { sessionLink } from "./routes.js";
 import { View } from "./view.js";
 import { welcome } from "./welcome.js";
 
+const SHORT_ID = "sess_".length + 6;
 const STEP_ROWS = 20;
 const MOST_ROWS = 500;
 // The daemon returns at most this many sessions in one response.
@@ -217,7 +218,20 @@ function sorted(rows, order) {
     context: (a, b) => (b.total_tokens ?? 0) - (a.total_tokens ?? 0),
     saved: (a, b) => kind(b) - kind(a) || saved(b) - saved(a),
   };
-  return order in orders ? rows.toSorted(orders[order]) : rows;
+  return order in orders ? rows.toSorted(orders[order]) : byProject(rows);
+}
+
+/** Sessions by project, subagents below their parents; otherwise the order stays. @param {AnySession[]} rows */
+function byProject(rows) {
+  const parents = new Set(rows.flatMap((row) => (row.conversation && !row.agent ? [row.conversation] : [])));
+  /** @type {Map<string, AnySession[]>} */
+  const [projects, below] = [new Map(), new Map()];
+  for (const row of rows) {
+    const parent = row.agent && row.conversation && parents.has(row.conversation) ? row.conversation : null;
+    const [groups, name] = parent === null ? [projects, row.project_path ?? ""] : [below, parent];
+    groups.set(name, [...(groups.get(name) ?? []), row]);
+  }
+  return [...projects.values()].flat().flatMap((row) => [row, ...(row.agent ? [] : (below.get(row.conversation) ?? []))]);
 }
 
 /** @param {AnySession} row */
@@ -245,13 +259,15 @@ function createRow(row) {
 function updateRow(item, row) {
   const part = (/** @type {string} */ selector) => /** @type {HTMLElement} */ (item.querySelector(selector));
   const path = row.project_path ?? "";
+  item.classList.toggle("subagent", Boolean(row.agent));
   setText(part(".cover"), baseName(path) || row.session_id);
   const name = part(".tag");
   name.hidden = row.name === null;
   setText(name, row.name ?? "");
   setText(part(".path"), path);
   setAttribute(part(".path"), "title", path);
-  setText(part(".session-host"), [row.host, row.model].filter(Boolean).join(" · "));
+  // Sessions of the same project differ only in their ids.
+  setText(part(".session-host"), [row.host, row.model, row.session_id.slice(0, SHORT_ID)].filter(Boolean).join(" · "));
   setText(part(".session-saved"), savedText(row.savings));
   part(".session-saved").classList.toggle("good", Boolean(row.savings && costs(row.savings).difference > 0));
   setTime(part("time"), row.last_at);

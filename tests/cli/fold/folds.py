@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from contextfold.fold.project import Caller, project_at, target_of
+from contextfold.fold.project import Caller, Conversation, conversation_target, project_at, target_of
 from contextfold.fold.sent_request import RequestReport
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.scrub.scrubber import Scrubber, standard_scrubber
@@ -38,11 +38,15 @@ class StoreAgent:
         *,
         owner: str = "local",
         session: str | None = None,
+        conversation: Conversation | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         scrubber: Scrubber | None = None,
     ) -> None:
         self._store = store
         self._caller = Caller(owner, session)
+        if conversation:
+            target = conversation_target(owner, conversation, project_at(project), conversation.agent or None)
+            self._caller = self._caller._replace(session=target)
         self._project = project
         self._clock = clock
         self._scrubber = scrubber or standard_scrubber()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from contextfold.fold.project import Conversation
 from tests.cli.fold.folds import PROJECT, StoreAgent, on_terminal, without_colours
 from tests.support.machine import ROOT, Call, run_command
 
@@ -178,3 +179,22 @@ def test_a_folder_below_the_project_finds_its_session(
     ran = call("fold", "status", "--store", tmp_path / "state.db")
     assert ran.code == 0
     assert figures(ran.out)["project"] == str(tmp_path / "app")
+
+
+def test_all_groups_sessions_by_project_with_subagents_below_their_parents(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    conversations = [
+        ("/a", "one", ""),
+        ("/b", "two", ""),
+        ("/a", "three", ""),
+        ("/b", "two", "agent"),
+        ("/a", "one", ""),
+    ]
+    for number, (project, host_id, agent) in enumerate(conversations):
+        StoreAgent(path, project, conversation=Conversation(host_id, agent), clock=partial(moment, number)).record(
+            "Read", tokens=number
+        )
+    lines = call("fold", "status", "--all", "--store", path).out.decode().splitlines()[1:]
+    assert [line.split()[0] for line in lines] == ["/a", "/a", "/b", "/b"]
+    drawn = without_colours(on_terminal("fold", "status", "--all", "--store", path)).splitlines()
+    assert [line.lstrip().startswith("└ /b") for line in drawn[1:5]] == [False, False, False, True]

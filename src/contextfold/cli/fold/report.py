@@ -26,6 +26,7 @@ from contextfold.cli.fold.session_access import (
     write,
     write_json,
 )
+from contextfold.cli.fold.status import left_out_text
 from contextfold.cli.output import plain, plain_lines
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.setting_options import read_setting_options
@@ -194,10 +195,17 @@ def _facts(report: SessionReport) -> Iterator[tuple[str, str]]:
         "last activity": figures["last_at"],
         "ended": figures.get("ended_at"),
         "branches": counts,
+        "last request": f"{figures['context_tokens']:,} tokens{_host_part(figures)}" if figures["savings"] else "",
+        "folded": f"{figures['folded_tokens']:,} tokens" if figures["folded_branches"] else "",
+        "left out": left_out_text(figures),
         "operations": f"{figures['operations']:,}, {figures['failed_operations']:,} failed",
         "secrets redacted": f"{report['secrets_redacted']:,}",
     }
     return ((label, value) for label, value in facts.items() if value)
+
+
+def _host_part(figures: Mapping[str, Any]) -> str:
+    return f", of them {figures['host_tokens']:,} the host's prompt and tools" if figures["host_tokens"] else ""
 
 
 def _describe_savings(report: SessionReport) -> str:

@@ -21,7 +21,7 @@ from contextfold.cli.fold.session_access import (
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, screen, several
 from contextfold.fold.policy import percent
-from contextfold.fold.service.session_views import FoundSession, format_dollars
+from contextfold.fold.service.session_views import FoundSession, format_dollars, group_sessions
 from contextfold.fold.service.stored_sessions import SessionView
 from contextfold.fold.session import STATUSES, State
 
@@ -45,7 +45,7 @@ def declare_status(parser: CommandParser) -> None:
         "context fold status --all",
         "context fold status --project ~/work/app --json",
     )
-    parser.add_switch("--all", "list every live session, the latest activity first")
+    parser.add_switch("--all", "list every live session by project, subagents below their parents")
     add_session_options(parser)
 
 
@@ -79,14 +79,14 @@ def _run_all(args: argparse.Namespace) -> None:
 def _table(shown: Screen, sessions: Sequence[SessionView]) -> str:
     numbers = right_columns("tokens", "", "open", "saved")
     columns = [Column("project", shrinks=True), Column("session"), *numbers, Column("health"), Column("last")]
-    rows = [_cells(shown, session) for session in sessions]
+    rows = [_cells(shown, session, is_below=is_below) for session, is_below in group_sessions(sessions)]
     return shown.table(columns, rows, when_narrow=(0, 3, 6))
 
 
-def _cells(shown: Screen, session: SessionView) -> list[Line]:
+def _cells(shown: Screen, session: SessionView, *, is_below: bool) -> list[Line]:
     warning, saved = session["context_health"]["warning"], session["savings"]
     return [
-        project_cell(session),
+        [("└ " if is_below and shown.is_terminal else "", "dim"), *project_cell(session)],
         [(shown.short(session["session_id"], SESSION_ID_SHOWN), "dim")],
         [shown.figure(session["total_tokens"])],
         [f"{session['usage_percent']}%"],
@@ -166,7 +166,7 @@ def _facts(state: State, figures: SessionView) -> list[tuple[str, Line]]:
         ("folded", str(figures["folded_tokens"])),
         ("left-out", left_out_text(figures)),
         ("sent", sent_text(figures["savings"])),
-        ("saved" if figures["savings"] else "if-folded", saved_by_folding(figures)),
+        (difference_label(figures).replace(" ", "-"), saved_by_folding(figures)),
         ("health", figures["health"]),
         ("suggestion", health.get("suggestion", "")),
         ("failure-rate", repr(health["failure_rate"]) if "failure_rate" in health else ""),
@@ -185,10 +185,18 @@ def sent_text(savings: SessionView | None) -> str:
     return f"{sent}; without folding {savings['tokens_without']:,}"
 
 
+def difference_label(figures: SessionView) -> str:
+    """The name of what `saved_by_folding` says, as on the page."""
+    savings = figures["savings"]
+    if not savings:
+        return "if folded"
+    return "folding cost" if savings["outcome"] == "cost_more" else "saved"
+
+
 def saved_by_folding(figures: SessionView) -> str:
     """What was saved where requests were seen, otherwise the tokens that folding would leave out of them."""
-    if figures["savings"]:
-        return saved_text(figures["savings"])
+    if savings := figures["savings"]:
+        return saved_text(savings).lstrip("-")
     return f"{figures['tokens_saved']:,} fewer tokens" if figures["folded_branches"] else ""
 
 
@@ -223,11 +231,12 @@ def _draw_facts(shown: Screen, state: State, figures: SessionView) -> list[tuple
         ("main thread", [f"{MAIN_CELL} {figure(main)}"]),
         ("in branches", [f"{BRANCH_CELL} {figure(total - main)}"] if total != main else []),
         ("host's prompt and tools", [f"  {figure(figures['host_tokens'])}"] if figures["host_tokens"] else []),
+        ("last request", [f"  {figure(figures['context_tokens'])}"] if figures["host_tokens"] is not None else []),
         ("folded", [f"  {figure(folded)}"] if folded else []),
         ("left out", [f"  {left_out_text(figures)}"] if figures["left_out_results"] else []),
         ("sent", [f"  {sent_text(savings)}"] if savings else []),
         (
-            "saved" if savings else "if folded",
+            difference_label(figures),
             [(f"  {text}", saved_style)] if (text := saved_by_folding(figures)) else [],
         ),
         ("", [" "]),

@@ -39,6 +39,8 @@ FAILING = "failing"
 ENDED_FIELDS = (
     "project_path",
     "name",
+    "conversation",
+    "agent",
     "started_at",
     "total_tokens",
     "main_thread_tokens",
@@ -129,6 +131,26 @@ def session_row(found: FoundSession, policy: FoldPolicy, ledger: SavingsLedger |
     """The view with the session's savings, which are None if no request went through the proxy."""
     ended: JsonObject = {"ended_at": found.ended.ended_at} if found.ended else {}
     return {**session_view(found.state, policy), **ended, "savings": savings_result(ledger)}
+
+
+def group_sessions(rows: Sequence[JsonObject]) -> Iterator[tuple[JsonObject, bool]]:
+    """Sessions by project, and whether each is that of a subagent, which comes below its parent.
+
+    The project whose session comes first is the first one; otherwise the order stays.
+    """
+    parents = {row["conversation"] for row in rows if not row["agent"]}
+    below: dict[Encodable, list[JsonObject]] = {}
+    projects: dict[Encodable, list[JsonObject]] = {}
+    for row in rows:
+        if row["agent"] and row["conversation"] in parents:
+            below.setdefault(row["conversation"], []).append(row)
+        else:
+            projects.setdefault(row["project_path"], []).append(row)
+    for sessions in projects.values():
+        for row in sessions:
+            yield row, False
+            for subagent in () if row["agent"] else below.pop(row["conversation"], ()):
+                yield subagent, True
 
 
 def savings_view(found: FoundSession, ledger: SavingsLedger) -> JsonObject:
