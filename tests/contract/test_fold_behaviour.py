@@ -107,8 +107,13 @@ class TestReadingState:
         }
 
     def test_status_shows_the_path_and_the_tokens_of_each_thread(self, transport: Transport, project: str) -> None:
-        record(transport, project, tokens=5000)
+        """The figures of the specification's example, to the digit."""
+        record(transport, project, tokens=4000)
+        branch(transport, project, prompt="p" * 800)
+        record(transport, project, tokens=18_300)
+        fold(transport, project, message="s" * 4000)
         outer = branch(transport, project, prompt="a" * 8_000)["branch_id"]
+        record(transport, project, tokens=1000)
         inner = branch(transport, project, prompt="b" * 4800)["branch_id"]
         status = transport.call("context_branch_status", project_path=project)
         assert list(status) == [
@@ -117,9 +122,18 @@ class TestReadingState:
         ]  # fmt: skip
         assert status["branch_path"] == ["main", outer, inner]
         assert list(status["token_breakdown"].items()) == [
-            ("main_thread", 5000), (outer, 2000), (inner, 1200), ("total", 8200), ("folded_total", 0),
+            ("main_thread", 5000), (outer, 3000), (inner, 1200), ("total", 9200), ("folded_total", 18_500),
         ]  # fmt: skip
-        assert (status["branch_depth"], status["active_branch_id"], status["usage_percent"]) == (2, inner, 25)
+        assert (status["context_limit"], status["usage_percent"]) == (32_768, 28)
+        assert transport.result["_meta"][STATE] == {
+            "session_id": status["session_id"],
+            "active_branch_id": inner,
+            "branch_depth": 2,
+            "total_tokens": 9200,
+            "folded_tokens": 18_500,
+            "context_usage": 0.28,
+        }
+        assert (status["branch_depth"], status["active_branch_id"]) == (2, inner)
 
     def test_the_list_shows_when_and_how_each_branch_was_closed(self, transport: Transport, project: str) -> None:
         first = branch(transport, project, description="Search logs")["branch_id"]
