@@ -33,7 +33,9 @@ from tests.support.prerequisites import HOST_PROGRAMS, NO_CLAUDE
 from tests.support.upstream import ReceivedRequest
 from tests.support.upstream_answers import Call, Say
 
-PAUSE_S = 7_200
+# Longer than any provider keeps a prompt.
+PAUSE_S = 25 * 3600
+CLAUDE_OPTIONS = ("--model", "claude-sonnet-4-5", "--allowedTools", "mcp__contextfold", "Read", "Task", "Agent")
 KEY_S = 0.5
 # Rows and columns of the terminal.
 TERMINAL = struct.pack("HHHH", 50, 160, 0, 0)
@@ -144,7 +146,8 @@ class TruthDay(Day):
     # ---- the model
 
     def _answer(self, body: Any, api: str) -> Say:
-        first, last = json.dumps(body["messages"][:1]), json.dumps(body["messages"][-1:])
+        messages = body.get("messages", ())
+        first, last = json.dumps(messages[:1]), json.dumps(messages[-1:])
         if SUMMARY_REQUEST in last:
             return Say("<summary>Alpha to epsilon were read. All of them are fine.</summary>")
         if is_conversation(body) and SUBAGENT_PROMPT in first:
@@ -176,8 +179,31 @@ class TruthDay(Day):
 
     def run(self, step: str, *words: str) -> None:
         begins = len(self.received())
-        options = ("--model", "claude-sonnet-4-5", "--allowedTools", "mcp__contextfold", "Read", "Task", "Agent")
-        argv = [str(COMMAND), "run", "--url", self.daemon.url, self.program.name, *words, *options]
+        said = self._run_program(*words, *CLAUDE_OPTIONS)
+        self.compare(step, self.received()[begins:], said)
+
+    def run_other(self, step: str, words: Sequence[str], before: Sequence[ReceivedRequest] = ()) -> Sequence[Any]:
+        """A run of a program that does not name its conversations; `before` are the requests of an earlier run.
+
+        Returns the requests of the conversation.
+        """
+        begins = len(self.received())
+        said = self._run_program(*words)
+        run = self.received()[begins:]
+        # A request for a title is a conversation of its own.
+        conversation = [*before, *(each for each in run if not is_title(each))]
+        status = json.loads(self._context("fold", "status", "--store", str(self.daemon.store), "--json").out)
+        with Http(self.daemon.port) as client:
+            view = client.ask("GET", f"/v1/sessions/{status['session_id']}").json["session"]
+        cells = self._compare(step, read_figures(conversation), view)
+        cells["statusline"] = self._statusline(Conversation("", ""))
+        cells["last line"] = self._last_line(step, run, said)
+        self.rows.append(Row(step, cells))
+        return conversation
+
+    def _run_program(self, *words: str) -> str:
+        """What `context run` says on stderr."""
+        argv = [str(COMMAND), "run", "--url", self.daemon.url, self.program.name, *words]
         done = subprocess.run(
             argv,
             cwd=self.project,
@@ -189,7 +215,7 @@ class TruthDay(Day):
             check=False,
         )
         assert done.returncode == 0, f"{argv}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-        self.compare(step, self.received()[begins:], done.stderr)
+        return done.stderr
 
     def compare(self, step: str, run: Sequence[ReceivedRequest] = (), said: str = "") -> None:
         """Add a row: what the provider counted, and what every surface says of the latest conversation."""
@@ -202,12 +228,20 @@ class TruthDay(Day):
     def _add_row(
         self, step: str, conversation: Conversation, run: Sequence[ReceivedRequest] = (), said: str = ""
     ) -> None:
-        received = read_figures(self.received(conversation))
         view = self._view(conversation)
-        store = ("--store", str(self.daemon.store), "--json")
-        address = (*store, "--session", view["session_id"]) if conversation.agent else store
+        address = ("--session", view["session_id"]) if conversation.agent else ()
+        cells = self._compare(step, read_figures(self.received(conversation)), view, address)
+        if not conversation.agent:
+            cells["statusline"] = self._statusline(conversation)
+        if said:
+            cells["last line"] = self._last_line(step, run, said)
+        self.rows.append(Row(step, cells))
+
+    def _compare(self, step: str, received: Figures, view: Any, address: Sequence[str] = ()) -> dict[str, str]:
+        """What each surface says beside what the provider received; what is not equal is noted."""
+        store = ("--store", str(self.daemon.store), "--json", *address)
         status, listed, savings, report = (
-            json.loads(self._context("fold", name, *address).out) for name in ("status", "list", "savings", "report")
+            json.loads(self._context("fold", name, *store).out) for name in ("status", "list", "savings", "report")
         )
         shown = {
             "`status`": row_figures(status),
@@ -228,13 +262,14 @@ class TruthDay(Day):
             cells[name] = "the same" if figures == received else f"**{figures}**"
             if figures != received:
                 self.wrong.append(f"{step}: {name} says {figures}, and the provider received {received}")
-        cells["statusline"] = "" if conversation.agent else self._statusline(conversation)
-        if said:
-            cells["last line"] = next(line for line in said.splitlines() if " sent " in line).removeprefix("note: ")
-            expected = f"{len(run):,} requests sent {sum(map(tokens, run)):,} tokens;"
-            if not cells["last line"].startswith(expected):
-                self.wrong.append(f"{step}: the last line says {cells['last line']!r} instead of {expected!r}")
-        self.rows.append(Row(step, cells))
+        return cells
+
+    def _last_line(self, step: str, run: Sequence[ReceivedRequest], said: str) -> str:
+        line = next(line for line in said.splitlines() if " sent " in line).removeprefix("note: ")
+        expected = f"{len(run):,} requests sent {sum(map(tokens, run)):,} tokens;"
+        if not line.startswith(expected):
+            self.wrong.append(f"{step}: the last line says {line!r} instead of {expected!r}")
+        return line
 
     def _view(self, conversation: Conversation) -> Any:
         """The session's row as the page gets it."""
@@ -302,8 +337,7 @@ def run_day(host: Host, folder: Path) -> tuple[list[Row], list[str]]:
         day.model.will("read alpha", "Gamma is fine, and so is alpha.")
         day.run("`-p`, with a subagent", "-p", "Ask somebody about gamma.")
         begins = len(day.received())
-        argv = [str(COMMAND), "run", "--url", day.daemon.url, day.program.name, "--model", "claude-sonnet-4-5"]
-        argv += ["--allowedTools", "mcp__contextfold", "Read", "Task", "Agent"]
+        argv = [str(COMMAND), "run", "--url", day.daemon.url, day.program.name, *CLAUDE_OPTIONS]
         terminal = Terminal(argv, day.env, day.project)
         try:
             terminal.wait_until(lambda: terminal.shows("❯"))
@@ -340,8 +374,29 @@ def run_day(host: Host, folder: Path) -> tuple[list[Row], list[str]]:
     return day.rows, day.wrong
 
 
+def run_other_day(host: Host, folder: Path) -> tuple[list[Row], list[str]]:
+    """A day of another program, which has no terminal here."""
+    day = TruthDay(host, folder)
+
+    def words(given: Sequence[str], prompt: str) -> list[str]:
+        return [prompt if word == "PROMPT" else word for word in given]
+
+    try:
+        day.model.will("read alpha", "read beta", "fold Alpha and beta are fine.", "read gamma", "All are fine.")
+        day.run_other("a run, with a fold", words(host.first, "Look at alpha."))
+        names = ("delta", "epsilon", "zeta", "eta", "theta")
+        day.model.will(*(f"read {name}" for name in names), "They are fine.")
+        before = day.run_other("another run, reading", words(host.first, "Look at delta."))
+        day.daemon.advance_clock(PAUSE_S)
+        day.model.will("read iota", "Iota is fine.")
+        day.run_other("it goes on after a pause", words(host.later, "And iota?"), before)
+    finally:
+        day.close()
+    return day.rows, day.wrong
+
+
 def main() -> int:
-    wanted = sys.argv[1:] or ["claude-pinned", "claude-newest"]
+    wanted = sys.argv[1:] or list(HOST_PROGRAMS)
     hosts = [host for host in HOSTS if host.folder in wanted and host.folder in HOST_PROGRAMS]
     if not hosts:
         print(NO_CLAUDE, file=sys.stderr)
@@ -350,7 +405,8 @@ def main() -> int:
     for host in hosts:
         with day_folder() as folder:
             try:
-                rows, wrong = run_day(host, folder)
+                is_claude = host.folder.startswith("claude-")
+                rows, wrong = (run_day if is_claude else run_other_day)(host, folder)
             except (AssertionError, subprocess.SubprocessError, StopIteration) as problem:
                 failed += 1
                 traceback.print_exception(problem)

@@ -326,11 +326,14 @@ def _new_folds(state: State, folds: Sequence[Fold]) -> tuple[FoldSeen, ...]:
 
 
 def _new_left_out(state: State, results: Sequence[ResultLeftOut]) -> tuple[ResultLeftOut, ...]:
+    """The left-out results that are in no earlier event. A host may send the same result twice in one request."""
     room = min(EVENT_FOLDS_MAX, SESSION_FOLDS_MAX - len(state.left_out))
-    new = [
-        ResultLeftOut(each.result_id, _bound(each.tokens)) for each in results if each.result_id not in state.left_out
-    ]
-    return tuple(new[: max(0, room)])
+    new = {
+        each.result_id: ResultLeftOut(each.result_id, _bound(each.tokens))
+        for each in results
+        if each.result_id not in state.left_out
+    }
+    return tuple(new.values())[: max(0, room)]
 
 
 def _is_branch_id(text: str) -> bool:

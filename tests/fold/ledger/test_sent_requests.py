@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from contextfold.fold.events import FoldSeen, OperationCompleted, kind_of
+from contextfold.fold.events import FoldSeen, OperationCompleted, ResultLeftOut, kind_of
 from contextfold.fold.sent_request import Share, Usage, divide_count
 from contextfold.fold.service.inbox import InboxFull
 from contextfold.fold.service.overview import Overview
@@ -41,6 +41,16 @@ class TestFigures:
         assert (await harness.figures())["total"] == 1_100
         state = await harness.service.look(KEY)
         assert (state.host_tokens, state.context_tokens) == (20_900, 22_000)
+
+    async def test_a_result_that_is_left_out_twice_counts_once(self, harness: LedgerHarness) -> None:
+        """Gemini CLI sends a resumed history with the same results again."""
+        left_out = (ResultLeftOut("res_1", 900), ResultLeftOut("res_2", 100), ResultLeftOut("res_1", 900))
+        for number in range(2):
+            harness.send(number, main_share(5_000), usage=Usage(5_000, 0, 0, 0), left_out=left_out)
+        state = await harness.service.look(KEY)
+        savings: Any = await Overview(harness.service).savings("local", state.session_id or "")
+        assert (savings["left_out"]["results"], savings["left_out"]["tokens"]) == (2, 1_000)
+        assert (len(state.left_out), state.left_out_tokens) == (2, 1_000)
 
     async def test_tokens_that_were_reported_already_are_not_counted_twice(self, harness: LedgerHarness) -> None:
         await harness.record(700)

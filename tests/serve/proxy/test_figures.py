@@ -34,6 +34,8 @@ OUTPUT_TOKENS = 7
 STUB = "[contextfold: result of "
 SYSTEM = "You are a host. " * 300
 # The ledger estimates what would have been sent without us.
+# On a busy machine the daemon may take longer than a status bar waits.
+STATUSLINE_TRIES = 20
 ESTIMATE_OFF_SHARE, ESTIMATE_OFF_TOKENS = 0.03, 50
 FIGURES = ("context_tokens", "total_tokens", "folded_tokens", "left_out_tokens", "left_out_results", "health")
 
@@ -429,16 +431,15 @@ def check_session(day: Day, row: Any, conversation: Conversation) -> None:
 
 def check_statusline(day: Day, row: Any, conversation: Conversation) -> None:
     payload = json.dumps({"session_id": conversation.host_id, "cwd": day.project}).encode()
-
-    def line() -> str:
-        return run_command("statusline", "--url", day.proxy.daemon.url, stdin=payload).out.decode()
-
+    line = ""
+    for _ in range(STATUSLINE_TRIES):
+        line = run_command("statusline", "--url", day.proxy.daemon.url, stdin=payload).out.decode()
+        if "no daemon" not in line:
+            break
     expected = [f"{abbreviate(row['total_tokens'])} tokens ({row['usage_percent']}%)"]
     expected += [f"{abbreviate(row['folded_tokens'])} folded"] if conversation.folds else []
     expected += [f"{abbreviate(row['left_out_tokens'])} left out"] if conversation.left_out else []
-    # On a busy machine the daemon may take longer than a status bar waits.
-    until(lambda: "no daemon" not in line())
-    assert line().startswith("contextfold: " + " · ".join(expected))
+    assert line.startswith("contextfold: " + " · ".join(expected))
 
 
 def check_run(day: Day, run: str) -> None:
