@@ -24,8 +24,8 @@ from contextfold.cli.hook import abbreviate
 from contextfold.cli.run import summary_lines
 from tests.serve.proxy.proxy_daemon import MESSAGES, ProxyDaemon, begin
 from tests.serve.proxy.raw_upstream import RawRequest, Wire
-from tests.support.daemon import HttpAgent
-from tests.support.machine import ROOT, run_command, times
+from tests.support.daemon import SHIFTED_CLOCK, HttpAgent
+from tests.support.machine import run_command, times
 from tests.support.waiting import until
 
 # Longer than any provider keeps a prompt.
@@ -357,7 +357,7 @@ class Day:
 def proxy(tmp_path: Path) -> Iterator[ProxyDaemon]:
     """A daemon whose clock is ahead by the number of seconds in a file."""
     (tmp_path / "ahead_s").write_text("0")
-    program = (sys.executable, ROOT / "tests" / "clients" / "shifted_clock.py", tmp_path / "ahead_s")
+    program = (sys.executable, SHIFTED_CLOCK, tmp_path / "ahead_s")
     with closing(ProxyDaemon(tmp_path, program=program)) as daemon:
         yield daemon
 
