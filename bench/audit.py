@@ -163,7 +163,14 @@ def measure_large_folder(folder: Path) -> list[Figure]:
             written, number = written + len(text), number + 1
         measured = run([sys.executable, "-m", "contextfold", "audit", "--json", large])
     return [
-        Figure("1 GiB of transcripts: seconds", f"{measured.seconds:.0f} s", "120 s", measured.seconds, LARGE_S),
+        # On a busy machine the time that passes says little.
+        Figure(
+            "1 GiB of transcripts: processor time",
+            f"{measured.processor_s:.0f} s ({measured.seconds:.0f} s passed)",
+            "120 s",
+            measured.processor_s,
+            LARGE_S,
+        ),
         Figure("1 GiB of transcripts: memory", f"{measured.peak_mb:.0f} MB", "1 GB", measured.peak_mb, LARGE_MB),
     ]
 

@@ -17,6 +17,7 @@ SAMPLE_EVERY_S = 0.05
 class CommandRun(NamedTuple):
     seconds: float
     peak_mb: float
+    processor_s: float = 0.0
 
 
 class Figure(NamedTuple):
@@ -42,7 +43,7 @@ def run(command: Command) -> CommandRun:
         raise SystemExit(f"{command} ended with {process.returncode}")
     # The unit of `ru_maxrss` is the byte on macOS and the KiB elsewhere.
     unit = 1 if sys.platform == "darwin" else 1024
-    return CommandRun(seconds, usage.ru_maxrss * unit / 2**20)
+    return CommandRun(seconds, usage.ru_maxrss * unit / 2**20, usage.ru_utime + usage.ru_stime)
 
 
 # Prints the peak memory of the command itself. The system's figure for a child includes memory of its parent.

@@ -22,7 +22,7 @@ export class MissList {
     this.element = el(
       "section",
       { class: "card misses-card", "aria-label": TITLE, hidden: true },
-      el("div", { class: "card-head" }, el("h2", {}, TITLE)),
+      el("h2", {}, TITLE),
       this.#sentence,
       this.#bug,
       el("div", { class: "table misses", tabindex: "0", role: "region", "aria-label": "Cache misses" }, this.#table),
