@@ -16,7 +16,7 @@ from contextfold.stores.nats import jetstream
 from contextfold.stores.nats.jetstream import JetStream, StoredMessage, StreamQuery, read_to
 from contextfold.stores.nats.store import NatsStore
 from contextfold.stores.nats.streams import SubjectNames, prepare_streams
-from tests.contract.sessions import NOON, commit_of, key_of, summary_of
+from tests.contract.sessions import NOON, commit_of, key_of, numbers, summary_of, take, watching
 from tests.stores.nats.sample_commits import (
     KEY,
     Pair,
@@ -28,6 +28,8 @@ from tests.stores.nats.sample_commits import (
 from tests.support.machine import times
 from tests.support.waiting import POLL_INTERVAL_S, WAIT_TIMEOUT_S
 
+# More than a client receives before it has received all messages of a watcher in this file.
+ENOUGH_MESSAGES = 1_000
 NEXT_DAY, NEXT_YEAR = "2026-01-02T00:00:00Z", "2027-06-01T00:00:00Z"
 
 
@@ -206,6 +208,24 @@ async def test_a_read_leaves_no_consumer_behind(
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         while (await store._js.info(SubjectNames(options.prefix).log)).state.consumer_count:
             await asyncio.sleep(POLL_INTERVAL_S)
+
+
+async def test_a_slow_watcher_gets_every_event_once(store: NatsStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client drops messages without an error when too many wait."""
+    monkeypatch.setattr(jetstream, "WAITING_MOST", 3)
+    monkeypatch.setattr(jetstream, "SILENCE_S", 0.2)
+    for revision in range(40):
+        await store.commit(commit_of(KEY, revision))
+    async with watching(store, "local", "0") as watch:
+        seen = await take(watch, 1)
+        while (client := store._js._client) is None or client.stats["in_msgs"] < ENOUGH_MESSAGES:
+            await store.cursor()
+        # There is room again for the next message, which does not follow those that wait.
+        seen += await take(watch, 3)
+        await store.commit(commit_of(KEY, 40))
+        await store.cursor()
+        seen += await take(watch, 37)
+    assert numbers(seen) == [("sess_1", n) for n in range(1, 42)]
 
 
 async def test_a_foreign_event_affects_only_the_session_whose_subject_it_is_on(options: NatsOptions) -> None:

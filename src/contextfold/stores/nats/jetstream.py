@@ -54,7 +54,7 @@ SILENCE_S: Final = 5.0
 # The server deletes a consumer that is not read for this time.
 CONSUMER_IDLE_S: Final = 2.0
 # A reader that is this far behind starts again after the last message that it has read.
-WAITING_MOST: Final = 10_000
+WAITING_MOST: Final = 2_000
 WAITING_BYTES_MOST: Final = 64 << 20
 RETRY_S: Final = 0.1
 # The most consumers that are tried for a message that exists.
