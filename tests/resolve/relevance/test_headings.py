@@ -37,6 +37,87 @@ def test_a_definition_is_a_heading_with_its_name(path: str, line: str, heading: 
     assert headings(path, f"{line}\n  body\n") == [heading]
 
 
+PYTHON = """class C(B):
+    x = 1
+
+    # About g.
+    @cached
+    def g(self):
+        def h(): ...
+
+    class D:
+        a = 1
+"""
+TYPESCRIPT = """export class C {
+  private a = call(
+    b,
+  );
+
+  constructor(private b: B) {
+    if (b) {
+      b.c((d) => {
+      });
+    }
+  }
+
+  /** About g. */
+  async g<T>(a: T): Promise<T> {
+    return h(a, () => {
+    });
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "expected"),
+    [
+        ("a.py", PYTHON, ["class C", "class C › def g", "class C › class D"]),
+        ("a.ts", TYPESCRIPT, ["export class C", "export class C › constructor", "export class C › async g"]),
+        (
+            "A.java",
+            "class A {\n    int x;\n    @Deprecated\n    Map<K, V> b(int c) {\n        if (c) {\n        }\n    }\n}\n",
+            ["class A", "class A › Map<K, V> b"],
+        ),
+        (
+            "a.rs",
+            "impl A for B {\n    const X: u8 = 1;\n    pub fn c(&self) {\n    }\n}\n",
+            ["impl A for B", "impl A for B › pub fn c"],
+        ),
+        ("a.rb", "class A\n  X = 1\n  def b\n  end\nend\n", ["class A", "class A › def b"]),
+        (
+            "a.php",
+            "class A {\n  public $x;\n  public static function b() {\n  }\n}\n",
+            ["class A", "class A › public static function b"],
+        ),
+    ],
+)
+def test_methods_are_sections_below_their_class(path: str, text: str, expected: list[str]) -> None:
+    assert headings(path, text) == expected
+
+
+def test_a_method_has_the_comment_above_it() -> None:
+    _, method, _ = outline("a.py", PYTHON).sections
+    assert PYTHON[method.start : method.end].startswith("    # About g.")
+
+
+def test_the_title_of_source_code_is_its_path() -> None:
+    assert outline("pkg/a.py", PYTHON).title == "pkg/a.py"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("=====\nTitle\n=====\n\nFirst part\n----------\ntext\n", ["Title", "Title › First part"]),
+        (".. _label:\n\nTitle\n~~~~~\n\ntext\n", ["", "Title"]),
+        ("# Title\n\nFirst part\n----------\ntext\n", ["Title › First part"]),
+        ("Plain text.\n\nMore of it.\n", [""]),
+    ],
+)
+def test_a_text_file_may_have_headings_of_restructuredtext(text: str, expected: list[str]) -> None:
+    assert headings("a.txt", text) == expected
+
+
 def test_names_beyond_the_interpreters_unicode_are_names() -> None:
     # The two letters are of Unicode 15, which Python 3.11 does not know.
     assert headings("a.py", "def \U00031350first():\n    1\nclass \U0001e4d0thing:\n    2\n") == [
@@ -50,11 +131,11 @@ def test_comments_of_settings_and_build_files_are_no_headings(path: str) -> None
     assert headings(path, "# The port to listen on\nport: 1\n\n# Another one\nb: 2\n") == [""]
 
 
-@pytest.mark.parametrize(("path", "title"), [("a.md", "# Title"), ("a.rst", "Title\n====="), ("a.py", "class Title:")])
+@pytest.mark.parametrize(("path", "title"), [("a.md", "# Title"), ("a.rst", "Title\n=====")])
 def test_a_byte_order_mark_hides_no_heading(path: str, title: str) -> None:
     text = f"\ufeff{title}\n\ntext\n"
     found = outline(path, text)
-    assert (found.title.removeprefix("class "), len(found.sections)) == ("Title", 1)
+    assert (found.title, len(found.sections)) == ("Title", 1)
     assert (found.sections[0].start, found.sections[0].end, found.sections[0].first_line) == (0, len(text), 1)
 
 

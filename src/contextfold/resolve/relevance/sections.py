@@ -1,6 +1,7 @@
 """Splits a document into sections: at its headings, and a long section at blank lines. Pure.
 
-Knows the headings of Markdown, reStructuredText, AsciiDoc, Org and HTML, and top-level definitions of source code.
+Knows the headings of Markdown, reStructuredText, AsciiDoc, Org and HTML, and in source code top-level definitions and
+the members of classes.
 Every step takes time linear in the length of the text: no pattern matches more than two lines, and no step goes back
 beyond the previous heading.
 """
@@ -58,6 +59,10 @@ _RST = re.compile(
     rf"^(?:(?:{_RST_RULE % 'over'}\n)?(?P<name>[^\n]{{1,{2 * HEADING_MAX}}})\n{_RST_RULE % 'under'})$",
     re.MULTILINE,
 )
+_RST_SIGN = re.compile(
+    r"^(?:\.\. [\w-]+::|\.\. _[^\n]{1,200}:[ \t\r]*$|[^\s][^\n]{2,200}\n[=~^*#\"]{4,}[ \t\r]*$)", re.MULTILINE
+)
+_HASH_HEADING = re.compile(r"^#{1,6} ", re.MULTILINE)
 _HTML_TAG = re.compile(r"<[^<>\n]{1,400}>")
 _HTML_CLOSE = re.compile(r"</[hH][1-6]>")
 _LINK = re.compile(r"!?\[([^\[\]\n]{0,400})\](?:\([^()\n]{0,400}\)|\[[^\[\]\n]{0,400}\])")
@@ -101,6 +106,8 @@ def outline(path: str, text: str) -> Outline:
     marks, breaks, title_in_text = _marks(extension, "\n" + text[1:] if has_mark else text, body_at)
     if has_mark and marks and marks[0].at == 1:
         marks[0] = marks[0]._replace(at=0)
+    if definition_pattern(extension) is not None:
+        title = path
     title = title or title_in_text or _first_heading(marks)
     return Outline(title[:HEADING_MAX], list(_sections(text, marks, breaks)))
 
@@ -123,8 +130,8 @@ def _marks(extension: str, text: str, start: int) -> tuple[list[_Mark], list[tup
     """The headings, the fenced ranges that are not split at blank lines, and a title outside of headings."""
     code = definition_pattern(extension)
     if code is not None:
-        return _code_marks(text, start, code), [], ""
-    if extension in ("rst", "rest"):
+        return _code_marks(text, start, code, member_pattern(extension)), [], ""
+    if extension in ("rst", "rest") or (extension == "txt" and _looks_like_rst(text)):
         return _rst_marks(text, start), [], ""
     if extension == "org":
         return _org_marks(text, start)
@@ -193,6 +200,11 @@ def _mark(found: re.Match[str]) -> _Mark | None:
     return None
 
 
+def _looks_like_rst(text: str) -> bool:
+    """Whether a text has underlined headings or directives, and no headings with `#`."""
+    return bool(_RST_SIGN.search(text)) and not _HASH_HEADING.search(text)
+
+
 def _rst_marks(text: str, start: int) -> list[_Mark]:
     marks: list[_Mark] = []
     levels: dict[tuple[bool, str], int] = {}
@@ -232,25 +244,43 @@ def _org_marks(text: str, start: int) -> tuple[list[_Mark], list[tuple[int, int]
     return marks, blocks, title
 
 
-def _code_marks(text: str, start: int, pattern: re.Pattern[str]) -> list[_Mark]:
+def _code_marks(text: str, start: int, pattern: re.Pattern[str], members: re.Pattern[str] | None) -> list[_Mark]:
+    """The definitions at the beginning of a line, and below classes their members."""
     marks: list[_Mark] = []
     floor = start
-    for found in pattern.finditer(text, start):
-        at = _with_comment_above(text, found.start(), floor)
-        marks.append(_Mark(at, 1, heading_of_definition(found[0])[:HEADING_MAX]))
+    definitions = list(pattern.finditer(text, start))
+    for number, found in enumerate(definitions, 1):
+        end = definitions[number].start() if number < len(definitions) else len(text)
+        heading = heading_of_definition(found[0])[:HEADING_MAX]
+        marks.append(_Mark(_with_comment_above(text, found.start(), floor, ""), 1, heading))
         floor = found.end()
+        if members is not None and _HAS_MEMBERS.search(heading):
+            for member in _members(text, floor, end, members):
+                at = _with_comment_above(text, member.start(), floor, member["indentation"])
+                marks.append(_Mark(at, 2, heading_of_definition(member["member"])[:HEADING_MAX]))
+                floor = member.end()
     return marks
+
+
+def _members(text: str, start: int, end: int, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
+    """The members of a class: all definitions that are indented as the first one."""
+    indentation = None
+    for found in pattern.finditer(text, start, end):
+        indentation = found["indentation"] if indentation is None else indentation
+        if found["indentation"] == indentation:
+            yield found
 
 
 _COMMENT_STARTS = ("//", "/*", " *", "*", "#", "@", "--", ";", "///", '"""', "%")
 
 
-def _with_comment_above(text: str, at: int, floor: int) -> int:
+def _with_comment_above(text: str, at: int, floor: int, indentation: str) -> int:
     """The position of the comment or the decorators directly above a definition. No line is read twice."""
+    starts = tuple(indentation + start for start in _COMMENT_STARTS)
     while at > floor:
         line_at = text.rfind("\n", floor, at - 1) + 1
         is_first_line = not line_at and not floor
-        if (line_at <= floor and not is_first_line) or not text.startswith(_COMMENT_STARTS, line_at):
+        if (line_at <= floor and not is_first_line) or not text.startswith(starts, line_at):
             return at
         at = line_at
     return at
@@ -398,6 +428,31 @@ _PATTERNS = {
     ): r"(?!)",
     "tf": r"(?:resource|data|variable|output|module|provider|locals|terraform)\b[^\n{]{0,200}",
 }
+# The lines that begin a member of a class, by the extensions of the language's files. They are indented.
+_NO_CALL = r"(?!(?:await|case|catch|do|else|for|if|new|return|super|switch|throw|try|typeof|using|while|yield)\b)"
+_MEMBERS = {
+    "py pyi pyx": r"(?:async[ ]+def|def|class)[ ]+\w+",
+    "js mjs cjs jsx ts mts cts tsx vue svelte": (
+        r"(?:(?:public|private|protected|static|abstract|override|readonly|async|get|set)[ ]+)*"
+        rf"\*?#?{_NO_CALL}[\w$]+(?=\??(?:<[^\n(]{{0,200}}>)?\([^;\n]*$)"
+    ),
+    "rs": (
+        r"(?:pub(?:\([^)\n]{0,200}\))?[ ]+)?(?:(?:async|const|unsafe|default|extern[ ]+\"[^\"\n]{0,40}\")[ ]+)*"
+        r"fn[ ]+\w+"
+    ),
+    "java kt kts scala cs swift groovy dart": (
+        rf"{_NO_CALL}(?:[\w<>\[\],.?@]{{1,80}}[ ]+){{0,8}}"
+        r"(?:(?:class|interface|enum|record|struct|object|fun|def|func)[ ]+\w+|\w+(?=\([^;\n]*$))"
+    ),
+    "rb": r"(?:def|class|module)[ ]+\w+(?:(?:\.|::)\w+)*[?!]?",
+    "php": r"(?:(?:public|private|protected|static|abstract|final)[ ]+)*function[ ]+&?\w+",
+}
+_HAS_MEMBERS = re.compile(
+    r"\b(?:class|interface|trait|impl|object|module|enum|struct|extension|protocol|record|mod|namespace)\b", re.ASCII
+)
+_MEMBERS_BY_EXTENSION = {
+    extension: pattern for extensions, pattern in _MEMBERS.items() for extension in extensions.split()
+}
 _BY_EXTENSION = {extension: pattern for extensions, pattern in _PATTERNS.items() for extension in extensions.split()}
 
 
@@ -410,11 +465,17 @@ def definition_pattern(extension: str) -> re.Pattern[str] | None:
     return _compile(pattern) if pattern else None
 
 
+def member_pattern(extension: str) -> re.Pattern[str] | None:
+    """The pattern for the beginning of a member of a class; None if such files have none that are sections."""
+    pattern = _MEMBERS_BY_EXTENSION.get(extension)
+    return _compile(pattern, r"(?P<indentation>[ \t]+)") if pattern else None
+
+
 @cache
-def _compile(pattern: str) -> re.Pattern[str]:
+def _compile(pattern: str, before: str = "") -> re.Pattern[str]:
     # Inside brackets, and alone.
     pattern = pattern.replace(r"[\w", rf"[{_WORD}").replace(r"\w", f"[{_WORD}]")
-    return re.compile(f"^(?:{pattern})", re.MULTILINE | re.ASCII)
+    return re.compile(f"^{before}(?P<member>{pattern})", re.MULTILINE | re.ASCII)
 
 
 def heading_of_definition(opening: str) -> str:
