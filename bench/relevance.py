@@ -1,4 +1,4 @@
-"""The figures of relevance search: quality, passages, time and size, next to SQLite's FTS5 on the same sections.
+"""The figures of relevance search: quality, passages, time and size, next to other searches over the same sections.
 
 They are measured on our own documentation and on a small set of short documents, with questions written for them. If
 the public sets are in a folder next to the repository, they are measured too. Names of sets can be given as arguments.
@@ -18,7 +18,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +34,7 @@ from contextfold.resolve.cache_format import Document, version_of
 from contextfold.resolve.index import Index, IndexedSection
 from contextfold.resolve.index_writer import IndexWriter
 from contextfold.resolve.relevance.answer import LINE_BREAKS_TOKENS, breadcrumb
-from contextfold.resolve.relevance.ranking import Ranking, rank
+from contextfold.resolve.relevance.ranking import rank
 from contextfold.resolve.relevance.sections import clean_heading
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -50,6 +51,7 @@ TARGETS = {
     "pingcapcn-sum": 0.835,
     "mdn-link": 0.66,
 }
+MEAN_TARGET = 0.65
 INDEX_SHARE = 1.0
 BUILD_MB_PER_S = 1.5
 WARM_S, WARM_P99_S = 0.030, 0.060
@@ -61,7 +63,13 @@ ONE_SHOT_S = {1: (0.030, 0.050), 7: (0.080, 0.120)}
 ONE_SHOT_STARTS = 5
 ONE_SHOT_TIMES = 40
 WARM_TIMES = 200
-PASSAGES = {1000: 0.44, 4000: 0.725, 8000: 0.80}
+BUDGETS = (500, 1000, 2000, 4000, 8000)
+_BUDGETS_TEXT = "500, 1k, 2k, 4k and 8k tokens"
+PASSAGES = {1000: 0.50, 4000: 0.77, 8000: 0.85}
+PAGES: Mapping[str, Mapping[int, float]] = {}
+# A rival finds at most this many sections.
+RIVAL_SECTIONS = 300
+TANTIVY_HEAP = 128_000_000
 ESTIMATE_MEAN, ESTIMATE_P95 = 0.075, 0.20
 ESTIMATED_SECTIONS = 700
 ESTIMATED_LEAST_TOKENS = 20
@@ -76,14 +84,41 @@ class LabelledQuestion(NamedTuple):
     passage: tuple[str, str] | None = None
 
 
+# A section: its document and its position there.
+Place = tuple[int, int]
+
+
 class BuiltIndex(NamedTuple):
     reader: Index
     contents: Sequence[bytes]
+    ids: Sequence[str]
+    sections: Sequence[Sequence[IndexedSection]]
+    # The tokens that a section costs, as far as it was asked for.
+    costs: dict[Place, int]
     seconds: float
     index_bytes: int
 
 
-Search = Callable[[str], list[str]]
+class Hits(NamedTuple):
+    """What a search finds, the best first: ids of documents, and sections, each by its document and its position."""
+
+    documents: list[str]
+    sections: list[Place]
+
+
+Search = Callable[[str], Hits]
+
+
+class Quality(NamedTuple):
+    """`pages` and `passages` say how often the right page, and the complete passage, is within a budget."""
+
+    ndcg: float
+    pages: Mapping[int, float]
+    passages: Mapping[int, float]
+    seconds: float
+
+    def describe(self) -> str:
+        return f"{self.ndcg:.3f} in {ms(self.seconds)}"
 
 
 def build_index(name: str, documents: Sequence[tuple[str, str]]) -> BuiltIndex:
@@ -103,38 +138,107 @@ def build_index(name: str, documents: Sequence[tuple[str, str]]) -> BuiltIndex:
     writer.finish({})
     seconds = time.process_time() - begin
     gc.enable()
-    return BuiltIndex(Index(path), [document.content for document in entries], seconds, os.path.getsize(path))
+    reader = Index(path)
+    sections = [reader.sections_of(number) for number in range(reader.document_count)]
+    ids = [document.id for document in reader.documents()]
+    return BuiltIndex(
+        reader, [document.content for document in entries], ids, sections, {}, seconds, os.path.getsize(path)
+    )
 
 
 def ours(index: BuiltIndex) -> Search:
-    def search(query: str) -> list[str]:
-        documents = rank(read_question(query, 0), [index.reader]).documents
-        return [index.reader.document(document.document).id for document in documents]
+    def search(query: str) -> Hits:
+        ranking = rank(read_question(query, 0), [index.reader])
+        return Hits(
+            [index.ids[document.document] for document in ranking.documents],
+            [(section.document, section.section) for section in ranking.sections],
+        )
 
     return search
 
 
-def fts5(index: BuiltIndex, operator: str) -> Search:
-    """SQLite's full-text search over the same sections; a document ranks by its best section."""
-    base = sqlite3.connect(":memory:")
-    base.execute("CREATE VIRTUAL TABLE sections USING fts5(id UNINDEXED, heading, body, tokenize='porter unicode61')")
-    base.executemany("INSERT INTO sections VALUES (?, ?, ?)", _sections(index))
+def rivals(index: BuiltIndex) -> Iterator[tuple[str, Search]]:
+    """Other searches over the same sections; a document ranks by its best section.
 
-    def search(query: str) -> list[str]:
-        match = operator.join(f'"{token}"' for token in dict.fromkeys(tokens(query)))
+    Those that are no dependency of the project are left out if they are not installed: `pip install bm25s PyStemmer
+    tantivy`.
+    """
+    yield "FTS5 OR", fts5(index)
+    for name, make in (("bm25s", bm25s), ("tantivy", tantivy)):
+        try:
+            yield name, make(index)
+        except ModuleNotFoundError:
+            report_progress(f"{name} is not installed")
+
+
+def fts5(index: BuiltIndex) -> Search:
+    """SQLite's full-text search for any of the words."""
+    places, base = [], sqlite3.connect(":memory:")
+    base.execute("CREATE VIRTUAL TABLE sections USING fts5(heading, body, tokenize='porter unicode61')")
+    for number, (place, heading, body) in enumerate(_sections(index)):
+        places.append(place)
+        base.execute("INSERT INTO sections (rowid, heading, body) VALUES (?, ?, ?)", (number, heading, body))
+
+    def search(query: str) -> Hits:
+        match = " OR ".join(f'"{token}"' for token in dict.fromkeys(tokens(query)))
         if not match:
-            return []
-        sql = "SELECT id FROM sections WHERE sections MATCH ? ORDER BY rank LIMIT 200"
-        return list(dict.fromkeys(row[0] for row in base.execute(sql, (match,))))
+            return Hits([], [])
+        sql = "SELECT rowid FROM sections WHERE sections MATCH ? ORDER BY rank LIMIT ?"
+        return _hits(index, (places[row[0]] for row in base.execute(sql, (match, RIVAL_SECTIONS))))
 
     return search
 
 
-def _sections(index: BuiltIndex) -> Iterator[tuple[str, str, str]]:
+def bm25s(index: BuiltIndex) -> Search:
+    library, stemmer = import_module("bm25s"), import_module("Stemmer").Stemmer("english")
+    places = [place for place, _, _ in _sections(index)]
+    texts = [f"{heading}\n{body}" for _, heading, body in _sections(index)]
+    options = {"stemmer": stemmer, "show_progress": False}
+    retriever = library.BM25()
+    retriever.index(library.tokenize(texts, **options), show_progress=False)
+
+    def search(query: str) -> Hits:
+        asked = library.tokenize([query], **options)
+        count = min(RIVAL_SECTIONS, len(places))
+        found, scores = retriever.retrieve(asked, k=count, show_progress=False)
+        return _hits(index, (places[number] for number, score in zip(found[0], scores[0], strict=True) if score > 0))
+
+    return search
+
+
+def tantivy(index: BuiltIndex) -> Search:
+    library = import_module("tantivy")
+    builder = library.SchemaBuilder()
+    for field in ("heading", "body"):
+        builder.add_text_field(field, tokenizer_name="en_stem")
+    builder.add_integer_field("place", stored=True)
+    engine, places = library.Index(builder.build()), []
+    writer = engine.writer(heap_size=TANTIVY_HEAP, num_threads=1)
+    for number, (place, heading, body) in enumerate(_sections(index)):
+        places.append(place)
+        writer.add_document(library.Document(heading=heading, body=body, place=number))
+    writer.commit()
+    engine.reload()
+
+    def search(query: str) -> Hits:
+        searcher = engine.searcher()
+        asked = engine.parse_query(" ".join(f'"{token}"' for token in tokens(query)), ["heading", "body"])
+        found = searcher.search(asked, RIVAL_SECTIONS).hits
+        return _hits(index, (places[searcher.doc(address)["place"][0]] for _, address in found))
+
+    return search
+
+
+def _hits(index: BuiltIndex, found: Iterable[Place]) -> Hits:
+    sections = list(found)
+    return Hits(list(dict.fromkeys(index.ids[document] for document, _ in sections)), sections)
+
+
+def _sections(index: BuiltIndex) -> Iterator[tuple[Place, str, str]]:
     for number, document in enumerate(index.reader.documents()):
-        for section in index.reader.sections_of(number):
+        for position, section in enumerate(index.sections[number]):
             heading = " ".join((document.title, *section.headings))
-            yield document.id, heading, index.contents[number][section.start : section.end].decode()
+            yield (number, position), heading, index.contents[number][section.start : section.end].decode()
 
 
 def ndcg_at_10(ranking: Sequence[str], rel: Mapping[str, int]) -> float:
@@ -145,61 +249,87 @@ def ndcg_at_10(ranking: Sequence[str], rel: Mapping[str, int]) -> float:
     return gain / ideal
 
 
-def measured(search: Search, questions: Sequence[LabelledQuestion]) -> tuple[float, list[float]]:
-    """The mean nDCG@10, and the processor time of each question."""
-    quality, seconds = 0.0, []
+def measured(search: Search, index: BuiltIndex, questions: Sequence[LabelledQuestion]) -> Quality:
+    """The quality of a search, and the median of the processor time of a question."""
+    ndcg, seconds = 0.0, []
+    pages, passages = dict.fromkeys(BUDGETS, 0), dict.fromkeys(BUDGETS, 0)
     for question in questions:
         begin = time.process_time()
         hits = search(question.text)
         seconds.append(time.process_time() - begin)
-        quality += ndcg_at_10([name for name in hits if name not in question.exclude], question.rel)
-    return quality / len(questions), seconds
+        ndcg += ndcg_at_10([name for name in hits.documents if name not in question.exclude], question.rel)
+        places = [place for place in hits.sections if index.ids[place[0]] not in question.exclude]
+        wanted = _wanted_passages(index, question)
+        for budget in BUDGETS:
+            selected, duplicates = _selected(index, places, budget)
+            shown = {index.ids[document] for document, _ in selected}
+            pages[budget] += any(name in shown for name in question.rel)
+            passages[budget] += any(run <= selected | duplicates for run in wanted)
+    count = len(questions)
+    return Quality(
+        ndcg / count,
+        {budget: number / count for budget, number in pages.items()},
+        {budget: number / count for budget, number in passages.items()},
+        statistics.median(seconds),
+    )
 
 
 def figures_of(name: str, index: BuiltIndex, questions: Sequence[LabelledQuestion], target: float) -> list[Figure]:
-    quality, seconds = measured(ours(index), questions)
-    yardsticks = []
-    for label, operator in (("AND", " "), ("OR", " OR ")):
-        theirs, their_seconds = measured(fts5(index, operator), questions)
-        yardsticks.append(f"FTS5 {label} {theirs:.3f} in {ms(statistics.median(their_seconds))}")
-    own_s, their_s = statistics.median(seconds), statistics.median(their_seconds)
-    measured_text = f"{quality:.3f} in {ms(own_s)}"
-    figures = [Figure(f"nDCG@10, {name}", measured_text, "; ".join(yardsticks), target / max(quality, 1e-9), 1.0)]
+    found = measured(ours(index), index, questions)
+    theirs = {rival: measured(search, index, questions) for rival, search in rivals(index)}
+    figures = [_beside(f"nDCG@10, {name}", found.describe(), theirs, Quality.describe, target / max(found.ndcg, 1e-9))]
+    if name in PAGES:
+        least = PAGES[name]
+        ratio = max(least[budget] / max(found.pages[budget], 1e-9) for budget in least)
+        figures.append(
+            _beside(
+                f"right page within {_BUDGETS_TEXT}, {name}",
+                _by_budget(found.pages),
+                theirs,
+                lambda rival: _by_budget(rival.pages),
+                ratio,
+            )
+        )
     if name == "mdn-link":
-        figures.append(Figure("ranking a question, MDN", ms(own_s), f"FTS5 OR {ms(their_s)}", own_s / their_s, 1.0))
+        ratio = max(PASSAGES[budget] / max(found.passages[budget], 1e-9) for budget in PASSAGES)
+        figures.append(
+            _beside(
+                f"whole passage within {_BUDGETS_TEXT}, {name}",
+                _by_budget(found.passages),
+                theirs,
+                lambda rival: _by_budget(rival.passages),
+                ratio,
+            )
+        )
+        fts5_s = theirs["FTS5 OR"].seconds
+        figures.append(
+            Figure("ranking a question, MDN", ms(found.seconds), f"FTS5 OR {ms(fts5_s)}", found.seconds / fts5_s, 1.0)
+        )
     return figures
 
 
-def passages(index: BuiltIndex, questions: Sequence[LabelledQuestion]) -> list[Figure]:
-    """How often the answer has the complete passage, by budget."""
-    reader = index.reader
-    recalled = dict.fromkeys(PASSAGES, 0)
-    for question in questions:
-        assert question.passage is not None
-        name, heading = question.passage
-        number = reader.document_number(name)
-        assert number is not None
-        wanted = _pieces(number, reader.sections_of(number), heading)
-        excluded = {reader.document_number(name) for name in question.exclude}
-        ranking = rank(read_question(question.text, 0), [reader])
-        sections = [section for section in ranking.sections if section.document not in excluded]
-        for budget in PASSAGES:
-            selected = _selected(reader, ranking._replace(sections=sections), budget)
-            recalled[budget] += any(run <= selected for run in wanted)
-    return [
-        _at_least(f"passage recall at {budget:,} tokens, MDN", recalled[budget] / len(questions), least)
-        for budget, least in PASSAGES.items()
-    ]
+def _beside(
+    name: str, own: str, theirs: Mapping[str, Quality], describe: Callable[[Quality], str], ratio: float
+) -> Figure:
+    return Figure(name, own, "; ".join(f"{rival} {describe(found)}" for rival, found in theirs.items()), ratio, 1.0)
 
 
-def _at_least(name: str, measured: float, least: float) -> Figure:
-    return Figure(name, f"{measured:.3f}", f"{least:.3f}", least / max(measured, 1e-9), 1.0)
+def _by_budget(shares: Mapping[int, float]) -> str:
+    return " ".join(f"{share:.3f}" for share in shares.values())
 
 
-def _pieces(document: int, sections: Sequence[IndexedSection], heading: str) -> list[set[tuple[int, int]]]:
+def _wanted_passages(index: BuiltIndex, question: LabelledQuestion) -> list[set[Place]]:
+    if question.passage is None:
+        return []
+    name, heading = question.passage
+    number = index.ids.index(name)
+    return _pieces(number, index.sections[number], heading)
+
+
+def _pieces(document: int, sections: Sequence[IndexedSection], heading: str) -> list[set[Place]]:
     """The pieces of each section with that heading; if it has no text, the first section below it."""
     heading = clean_heading(heading)
-    runs: list[set[tuple[int, int]]] = []
+    runs: list[set[Place]] = []
     for at, section in enumerate(sections):
         if section.headings[-1:] == (heading,):
             if runs and (document, at - 1) in runs[-1] and sections[at - 1].headings == section.headings:
@@ -209,24 +339,31 @@ def _pieces(document: int, sections: Sequence[IndexedSection], heading: str) -> 
     return runs or [{(document, at)} for at, section in enumerate(sections) if heading in section.headings][:1]
 
 
-def _selected(reader: Index, ranking: Ranking, budget: int) -> set[tuple[int, int]]:
-    """The sections that an answer selects: in order, without those that do not fit; breadcrumbs count."""
-    selected: set[tuple[int, int]] = set()
+def _selected(index: BuiltIndex, places: Sequence[Place], budget: int) -> tuple[set[Place], set[Place]]:
+    """The sections that an answer selects: in order, without those that do not fit; breadcrumbs count.
+
+    The second set has the sections with the same text as a selected one.
+    """
+    selected, duplicates = set[Place](), set[Place]()
     seen: set[bytes] = set()
-    for ranked in ranking.sections:
-        place = (ranked.document, ranked.section)
-        section = ranking.sections_of[ranked.cache, ranked.document][ranked.section]
-        if section.digest in seen:
+    for place in places:
+        digest = index.sections[place[0]][place[1]].digest
+        if digest in seen:
+            duplicates.add(place)
+        elif _cost(index, place) <= budget:
+            budget -= _cost(index, place)
             selected.add(place)
-        elif section.tokens < budget:
-            lines = (section.first_line, section.last_line)
-            crumb = breadcrumb(reader.document(ranked.document).id, section.headings, lines)
-            cost = section.tokens + estimate(crumb) + LINE_BREAKS_TOKENS
-            if cost <= budget:
-                budget -= cost
-                selected.add(place)
-                seen.add(section.digest)
-    return selected
+            seen.add(digest)
+    return selected, duplicates
+
+
+def _cost(index: BuiltIndex, place: Place) -> int:
+    """The tokens of a section with its breadcrumb. It is asked for again and again."""
+    if place not in index.costs:
+        section = index.sections[place[0]][place[1]]
+        crumb = breadcrumb(index.ids[place[0]], section.headings, (section.first_line, section.last_line))
+        index.costs[place] = section.tokens + estimate(crumb) + LINE_BREAKS_TOKENS
+    return index.costs[place]
 
 
 def estimates(name: str, index: BuiltIndex) -> list[Figure]:
@@ -410,7 +547,7 @@ def public_set(name: str, limit: int | None) -> list[Figure]:
             Figure("index, MDN", f"{index.index_bytes / 1e6:.1f} MB", f"text {text / 1e6:.1f} MB", share, INDEX_SHARE),
             Figure("indexing, MDN", f"{speed:.2f} MB/s", f"{BUILD_MB_PER_S} MB/s", BUILD_MB_PER_S / speed, 1.0),
         ]
-        figures += passages(index, questions) + commands(documents, questions)
+        figures += commands(documents, questions)
     return figures
 
 

@@ -1,7 +1,8 @@
-"""A question: its defaults and limits, and its stems, words and pairs of neighbouring stems. Pure."""
+"""A question: its defaults and limits, its stems and words, pairs of neighbouring stems, and names of files. Pure."""
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -26,6 +27,14 @@ LINE_DIGITS = 9
 QUOTED_MAX = 60
 
 
+# At most this many names of files are read from a question.
+NAMES_MAX = 4
+# A run of characters that may be a name or the end of a path, and an extension. Both match in time linear in the text.
+_PATH = re.compile(r"[0-9A-Za-z_./-]+")
+_EXTENSION = re.compile(r"[A-Za-z]{1,10}")
+PATH_MAX = 400
+
+
 class QuestionTerm(NamedTuple):
     """The words of a question with the same stem, in lowercase and in the order of the question."""
 
@@ -34,13 +43,17 @@ class QuestionTerm(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A valid question. `pairs` has the pairs of neighbouring stems, `is_cut` whether terms were left out."""
+    """A valid question. `pairs` has the pairs of neighbouring stems, `is_cut` says whether terms were left out.
+
+    `files` has the names and the ends of paths that may be those of documents, in lowercase.
+    """
 
     text: str
     budget: int
     terms: tuple[QuestionTerm, ...]
     pairs: tuple[tuple[str, str], ...]
     is_cut: bool
+    files: tuple[str, ...] = ()
 
 
 def check_query_text(text: object) -> str:
@@ -69,7 +82,18 @@ def read_question(text: object, budget: object) -> Question:
             break
     terms = tuple(QuestionTerm(root, tuple(forms)) for root, forms in words.items())[:TERMS_MAX]
     pairs = tuple(dict.fromkeys(pairwise(order)))
-    return Question(text, check_budget(budget), terms, pairs, len(words) > TERMS_MAX)
+    return Question(text, check_budget(budget), terms, pairs, len(words) > TERMS_MAX, _file_names(text))
+
+
+def _file_names(text: str) -> tuple[str, ...]:
+    """The names of files in a text: what has a dot and an extension, without those of one letter."""
+    names = []
+    for found in _PATH.findall(text):
+        name = found[:PATH_MAX].strip("./-").lower()
+        stem, _, extension = name.rpartition(".")
+        if len(stem) > 1 and _EXTENSION.fullmatch(extension):
+            names.append(name)
+    return tuple(dict.fromkeys(names))[:NAMES_MAX]
 
 
 def check_budget(budget: object) -> int:

@@ -23,16 +23,20 @@ LENGTH_FACTOR = 21
 # A pair of words in headings has no length to compare with: K is a constant.
 PAIR_K = 3
 
-# document = 4 · stems + words + 2 · pairs + 4 · best section. Sections are ordered by 6 · section + 10 · best piece
-# + document, where the best piece is the best of the pieces that one long section was cut into: they belong together.
-# The document's share is small, so that a budget shows sections of several documents.
+# document = 4 · stems + words + 2 · pairs + 4 · best section + 3 · best heading, the title included. A section scores
+# its text + 3 · its heading. Sections are ordered by 5 · section + document. The document's share is small, so that a
+# budget shows sections of several documents. For the same reason, a section counts 9/10 if three of its document
+# are before it.
 STEM_WEIGHT = 4
 WORD_WEIGHT = 1
 PAIR_WEIGHT = 2
 BEST_SECTION_WEIGHT = 4
-SECTION_WEIGHT = 6
-BEST_PIECE_WEIGHT = 10
+SECTION_WEIGHT = 5
+HEADING_WEIGHT = 3
+BEST_HEADING_WEIGHT = 3
 DOCUMENT_WEIGHT = 1
+SECTIONS_IN_FRONT = 3
+FURTHER_FACTOR, FURTHER_DIVISOR = 9, 10
 
 # The largest number of weighted occurrences of one word in one document.
 OCCURRENCES_MAX = 255
@@ -60,6 +64,12 @@ def collection_log2(document_count: int) -> int:
 def term_weight(collection: int, document_frequency: int) -> int:
     """The idf of a term, in 1024ths of a bit. `collection` is `collection_log2` of all documents."""
     return max(collection - log2_fixed(2 * document_frequency + 1), WEIGHT_LEAST)
+
+
+def heading_score(weight: int, named: int, length: int, average: int) -> int:
+    """idf / (1 + K) times the share of the heading that the question names, `named` stems of `length`; rounded down."""
+    fraction = TF_FACTOR * average * named
+    return weight * fraction // (((TF_FACTOR + AVERAGE_FACTOR) * average + LENGTH_FACTOR * length) * length)
 
 
 def average_length(total: int, count: int) -> int:

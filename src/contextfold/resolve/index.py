@@ -32,7 +32,8 @@ from contextfold.resolve.selection import Measures
 SCHEMA = (
     """CREATE TABLE segments (
     number INTEGER PRIMARY KEY, document_count INTEGER,
-    tokens BLOB, total_words BLOB, lengths BLOB, first_sections BLOB, section_lengths BLOB
+    tokens BLOB, total_words BLOB, lengths BLOB, first_sections BLOB, section_lengths BLOB,
+    heading_lengths BLOB, titled_lengths BLOB
 )""",
     """CREATE TABLE documents (
     segment INTEGER, ordinal INTEGER, id TEXT, version BLOB, title TEXT, PRIMARY KEY (segment, ordinal)
@@ -53,7 +54,9 @@ SCHEMA = (
 )
 # In this order a segment is copied.
 SEGMENT_TABLES = {
-    "segments": "document_count, tokens, total_words, lengths, first_sections, section_lengths",
+    "segments": (
+        "document_count, tokens, total_words, lengths, first_sections, section_lengths, heading_lengths, titled_lengths"
+    ),
     "documents": "ordinal, id, version, title",
     "sections": "number, headings, start, end, first_line, last_line, tokens, digest",
     "terms": "stem, word, stem_documents, documents, counts, sections, fields",
@@ -61,11 +64,14 @@ SEGMENT_TABLES = {
 }
 PAGE_CACHE_KB = 16_000
 HEADING_END = "\n"
+# A name that more files have says little.
+SAME_NAME_MAX = 3
 
 
 class Segment(NamedTuple):
     """`lengths` has the number of words in each document, `first_sections` the number of each document's front,
-    `section_lengths` the number of words in each section.
+    `section_lengths` the number of words in each section, `heading_lengths` the number of different stems in its
+    heading, `titled_lengths` that of its heading and the title together.
     """
 
     number: int
@@ -73,6 +79,8 @@ class Segment(NamedTuple):
     lengths: array[int]
     first_sections: array[int]
     section_lengths: array[int]
+    heading_lengths: bytes
+    titled_lengths: bytes
 
     def sections_of(self, ordinal: int) -> range:
         """The numbers of a document's front and sections."""
@@ -115,6 +123,9 @@ class IndexedSection(NamedTuple):
     tokens: int
     digest: bytes
     words: int
+    # The number of different stems in its heading, and in its heading and the title together.
+    heading_length: int
+    titled_length: int
 
 
 class Index:
@@ -150,9 +161,10 @@ class Index:
     @cached_property
     def segments(self) -> list[Segment]:
         segments, first = [], 0
-        sql = "SELECT number, lengths, first_sections, section_lengths FROM segments ORDER BY number"
-        for number, lengths, *of_sections in self.rows(sql):
-            segments.append(Segment(number, first, array("I", lengths), *(array("H", raw) for raw in of_sections)))
+        columns = "number, lengths, first_sections, section_lengths, heading_lengths, titled_lengths"
+        for number, lengths, firsts, words, *stems in self.rows(f"SELECT {columns} FROM segments ORDER BY number"):  # noqa: S608
+            arrays = array("I", lengths), array("H", firsts), array("H", words)
+            segments.append(Segment(number, first, *arrays, *stems))
             first += len(segments[-1].lengths)
         return segments
 
@@ -174,10 +186,25 @@ class Index:
     def section_count(self) -> int:
         return sum(len(segment.section_lengths) for segment in self.segments) - self.document_count
 
+    @property
+    def heading_count(self) -> int:
+        """The number of headings of sections and of titles."""
+        return self.section_count + self.document_count
+
     @cached_property
     def section_average(self) -> int:
         """The average number of words in a section."""
         return average_length(sum(sum(segment.section_lengths) for segment in self.segments), self.section_count)
+
+    @cached_property
+    def heading_average(self) -> int:
+        """The average number of different stems in the heading of a section."""
+        return average_length(sum(sum(segment.heading_lengths) for segment in self.segments), self.section_count)
+
+    @cached_property
+    def titled_average(self) -> int:
+        """The average number of different stems in the heading of a section and the title of its document."""
+        return average_length(sum(sum(segment.titled_lengths) for segment in self.segments), self.section_count)
 
     def place_of(self, document: int) -> tuple[Segment, int]:
         """The segment of a document, and its ordinal there."""
@@ -204,6 +231,17 @@ class Index:
         first = {segment.number: segment.first_document for segment in self.segments}
         return first[found[0][0]] + found[0][1] if found else None
 
+    def documents_of_file(self, name: str) -> list[int]:
+        """The document with this id, or else those whose ids end with this name after a slash."""
+        exact = self.document_number(name)
+        if exact is not None:
+            return [exact]
+        first = {segment.number: segment.first_document for segment in self.segments}
+        # Only the index of the table is read. Many files of a collection may have one name.
+        sql = "SELECT segment, ordinal FROM documents WHERE substr(id, -?) = ? ORDER BY segment, ordinal LIMIT ?"
+        rows = self.rows(sql, (len(name) + 1, f"/{name}", SAME_NAME_MAX + 1))
+        return [first[segment] + ordinal for segment, ordinal in rows]
+
     def sections_of(self, document: int) -> list[IndexedSection]:
         segment, ordinal = self.place_of(document)
         numbers = segment.sections_of(ordinal)
@@ -212,10 +250,11 @@ class Index:
             " WHERE segment = ? AND number BETWEEN ? AND ? ORDER BY number"
         )
         rows = self.rows(sql, (segment.number, numbers.start, numbers.stop - 1))
-        words = segment.section_lengths[numbers.start + 1 : numbers.stop]
+        here = slice(numbers.start + 1, numbers.stop)
+        lengths = segment.section_lengths[here], segment.heading_lengths[here], segment.titled_lengths[here]
         return [
-            IndexedSection._make((tuple(headings.split(HEADING_END)[:-1]), *rest, count))
-            for (headings, *rest), count in zip(rows, words, strict=True)
+            IndexedSection._make((tuple(headings.split(HEADING_END)[:-1]), *rest, *of_section))
+            for (headings, *rest), *of_section in zip(rows, *lengths, strict=True)
         ]
 
     def postings(self, stem: str) -> list[Postings]:

@@ -70,6 +70,8 @@ class IndexWriter:
         self._lengths: array[int] = array("I")
         self._first_sections: array[int] = array("H")
         self._section_lengths: array[int] = array("H")
+        self._heading_lengths = bytearray()
+        self._titled_lengths = bytearray()
         self._word_entries = 0
 
     @contextmanager
@@ -104,6 +106,10 @@ class IndexWriter:
         self._first_sections.append(first)
         self._section_lengths.append(0)
         self._section_lengths.extend(section.words for section in sections)
+        self._heading_lengths.append(0)
+        self._heading_lengths.extend(section.heading_length for section in sections)
+        self._titled_lengths.append(0)
+        self._titled_lengths.extend(section.titled_length for section in sections)
         version = bytes.fromhex(document.version.removeprefix(HASH_PREFIX))
         with self._errors():
             self._insert("documents", [(ordinal, document.id, version, title)])
@@ -111,7 +117,7 @@ class IndexWriter:
                 "sections",
                 (
                     (number, "".join(heading + HEADING_END for heading in headings), *place, digest)
-                    for number, (headings, *place, digest, _) in enumerate(sections, first + 1)
+                    for number, (headings, *place, digest, _, _, _) in enumerate(sections, first + 1)
                 ),
             )
         self.document_count += 1
@@ -130,8 +136,9 @@ class IndexWriter:
 
     def _end_segment(self) -> None:
         arrays = (self._tokens, self._total_words, self._lengths, self._first_sections, self._section_lengths)
+        stems = (bytes(self._heading_lengths), bytes(self._titled_lengths))
         with self._errors():
-            self._insert("segments", [(len(self._tokens), *(numbers.tobytes() for numbers in arrays))])
+            self._insert("segments", [(len(self._tokens), *(numbers.tobytes() for numbers in arrays), *stems)])
             self._insert("terms", self._terms.rows())
             self._insert("words", _blocks(self._words))
         self._segment_count += 1

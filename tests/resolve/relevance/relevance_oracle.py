@@ -47,6 +47,16 @@ def fraction(tf: int, words: int, average: int) -> int:
     return saturated(65536, tf, words, average)
 
 
+def average_size(sets: list[set[str]]) -> int:
+    return max(sum(map(len, sets)) // len(sets), 1) if sets else 1
+
+
+def score_heading(weights: dict[str, int], stems: set[str], average: int) -> int:
+    named = [weight for stem, weight in weights.items() if stem in stems]
+    k = K1 * (1 - B + B * Fraction(len(stems), average))
+    return sum(int(weight / (1 + k) * Fraction(len(named), len(stems))) for weight in named)
+
+
 class Counts(NamedTuple):
     plain: int
     marked: int
@@ -65,8 +75,12 @@ def counts_of(text: str, kind: str) -> Counter[tuple[str, str]]:
     for token in tokens(text):
         read = read_token(token)
         counts.update((kind, word) for word in read.words)
-        counts.update(("parts", part) for part in read.parts)
+        counts.update(("marked" if kind == "marked" else "parts", part) for part in read.parts)
     return counts
+
+
+def marked_stems(*fields: Counter[tuple[str, str]]) -> set[str]:
+    return {stem_of(word) for counts in fields for kind, word in counts if kind == "marked"}
 
 
 def pairs_of(text: str) -> list[tuple[str, str]]:
@@ -78,39 +92,43 @@ class OracleDocument:
     def __init__(self, path: str, text: str) -> None:
         self.path, self.text = path, text
         title, sections = outline(path, text)
-        self.headings = [section.headings for section in sections]
-        self.front = counts_of(title, "count") + counts_of(path, "marked")
+        self.front = counts_of(title, "marked") + counts_of(path, "count")
         self.sections = [
             counts_of(text[section.start : section.end], "count")
-            + (counts_of(section.headings[-1], "marked") if section.headings else Counter())
+            + (counts_of(section.headings[-1], "marked") if section.headings else Counter[tuple[str, str]]())
             for section in sections
         ]
+        self.heading_stems = [marked_stems(section) for section in self.sections]
+        self.titled_stems = [marked_stems(self.front) | stems for stems in self.heading_stems]
         self.section_words = [
             sum(n for (kind, _), n in counts_of(text[s.start : s.end], "count").items() if kind == "count")
             for s in sections
         ]
         self.words = sum(self.section_words)
+        self.marked_words = [
+            word for counts in (self.front, *self.sections) for kind, word in counts if kind == "marked"
+        ]
         self.vocabulary = {word for counts in (self.front, *self.sections) for _, word in counts}
         self.pair_weight: Counter[tuple[str, str]] = Counter()
         for pair, number in Counter(pairs_of(title)).items():
-            self.pair_weight[pair] += 5 * min(number, 15)
+            self.pair_weight[pair] += 5 * min(number, 3)
         for section in sections:
             if section.headings:
                 for pair, number in Counter(pairs_of(section.headings[-1])).items():
                     self.pair_weight[pair] += 2 * min(number, 3)
 
     def tf(self, word: str) -> int:
-        total = capped(self.front, word).weigh(5, 3, 1)
+        total = capped(self.front, word).weigh(3, 5, 1)
         total += sum(capped(section, word).weigh(1, 2, 1) for section in self.sections)
         return min(total, 255)
 
     def section_tf(self, number: int, stem: str) -> int:
         words = [word for word in self.vocabulary if stem_of(word) == stem]
-        front = sum(capped(self.front, word).weigh(3, 1, 1) for word in words)
-        return front + sum(capped(self.sections[number], word).weigh(1, 12, 1) for word in words)
+        front = sum(capped(self.front, word).weigh(1, 3, 1) for word in words)
+        return front + sum(capped(self.sections[number], word).weigh(1, 3, 1) for word in words)
 
 
-def search(  # noqa: C901
+def search(  # noqa: C901, PLR0912
     files: dict[str, str], query: str
 ) -> tuple[list[tuple[str, int]], list[tuple[str, int, int]]]:
     """Documents with their scores, best first; and (document, section, score), best first. For at most 60 files."""
@@ -119,6 +137,10 @@ def search(  # noqa: C901
     average = max(sum(document.words for document in documents) // count, 1)
     section_lengths = [length for document in documents for length in document.section_words]
     section_average = max(sum(section_lengths) // len(section_lengths), 1) if section_lengths else 1
+    heading_average = average_size([stems for document in documents for stems in document.heading_stems])
+    titled_average = average_size([stems for document in documents for stems in document.titled_stems])
+    headings = Counter(stem_of(word) for document in documents for word in document.marked_words)
+    heading_count = count + len(section_lengths)
     words: dict[str, list[str]] = {}
     order: list[str] = []
     for token in tokens(query):
@@ -149,7 +171,7 @@ def search(  # noqa: C901
     for number, document in enumerate(documents):
         if not scores[number]:
             continue
-        section_scores = [
+        text_scores = [
             sum(
                 max(saturated(weight, tf, document.section_words[position], section_average), 1)
                 for stem, weight in weights.items()
@@ -157,19 +179,20 @@ def search(  # noqa: C901
             )
             for position in range(len(document.sections))
         ]
-        headings = document.headings
-        total = scores[number] // 65536 + 4 * max(section_scores, default=0)
+        heading_weights = {stem: idf(heading_count, headings[stem]) for stem in weights}
+        heading_scores = [score_heading(heading_weights, stems, heading_average) for stems in document.heading_stems]
+        titled_scores = [score_heading(heading_weights, stems, titled_average) for stems in document.titled_stems]
+        total = scores[number] // 65536 + 4 * max(text_scores, default=0) + 3 * max(titled_scores, default=0)
         ranked.append((-total, number))
-        best = {
-            heading: max(s for h, s in zip(headings, section_scores, strict=True) if h == heading)
-            for heading in headings
-        }
-        sections += [
-            (-(6 * score + 10 * best[heading] + total), number, position, score)
-            for position, (heading, score) in enumerate(zip(headings, section_scores, strict=True))
-            if score
-        ]
+        for position, (by_text, by_heading) in enumerate(zip(text_scores, heading_scores, strict=True)):
+            score = by_text + 3 * by_heading
+            if by_text:
+                sections.append((-(5 * score + total), number, position, score))
     ranked.sort()
+    sections.sort()
+    for at, (place, number, position, score) in enumerate(sections):
+        if sum(1 for _, other, _, _ in sections[:at] if other == number) >= 3:
+            sections[at] = (-(-place * 9 // 10), number, position, score)
     sections.sort()
     return (
         [(documents[number].path, -negative) for negative, number in ranked],

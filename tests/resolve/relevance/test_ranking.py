@@ -94,6 +94,46 @@ def test_common_terms_only_change_the_order_of_candidates(tmp_path: Path, monkey
     assert len(complete.documents) == 21
 
 
+def found_first(files: dict[str, str], query: str, folder: Path) -> str:
+    index = write_index(folder / "index", files)
+    ranking = rank(read_question(query, 1), [index])
+    first, section = ranking.documents[0], ranking.sections[0]
+    assert (section.cache, section.document) == (first.cache, first.document)
+    return index.document(first.document).id
+
+
+def test_a_file_named_in_the_question_is_first(tmp_path: Path) -> None:
+    files = {
+        "rollback.md": "# Update static pods\n\nUpdate static pods and roll back.\n",
+        "a/static-pod.md": "Other text.\n",
+    }
+    assert found_first(files, "update static pods", tmp_path / "1") == "rollback.md"
+    assert found_first(files, "Update Static-Pod.md's update of static pods", tmp_path / "2") == "a/static-pod.md"
+    assert found_first(files, "update static pods in a/static-pod.md", tmp_path / "3") == "a/static-pod.md"
+
+
+def test_a_name_that_many_files_have_says_nothing(tmp_path: Path) -> None:
+    files = {f"{letter}/index.md": "Other text.\n" for letter in "abcd"} | {"e.md": "# Index of pods\n\nThe index.\n"}
+    assert found_first(files, "index.md of pods", tmp_path) == "e.md"
+
+
+def test_a_heading_that_the_question_names_completely_is_before_a_longer_one(tmp_path: Path) -> None:
+    text = "We describe cache settings for each worker here.\n"
+    files = {"a.md": f"# Guide\n\n## Rollback of deployments and other things\n\n{text}\n## Rollback\n\n{text}"}
+    index = write_index(tmp_path, files)
+    ranking = rank(read_question("rollback", 1), [index])
+    sections = ranking.sections_of[0, 0]
+    assert [sections[found.section].headings[-1] for found in ranking.sections[:1]] == ["Rollback"]
+
+
+def test_a_further_document_is_before_a_fourth_section_of_the_same(tmp_path: Path) -> None:
+    long = "".join(f"## Part {number}\n\nRollback {'text ' * 20}\n\n" for number in range(6))
+    files = {"a.md": f"# Guide\n\n{long}", "b.md": f"# Other\n\nRollback {'text ' * 16}"}
+    index = write_index(tmp_path, files)
+    found = [section.document for section in rank(read_question("rollback", 1), [index]).sections]
+    assert found.index(1) == 3
+
+
 class SharedIndexes:
     """Indexes that many examples share."""
 

@@ -17,6 +17,7 @@ from contextfold.resolve.relevance.field_counts import FRONT_IN_DOCUMENT, SECTIO
 from contextfold.resolve.relevance.sections import Section, outline
 
 SECTION_WORDS_MAX = 65535
+HEADING_LENGTH_MAX = 255
 SECTION_DIGEST_BYTES = 16
 # A document has at most this many sections; the last one has the rest of the text.
 SECTIONS_MAX = 1 << 14
@@ -45,6 +46,14 @@ class CountedDocument(NamedTuple):
     sections: list[IndexedSection]
 
 
+class _Heading(NamedTuple):
+    counts: dict[int, int]
+    stems: frozenset[str]
+
+
+NO_HEADING = _Heading({}, frozenset())
+
+
 class _PackedCounts(dict[int, int]):
     """The packed counts of a word in a section, by the integer that carries them while it is counted. There are few."""
 
@@ -58,14 +67,14 @@ class TermCollector:
     """Counts the words of a segment's documents in memory.
 
     `_numbers` has the numbers of terms, `_words` those of words, `_entries` the entries of each term, and `_headings`
-    the counts of the words in a heading.
+    the counts of the words in a heading with its stems.
     """
 
     def __init__(self) -> None:
         self._numbers: dict[Term, int] = {}
         self._words: dict[str, int] = {}
         self._entries: list[array[int]] = []
-        self._headings: dict[str, dict[int, int]] = {}
+        self._headings: dict[str, _Heading] = {}
         self._vocabulary = _Vocabulary(self._learn)
         self._expansions: list[tuple[tuple[int, int], ...]] = []
         self._stems: dict[str, tuple[str, ...]] = {}
@@ -117,17 +126,18 @@ class TermCollector:
         ascii_only = len(content) == len(text)
         self._fronts.append(front)
         self._add_front(ordinal, front, title, source)
+        title_stems = self._heading(title).stems
         sections: list[IndexedSection] = []
         start = document_words = 0
-        heading: tuple[str, ...] = ()
-        heading_counts: dict[int, int] = {}
+        headings: tuple[str, ...] = ()
+        heading = NO_HEADING
         for number, section in enumerate(outlined, front + 1):
             part = text[section.start : section.end]
             raw = content[section.start : section.end] if ascii_only else part.encode()
-            if section.headings != heading or number == front + 1:
-                heading = section.headings
-                heading_counts = self._heading_counts(heading[-1]) if heading else {}
-            words, estimated = self._add_section(ordinal, number, part, heading_counts)
+            if section.headings != headings:
+                headings = section.headings
+                heading = self._heading(headings[-1]) if headings else NO_HEADING
+            words, estimated = self._add_section(ordinal, number, part, heading.counts)
             document_words += words
             end = start + len(raw)
             sections.append(
@@ -140,6 +150,8 @@ class TermCollector:
                     estimated,
                     sha256(raw).digest()[:SECTION_DIGEST_BYTES],
                     min(words, SECTION_WORDS_MAX),
+                    min(len(heading.stems), HEADING_LENGTH_MAX),
+                    min(len(title_stems | heading.stems), HEADING_LENGTH_MAX),
                 )
             )
             start = end
@@ -178,26 +190,31 @@ class TermCollector:
             entries[term].append(base | (count if count < 16 else packed[count]))  # noqa: PLR2004
         self.entry_count += len(counts)
 
-    def _heading_counts(self, heading: str) -> dict[int, int]:
-        known = self._headings.get(heading)
-        if known is not None:
-            return known
-        counts = self._headings[heading] = {}
-        self._count(counts, heading, HEADING_UNIT)
-        return counts
+    def _heading(self, text: str) -> _Heading:
+        if text not in self._headings:
+            counts: dict[int, int] = {}
+            self._count(counts, text, HEADING_UNIT)
+            read = map(read_token, tokens(text))
+            stems = frozenset(stem_of(word) for words, parts in read for word in (*words, *parts))
+            self._headings[text] = _Heading(counts, stems)
+        return self._headings[text]
 
     def _add_front(self, ordinal: int, front: int, title: str, source: str) -> None:
         counts: dict[int, int] = {}
-        self._count(counts, title, 1)
-        self._count(counts, source, HEADING_UNIT, with_pairs=False)
+        self._count(counts, title, HEADING_UNIT)
+        self._count(counts, source, 1, with_pairs=False)
         self._append(ordinal, front, counts)
 
     def _count(self, counts: dict[int, int], text: str, unit: int, *, with_pairs: bool = True) -> None:
-        """Add the terms of a text: its words and pairs of neighbouring words in this unit, other parts in their own."""
+        """Add the terms of a text: its words and pairs of neighbouring words in this unit.
+
+        Parts of identifiers have their own unit, except in a heading.
+        """
         written = tokens(text)
         for token in written:
             for term, own_unit in self._terms_of_token(token):
-                counts[term] = counts.get(term, 0) + (unit if own_unit == 1 else own_unit)
+                is_part = own_unit == PART_UNIT and unit != HEADING_UNIT
+                counts[term] = counts.get(term, 0) + (PART_UNIT if is_part else unit)
         if with_pairs:
             stems = [root for token in written for root in self._stems_of(token)]
             for first, second in pairwise(stems):

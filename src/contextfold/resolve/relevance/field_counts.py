@@ -14,7 +14,8 @@ def pair_key(first_stem: str, second_stem: str) -> str:
 
 
 # A term's occurrences in one section are stored as one byte with three counts, each with a maximum: in the body, in the
-# heading, and as parts of identifiers. For the front of a document they are those in the title and in the path.
+# heading, and as parts of identifiers. For the front of a document they are those in the path, in the title, and as
+# parts of identifiers in the path. Parts of identifiers in a heading or a title count like its words.
 COUNT_MAX = 15
 MARKED_MAX = 3
 PARTS_MAX = 3
@@ -37,7 +38,9 @@ def _weigh_counts(count_weight: int, marked_weight: int, parts_weight: int) -> t
 
 # The weights of the packed counts of a section, and of a document's front, in the score of the document.
 SECTION_IN_DOCUMENT = _weigh_counts(1, 2, 1)
-FRONT_IN_DOCUMENT = _weigh_counts(5, 3, 1)
+FRONT_IN_DOCUMENT = _weigh_counts(3, 5, 1)
 # Their weights in the score of a section.
-SECTION_IN_SECTION = _weigh_counts(1, 12, 1)
-FRONT_IN_SECTION = _weigh_counts(3, 1, 1)
+SECTION_IN_SECTION = _weigh_counts(1, 3, 1)
+FRONT_IN_SECTION = _weigh_counts(1, 3, 1)
+# The packed counts without an occurrence in the heading or the title.
+UNMARKED = bytes(packed for packed in range(256) if not packed >> MARKED_SHIFT & MARKED_MAX)

@@ -15,24 +15,35 @@ from typing import NamedTuple
 from contextfold.common.question import Question
 from contextfold.common.term_scores import (
     AVERAGE_FACTOR,
-    BEST_PIECE_WEIGHT,
+    BEST_HEADING_WEIGHT,
     BEST_SECTION_WEIGHT,
     DOCUMENT_WEIGHT,
+    FURTHER_DIVISOR,
+    FURTHER_FACTOR,
+    HEADING_WEIGHT,
     LENGTH_FACTOR,
     PAIR_WEIGHT,
     SATURATION_BITS,
     SECTION_WEIGHT,
+    SECTIONS_IN_FRONT,
     STEM_WEIGHT,
     TF_FACTOR,
     WORD_WEIGHT,
     collection_log2,
+    heading_score,
     occurrence_score,
     pair_score,
     term_weight,
 )
-from contextfold.resolve.index import Index, IndexedSection, Postings
+from contextfold.resolve.index import SAME_NAME_MAX, Index, IndexedSection, Postings
 from contextfold.resolve.relevance.answer import WhyTerm
-from contextfold.resolve.relevance.field_counts import COUNT_MAX, FRONT_IN_SECTION, SECTION_IN_SECTION, pair_key
+from contextfold.resolve.relevance.field_counts import (
+    COUNT_MAX,
+    FRONT_IN_SECTION,
+    SECTION_IN_SECTION,
+    UNMARKED,
+    pair_key,
+)
 
 # Twice these numbers find nothing more in any of the public sets, and take longer. The limit on postings is at least
 # the number of documents.
@@ -61,16 +72,18 @@ def _weigh_fields(weights: Sequence[int], count_field: int, marked_field: int) -
 
 
 _SECTION_WEIGHTS = _weigh_fields(SECTION_IN_SECTION, _BODY, _HEADING)
-_FRONT_WEIGHTS = _weigh_fields(FRONT_IN_SECTION, _TITLE, _PATH)
+_FRONT_WEIGHTS = _weigh_fields(FRONT_IN_SECTION, _PATH, _TITLE)
 
 
 class Term(NamedTuple):
     """A term of the question. `word` is its spelling there. `word_weights` has the weights of the question's words with
     the same stem. `postings` has those of all words with that stem, for each index. `cost` is the number of postings.
+    `heading_weight` is the weight of the stem among headings and titles.
     """
 
     word: str
     stem_weight: int
+    heading_weight: int
     word_weights: Mapping[str, int]
     cost: int
     postings: list[list[Postings]]
@@ -79,7 +92,7 @@ class Term(NamedTuple):
 class RankedSection(NamedTuple):
     """A section with a term. `cache` is the number of its index, `section` its position in the document.
 
-    The best section has the lowest `order`.
+    The best section has the lowest `order`, unless the question names a file.
     """
 
     order: int
@@ -137,11 +150,52 @@ def rank(question: Question, indexes: Sequence[Index]) -> Ranking:
         for term in terms[read:]:
             _add_scores(term, indexes, scores, wanted)
     ranking = Ranking(terms, [], [], {}, {}, unmatched, document_count)
-    for score, cache, document in _best(scores, DOCUMENTS_MAX):
-        _rank_document(ranking, indexes[cache], (cache, document), score >> SATURATION_BITS)
-    ranking.documents.sort(key=lambda found: (-found.score, found.cache, found.document))
-    ranking.sections.sort()
-    return ranking
+    best = {(cache, document): score for score, cache, document in _best(scores, DOCUMENTS_MAX)}
+    named = [(cache, document) for cache, document in _named_documents(question, indexes) if document in scores[cache]]
+    best.update({(cache, document): scores[cache][document] for cache, document in named})
+    for place, score in best.items():
+        _rank_document(ranking, indexes[place[0]], place, score >> SATURATION_BITS)
+    documents = sorted(ranking.documents, key=lambda found: (-found.score, found.cache, found.document))
+    sections = _prefer_further_documents(sorted(ranking.sections))
+    return _put_first(named, ranking._replace(documents=documents, sections=sections))
+
+
+def _named_documents(question: Question, indexes: Sequence[Index]) -> list[tuple[int, int]]:
+    """The documents whose files the question names: index and number."""
+    named: list[tuple[int, int]] = []
+    for name in question.files:
+        found = [(cache, number) for cache, index in enumerate(indexes) for number in index.documents_of_file(name)]
+        named += found if len(found) <= SAME_NAME_MAX else []
+    return list(dict.fromkeys(named))
+
+
+def _put_first(named: Sequence[tuple[int, int]], ranking: Ranking) -> Ranking:
+    """Put the named documents and the best section of each first. Otherwise the order stays."""
+    if not named:
+        return ranking
+    documents = sorted(ranking.documents, key=lambda found: (found.cache, found.document) not in named)
+    best: dict[tuple[int, int], RankedSection] = {}
+    for section in ranking.sections:
+        if (section.cache, section.document) in named:
+            best.setdefault((section.cache, section.document), section)
+    sections = [*best.values(), *(section for section in ranking.sections if section not in best.values())]
+    return ranking._replace(documents=documents, sections=sections)
+
+
+def _prefer_further_documents(sections: Sequence[RankedSection]) -> list[RankedSection]:
+    """Order the sections anew: those with several better ones in their document count less.
+
+    So a budget shows a section of a further document rather than one more of the same, if their scores are near.
+    """
+    better: dict[tuple[int, int], int] = {}
+    reordered = []
+    for section in sections:
+        document = section.cache, section.document
+        better[document] = better.get(document, -1) + 1
+        if better[document] >= SECTIONS_IN_FRONT:
+            section = section._replace(order=-(-section.order * FURTHER_FACTOR // FURTHER_DIVISOR))  # noqa: PLW2901
+        reordered.append(section)
+    return sorted(reordered)
 
 
 def _best(scores: _Scores, count: int) -> list[tuple[int, int, int]]:
@@ -163,6 +217,7 @@ def _nominate(scores: _Scores, indexes: Sequence[Index]) -> tuple[_Scores, _Want
 
 def _look_up(question: Question, indexes: Sequence[Index], collection: int) -> tuple[list[Term], tuple[str, ...]]:
     """The terms that occur in any index, the rarest first, and the words of all other terms."""
+    headings = collection_log2(sum(index.heading_count for index in indexes))
     terms: list[tuple[int, str, Term]] = []
     unmatched: list[str] = []
     for stem, words in question.terms:
@@ -173,14 +228,16 @@ def _look_up(question: Question, indexes: Sequence[Index], collection: int) -> t
         # All words of a stem have the same number of the stem's documents in a segment.
         in_segments = {(cache, one.segment): one.stem_documents for cache, every in enumerate(found) for one in every}
         frequencies = dict.fromkeys(words, 0)
-        cost = 0
+        cost = in_headings = 0
         for one in (one for every in found for one in every):
             cost += len(one.documents)
+            in_headings += len(one.fields.translate(None, UNMARKED))
             if one.word in frequencies:
                 frequencies[one.word] += len(one.documents)
         weights = {word: WORD_WEIGHT * term_weight(collection, count) for word, count in frequencies.items() if count}
         stem_weight = term_weight(collection, sum(in_segments.values()))
-        terms.append((cost, stem, Term(words[0], stem_weight, weights, cost, found)))
+        heading_weight = term_weight(headings, in_headings)
+        terms.append((cost, stem, Term(words[0], stem_weight, heading_weight, weights, cost, found)))
     terms.sort(key=lambda found: found[:2])
     return [term for _, _, term in terms], tuple(unmatched)
 
@@ -244,25 +301,45 @@ def _rank_document(ranking: Ranking, index: Index, place: tuple[int, int], score
     cache, document = place
     sections = ranking.sections_of[place] = index.sections_of(document)
     found = _count_terms(ranking.terms, index, place)
-    scores = {
-        section: sum(
-            occurrence_score(term.stem_weight, value >> FIELD_BITS, sections[section].words, index.section_average)
-            for term, value in occurrences
-        )
-        for section, occurrences in found.items()
+    by_text = {
+        section: sum(_text_scores(occurrences, sections[section], index)) for section, occurrences in found.items()
     }
-    # The best score among the pieces below one heading.
-    best: dict[tuple[str, ...], int] = {}
-    for section, own in scores.items():
-        headings = sections[section].headings
-        best[headings] = max(own, best.get(headings, 0))
-    total = score + BEST_SECTION_WEIGHT * max(best.values(), default=0)
+    by_heading = {
+        section: sum(_heading_scores(occurrences, sections[section], index)) for section, occurrences in found.items()
+    }
+    with_title = (_titled_score(occurrences, sections[section], index) for section, occurrences in found.items())
+    total = score + BEST_SECTION_WEIGHT * max(by_text.values(), default=0)
+    total += BEST_HEADING_WEIGHT * max(with_title, default=0)
     ranking.documents.append(RankedDocument(cache, document, total))
-    for section, own in scores.items():
-        in_sections = SECTION_WEIGHT * own + BEST_PIECE_WEIGHT * best[sections[section].headings]
-        order = in_sections + DOCUMENT_WEIGHT * total
+    for section, occurrences in found.items():
+        own = by_text[section] + HEADING_WEIGHT * by_heading[section]
+        order = SECTION_WEIGHT * own + DOCUMENT_WEIGHT * total
         ranking.sections.append(RankedSection(-order, cache, document, section, own))
-        ranking.occurrences[cache, document, section] = found[section]
+        ranking.occurrences[cache, document, section] = occurrences
+
+
+def _text_scores(occurrences: Sequence[tuple[Term, int]], section: IndexedSection, index: Index) -> list[int]:
+    """The score of each term for its occurrences in a section, all fields together."""
+    return [
+        occurrence_score(term.stem_weight, value >> FIELD_BITS, section.words, index.section_average)
+        for term, value in occurrences
+    ]
+
+
+def _heading_scores(occurrences: Sequence[tuple[Term, int]], section: IndexedSection, index: Index) -> list[int]:
+    """The score of each term for its occurrence in the heading of a section."""
+    named, length = sum(1 for _, value in occurrences if value & _HEADING), section.heading_length
+    return [
+        heading_score(term.heading_weight, named, length, index.heading_average) if value & _HEADING else 0
+        for term, value in occurrences
+    ]
+
+
+def _titled_score(occurrences: Sequence[tuple[Term, int]], section: IndexedSection, index: Index) -> int:
+    """The score of all terms for their occurrences in the heading of a section and the title together."""
+    weights = [term.heading_weight for term, value in occurrences if value & (_TITLE | _HEADING)]
+    length = section.titled_length
+    return sum(heading_score(weight, len(weights), length, index.titled_average) for weight in weights)
 
 
 def _count_terms(terms: Sequence[Term], index: Index, place: tuple[int, int]) -> dict[int, list[tuple[Term, int]]]:
@@ -300,14 +377,15 @@ def _add_occurrences(one: int, other: int) -> int:
 def explain(ranking: Ranking, indexes: Sequence[Index], section: RankedSection) -> tuple[WhyTerm, ...]:
     """The contribution of each term to a section's score. Their sum is the score."""
     _, cache, document, number, _ = section
-    length, average = ranking.sections_of[cache, document][number].words, indexes[cache].section_average
+    occurrences, found = ranking.occurrences[cache, document, number], ranking.sections_of[cache, document][number]
     explained = [
-        WhyTerm(
-            term.word,
-            _FIELD_NAMES[value & FIELD_MASK],
-            occurrence_score(term.stem_weight, value >> FIELD_BITS, length, average),
+        WhyTerm(term.word, _FIELD_NAMES[value & FIELD_MASK], by_text + HEADING_WEIGHT * by_heading)
+        for (term, value), by_text, by_heading in zip(
+            occurrences,
+            _text_scores(occurrences, found, indexes[cache]),
+            _heading_scores(occurrences, found, indexes[cache]),
+            strict=True,
         )
-        for term, value in ranking.occurrences[cache, document, number]
     ]
     explained.sort(key=lambda found: (-found.score, found.term))
     return tuple(explained)
