@@ -44,7 +44,8 @@ from contextfold.fold.messages import (
     merged_outcomes,
     project_request,
 )
-from contextfold.fold.messages.cold_results import AFTER_A_PAUSE, AUTO
+from contextfold.fold.messages.batches import choose_batch
+from contextfold.fold.messages.cold_results import AFTER_A_PAUSE, AUTO, BATCHES
 from contextfold.fold.messages.sent_prefix import SentPrefix, count_warm_messages, read_prefix
 from contextfold.fold.model_catalog import RELATIVE_PRICES
 from contextfold.fold.policy import FoldPolicy, GivenAdvice, choose_advice
@@ -83,6 +84,7 @@ OFF = Way("off")
 WAYS = (
     Way("cold", ColdSettings(), cost_max=0.935),
     Way("auto", AUTO, cost_max=0.84),
+    Way("batches", BATCHES, cost_max=0.80, dearest_max=1.03),
     Way("advice", AUTO, has_tools=True, cost_max=0.75, dearest_max=1.04),
     Way("advice, one in three followed", AUTO, has_tools=True, follows_every=3, cost_max=0.80, dearest_max=1.04),
 )
@@ -234,6 +236,8 @@ class SessionReplay:
         self._blocks = 0
         self._policy, self._given = FoldPolicy(), GivenAdvice()
         self._advised = False
+        # The results of a batch that this request leaves out first.
+        self._batch_from: set[str] | None = None
         started = SessionStarted(1, _moment(0), "sess_1", "/home/me/project", None)
         self._state = replay([started], EMPTY)
         self.played = PlayedSession(events=[started])
@@ -325,6 +329,11 @@ class SessionReplay:
             return members, projection
         assert self._way.settings is not None
         cold = projection.cold_results(salt="", settings=self._way.settings, first_place=place, when=AFTER_A_PAUSE)
+        self._batch_from = None
+        if not cold and self._way.settings.has_batches:
+            life_s = projection.cache_life_s()
+            cold = choose_batch(projection, RELATIVE_PRICES, self._way.settings, salt="", life_s=life_s)
+            self._batch_from = {each.decision.result_id for each in cold} or None
         if not cold:
             return members, projection
         self._left_out += tuple(each.decision for each in cold)
@@ -339,7 +348,7 @@ class SessionReplay:
             return None
         if self._has_lapsed(projection, request):
             return 0
-        if self._way.settings != AUTO or not self._sent:
+        if not self._way.settings.has_inputs or not self._sent:
             return None
         held = [prefix for prefix, at_s in self._sent if request["at"] - at_s <= projection.cache_life_s()]
         return projection.place_of_sent(count_warm_messages(read_prefix(projection), held))
@@ -359,7 +368,7 @@ class SessionReplay:
         self.played.tokens = answered.read + answered.written
         if self._way == OFF:
             return
-        if self._way.settings == AUTO:
+        if self._way.settings is not None and self._way.settings.has_inputs:
             self._sent = [*self._sent, (read_prefix(projection), request["end"])][-PREFIXES_MAX:]
         self._last_s[projection.model] = request["end"]
         written_1h = answered.written if self._is_1h else 0
@@ -376,6 +385,7 @@ class SessionReplay:
             only_ours=only_ours,
             new_blocks=max(0, projection.blocks - self._blocks) if self._blocks else 0,
             host_tokens=projection.host_tokens,
+            kept_tokens=projection.tokens_before_stubs(self._batch_from) if self._batch_from else None,
             left_out=tuple(ResultLeftOut(each.result_id, each.tokens) for each in projection.left_out),
             has_tools=True,
             work_tokens=projection.removable_tokens(),

@@ -285,9 +285,10 @@ _TABLE = (
         "where requests to /proxy/openai/v1 go, as in OPENAI_BASE_URL"),
     Setting("gemini-upstream", "URL", "https://generativelanguage.googleapis.com", _parse_base_url,
         "where requests to /proxy/gemini go, as in GOOGLE_GEMINI_BASE_URL"),
-    Setting("fold-results", "off|cold|auto", "auto", _one_of("off", "cold", "auto"),
-        "which old tool results the proxy leaves out: none; large ones once the provider's prompt cache has lapsed; or "
-        "also smaller ones and texts of edits, whenever that cache no longer holds them"),
+    Setting("fold-results", "off|cold|auto|batches", "auto", _one_of("off", "cold", "auto", "batches"),
+        "which old tool results the proxy leaves out: none; large ones once the provider's prompt cache has lapsed; "
+        "also smaller ones, texts of edits and thinking, whenever that cache no longer holds them; or also many at "
+        "once while it holds them, if that is likely to pay"),
     _number("prompt-cache-s", 0, 0, 604_800,
         "seconds for which a provider caches a prompt if the request does not say it; 0: as documented"),
     _number("proxy-body-max-bytes", 512 << 20, 1024, 1 << 40,
@@ -409,7 +410,7 @@ class ProxySettings(NamedTuple):
     openai: Upstream
     body_max_bytes: int
     gemini: Upstream = Upstream("https://generativelanguage.googleapis.com")
-    # Which old tool results are left out: "off", "cold" or "auto".
+    # Which old tool results are left out: "off", "cold", "auto" or "batches".
     fold_results: str = "auto"
     # The lifetime of a cached prompt if the request does not say it; 0 for the provider's documented lifetime.
     prompt_cache_s: int = 0

@@ -386,7 +386,9 @@ def _sent_prompt(event: RequestSent, chain: _Chain, cut: int | None) -> tuple[_P
         # the change.
         return prompt, True
     # After a new cut the provider may not find a prefix that is still cached. Then the time decides, too.
-    if is_in_time and chain.has_cache and not event.left_out and (cut is not None or expected < CACHEABLE_TOKENS):
+    # Where results were left out without such a cut, the cache was taken to have lost them.
+    is_lost = bool(event.left_out) and event.kept_tokens is None
+    if is_in_time and chain.has_cache and not is_lost and (cut is not None or expected < CACHEABLE_TOKENS):
         return prompt, True
     # What other conversations share with this one may be read after a loss, too.
     shared = chain.shared_read or 0

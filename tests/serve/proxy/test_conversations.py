@@ -256,6 +256,25 @@ def test_a_cache_that_holds_more_than_expected_stops_leaving_out_for_a_lost_pref
     run_with_proxy(scenario)
 
 
+def test_a_batch_is_left_out_of_a_cached_prompt_only_if_that_is_set() -> None:
+    long, first = [f"call{number}" for number in range(60)], [*say("go")]
+    for call_id in long:
+        first += [*model_turn("anthropic", (call_id, "Read")), *tool_results("anthropic", (call_id, LONG))]
+
+    async def scenario(proxy: ProxyWithClock) -> None:
+        sent: dict[bytes, list[str]] = {}
+        for wanted in (b"auto", b"batches"):
+            headers = ((b"x-claude-code-session-id", wanted), (b"x-context-fold-results", wanted))
+            for messages in (first[:-4], first):
+                await proxy.request(messages, *headers)
+                sent[wanted] = stubs(proxy.sent())
+        assert sent[b"auto"] == []
+        assert len(sent[b"batches"]) > len(long) // 4
+        assert "left out. To see it" in sent[b"batches"][0]
+
+    run_with_proxy(scenario)
+
+
 def test_a_request_for_a_title_does_not_make_the_pause_shorter() -> None:
     async def scenario(proxy: ProxyWithClock) -> None:
         header = (b"x-claude-code-session-id", b"s1")

@@ -56,10 +56,14 @@ class ColdSettings:
     spared_turns: int = SPARED_TURNS
     # Whether the texts of finished edits, and the thinking of finished turns, are left out, too.
     has_inputs: bool = False
+    # Whether much at once is left out while the cache still holds it.
+    has_batches: bool = False
 
 
 # What is left out by default.
 AUTO = ColdSettings(min_tokens=AUTO_MIN_TOKENS, has_inputs=True)
+# The same, and also batches of what is still cached (`batches`).
+BATCHES = ColdSettings(min_tokens=AUTO_MIN_TOKENS, has_inputs=True, has_batches=True)
 
 
 class SeenResult(NamedTuple):
@@ -81,6 +85,13 @@ class ColdResult(NamedTuple):
 
     decision: LeftOutDecision
     text: str
+    # The index of its message.
+    place: int = 0
+
+    @property
+    def gain_tokens(self) -> int:
+        """The tokens by which a request becomes smaller."""
+        return self.decision.tokens - _count_tokens(self.decision.stub)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +203,8 @@ def choose_results(
             or (remembered_id(each.call_id), hash_text(each.text)) in gone
         ):
             continue
-        chosen.append(_leave_out(each, "result", each.text, messages=walk.count, salt=salt, when=when))
+        found = _leave_out(each, "result", each.text, messages=walk.count, salt=salt, when=when)
+        chosen.append(found._replace(place=each.place))
     if settings.has_inputs:
         end = min(spared, walk.prompts[-1] if walk.prompts else 0)
         for each, name, text in _list_old_inputs(seen, range(first_place, end)):
@@ -200,8 +212,10 @@ def choose_results(
                 _count_tokens(text) >= settings.min_tokens
                 and (remembered_id(each.call_id), hash_text(text)) not in gone
             ):
-                chosen.append(_leave_out(each, name, text, messages=walk.count, salt=salt, when=when))
-    return chosen
+                found = _leave_out(each, name, text, messages=walk.count, salt=salt, when=when)
+                chosen.append(found._replace(place=each.call_place))
+    # A change that is not expected to gain is not made.
+    return [each for each in chosen if each.gain_tokens > 0]
 
 
 def _list_old_inputs(seen: Sequence[SeenResult], places: range) -> Iterator[tuple[SeenResult, str, str]]:
@@ -233,7 +247,7 @@ def choose_thinking(
         tokens = tokens_of(weigh_thinking(fact.thoughts))
         decision = LeftOutDecision(THINKING_ID, text_hash, res_id, "", tokens=tokens, messages=walk.count)
         texts = (text for thought in fact.thoughts if isinstance(text := thought.get("thinking"), str))
-        chosen.append(ColdResult(decision, "\n".join(texts)))
+        chosen.append(ColdResult(decision, "\n".join(texts), place))
     return chosen
 
 

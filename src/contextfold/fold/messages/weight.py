@@ -72,8 +72,8 @@ def _excess_of(message: Members) -> int:
 
 
 def _excess_of_thinking(block: Members) -> int:
-    """Three fifths of a thinking block: most of it is the signature, and providers count the thinking behind it."""
-    return 3 * sum(len(value) for value in block.values() if isinstance(value, str)) // 5
+    """More than half of a thinking block: most of it is the signature, and providers count the thinking behind it."""
+    return 11 * sum(len(value) for value in block.values() if isinstance(value, str)) // 20
 
 
 def weigh_thinking(blocks: Sequence[Members]) -> int:

@@ -125,7 +125,15 @@ class Proxy:
         # A lost prefix can make another daemon leave results out at any time, so what it stored is read each time.
         fresh_s = 0.0 if settings.shares_store else min(FRESH_S, settings.prompt_cache_s or FRESH_S)
         store = left_out or ConversationRecords(fold.store, clock=clock, fresh_s=fresh_s)
-        self._folding = RequestFolding(metrics, settings, store, fold.scrub, origin=self._reports.origin, clock=clock)
+        self._folding = RequestFolding(
+            metrics,
+            settings,
+            store,
+            fold.scrub,
+            origin=self._reports.origin,
+            clock=clock,
+            prices=fold.policy.prices_of,
+        )
         upstreams = {"anthropic": settings.anthropic, "openai": settings.openai, "gemini": settings.gemini}
         self._endpoints = [
             ProviderEndpoint(name, Provider(upstream), self._folding, self._reports, metrics)

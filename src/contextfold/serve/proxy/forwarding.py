@@ -38,8 +38,9 @@ from contextfold.fold.messages import (
     parse_request,
     project_request,
 )
+from contextfold.fold.messages.batches import choose_batch
 from contextfold.fold.messages.cache_life import SHORTEST_S
-from contextfold.fold.messages.cold_results import AFTER_A_PAUSE, AUTO, stub_of
+from contextfold.fold.messages.cold_results import AFTER_A_PAUSE, AUTO, BATCHES, stub_of
 from contextfold.fold.messages.fingerprint import Fingerprint
 from contextfold.fold.messages.prefix_miss import (
     BACK,
@@ -54,6 +55,7 @@ from contextfold.fold.messages.prefix_miss import (
     find_before,
 )
 from contextfold.fold.messages.sent_prefix import SentPrefix, count_common, count_warm_messages, read_prefix
+from contextfold.fold.model_catalog import TokenPrices
 from contextfold.fold.project import Conversation
 from contextfold.fold.sent_request import ScrubbedText, Usage
 from contextfold.fold.service.conversations import KnownConversation
@@ -104,7 +106,7 @@ FORKS_SEARCHED_MAX = 100
 FORKED_MESSAGES = 3
 # Stored times are rounded up to seconds.
 CLOCK_S = 1.0
-COLD_SETTINGS = {"cold": ColdSettings(), "auto": AUTO}
+COLD_SETTINGS = {"cold": ColdSettings(), "auto": AUTO, "batches": BATCHES}
 
 # The reasons why a request was not parsed, in addition to those of `fold.messages`.
 TOO_LARGE, BUSY, ENCODED, FAILED = "too_large", "busy", "encoded", "failed"
@@ -286,6 +288,8 @@ class ProxiedRequest:
         self.outcomes: Mapping[str, CallOutcome] | None = None
         # The ids of results that this request is the first to leave out.
         self.newly_left_out: frozenset[str] = frozenset()
+        # The estimated tokens before the first result of a batch that was left out although the cache holds it.
+        self.batch_after_tokens: int | None = None
         # The seconds since the conversation's last request, if its prompt's cache is taken to have expired; or 0. The
         # same, if the provider's usage shows that it had not.
         self.lapsed_s = 0.0
@@ -369,7 +373,7 @@ class RequestFolding:
     """Leaves folded work out of requests, and old tool results after the provider's prompt cache has expired.
 
     `store` has the records of conversations. Results are redacted by `scrub` before they are stored; `origin` finds the
-    project and session of a request.
+    project and session of a request; `prices` are those of a model.
     """
 
     def __init__(
@@ -381,8 +385,10 @@ class RequestFolding:
         *,
         origin: Callable[[ProxiedRequest, BodyProjection], Awaitable[ResultOrigin]],
         clock: Callable[[], float],
+        prices: Callable[[str], TokenPrices],
     ) -> None:
         self._metrics, self._store, self._scrub, self._origin, self._clock = metrics, store, scrub, origin, clock
+        self._prices = prices
         self._fold_results, self._prompt_cache_s = settings.fold_results, float(settings.prompt_cache_s) or None
         # What was sent lately of the conversations of each owner, the latest last.
         self._sent: OrderedDict[tuple[str, str], SentLately] = OrderedDict()
@@ -462,13 +468,17 @@ class RequestFolding:
             if settings is not None and place is not None:
                 salt, when = f"{request.owner}\0{request.conversation.id}", AFTER_A_PAUSE if request.lapsed_s else ""
                 cold = projection.cold_results(salt=salt, settings=settings, first_place=place, when=when)
+                is_batch = not cold and settings.has_batches
+                if is_batch:
+                    cold = await self._work(request, partial(self._choose_batch, projection, record, settings, salt))
                 results = await self._store_results(request, request.conversation.id, record, projection, cold)
                 if results != record.results:
-                    request.lost_after_tokens = projection.tokens_before(place)
+                    known = {result.result_id for result in record.results}
+                    new = frozenset(result.result_id for result in results) - known
+                    request.lost_after_tokens = None if is_batch else projection.tokens_before(place)
                     projection = await project_with(results)
-                    if request.lapsed_s:
-                        known = {result.result_id for result in record.results}
-                        request.newly_left_out = frozenset(result.result_id for result in results) - known
+                    request.batch_after_tokens = projection.tokens_before_stubs(new) if is_batch else None
+                    request.newly_left_out = new if request.lapsed_s else request.newly_left_out
             request.outcomes = merged_outcomes(record.outcomes, projection.outcomes) if forked else projection.outcomes
         request.body.projection, request.receipt = projection, projection.receipt
         if request.lacks_record and not projection.receipt.problem:
@@ -508,6 +518,13 @@ class RequestFolding:
             return 0.0
         return self._clock() - last_at if self._is_expired(last_at, record, projection) else 0.0
 
+    def _choose_batch(
+        self, projection: BodyProjection, record: ConversationRecord, settings: ColdSettings, salt: str
+    ) -> list[ColdResult]:
+        """What to leave out of a request although the cache holds it, if that is likely to pay."""
+        life_s = max(projection.cache_life_s(self._prompt_cache_s), record.cache_life_s)
+        return choose_batch(projection, self._prices(projection.model), settings, salt=salt, life_s=life_s)
+
     def _last_at(self, request: ProxiedRequest, record: ConversationRecord, model: str) -> float | None:
         """When the conversation's last request to this model was answered.
 
@@ -522,7 +539,7 @@ class RequestFolding:
         return max((each_at for prefix, each_at in sent.prefixes if prefix.model == model), default=None)
 
     def _wanted(self, request: ProxiedRequest) -> str:
-        """Which results are left out of a request: "off", "cold" or "auto"."""
+        """Which results are left out of a request: "off", "cold", "auto" or "batches"."""
         given = request.given_headers.get(RESULTS_HEADER, [self._fold_results.encode()])[-1]
         return given.strip().lower().decode("latin-1")
 
@@ -537,7 +554,7 @@ class RequestFolding:
         if request.lapsed_s:
             return 0
         named = request.conversation
-        if self._wanted(request) != "auto" or named is None or not named.conversation.is_named:
+        if self._wanted(request) not in ("auto", "batches") or named is None or not named.conversation.is_named:
             return None
         sent = self._sent.get((request.owner, forked or named.id))
         if sent is None or not sent.is_trusted or (record.last_request_at or 0.0) > sent.latest_at + CLOCK_S:

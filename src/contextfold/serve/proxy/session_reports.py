@@ -243,6 +243,7 @@ def _make_report(request: ProxiedRequest, projection: BodyProjection, new_blocks
         model=projection.model,
         receipt=request.receipt,
         our_tokens=projection.our_tokens,
+        kept_tokens=request.batch_after_tokens,
         new_blocks=new_blocks,
         conversation=request.conversation.id if request.conversation else "",
         run=request.run,
