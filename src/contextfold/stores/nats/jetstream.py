@@ -95,11 +95,16 @@ class JetStream(NatsConnection):
         self._prefix = f"$JS.{options.domain}" if options.domain else "$JS"
         self._client_context: tuple[NatsClient, JetStreamContext] | None = None
 
-    async def call(self, subject: str, work: Callable[[JetStreamContext], Awaitable[Result]]) -> Result:
-        """Send one request. A subject that begins with `API.` is one of JetStream's own."""
+    async def call(
+        self, subject: str, work: Callable[[JetStreamContext], Awaitable[Result]], *, timeout_s: float | None = None
+    ) -> Result:
+        """Send one request. A subject that begins with `API.` is one of JetStream's own.
+
+        `timeout_s` is for requests that the library makes later; this one has a timeout in any case.
+        """
         subject = f"{self._prefix}.{subject}" if subject.startswith("API.") else subject
         try:
-            result = await self.send(subject, lambda client: work(self._context(client)))
+            result = await self.send(subject, lambda client: work(self._context(client, timeout_s)))
         except APIError as problem:
             raise await self._problem_of(problem) from problem
         except (NatsError, OSError) as problem:
@@ -107,9 +112,11 @@ class JetStream(NatsConnection):
         self.note_success()
         return result
 
-    def _context(self, client: NatsClient) -> JetStreamContext:
+    def _context(self, client: NatsClient, timeout_s: float | None) -> JetStreamContext:
+        if timeout_s is not None:
+            return client.jetstream(domain=self.options.domain or None, timeout=timeout_s)
         if self._client_context is None or self._client_context[0] is not client:
-            self._client_context = client, client.jetstream(domain=self.options.domain or None)
+            self._client_context = client, client.jetstream(domain=self.options.domain or None, timeout=None)
         return self._client_context[1]
 
     async def _problem_of(self, error: APIError) -> SequenceConflict | StoreUnavailable:
@@ -401,6 +408,7 @@ async def _consumer(js: JetStream, query: StreamQuery, after: int) -> AsyncItera
             pending_msgs_limit=WAITING_MOST,
             pending_bytes_limit=WAITING_BYTES_MOST,
         ),
+        timeout_s=RESPONSE_TIMEOUT_S,
     )
     js.readers.add(arrived)
     try:
