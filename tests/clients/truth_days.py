@@ -23,6 +23,7 @@ import termios
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,7 +44,9 @@ ESCAPES = re.compile(r"\x1b(?:\[[0-9;?<>=]*[a-zA-Z]|\][^\x07\x1b]*(?:\x07|\x1b\\
 SUBAGENT_PROMPT = "Look at gamma and say whether it is fine."
 # The answer of the tool, and the line in the place of a result, as JSON texts in a request.
 FOLD = re.compile(r'branch_id\\+":\\+"(br_[0-9a-f]{16})\\+".{0,200}?tokens_folded\\+":(\d+)')
-STUB = re.compile(r"\[contextfold: result of [^\]]*?, ([\d,]+) tokens, left out [^\]]*?(res_[0-9a-f]+)")
+STUB = re.compile(r"\[contextfold: [^\]]*?, ([\d,]+) tokens, left out[^\]]*?(res_[0-9a-f]+)")
+ADVICE = re.compile(r"contextfold: (?:every request sends|the main thread holds|branch br_)")
+ADVISED_FROM_TOKENS = 25_000
 SUMMARY_REQUEST = "create a detailed summary"
 
 
@@ -154,7 +157,8 @@ class TruthDay(Day):
             if "tool_result" in last:
                 return Say("Gamma is fine.")
             return Say("", (self.host.read("call_sub", str(self._write("gamma"))),))
-        return self.model(body, api)
+        # Thinking that is left out leaves no line in its place, so the requests would not show it.
+        return replace(self.model(body, api), thought="")
 
     def _write(self, name: str) -> Path:
         path = self.project / f"{name}.txt"
@@ -264,6 +268,14 @@ class TruthDay(Day):
                 self.wrong.append(f"{step}: {name} says {figures}, and the provider received {received}")
         return cells
 
+    def check_advice(self) -> None:
+        """Advice is never in a conversation's first request, nor in one whose conversation is short."""
+        for conversation in dict.fromkeys(map(conversation_of, self.received())):
+            requests = [each for each in self.received(conversation) if not is_title(each)]
+            for number, request in enumerate(requests):
+                if ADVICE.search(str(request.raw, "utf-8")) and (not number or tokens(request) < ADVISED_FROM_TOKENS):
+                    self.wrong.append(f"advice in request {number} of {conversation}, of {tokens(request):,} tokens")
+
     def _last_line(self, step: str, run: Sequence[ReceivedRequest], said: str) -> str:
         line = next(line for line in said.splitlines() if " sent " in line).removeprefix("note: ")
         expected = f"{len(run):,} requests sent {sum(map(tokens, run)):,} tokens;"
@@ -369,6 +381,7 @@ def run_day(host: Host, folder: Path) -> tuple[list[Row], list[str]]:
             (folder / "terminal.txt").write_text(terminal.text)
         day.model.will("read pi", "Pi is fine.")
         day.run("`--continue -p`", "--continue", "-p", "Look at pi, too.")
+        day.check_advice()
     finally:
         day.close()
     return day.rows, day.wrong

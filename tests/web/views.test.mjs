@@ -109,7 +109,7 @@ scenario("one click opens a demo session, with work that was folded afterwards",
   await page.getByRole("button", { name: "Open a demo session" }).click();
   await row(page, "Main thread").getByText("agent is here").waitFor();
   assert.equal(await page.getByRole("treeitem").filter({ hasText: "summary" }).count(), 2);
-  await page.locator(".figure", { hasText: "Left out" }).getByText("4 old results").waitFor();
+  await page.locator(".figure", { hasText: "Left out" }).getByText("4 old texts").waitFor();
   await row(page, "cart/total.py:3 treats").click();
   const entries = page.locator(".entry");
   await entries.nth(2).waitFor();

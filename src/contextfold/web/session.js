@@ -297,7 +297,7 @@ export class SessionView extends View {
         ? {
             label: "Left out",
             value: grouped(session.left_out_tokens),
-            note: counted(session.left_out_results, "old result"),
+            note: counted(session.left_out_results, "old text"),
           }
         : null,
       savedFigure(session),

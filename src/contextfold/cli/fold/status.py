@@ -201,9 +201,9 @@ def saved_by_folding(figures: SessionView) -> str:
 
 
 def left_out_text(figures: SessionView) -> str:
-    """The results that were left out because the prompt cache had lapsed; empty if there are none."""
+    """The results, edits and thinking that were left out without a fold; empty if there are none."""
     count = figures["left_out_results"]
-    return f"{several(count, 'old result')}, {figures['left_out_tokens']:,} tokens" if count else ""
+    return f"{several(count, 'old text')}, {figures['left_out_tokens']:,} tokens" if count else ""
 
 
 def _draw_facts(shown: Screen, state: State, figures: SessionView) -> list[tuple[str, Line]]:
