@@ -135,6 +135,13 @@ class Daemon:
         return code
 
 
+def advance_clock(offset_file: Path, pause_s: float) -> None:
+    """Advance the clock of a daemon that reads this file, which is replaced in one step: it may be read at any time."""
+    staged = offset_file.with_suffix(".new")
+    staged.write_text(str(float(offset_file.read_text()) + pause_s))
+    staged.rename(offset_file)
+
+
 class ShiftedClockDaemon(Daemon):
     """A daemon whose clock the test can advance."""
 
@@ -145,7 +152,7 @@ class ShiftedClockDaemon(Daemon):
         super().__init__(folder, *argv, program=[sys.executable, SHIFTED_CLOCK, self._offset_file])
 
     def advance_clock(self, pause_s: float) -> None:
-        self._offset_file.write_text(str(float(self._offset_file.read_text()) + pause_s))
+        advance_clock(self._offset_file, pause_s)
 
     def restart(self) -> None:
         assert self.stop() == 0

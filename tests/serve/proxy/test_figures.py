@@ -24,7 +24,7 @@ from contextfold.cli.hook import abbreviate
 from contextfold.cli.run import summary_lines
 from tests.serve.proxy.proxy_daemon import MESSAGES, ProxyDaemon, begin
 from tests.serve.proxy.raw_upstream import RawRequest, Wire
-from tests.support.daemon import SHIFTED_CLOCK, HttpAgent
+from tests.support.daemon import SHIFTED_CLOCK, HttpAgent, advance_clock
 from tests.support.machine import run_command, times
 from tests.support.waiting import until
 
@@ -341,8 +341,7 @@ class Day:
             ]
         )
         if name == "pause":
-            ahead_s = self.proxy.daemon.folder / "ahead_s"
-            ahead_s.write_text(str(float(ahead_s.read_text()) + PAUSE_S))
+            advance_clock(self.proxy.daemon.folder / "ahead_s", PAUSE_S)
         elif name == "clear":
             if not conversation.agent:
                 conversation.read()
