@@ -17,8 +17,9 @@ section is there:
 
     stem      4 · idf · tf / (tf + K), where tf weighs occurrences by field, as v1 does for titles and headings
     word      1 · idf · tf / (tf + K) for the words as they were typed
-    passage   3 · idf for the words in the best passage, which is two neighbouring chunks; this idf counts passages of
-              the nominees, so that a word of every document, like a name, still tells passages apart
+    passage   3 · idf for the words in the best passage, which is two neighbouring chunks, or 2 · idf if it is one of
+              operations; this idf counts passages of the nominees, so that a word of every document, like a name,
+              still tells passages apart
     weak      6/5 · idf · n / (n + 1) for n occurrences in operations: always less than one in another field
 """
 
@@ -26,7 +27,6 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
@@ -55,9 +55,10 @@ AVERAGE_WORDS, WORDS_MAX = 120, 240
 # The lower bounds of the levels above 1, in 65536ths of tf / (tf + K).
 LEVEL_BOUNDS = (32_768, 42_598, 52_428)
 LEVELS = len(LEVEL_BOUNDS) + 2
-# The words of a chunk. The last chunk has the rest of a longer document.
-CHUNK_WORDS, CHUNKS_MAX = 16, 255
-PASSAGE_WEIGHT = 3
+# The words of a chunk. The chunks of operations begin with this number; the last one before it, and the last one of
+# all, have the rest of a longer text.
+CHUNK_WORDS, OPERATION_CHUNK, CHUNKS_MAX = 16, 128, 256
+PASSAGE_WEIGHT, OPERATION_PASSAGE_WEIGHT = 3, 2
 HEX = "0123456789abcdef"
 COUNT_MAX = 15
 # The number of low bits of a document's number with a hash; the high bits are its time.
@@ -164,16 +165,15 @@ def count_terms(number: int, fields: Sequence[str]) -> DocumentTerms:
         words = 0
         for token in tokens(text):
             read = _read(token)
-            bit = 1 << min(chunk + words // CHUNK_WORDS, CHUNKS_MAX)
+            bit = 1 << min(chunk + words // CHUNK_WORDS, OPERATION_CHUNK - 2)
             words += read.length
             for key in read.keys:
-                counts.setdefault(key, [0] * len(fields))[field] += 1
+                counts.setdefault(key, [0] * (OPERATIONS + 1))[field] += 1
                 chunks[key] = chunks.get(key, 0) | bit
         length += words
         # No passage goes from one field to the next.
         chunk += words // CHUNK_WORDS + 2
-    for key, times in _count_operation_words(fields[OPERATIONS]).items():
-        counts.setdefault(key, [0] * len(fields))[OPERATIONS] = times
+    _count_operation_words(fields[OPERATIONS], counts, chunks)
     lines = []
     for (stem, word), found in sorted(counts.items()):
         digits = "".join([HEX[count] if count < COUNT_MAX else HEX[COUNT_MAX] for count in found])
@@ -181,15 +181,23 @@ def count_terms(number: int, fields: Sequence[str]) -> DocumentTerms:
     return DocumentTerms(number, min(length, WORDS_MAX), "\n" + "\n".join(lines) + "\n")
 
 
-def _count_operation_words(text: str) -> dict[tuple[str, str], int]:
-    words: dict[tuple[str, str], int] = {}
-    for token, times in Counter(tokens(text)).items():
-        if len(token) <= OPERATION_WORD_CHARACTERS:
-            for key in _read(token).keys:
-                words[key] = words.get(key, 0) + times
-        if len(words) >= OPERATION_WORDS:
-            break
-    return words
+def _count_operation_words(
+    text: str, counts: dict[tuple[str, str], list[int]], chunks: dict[tuple[str, str], int]
+) -> None:
+    """Add the words of operations, at most OPERATION_WORDS different ones."""
+    seen: set[tuple[str, str]] = set()
+    words = 0
+    for token in tokens(text):
+        if len(token) > OPERATION_WORD_CHARACTERS:
+            continue
+        read = _read(token)
+        bit = 1 << min(OPERATION_CHUNK + words // CHUNK_WORDS, CHUNKS_MAX - 1)
+        words += read.length
+        for key in read.keys:
+            if key in seen or len(seen) < OPERATION_WORDS:
+                seen.add(key)
+                counts.setdefault(key, [0] * (OPERATIONS + 1))[OPERATIONS] += 1
+                chunks[key] = chunks.get(key, 0) | bit
 
 
 class _ReadToken(NamedTuple):
@@ -456,9 +464,13 @@ def _best_passage(counted: Sequence[_CountedTerm], weights: Mapping[str, int]) -
         left = _passages_of(each.counts.chunks)
         while left:
             passage = left & -left
-            sums[passage] = sums.get(passage, 0) + weights[each.term.term.stem]
+            sums[passage] = sums.get(passage, 0) + _passage_weight(passage) * weights[each.term.term.stem]
             left ^= passage
     return max(sums, key=lambda passage: (sums[passage], -passage), default=0)
+
+
+def _passage_weight(passage: int) -> int:
+    return OPERATION_PASSAGE_WEIGHT if passage >> OPERATION_CHUNK else PASSAGE_WEIGHT
 
 
 def _explain(
@@ -473,7 +485,7 @@ def _explain(
         fields = tuple([name for bit, name in enumerate(names) if counts.fields >> bit & 1])
         score = _term_score(counts, weight, document.words)
         if _passages_of(counts.chunks) & passage:
-            score += PASSAGE_WEIGHT * weights[term.stem]
+            score += _passage_weight(passage) * weights[term.stem]
         reasons.append(RecallReason(term.words[0], fields, score))
     reasons.sort(key=lambda reason: (-reason.score, reason.term))
     return tuple(reasons)
