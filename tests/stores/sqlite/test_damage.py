@@ -192,3 +192,23 @@ async def _recall(path: Path, questions: Sequence[str]) -> list[list[str]]:
         return [[fold.id for fold in answer.folds] for answer in answers]
     finally:
         await store.close()
+
+
+def test_an_event_missing_from_an_ended_session_is_named_and_hides_no_other_session(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+
+    async def fill() -> None:
+        store = SqliteStore(path)
+        for number in range(2):
+            await store.commit(commit_of(key_of(f"p{number}"), session_id=f"sess_{number}", events=5))
+        await store.expire(NOON, "2026-01-02T12:00:00Z")
+        await store.close()
+
+    asyncio.run(fill())
+    with closing(connect(str(path), 5.0)) as connection:
+        connection.execute("DELETE FROM events WHERE session = 1 AND n = 3")
+    verified = call("store", "verify", "--store", path)
+    assert (verified.code, verified.out) == (5, b"sessions: sess_0 lacks events\n")
+    listed = json.loads(call("fold", "list", "--ended", "--all", "--store", path, "--json").out)["sessions"]
+    assert {row["session_id"]: row["operations"] for row in listed} == {"sess_0": None, "sess_1": 3}
+    assert call("fold", "report", "sess_0", "--store", path).code == 5
