@@ -444,6 +444,22 @@ def test_a_law_of_requests_detects_a_planted_breach(breach: PlantedBreach, forma
         check()
 
 
+def test_the_law_of_thinking_detects_thinking_of_the_running_loop() -> None:
+    """The law of stubs checks thinking, too; only Anthropic's messages have some that may be left out."""
+
+    def check() -> None:
+        for number in range(BREACH_COUNT):
+            history = generate_history("anthropic", f"breach {number}")
+            body = json.loads(history.body())
+            body["messages"] += say("go on")
+            later = project_body(in_one_form(body), "anthropic").cold_results(salt="s", settings=STUBS)
+            thinking = [each for each in later if each.decision.call_id == THINKING_ID]
+            _check_thinking(history, len(history.messages), thinking)
+
+    with pytest.raises(AssertionError, match="running, or changed"):
+        check()
+
+
 class DropsTheLastMessage(Projector):
     """Drops one more message if something was folded, so that calls lose their results."""
 
