@@ -123,7 +123,9 @@ def test_a_heading_that_the_question_names_completely_is_before_a_longer_one(tmp
     index = write_index(tmp_path, files)
     ranking = rank(read_question("rollback", 1), [index])
     sections = ranking.sections_of[0, 0]
-    assert [sections[found.section].headings[-1] for found in ranking.sections[:1]] == ["Rollback"]
+    assert sections[ranking.sections[0].section].headings[-1] == "Rollback"
+    why = {term.term: term.fields for term in explain(ranking, [index], ranking.sections[0])}
+    assert why["1 of 1 word of the heading"] == ("heading",)
 
 
 def test_a_further_document_is_before_a_fourth_section_of_the_same(tmp_path: Path) -> None:

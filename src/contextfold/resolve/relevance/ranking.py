@@ -305,7 +305,7 @@ def _rank_document(ranking: Ranking, index: Index, place: tuple[int, int], score
         section: sum(_text_scores(occurrences, sections[section], index)) for section, occurrences in found.items()
     }
     by_heading = {
-        section: sum(_heading_scores(occurrences, sections[section], index)) for section, occurrences in found.items()
+        section: _heading_score(occurrences, sections[section], index) for section, occurrences in found.items()
     }
     with_title = (_titled_score(occurrences, sections[section], index) for section, occurrences in found.items())
     total = score + BEST_SECTION_WEIGHT * max(by_text.values(), default=0)
@@ -326,13 +326,11 @@ def _text_scores(occurrences: Sequence[tuple[Term, int]], section: IndexedSectio
     ]
 
 
-def _heading_scores(occurrences: Sequence[tuple[Term, int]], section: IndexedSection, index: Index) -> list[int]:
-    """The score of each term for its occurrence in the heading of a section."""
-    named, length = sum(1 for _, value in occurrences if value & _HEADING), section.heading_length
-    return [
-        heading_score(term.heading_weight, named, length, index.heading_average) if value & _HEADING else 0
-        for term, value in occurrences
-    ]
+def _heading_score(occurrences: Sequence[tuple[Term, int]], section: IndexedSection, index: Index) -> int:
+    """The score of all terms for their occurrences in the heading of a section."""
+    weights = [term.heading_weight for term, value in occurrences if value & _HEADING]
+    length = section.heading_length
+    return sum(heading_score(weight, len(weights), length, index.heading_average) for weight in weights)
 
 
 def _titled_score(occurrences: Sequence[tuple[Term, int]], section: IndexedSection, index: Index) -> int:
@@ -375,17 +373,17 @@ def _add_occurrences(one: int, other: int) -> int:
 
 
 def explain(ranking: Ranking, indexes: Sequence[Index], section: RankedSection) -> tuple[WhyTerm, ...]:
-    """The contribution of each term to a section's score. Their sum is the score."""
+    """The contribution of each term and of the heading to a section's score. Their sum is the score."""
     _, cache, document, number, _ = section
     occurrences, found = ranking.occurrences[cache, document, number], ranking.sections_of[cache, document][number]
     explained = [
-        WhyTerm(term.word, _FIELD_NAMES[value & FIELD_MASK], by_text + HEADING_WEIGHT * by_heading)
-        for (term, value), by_text, by_heading in zip(
-            occurrences,
-            _text_scores(occurrences, found, indexes[cache]),
-            _heading_scores(occurrences, found, indexes[cache]),
-            strict=True,
-        )
+        WhyTerm(term.word, _FIELD_NAMES[value & FIELD_MASK], score)
+        for (term, value), score in zip(occurrences, _text_scores(occurrences, found, indexes[cache]), strict=True)
     ]
+    named = sum(1 for _, value in occurrences if value & _HEADING)
+    if named:
+        words = f"{named} of {found.heading_length} {'word' if found.heading_length == 1 else 'words'} of the heading"
+        by_heading = HEADING_WEIGHT * _heading_score(occurrences, found, indexes[cache])
+        explained.append(WhyTerm(words, FIELDS[1:2], by_heading))
     explained.sort(key=lambda found: (-found.score, found.term))
     return tuple(explained)
