@@ -24,6 +24,8 @@ RESPONSE_BYTES_MAX = 8 << 20
 HTTP_OK, HTTP_UNAUTHORIZED = 200, 401
 # `context run` sets these for its program, so that commands inside find the daemon of the run.
 URL_VARIABLE, TOKEN_VARIABLE = "CONTEXT_URL", "CONTEXT_TOKEN"
+# The daemon whose page `context open` opens inside a run, if it is another one: its address stays.
+PAGE_VARIABLE = "CONTEXT_PAGE_URL"
 # The token of a daemon that belongs to one run.
 RUN_TOKEN_VARIABLE = "CONTEXT_RUN_TOKEN"  # noqa: S105 - the name of a variable
 # The variable of the daemon's setting allow-other-users.

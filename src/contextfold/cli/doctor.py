@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from contextfold import __version__
-from contextfold.cli.daemon_client import DaemonClient, DaemonSilent, add_daemon_options, client_from
+from contextfold.cli.daemon_client import PAGE_VARIABLE, DaemonClient, DaemonSilent, add_daemon_options, client_from
 from contextfold.cli.host_files import claude_settings, find_member, read_object
 from contextfold.cli.output import plain, print_answer, print_error, print_on_terminal
 from contextfold.cli.parser import CommandParser
@@ -72,8 +72,9 @@ def run_open(args: argparse.Namespace) -> int:
     except DaemonSilent as problem:
         print_error(f"{problem}; start the daemon with `context serve`, or `context service install`")
         return PROBLEMS_FOUND
-    page = f"{client.address.url}/"
-    if client.token:
+    standing = os.environ.get(PAGE_VARIABLE, "") if args.url is None else ""
+    page = f"{standing or client.address.url}/"
+    if client.token and not standing:
         print_on_terminal(f"the page asks for a token: {client.token}")
     if not _has_browser() or not webbrowser.open(page):
         print_answer(f"{page}\n")

@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 from contextfold.cli.daemon_client import (
     LOOPBACK,
     OTHER_USERS_VARIABLE,
+    PAGE_VARIABLE,
     RUN_TOKEN_VARIABLE,
     TOKEN_VARIABLE,
     URL_VARIABLE,
@@ -204,6 +205,8 @@ def _run_with(
     asks = f"; it can ask the documents in {plain(documents.folder)}" if documents and name in PROGRAMS else ""
     print_note(f"{name} runs with {launched.wired}{asks}; the page: {page.address.url}/")
     known = {URL_VARIABLE: daemon.address.url} | ({TOKEN_VARIABLE: daemon.token} if daemon.token else {})
+    if page is not daemon:
+        known[PAGE_VARIABLE] = page.address.url
     code = _run_program(
         [program, *launched.arguments, *args.arguments], {**os.environ, **known, **launched.environment}
     )

@@ -392,6 +392,22 @@ def test_commands_inside_a_run_find_its_daemon(tmp_path: Path) -> None:
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", ran.stdout.splitlines()[-1])
 
 
+def test_the_page_of_a_run_is_that_of_the_standing_daemon(upstream: Upstream, tmp_path: Path) -> None:
+    """A run whose user has set a base URL has a daemon of its own, on a port that changes."""
+    script = f"import subprocess\nsubprocess.run([{str(COMMAND)!r}, 'open'], stdin=subprocess.DEVNULL)\n"
+    with Daemon(tmp_path / "state") as daemon:
+        ran = subprocess.run(
+            [str(COMMAND), "run", write_program(tmp_path, "agent", script)],
+            env=env_of(tmp_path, CONTEXT_URL=daemon.url, ANTHROPIC_BASE_URL=upstream.url),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert f"the page: {daemon.url}/\n" in ran.stderr
+        assert ran.stdout == f"{daemon.url}/\n"
+
+
 def test_open_says_how_to_start_a_daemon(tmp_path: Path) -> None:
     ran = run_command("open", "--url", "http://127.0.0.1:9", env=env_of(tmp_path), cwd=tmp_path)
     assert (ran.code, ran.out) == (1, b"")
