@@ -151,7 +151,8 @@ def _cause_of_ours(now: SentPrefix, before: SentPrefix, place: int) -> str:
     new = [change for change, first in now.changes.items() if change not in before.changes and first <= place]
     if not new:
         return OURS
-    return LEFT_OUT if all(change.startswith("res_") for change in new) else FOLD
+    is_left_out = any(change.startswith("res_") for change in new)
+    return LEFT_OUT if is_left_out and not any(change.startswith("br_") for change in new) else FOLD
 
 
 def _cause_of_host(projection: BodyProjection, now: SentPrefix, before: SentPrefix, place: int) -> str:

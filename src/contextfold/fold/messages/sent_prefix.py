@@ -41,7 +41,8 @@ class SentPrefix(NamedTuple):
     # The messages as they are sent, and as the client wrote them; the same object if nothing is left out.
     messages: tuple[Fingerprint, ...]
     given: tuple[Fingerprint, ...]
-    # The folds and left-out results in it: the index of the first original message that each changes, by its id.
+    # The folds, left-out results and removed thinking in it: the index of the first original message that each
+    # changes, by its id.
     changes: Mapping[str, int] = {}
     # The hash of everything but the messages, as it is written.
     head_hash: int = 0
@@ -75,6 +76,9 @@ def read_prefix(
     changes = {fold.branch_id: max(0, fold.first - 1) for fold in projection.receipt.folds}
     if projection.changed:
         changes |= {left_out.result_id: place for place, left_out in projection.left_out_places}
+    # Behind a fold, a model's finished thinking is no longer valid. It goes when the user has spoken again.
+    rewrites = details.plan.rewrites
+    changes |= {f"thinking {place}": place for place in rewrites if rewrites[place].without_thinking}
     return SentPrefix(
         projection.model,
         tools,
