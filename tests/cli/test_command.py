@@ -204,7 +204,7 @@ class TestUsage:
     def test_context_without_arguments_and_help_show_the_overview(self, argv: list[str], call: Call) -> None:
         ran = call(*argv)
         assert (ran.code, ran.err) == (0, "")
-        assert ran.out.startswith(b"usage: context COMMAND")
+        assert ran.out.startswith(b"usage: contextfold COMMAND")
 
     @pytest.mark.parametrize("argv", [["fold"], ["fold", "--help"], ["fold", "-h"], ["help", "fold"], ["fold", "help"]])
     def test_a_group_without_a_command_lists_its_commands(self, argv: list[str], call: Call) -> None:
