@@ -16,6 +16,7 @@ import signal
 import stat
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from select import select
 from shlex import join, quote
 from subprocess import PIPE, Popen, TimeoutExpired
@@ -289,21 +290,38 @@ def launch(
             config = _opencode_config(daemon, environment.get("OPENCODE_CONFIG_CONTENT", ""), servers)
             return Launch((), {"OPENCODE_CONFIG_CONTENT": json.dumps(config)}, {}, "proxy and tools")
         case "gemini":
-            if token:
-                own = environment.get("GEMINI_CLI_CUSTOM_HEADERS", "")
-                gemini["GEMINI_CLI_CUSTOM_HEADERS"] = f"{own}, X-Context-Token: {token}".lstrip(", ")
-            try:
-                settings = _gemini_settings(daemon, environment, _documents_server("gemini-cli", documents))
-            except StorageFailed as problem:
-                return Launch((), gemini, {}, f"the proxy, without tools: {problem.reason}")
-            gemini[GEMINI_SETTINGS_VARIABLE] = f"{folder}/{SETTINGS_FILE}"
-            return Launch((), gemini, {SETTINGS_FILE: json.dumps(settings)}, "proxy and tools")
+            servers = _documents_server("gemini-cli", documents)
+            return _launch_gemini(daemon, token, folder, environment, gemini, servers=servers)
     return Launch((), every_base_url, {}, "the proxy (by base URL); for tools see `context install`")
 
 
 def _documents_server(host: str, documents: Documents | None) -> dict[str, object]:
     """The second server as the host describes it, by its name; empty if there are no documents."""
     return {DOCUMENTS_SERVER: entry(HOSTS[host], documents)} if documents else {}
+
+
+def _launch_gemini(
+    daemon: Daemon,
+    token: str,
+    folder: str,
+    environment: Mapping[str, str],
+    base_url: Mapping[str, str],
+    *,
+    servers: Mapping[str, object],
+) -> Launch:
+    gemini = dict(base_url)
+    if token:
+        own = environment.get("GEMINI_CLI_CUSTOM_HEADERS", "")
+        gemini["GEMINI_CLI_CUSTOM_HEADERS"] = f"{own}, X-Context-Token: {token}".lstrip(", ")
+    try:
+        settings = _gemini_settings(daemon, environment, servers)
+    except StorageFailed as problem:
+        return Launch((), gemini, {}, f"the proxy, without tools: {problem.reason}")
+    if others := _folder_open_to_others(folder):
+        hint = f"it reads no settings there, because others may write to {others}"
+        return Launch((), gemini, {}, f"the proxy, without tools: {hint}; set XDG_RUNTIME_DIR to another place")
+    gemini[GEMINI_SETTINGS_VARIABLE] = f"{folder}/{SETTINGS_FILE}"
+    return Launch((), gemini, {SETTINGS_FILE: json.dumps(settings)}, "proxy and tools")
 
 
 def _launch_claude(
@@ -404,6 +422,16 @@ def _private_folder() -> TemporaryDirectory[str]:
         return TemporaryDirectory(prefix="run-", dir=place, ignore_cleanup_errors=True)
     except OSError as problem:
         raise StorageFailed(f"no private folder can be made in {place}: {problem.strerror}") from None
+
+
+def _folder_open_to_others(folder: str) -> str:
+    """The folder itself or one above it to which other users may write; empty if there is none."""
+    while folder != os.path.dirname(folder):
+        with suppress(OSError):
+            if os.stat(folder).st_mode & WRITABLE_BY_OTHERS:
+                return folder
+        folder = os.path.dirname(folder)
+    return ""
 
 
 def _name(program: str) -> str:

@@ -348,6 +348,13 @@ class TestPrograms:
         assert "GEMINI_CLI_SYSTEM_SETTINGS_PATH" not in launched.environment
         assert "without tools" in launched.wired
 
+    def test_gemini_gets_no_settings_where_others_could_write_them(self, tmp_path: Path) -> None:
+        (tmp_path / "open" / "run").mkdir(parents=True)
+        (tmp_path / "open").chmod(0o1777)
+        launched = launch("gemini", CONNECTION, "", str(tmp_path / "open" / "run"), {})
+        assert "GEMINI_CLI_SYSTEM_SETTINGS_PATH" not in launched.environment
+        assert f"others may write to {tmp_path}/open" in launched.wired
+
     def test_a_key_of_gemini_is_taken_unless_the_user_has_chosen_another_login(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -362,13 +369,12 @@ class TestPrograms:
         assert "security" not in json.loads(text)
 
     def test_the_files_of_a_run_are_where_nobody_else_can_write(self, tmp_path: Path) -> None:
-        script = "import os\nprint(os.environ['GEMINI_CLI_SYSTEM_SETTINGS_PATH'])\n"
-        write_program(tmp_path, "gemini", script)
+        write_program(tmp_path, "claude", "import sys\nprint(sys.argv[1].removeprefix('--mcp-config='))\n")
         runtime = tmp_path / "runtime"
         runtime.mkdir(mode=0o700)
-        assert run(tmp_path, "gemini", XDG_RUNTIME_DIR=str(runtime)).out.decode().startswith(f"{runtime}/contextfold/")
+        assert run(tmp_path, "claude", XDG_RUNTIME_DIR=str(runtime)).out.decode().startswith(f"{runtime}/contextfold/")
         runtime.chmod(0o777)
-        used = run(tmp_path, "gemini", XDG_RUNTIME_DIR=str(runtime)).out.decode().strip()
+        used = run(tmp_path, "claude", XDG_RUNTIME_DIR=str(runtime)).out.decode().strip()
         assert used.startswith(f"{tmp_path}/.local/state/contextfold/")
         assert not os.path.exists(used)
 
