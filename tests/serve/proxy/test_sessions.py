@@ -221,11 +221,14 @@ class TestCallsOfOurTools:
 
     def test_conversations_with_the_same_first_words_are_apart_and_go_on(self, proxy: ProxyDaemon) -> None:
         opening = [{"role": "user", "content": "the same words"}]
-        longer = [*opening, {"role": "assistant", "content": "Yes."}, {"role": "user", "content": "And now?"}]
-        for messages in (opening, longer, opening, longer, longer):
+        first, second = (
+            [*opening, {"role": "assistant", "content": text}, {"role": "user", "content": "And now?"}]
+            for text in ("Yes.", "No.")
+        )
+        for messages in (opening, first, opening, second, first, second):
             assert proxy.post({"model": "m", "messages": messages}, x_context_project="/same-words").status == 200
         rows = [row for row in live_sessions(proxy) if row["project_path"] == "/same-words"]
-        assert sorted(row["savings"]["requests"] for row in rows) == [2, 3]
+        assert sorted(row["savings"]["requests"] for row in rows) == [3, 3]
 
 
 class TestRuns:

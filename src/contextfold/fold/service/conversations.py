@@ -53,6 +53,10 @@ class KnownConversation:
     is_answered: bool = False
     run: str = ""
     at_s: float = 0.0
+    # The number among the conversations that begin with the same messages, and a hash of the model's first message, by
+    # which their later requests are told apart; None until it is known.
+    number: int = 0
+    first_turn: int | None = None
 
 
 class NotedCall(NamedTuple):
@@ -79,7 +83,8 @@ class Run:
 class _OwnersPart:
     """What is remembered of one owner; what was used last is the last. An owner evicts only its own."""
 
-    conversations: OrderedDict[tuple[str, str], KnownConversation] = field(default_factory=OrderedDict)
+    # By the host's ids of conversation and subagent, and by number.
+    conversations: OrderedDict[tuple[str, str, int], KnownConversation] = field(default_factory=OrderedDict)
     calls: list[NotedCall] = field(default_factory=list)
     runs: OrderedDict[str, Run] = field(default_factory=OrderedDict)
 
@@ -102,22 +107,26 @@ class Conversations:
         name: str | None = None,
         run: str = "",
         is_opening: bool = False,
+        first_turn: int | None = None,
     ) -> KnownConversation:
         """The session of a conversation, a new one if there is none; the conversation becomes the latest one.
 
         `name` is for a new session. With `is_opening` the model has said nothing yet: if the host does not name its
-        conversations, one with the same first messages that was answered is another conversation.
+        conversations, one with the same first messages that was answered is another conversation. Their later requests
+        are told apart by `first_turn`, a hash of the model's first message.
         """
-        known = self._known(owner, conversation)
+        known = self._known(owner, conversation, first_turn)
         if known is None:
             found = await self._search(owner, conversation)
             # Another report of the conversation may have come meanwhile.
-            known = self._known(owner, conversation) or found
+            known = self._known(owner, conversation, first_turn) or found
         if is_opening and known and known.is_answered and not conversation.is_named:
-            number = known.target.conversation.number + 1 if known.target.conversation else 1
-            conversation, known = conversation._replace(number=number % NUMBERS_MAX), None
+            latest = max(each.number for each in [known, *self._list_known(owner, conversation)])
+            conversation, known = conversation._replace(number=(latest + 1) % NUMBERS_MAX), None
         if known is None:
-            known = KnownConversation(conversation_target(owner, conversation, project, name))
+            target = conversation_target(owner, conversation, project, name)
+            known = KnownConversation(target, number=conversation.number)
+        known.first_turn = known.first_turn or first_turn
         self._use(owner, conversation, known, run)
         if project:
             self.place(known, project)
@@ -133,11 +142,24 @@ class Conversations:
         if not known.target.given_path:
             known.target = known.target._replace(given_path=project.given)
 
-    def _known(self, owner: str, conversation: Conversation) -> KnownConversation | None:
-        return self._part(owner).conversations.get((conversation.id, conversation.agent))
+    def _known(self, owner: str, conversation: Conversation, first_turn: int | None) -> KnownConversation | None:
+        """The conversation with this first message of the model, else the latest one that has none yet, or any."""
+
+        def rank(known: KnownConversation) -> tuple[bool, bool, float, int]:
+            is_same = first_turn is not None and known.first_turn == first_turn
+            return is_same, known.first_turn is None, known.at_s, known.number
+
+        return max(self._list_known(owner, conversation), key=rank, default=None)
+
+    def _list_known(self, owner: str, conversation: Conversation) -> list[KnownConversation]:
+        """The conversations that are remembered with these ids; several only if the host does not name them."""
+        known = self._part(owner).conversations
+        numbers = range(1 if conversation.is_named else NUMBERS_MAX)
+        keys = ((conversation.id, conversation.agent, number) for number in numbers)
+        return [known[key] for key in keys if key in known]
 
     def _use(self, owner: str, conversation: Conversation, known: KnownConversation, run: str) -> None:
-        part, key = self._part(owner), (conversation.id, conversation.agent)
+        part, key = self._part(owner), (conversation.id, conversation.agent, known.number)
         known.run, known.at_s = run or known.run, self._clock()
         part.conversations[key] = known
         part.conversations.move_to_end(key)
@@ -153,7 +175,7 @@ class Conversations:
                 numbered = conversation._replace(number=number)
                 if key := keys.get(numbered.hash):
                     target = FoundSession(key, await self._look(key)).target
-                    return KnownConversation(target._replace(conversation=numbered), is_answered=True)
+                    return KnownConversation(target._replace(conversation=numbered), is_answered=True, number=number)
         except ContextError:
             # The store is unavailable. A report is received even so, and written when it is back.
             pass
@@ -189,7 +211,7 @@ class Conversations:
     def _latest(self, owner: str) -> Iterator[KnownConversation]:
         """The conversations that are not idle, the latest one first. Subagents are found by their calls alone."""
         idle_since_s = self._clock() - self._idle_s
-        for (_, agent), known in reversed(self._part(owner).conversations.items()):
+        for (_, agent, _), known in reversed(self._part(owner).conversations.items()):
             if known.at_s > idle_since_s and not agent:
                 yield known
 

@@ -181,6 +181,7 @@ class SessionReports:
             name=conversation.agent or None,
             run=request.run,
             is_opening=not projection.details.walk.turns,
+            first_turn=_hash_first_turn(projection),
         )
         if projection.session_id and not conversation.agent:
             named = await self._fold.find_target(request.owner, projection.session_id)
@@ -194,6 +195,12 @@ class SessionReports:
             return project_at(given)
         run = self._fold.conversations.known_run(request.owner, request.run) if request.run else None
         return run.project if run else None
+
+
+def _hash_first_turn(projection: BodyProjection) -> int | None:
+    """A hash of the model's first message, which holds in one process; None if there is none."""
+    details = projection.details
+    return details.hashes[details.walk.turns[0]] if details.walk.turns else None
 
 
 def _header_value(request: ProxiedRequest, header: bytes) -> str | None:
