@@ -9,7 +9,7 @@ from typing import Any
 SHORT_RULE_NAMES: Mapping[str, str] = {
     "results_after_a_pause": "after a pause",
     "results_behind_a_broken_prefix": "lost caches",
-    "small_results_and_texts_of_edits": "small, edits",
+    "small_results_edits_and_thinking": "the rest",
 }
 # What each part of a bill is called, on the page and on the terminal, and what it means.
 PART_NAMES: Mapping[str, str] = {
@@ -33,7 +33,7 @@ PART_MEANINGS: Mapping[str, str] = {
 RULE_NAMES: Mapping[str, str] = {
     "results_after_a_pause": "leave old results out after a pause",
     "results_behind_a_broken_prefix": "and where the cache was lost anyway",
-    "small_results_and_texts_of_edits": "and smaller results, and the texts of old edits",
+    "small_results_edits_and_thinking": "and smaller results, texts of old edits, old thinking",
 }
 COLOURS = ("#4c78a8", "#72b7b2", "#e45756", "#f58518", "#54a24b", "#b279a2", "#9d755d")
 CHART_WIDTH, CHART_HEIGHT = 900, 160

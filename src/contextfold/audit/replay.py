@@ -73,7 +73,7 @@ class Rule(NamedTuple):
 RULES = (
     Rule("results_after_a_pause", ColdSettings(), sees_breaks=False),
     Rule("results_behind_a_broken_prefix", ColdSettings(), sees_breaks=True),
-    Rule("small_results_and_texts_of_edits", AUTO, sees_breaks=True),
+    Rule("small_results_edits_and_thinking", AUTO, sees_breaks=True),
 )
 
 _URL = re.compile(r"https?://[^\s\[\]]+$")
