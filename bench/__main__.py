@@ -17,6 +17,7 @@ NAMES = (
     "secrets",
     "page",
     "relevance",
+    "answers",
     "economy",
     "economy_sessions",
     "audit",
