@@ -31,6 +31,9 @@ from contextfold.adapters.litellm import FoldingCallback, fold_chat  # noqa: E40
 
 TOOL_RESULTS = {"context_branch": BRANCH, "context_return": RETURNED, "context_fold": FOLDED}
 
+# The package's own types make pydantic warn.
+pytestmark = pytest.mark.filterwarnings("ignore:Item '.*' on TypedDict:UserWarning")
+
 
 class ScriptedProvider(litellm.CustomLLM):
     def __init__(self) -> None:
