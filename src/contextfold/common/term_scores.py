@@ -24,19 +24,21 @@ LENGTH_FACTOR = 21
 PAIR_K = 3
 
 # document = 4 · stems + words + 2 · pairs + 4 · best section + 3 · best heading, the title included. A section scores
-# its text + 3 · its heading. Sections are ordered by 5 · section + document. The document's share is small, so that a
-# budget shows sections of several documents. For the same reason, a section counts 9/10 if three of its document
-# are before it.
+# its text + 3 · its heading. Sections are ordered by 25 · section + 5 · document; the best one of each document has one
+# more document, and a section of which three of its document are in front counts 19/20. The document's share is small,
+# so that a budget shows sections of several documents.
 STEM_WEIGHT = 4
 WORD_WEIGHT = 1
 PAIR_WEIGHT = 2
 BEST_SECTION_WEIGHT = 4
-SECTION_WEIGHT = 5
+SECTION_WEIGHT = 25
 HEADING_WEIGHT = 3
 BEST_HEADING_WEIGHT = 3
-DOCUMENT_WEIGHT = 1
+DOCUMENT_WEIGHT = 5
+# For the best section of each document, in addition.
+FIRST_SECTION_WEIGHT = 1
 SECTIONS_IN_FRONT = 3
-FURTHER_FACTOR, FURTHER_DIVISOR = 9, 10
+FURTHER_FACTOR, FURTHER_DIVISOR = 19, 20
 
 # The largest number of weighted occurrences of one word in one document.
 OCCURRENCES_MAX = 255

@@ -184,15 +184,16 @@ def search(  # noqa: C901, PLR0912
         titled_scores = [score_heading(heading_weights, stems, titled_average) for stems in document.titled_stems]
         total = scores[number] // 65536 + 4 * max(text_scores, default=0) + 3 * max(titled_scores, default=0)
         ranked.append((-total, number))
-        for position, (by_text, by_heading) in enumerate(zip(text_scores, heading_scores, strict=True)):
-            score = by_text + 3 * by_heading
-            if by_text:
-                sections.append((-(5 * score + total), number, position, score))
+        own = [by_text + 3 * by_heading for by_text, by_heading in zip(text_scores, heading_scores, strict=True)]
+        for position, score in enumerate(own):
+            if score:
+                is_best = position == own.index(max(own))
+                sections.append((-(25 * score + (6 if is_best else 5) * total), number, position, score))
     ranked.sort()
     sections.sort()
     for at, (place, number, position, score) in enumerate(sections):
         if sum(1 for _, other, _, _ in sections[:at] if other == number) >= 3:
-            sections[at] = (-(-place * 9 // 10), number, position, score)
+            sections[at] = (-(-place * 19 // 20), number, position, score)
     sections.sort()
     return (
         [(documents[number].path, -negative) for negative, number in ranked],

@@ -18,6 +18,7 @@ from contextfold.common.term_scores import (
     BEST_HEADING_WEIGHT,
     BEST_SECTION_WEIGHT,
     DOCUMENT_WEIGHT,
+    FIRST_SECTION_WEIGHT,
     FURTHER_DIVISOR,
     FURTHER_FACTOR,
     HEADING_WEIGHT,
@@ -311,9 +312,11 @@ def _rank_document(ranking: Ranking, index: Index, place: tuple[int, int], score
     total = score + BEST_SECTION_WEIGHT * max(by_text.values(), default=0)
     total += BEST_HEADING_WEIGHT * max(with_title, default=0)
     ranking.documents.append(RankedDocument(cache, document, total))
+    own_scores = {section: by_text[section] + HEADING_WEIGHT * by_heading[section] for section in found}
+    first = min(own_scores, key=lambda section: (-own_scores[section], section), default=None)
     for section, occurrences in found.items():
-        own = by_text[section] + HEADING_WEIGHT * by_heading[section]
-        order = SECTION_WEIGHT * own + DOCUMENT_WEIGHT * total
+        own = own_scores[section]
+        order = SECTION_WEIGHT * own + (DOCUMENT_WEIGHT + (section == first and FIRST_SECTION_WEIGHT)) * total
         ranking.sections.append(RankedSection(-order, cache, document, section, own))
         ranking.occurrences[cache, document, section] = occurrences
 
