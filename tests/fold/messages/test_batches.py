@@ -37,7 +37,7 @@ def make_history(seed: int) -> list[Message]:
 
 
 def law_a_batch_pays(seed: int, choose: Choose) -> int:
-    """With a batch, the next requests of a conversation that has a quarter as many still to come cost no more."""
+    """With a batch, the next requests of a conversation that has an eighth as many still to come cost no more."""
     messages = make_history(seed)
     whole = project(messages, "anthropic", model="claude-opus-4-5")
     batch = choose(whole)

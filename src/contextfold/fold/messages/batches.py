@@ -19,7 +19,7 @@ from contextfold.fold.model_catalog import TokenPrices
 # A batch leaves out at least this many tokens.
 BATCH_MIN_TOKENS = 20_000
 # It must pay in this part of the requests that are expected.
-MARGIN = 4
+MARGIN = 8
 # More requests than these are never expected.
 EXPECTED_REQUESTS_MAX = 100
 
