@@ -31,7 +31,10 @@ def main(argv: Sequence[str]) -> int:  # noqa: PLR0911 - one return for each way
         # Most commands return nothing: they succeed or raise an error.
         return int(args.run(args) or EXIT_OK)
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else EXIT_OK
+        # argparse ends like this after printing help.
+        if end.code is None:
+            return EXIT_OK
+        return end.code if isinstance(end.code, int) else EXIT_USAGE
     except UsageError as problem:
         print_error("invalid command line", str(problem))
         return EXIT_USAGE

@@ -473,3 +473,22 @@ def test_a_script_that_calls_one_of_our_tools_is_a_call_with_unknown_arguments(
     reader.feed(named({"type": "response.output_item.done", "item": item}))
     assert reader.take_own_calls() == ([OwnCall("c", "context_fold", None)] if has_call else [])
     assert reader.facts().only_ours == only_ours
+
+
+def test_calls_that_never_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("contextfold.serve.proxy.response_reader.CALLS_MAX", 3)
+    monkeypatch.setattr("contextfold.serve.proxy.response_reader.ARGUMENTS_MAX_CHARS", 50)
+    reader = ResponseReader("openai-chat", "text/event-stream", "identity", frozenset({"context_fold"}))
+
+    def send(index: int, name: str | None, arguments: str, reason: str | None = None) -> None:
+        call = {"index": index, "id": f"c{index}", "function": {"name": name, "arguments": arguments}}
+        choice = {"delta": {"tool_calls": [call]}, "finish_reason": reason}
+        reader.feed(f"data: {json.dumps({'choices': [choice]})}\n\n".encode())
+
+    for index in range(10):
+        send(index, "context_fold", '{"message": "')
+    for _ in range(100):
+        send(0, None, "x")
+    send(1, None, 'y"}', "tool_calls")
+    calls = {call.id: call.arguments for call in reader.take_own_calls()}
+    assert calls == {"c0": None, "c1": {"message": "y"}, "c2": None}

@@ -9,7 +9,7 @@ what the user said. They split a range into parts.
 A range is determined when the turn of the call that closes it is complete; later messages do not change it. So a longer
 history never folds less, and a folded range is sent in the same way again, until a branch around it folds.
 
-A range is not folded if leaving it out could make the request invalid; the first flaw is the reason.
+A range is not folded if leaving it out could make the request invalid; the last flaw that was found is the reason.
 """
 
 from __future__ import annotations

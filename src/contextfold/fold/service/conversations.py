@@ -194,13 +194,14 @@ class Conversations:
         calls, hashed = self._part(owner).calls, hash_arguments(arguments)
         # The latest call with the same id counts, else the first one with the same arguments that was not yet found.
         of_tool = [call for call in calls if call.tool == tool and call.run == run]
-        matches = [call for call in reversed(calls) if call_id and call.id == call_id]
-        matches += [call for call in of_tool if call.arguments == hashed]
-        matches += [call for call in of_tool if not call.arguments]
-        for call in matches[:1]:
-            if len(matches) > 1:
-                calls.remove(call)
-            if known := await _wait_for(call.conversation):
+        same = [call for call in of_tool if call.arguments == hashed]
+        by_id = [call for call in reversed(calls) if call_id and call.id == call_id]
+        found = next(iter([*by_id, *same, *(call for call in of_tool if not call.arguments)]), None)
+        if found is not None:
+            if not by_id and any(call is not found for call in same):
+                # The next call with these arguments is another one. Otherwise it stays, because a host may repeat it.
+                calls.remove(found)
+            if known := await _wait_for(found.conversation):
                 return known
         return next((known for known in self._latest(owner) if run and known.run == run), None)
 

@@ -3,10 +3,9 @@
 Records belong to an owner; an id of another owner is not found. A store that cannot write raises `StoreUnavailable`,
 and then nothing is left out.
 
-Conversations in use are cached, so that most requests do not read the store. Daemons with the same store still send the
-same bytes: results are left out only after a pause longer than the lifetime of a prompt cache, so no other daemon can
-have decided anything within FRESH_S after a request that was recorded here. After that, the store is read first.
-FRESH_S is much shorter than the lifetime of any prompt cache, because the clocks of two machines differ.
+Conversations in use are cached, so that most requests do not read the store. A daemon that shares its store reads it
+for each request: a lost prefix can make another daemon leave results out at any time, and both must send the same
+bytes.
 """
 
 from __future__ import annotations

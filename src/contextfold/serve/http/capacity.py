@@ -38,7 +38,10 @@ class RequestLimits:
 
 
 class OwnerCount:
-    """A count in total and for each owner, with limits. An owner with nothing to count is not in it."""
+    """A count in total and for each owner, with limits. An owner with nothing to count is not in it.
+
+    Who asks whether it is exceeded counts itself first.
+    """
 
     def __init__(self, limit: int, limit_of_owner: int) -> None:
         self._limit, self._limit_of_owner = limit, limit_of_owner
@@ -51,13 +54,13 @@ class OwnerCount:
         if not self.of[owner]:
             del self.of[owner]
 
-    def is_full(self) -> bool:
+    def is_exceeded(self) -> bool:
         """Whether more is counted than the limit allows."""
         return self.total > self._limit
 
-    def is_over(self, owner: str) -> bool:
+    def is_exceeded_for(self, owner: str) -> bool:
         """Whether more is counted than the limit allows, in total or for this owner."""
-        return self.is_full() or self.of[owner] > self._limit_of_owner
+        return self.is_exceeded() or self.of[owner] > self._limit_of_owner
 
 
 class RequestCapacity:

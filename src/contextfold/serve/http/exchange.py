@@ -111,12 +111,12 @@ class HttpExchange:
 
     def is_beyond_capacity(self) -> bool:
         """Whether there are too many requests of this kind, of everybody."""
-        return self._count.is_full()
+        return self._count.is_exceeded()
 
     def assign(self, owner: str) -> None:
         """Count this for its owner from now on. Raises RequestError if that is more than the owner's share."""
         self._move(self._count, owner)
-        if not self.is_public and self._count.is_over(owner):
+        if not self.is_public and self._count.is_exceeded_for(owner):
             kind = "proxied requests" if self.is_proxied else "requests"
             raise busy(f"Too many {kind} of yours are being answered; try again in a second.")
 
@@ -185,7 +185,7 @@ class HttpExchange:
         buffered.add(self.owner, size)
         if self._buffered_bytes > self._capacity.limits.body_bytes:
             raise _body_too_large(self._capacity.limits.body_bytes)
-        if buffered.is_over(self.owner):
+        if buffered.is_exceeded_for(self.owner):
             raise busy("Too much is being received at once; try again in a second.")
 
     def pass_body(self) -> None:
@@ -303,7 +303,7 @@ class HttpExchange:
         if content_type.startswith("text/event-stream"):
             if not self.is_proxied:
                 self._move(self._capacity.streams, self.owner)
-                if self._count.is_over(self.owner):
+                if self._count.is_exceeded_for(self.owner):
                     self._muted = True
                     self.ended.set()
                     await self.refuse(busy("Too many event streams are open; close one, or try again later."))

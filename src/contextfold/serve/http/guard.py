@@ -298,7 +298,7 @@ class Guard:
         if origins and not (
             len(origins) == 1
             and self._hosts.is_origin(origins[0], host)
-            and (origins[0].partition("://")[2] == hosts[0] or _is_preflighted(exchange))
+            and (origins[0].partition("://")[2] == hosts[0] or _is_harmless_from_another_port(exchange))
         ):
             remedy = "open them from localhost, or start it with --allow-host NAME."
             raise RequestError(403, "origin_not_allowed", f"Pages of that Origin may not call this daemon; {remedy}")
@@ -351,7 +351,11 @@ def _rate_limit_error(buckets: Buckets, wait_s: float) -> RequestError:
     )
 
 
-def _is_preflighted(exchange: HttpExchange) -> bool:
-    """Whether a browser sends a preflight request before this one, for a page of another port."""
+def _is_harmless_from_another_port(exchange: HttpExchange) -> bool:
+    """Whether a page of another port on this machine can do nothing with this request.
+
+    A GET changes nothing, and the page cannot read its response. Before any other request a browser asks by a preflight
+    request, unless its media type is one that forms have.
+    """
     kinds = [value.partition(";")[0].strip().lower() for value in exchange.header_values(b"content-type")]
     return exchange.scope["method"] in READ_METHODS or (bool(kinds) and not UNPREFLIGHTED_TYPES.intersection(kinds))

@@ -195,6 +195,7 @@ class ProviderEndpoint:
                     observer.close()
                     self._folding.record_end(request)
         except TimeoutError:
+            self._reports.count_failure(request)
             raise self._failure(UpstreamFailed(TIMEOUT, "Exchange"), has_begun=False) from None
         finally:
             request.body.release()

@@ -282,11 +282,13 @@ class ProxiedRequest:
         # Its conversation's session, when it is found; and the same when the request is reported, or None.
         self.session: KnownConversation | None = None
         self.reported: asyncio.Future[KnownConversation | None] = asyncio.get_running_loop().create_future()
+        # Whether it was counted as one that the provider did not answer.
+        self.has_failed = False
         # Whether the record of its conversation could not be read or written.
         self.lacks_record = False
         # The outcomes to record, if the request counts as one of its conversation.
         self.outcomes: Mapping[str, CallOutcome] | None = None
-        # The ids of results that this request is the first to leave out.
+        # The ids of results that this request is the first to leave out, if it does so after a pause.
         self.newly_left_out: frozenset[str] = frozenset()
         # The estimated tokens before the first result of a batch that was left out although the cache holds it.
         self.batch_after_tokens: int | None = None
@@ -586,8 +588,11 @@ class RequestFolding:
         """Note what a request leaves in the provider's cache, and how it differs from the request before."""
         try:
             prefix = await self._read_prefix(request, conversation, projection)
+            sent = self._sent.get((request.owner, conversation))
+            # The comparison may run in a thread, so it gets a copy.
+            recent = [] if sent else self._list_recent(request.owner)
             request.comparison = await self._work(
-                request, partial(self._compare, request, conversation, record, projection, prefix)
+                request, partial(self._compare, request, record, projection, prefix, sent=sent, recent=recent)
             )
         except Exception as problem:
             # Even after a bug, the request is sent as it was folded.
@@ -598,14 +603,15 @@ class RequestFolding:
     def _compare(
         self,
         request: ProxiedRequest,
-        conversation: str,
         record: ConversationRecord,
         projection: BodyProjection,
         prefix: SentPrefix,
+        *,
+        sent: SentLately | None,
+        recent: Sequence[tuple[str, SentLately]],
     ) -> Comparison | None:
         """How a request differs from the one before; None if there is none."""
-        sent = self._sent.get((request.owner, conversation))
-        forked = None if sent else self._find_forked(request.owner, prefix)
+        forked = None if sent else _find_forked(recent, prefix)
         found = sent.find_before(prefix) if sent else forked and forked[1:]
         if found is None:
             return None
@@ -631,7 +637,7 @@ class RequestFolding:
             return record, None
         try:
             prefix = await self._read_prefix(request, conversation, projection)
-            forked = self._find_forked(request.owner, prefix)
+            forked = _find_forked(self._list_recent(request.owner), prefix)
             if forked is None:
                 return record, None
             async with asyncio.timeout(STORE_S):
@@ -640,23 +646,18 @@ class RequestFolding:
             log_failure("proxy.conversation_unknown", problem)
             return record, None
 
-    def _find_forked(self, owner: str, prefix: SentPrefix) -> tuple[str, SentPrefix, float] | None:
-        """The conversation and request that a new conversation with an old history goes on from."""
-        if len(prefix.given) < FORKED_MESSAGES:
-            return None
+    def _list_recent(self, owner: str) -> list[tuple[str, SentLately]]:
+        """An owner's conversations that have sent something lately, the latest first."""
         others = ((conversation, sent) for (of, conversation), sent in reversed(self._sent.items()) if of == owner)
-        for conversation, sent in islice(others, FORKS_SEARCHED_MAX):
-            found = sent.find_before(prefix)
-            if found is not None and count_common(prefix.given, found[0].given) >= FORKED_MESSAGES - 1:
-                return conversation, *found
-        return None
+        return list(islice(others, FORKS_SEARCHED_MAX))
 
     def _note_sent(self, request: ProxiedRequest, conversation: str) -> None:
         """Note what a request has sent, and later when it was answered."""
+        if request.prefix is None:
+            return
         sent = self._sent.pop((request.owner, conversation), None) or SentLately()
         self._sent[request.owner, conversation] = sent
-        if request.prefix is not None:
-            sent.add(request.prefix, self._clock())
+        sent.add(request.prefix, self._clock())
         sent.has_cache = sent.has_cache or request.was_cached
         if request.was_warm:
             sent.is_trusted = False
@@ -734,6 +735,17 @@ class RequestFolding:
                 await self._store.note_request(request.owner, conversation, at, outcomes, cache_life_s=life_s)
         except Exception as problem:
             log_failure("proxy.conversation_unknown", problem)
+
+
+def _find_forked(recent: Sequence[tuple[str, SentLately]], prefix: SentPrefix) -> tuple[str, SentPrefix, float] | None:
+    """The conversation and request that a new conversation with an old history goes on from."""
+    if len(prefix.given) < FORKED_MESSAGES:
+        return None
+    for conversation, sent in recent:
+        found = sent.find_before(prefix)
+        if found is not None and count_common(prefix.given, found[0].given) >= FORKED_MESSAGES - 1:
+            return conversation, *found
+    return None
 
 
 def log_failure(event: str, problem: Exception) -> None:

@@ -36,8 +36,10 @@ INFLATED_MAX = 256 << 20
 EVENTS_MAX = 1_000_000
 CHUNK_EVENTS_MAX = 10_000
 TOKENS_MAX = 1_000_000_000
-# At most this many calls are streamed at the same time.
+# At most this many calls are read at the same time, and so many characters of the arguments of one. Of others only the
+# sizes are counted.
 CALLS_MAX = 128
+ARGUMENTS_MAX_CHARS = 8 << 20
 
 _EVENT_STREAM = "text/event-stream"
 _LINE_END = re.compile(rb"\r\n|\r|\n")
@@ -75,6 +77,8 @@ class _OpenCall:
     name: str
     is_ours: bool
     parts: list[str]
+    # The characters that have arrived.
+    size: int = 0
 
 
 class _UsageNames(NamedTuple):
@@ -259,12 +263,15 @@ class ResponseReader:
                 self._has_others |= not is_ours
                 self._our_bytes += len(output.name) if is_ours else 0
                 # The code of a call that is complete may call our tools.
-                if output.name and (output.is_end or own_name_in(output.name[:NAME_LENGTH_MAX])):
+                is_read = output.is_end or own_name_in(output.name[:NAME_LENGTH_MAX])
+                if output.name and is_read and len(self._open) < CALLS_MAX:
                     self._open[key] = _OpenCall(output.id, output.name, is_ours, [])
             if output.arguments and (call := self._open.get(key)):
                 text = output.arguments if isinstance(output.arguments, str) else encode_arguments(output.arguments)
                 self._our_bytes += len(text) if call.is_ours else 0
-                call.parts.append(text)
+                call.size += len(text)
+                if call.size <= ARGUMENTS_MAX_CHARS:
+                    call.parts.append(text)
             if output.is_end:
                 self._close_calls(key)
 

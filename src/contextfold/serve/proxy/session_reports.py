@@ -101,8 +101,9 @@ class SessionReports:
             log(LOST, "warning", code="busy")
 
     def count_failure(self, request: ProxiedRequest) -> None:
-        """Count a request that the provider did not answer, or not completely, for its run."""
-        if request.run and request.format is not None and not request.is_count:
+        """Count a request that the provider did not answer, or not completely, once for its run."""
+        if request.run and request.format is not None and not request.is_count and not request.has_failed:
+            request.has_failed = True
             self._fold.conversations.run(request.owner, request.run).failed_requests += 1
 
     async def close(self) -> None:

@@ -1,8 +1,8 @@
 """The store for several daemons on several machines: NATS JetStream, one message for each commit.
 
-Combines the parts: the logs (`log`), what is derived from them (`publisher`), the list of live sessions
-(`session_table`), the end of sessions (`expiry`), the archive (`archive`), proxied `conversations` and `export`. The
-reasons for this layout are in docs/decisions/0011.
+Combines the parts: the logs (`log`), what is derived from them (`publisher`), the list of live sessions and their end
+(`sessions`), the archive with proxied conversations (`archive`) and `export`. The reasons for this layout are in
+docs/decisions/0011.
 """
 
 from __future__ import annotations
