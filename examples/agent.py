@@ -21,8 +21,11 @@ def call(tool: str, **arguments: Any) -> Any:
     """Call a tool over MCP; its result is one JSON object."""
     params = {"name": tool, "arguments": {"project_path": PROJECT, **arguments}}
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
-    with urllib.request.urlopen(urllib.request.Request(URL, body, HEADERS), timeout=30) as response:  # noqa: S310
-        answer = json.load(response)
+    try:
+        with urllib.request.urlopen(urllib.request.Request(URL, body, HEADERS), timeout=30) as response:  # noqa: S310
+            answer = json.load(response)
+    except OSError as problem:
+        sys.exit(f"no daemon answers at {URL} ({problem}): start one with `make serve`, or give its address with /mcp")
     return json.loads(answer["result"]["content"][0]["text"])
 
 
@@ -34,5 +37,6 @@ read = call("context_record", type="file_read", content=LOG)
 print("read", read["tokens"], "tokens of log")
 
 done = call("context_return", message="Logins fail because tokens expire after one minute.")
-print("folded", done["summary"]["tokens_folded"], "tokens, saved", done["summary"]["tokens_saved"])
+folded, saved = done["summary"]["tokens_folded"], done["summary"]["tokens_saved"]
+print(f"folded {folded} tokens: behind the proxy, later requests would have {saved} fewer")
 print("the main thread holds", done["context_state"]["main_thread_tokens"], "tokens")

@@ -33,5 +33,6 @@ tool("context_branch", description="Search the log", prompt="Find out why logins
 did("shell", "grep expired auth.log\ngrep: auth.log: No such file", failed=True)
 did("file_read", "12:00:01 auth: token expired for user 17\n" * 800)
 done = tool("context_return", message="Logins fail because tokens expire after one minute.")
-print("folded", done["summary"]["tokens_folded"], "tokens, saved", done["summary"]["tokens_saved"])
+folded, saved = done["summary"]["tokens_folded"], done["summary"]["tokens_saved"]
+print(f"folded {folded} tokens: behind the proxy, later requests would have {saved} fewer")
 print("in context", done["context_state"]["total_tokens"], "tokens")

@@ -94,7 +94,7 @@ def test_the_readme_commands_work_as_written(home: Path) -> None:
     with serving(home) as port:
         printed = "".join(run(with_port(port, text), home) for text in scripts)
     (headings,) = (text for kind, text in BLOCKS if kind == "text")
-    assert "folded 8207 tokens, saved 8194\n" in printed
+    assert "folded 8207 tokens: behind the proxy, later requests would have 8194 fewer\n" in printed
     assert "Logins fail because tokens expire after one minute." in printed
     assert re.search(rf"claude --mcp-config=\S+ .* http://localhost:{port}/run/run_\w+/proxy/anthropic\n", printed)
     assert headings in printed

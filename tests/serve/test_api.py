@@ -383,6 +383,8 @@ def test_there_is_only_one_demo_session(daemon: Daemon, api: ApiReader) -> None:
     folds = api.get(f"/v1/sessions/{session_id}/savings")["folds"]
     assert sum(fold["tokens_dropped"] for fold in folds) == session["folded_tokens"]
     assert savings["money"]["saved_micros"] > 0
+    # What is made up is in no sum.
+    assert all(row["project_path"] != session["project_path"] for row in api.get("/v1/savings?by=session")["groups"])
 
 
 def test_ended_sessions_are_listed_separately(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ scenario("the list of sessions is updated while agents work", async (stage) => {
   const daemon = await stage.daemon();
   const page = await stage.page(daemon);
   await page.getByRole("heading", { name: "No session yet" }).waitFor();
-  await page.getByText(`context install claude-code --url ${daemon.url}`, { exact: true }).waitFor();
+  await page.getByText(`context install claude-code --url ${daemon.url} --proxy`, { exact: true }).waitFor();
   await live(page);
   await new Agent(daemon, "/home/ana/work/first").branch("Begin");
   await page.getByRole("link", { name: "first" }).waitFor();

@@ -16,7 +16,7 @@ export function welcome(page) {
   /** @type {[string, string][]} */
   const ways = [
     ["Try it once", `context run${options} claude`],
-    ["Claude Code", `context install claude-code${options}`],
+    ["Claude Code, for good", `context install claude-code${api.token() === null ? `${url} --proxy` : options}`],
     ["Cursor", `context install cursor${options}`],
     ["VS Code", `context install vscode${options}`],
   ];
@@ -37,7 +37,11 @@ export function welcome(page) {
       el("code", {}, "context run"),
       " changes no file: it starts the agent with the proxy, the tools and the hooks for that one run. ",
       el("code", {}, "context install"),
-      " writes the host's settings. Claude Code can also load the contextfold plugin, which brings the same.",
+      " connects a program for good. Only requests that go through the proxy can become smaller: ",
+      el("code", {}, "context run"),
+      " and ",
+      el("code", {}, "--proxy"),
+      " send them through this daemon, the other ways bring the tools alone.",
     ),
     el(
       "p",

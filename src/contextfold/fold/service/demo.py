@@ -18,9 +18,9 @@ from contextfold.fold.messages import Fold, Receipt
 from contextfold.fold.project import Caller, Target, hash_text, project_at, target_of
 from contextfold.fold.sent_request import RequestReport, Share, Usage
 from contextfold.fold.service.fold_service import FoldService
+from contextfold.fold.service.session_views import DEMO_PROJECT as PROJECT
 from contextfold.fold.store import ArchivedResult, LeftOutDecision
 
-PROJECT = "/demo/shop"
 SESSION = "demo"
 HOST, MODEL = "claude-code", "claude-sonnet-4-5"
 CACHE_LIFE_S = 300

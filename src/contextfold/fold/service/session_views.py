@@ -176,8 +176,12 @@ def ended_sums(session: EndedSession, log: Sequence[Event], prices: LedgerPrices
     return sums_of(ended_state(session, log), ended_ledger(session, log, prices))
 
 
+# The project of the demo session.
+DEMO_PROJECT = "/demo/shop"
+
+
 class SavingsTotals:
-    """The savings of several sessions by session, project, day or model."""
+    """The savings of several sessions by session, project, day or model, without the made-up one of the page."""
 
     def __init__(self, group: str) -> None:
         self.group = group
@@ -185,6 +189,8 @@ class SavingsTotals:
         self._paths: dict[str, str] = {}
 
     def add(self, session: SessionSums) -> None:
+        if session.project_path == DEMO_PROJECT:
+            return
         parts = session.models if self.group == "model" else session.days
         # A live session without requests is a group, too, unless the groups are days or models.
         if not parts and session.is_live and self.group not in ("day", "model"):
