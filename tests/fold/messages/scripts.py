@@ -217,9 +217,13 @@ class ScriptWriter:
         name = self.rng.choice(("Bash", "read_file", "search", "Edit"))
         failed, picture = self.rng.random() < 0.15, self.rng.random() < 0.05
         if name == "Edit":
-            edit = {"file_path": self.rng.choice(("a.py", "b.py")), "new_string": self._new_text()}
+            edit = {"file_path": self.rng.choice(("a.py", "b.py")), "new_string": self._long_text()}
             return Call("work", name, edit, self._new_text(), failed=failed)
-        return Call("work", name, {"q": self._new_text()}, self._new_text(), failed=failed, picture=picture)
+        return Call("work", name, {"q": self._new_text()}, self._long_text(), failed=failed, picture=picture)
+
+    def _long_text(self) -> str:
+        """A text that is usually longer than the line that would replace it."""
+        return self._new_text() * self.rng.choice((1, 12))
 
     def _work(self) -> None:
         self._turn(*(self._work_call() for _ in range(self.rng.choice((1, 1, 1, 2, 3)))))
