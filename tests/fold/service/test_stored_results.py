@@ -95,28 +95,40 @@ async def test_a_call_id_with_two_outcomes_is_ambiguous_in_every_daemon(shared: 
 
 async def test_the_store_is_not_read_shortly_after_a_request_was_recorded_here(shared: SharedStore) -> None:
     daemon = shared.daemon()
+    for now, reads in ((0.0, 1), (1.0, 1), (FRESH_S, 2)):
+        shared.now += now
+        await daemon.load("ann", "c")
+        assert shared.store.reads == reads
+        if not now:
+            await daemon.note_request("ann", "c", shared.now, {})
+
+
+async def test_a_request_of_a_conversation_that_was_not_read_does_not_hide_what_is_stored(shared: SharedStore) -> None:
+    await shared.daemon().keep("ann", "c", [result(1)])
+    daemon = shared.daemon()
     await daemon.note_request("ann", "c", shared.now, {})
-    await daemon.load("ann", "c")
-    assert shared.store.reads == 0
-    shared.now += FRESH_S
-    await daemon.load("ann", "c")
-    assert shared.store.reads == 1
+    shared.store.is_available = False
+    with pytest.raises(StoreUnavailable):
+        await daemon.load("ann", "c")
+    shared.store.is_available = True
+    assert (await daemon.load("ann", "c")).results == (result(1).decision,)
 
 
 async def test_the_store_is_not_read_while_a_request_is_being_recorded(shared: SharedStore) -> None:
     daemon = shared.daemon()
+    await daemon.load("ann", "c")
     await daemon.note_request("ann", "c", BEGIN, {})
     shared.store.may_write.clear()
     writing = asyncio.ensure_future(daemon.note_request("ann", "c", BEGIN + 5, {"call_8": OPENED}))
     await asyncio.sleep(0)
     record = await daemon.load("ann", "c")
-    assert (record.last_request_at, record.outcomes, shared.store.reads) == (BEGIN + 5, {"call_8": OPENED}, 0)
+    assert (record.last_request_at, record.outcomes, shared.store.reads) == (BEGIN + 5, {"call_8": OPENED}, 1)
     shared.store.is_available = False
     shared.store.may_write.set()
     with pytest.raises(StoreUnavailable):
         await writing
     await daemon.load("ann", "c")
-    assert shared.store.reads == 1
+    assert shared.store.reads == 2
 
 
 async def test_a_request_is_written_only_if_it_adds_something(shared: SharedStore) -> None:
@@ -152,6 +164,7 @@ async def test_both_daemons_use_the_first_of_two_decisions_about_one_result(shar
 
 async def test_a_request_that_could_not_be_written_still_counts_in_this_daemon(shared: SharedStore) -> None:
     daemon = shared.daemon()
+    await daemon.load("ann", "c")
     await daemon.note_request("ann", "c", shared.now, {})
     shared.now += 200
     shared.store.is_available = False
@@ -171,7 +184,8 @@ async def test_an_unknown_conversation_fails_while_the_store_is_unavailable(shar
 
 async def test_a_conversation_evicted_from_the_cache_is_read_from_the_store(shared: SharedStore) -> None:
     daemon = shared.daemon()
+    await daemon.load("ann", "c0")
     for number in range(CACHED_MAX + 1):
         await daemon.note_request("ann", f"c{number}", shared.now, {"call": OPENED})
     assert (await daemon.load("ann", "c0")).outcomes == {"call": OPENED}
-    assert shared.store.reads == 1
+    assert shared.store.reads == 2

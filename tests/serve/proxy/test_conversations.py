@@ -29,6 +29,7 @@ from contextfold.fold.service.stored_results import (
 )
 from contextfold.fold.store import ArchivedResult, LeftOutDecision
 from contextfold.fold.store_export import encode_record
+from contextfold.serve.proxy import forwarding
 from contextfold.serve.proxy.forwarding import conversation_of
 from tests.fold.messages.short_histories import Message, branch, model_turn, return_turn, say, tool_results, work
 from tests.serve.proxy.test_bounds import MESSAGES, Client, GuardedProxy
@@ -427,6 +428,42 @@ def test_a_result_that_cannot_be_stored_is_not_left_out(store: type[Conversation
             proxy.clock.now += 9_999
 
     run_with_proxy(scenario, store(TemporaryStore()))
+
+
+class StalledStore(TemporaryStore):
+    """Answers no more when it is stalled."""
+
+    is_stalled = False
+
+    async def left_out(self, owner: str, conversation: str) -> list[LeftOutDecision]:
+        if self.is_stalled:
+            await asyncio.Event().wait()
+        return await super().left_out(owner, conversation)
+
+
+def test_a_store_that_stalls_changes_nothing_that_was_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, long = StalledStore(), "abcdefghi"
+    monkeypatch.setattr(forwarding, "STORE_S", 0.05)
+
+    async def scenario(proxy: ProxyWithClock) -> None:
+        await proxy.request(history(*long[:3]), NAMED)
+        proxy.clock.now += 301
+        await proxy.request(history(*long[:5]), NAMED)
+        await proxy.request(history(*long[:7]), NAMED)
+        proxy.clock.now += 40
+        memory.is_stalled = True
+        client = await proxy.request(history(*long), NAMED)
+        assert [len(stubs(proxy.sent())) for _ in range(4)] == [0, 3, 3, 3]
+        assert client.receipt["reason"] is None
+
+    async def after_a_restart(proxy: ProxyWithClock) -> None:
+        proxy.clock.now += 345
+        client = await proxy.request(history(*long), NAMED)
+        assert client.receipt["reason"] == "store_unavailable"
+        assert stubs(proxy.sent()) == []
+
+    run_with_proxy(scenario, ConversationRecords(memory, fresh_s=0.0))
+    run_with_proxy(after_a_restart, ConversationRecords(memory))
 
 
 def test_a_result_that_the_host_clears_later_stays_folded() -> None:

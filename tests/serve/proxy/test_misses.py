@@ -261,8 +261,8 @@ def test_a_change_of_ours_in_what_was_already_sent_is_a_bug(capfd: pytest.Captur
     class ChangedRecords(ConversationRecords):
         is_changed = False
 
-        async def load(self, owner: str, conversation: str) -> ConversationRecord:
-            record = await super().load(owner, conversation)
+        async def load(self, owner: str, conversation: str, *, timeout_s: float | None = None) -> ConversationRecord:
+            record = await super().load(owner, conversation, timeout_s=timeout_s)
             if not self.is_changed:
                 return record
             changed = tuple(each._replace(stub=each.stub.replace("left out", "gone")) for each in record.results)

@@ -10,6 +10,7 @@ bytes.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import time
@@ -58,6 +59,8 @@ class ConversationRecord:
     cache_life_s: float = 0.0
     # The time at which a request was last recorded in the store; None if that failed, so that the store is read again.
     noted_at: float | None = field(default=None, compare=False)
+    # Whether it has everything that was in the store when it was last read.
+    is_whole: bool = field(default=False, compare=False)
 
     def merge(self, known: ConversationRecord) -> ConversationRecord:
         """Both records of a conversation. The results of this one take precedence."""
@@ -69,6 +72,7 @@ class ConversationRecord:
             max(times, default=None),
             max(self.cache_life_s, known.cache_life_s),
             known.noted_at,
+            self.is_whole or known.is_whole,
         )
 
 
@@ -82,23 +86,26 @@ class ConversationRecords:
         self._store, self._clock, self._fresh_s = store, clock, fresh_s
         self._cached: dict[tuple[str, str], ConversationRecord] = {}
 
-    async def load(self, owner: str, conversation: str) -> ConversationRecord:
-        """The record of a conversation; if the store is unavailable, the one that this daemon has cached."""
+    async def load(self, owner: str, conversation: str, *, timeout_s: float | None = None) -> ConversationRecord:
+        """The record of a conversation; if the store is unavailable or slow, the one that this daemon has cached."""
         cached = self._cached.get((owner, conversation))
+        if cached is not None and not cached.is_whole:
+            # Its results are not known here.
+            cached = None
         if cached and cached.noted_at is not None and 0 <= self._clock() - cached.noted_at < self._fresh_s:
             return cached
         try:
-            decisions = await self._store.left_out(owner, conversation)
-            noted = await self._store.conversation(owner, conversation)
-        except ContextError:
+            async with asyncio.timeout(timeout_s):
+                decisions = await self._store.left_out(owner, conversation)
+                noted = await self._store.conversation(owner, conversation)
+        except (ContextError, TimeoutError):
             if cached is None:
                 raise
             return cached
         # The cache is read again, because another request of the conversation may have been recorded meanwhile.
         known = self._cached.get((owner, conversation), NEW_CONVERSATION)
         record = _stored_record(decisions, noted).merge(known)
-        if record != NEW_CONVERSATION:
-            self._put(owner, conversation, record)
+        self._put(owner, conversation, record)
         return record
 
     async def keep(
@@ -172,10 +179,10 @@ class ConversationRecords:
 def _stored_record(decisions: Iterable[LeftOutDecision], noted: ProxiedConversation | None) -> ConversationRecord:
     results = tuple(decisions)
     if noted is None:
-        return ConversationRecord(results)
+        return ConversationRecord(results, is_whole=True)
     outcomes = {call_id: _decode_outcome(text) for call_id, text in noted.outcomes.items()}
     last_request_at = datetime.fromisoformat(noted.last_request_at).timestamp() if noted.last_request_at else None
-    return ConversationRecord(results, outcomes, last_request_at, noted.cache_life_s)
+    return ConversationRecord(results, outcomes, last_request_at, noted.cache_life_s, is_whole=True)
 
 
 def _encode_outcome(outcome: CallOutcome) -> str:

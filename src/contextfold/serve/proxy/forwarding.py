@@ -460,12 +460,14 @@ class RequestFolding:
 
         projection = await project_with(record.results)
         forked: str | None = None
-        if request.conversation and not request.is_count and record.last_request_at is None:
+        is_new = record.last_request_at is None and not request.lacks_record
+        if request.conversation and not request.is_count and is_new:
             record, forked = await self._inherit(request, request.conversation.id, record, projection)
             projection = await project_with(record.results) if forked else projection
         if request.conversation and not request.is_count:
             request.lapsed_s = self._lapsed_s(request, record, projection)
-            settings = COLD_SETTINGS.get(self._wanted(request))
+            # What a request of an unknown past could leave out, the cache may hold.
+            settings = None if request.lacks_record else COLD_SETTINGS.get(self._wanted(request))
             place = None if settings is None else await self._find_cold_place(request, record, projection, forked)
             if settings is not None and place is not None:
                 salt, when = f"{request.owner}\0{request.conversation.id}", AFTER_A_PAUSE if request.lapsed_s else ""
@@ -506,8 +508,7 @@ class RequestFolding:
         if request.conversation is None:
             return NEW_CONVERSATION
         try:
-            async with asyncio.timeout(STORE_S):
-                return await self._store.load(request.owner, request.conversation.id)
+            return await self._store.load(request.owner, request.conversation.id, timeout_s=STORE_S)
         except Exception as problem:
             log_failure("proxy.conversation_unknown", problem)
             request.lacks_record = True
