@@ -58,7 +58,7 @@ scenario("a cache without an index does not stop a question to all, and is named
 scenario("the answer says how many sections were left out for the budget", async (stage) => {
   build(stage, "handbook", "# Roll back\n\nWith the last tag.\n\n# Roll back a canary\n\nStop it first.\n");
   const daemon = await stage.daemon({ argv: ["--cache-root", join(stage.folder, "caches")] });
-  const page = await stage.page(daemon, { path: "/#/ask/roll%20back/220" });
+  const page = await stage.page(daemon, { path: "/#/ask/roll%20back/280" });
   await page.getByText(/1 section of 2 that match · 1 section left out for the budget/).waitFor();
 });
 
