@@ -16,8 +16,9 @@ from contextfold.fold.messages import (
     project_body,
 )
 from contextfold.fold.messages.cache_life import find_life_in_usage
-from contextfold.fold.messages.cold_results import STUB_MAX_BYTES, stub_of
+from contextfold.fold.messages.cold_results import AUTO, STUB_MAX_BYTES, THINKING_ID, stub_of
 from contextfold.fold.messages.own_tools import remembered_id
+from contextfold.fold.store import LeftOutDecision
 from tests.fold.messages.histories import PNG
 from tests.fold.messages.short_histories import (
     LIST,
@@ -261,6 +262,29 @@ def test_results_stay_while_the_running_loop_has_bound_thinking() -> None:
     new[0]["content"].insert(0, thought("new"))
     later = sent_with([*finished, *new], "anthropic", remembered, model=BINDING)
     assert later == [*sent, *new]
+
+
+@pytest.mark.parametrize("words", ["continue", "<system-reminder>It is late.</system-reminder>"])
+def test_thinking_stays_if_words_in_a_message_of_their_own_follow_the_result(words: str) -> None:
+    """The API joins both messages of the user, so the loop runs, and its last message must begin with thinking."""
+    loop = [*read("anthropic", "a"), *read("anthropic", "b"), *read("anthropic", "c")]
+    for message in loop[::2]:
+        message["content"].insert(0, thought(LONG))
+    running = [*say("go"), *loop, *say(words)]
+    assert thoughts_left_out(running) == []
+    finished = [*running, *model_turn("anthropic", text="Done."), *say("next")]
+    decisions = thoughts_left_out(finished)
+    assert len(decisions) == 3
+    remembered = Remembered(results=by_call(tuple(decisions)))
+    assert "thinking" not in str(sent_with(finished, "anthropic", remembered))
+    # An earlier version decided that in a running loop, too; and a client may go back to one.
+    assert sent_with(running, "anthropic", remembered) == running
+
+
+def thoughts_left_out(messages: list[Message]) -> list[LeftOutDecision]:
+    projected = project_body(body_of(messages, "anthropic"), "anthropic")
+    chosen = [each.decision for each in projected.cold_results(salt="s", settings=AUTO)]
+    return [each for each in chosen if each.call_id == THINKING_ID]
 
 
 def test_the_lifetime_of_the_prompt_cache_is_read_from_the_request() -> None:

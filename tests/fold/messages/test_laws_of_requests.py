@@ -404,7 +404,7 @@ class TouchesTheRunningLoop(Projector):
         self, body: bytes, format: Format, remembered: Remembered = NOTHING_REMEMBERED, first_place: int = 0
     ) -> list[ColdResult]:
         request = json.loads(body)
-        request[LIST[format]] += say("go on", format)
+        request[LIST[format]] += [*model_turn(format, text="Done."), *say("go on", format)]
         for number in range(3):
             request[LIST[format]] += model_turn(format, (f"later{number}", "Bash"))
             request[LIST[format]] += tool_results(format, (f"later{number}", "done"))
@@ -451,7 +451,7 @@ def test_the_law_of_thinking_detects_thinking_of_the_running_loop() -> None:
         for number in range(BREACH_COUNT):
             history = generate_history("anthropic", f"breach {number}")
             body = json.loads(history.body())
-            body["messages"] += say("go on")
+            body["messages"] += [*model_turn("anthropic", text="Done."), *say("go on")]
             later = project_body(in_one_form(body), "anthropic").cold_results(salt="s", settings=STUBS)
             thinking = [each for each in later if each.decision.call_id == THINKING_ID]
             _check_thinking(history, len(history.messages), thinking)

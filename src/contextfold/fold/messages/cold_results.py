@@ -154,13 +154,22 @@ def find_input_stubs(facts: Sequence[Fact], remembered: Remembered) -> dict[int,
     return found
 
 
-def find_thoughts(facts: Sequence[Fact], remembered: Remembered) -> dict[int, LeftOutDecision]:
-    """The thinking that earlier requests left out, by the index of the message."""
+def find_thoughts(facts: Sequence[Fact], walk: Walk, remembered: Remembered) -> dict[int, LeftOutDecision]:
+    """The thinking that earlier requests left out, by the index of the message.
+
+    That of the running tool loop stays: a client may have gone back to a loop that was finished.
+    """
     known = remembered.results.get(THINKING_ID)
     if not known:
         return {}
-    hashes = ((place, hash_thinking(fact)) for place, fact in enumerate(facts) if fact.thoughts)
+    finished = enumerate(facts[: _end_of_finished(walk)])
+    hashes = ((place, hash_thinking(fact)) for place, fact in finished if fact.thoughts)
     return {place: left_out for place, text_hash in hashes if (left_out := known.get(text_hash))}
+
+
+def _end_of_finished(walk: Walk) -> int:
+    """The first message that may belong to a running tool loop."""
+    return walk.prompts[-1] if walk.prompts else 0
 
 
 def hash_thinking(fact: Fact) -> str:
@@ -206,7 +215,7 @@ def choose_results(
         found = _leave_out(each, "result", each.text, messages=walk.count, salt=salt, when=when)
         chosen.append(found._replace(place=each.place))
     if settings.has_inputs:
-        end = min(spared, walk.prompts[-1] if walk.prompts else 0)
+        end = min(spared, _end_of_finished(walk))
         for each, name, text in _list_old_inputs(seen, range(first_place, end)):
             if (
                 _count_tokens(text) >= settings.min_tokens
@@ -236,9 +245,8 @@ def choose_thinking(
 
     Its text is kept; its signature is of use to nobody but the provider.
     """
-    end = walk.prompts[-1] if walk.prompts else 0
     chosen: list[ColdResult] = []
-    for place in range(first_place, end):
+    for place in range(first_place, _end_of_finished(walk)):
         fact = facts[place]
         if not fact.thoughts or fact.only_thinks or place in gone:
             continue

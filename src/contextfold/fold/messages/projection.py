@@ -199,7 +199,7 @@ def project_and_encode(
     facts = read_facts(messages, api)
     walk = walk_messages(facts, remembered.outcomes, confirm_names(list_tool_names(tools, messages)))
     stubs, inputs = find_stubs(facts, remembered), find_input_stubs(facts, remembered)
-    thoughts = find_thoughts(facts, remembered)
+    thoughts = find_thoughts(facts, walk, remembered)
     plan = make_plan(walk, api, stubs, inputs, thoughts, binds_thinking=binds_thinking)
     rewritten = rewrite_messages(messages, plan, api)
     encoded = [encode_message(message) for message in messages]

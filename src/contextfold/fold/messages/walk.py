@@ -111,13 +111,16 @@ class Walk:
     turns: list[int] = field(default_factory=list)
     thinking: list[int] = field(default_factory=list)
     only_thinking: list[int] = field(default_factory=list)
-    # The messages that only the user wrote. A tool loop never continues after one.
+    # The messages that only the user wrote, except behind the results of calls: providers join neighbours of one role,
+    # so such words count as a part of the message with the results. A tool loop never continues after a prompt.
     prompts: list[int] = field(default_factory=list)
     count: int = 0
 
     _turn_end: int = -1
     _results_end: int = -1
     _turn_thinks: bool = False
+    # Whether the turn has calls that the client runs.
+    _turn_calls: bool = False
     _turn_leads: bool = False
     _is_apart: bool = False
     # The ranges of turns that always stay; the end is exclusive.
@@ -157,7 +160,7 @@ class Walk:
             has_words = self._add_results(place, fact.results) or has_words
         else:
             self.fates.append(Fate.WORDS if has_words else Fate.GOES)
-            if has_words and not fact.is_meanwhile:
+            if has_words and not fact.is_meanwhile and not self._turn_calls:
                 self.prompts.append(place)
         if has_words or fact.is_compaction:
             self._since = place + 1
@@ -185,11 +188,12 @@ class Walk:
                 self._apply_outcomes(UNBALANCED)
                 self._pending.clear()
             self.turns.append(place)
-            self._turn_thinks = self._is_apart = False
+            self._turn_thinks = self._turn_calls = self._is_apart = False
             if self._work_start < self._since:
                 self._work_start = place
         self._turn_end = self._results_end = place + 1
         self._turn_leads = fact.leads
+        self._turn_calls = self._turn_calls or any(call.id for call in fact.calls)
         if fact.is_compaction:
             self._since = place + 1
         pending = self._pending
