@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
+
+import pytest
 
 from contextfold.fold.messages import (
     BodyProjection,
@@ -13,6 +16,7 @@ from contextfold.fold.messages import (
     project_request,
 )
 from contextfold.fold.messages.cold_results import hash_text, list_results, stub_of
+from contextfold.fold.messages.fingerprint import Fingerprint
 from contextfold.fold.messages.own_tools import may_be_ours, remembered_id
 from contextfold.fold.messages.prefix_miss import FOLD, LEFT_OUT, OURS, compare_with, find_before
 from contextfold.fold.messages.sent_prefix import SentPrefix, read_prefix
@@ -23,6 +27,7 @@ from tests.support.machine import times
 
 COUNT = times(16, 2_000)
 MODEL = "m"
+MIB = 1 << 20
 # Results are left out at about one request in this many, as after a pause.
 PAUSE_EVERY = 5
 
@@ -88,3 +93,33 @@ def test_every_difference_of_ours_is_explained(format: Format) -> None:
 @every_format
 def test_a_left_out_result_that_comes_back_is_a_bug(format: Format) -> None:
     assert OURS in {cause for history in generate(format) for cause in causes_of(history, forgets=True)}
+
+
+def read_given(content: str) -> Fingerprint:
+    """The fingerprint of a user's message."""
+    body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": content}]}).encode()
+    return read_prefix(project_request(parse_request(body, "anthropic"), model=MODEL)).given[0]
+
+
+def test_a_reminder_and_the_line_feeds_around_it_do_not_count_as_the_message() -> None:
+    reminder, other = "<system-reminder>a\nb</system-reminder>", "<system_reminder>c</system_reminder>"
+    plain = read_given("So.")
+    for content in (f"So.\n\n{reminder}\n", f"{reminder}\n{other}\nSo.", f"{other}So.{reminder}{reminder}"):
+        fingerprint = read_given(content)
+        assert fingerprint.cached != plain.cached
+        assert fingerprint.without_reminders == plain.without_reminders
+    assert read_given(f"{reminder}\n{other}").without_reminders is None
+    for whole in ("<system-reminder>So.", "So.</system-reminder>", "<system-reminder>So.</system_reminder>"):
+        fingerprint = read_given(whole)
+        assert fingerprint.without_reminders == fingerprint.cached
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "text", ["\n", "<system-reminder>", "\n<system-reminder></system_reminder>", "</system-reminder>"]
+)
+def test_a_message_of_a_megabyte_of_line_feeds_or_tags_is_read_in_linear_time(text: str) -> None:
+    content = text * (MIB // len(text))
+    # Quadratic time would take from minutes to hours here, and reach the limit on the test's time.
+    fingerprint = read_given(content)
+    assert fingerprint.without_reminders == fingerprint.cached

@@ -475,6 +475,15 @@ def test_a_script_that_calls_one_of_our_tools_is_a_call_with_unknown_arguments(
     assert reader.facts().only_ours == only_ours
 
 
+@pytest.mark.parametrize("arguments", [{"path": "README.md", "text": "Use context_fold to fold."}, "Use context_fold."])
+def test_a_call_of_another_tool_whose_text_mentions_ours_is_no_call_of_ours(arguments: object) -> None:
+    item = {"type": "function_call", "call_id": "c", "name": "write_file", "arguments": arguments}
+    reader = ResponseReader("openai-responses", JSON, "")
+    reader.feed(json.dumps({"output": [item]}).encode())
+    assert reader.facts() == ResponseFacts()
+    assert reader.take_own_calls() == []
+
+
 def test_calls_that_never_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("contextfold.serve.proxy.response_reader.CALLS_MAX", 3)
     monkeypatch.setattr("contextfold.serve.proxy.response_reader.ARGUMENTS_MAX_CHARS", 50)

@@ -12,7 +12,9 @@ from typing import NamedTuple
 MARK = re.compile(rb',"(?:cache_control|prompt_cache_breakpoint)":\{[^{}]*\}')
 _ONE_TEXT = re.compile(rb'(.*"content":)\[\{"type":"text","text":("(?:[^"\\]++|\\.)*+")\}\](.*)', re.DOTALL)
 # The markup of the texts that hosts add to messages, to remind the model of something.
-_REMINDER = re.compile(rb"(?:\\n)*+<(system-reminder|system_reminder)>(?:(?!</\1>)[\s\S])*+</\1>(?:\\n)*+")
+_REMINDER_TAGS = (b"system-reminder", b"system_reminder")
+# A line feed, as JSON writes it.
+_LINE_FEED = rb"\n"
 # What is left of a block, and of a message, when the reminder in it is gone.
 _EMPTY_BLOCK = re.compile(rb',?\{"type":"text","text":""\}')
 _EMPTY_MESSAGE = re.compile(rb'\{"role":"[a-z]+","content":(?:\[\]|"")\}')
@@ -31,7 +33,9 @@ def make_fingerprint(written: int, encoded: bytes) -> Fingerprint:
     """The fingerprint of a message whose JSON is given, as `weight.encode_json` writes it."""
     unmarked = MARK.sub(b"", encoded)
     cached = hash(_join_text(unmarked))
-    rest = _REMINDER.sub(b"", unmarked)
+    rest = unmarked
+    for tag in _REMINDER_TAGS:
+        rest = _remove_elements(rest, b"<%s>" % tag, b"</%s>" % tag)
     if len(rest) == len(unmarked):
         return Fingerprint(written, cached, cached)
     rest = _EMPTY_BLOCK.sub(b"", rest).replace(b"[,", b"[")
@@ -41,6 +45,24 @@ def make_fingerprint(written: int, encoded: bytes) -> Fingerprint:
 def hash_part(encoded: bytes) -> int:
     """The hash of another part of the prompt, without marks."""
     return hash(MARK.sub(b"", encoded))
+
+
+def _remove_elements(encoded: bytes, opening: bytes, closing: bytes) -> bytes:
+    """A message without the texts between two tags, the tags, and the line feeds around them.
+
+    Anyone can write such tags into a tool's result, so the time must stay linear: a regular expression would search the
+    whole rest again for each opening without an end.
+    """
+    kept: list[bytes] = []
+    at = 0
+    while (begin := encoded.find(opening, at)) >= 0 and (end := encoded.find(closing, begin)) >= 0:
+        while encoded.endswith(_LINE_FEED, at, begin):
+            begin -= len(_LINE_FEED)
+        kept.append(encoded[at:begin])
+        at = end + len(closing)
+        while encoded.startswith(_LINE_FEED, at):
+            at += len(_LINE_FEED)
+    return b"".join([*kept, encoded[at:]])
 
 
 def _join_text(encoded: bytes) -> bytes:

@@ -284,8 +284,14 @@ class ResponseReader:
             arguments = _parse(text.encode("utf-8", "surrogatepass")) if tool and text else {}
             if call and tool and isinstance(arguments, dict):
                 self._own_calls.append(OwnCall(call.id, tool, arguments))
-            elif call and (tool := own_name_in(text) or tool):
+            elif call and (tool := tool or _own_tool_in_script(text)):
                 self._own_calls.append(OwnCall(call.id, tool, None))
+
+
+def _own_tool_in_script(text: str) -> str:
+    """The first tool of ours that a script calls. A text that only mentions one, like a file to write, is no call."""
+    ours, _ = tools_in_script(text)
+    return own_name_in(ours[0]) if ours else ""
 
 
 def _parse_around_usage(text: bytes, container: bytes, wrapper: str) -> Iterator[Mapping[str, Any]]:
