@@ -24,7 +24,7 @@ export function welcome(page) {
     "div",
     { class: "welcome card" },
     el("h2", {}, "No session yet"),
-    el("p", {}, "A session begins when an agent first uses folding in a project."),
+    el("p", {}, "A session begins with an agent's first prompt or request."),
     el("p", {}, `This daemon is at ${location.origin}. Connect an agent to it:`),
     el(
       "dl",
@@ -47,7 +47,7 @@ export function welcome(page) {
       "p",
       {},
       el("button", { type: "button", class: "primary", onclick: () => openDemo(page) }, "Open a demo session"),
-      el("span", { class: "muted" }, " A scripted session, named demo. It ends by itself when it is idle."),
+      el("span", { class: "muted" }, " Made up, named demo, in no sum. It ends by itself when it is idle."),
     ),
   );
 }
