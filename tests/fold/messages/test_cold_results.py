@@ -117,6 +117,39 @@ def test_errors_pictures_and_results_of_our_own_tools_stay(format: Format) -> No
     assert ids(remembered_after_pause(messages, format)) == []
 
 
+QUEUED = "<system-reminder>\nThe user sent the following message: not npm\n</system-reminder>"
+CLINE = "The user provided the following feedback:\n<feedback>\nnever push to main\n</feedback>"
+EDITED = "User modified the `new_string` content to be: x"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        *(f"The command is still running.\n{LONG}\n{CLINE}", f"{LONG * 2}\nThe user said: use tabs"),
+        *(f"{LONG}\n<user_message>not npm</user_message>\n{LONG}"[-4_000:], f"Done.\n{LONG}\n{EDITED}"),
+        *(f"{LONG}{QUEUED}\n{LONG}", f"{LONG}{QUEUED}" + "\n" * 9),
+    ],
+)
+@every_format
+def test_a_result_that_tells_anywhere_what_the_user_said_stays(format: Format, told: str) -> None:
+    last = [*read(format, "y"), *read(format, "z")]
+    assert ids(remembered_after_pause([*say("go", format), *read(format, "a", text=told), *last], format)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"{LONG}\n# Ask again if the user gave no name: see below.", f"{LONG}\nThe user made 3 requests.\nTotal: 3"),
+        *(f"{LONG}\n    <Feedback>", f"{LONG}\n<system-reminder>Be brief.</system-reminder>\n{LONG}", LONG + "\n" * 9),
+    ],
+)
+@every_format
+def test_a_text_that_only_mentions_users_is_left_out(format: Format, text: str) -> None:
+    last = [*read(format, "y"), *read(format, "z")]
+    messages = [*say("go", format), *read(format, "a", text=text), *last]
+    assert ids(remembered_after_pause(messages, format)) == hashed("a")
+
+
 @every_format
 def test_the_newest_read_of_a_file_that_was_edited_after_it_stays(format: Format) -> None:
     edit = [call(format, "e", "Edit", file_path="src/app.py"), *tool_results(format, ("e", "done"))]

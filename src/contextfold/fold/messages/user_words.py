@@ -14,9 +14,8 @@ from contextfold.fold.messages.facts import block_members, items_of
 
 # The markup of texts that hosts add to a result for the model. Users do not write it.
 _HOST_MARKUP = "system-reminder|system_reminder|environment_details|new-diagnostics"
-_HOST_ENDS = tuple(f"</{name}>" for name in _HOST_MARKUP.split("|"))
-# The end of the last block is searched for in this many characters at the end of a text.
-_END_CHARS = 8
+_HOST_NAMES = tuple(_HOST_MARKUP.split("|"))
+_HOST_ENDS = tuple(f"</{name}>" for name in _HOST_NAMES)
 _HOST_TEXT = re.compile(rf"(?:\s*+<({_HOST_MARKUP})>(?:(?!</\1>)[\s\S])*+</\1>)++\s*+")
 # A host may quote a message of its user in that markup: "The user sent the following message: …".
 _QUOTES_USER = re.compile(
@@ -56,14 +55,19 @@ _BEGINS = re.compile(
     + "|".join(re.escape(each.lower()) for each in sorted({each for those in _BEGINNINGS.values() for each in those}))
     + ")"
 )
-# "… the user said:" near the beginning of any result.
-_SAYS = re.compile(r"\bthe user (?:also )?(?:said|says|answered|responded|replied|wrote|added|typed)\b[^\n]{0,80}:")
+# "… the user said:", "… the user provided the following feedback:" near the beginning or the end of any result, and the
+# markup in which Cline gives such words.
+_SAYS = re.compile(
+    r"\bthe user (?:also )?(?:said|says|answered|responded|replied|wrote|added|typed)\b[^\n]{0,80}:"
+    r"|\buser\b[^.\n]{0,40}\b(?:provided|gave|made|modified) (?:(?:the|this) )?(?:following\b|feedback\b|`)[^\n]{0,80}:"
+    r"|(?:^|\n)<(?:feedback|user_message)>"
+)
 # What a failure says of the user.
 _DECIDES = re.compile(
     r"\buser\b[^.\n]{0,60}\b(?:said|wants?|reject|declin|den(?:y|ied)|cancel|answer|respon|repl|chose|approv|instruct"
     r"|feedback|clarif|interrupt|stop|abort|dismiss)|\bby (?:the )?user\b|\buser feedback\b"
 )
-# This many characters at the beginning of a result are searched.
+# This many characters at the beginning of a result, and as many at its end, are searched.
 _SEARCHED_CHARS = 4_000
 
 
@@ -99,20 +103,22 @@ def _texts_in(content: object) -> Iterator[str]:
 
 
 def _tells_of_user(text: str, *, failed: bool) -> bool:
-    if ">" in text[-_END_CHARS:] and quotes_user(text[own_length(text) :]):
+    if "</" in text and (quotes_user(text[own_length(text) :]) or any(map(quotes_user, _host_blocks(text)))):
         return True
     begin = text[:_SEARCHED_CHARS].lower()
-    if (
-        "user" not in begin
-        and "<" not in begin
-        and "answered" not in begin
-        and "[" not in begin
-        and "plan" not in begin
-    ):
-        return False
-    if _BEGINS.match(begin) is not None or _SAYS.search(begin) is not None:
+    if _BEGINS.match(begin) is not None or (failed and _DECIDES.search(begin) is not None):
         return True
-    return failed and _DECIDES.search(begin) is not None
+    is_short = len(text) <= 2 * _SEARCHED_CHARS
+    searched = text.lower() if is_short else f"{begin}\n{text[-_SEARCHED_CHARS:].lower()}"
+    return ("user" in searched or "<feedback>" in searched) and _SAYS.search(searched) is not None
+
+
+def _host_blocks(text: str) -> Iterator[str]:
+    """The texts that a host has added anywhere in a result, in its markup."""
+    for name in _HOST_NAMES:
+        end = 0
+        while (begin := text.find(f"<{name}>", end)) >= 0 and (end := text.find(f"</{name}>", begin)) >= 0:
+            yield text[begin:end]
 
 
 def own_length(text: str) -> int:
@@ -122,8 +128,9 @@ def own_length(text: str) -> int:
     """
     end = len(text)
     while True:
-        tail = text[max(0, end - _END_CHARS) : end]
-        last = end - len(tail) + len(tail.rstrip())
+        last = end
+        while last and text[last - 1].isspace():
+            last -= 1
         if not text.endswith(_HOST_ENDS, 0, last):
             return end
         name = text[text.rfind("</", 0, last) + 2 : last - 1]
