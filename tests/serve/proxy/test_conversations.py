@@ -240,6 +240,88 @@ def test_another_question_of_the_same_model_in_between_does_not_count_as_a_lost_
     run_with_proxy(scenario)
 
 
+@pytest.mark.parametrize("model", [MODEL, "claude-haiku-4-5"])
+def test_many_questions_in_between_do_not_count_as_a_lost_prefix(model: str) -> None:
+    async def scenario(proxy: ProxyWithClock) -> None:
+        await proxy.request(history("a", "b", "c", "d"), NAMED, **HEAD)
+        for number in range(9):
+            await proxy.request(say(f"Summarize page {number}."), NAMED, model=model)
+        await proxy.request(history("a", "b", "c", "d", "e"), NAMED, **HEAD)
+        assert [stubs(proxy.sent()) for _ in range(11)] == [[]] * 11
+
+    run_with_proxy(scenario)
+
+
+def test_more_models_than_are_compared_do_not_count_as_a_lost_prefix() -> None:
+    async def scenario(proxy: ProxyWithClock) -> None:
+        for model in (MODEL, "m1", "m2", "m3", "m4", MODEL):
+            await proxy.request(history("a", "b", "c") if model == MODEL else say("Find a title."), NAMED, model=model)
+            assert stubs(proxy.sent()) == []
+
+    run_with_proxy(scenario)
+
+
+def test_what_was_sent_before_a_restart_does_not_count_as_lost() -> None:
+    memory = TemporaryStore()
+
+    async def scenario(proxy: ProxyWithClock) -> None:
+        await proxy.request(history("a", "b", "c"), NAMED)
+
+    async def after_a_restart(proxy: ProxyWithClock) -> None:
+        proxy.clock.now += 10
+        await proxy.request(say("Find a title."), NAMED)
+        await proxy.request(history("a", "b", "c", "d"), NAMED)
+        assert [stubs(proxy.sent()) for _ in range(2)] == [[], []]
+
+    run_with_proxy(scenario, ConversationRecords(memory))
+    run_with_proxy(after_a_restart, ConversationRecords(memory))
+
+
+def test_requests_whose_history_the_provider_has_keep_the_prefix() -> None:
+    path = "/proxy/openai/v1/responses"
+    key = "01234567-89ab-cdef-0123-456789abcdef"
+
+    def items(number: int) -> list[Message]:
+        items: list[Message] = [{"type": "message", "role": "user", "content": "go"}]
+        for place in range(number):
+            call = {"type": "function_call", "call_id": f"c{place}", "name": "read", "arguments": "{}"}
+            items += [call, {"type": "function_call_output", "call_id": f"c{place}", "output": LONG}]
+        return items
+
+    async def scenario(proxy: ProxyWithClock) -> None:
+        await proxy.request([], path=path, prompt_cache_key=key, input=items(1))
+        for number in range(2, 6):
+            proxy.clock.now += 200
+            given = {"prompt_cache_key": key, "input": items(number)[-1:], "previous_response_id": "r"}
+            client = await proxy.request([], path=path, **given)
+            assert client.receipt["reason"] == "kept_elsewhere"
+        proxy.clock.now += 5
+        await proxy.request([], path=path, prompt_cache_key=key, input=items(6))
+        sent = [proxy.sent("input") for _ in range(6)]
+        assert sent[-1] == items(6)
+
+    run_with_proxy(scenario)
+
+
+def test_a_request_that_passes_unread_keeps_the_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(proxy: ProxyWithClock) -> None:
+        await proxy.request(history("a", "b"), NAMED)
+        proxy.clock.now += 200
+        with monkeypatch.context() as limits:
+            limits.setattr(forwarding, "FOLDED_OWNER_MAX_BYTES", 10)
+            client = await proxy.request(history(*"abcdef"), NAMED)
+            assert client.receipt["reason"] == "busy"
+        proxy.clock.now += 200
+        await proxy.request(history(*"abcdefg"), NAMED)
+        assert [stubs(proxy.sent()) for _ in range(3)] == [[], [], []]
+        # After a pause, the cache holds nothing that is not known.
+        proxy.clock.now += 301
+        await proxy.request(history(*"abcdefgh"), NAMED)
+        assert len(stubs(proxy.sent())) == 6
+
+    run_with_proxy(scenario)
+
+
 def test_a_cache_that_holds_more_than_expected_stops_leaving_out_for_a_lost_prefix() -> None:
     """Some members of the system prompt do not count for the provider; its usage shows it."""
     usage = {"input_tokens": 300, "cache_read_input_tokens": 9_000, "output_tokens": 5}
@@ -460,7 +542,9 @@ def test_a_store_that_stalls_changes_nothing_that_was_left_out(monkeypatch: pyte
         proxy.clock.now += 345
         client = await proxy.request(history(*long), NAMED)
         assert client.receipt["reason"] == "store_unavailable"
-        assert stubs(proxy.sent()) == []
+        memory.is_stalled = False
+        await proxy.request(history(*long), NAMED)
+        assert [len(stubs(proxy.sent())) for _ in range(2)] == [0, 3]
 
     run_with_proxy(scenario, ConversationRecords(memory, fresh_s=0.0))
     run_with_proxy(after_a_restart, ConversationRecords(memory))

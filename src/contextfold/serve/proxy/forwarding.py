@@ -11,13 +11,11 @@ import asyncio
 import hashlib
 import re
 import time
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from itertools import islice
-from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 import httpx2
@@ -41,7 +39,6 @@ from contextfold.fold.messages import (
 from contextfold.fold.messages.batches import choose_batch
 from contextfold.fold.messages.cache_life import SHORTEST_S
 from contextfold.fold.messages.cold_results import AFTER_A_PAUSE, AUTO, BATCHES, stub_of
-from contextfold.fold.messages.fingerprint import Fingerprint
 from contextfold.fold.messages.prefix_miss import (
     BACK,
     FORK,
@@ -52,7 +49,6 @@ from contextfold.fold.messages.prefix_miss import (
     PROVIDER,
     Comparison,
     compare_with,
-    find_before,
 )
 from contextfold.fold.messages.sent_prefix import SentPrefix, count_common, count_warm_messages, read_prefix
 from contextfold.fold.model_catalog import TokenPrices
@@ -69,6 +65,7 @@ from contextfold.fold.store import ArchivedResult, LeftOutDecision
 from contextfold.serve.http.exchange import OWNER, RUN, ClientGone, Headers, Receive, Scope
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import Metrics
+from contextfold.serve.proxy.sent_lately import SentConversations, SentLately
 from contextfold.serve.proxy.upstream import limit_encodings, select_request_headers, set_length
 from contextfold.settings import ProxySettings
 
@@ -97,9 +94,6 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _SURROUNDINGS = "<session_context>"
 _PATH = re.compile(r"(?<!\S)/\S+")
 
-# Of a conversation this many prefixes are compared: hosts ask other things of the same model in between.
-SENT_PREFIXES_MAX = 8
-SENT_CONVERSATIONS_MAX = 1_000
 # The first request of a conversation is compared with so many others of its owner, the latest: it may be a fork.
 FORKS_SEARCHED_MAX = 100
 # It has at least so many messages.
@@ -135,11 +129,9 @@ def conversation_of(headers: Mapping[bytes, list[bytes]], request: ParsedRequest
     Those texts are the same in every later request. Some clients give all their conversations one key for the cache;
     only a unique id names one.
     """
-    session = _id_in(headers, SESSION_ID_HEADER)
-    if session:
-        agent = _id_in(headers, AGENT_ID_HEADER)
-        named = Conversation(session.decode("latin-1"), agent.decode("latin-1"))
-        return RequestConversation(_hash_parts((b"host", session, agent)), named)
+    named = _named_by_headers(headers)
+    if named is not None:
+        return named
     cache_key = request.members.get("prompt_cache_key")
     if isinstance(cache_key, str) and _UUID.fullmatch(cache_key):
         return RequestConversation(_hash_parts((b"key", cache_key.encode())), Conversation(cache_key))
@@ -148,6 +140,15 @@ def conversation_of(headers: Mapping[bytes, list[bytes]], request: ParsedRequest
         return None
     content_id = _hash_parts((b"content", *texts))
     return RequestConversation(content_id, Conversation(content_id, is_named=False))
+
+
+def _named_by_headers(headers: Mapping[bytes, list[bytes]]) -> RequestConversation | None:
+    session = _id_in(headers, SESSION_ID_HEADER)
+    if not session:
+        return None
+    agent = _id_in(headers, AGENT_ID_HEADER)
+    named = Conversation(session.decode("latin-1"), agent.decode("latin-1"))
+    return RequestConversation(_hash_parts((b"host", session, agent)), named)
 
 
 def _id_in(headers: Mapping[bytes, list[bytes]], name: bytes) -> bytes:
@@ -298,6 +299,10 @@ class ProxiedRequest:
         self.warm_after_s = 0.0
         # The life of the prompt's cache that the response has shown, or 0.
         self.cache_life_s = 0.0
+        # Whether it leaves something in the provider's cache that is not known; and when the conversation's last
+        # request did so that this daemon has not sent, or 0.
+        self.is_unread = False
+        self.unread_before_at = 0.0
         # What this request leaves in the provider's cache, and how it differs from the request before, if there is one.
         self.prefix: SentPrefix | None = None
         # The projection that it was read from, until the request is sent.
@@ -317,39 +322,6 @@ class ProxiedRequest:
         """Send this body to the upstream."""
         self.body.send_parts([body])
         self.headers = set_length(self.headers, len(body))
-
-
-class SentLately:
-    """What was sent lately of one conversation, and when."""
-
-    def __init__(self) -> None:
-        self.prefixes: list[tuple[SentPrefix, float]] = []
-        # The fingerprints of the messages in the latest prefix, by the hash of how they were written.
-        self.known: Mapping[int, Fingerprint] = {}
-        # False after a usage has shown that the cache held more than these prefixes say.
-        self.is_trusted = True
-        # Whether the provider has said that it read or wrote a cache.
-        self.has_cache = False
-
-    @property
-    def latest_at(self) -> float:
-        return max(at for _, at in self.prefixes)
-
-    def add(self, prefix: SentPrefix, at: float) -> None:
-        if prefix is not self.latest:
-            messages = prefix.given if prefix.messages is prefix.given else (*prefix.given, *prefix.messages)
-            self.known = dict(zip(map(attrgetter("written"), messages), messages, strict=True))
-        self.prefixes = [each for each in self.prefixes if each[0] is not prefix][-SENT_PREFIXES_MAX + 1 :]
-        self.prefixes.append((prefix, at))
-
-    @property
-    def latest(self) -> SentPrefix | None:
-        return self.prefixes[-1][0] if self.prefixes else None
-
-    def find_before(self, prefix: SentPrefix) -> tuple[SentPrefix, float] | None:
-        """The request before, and when it was answered."""
-        before = find_before(prefix, [each for each, _ in self.prefixes])
-        return next(((each, at) for each, at in self.prefixes if each is before), None)
 
 
 class ByteBudget:
@@ -392,8 +364,7 @@ class RequestFolding:
         self._metrics, self._store, self._scrub, self._origin, self._clock = metrics, store, scrub, origin, clock
         self._prices = prices
         self._fold_results, self._prompt_cache_s = settings.fold_results, float(settings.prompt_cache_s) or None
-        # What was sent lately of the conversations of each owner, the latest last.
-        self._sent: OrderedDict[tuple[str, str], SentLately] = OrderedDict()
+        self._sent = SentConversations()
         self._recordings: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(THREADS, "contextfold-project")
         self.budget = ByteBudget()
@@ -409,6 +380,7 @@ class RequestFolding:
         if reason:
             request.body.keep_for_report(0)
             request.receipt = Receipt(0, 0, reason=reason)
+            self._note_unread(request)
         receipt = request.receipt
         self._metrics.count_proxied(
             format,
@@ -467,7 +439,8 @@ class RequestFolding:
         if request.conversation and not request.is_count:
             request.lapsed_s = self._lapsed_s(request, record, projection)
             # What a request of an unknown past could leave out, the cache may hold.
-            settings = None if request.lacks_record else COLD_SETTINGS.get(self._wanted(request))
+            is_unknown = request.lacks_record or bool(parsed.reason)
+            settings = None if is_unknown else COLD_SETTINGS.get(self._wanted(request))
             place = None if settings is None else await self._find_cold_place(request, record, projection, forked)
             if settings is not None and place is not None:
                 salt, when = f"{request.owner}\0{request.conversation.id}", AFTER_A_PAUSE if request.lapsed_s else ""
@@ -488,7 +461,9 @@ class RequestFolding:
         if request.lacks_record and not projection.receipt.problem:
             request.receipt = replace(projection.receipt, reason=STORE_AWAY)
         request.send_body(projection.body)
-        if request.conversation and not request.is_count:
+        if parsed.reason:
+            self._note_unread(request)
+        elif request.conversation and not request.is_count:
             await self._note_prefix(request, request.conversation.id, record, projection)
 
     async def _work(self, request: ProxiedRequest, work: Callable[[], Answer]) -> Answer:
@@ -535,11 +510,11 @@ class RequestFolding:
         store has the time of the last request to any model, which counts if another daemon sent it.
         """
         assert request.conversation is not None
-        sent = self._sent.get((request.owner, request.conversation.id))
+        sent = self._sent.get(request.owner, request.conversation.id)
         at = record.last_request_at
-        if at is None or sent is None or not sent.prefixes or at > sent.latest_at + CLOCK_S:
+        if at is None or sent is None or at > sent.latest_at + CLOCK_S:
             return at
-        return max((each_at for prefix, each_at in sent.prefixes if prefix.model == model), default=None)
+        return sent.last_at(model)
 
     def _wanted(self, request: ProxiedRequest) -> str:
         """Which results are left out of a request: "off", "cold", "auto" or "batches"."""
@@ -559,8 +534,11 @@ class RequestFolding:
         named = request.conversation
         if self._wanted(request) not in ("auto", "batches") or named is None or not named.conversation.is_named:
             return None
-        sent = self._sent.get((request.owner, forked or named.id))
+        sent = self._sent.get(request.owner, forked or named.id)
         if sent is None or not sent.is_trusted or (record.last_request_at or 0.0) > sent.latest_at + CLOCK_S:
+            return None
+        unknown_at = sent.unknown_at(projection.model)
+        if unknown_at and not self._is_expired(unknown_at, record, projection):
             return None
         prefix = await self._read_prefix(request, named.id, projection)
         held = [before for before, at in sent.prefixes if not self._is_expired(at, record, projection)]
@@ -577,7 +555,7 @@ class RequestFolding:
     async def _read_prefix(self, request: ProxiedRequest, conversation: str, projection: BodyProjection) -> SentPrefix:
         if request.prefix is not None and request.prefix_of is projection:
             return request.prefix
-        sent = self._sent.get((request.owner, conversation))
+        sent = self._sent.get(request.owner, conversation)
         known, before = (sent.known, sent.latest) if sent else (None, None)
         request.prefix_of = projection
         request.prefix = await self._work(request, partial(read_prefix, projection, known, before))
@@ -589,15 +567,18 @@ class RequestFolding:
         """Note what a request leaves in the provider's cache, and how it differs from the request before."""
         try:
             prefix = await self._read_prefix(request, conversation, projection)
-            sent = self._sent.get((request.owner, conversation))
+            sent = self._sent.get(request.owner, conversation)
             # The comparison may run in a thread, so it gets a copy.
-            recent = [] if sent else self._list_recent(request.owner)
+            recent = [] if sent else self._sent.list_recent(request.owner, FORKS_SEARCHED_MAX)
+            at = record.last_request_at or 0.0
+            request.unread_before_at = at if sent is None or at > sent.latest_at + CLOCK_S else 0.0
             request.comparison = await self._work(
                 request, partial(self._compare, request, record, projection, prefix, sent=sent, recent=recent)
             )
         except Exception as problem:
             # Even after a bug, the request is sent as it was folded.
             log_failure("proxy.comparison_failed", problem)
+            request.is_unread = request.prefix is None
         request.prefix_of = None
         self._note_sent(request, conversation)
 
@@ -634,11 +615,11 @@ class RequestFolding:
 
         Its history was sent with the stubs of that one, so they are its own from now on.
         """
-        if len(projection.details.facts) < FORKED_MESSAGES or (request.owner, conversation) in self._sent:
+        if len(projection.details.facts) < FORKED_MESSAGES or self._sent.get(request.owner, conversation):
             return record, None
         try:
             prefix = await self._read_prefix(request, conversation, projection)
-            forked = _find_forked(self._list_recent(request.owner), prefix)
+            forked = _find_forked(self._sent.list_recent(request.owner, FORKS_SEARCHED_MAX), prefix)
             if forked is None:
                 return record, None
             async with asyncio.timeout(STORE_S):
@@ -647,23 +628,24 @@ class RequestFolding:
             log_failure("proxy.conversation_unknown", problem)
             return record, None
 
-    def _list_recent(self, owner: str) -> list[tuple[str, SentLately]]:
-        """An owner's conversations that have sent something lately, the latest first."""
-        others = ((conversation, sent) for (of, conversation), sent in reversed(self._sent.items()) if of == owner)
-        return list(islice(others, FORKS_SEARCHED_MAX))
+    def _note_unread(self, request: ProxiedRequest) -> None:
+        """Note that a request passes unread, if its conversation is known: it keeps the provider's cache alive."""
+        request.conversation = request.conversation or _named_by_headers(request.given_headers)
+        if request.conversation is None or request.is_count:
+            return
+        request.is_unread, request.prefix, request.outcomes = True, None, request.outcomes or {}
+        self._note_sent(request, request.conversation.id)
 
     def _note_sent(self, request: ProxiedRequest, conversation: str) -> None:
         """Note what a request has sent, and later when it was answered."""
-        if request.prefix is None:
-            return
-        sent = self._sent.pop((request.owner, conversation), None) or SentLately()
-        self._sent[request.owner, conversation] = sent
-        sent.add(request.prefix, self._clock())
+        now = self._clock()
+        sent = self._sent.open(request.owner, conversation)
+        sent.note_unread(now if request.is_unread or request.lacks_record else request.unread_before_at)
+        if request.prefix is not None:
+            self._sent.add(request.owner, conversation, request.prefix, now)
         sent.has_cache = sent.has_cache or request.was_cached
         if request.was_warm:
             sent.is_trusted = False
-        if len(self._sent) > SENT_CONVERSATIONS_MAX:
-            self._sent.popitem(last=False)
 
     async def _store_results(
         self,
@@ -705,7 +687,7 @@ class RequestFolding:
             return
         tokens = 0
         if usage is not None:
-            sent = self._sent.get((request.owner, request.conversation.id))
+            sent = self._sent.get(request.owner, request.conversation.id)
             request.was_cached = bool(usage.cache_read_tokens or usage.cache_write_tokens)
             if request.was_cached or (sent is not None and sent.has_cache):
                 tokens = comparison.tokens_lost(usage.prompt_tokens, usage.cache_read_tokens)
@@ -729,8 +711,7 @@ class RequestFolding:
         self, request: ProxiedRequest, conversation: str, outcomes: Mapping[str, CallOutcome], at: float
     ) -> None:
         life_s = request.cache_life_s
-        if request.prefix is not None:
-            self._note_sent(request, conversation)
+        self._note_sent(request, conversation)
         try:
             async with asyncio.timeout(STORE_S):
                 await self._store.note_request(request.owner, conversation, at, outcomes, cache_life_s=life_s)
