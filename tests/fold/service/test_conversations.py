@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 from contextfold.fold.project import Caller, project_at, target_of
 from contextfold.fold.service.conversations import KnownConversation, NotedCall, hash_arguments
@@ -17,8 +18,8 @@ def conversation_named(name: str) -> KnownConversation:
     return KnownConversation(target_of(Caller(OWNER, name), project_at("/p")))
 
 
-async def test_a_repeated_call_is_that_of_the_same_conversation_and_equal_calls_are_taken_in_turn() -> None:
-    service = FoldService(SqliteStore(":memory:"), standard_scrubber())
+async def test_a_repeated_call_is_that_of_the_same_conversation_and_equal_calls_are_taken_in_turn(tmp_path: Path) -> None:
+    service = FoldService(SqliteStore(tmp_path / "state.db"), standard_scrubber())
     first, second = conversation_named("first"), conversation_named("second")
 
     def note(call_id: str, conversation: KnownConversation) -> None:
