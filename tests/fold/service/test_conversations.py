@@ -18,7 +18,9 @@ def conversation_named(name: str) -> KnownConversation:
     return KnownConversation(target_of(Caller(OWNER, name), project_at("/p")))
 
 
-async def test_a_repeated_call_is_that_of_the_same_conversation_and_equal_calls_are_taken_in_turn(tmp_path: Path) -> None:
+async def test_a_repeated_call_is_that_of_the_same_conversation_and_equal_calls_are_taken_in_turn(
+    tmp_path: Path,
+) -> None:
     service = FoldService(SqliteStore(tmp_path / "state.db"), standard_scrubber())
     first, second = conversation_named("first"), conversation_named("second")
 
