@@ -41,3 +41,18 @@ async def test_a_repeated_call_is_that_of_the_same_conversation_and_equal_calls_
         assert [await ask() for _ in range(3)] == [first, second, second]
     finally:
         await service.close()
+
+
+async def test_a_call_waits_for_the_reports_of_requests_that_were_answered_before(tmp_path: Path) -> None:
+    service = FoldService(SqliteStore(tmp_path / "state.db"), standard_scrubber())
+    reported: asyncio.Future[KnownConversation | None] = asyncio.get_running_loop().create_future()
+    try:
+        service.conversations.note_arriving(OWNER, reported)
+        await service.identify(Caller("another"), TOOL, ARGUMENTS)
+        assert not reported.done()
+        call = asyncio.ensure_future(service.identify(Caller(OWNER), TOOL, ARGUMENTS))
+        asyncio.get_running_loop().call_later(0.05, reported.set_result, None)
+        await call
+        assert reported.done()
+    finally:
+        await service.close()

@@ -228,15 +228,15 @@ def test_a_proxied_request_during_an_outage_passes_and_its_receipt_and_ledger_sa
             server.kill()
             assert ask() == "store_unavailable"
             server.start()
-            until(lambda: is_ready(daemon))
-            assert ask() is None
+            # A busy server may be ready and still answer a read too late.
+            until(lambda: ask() is None)
 
         def reasons() -> list[str]:
             logs = logs_through(daemon).values()
             return [event.reason for log in logs for event in log if isinstance(event, RequestSent)]
 
-        until(lambda: len(reasons()) == 2)
-        assert sorted(reasons()) == ["", "store_unavailable"]
+        until(lambda: "" in reasons())
+        assert set(reasons()) == {"", "store_unavailable"}
 
 
 def test_a_daemon_can_be_stopped_during_an_outage(server: NatsServer, tmp_path: Path) -> None:

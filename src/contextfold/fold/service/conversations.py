@@ -42,7 +42,7 @@ RUNS_MAX = 1_000
 SEARCHED_SESSIONS_MAX = 1_000
 # At most this many conversations that begin with the same messages are distinguished.
 NUMBERS_MAX = 64
-# A tool call waits at most this long for the end of the response that contained it.
+# A tool call waits at most this long for the end of the response that contained it, and for reports on their way.
 CALL_WAIT_S = 2.0
 
 
@@ -87,6 +87,8 @@ class _OwnersPart:
     conversations: OrderedDict[tuple[str, str, int], KnownConversation] = field(default_factory=OrderedDict)
     calls: list[NotedCall] = field(default_factory=list)
     runs: OrderedDict[str, Run] = field(default_factory=OrderedDict)
+    # The answered requests whose session is still being looked up.
+    arriving: set[asyncio.Future[KnownConversation | None]] = field(default_factory=set)
 
 
 class Conversations:
@@ -186,6 +188,16 @@ class Conversations:
     def note_call(self, owner: str, call: NotedCall) -> None:
         part = self._part(owner)
         part.calls = [*part.calls[1 - CALLS_MAX :], call]
+
+    def note_arriving(self, owner: str, reported: asyncio.Future[KnownConversation | None]) -> None:
+        """Let calls wait for the report of a request that was answered, because they may be about it."""
+        arriving = self._part(owner).arriving
+        arriving.add(reported)
+        reported.add_done_callback(arriving.discard)
+
+    async def wait_for_arriving(self, owner: str) -> None:
+        if arriving := self._part(owner).arriving:
+            await asyncio.wait(arriving, timeout=CALL_WAIT_S)
 
     async def session_of_call(
         self, owner: str, tool: str, arguments: Mapping[str, object], *, call_id: str = "", run: str = ""

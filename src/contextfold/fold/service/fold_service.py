@@ -130,6 +130,7 @@ class FoldService:
         """The caller of a tool with the session of its conversation, if that is known and the caller names no other."""
         run = self.conversations.known_run(caller.owner, caller.run) if caller.run else None
         caller = caller._replace(project=run.project if run else None)
+        await self.conversations.wait_for_arriving(caller.owner)
         if caller.session_name is not None:
             return caller
         known = await self.conversations.session_of_call(

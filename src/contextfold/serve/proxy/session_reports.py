@@ -94,6 +94,7 @@ class SessionReports:
         size_bytes = request.body.size_bytes
         if len(self._waiting) < WAITING_MAX and sum(self._waiting.values()) + size_bytes <= WAITING_MAX_BYTES:
             self._waiting[preparing] = size_bytes
+            self._fold.conversations.note_arriving(request.owner, request.reported)
             preparing.add_done_callback(lambda _: self._hand_over(request, preparing, response))
         else:
             preparing.cancel()
