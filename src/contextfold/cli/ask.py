@@ -16,20 +16,19 @@ from contextfold.cli.parser import CommandParser, UsageError, parse_budget
 from contextfold.cli.resolve import decode_query, note_outdated
 from contextfold.common.answer_format import JSON, TEXT
 from contextfold.common.question import (
-    AROUND_MAX,
     ASK_BUDGET,
     CACHES_MAX,
     GET_BUDGET,
     TERMS_MAX,
+    parse_around,
     parse_lines,
     read_question,
 )
-from contextfold.errors import CacheMissing, SettingsError
+from contextfold.errors import CacheMissing
 from contextfold.resolve.cache_format import DEFAULT_CACHE
 from contextfold.resolve.files import default_cache_of, nearest_caches
 from contextfold.resolve.relevance.answer import AskResult, GetResult, places_of
 from contextfold.resolve.service import Cache, CacheRoot, ask_many, get_first
-from contextfold.settings import between
 
 
 def declare_ask(parser: CommandParser) -> None:
@@ -145,9 +144,9 @@ def run_get(args: argparse.Namespace) -> None:
     if args.section is not None and args.lines is not None:
         raise UsageError("--section and --lines exclude each other; give one of them")
     try:
-        around = between(0, AROUND_MAX)("--around", args.around)
-    except SettingsError as problem:
-        raise UsageError(str(problem)) from None
+        around = parse_around(args.around)
+    except ValueError as problem:
+        raise UsageError(f"--around {problem}") from None
     try:
         lines = parse_lines(args.lines) if args.lines is not None else None
     except ValueError as problem:

@@ -42,11 +42,11 @@ from contextfold.cli.host_files import absolute, find_member, read_object, write
 from contextfold.cli.install import plugin_files
 from contextfold.cli.output import plain, print_error, print_note
 from contextfold.cli.parser import CommandParser, UsageError
+from contextfold.common.answer_format import format_dollars, format_share
 from contextfold.common.daemon_proof import SECRET_BYTES, find_proof
 from contextfold.common.network_address import Address, parse_daemon_url
 from contextfold.common.socket_owner import can_tell_owners
 from contextfold.errors import CacheMissing, StorageFailed
-from contextfold.fold.service.session_views import format_dollars, format_share
 from contextfold.hosts.programs import (
     DOCUMENTS_SERVER,
     HOSTS,

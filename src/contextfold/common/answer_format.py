@@ -1,4 +1,4 @@
-"""The forms of an answer: text for a model or a person, JSON for a program. Pure."""
+"""How answers are written: text for a model or a person, or JSON for a program; amounts and shares in text. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from collections.abc import Iterable
 TEXT, JSON = "text", "json"
 FORMATS = (TEXT, JSON)
 
+MICROS_PER_DOLLAR = 1_000_000
+# Smaller amounts of money are shown with more decimals; an amount that they would show as 0 is none.
+CENTS_FROM_MICROS = 10 * MICROS_PER_DOLLAR
+MICROS_SHOWN_MIN = 50
+
 
 def join_blocks(blocks: Iterable[str]) -> str:
     """Blocks of lines, with a blank line between them. Empty ones are left out."""
@@ -14,3 +19,17 @@ def join_blocks(blocks: Iterable[str]) -> str:
     for block in filter(None, blocks):
         joined += ("\n" if joined and not joined.endswith("\n\n") else "") + block
     return joined
+
+
+def format_dollars(micros: int) -> str:
+    """An amount of money, the same everywhere."""
+    if abs(micros) < MICROS_SHOWN_MIN:
+        return "$0"
+    decimals = 2 if abs(micros) >= CENTS_FROM_MICROS else 4
+    return f"{'-' if micros < 0 else ''}${abs(micros) / MICROS_PER_DOLLAR:,.{decimals}f}"
+
+
+def format_share(part: float, whole: float) -> str:
+    """A share in percent; one that is not 0 is not shown as 0."""
+    rounded = int(100 * part / whole + 0.5) if whole else 0
+    return "<1 %" if part and not rounded else f"{rounded} %"

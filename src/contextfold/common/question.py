@@ -113,6 +113,14 @@ def parse_lines(text: str) -> tuple[int, int]:
     return int(first), int(last)
 
 
+def parse_around(text: str) -> int:
+    """Parse a number of neighbouring sections. Raises ValueError with the reason if it is invalid."""
+    digits = text.lstrip("0") or "0"
+    if not (text.isascii() and text.isdigit()) or len(digits) > len(str(AROUND_MAX)) or int(digits) > AROUND_MAX:
+        raise ValueError(f"must be a whole number from 0 to {AROUND_MAX}, not {quote_briefly(text)}")
+    return int(digits)
+
+
 def quote_briefly(text: str) -> str:
     """The beginning of a text as an error repeats it: escaped, so that it is printable and valid UTF-8."""
     return repr(text if len(text) <= QUOTED_MAX else text[:QUOTED_MAX] + "…")

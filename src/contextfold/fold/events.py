@@ -9,6 +9,7 @@ The stored form does not have members with their default value, and older logs m
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 from contextfold.common.canonical import Encodable, decode_stored, encode_plain
@@ -85,10 +86,30 @@ class ResultLeftOut(NamedTuple):
     tokens: int
 
 
+class MissCause(StrEnum):
+    """Why the provider's cache did not hold a part of a prompt, in the order of a prompt."""
+
+    MODEL = "model"
+    TOOLS = "tools"
+    TOOL_ORDER = "tool_order"
+    SYSTEM = "system"
+    MESSAGE = "message"
+    REMINDER = "reminder"
+    BACK = "went_back"
+    COMPACTED = "compaction"
+    FORK = "fork"
+    PAUSE = "pause"
+    FOLD = "fold"
+    LEFT_OUT = "left_out"
+    # A difference of ours in front of what was sent before that is neither of these two: a bug.
+    OURS = "bug"
+    PROVIDER = "provider"
+
+
 class PrefixMiss(NamedTuple):
     """Why the provider's cache did not hold a part of a prompt that the request before had, and the tokens of it."""
 
-    # One of `messages.prefix_miss.CAUSES`.
+    # A MissCause, or one of a later version.
     cause: str
     tokens: int
     # The index of the first message that differs; None if the difference is before the messages, or there is none.

@@ -6,50 +6,33 @@ What it cost is the price at which those tokens were written, less that of readi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from contextfold.common.canonical import Encodable, Hundredths, JsonObject
-from contextfold.fold.events import Event, PrefixMiss, RequestSent
+from contextfold.fold.events import Event, MissCause, PrefixMiss, RequestSent
 from contextfold.fold.ledger import WORTH
-from contextfold.fold.messages.prefix_miss import (
-    BACK,
-    COMPACTED,
-    FOLD,
-    FORK,
-    LEFT_OUT,
-    MESSAGE,
-    MODEL,
-    OURS,
-    PAUSE,
-    PROVIDER,
-    REMINDER,
-    SYSTEM,
-    TOOL_ORDER,
-    TOOLS,
-)
 from contextfold.fold.model_catalog import LedgerPrices, TokenPrices
 
 # Only the latest are listed; the sums have all.
 MISSES_LISTED_MAX = 200
 NANODOLLARS_PER_MICRO = 1_000
 
-_WHY = {
-    MODEL: "another model, which has a cache of its own",
-    TOOLS: "the tools changed",
-    TOOL_ORDER: "the tools came in another order",
-    SYSTEM: "the system prompt changed",
-    MESSAGE: "message {} was changed or removed",
-    REMINDER: "a reminder of the host moved or changed in message {}",
-    BACK: "the conversation went back to message {}",
-    COMPACTED: "the history was compacted",
-    FORK: "the conversation was forked",
-    PAUSE: "a pause longer than the life of the cache",
-    FOLD: "work was folded from message {} on",
-    LEFT_OUT: "results were left out, but their part of the prompt was still cached",
-    OURS: "the proxy changed message {}, which was sent before; this is a bug",
-    PROVIDER: "nothing had changed, but the provider's cache did not have it",
+_WHY: Mapping[str, str] = {
+    MissCause.MODEL: "another model, which has a cache of its own",
+    MissCause.TOOLS: "the tools changed",
+    MissCause.TOOL_ORDER: "the tools came in another order",
+    MissCause.SYSTEM: "the system prompt changed",
+    MissCause.MESSAGE: "message {} was changed or removed",
+    MissCause.REMINDER: "a reminder of the host moved or changed in message {}",
+    MissCause.BACK: "the conversation went back to message {}",
+    MissCause.COMPACTED: "the history was compacted",
+    MissCause.FORK: "the conversation was forked",
+    MissCause.PAUSE: "a pause longer than the life of the cache",
+    MissCause.FOLD: "work was folded from message {} on",
+    MissCause.LEFT_OUT: "results were left out, but their part of the prompt was still cached",
+    MissCause.OURS: "the proxy changed message {}, which was sent before; this is a bug",
+    MissCause.PROVIDER: "nothing had changed, but the provider's cache did not have it",
 }
 HOST, OURS_WORD, NOBODY = "host", "contextfold", "nobody"
 
@@ -62,13 +45,13 @@ class Miss(NamedTuple):
     money: int | None
 
 
-@dataclass(slots=True)
 class MissSums:
-    misses: int = 0
-    tokens: int = 0
-    cost: int = 0
-    # None if a price is not known.
-    money: int | None = 0
+    def __init__(self) -> None:
+        self.misses = 0
+        self.tokens = 0
+        self.cost = 0
+        # None if a price is not known.
+        self.money: int | None = 0
 
     def add(self, each: Miss) -> None:
         self.misses += 1
@@ -136,7 +119,7 @@ def _extra_price(event: RequestSent, prices: TokenPrices) -> float:
 
 def _members(each: Miss) -> dict[str, Encodable]:
     event, miss = each.event, each.miss
-    whose = OURS_WORD if miss.is_ours else NOBODY if miss.cause in (PAUSE, PROVIDER) else HOST
+    whose = OURS_WORD if miss.is_ours else NOBODY if miss.cause in (MissCause.PAUSE, MissCause.PROVIDER) else HOST
     read, rest = event.cache_read_tokens or 0, (event.input_tokens or 0) + (event.cache_write_tokens or 0)
     return {
         "n": event.n,
@@ -144,7 +127,7 @@ def _members(each: Miss) -> dict[str, Encodable]:
         "model": event.model,
         "cause": miss.cause,
         "whose": whose,
-        "is_bug": miss.cause == OURS,
+        "is_bug": miss.cause == MissCause.OURS,
         "why": explain_miss(miss),
         "message": miss.place,
         "tokens_sent": read + rest,

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from contextfold.fold.events import MissCause
 from contextfold.fold.messages import (
     BodyProjection,
     Remembered,
@@ -18,7 +19,7 @@ from contextfold.fold.messages import (
 from contextfold.fold.messages.cold_results import hash_text, list_results, stub_of
 from contextfold.fold.messages.fingerprint import Fingerprint
 from contextfold.fold.messages.own_tools import may_be_ours, remembered_id
-from contextfold.fold.messages.prefix_miss import FOLD, LEFT_OUT, OURS, compare_with, find_before
+from contextfold.fold.messages.prefix_miss import compare_with, find_before
 from contextfold.fold.messages.sent_prefix import SentPrefix, read_prefix
 from contextfold.fold.store import LeftOutDecision
 from tests.fold.messages.histories import Format, History, generate_history
@@ -86,13 +87,13 @@ def reuses_ids(history: History) -> bool:
 @every_format
 def test_every_difference_of_ours_is_explained(format: Format) -> None:
     causes = {cause for history in generate(format) for cause in causes_of(history)}
-    assert causes <= {"", FOLD, LEFT_OUT}
-    assert {FOLD, LEFT_OUT} <= causes
+    assert causes <= {"", MissCause.FOLD, MissCause.LEFT_OUT}
+    assert {MissCause.FOLD, MissCause.LEFT_OUT} <= causes
 
 
 @every_format
 def test_a_left_out_result_that_comes_back_is_a_bug(format: Format) -> None:
-    assert OURS in {cause for history in generate(format) for cause in causes_of(history, forgets=True)}
+    assert MissCause.OURS in {cause for history in generate(format) for cause in causes_of(history, forgets=True)}
 
 
 def read_given(content: str) -> Fingerprint:

@@ -20,8 +20,9 @@ from contextfold.cli.fold.session_access import (
 from contextfold.cli.fold.status import SESSION_ID_SHOWN, project_cell
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Screen, right_columns, screen
+from contextfold.common.answer_format import format_dollars
 from contextfold.common.canonical import Encodable
-from contextfold.fold.service.session_views import FoundSession, format_dollars
+from contextfold.fold.service.session_views import FoundSession
 
 # The misses of a session, in the format of the `/v1` API.
 Misses = Mapping[str, Any]

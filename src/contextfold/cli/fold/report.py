@@ -30,7 +30,8 @@ from contextfold.cli.fold.status import left_out_text
 from contextfold.cli.output import plain, plain_lines
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.setting_options import read_setting_options
-from contextfold.fold.service.session_views import BranchRow, FoundSession, format_dollars, tree
+from contextfold.common.answer_format import format_dollars
+from contextfold.fold.service.session_views import BranchRow, FoundSession, tree
 from contextfold.settings import FoldSettings, read_fold_settings
 
 # The members that --json prints. `session` is the session's row in the `/v1` API; `tree` has the lines of its tree.

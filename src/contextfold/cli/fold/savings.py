@@ -30,8 +30,9 @@ from contextfold.cli.fold.status import (
 from contextfold.cli.output import print_note
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, screen
+from contextfold.common.answer_format import format_dollars, format_share
 from contextfold.common.canonical import Encodable
-from contextfold.fold.service.session_views import FoundSession, format_dollars, format_share
+from contextfold.fold.service.session_views import FoundSession
 from contextfold.fold.session import State
 
 # The savings in the format of the `/v1` API.

@@ -20,8 +20,9 @@ from contextfold.cli.fold.session_access import (
 )
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, screen, several
+from contextfold.common.answer_format import format_dollars
 from contextfold.fold.policy import percent
-from contextfold.fold.service.session_views import FoundSession, format_dollars, group_sessions
+from contextfold.fold.service.session_views import FoundSession, group_sessions
 from contextfold.fold.service.stored_sessions import SessionView
 from contextfold.fold.session import STATUSES, State
 

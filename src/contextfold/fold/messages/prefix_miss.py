@@ -12,46 +12,12 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from contextfold.fold.events import MissCause
 from contextfold.fold.messages.facts import block_members, items_of
 from contextfold.fold.messages.request import BodyProjection
 from contextfold.fold.messages.sent_prefix import HeadPart, SentPrefix, count_common
 from contextfold.fold.messages.weight import encode_message
 
-# The causes, in the order of a prompt.
-MODEL, TOOLS, TOOL_ORDER, SYSTEM, MESSAGE, REMINDER, BACK, COMPACTED, FORK, PAUSE, FOLD, LEFT_OUT, OURS, PROVIDER = (
-    "model",
-    "tools",
-    "tool_order",
-    "system",
-    "message",
-    "reminder",
-    "went_back",
-    "compaction",
-    "fork",
-    "pause",
-    "fold",
-    "left_out",
-    "bug",
-    "provider",
-)
-CAUSES = (
-    MODEL,
-    TOOLS,
-    TOOL_ORDER,
-    SYSTEM,
-    MESSAGE,
-    REMINDER,
-    BACK,
-    COMPACTED,
-    FORK,
-    PAUSE,
-    FOLD,
-    LEFT_OUT,
-    OURS,
-    PROVIDER,
-)
-# Differences of ours. Those of our tools are ours, too, which `is_ours` says.
-OUR_CAUSES = (FOLD, LEFT_OUT, OURS)
 # Less than this and than this share of what could have been read is how providers' caches work: they keep whole blocks.
 LOST_TOKENS, LOST_SHARE = 1_024, 0.05
 
@@ -80,7 +46,7 @@ class Comparison(NamedTuple):
     def tokens_lost(self, prompt_tokens: int, read_tokens: int) -> int:
         """The tokens that were in the request before and were not read from the cache."""
         # After a compaction, everything new stands for what was in the cache.
-        could_read = prompt_tokens if self.cause == COMPACTED else round(self.shared * prompt_tokens)
+        could_read = prompt_tokens if self.cause == MissCause.COMPACTED else round(self.shared * prompt_tokens)
         lost = could_read - read_tokens
         return lost if lost >= max(LOST_TOKENS, LOST_SHARE * could_read) else 0
 
@@ -122,15 +88,15 @@ def compare_with(projection: BodyProjection, now: SentPrefix, before: SentPrefix
     common = count_common(now.messages, before.messages)
     shared = _share_of(projection, now, before, common)
     if now.model != before.model:
-        return Comparison(MODEL, None, "", False, shared)
+        return Comparison(MissCause.MODEL, None, "", False, shared)
     if now.tools != before.tools:
         changed = sorted({*now.tools} ^ {*before.tools}, key=lambda tool: tool.name)
         names = [tool.name for tool in changed]
         is_ours = bool(names) and all(name in projection.our_tools for name in names)
         named = next((name for name in names if _NAME.fullmatch(name)), "")
-        return Comparison(TOOLS if changed else TOOL_ORDER, None, named, is_ours, shared)
+        return Comparison(MissCause.TOOLS if changed else MissCause.TOOL_ORDER, None, named, is_ours, shared)
     if now.system != before.system:
-        return Comparison(SYSTEM, None, "", False, shared)
+        return Comparison(MissCause.SYSTEM, None, "", False, shared)
     if common == len(before.messages):
         return Comparison("", None, "", False, shared)
     given = count_common(now.given, before.given)
@@ -150,24 +116,24 @@ def _cause_of_ours(now: SentPrefix, before: SentPrefix, place: int) -> str:
     """A fold or a left-out result that is new explains a difference at its place and behind it."""
     new = [change for change, first in now.changes.items() if change not in before.changes and first <= place]
     if not new:
-        return OURS
+        return MissCause.OURS
     is_left_out = any(change.startswith("res_") for change in new)
-    return LEFT_OUT if is_left_out and not any(change.startswith("br_") for change in new) else FOLD
+    return MissCause.LEFT_OUT if is_left_out and not any(change.startswith("br_") for change in new) else MissCause.FOLD
 
 
 def _cause_of_host(projection: BodyProjection, now: SentPrefix, before: SentPrefix, place: int) -> str:
     mine = now.given[place].without_reminders if place < len(now.given) else -1
     theirs = before.given[place].without_reminders
     if mine == theirs or mine is None or theirs is None:
-        return REMINDER
+        return MissCause.REMINDER
     if _is_summary(projection, range(place, len(now.given))):
-        return COMPACTED
+        return MissCause.COMPACTED
     if _has_later(now, before, place):
-        return MESSAGE
+        return MissCause.MESSAGE
     if len(now.given) > len(before.given):
-        return MESSAGE
+        return MissCause.MESSAGE
     # Nothing behind the first message is left: what a compaction does. A user goes back to a later message.
-    return BACK if place else COMPACTED
+    return MissCause.BACK if place else MissCause.COMPACTED
 
 
 def _is_summary(projection: BodyProjection, places: Iterable[int]) -> bool:

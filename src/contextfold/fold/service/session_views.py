@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from contextfold.common.answer_format import MICROS_SHOWN_MIN, format_dollars, format_share
 from contextfold.common.canonical import Encodable, Hundredths, JsonObject
 from contextfold.fold.ended_session import ended_ledger, ended_state, plain_figures
 from contextfold.fold.events import Event, RequestSent
@@ -26,10 +27,6 @@ FOLDS_LISTED_MAX = 200
 # A smaller difference than one in this many of the cost is not significant.
 DIFFERENCE_SHARE = 2_000
 NANODOLLARS_PER_MICRO = 1_000
-MICROS_PER_DOLLAR = 1_000_000
-# Smaller amounts of money are shown with more decimals; an amount that they would show as 0 is none.
-CENTS_FROM_MICROS = 10 * MICROS_PER_DOLLAR
-MICROS_SHOWN_MIN = 50
 # A branch is failing if at least half of its operations have failed.
 FAILING_RATE = 0.5
 # The words for how a session is doing, by the warning of its health.
@@ -428,20 +425,6 @@ def has_difference(sums: LedgerSums) -> bool:
     saved, without = sums.saved
     is_visible = not sums.is_priced or abs(saved) >= MICROS_SHOWN_MIN * NANODOLLARS_PER_MICRO
     return is_visible and DIFFERENCE_SHARE * abs(saved) > without
-
-
-def format_dollars(micros: int) -> str:
-    """An amount of money, the same everywhere."""
-    if abs(micros) < MICROS_SHOWN_MIN:
-        return "$0"
-    decimals = 2 if abs(micros) >= CENTS_FROM_MICROS else 4
-    return f"{'-' if micros < 0 else ''}${abs(micros) / MICROS_PER_DOLLAR:,.{decimals}f}"
-
-
-def format_share(part: float, whole: float) -> str:
-    """A share in percent; one that is not 0 is not shown as 0."""
-    rounded = int(100 * part / whole + 0.5) if whole else 0
-    return "<1 %" if part and not rounded else f"{rounded} %"
 
 
 def verdict(sums: LedgerSums, *, folds: int = 0, costly: int = 0) -> str:

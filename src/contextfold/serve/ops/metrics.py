@@ -22,13 +22,13 @@ from contextfold.fold.events import (
     BranchDiscarded,
     BranchFolded,
     Event,
+    MissCause,
     OperationCompleted,
     RequestSent,
     SessionRolledBack,
     SessionStarted,
     WorkFolded,
 )
-from contextfold.fold.messages.prefix_miss import CAUSES
 from contextfold.fold.sent_request import RequestReport
 from contextfold.fold.service.reports import LOST, Activity
 from contextfold.serve.ops.logs import log
@@ -190,10 +190,12 @@ class Metrics:
         self._misses = self._counter(
             "contextfold_proxy_cache_misses",
             "Requests before which the provider's cache had lost a part of the prompt, by why. A `bug` is ours.",
-            cause=CAUSES,
+            cause=tuple(MissCause),
         )
         self._lost = self._counter(
-            "contextfold_proxy_cache_tokens_lost", "Tokens that were paid for again after it, by why.", cause=CAUSES
+            "contextfold_proxy_cache_tokens_lost",
+            "Tokens that were paid for again after it, by why.",
+            cause=tuple(MissCause),
         )
 
     def request(self, route: str, method: str, status: int) -> None:

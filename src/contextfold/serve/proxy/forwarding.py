@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 import httpx2
 
 from contextfold.errors import ContextError, place_of
-from contextfold.fold.events import PrefixMiss
+from contextfold.fold.events import MissCause, PrefixMiss
 from contextfold.fold.messages import (
     BodyProjection,
     CallOutcome,
@@ -39,17 +39,7 @@ from contextfold.fold.messages import (
 from contextfold.fold.messages.batches import choose_batch
 from contextfold.fold.messages.cache_life import SHORTEST_S
 from contextfold.fold.messages.cold_results import AFTER_A_PAUSE, AUTO, BATCHES, stub_of
-from contextfold.fold.messages.prefix_miss import (
-    BACK,
-    FORK,
-    LEFT_OUT,
-    MESSAGE,
-    OURS,
-    PAUSE,
-    PROVIDER,
-    Comparison,
-    compare_with,
-)
+from contextfold.fold.messages.prefix_miss import Comparison, compare_with
 from contextfold.fold.messages.sent_prefix import SentPrefix, count_common, count_warm_messages, read_prefix
 from contextfold.fold.model_catalog import TokenPrices
 from contextfold.fold.project import Conversation
@@ -599,12 +589,12 @@ class RequestFolding:
             return None
         before, at = found
         comparison = compare_with(projection, prefix, before)
-        if sent is None and comparison.cause in ("", BACK, MESSAGE):
-            comparison = comparison._replace(cause=FORK)
+        if sent is None and comparison.cause in ("", MissCause.BACK, MissCause.MESSAGE):
+            comparison = comparison._replace(cause=MissCause.FORK)
         if request.lapsed_s or self._is_expired(at, record, projection):
             # What differs does not matter: nothing is in the cache any more.
-            return comparison._replace(cause=PAUSE, place=None, detail="", is_ours=False)
-        if comparison.cause == OURS:
+            return comparison._replace(cause=MissCause.PAUSE, place=None, detail="", is_ours=False)
+        if comparison.cause == MissCause.OURS:
             log("proxy.own_difference", "error", message=comparison.place)
         return comparison
 
@@ -691,11 +681,11 @@ class RequestFolding:
             request.was_cached = bool(usage.cache_read_tokens or usage.cache_write_tokens)
             if request.was_cached or (sent is not None and sent.has_cache):
                 tokens = comparison.tokens_lost(usage.prompt_tokens, usage.cache_read_tokens)
-        cause, is_ours = comparison.cause or PROVIDER, comparison.is_ours
-        if cause == PAUSE and request.warm_after_s and request.newly_left_out:
-            cause, is_ours = LEFT_OUT, True
+        cause, is_ours = comparison.cause or MissCause.PROVIDER, comparison.is_ours
+        if cause == MissCause.PAUSE and request.warm_after_s and request.newly_left_out:
+            cause, is_ours = MissCause.LEFT_OUT, True
         # A difference of ours is a bug even if it has cost nothing.
-        if tokens or cause == OURS:
+        if tokens or cause == MissCause.OURS:
             request.misses = (PrefixMiss(cause, tokens, comparison.place, comparison.detail, is_ours),)
 
     def record_end(self, request: ProxiedRequest) -> None:
