@@ -6,6 +6,7 @@ Knows paths and the system's errors, nothing of documents. Paths are bytes, so t
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import stat
 from array import array
@@ -25,6 +26,9 @@ READ_FLAGS = (
 )
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 READ_BYTES = 1 << 20
+# A cache is searched for in a folder and this many levels of subfolders, in at most so many folders of each level.
+SEARCHED_LEVELS = 3
+SEARCHED_FOLDERS_MAX = 500
 # A larger file is refused before it is read: a sparse file needs little space on the disk but all of it in memory.
 FILE_BYTES_MAX = 1 << 30
 # From this number of files on, the whole file system is synced at once.
@@ -68,14 +72,13 @@ class NotRegular(Malformed):
 
 
 def nearest_caches(folder: str) -> list[str]:
-    """The default cache of a folder, else those of its subfolders, else that of the nearest folder above it."""
-    own = os.path.join(folder, DEFAULT_CACHE)
-    if is_cache(own):
-        return [own]
-    # `context build docs` is typed in the folder that has `docs`, and so is the question after it.
-    below = (os.path.join(name, DEFAULT_CACHE) for name in _subfolders(folder))
-    if found := list(filter(is_cache, below)):
-        return found
+    """The default cache of a folder, else those nearest below it, else that of the nearest folder above it."""
+    # `context build site/docs` is typed in the folder that has `site`, and so is the question after it.
+    level = [folder]
+    for _ in range(SEARCHED_LEVELS + 1):
+        if found := [cache for name in level if is_cache(cache := os.path.join(name, DEFAULT_CACHE))]:
+            return found
+        level = list(itertools.islice(itertools.chain.from_iterable(map(_subfolders, level)), SEARCHED_FOLDERS_MAX))
     above, at = folder, os.path.dirname(folder)
     while at != above:
         candidate = os.path.join(at, DEFAULT_CACHE)
@@ -91,7 +94,8 @@ def nearest_caches(folder: str) -> list[str]:
 def _subfolders(folder: str) -> list[str]:
     try:
         with os.scandir(folder) as entries:
-            return sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+            names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+            return [os.path.join(folder, name) for name in names if not name.startswith(".")]
     except OSError:
         return []
 

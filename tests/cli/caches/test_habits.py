@@ -28,6 +28,18 @@ def test_a_cache_just_built_in_a_subfolder_is_asked(project: Path, call: Call) -
     assert call("get", "guides/deploy.md").code == 0
 
 
+def test_a_cache_is_found_some_folders_down_and_the_nearest_level_counts(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(tmp_path / "site" / "content" / "docs", DOCS)
+    monkeypatch.chdir(tmp_path)
+    assert call("build", "site/content/docs").code == 0
+    assert call("ask", "roll back a deployment").out.startswith(b"guides/deploy.md (lines 1-3)\n")
+    write_files(tmp_path / "api" / "docs", {"limits.md": "# Limits\n\nA deployment has limits.\n"})
+    assert call("build", "api/docs").code == 0
+    assert call("ask", "roll back a deployment").out.startswith(b"limits.md (lines 1-3)\n")
+
+
 def test_of_several_subfolders_all_caches_are_asked_and_the_own_cache_goes_first(project: Path, call: Call) -> None:
     write_files(project / "api", {"limits.md": "# Limits\n\nA deployment has limits.\n"})
     assert call("build", "api").code == 0
