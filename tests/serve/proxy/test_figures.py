@@ -320,6 +320,7 @@ class Day:
 
         self.proxy.upstream.script = begin_answer
         before = self.get("/v1/savings")["total"]["requests"]
+        assert before == sum(len(each.sent) for each in self.all), "an answered request is not counted yet"
         headers = [f"{name.replace('_', '-')}: {value}" for name, value in api.headers.items()]
         with self.proxy.connect() as client:
             begin(client, path, json.dumps(body).encode(), *headers)

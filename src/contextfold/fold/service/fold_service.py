@@ -375,6 +375,7 @@ class FoldService:
 
     async def settle_reports(self, owner: str, timeout_s: float | None = None) -> None:
         """Wait until what was reported is written. A waiting report may begin a session."""
+        await self.conversations.wait_for_arriving(owner)
         await self.reports.settle_all(owner, timeout_s)
 
     async def find(self, owner: str, session_id: str) -> FoundSession:
