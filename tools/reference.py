@@ -88,7 +88,10 @@ def _commands() -> Iterator[str]:
     parsers = {command: command.parser() for command in COMMANDS}
     options = {command: _described_options(command, parser) for command, parser in parsers.items()}
     counts = Counter((_flag(option), _describe(option)) for own in options.values() for option in own)
-    common = {option for option, count in counts.items() if count >= COMMANDS_OF_COMMON_OPTION}
+    # One meaning for each, the most frequent.
+    by_count = sorted(counts, key=counts.__getitem__)
+    usual = {flag: (flag, meaning) for flag, meaning in by_count}
+    common = {row for row in usual.values() if counts[row] >= COMMANDS_OF_COMMON_OPTION}
     yield "Options of several commands:"
     yield _table(("option", "meaning"), [(f"`{flag}`", help) for flag, help in sorted(common)])
     rows: list[Row] = []
@@ -110,9 +113,13 @@ def _commands() -> Iterator[str]:
 
 
 def _described_options(command: Command, parser: CommandParser) -> list[argparse.Action]:
-    """The options of a command, without those that the table of settings describes."""
+    """The options that its help shows, without those that the table of settings describes."""
     settings = SETTINGS if command.name in ("serve", "service", "store export", "store import") else ()
-    own = [argument for argument in parser.arguments if argument.option_strings and argument.dest != "help"]
+    own = [
+        argument
+        for argument in parser.arguments
+        if argument.option_strings and argument.dest != "help" and argument.help != argparse.SUPPRESS
+    ]
     return [option for option in own if option.dest.replace("_", "-") not in settings]
 
 
