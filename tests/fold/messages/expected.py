@@ -128,9 +128,7 @@ def _turns(history: History, count: int) -> Iterator[tuple[int, list[int]]]:
 
 def _with_verdict(history: History, closing: Closing, *, turn_thinks: bool, count: int) -> Closing:
     prompt = max((index for index in range(closing.closed_at) if is_prompt(history, index)), default=0)
-    kept_turns = [
-        index for index in range(max(prompt, closing.first), closing.end) if _is_in_quoting_turn(history, index)
-    ]
+    kept_turns = [index for index in range(max(prompt, closing.first), closing.end) if _is_in_kept_turn(history, index)]
     kept_turns_think = any(_message_has_thinking(history, index) for index in kept_turns)
     if not history.binds_thinking or not (turn_thinks or kept_turns_think):
         return closing
@@ -198,8 +196,8 @@ def is_user_message(history: History, index: int) -> bool:
     return bool(history.user_texts[index]) and not history.results[index]
 
 
-def _is_in_quoting_turn(history: History, index: int) -> bool:
-    """Whether the message belongs to a turn in whose results the host has quoted the user.
+def _is_in_kept_turn(history: History, index: int) -> bool:
+    """Whether the message belongs to a turn in whose results the host has quoted the user, or that has found tools.
 
     Such a turn begins with the first message of the model.
     """
@@ -208,7 +206,9 @@ def _is_in_quoting_turn(history: History, index: int) -> bool:
             index += 1
         index += 1
     step = history.steps[history.step_indexes[index]] if index < len(history.messages) else None
-    return step is not None and step.kind == "turn" and bool(step.quoted) and bool(step.calls)
+    if step is None or step.kind != "turn" or not step.calls:
+        return False
+    return bool(step.quoted) or (step.finds_tools and history.format == "anthropic")
 
 
 def _dropped_ranges(history: History, closing: Closing) -> list[range]:
@@ -216,7 +216,7 @@ def _dropped_ranges(history: History, closing: Closing) -> list[range]:
     ranges: list[range] = []
     start = closing.first
     for index in range(closing.first, closing.end + 1):
-        if index == closing.end or _is_in_quoting_turn(history, index):
+        if index == closing.end or _is_in_kept_turn(history, index):
             if any(is_dropped(history, each) for each in range(start, index)):
                 ranges.append(range(start, index))
             start = index + 1

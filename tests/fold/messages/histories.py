@@ -36,6 +36,8 @@ MODELS = {
 }
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk" * 8
 
+# What a search for tools gives: the API puts the tool's definition in its place.
+FOUND = {"type": "tool_reference", "tool_name": "Found"}
 FORGIVING = {"type": "adaptive", "block_binding": {"prefix_mismatch_behavior": "drop_block"}}
 
 Message = dict[str, Any]
@@ -238,6 +240,9 @@ class Anthropic(MessageWriter):
             blocks.append({"type": "redacted_thinking", "data": signed} if redacted else thought)
         if step.text:
             blocks.append({"type": "text", "text": step.text})
+        on_server = step.finds_tools and self.rng.random() < 0.5
+        if on_server:
+            blocks += self._tool_search(step)
         for call in step.calls:
             blocks.append({"type": "tool_use", "id": f"toolu_{call.id}", "name": call.name, "input": call.arguments})
         plain = len(blocks) == 1 and step.text and not step.calls and self.rng.random() < 0.5
@@ -245,10 +250,22 @@ class Anthropic(MessageWriter):
         if step.calls:
             calls_in_order = [step.calls[index] for index in step.order]
             results = [self._result(call) for call in calls_in_order]
+            if step.finds_tools and not on_server:
+                results[0] |= {"content": [FOUND], "is_error": False}
             results += [{"type": "text", "text": text} for text in step.user_texts]
             if step.has_reminder:
                 results.append({"type": "text", "text": REMINDER})
             self.add({"role": "user", "content": results}, *calls_in_order, user_texts=user_texts_of(step))
+
+    def _tool_search(self, step: Step) -> list[Message]:
+        """A search for tools that the provider runs itself."""
+        call_id = f"srvtoolu_{self.rng.getrandbits(60):015x}"
+        asked = {"name": "tool_search_tool_regex", "input": {"query": step.calls[0].arguments["q"]}}
+        found = {"type": "tool_search_tool_search_result", "tool_references": [FOUND]}
+        return [
+            {"type": "server_tool_use", "id": call_id, **asked},
+            {"type": "tool_search_tool_result", "tool_use_id": call_id, "content": found},
+        ]
 
     def _result(self, call: Call) -> Message:
         text, rng = self.text_of_result(call), self.rng
@@ -542,7 +559,8 @@ def _members(rng: random.Random, format: Format, messages: Sequence[Message]) ->
         edits = [{"type": "clear_thinking_20251015"}, {"type": "clear_tool_uses_20250919", "clear_tool_inputs": True}]
         members["context_management"] = {"edits": edits[rng.randrange(2) :]}
     members |= {"max_tokens": rng.choice((0, 4096, 4096)), "system": [{"type": "text", "text": "Be brief."}]}
-    members["tools"] = [{"name": "Bash", "input_schema": schema}]
+    deferred = {"name": FOUND["tool_name"], "input_schema": schema, "defer_loading": True}
+    members["tools"] = [{"name": "Bash", "input_schema": schema}, deferred]
     if rng.random() < 0.5:
         mark = {"cache_control": {"type": "ephemeral"}}
         members["system"][0] |= mark

@@ -19,6 +19,7 @@ BLOCKS = {
     "assistant": {
         *("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "mcp_tool_use", "mcp_tool_result"),
         *("web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result", "compaction"),
+        "tool_search_tool_result",
     },
     "system": {"text", "tool_addition", "tool_removal"},
 }
@@ -50,6 +51,7 @@ def violations(body: Any) -> list[str]:
         *_roles(messages),
         *_compactions(messages),
         *_tool_changes(body, messages),
+        *_tool_references(body, messages),
         *_calls_and_results(messages),
         *_thinking_blocks(body, messages),
         *_cache_marks(body),
@@ -98,6 +100,18 @@ def _tool_changes(body: Mapping[str, Any], messages: list[dict[str, Any]]) -> It
                 known.add(tool["definition"]["name"])
             elif tool.get("name") not in known:
                 yield f"messages.{index}: {block['type']} of unknown tool {tool.get('name')!r}"
+
+
+def _tool_references(body: Mapping[str, Any], messages: list[dict[str, Any]]) -> Iterator[str]:
+    """A tool that a search has found is one of the request."""
+    known = {tool.get("name") for tool in body.get("tools") or ()}
+    for index, message in enumerate(messages):
+        for block in _blocks(message):
+            content = block.get("content")
+            found = content.get("tool_references") if isinstance(content, dict) else content
+            for part in found if isinstance(found, list) else ():
+                if part.get("type") == "tool_reference" and part.get("tool_name") not in known:
+                    yield f"messages.{index}: tool reference {part.get('tool_name')!r} is not an available tool"
 
 
 def _blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -74,6 +74,8 @@ class Step:
     # The host has appended this text of the user to the last result; or it is the whole result.
     quoted: str = ""
     is_answer: bool = False
+    # The model has searched for tools, and found one. Only Anthropic's API shows that in the messages.
+    finds_tools: bool = False
 
 
 @dataclass(slots=True)
@@ -168,6 +170,7 @@ class ScriptWriter:
                 (1, self._failed_fold),
                 (1, self._hosted_tool),
                 (2, self._answer),
+                (1, self._search_for_tools),
             ),
         ]
         weights, methods = [weight for weight, _ in actions], [method for _, method in actions]
@@ -240,6 +243,12 @@ class ScriptWriter:
             quoted=f"{beginning}{self._new_text()}",
             is_answer=True,
         )
+
+    def _search_for_tools(self) -> None:
+        turn = len(self.steps)
+        self._turn(Call("work", "ToolSearch", {"q": self._new_text()}, self._new_text()))
+        if not self.steps[turn].quoted:
+            self.steps[turn] = replace(self.steps[turn], finds_tools=True)
 
     def _shares_turn(self) -> bool:
         return self.rng.random() < self.irregular_chance

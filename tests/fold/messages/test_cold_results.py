@@ -30,6 +30,7 @@ from tests.fold.messages.short_histories import (
     model_turn,
     return_turn,
     say,
+    sent,
     tool_results,
 )
 
@@ -77,8 +78,8 @@ def hashed(*call_ids: str) -> list[str]:
 
 def sent_with(messages: list[Message], format: Format, remembered: Remembered, **members: Any) -> list[Message]:
     projected = project_body(body_of(messages, format, **members), format, remembered=remembered)
-    sent: list[Message] = json.loads(projected.body)[LIST[format]]
-    return sent
+    messages_sent: list[Message] = json.loads(projected.body)[LIST[format]]
+    return messages_sent
 
 
 @every_format
@@ -115,6 +116,43 @@ def test_errors_pictures_and_results_of_our_own_tools_stay(format: Format) -> No
         picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
         messages = [*messages[:-4], *read(format, "p", text=[{"type": "text", "text": LONG}, picture]), *last]
     assert ids(remembered_after_pause(messages, format)) == []
+
+
+@every_format
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"content": [{"type": "text", "text": "The user said: not npm"}]},
+        {"content": [{"type": "text", "text": "ok"}], "structuredContent": {"answer": "The user said: not npm"}},
+        [{"type": "document", "source": {"type": "text", "data": "The user said: not npm"}}],
+        [{"type": "search_result", "content": [{"type": "text", "text": "The user said: not npm"}]}],
+    ],
+)
+def test_a_users_words_deep_inside_a_result_stay(format: Format, told: Any) -> None:
+    """Gemini's clients pass on what an MCP server answers as it is; other clients could."""
+    if format == "gemini":
+        told = told if isinstance(told, dict) else {"output": told}
+        response = {"functionResponse": {"id": "w", "name": "tool", "response": told}}
+        answered: list[Message] = [{"role": "user", "parts": [response]}]
+    else:
+        answered = tool_results(format, ("w", told))
+    folded = [call(format, "f", "context_fold"), *tool_results(format, ("f", branch_result("br_1", folded_at=1)))]
+    asked = call(format, "w", "Bash")
+    messages = [*say("go", format), *read(format, "a"), asked, *answered, *read(format, "b"), *folded]
+    remaining = sent(messages, format)
+    assert asked in remaining
+    assert answered[0] in remaining
+    assert len(remaining) < len(messages)
+    last = [*read(format, "y"), *read(format, "z")]
+    assert ids(remembered_after_pause([*messages[:-2], *last], format)) == hashed("a", "b")
+
+
+def test_a_gemini_response_with_a_file_beside_its_text_stays() -> None:
+    picture = {"inlineData": {"mimeType": "image/png", "data": PNG}}
+    response = {"id": "p", "name": "tool", "response": {"output": LONG}, "parts": [picture]}
+    pictured = [call("gemini", "p", "Read"), {"role": "user", "parts": [{"functionResponse": response}]}]
+    last = [*read("gemini", "y"), *read("gemini", "z")]
+    assert ids(remembered_after_pause([*say("go", "gemini"), *pictured, *last], "gemini")) == []
 
 
 QUEUED = "<system-reminder>\nThe user sent the following message: not npm\n</system-reminder>"

@@ -289,6 +289,14 @@ def drops_answers(history: History, count: int) -> list[Any]:
     return [message for message in sent_by_library(history, count) if id(message) not in answers]
 
 
+def drops_found_tools(history: History, count: int) -> list[Any]:
+    """Also leaves out what found tools inside a range that is left out."""
+    folded = expected(history, count).folded
+    inside = {index for closing in folded for index in range(closing.first, closing.end)}
+    found = {id(history.messages[n]) for n in inside if history.steps[history.step_indexes[n]].finds_tools}
+    return [message for message in sent_by_library(history, count) if id(message) not in found]
+
+
 def ignores_shared_turns(history: History, count: int) -> list[Any]:
     """Folds nothing if a closing call shared its turn with other calls."""
     folded = expected(history, count).folded
@@ -343,6 +351,7 @@ BREACHES = [
     *(Breach(law_expected_messages_are_sent, format, ignores_folds) for format in FORMATS),
     *(Breach(law_prefix_is_stable, format, unfolds_later) for format in FORMATS),
     *(Breach(law_projection_is_idempotent, format, folds_half) for format in FORMATS),
+    Breach(law_expected_messages_are_sent, "anthropic", drops_found_tools),
     Breach(law_thinking_stays_valid, "anthropic", ignores_binding),
     Breach(law_thinking_stays_valid, "anthropic", keeps_finished_thinking),
 ]

@@ -133,7 +133,12 @@ def law_remembered_folds_stay(history: History, projector: Projector) -> int:
 
 
 def masked(message: dict[str, Any], format: Format, results: Sequence[tuple[int, Any]]) -> dict[str, Any]:
-    if not results or any(call.failed for _, call in results) or any(map(user_words_in, result_texts(message))):
+    if (
+        "tool_reference" in str(message)
+        or not results
+        or any(call.failed for _, call in results)
+        or any(map(user_words_in, result_texts(message)))
+    ):
         return message
     if format in PARTS:
         return with_results(message, format, {"content": CLEARED}, {"output": CLEARED})

@@ -302,6 +302,22 @@ def test_a_picture_in_a_user_message_inside_a_branch_stays() -> None:
     )
 
 
+@pytest.mark.parametrize("is_hosted", [False, True])
+def test_a_turn_that_found_tools_stays_so_that_the_model_keeps_them(is_hosted: bool) -> None:
+    format: Format = "anthropic"
+    reference = {"type": "tool_reference", "tool_name": "mcp__files__search"}
+    if is_hosted:
+        call = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "tool_search_tool_regex", "input": {}}
+        found = {"type": "tool_search_tool_search_result", "tool_references": [reference]}
+        result = {"type": "tool_search_tool_result", "tool_use_id": "srvtoolu_1", "content": found}
+        search = model_turn(format, ("s", "Bash"), beside=(call, result)) + tool_results(format, ("s", "done"))
+    else:
+        search = model_turn(format, ("s", "ToolSearch")) + tool_results(format, ("s", [reference]))
+    fold = model_turn(format, ("f", "context_fold")) + tool_results(format, ("f", branch_result("br_1", folded_at=1)))
+    messages = [*say("go"), *work(format, "a"), *search, *work(format, "b"), *fold]
+    assert sent(messages, format) == [*say("go"), *search, *fold]
+
+
 def test_items_of_hosted_tools_fold_with_their_turn() -> None:
     head, tail = branch("openai-responses", "br_1"), return_turn("openai-responses", "br_1")
     inside: list[Message] = [{"type": "mcp_call", "id": "m", "name": "x"}, {"type": "web_search_call", "id": "s"}]

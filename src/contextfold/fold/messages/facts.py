@@ -62,6 +62,8 @@ class Fact(NamedTuple):
     only_thinks: bool = False
     # The parts that are thinking and may be left out of finished turns.
     thoughts: tuple[Members, ...] = ()
+    # Whether it gives the model tools that it has searched for, which the model has as long as the turn is there.
+    finds_tools: bool = False
     # Whether it belongs to the next message and is left out only together with it.
     leads: bool = False
     # Whether the user wrote a part of it, which stays.

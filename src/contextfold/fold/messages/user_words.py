@@ -92,14 +92,14 @@ def has_user_words(content: object, tools: str, *, failed: bool) -> bool:
 
 
 def _texts_in(content: object) -> Iterator[str]:
-    if isinstance(content, str):
-        yield content
-        return
-    parts = content.values() if isinstance(content, Mapping) else items_of(content) or ()
-    for part in parts:
-        text = part if isinstance(part, str) else block_members(part).get("text")
-        if isinstance(text, str):
-            yield text
+    """All texts of a result, however deep: servers of MCP put theirs into lists and into `structuredContent`."""
+    waiting = [content]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            yield value
+        else:
+            waiting += items_of(value) or block_members(value).values()
 
 
 def _tells_of_user(text: str, *, failed: bool) -> bool:

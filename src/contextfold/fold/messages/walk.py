@@ -4,7 +4,7 @@ A *turn* is a message of the model with the results of its calls. A branch is op
 return closes the branch in its result and the open branches below it; its range is the turns between the turns of the
 two calls. A fold (`context_fold`) has no branch: its range begins after the user's last words, or after a later branch,
 return or fold. Turns with a call of our tools stay, with all their other calls; so do turns with a result that has
-what the user said. They split a range into parts.
+what the user said, and turns that found tools. They split a range into parts.
 
 A range is determined when the turn of the call that closes it is complete; later messages do not change it. So a longer
 history never folds less, and a folded range is sent in the same way again, until a branch around it folds.
@@ -143,6 +143,7 @@ class Walk:
         if fact.kind == "model":
             self.fates.append(Fate.GOES)
             self._add_turn(place, fact)
+            self._keep_turn(place + 1, is_needed=fact.finds_tools)
             if fact.thinks:
                 self._turn_thinks = True
                 self.thinking.append(place)
@@ -157,7 +158,10 @@ class Walk:
             self.fates.append(Fate.STAYS)
         elif fact.results:
             self.fates.append(Fate.MIXED if has_words else Fate.GOES)
-            has_words = self._add_results(place, fact.results) or has_words
+            says_words = self._add_results(place, fact.results)
+            self._keep_turn(place + 1, is_needed=says_words or fact.finds_tools)
+            self._complete_turn()
+            has_words = has_words or says_words
         else:
             self.fates.append(Fate.WORDS if has_words else Fate.GOES)
             if has_words and not fact.is_meanwhile and not self._turn_calls:
@@ -226,19 +230,20 @@ class Walk:
         if place != self._results_end:
             self._is_apart = True
         self._results_end = place + 1
-        if self._kept or has_words:
-            self._keep_turn(place + 1, has_words=has_words)
-        if self._ours and not pending:
-            self._apply_outcomes("")
         return has_words
 
-    def _keep_turn(self, end: int, *, has_words: bool) -> None:
-        """Keep the whole turn if one of its results has what the user said."""
+    def _keep_turn(self, end: int, *, is_needed: bool) -> None:
+        """Keep the whole turn up to here if this part of it, or an earlier one, is needed."""
         turn = self.turns[-1] if self.turns else -1
         if self._kept and self._kept[-1][0] == turn:
             self._kept[-1] = (turn, end)
-        elif has_words and turn >= 0:
+        elif is_needed and turn >= 0:
             self._kept.append((turn, end))
+
+    def _complete_turn(self) -> None:
+        """Apply the outcomes of our calls when all calls of the turn have results."""
+        if self._ours and not self._pending:
+            self._apply_outcomes("")
 
     def _apply_outcomes(self, flaw: str) -> None:
         """Apply the outcomes of our calls after all calls of the turn are answered, or never will be."""

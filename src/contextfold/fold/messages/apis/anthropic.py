@@ -26,6 +26,8 @@ _THINKING = ("thinking", "redacted_thinking")
 # The provider runs these calls, and their results are in the same turn.
 _HOSTED = ("server_tool_use", "mcp_tool_use")
 _SHOWN = ("text", "image", "document", "search_result")
+# What a search for tools gives, the provider's in the model's turn and a client's in a result.
+_FOUND_TOOLS = ("tool_search_tool_result", "tool_reference")
 # `clear_at` says for how long the text is shown; it changes nothing else.
 _SYSTEM_MEMBERS = frozenset({"role", "content", "clear_at"})
 
@@ -97,7 +99,7 @@ def _read_system(message: Members) -> Fact:
 
 def _read_user(blocks: Sequence[object]) -> Fact:
     results: list[Result] = []
-    flaw, has_words = "", False
+    flaw, has_words, finds_tools = "", False, False
     for block in blocks:
         members = block_members(block)
         kind = members.get("type")
@@ -106,18 +108,20 @@ def _read_user(blocks: Sequence[object]) -> Fact:
             # The call succeeded only if the member is missing, null or false; 0 means a failure.
             failed = mark is not None and mark is not False
             results.append(Result(members["tool_use_id"], result, failed, members))
+            parts = map(block_members, items_of(result) or ())
+            finds_tools = finds_tools or any(part.get("type") in _FOUND_TOOLS for part in parts)
         elif kind not in _SHOWN:
             flaw = "unknown_content"
         elif kind != "text" or not is_host_text(members.get("text")):
             has_words = True
     if not results:
         return UNKNOWN if flaw else PROMPT
-    return Fact("input", results=tuple(results), flaw=flaw, has_words=has_words)
+    return Fact("input", results=tuple(results), flaw=flaw, has_words=has_words, finds_tools=finds_tools)
 
 
 def _read_assistant(blocks: Sequence[object]) -> Fact:
     calls: list[Call] = []
-    flaw, is_compaction = "", False
+    flaw, is_compaction, finds_tools = "", False, False
     thoughts: list[Members] = []
     # The calls that the provider runs. Its results name them and may be in a later turn.
     asked: list[object] = []
@@ -138,6 +142,7 @@ def _read_assistant(blocks: Sequence[object]) -> Fact:
             asked.append(members.get("id"))
         elif isinstance(kind, str) and kind.endswith("_tool_result"):
             answered.append(members.get("tool_use_id"))
+            finds_tools = finds_tools or kind in _FOUND_TOOLS
         else:
             is_compaction = is_compaction or kind == "compaction"
             flaw = "unknown_content"
@@ -151,6 +156,7 @@ def _read_assistant(blocks: Sequence[object]) -> Fact:
         thinks=bool(thoughts),
         only_thinks=len(thoughts) == len(blocks),
         thoughts=tuple(thoughts),
+        finds_tools=finds_tools,
         is_compaction=is_compaction,
     )
 

@@ -70,6 +70,9 @@ def _read_user(parts: Sequence[object]) -> Fact:
         if response is not None:
             about = block_members(response)
             result_id, content = _id_of(about), about.get("response")
+            if files := about.get("parts"):
+                # The model reads them with the response, which is therefore not only a text.
+                content = {**block_members(content), "parts": files}
             if result_id and isinstance(about.get("name"), str):
                 results.append(Result(result_id, content, part=members))
             else:
