@@ -32,6 +32,7 @@ from contextfold.stores.nats.jetstream import (
     StreamQuery,
     new_mark,
     read_stored,
+    stored_subjects,
 )
 from contextfold.stores.nats.records import ChunkReference
 from contextfold.stores.nats.streams import NOTHING, SubjectNames, escape_part, session_part, unescape_part
@@ -122,7 +123,7 @@ class ArchiveReader:
             subjects = names.archived_of(
                 thread.owner, thread.project_hash, f"entries.b{escape_part(thread.branch_id)}.>"
             )
-        items = sorted(map(_archive_subject, await self._js.counts(names.archive, subjects)))
+        items = sorted(map(_archive_subject, await stored_subjects(self._js, names.archive, subjects)))
         if not items:
             return None
         rollbacks = [

@@ -6,12 +6,11 @@ Every request goes to the leader of the stream. A request that changes nothing i
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
@@ -230,27 +229,6 @@ class JetStream(NatsConnection):
     async def last_seq(self, stream: str) -> int:
         return (await self.info(stream)).state.last_seq
 
-    async def counts(self, stream: str, subjects: str) -> dict[str, int]:
-        """The number of messages of each subject that matches."""
-        counted: dict[str, int] = {}
-        path = f"{self._prefix}.API.STREAM.INFO.{stream}"
-
-        # nats-py's `stream_info` returns only the first page.
-        async def page() -> dict[str, Any]:
-            query = json.dumps({"subjects_filter": subjects, "offset": len(counted)}).encode()
-            response = await self.send(path, lambda client: client.request(path, query, RESPONSE_TIMEOUT_S))
-            document: dict[str, Any] = json.loads(response.data)
-            if "error" in document:
-                raise await self._problem_of(APIError(**document["error"]))
-            return document
-
-        while True:
-            info = await self.repeat(page)
-            found = info["state"].get("subjects") or {}
-            counted |= found
-            if not found or len(counted) >= info.get("total", 0):
-                return counted
-
     async def check_room(self, stream: str, size: int) -> None:
         """Raise StoreUnavailable if a message of this size exceeds a limit."""
         info = await self.info(stream)
@@ -310,6 +288,12 @@ async def read_stored(js: JetStream, query: StreamQuery) -> AsyncGenerator[Store
         async with aclosing(read_to(js, query, last.seq)) as messages:
             async for message in messages:
                 yield message
+
+
+async def stored_subjects(js: JetStream, stream: str, subjects: str) -> list[str]:
+    """The subject of each message that matches, without its content."""
+    query = StreamQuery(stream, subjects, headers_only=True)
+    return [stored.subject async for stored in read_stored(js, query)]
 
 
 async def read_to(js: JetStream, query: StreamQuery, last: int) -> AsyncGenerator[StoredMessage]:

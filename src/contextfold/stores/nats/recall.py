@@ -20,7 +20,7 @@ from contextfold.common.question import Question
 from contextfold.fold.recall_ranking import DocumentTerms, RecallScope
 from contextfold.fold.store import ArchivedResult, Recalled, RecallSource, Summary
 from contextfold.stores.nats.archive import BranchSummary, NatsConversations, decision_of
-from contextfold.stores.nats.jetstream import JetStream, StoredMessage, StreamQuery, read_stored
+from contextfold.stores.nats.jetstream import JetStream, StoredMessage, StreamQuery, read_stored, stored_subjects
 from contextfold.stores.nats.streams import NOTHING, SubjectNames, escape_part, session_part
 from contextfold.stores.sqlite import statements
 from contextfold.stores.sqlite.schema import MIGRATIONS, add_functions
@@ -91,18 +91,17 @@ class NatsRecall:
         results = f"{self._names.archive}.{escape_part(index.owner)}.{NOTHING}.*.left_out.>"
         if index.may_have_deletions:
             index.may_have_deletions = False
-            subjects = {*await self._subjects(summaries), *await self._subjects(results)}
-            entries = await self._subjects(self._names.archived_of(index.owner, None, "entries.>"))
-            await asyncio.to_thread(index.keep_only, subjects, set(map(session_part, entries)))
+            entries = self._names.archived_of(index.owner, None, "entries.>")
+            found = [
+                await stored_subjects(self._js, self._names.archive, each) for each in (summaries, results, entries)
+            ]
+            await asyncio.to_thread(index.keep_only, {*found[0], *found[1]}, set(map(session_part, found[2])))
         query = StreamQuery(self._names.archive, summaries, index.summaries_reached)
         if new := [stored async for stored in read_stored(self._js, query)]:
             await asyncio.to_thread(index.add_summaries, new)
         query = StreamQuery(self._names.archive, results, index.results_reached, headers_only=True)
         if new := [stored async for stored in read_stored(self._js, query)]:
             await asyncio.to_thread(index.add_results, new)
-
-    async def _subjects(self, subjects: str) -> list[str]:
-        return list(await self._js.counts(self._names.archive, subjects))
 
     async def _complete(self, source: RecallSource) -> RecallSource:
         """The source with the text of its left-out result, which the tables do not have."""

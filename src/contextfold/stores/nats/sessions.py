@@ -1,7 +1,7 @@
 """The live sessions on NATS, and the end of sessions and of what outlives them.
 
 The list of live sessions is made from the last commit of each log and the published revision of each session. It is
-used only for queries over several sessions. Before each it waits until everything is seen that was committed by then.
+used only for queries over several sessions. Each of them first reads what was added since the one before.
 
 Any daemon may do any step of ending a session, also several daemons at once:
 
@@ -26,22 +26,19 @@ from hashlib import sha256
 from types import MappingProxyType
 from typing import Final, TypeVar
 
-from contextfold.errors import StoreInvalid, StoreUnavailable
+from contextfold.errors import StoreInvalid
 from contextfold.fold.events import BranchCreated, Event, SessionExpired
 from contextfold.fold.store import SessionKey, StaleRevision
 from contextfold.fold.store_export import ExportedSession
 from contextfold.stores.nats import records
 from contextfold.stores.nats.archive import read_chunks, write_chunks
-from contextfold.stores.nats.connection import end_tasks, in_batches
-from contextfold.stores.nats.jetstream import TTL, JetStream, StoredMessage, StreamQuery, follow, read_stored
+from contextfold.stores.nats.connection import in_batches
+from contextfold.stores.nats.jetstream import TTL, JetStream, StoredMessage, StreamQuery, read_stored
 from contextfold.stores.nats.log import SessionLogs
 from contextfold.stores.nats.publisher import PublishedSession, Publisher
 from contextfold.stores.nats.records import CommitRecord, LoggedCommit
 from contextfold.stores.nats.streams import SubjectNames, unescape_part
 
-REACH_TIMEOUT_S: Final = 5.0
-# The last message may have been deleted before it was seen.
-LOOK_AGAIN_S: Final = 0.5
 # Sessions that are worked on at once.
 AT_ONCE: Final = 16
 # A header of an `ended` message: what is left of the session.
@@ -54,6 +51,8 @@ Item = TypeVar("Item")
 
 
 class SessionTable:
+    """The last commit of every key and the published revision of every live session, as of the last `refresh`."""
+
     def __init__(self, js: JetStream, names: SubjectNames) -> None:
         self._js = js
         self._names = names
@@ -63,34 +62,27 @@ class SessionTable:
         self._of_owner: dict[str, dict[SessionKey, LoggedCommit]] = defaultdict(dict)
         # The published revision, by owner, project and session.
         self._published: dict[tuple[str, ...], int] = {}
-        self._reached = 0
-        self._changed = asyncio.Condition()
-        self._tasks: list[asyncio.Task[None]] = []
+        # The last sequence that was read of each stream.
+        self._reached: dict[str, int] = {}
+        self._lock = asyncio.Lock()
 
-    # ---- following
+    async def refresh(self) -> None:
+        """Read what was committed and published since the last time."""
+        names = self._names
+        async with self._lock:
+            await self._read(names.log, names.every_log, self._note_log)
+            await self._read(names.state, names.every_session_state, self._note_state)
 
-    def start(self) -> None:
-        if not self._tasks:
-            names = self._names
-            self._tasks = [
-                asyncio.create_task(self._follow(names.log, names.every_log, self._note_log)),
-                asyncio.create_task(self._follow(names.state, names.every_session_state, self._note_state)),
-            ]
-
-    async def stop(self) -> None:
-        await end_tasks(*self._tasks)
-
-    async def _follow(self, stream: str, subjects: str, note: Callable[[StoredMessage], None]) -> None:
-        query = StreamQuery(stream, subjects, headers_only=True, last_of_each=True)
-        async for stored in follow(self._js, query):
+    async def _read(self, stream: str, subjects: str, note: Callable[[StoredMessage], None]) -> None:
+        reached = self._reached.get(stream, 0)
+        query = StreamQuery(stream, subjects, reached, headers_only=True, last_of_each=not reached)
+        async for stored in read_stored(self._js, query):
             # A subject that was not written by us.
             with suppress(ValueError):
                 note(stored)
-            async with self._changed:
-                self._changed.notify_all()
+            self._reached[stream] = stored.seq
 
     def _note_log(self, stored: StoredMessage) -> None:
-        self._reached = max(self._reached, stored.seq)
         commit = records.parse_logged(self._names.key_of(stored.subject), stored)
         if commit is not None:
             self.note(commit)
@@ -120,24 +112,6 @@ class SessionTable:
             del self._rows[row.key]
             self._published.pop(_session(row), None)
 
-    async def reach(self) -> None:
-        """Wait until everything is seen that is committed now."""
-        self.start()
-        try:
-            async with asyncio.timeout(REACH_TIMEOUT_S):
-                while (last := await self._js.last(self._names.log, self._names.every_log)) is not None:
-                    if self._reached >= last.seq:
-                        return
-                    await self.wait_for(lambda seq=last.seq: self._reached >= seq, LOOK_AGAIN_S)  # type: ignore[misc]
-        except TimeoutError:
-            raise StoreUnavailable("NATS: the list of sessions is behind") from None
-
-    async def wait_for(self, is_so: Callable[[], bool], timeout_s: float) -> None:
-        """Wait until the condition holds, or until the timeout."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s), self._changed:
-                await self._changed.wait_for(is_so)
-
     # ---- what is known
 
     def live(self, owner: str | None = None) -> Iterator[LoggedCommit]:
@@ -147,12 +121,9 @@ class SessionTable:
     def ended(self) -> list[LoggedCommit]:
         return [row for row in self._rows.values() if row.ended_at]
 
-    def behind(self) -> list[LoggedCommit]:
-        """Live sessions that are not completely published, as far as this daemon knows."""
-        return [row for row in self.live() if not self.is_published(row)]
-
-    def is_published(self, row: LoggedCommit) -> bool:
-        return self._published.get(_session(row), -1) >= row.revision
+    def behind(self, owner: str | None = None) -> list[LoggedCommit]:
+        """Live sessions that are not completely published."""
+        return [row for row in self.live(owner) if self._published.get(_session(row), -1) < row.revision]
 
 
 def _session(commit: LoggedCommit) -> tuple[str, ...]:
@@ -172,7 +143,7 @@ class SessionExpiry:
     # ---- sessions
 
     async def expire(self, idle_since: str, at: str) -> int:
-        await self.table.reach()
+        await self.table.refresh()
         await _each(self.table.ended(), lambda row: self._delete_end(row, idle_since))
         live = list(self.table.live())
         idle = [row for row in live if row.last_at <= idle_since]
@@ -266,7 +237,7 @@ class SessionExpiry:
 
     async def live(self) -> list[LoggedCommit]:
         """The live sessions of every owner, after interrupted ends are finished."""
-        await self.table.reach()
+        await self.table.refresh()
         for row in self.table.ended():
             await self._finish_row(row)
         return list(self.table.live())
@@ -280,7 +251,7 @@ class SessionExpiry:
 
     async def newest_time(self) -> str:
         """The time of the last activity in any session, live or ended; empty if there is none."""
-        await self.table.reach()
+        await self.table.refresh()
         query = StreamQuery(self.names.archive, self.names.every_end, headers_only=True)
         ended = [stored.headers.get(records.ENDED, "") async for stored in read_stored(self.js, query)]
         return max([*ended, *(row.last_at for row in self.table.live())], default="")

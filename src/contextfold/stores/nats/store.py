@@ -8,7 +8,6 @@ docs/decisions/0011.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, suppress
@@ -52,8 +51,6 @@ from contextfold.stores.nats.streams import SubjectNames, prepare_streams
 
 CLOSE_TIMEOUT_S: Final = 4.0
 HELP_EVERY_S: Final = 1.0
-# The longest time to wait for the publication of a commit.
-PUBLISH_PATIENCE_S: Final = 0.5
 # The time to live of a daemon's own message if it is killed.
 ALIVE: Final = "3600s"
 # The readiness check writes as many bytes as a commit with a long tool result.
@@ -128,7 +125,7 @@ class NatsStore:
     async def sessions(
         self, owner: str, *, after: tuple[str, str] | None = None, limit: int
     ) -> Sequence[ListedSession]:
-        await self._table.reach()
+        await self._table.refresh()
         rows = _page(self._table.live(owner), after, limit)
         return [ListedSession(row.key, row.session_id, row.last_at) for row in rows]
 
@@ -143,7 +140,7 @@ class NatsStore:
         ]
 
     async def find(self, owner: str, session_id: str) -> SessionKey | None:
-        await self._table.reach()
+        await self._table.refresh()
         return next((row.key for row in self._table.live(owner) if row.session_id == session_id), None)
 
     # ---- watching
@@ -229,17 +226,13 @@ class NatsStore:
         return await self._archive.trajectory(thread, after_n=after_n, limit=limit, characters=characters)
 
     async def _settle(self, owner: str, project_hash: str | None) -> None:
-        """Wait until the commits of an owner are in the archive, and publish what is not published in time."""
-        await self._table.reach()
-        is_published = self._table.is_published
-        rows = (row for row in self._table.live(owner) if project_hash in (None, row.key.project_hash))
-        late = [row for row in rows if not is_published(row)]
-        if late:
-            await self._table.wait_for(lambda: all(map(is_published, late)), PUBLISH_PATIENCE_S)
-        for row in itertools.filterfalse(is_published, late):
-            # A session that cannot be read has nothing to publish.
-            with suppress(StoreInvalid):
-                await self._publisher.catch_up(row.key)
+        """Publish what was committed to sessions of an owner and is not in the archive yet."""
+        await self._table.refresh()
+        for row in self._table.behind(owner):
+            if project_hash in (None, row.key.project_hash):
+                # A session that cannot be read has nothing to publish.
+                with suppress(StoreInvalid):
+                    await self._publisher.catch_up(row.key)
 
     # ---- import and sweeps
 
@@ -265,11 +258,12 @@ class NatsStore:
 
     async def _publish_for_others(self) -> None:
         """Publish what a daemon that was killed has committed and not published."""
-        self._table.start()
         seen: set[SessionKey] = set()
         while True:
             await asyncio.sleep(HELP_EVERY_S * random.uniform(0.7, 1.3))  # noqa: S311 - so that not all do it at once
             await self._js.wait_connected()
+            with suppress(FoldError):
+                await self._table.refresh()
             # A session without activity since then is left to the sweep that ends it.
             since = timestamp(datetime.now(UTC) - timedelta(seconds=self._idle_s))
             late = (row.key for row in self._table.behind() if row.last_at > since)
@@ -283,7 +277,7 @@ class NatsStore:
     # ---- the store itself
 
     async def count(self, owner: str | None = None) -> int:
-        await self._table.reach()
+        await self._table.refresh()
         return sum(1 for _ in self._table.live(owner))
 
     async def check(self) -> None:
@@ -305,7 +299,6 @@ class NatsStore:
                     await self._js.purge(self._names.state, self._names.alive(self._me))
         await end_tasks(self._helper)
         await self._publisher.stop()
-        await self._table.stop()
         await self._js.close()
 
     def _check_open(self) -> None:
