@@ -19,7 +19,6 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from nats.aio.client import Client
-from nats.aio.msg import Msg
 from nats.errors import (
     ConnectionClosedError,
     ConnectionDrainingError,
@@ -55,8 +54,6 @@ FORBIDDEN_MOST: Final = 100
 RESETS_REFUSE: Final = 4
 CLOSE_TIMEOUT_S: Final = 1.0
 LOST: Final = "NATS: the connection was lost"
-# The messages of a subscription.
-MessageQueue = asyncio.Queue[Msg | None]
 # Called with "connected" or "away: …".
 OnConnectionChange = Callable[[str], None]
 
@@ -115,24 +112,21 @@ class NatsConnection:
         self._last_report = ""
         self._client: NatsClient | None = None
         self._keeper: asyncio.Task[None] | None = None
-        self._ready, self._lost = asyncio.Event(), asyncio.Event()
         # Set when there is a connection, or when every server has refused us.
         self._is_clear = asyncio.Event()
-        self._problem: StoreInvalid | StoreUnavailable = StoreUnavailable("NATS: not connected yet")
+        # Why there is no connection, and since when; None if there is one.
+        self._problem: StoreInvalid | StoreUnavailable | None = StoreUnavailable("NATS: not connected yet")
         self._away_since_s: float | None = None
         self._failing_since_s: float | None = None
         # Refusals in a row, and connections in a row that a server closed at once.
         self._refusals = self._resets = 0
         # Subjects that the server does not permit, in lower case.
         self._forbidden: set[str] = set()
-        self._deadlines: set[asyncio.Timeout] = set()
-        # The queues of messages that are being read; None says that the connection was lost.
-        self.readers: set[MessageQueue] = set()
         self._closed = False
 
     @property
     def is_ready(self) -> bool:
-        return self._ready.is_set() and self._client is not None and self._client.is_connected
+        return self._problem is None and self._client is not None and self._client.is_connected
 
     @property
     def payload_most(self) -> int:
@@ -148,13 +142,14 @@ class NatsConnection:
                 await self._is_clear.wait()
         self._check_open()
         if not self.is_ready:
-            raise self._problem
+            raise self._problem or StoreUnavailable(LOST)
 
     async def wait_connected(self) -> None:
         """Wait for a connection without a timeout. Raises StoreUnavailable when this is closed."""
         self._start()
-        await self._ready.wait()
-        self._check_open()
+        while not self.is_ready:
+            await asyncio.sleep(RECONNECT_PAUSE_S)
+            self._check_open()
 
     async def close(self) -> None:
         if self._closed:
@@ -162,7 +157,6 @@ class NatsConnection:
         self._closed = True
         await end_tasks(self._keeper)
         # Wake the calls that wait for a connection.
-        self._ready.set()
         self._is_clear.set()
         await self._drop_client()
 
@@ -179,14 +173,20 @@ class NatsConnection:
         while not self._closed:
             try:
                 await self._connect()
-                await self._wait_for_lasting_loss()
-            except TimeoutError:
-                self._note_away(self._problem)
+                while self._away_s < REPLACE_S:
+                    await asyncio.sleep(RECONNECT_PAUSE_S)
             # The library raises many kinds of exceptions, and after any of them the next attempt may succeed.
             except Exception as problem:
-                self._note_away(self._reason(problem))
+                # A client that has tried until the timeout has said why it does not succeed.
+                self._note_away((isinstance(problem, TimeoutError) and self._problem) or self._reason(problem))
             await self._drop_client()
             await asyncio.sleep(RECONNECT_PAUSE_S)
+
+    @property
+    def _away_s(self) -> float:
+        """How long there has been no connection."""
+        self._note_if_lost()
+        return 0.0 if self._away_since_s is None else asyncio.get_running_loop().time() - self._away_since_s
 
     async def _connect(self) -> None:
         client = self._client = NatsClient()
@@ -206,13 +206,6 @@ class NatsConnection:
             self._note_connected()
         else:
             self._note_away(StoreUnavailable(LOST))
-
-    async def _wait_for_lasting_loss(self) -> None:
-        with suppress(TimeoutError):
-            while True:
-                await self._lost.wait()
-                async with asyncio.timeout(REPLACE_S):
-                    await self._ready.wait()
 
     def _connect_options(self, client: NatsClient) -> dict[str, Any]:
         options = self.options
@@ -278,7 +271,7 @@ class NatsConnection:
         self._note_if_lost()
 
     def _note_if_lost(self) -> None:
-        if self._ready.is_set() and not self.is_ready:
+        if self._problem is None and not self.is_ready:
             self._note_away(StoreUnavailable(LOST))
 
     async def _on_error(self, problem: Exception) -> None:
@@ -318,10 +311,8 @@ class NatsConnection:
         return StoreUnavailable(f"NATS: {line}")
 
     def _note_connected(self) -> None:
-        self._away_since_s = self._failing_since_s = None
+        self._problem = self._away_since_s = self._failing_since_s = None
         self._refusals = self._resets = 0
-        self._lost.clear()
-        self._ready.set()
         self._is_clear.set()
         self._report_change("connected")
 
@@ -331,14 +322,6 @@ class NatsConnection:
         self._problem = problem
         if self._away_since_s is None:
             self._away_since_s = asyncio.get_running_loop().time()
-        self._ready.clear()
-        self._lost.set()
-        for deadline in self._deadlines:
-            if not deadline.expired():
-                deadline.reschedule(asyncio.get_running_loop().time())
-        for queue in self.readers:
-            with suppress(asyncio.QueueFull):
-                queue.put_nowait(None)
         self._refusals = self._refusals + 1 if isinstance(problem, StoreInvalid) else 0
         if self._refusals >= len(self.options.servers):
             self._is_clear.set()
@@ -367,13 +350,10 @@ class NatsConnection:
         # It is prepared before it is ready.
         if self._client and asyncio.current_task() is self._keeper:
             return self._client
-        self._note_if_lost()
         if not self.is_ready:
-            timeout_s = FIRST_GRACE_S
-            if self._away_since_s is not None:
-                # Calls that queue for a lost connection wait for it together, not one after another.
-                timeout_s = max(0.0, self._away_since_s + LOST_GRACE_S - asyncio.get_running_loop().time())
-            await self.open(timeout_s)
+            # Calls that queue for a lost connection wait for it together, not one after another.
+            away_s = self._away_s
+            await self.open(FIRST_GRACE_S if self._away_since_s is None else max(0.0, LOST_GRACE_S - away_s))
         assert self._client is not None
         return self._client
 
@@ -381,14 +361,10 @@ class NatsConnection:
         """Do work that sends one request to this subject, and wait for the response."""
         client = await self.client()
         loop = asyncio.get_running_loop()
-        sent_s, deadline = loop.time(), asyncio.timeout(RESPONSE_TIMEOUT_S)
+        sent_s = loop.time()
         try:
-            async with deadline:
-                self._deadlines.add(deadline)
-                try:
-                    return await _keep_cancellation(work(client))
-                finally:
-                    self._deadlines.discard(deadline)
+            async with asyncio.timeout(RESPONSE_TIMEOUT_S):
+                return await _keep_cancellation(work(client))
         except TimeoutError:
             if subject.lower() in self._forbidden:
                 reason = f"NATS does not permit {subject}: give this user the permissions in docs/nats.md"

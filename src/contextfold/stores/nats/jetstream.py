@@ -12,6 +12,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig, DeliverPolicy, DiscardPolicy, RawStreamMsg, StreamInfo
@@ -21,7 +22,6 @@ from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.settings import NatsOptions
 from contextfold.stores.nats.connection import (
     RESPONSE_TIMEOUT_S,
-    MessageQueue,
     NatsClient,
     NatsConnection,
     OnConnectionChange,
@@ -49,7 +49,7 @@ CONFLICTS: Final = frozenset({10071, 10164})
 Result = TypeVar("Result")
 HEARTBEAT_S: Final = 1.0
 # After this time without a message a reader looks whether it has missed one.
-SILENCE_S: Final = 5.0
+SILENCE_S: Final = 2.0
 # The server deletes a consumer that is not read for this time.
 CONSUMER_IDLE_S: Final = 2.0
 # A reader that is this far behind starts again after the last message that it has read.
@@ -354,8 +354,6 @@ async def _read_consumer(
                 except TimeoutError:
                     yield None, 0
                     continue
-                if message is None:
-                    return
                 about = message.metadata
                 name = about.consumer
                 if about.sequence.consumer not in (count + 1, 1):
@@ -372,14 +370,14 @@ async def _read_consumer(
 
 
 @asynccontextmanager
-async def _consumer(js: JetStream, query: StreamQuery, after: int) -> AsyncIterator[MessageQueue]:
+async def _consumer(js: JetStream, query: StreamQuery, after: int) -> AsyncIterator[asyncio.Queue[Msg]]:
     """The queue of the messages of an ordered consumer."""
     config = ConsumerConfig(headers_only=query.headers_only or None, inactive_threshold=CONSUMER_IDLE_S)
     if query.last_of_each and after == query.after:
         config.deliver_policy = DeliverPolicy.LAST_PER_SUBJECT
     elif after:
         config.deliver_policy, config.opt_start_seq = DeliverPolicy.BY_START_SEQUENCE, after + 1
-    arrived = MessageQueue(WAITING_MOST)
+    arrived = asyncio.Queue[Msg](WAITING_MOST)
     subscription = await js.call(
         f"API.CONSUMER.CREATE.{query.stream}",
         lambda context: context.subscribe(
@@ -394,10 +392,8 @@ async def _consumer(js: JetStream, query: StreamQuery, after: int) -> AsyncItera
         ),
         timeout_s=RESPONSE_TIMEOUT_S,
     )
-    js.readers.add(arrived)
     try:
         yield arrived
     finally:
-        js.readers.discard(arrived)
         with suppress(NatsError, OSError):
             await subscription.unsubscribe()
