@@ -80,16 +80,14 @@ class LogIndex:
     seq: int = 0
     revision: int = 0
     last_at: str = ""
-    # An index without operations is used for commits that have none, and is not cached.
-    operations: dict[str, int] | None = field(default_factory=dict)
+    operations: dict[str, int] = field(default_factory=dict)
 
     def add(self, commit: LoggedCommit, record: CommitRecord) -> None:
         """Add a commit if it is the next one."""
         if record.before == self.revision and self.session_id in ("", record.session_id):
             self.session_id, self.seq, self.last_at = record.session_id, commit.seq, commit.last_at
             self.revision = record.revision
-            if self.operations is not None:
-                self.operations |= dict.fromkeys(record.receipts, commit.seq)
+            self.operations |= dict.fromkeys(record.receipts, commit.seq)
 
 
 class SessionLogs:
@@ -103,7 +101,7 @@ class SessionLogs:
         self._js = js
         self._names = names
         self._before_another = before_another
-        self._indexes = SessionCache[LogIndex](lambda index: len(index.operations or ()) + 1, REMEMBERED_MOST)
+        self._indexes = SessionCache[LogIndex](lambda index: len(index.operations) + 1, REMEMBERED_MOST)
 
     # ---- reading
 
@@ -167,12 +165,12 @@ class SessionLogs:
             self._indexes.put(last.key, index)
 
     async def receipt(self, key: SessionKey, operation_id: str) -> CommitReceipt | None:
-        index = await self._refresh(key, complete=True)
+        index = await self._refresh(key)
         return await self._receipt(key, index, records.digest_of(operation_id))
 
     async def _receipt(self, key: SessionKey, index: LogIndex, digest: str) -> CommitReceipt | None:
         """None only if the log does not have this operation. One that cannot be read has taken effect too."""
-        seq = index.operations.get(digest) if index.operations else None
+        seq = index.operations.get(digest)
         if seq is None:
             return None
         for _ in range(LOADS_TRIED):
@@ -184,22 +182,20 @@ class SessionLogs:
         self._indexes.forget(key)
         raise StoreUnavailable("NATS: a commit that was there cannot be read now")
 
-    async def _refresh(self, key: SessionKey, *, complete: bool) -> LogIndex:
-        """The current index; if it need not be complete, possibly with the last commit only."""
+    async def _refresh(self, key: SessionKey) -> LogIndex:
+        """The current index."""
         for _ in range(LOADS_TRIED):
             last = await self.newest(key)
             if last is None or last.ended_at:
                 self._indexes.forget(key)
                 return LogIndex(seq=last.seq if last else 0)
             index = self._index_of(last)
-            if complete and index.revision < last.revision:
+            if index.revision < last.revision:
                 async for _ in self._read(last, index.seq):
                     pass
                 index = self._index_of(last)
             if index.revision >= last.revision:
                 return index
-            if not complete:
-                return LogIndex(last.session_id, last.seq, last.revision, last.last_at, None)
             # The session may have ended while it was read.
             self._indexes.forget(key)
         raise StoreInvalid("NATS has a log with a gap")
@@ -219,7 +215,7 @@ class SessionLogs:
         index = self._indexes.get(commit.key)
         expected = commit.session_id, commit.expected_revision
         if index is None or (index.session_id, index.revision) != expected:
-            index = await self._refresh(commit.key, complete=bool(digest))
+            index = await self._refresh(commit.key)
         done = await self._append(commit.key, records.record_of(commit), index, digest=digest)
         if isinstance(done, CommitReceipt):
             return done, None
@@ -230,7 +226,7 @@ class SessionLogs:
 
         `last_at` is the time of the last activity of a session that is imported in parts.
         """
-        done = await self._append(key, record, await self._refresh(key, complete=False), exact_at=last_at)
+        done = await self._append(key, record, await self._refresh(key), exact_at=last_at)
         assert not isinstance(done, CommitReceipt), "it has no operation id, so it is no repetition"
         return done
 
@@ -264,20 +260,22 @@ class SessionLogs:
             except (SequenceConflict, StoreUnavailable) as problem:
                 is_unsure = is_unsure or isinstance(problem, StoreUnavailable)
                 await self._after_failure(problem, until)
-                index = await self._refresh(key, complete=bool(digest))
+                index = await self._refresh(key)
                 # If an attempt is stored, it is the next message. After another one it can no longer be stored.
                 stored = await self._js.next_after(self._names.log, subject, base) if is_unsure else None
                 # A server whose log is shorter than it was is behind.
                 while is_unsure and stored is None and index.seq != base:
                     await self._after_failure(StoreUnavailable("NATS: a log is shorter than it was"), until)
-                    index = await self._refresh(key, complete=bool(digest))
+                    index = await self._refresh(key)
                     stored = await self._js.next_after(self._names.log, subject, base)
                 if stored is not None and stored.headers.get(MESSAGE_ID) == headers[MESSAGE_ID]:
                     return replace(commit, seq=stored.seq), record
                 continue
             commit = replace(commit, seq=seq)
             index.add(commit, record)
-            if index.operations is not None:
+            if record.is_end:
+                self._indexes.forget(key)
+            else:
                 self._indexes.put(key, index)
             return commit, record
 
