@@ -31,6 +31,12 @@ ANSWERS = {
     "User has approved your plan. ": False,
     "exec command rejected by user: ": False,
     "The user rejected permission to use this tool call with the following feedback: ": True,
+    "[Operation Cancelled] Reason: User denied execution. ": True,
+    "Plan rejected. User feedback: ": False,
+    "Wall time: 3 seconds\naborted by user: ": False,
+    "<user_message>\n": False,
+    "The user has declined to run this tool: ": False,
+    "This call was cancelled by the user. ": False,
     # Only the tool shows that this is an answer.
     '{"answers": ': False,
 }

@@ -174,6 +174,43 @@ def test_a_result_that_tells_anywhere_what_the_user_said_stays(format: Format, t
     assert ids(remembered_after_pause([*say("go", format), *read(format, "a", text=told), *last], format)) == []
 
 
+# What hosts write, in their own words, when a user has refused, answered or changed something.
+TOLD_BY_HOSTS = (
+    *("[Request interrupted by user for tool use]", "Tool use rejected with user message: not npm"),
+    *("The file a.py has been updated. User feedback: not npm", "Permission to run it was denied by user. Not npm."),
+    *("aborted by user after 3.2s", "Wall time: 3.2 seconds\naborted by user", "Script error: patch rejected by user"),
+    *("[Operation Cancelled] Reason: User denied execution.", "Plan rejected. User feedback: not npm"),
+    *("[execute_command for 'npm i'] Result: The user denied this operation.", "<answer>\nnot npm\n</answer>"),
+    *('{"status":"denied","message":"The user denied this operation.","feedback":"not npm"}', "<user-feedback>no"),
+    *("The user has declined to run this tool.", '{"type":"execution-denied","reason":"not npm"}'),
+    *('{"action": "accept", "content": {"manager": "not npm"}}', '{"answers":{"manager":{"answers":["not npm"]}}}'),
+    *("Action has been rejected by the user! Not npm.", "This tool call was cancelled by the user."),
+    *("Edit was not applied. The user requested these changes:\nnot npm", "Note from the user: not npm"),
+    *("The user interrupted the action: not npm", "The user’s answer is: not npm", "The user doesn’t want to proceed"),
+)
+
+
+@pytest.mark.parametrize("told", [*TOLD_BY_HOSTS, *(f"{each}\n{LONG}" for each in TOLD_BY_HOSTS)])
+@every_format
+def test_a_result_in_which_a_host_tells_what_the_user_said_stays(format: Format, told: str) -> None:
+    asked, answered = call(format, "w", "Bash"), tool_results(format, ("w", told))
+    folded = [call(format, "f", "context_fold"), *tool_results(format, ("f", branch_result("br_1", folded_at=1)))]
+    messages = [*say("go", format), *read(format, "a"), asked, *answered, *read(format, "b"), *folded]
+    remaining = sent(messages, format)
+    assert answered[0] in remaining
+    assert len(remaining) < len(messages)
+    last = [*read(format, "y"), *read(format, "z")]
+    assert ids(remembered_after_pause([*messages[:-2], *last], format)) == hashed("a", "b")
+
+
+@pytest.mark.parametrize("tool", ["mcp__forms__get_user_input", "request_approval", "interactive_feedback", "askUser"])
+@every_format
+def test_the_result_of_a_tool_that_asks_the_user_stays(format: Format, tool: str) -> None:
+    asked = [call(format, "w", tool), *tool_results(format, ("w", f"not npm {LONG}"))]
+    last = [*read(format, "y"), *read(format, "z")]
+    assert ids(remembered_after_pause([*say("go", format), *asked, *last], format)) == []
+
+
 @pytest.mark.parametrize(
     "text",
     [

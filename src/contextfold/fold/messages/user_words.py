@@ -1,8 +1,8 @@
 """Recognises what the user said where a host has put it into its own texts: into markup, and into results of tools.
 
 Hosts give a model the user's refusals ("… the user said: …"), answers to questions and approvals of plans as results of
-tools. Such a result stays, whatever is folded around it. It is recognised by its tool, by the form of a failure, and by
-the phrases that hosts use. Where it is doubtful, it counts as the user's words.
+tools. Such a result stays, whatever is folded around it. It is recognised by its tool, by the phrases that hosts use,
+and by what a failure or a short result says of the user. Where it is doubtful, it counts as the user's words.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _ASKING_TOOLS: Mapping[str, tuple[str, ...]] = {
     "Gemini CLI": ("askuser", "exitplanmode"),
     "OpenCode": ("question", "planexit"),
     "Cline": ("askfollowupquestion", "planmoderespond", "attemptcompletion"),
-    "others": ("askquestion", "askhuman", "humaninput", "elicit"),
+    "others": (
+        *("askquestion", "askhuman", "humaninput", "userinput", "promptuser", "elicit", "waitforuser", "waitforreply"),
+        *("userfeedback", "interactivefeedback", "requestfeedback", "requestapproval", "requestconfirmation"),
+    ),
 }
 _ASKING = re.compile("|".join(sorted({name for names in _ASKING_TOOLS.values() for name in names})))
 _SEPARATORS = re.compile(r"[^a-z0-9]+")
@@ -45,10 +48,19 @@ _BEGINNINGS: Mapping[str, tuple[str, ...]] = {
             "[Request interrupted by",
         ),
     ),
-    "Codex": ("exec command rejected by user", "patch rejected by user", "user rejected", "user cancelled"),
-    "Gemini CLI": ("User denied", "User cancelled", "User did not allow", "[Operation Cancelled]", "Plan approved"),
+    "Codex": (
+        *("exec command rejected by user", "patch rejected by user", "user rejected", "user cancelled"),
+        *("aborted by user", '{"answers":'),
+    ),
+    "Gemini CLI": (
+        *("User denied", "User cancelled", "User did not allow", "[Operation Cancelled]"),
+        *("Plan approved", "Plan rejected"),
+    ),
     "OpenCode": ("The user rejected", "The user dismissed", "User has answered", "User rejected"),
     "Cline": ("The user denied", "The user provided", "<answer>", "<user_message>", "<feedback>"),
+    "Goose": ("The user has declined",),
+    "servers of MCP": ('{"action":"accept"', '{"action":"decline"', '{"action":"cancel"'),
+    "Vercel's AI SDK": ('{"type":"execution-denied"',),
 }
 _BEGINS = re.compile(
     r"[\s>#*\"'(]*(?:error:\s*)?(?:"
@@ -63,16 +75,29 @@ _SAYS = (
         r"user\b[^.\n]{0,40}\b(?:provided|gave|made|modified) "
         r"(?:(?:the|this) )?(?:following\b|feedback\b|`)[^\n]{0,80}:"
     ),
-    re.compile(r"<feedback>(?<![^\n]<feedback>)"),
-    re.compile(r"<user_message>(?<![^\n]<user_message>)"),
+    re.compile(r"\n<(?:feedback|user[-_](?:feedback|input|message|response))>"),
+)
+# What hosts without a row in these tables say of their user, in a short result or near the ends of a long one.
+_TELLS = re.compile(
+    r"user (?:(?:has|have|had|did|does|is|was|also|just|not|doesn't|didn't|hasn't|\w{2,12}ly) ){0,3}"
+    r"(?:said|says|wants?|reject|declin|den(?:y|ied)|cancel|skip|answer|respon|repl(?:y|ied)|cho(?:se|ose)|approv|accept"
+    r"|allow|modif|instruct|clarif|interrupt|stopp|abort|dismiss|request|comment|wrote|prefers|decided)"
+    r"|user(?:'s)? (?:answer|choice|comment|decision|feedback|input|instruction|message|note|reply|response)s?"
+    r"(?: is\b|\W{0,3}:)"
+    r"|(?:answer|comment|feedback|instruction|message|note|reply|response)s? from (?:the |your )?user\b"
+    r"|(?:reject|declin|deni|cancel|abort|interrupt|stopp|skipp|dismiss|approv|answer|modifi)\w{2,4} "
+    r"by (?:the |your )?user\b"
 )
 # What a failure says of the user.
 _DECIDES = re.compile(
     r"\buser\b[^.\n]{0,60}\b(?:said|wants?|reject|declin|den(?:y|ied)|cancel|answer|respon|repl|chose|approv|instruct"
-    r"|feedback|clarif|interrupt|stop|abort|dismiss)|\bby (?:the )?user\b|\buser feedback\b"
+    r"|feedback|clarif|interrupt|stop|abort|dismiss|message)|\bby (?:the )?user\b|\buser feedback\b"
+    r"|\bpermission to use\b"
 )
 # This many characters at the beginning of a result, and as many at its end, are searched.
 _SEARCHED_CHARS = 4_000
+# A result is short up to this length. So much of the beginning and of the end of a longer one is searched like it.
+_SHORT_CHARS, _ENDS_CHARS = 1_000, 200
 
 
 def is_host_text(text: object) -> bool:
@@ -109,12 +134,18 @@ def _texts_in(content: object) -> Iterator[str]:
 def _tells_of_user(text: str, *, failed: bool) -> bool:
     if "</" in text and (quotes_user(text[own_length(text) :]) or any(map(quotes_user, _host_blocks(text)))):
         return True
-    begin = text[:_SEARCHED_CHARS].lower()
-    if _BEGINS.match(begin) is not None or (failed and _DECIDES.search(begin) is not None):
+    begin = text[:_SEARCHED_CHARS].lower().replace("’", "'")
+    # Some hosts write JSON with spaces.
+    head = "".join(begin[:_ENDS_CHARS].split()) if begin.startswith("{") else begin
+    if _BEGINS.match(head) is not None or (failed and _DECIDES.search(begin) is not None):
         return True
-    is_short = len(text) <= 2 * _SEARCHED_CHARS
-    searched = text.lower() if is_short else f"{begin}\n{text[-_SEARCHED_CHARS:].lower()}"
-    return ("user" in searched or "<feedback>" in searched) and any(each.search(searched) for each in _SAYS)
+    end = text[-_SEARCHED_CHARS:].lower().replace("’", "'") if len(text) > _SEARCHED_CHARS else ""
+    searched = f"\n{begin}\n{end}"
+    if "user" not in searched and "<feedback>" not in searched:
+        return False
+    is_short = len(text) <= _SHORT_CHARS
+    ends = searched if is_short else f"{searched[:_ENDS_CHARS]}\n{searched[-_ENDS_CHARS:]}"
+    return _TELLS.search(ends) is not None or any(each.search(searched) for each in _SAYS)
 
 
 def _host_blocks(text: str) -> Iterator[str]:
