@@ -44,9 +44,9 @@ from contextfold.fold.messages import (
     merged_outcomes,
     project_request,
 )
-from contextfold.fold.messages.batches import choose_batch
+from contextfold.fold.messages.batches import choose_batch, pays_if_undone
 from contextfold.fold.messages.cold_results import AFTER_A_PAUSE, AUTO, BATCHES
-from contextfold.fold.messages.sent_prefix import SentPrefix, count_warm_messages, read_prefix
+from contextfold.fold.messages.sent_prefix import SentPrefix, count_warm_messages, find_other_models, read_prefix
 from contextfold.fold.model_catalog import RELATIVE_PRICES
 from contextfold.fold.policy import FoldPolicy, GivenAdvice, choose_advice
 from contextfold.fold.sent_request import RequestReport, Share, Usage, record_request
@@ -330,8 +330,13 @@ class SessionReplay:
         assert self._way.settings is not None
         cold = projection.cold_results(salt="", settings=self._way.settings, first_place=place, when=AFTER_A_PAUSE)
         self._batch_from = None
-        if not cold and self._way.settings.has_batches:
-            life_s = projection.cache_life_s()
+        life_s = projection.cache_life_s()
+        if cold:
+            held = [prefix for prefix, at_s in self._sent if request["at"] - at_s <= life_s]
+            others = find_other_models(projection, read_prefix(projection), held, min(each.place for each in cold))
+            prices = [RELATIVE_PRICES for _ in others]
+            cold = cold if pays_if_undone(projection, cold, RELATIVE_PRICES, prices, life_s=life_s) else []
+        elif self._way.settings.has_batches:
             cold = choose_batch(projection, RELATIVE_PRICES, self._way.settings, salt="", life_s=life_s)
             self._batch_from = {each.decision.result_id for each in cold} or None
         if not cold:
@@ -350,7 +355,8 @@ class SessionReplay:
             return 0
         if not self._way.settings.has_inputs or not self._sent:
             return None
-        held = [prefix for prefix, at_s in self._sent if request["at"] - at_s <= projection.cache_life_s()]
+        life_s = projection.cache_life_s()
+        held = [prefix for prefix, at_s in self._sent if request["at"] - at_s <= life_s]
         return projection.place_of_sent(count_warm_messages(read_prefix(projection), held))
 
     def _has_lapsed(self, projection: BodyProjection, request: Mapping[str, Any]) -> bool:

@@ -90,10 +90,7 @@ class FoldPolicy(NamedTuple):
 
     def prices(self, state: State) -> TokenPrices:
         """The prices of the session's model, or relative ones if they are not known."""
-        return self.prices_of(state.model)
-
-    def prices_of(self, model: str) -> TokenPrices:
-        return self.models.prices(model) or self.relative_prices
+        return self.models.prices(state.model) or self.relative_prices
 
     def context_limit(self, state: State) -> int:
         return context_limit(state, self.limits, self.models)

@@ -1,4 +1,4 @@
-"""A batch of results that the cache still holds is left out only if that pays, as a sum over the next requests says."""
+"""What a cache still holds is left out only if that pays, as a sum over the next requests says."""
 
 from __future__ import annotations
 
@@ -8,8 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from contextfold.fold.messages import Projection, Remembered, by_call, project
-from contextfold.fold.messages.batches import BATCH_MIN_TOKENS, EXPECTED_REQUESTS_MAX, MARGIN, choose_batch
-from contextfold.fold.messages.cold_results import BATCHES, ColdResult
+from contextfold.fold.messages.batches import (
+    BATCH_MIN_TOKENS,
+    EXPECTED_REQUESTS_MAX,
+    MARGIN,
+    choose_batch,
+    pays_if_undone,
+)
+from contextfold.fold.messages.cold_results import AUTO, BATCHES, ColdResult
 from contextfold.fold.model_catalog import RELATIVE_PRICES
 from tests.fold.messages.short_histories import Message, model_turn, say, tool_results
 from tests.support.machine import times
@@ -72,6 +78,40 @@ def test_the_law_detects_a_planted_breach(breach: Choose) -> None:
     def check() -> None:
         for seed in range(COUNT):
             law_a_batch_pays(seed, breach)
+
+    with pytest.raises(AssertionError):
+        check()
+
+
+def pays(projection: Projection, cold: list[ColdResult]) -> bool:
+    return pays_if_undone(projection, cold, RELATIVE_PRICES, [RELATIVE_PRICES], life_s=HOUR_S)
+
+
+def law_another_model_and_back_cost_no_more(seed: int, decide: Callable[[Projection, list[ColdResult]], bool]) -> int:
+    """A request to another model, which writes all, and the next to the one before, which has the whole results."""
+    messages = make_history(seed)
+    whole = project(messages, "anthropic", model="claude-opus-4-5")
+    cold = whole.cold_results(salt="s", settings=AUTO, first_place=random.Random(seed).choice([0, len(messages) // 2]))
+    if not cold or not decide(whole, cold):
+        return 0
+    remembered = Remembered(results=by_call(tuple(each.decision for each in cold)))
+    shorter = project(messages, "anthropic", model="claude-opus-4-5", remembered=remembered)
+    before, after = (sum(each.details.sent_weights) / 4 for each in (whole, shorter))
+    kept = sum(shorter.details.sent_weights[: shorter.receipt.first_changed]) / 4
+    with_stubs = WRITTEN * after + READ * kept + WRITTEN * (after - kept)
+    # Estimates of single results are rounded up.
+    assert with_stubs <= (WRITTEN + READ) * before + len(cold), f"seed {seed}"
+    return 1
+
+
+def test_leaving_out_for_another_model_costs_nothing_even_if_the_one_before_is_next() -> None:
+    assert sum(law_another_model_and_back_cost_no_more(seed, pays) for seed in range(COUNT)) > COUNT // 10
+
+
+def test_the_law_of_another_model_detects_a_planted_breach() -> None:
+    def check() -> None:
+        for seed in range(COUNT):
+            law_another_model_and_back_cost_no_more(seed, lambda projection, cold: True)
 
     with pytest.raises(AssertionError):
         check()

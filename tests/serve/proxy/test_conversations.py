@@ -195,11 +195,11 @@ HEAD: dict[str, Any] = {"system": "Be brief.", "tools": [{"name": "Read", "input
     ("changes", "left_out"),
     [
         ({}, []),
-        ({"model": "claude-opus-4-5"}, ["a", "b"]),
         ({"system": "Be long."}, ["a", "b"]),
-        ({"tools": []}, ["a", "b"]),
+        ({"tools": [*HEAD["tools"], {"name": "Edit", "input_schema": {}}]}, ["a", "b"]),
+        ({"tools": []}, []),
         ({"max_tokens": 7}, []),
-        ({"system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]}, ["a", "b"]),
+        ({"system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]}, []),
         ({"tools": [*HEAD["tools"], {"name": "Later", "input_schema": {}, "defer_loading": True}]}, []),
     ],
 )
@@ -212,6 +212,50 @@ def test_old_results_are_left_out_when_the_prefix_is_lost_anyway(changes: Messag
         # The same request to the same model gets the same stubs, and nothing else is left out.
         await proxy.request(history("a", "b", "c", "d", "e", "f"), NAMED, **{**HEAD, **changes})
         assert len(stubs(proxy.sent())) == len(left_out)
+
+    run_with_proxy(scenario)
+
+
+def test_marks_for_the_cache_on_tools_and_system_prompt_are_no_change() -> None:
+    mark = {"cache_control": {"type": "ephemeral"}}
+
+    async def scenario(proxy: ProxyWithClock) -> None:
+        texts = [{"type": "text", "text": "Be brief."}, {"type": "text", "text": "Be kind."}]
+        tools = [{"name": "Read", "input_schema": {}}, {"name": "Edit", "input_schema": {}}]
+        for place in (0, 1):
+            marked: dict[str, Any] = {"system": [*texts], "tools": [*tools]}
+            for listed in marked.values():
+                listed[place] = {**listed[place], **mark}
+            await proxy.request(history("a", "b", "c", "d"), NAMED, **marked)
+            assert stubs(proxy.sent()) == []
+
+    run_with_proxy(scenario)
+
+
+def test_a_change_of_model_leaves_results_out_only_if_going_back_at_once_costs_no_more() -> None:
+    """The model before still has the whole results in its cache, and would have to write again what is behind them."""
+
+    async def scenario(proxy: ProxyWithClock) -> None:
+        for count, left_out in ((3, 0), (5, 3)):
+            headers = (b"x-claude-code-session-id", b"s-%d" % count)
+            messages = [*say(f"go {count}"), *history(*"abcdefgh"[:count])[1:]]
+            await proxy.request(messages, headers, **HEAD)
+            await proxy.request(messages, headers, **{**HEAD, "model": "claude-sonnet-4-6"})
+            assert [len(stubs(proxy.sent())) for _ in range(2)] == [0, left_out]
+        # One at a fifth of the price saves less than going back would cost.
+        await proxy.request(history(*"abcde"), NAMED, **HEAD)
+        await proxy.request(history(*"abcde"), NAMED, **{**HEAD, "model": "claude-haiku-4-5"})
+        assert [len(stubs(proxy.sent())) for _ in range(2)] == [0, 0]
+
+    run_with_proxy(scenario)
+
+
+def test_a_question_beside_the_conversation_with_its_history_leaves_nothing_out_of_it() -> None:
+    async def scenario(proxy: ProxyWithClock) -> None:
+        await proxy.request(history("a", "b", "c", "d"), NAMED, **HEAD)
+        await proxy.request([*history("a", "b", "c", "d"), *say("Summarize it.")], NAMED, system="You summarize.")
+        await proxy.request(history("a", "b", "c", "d", "e"), NAMED, **HEAD)
+        assert [stubs(proxy.sent()) for _ in range(3)] == [[], [], []]
 
     run_with_proxy(scenario)
 

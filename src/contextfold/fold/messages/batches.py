@@ -1,4 +1,4 @@
-"""Decides when old results are left out although the cache holds them: many at once, if that is likely to pay. Pure.
+"""Decides when old results are left out although a cache holds them: many at once, if that is likely to pay. Pure.
 
 It costs writing again what is sent behind the first change, which would have been read from the cache. It saves reading
 what is left out in this request and in all later ones. A conversation is expected to go on for as many requests as it
@@ -7,6 +7,7 @@ has had; the batch must pay in a part of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from operator import attrgetter
 
@@ -30,7 +31,7 @@ def choose_batch(
     """The results to leave out of a request whose prefix is cached; none if that is not likely to pay."""
     found = projection.cold_results(salt=salt, settings=settings, when="")
     sent_weights, turns = projection.details.sent_weights, len(projection.details.walk.turns)
-    write = prices.cache_write_1h if life_s >= HOUR_S else prices.cache_write_5m
+    write = _price_of_writing(prices, life_s)
     within = min(turns, EXPECTED_REQUESTS_MAX) / MARGIN
     best_gain = 0.0
     best: list[ColdResult] = []
@@ -46,3 +47,27 @@ def choose_batch(
         if dropped >= BATCH_MIN_TOKENS and gain > best_gain:
             best, best_gain = list(chosen), gain
     return best
+
+
+def pays_if_undone(
+    projection: Projection,
+    chosen: Sequence[ColdResult],
+    prices: TokenPrices,
+    others: Iterable[TokenPrices],
+    *,
+    life_s: float,
+) -> bool:
+    """Whether it pays to leave results out of a lost prefix even if the next request goes to another model again.
+
+    The caches of `others` hold the whole results, so all behind the first of them would be written there again.
+    """
+    first = min((each.place for each in chosen), default=0)
+    dropped = sum(each.gain_tokens for each in chosen)
+    behind = max(0, tokens_of(sum(projection.details.sent_weights[first:])) - dropped)
+    saved = _price_of_writing(prices, life_s) * dropped
+    costs = (_price_of_writing(each, life_s) * behind - each.cache_read * (behind + dropped) for each in others)
+    return all(cost <= saved for cost in costs)
+
+
+def _price_of_writing(prices: TokenPrices, life_s: float) -> int:
+    return prices.cache_write_1h if life_s >= HOUR_S else prices.cache_write_5m

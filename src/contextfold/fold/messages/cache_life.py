@@ -73,16 +73,15 @@ def find_life_in_usage(written_1h_tokens: int, warm_after_s: float) -> float:
 
 def _has_hour_mark(request: Members) -> bool:
     """Whether any `cache_control` of the request, wherever it is, asks for an hour."""
-    waiting: list[object] = [request]
+    waiting: list[object] = [dict(request)]
     while waiting:
         value = waiting.pop()
-        if isinstance(value, Mapping):
-            mark = value.get("cache_control")
-            if isinstance(mark, Mapping) and mark.get("ttl") == "1h":
+        if isinstance(value, dict):
+            if block_members(value.get("cache_control")).get("ttl") == "1h":
                 return True
-            waiting.extend(value.values())
+            waiting.extend(each for each in value.values() if isinstance(each, dict | list))
         elif isinstance(value, list):
-            waiting.extend(value)
+            waiting.extend(each for each in value if isinstance(each, dict | list))
     return False
 
 

@@ -42,11 +42,6 @@ def make_fingerprint(written: int, encoded: bytes) -> Fingerprint:
     return Fingerprint(written, cached, None if _EMPTY_MESSAGE.fullmatch(rest) else hash(_join_text(rest)))
 
 
-def hash_part(encoded: bytes) -> int:
-    """The hash of another part of the prompt, without marks."""
-    return hash(MARK.sub(b"", encoded))
-
-
 def _remove_elements(encoded: bytes, opening: bytes, closing: bytes) -> bytes:
     """A message without the texts between two tags, the tags, and the line feeds around them.
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from contextfold.fold.messages.facts import Members, block_members, items_of
-from contextfold.fold.messages.fingerprint import Fingerprint, hash_part, make_fingerprint
+from contextfold.fold.messages.fingerprint import MARK, Fingerprint, make_fingerprint
 from contextfold.fold.messages.own_tools import name_of
 from contextfold.fold.messages.request import BodyProjection
 from contextfold.fold.messages.weight import encode_json
@@ -95,6 +95,14 @@ def count_warm_messages(now: SentPrefix, held: Iterable[SentPrefix]) -> int:
     return max((count_common(now.messages, each.messages) for each in held if each.head == now.head), default=0)
 
 
+def find_other_models(projection: BodyProjection, now: SentPrefix, held: Iterable[SentPrefix], place: int) -> set[str]:
+    """The other models whose caches hold an original message of this request, and all in front of it."""
+    others = [each for each in held if each.model != now.model]
+    return {
+        each.model for each in others if projection.place_of_sent(count_common(now.messages, each.messages)) > place
+    }
+
+
 def count_common(now: tuple[Fingerprint, ...], before: tuple[Fingerprint, ...]) -> int:
     """The number of the first messages that are equal."""
     count = 0
@@ -124,7 +132,8 @@ def _read_tools(request: Members) -> tuple[HeadPart, ...]:
 def _read_system(request: Members) -> tuple[HeadPart, ...]:
     parts: list[HeadPart] = []
     for value in (request[name] for name in _HEAD if request.get(name) is not None):
-        blocks = items_of(value)
+        # A text is the same prompt as one block with it.
+        blocks = items_of([{"type": "text", "text": value}] if isinstance(value, str) else value)
         listed = [value] if blocks is None else blocks
         texts = [block for block in listed if not str(block_members(block).get("text")).startswith(_NOT_CACHED)]
         parts += [_make_part("", block) for block in texts]
@@ -132,5 +141,5 @@ def _read_system(request: Members) -> tuple[HeadPart, ...]:
 
 
 def _make_part(name: str, value: object) -> HeadPart:
-    encoded = encode_json(value)
-    return HeadPart(name, hash_part(encoded), len(encoded))
+    encoded = MARK.sub(b"", encode_json(value))
+    return HeadPart(name, hash(encoded), len(encoded))

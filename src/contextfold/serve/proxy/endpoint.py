@@ -132,7 +132,7 @@ class Proxy:
             fold.scrub,
             origin=self._reports.origin,
             clock=clock,
-            prices=fold.policy.prices_of,
+            prices=fold.policy.ledger_prices,
         )
         upstreams = {"anthropic": settings.anthropic, "openai": settings.openai, "gemini": settings.gemini}
         self._endpoints = [

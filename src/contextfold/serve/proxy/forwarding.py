@@ -36,12 +36,18 @@ from contextfold.fold.messages import (
     parse_request,
     project_request,
 )
-from contextfold.fold.messages.batches import choose_batch
+from contextfold.fold.messages.batches import choose_batch, pays_if_undone
 from contextfold.fold.messages.cache_life import SHORTEST_S
 from contextfold.fold.messages.cold_results import AFTER_A_PAUSE, AUTO, BATCHES, stub_of
 from contextfold.fold.messages.prefix_miss import Comparison, compare_with
-from contextfold.fold.messages.sent_prefix import SentPrefix, count_common, count_warm_messages, read_prefix
-from contextfold.fold.model_catalog import TokenPrices
+from contextfold.fold.messages.sent_prefix import (
+    SentPrefix,
+    count_common,
+    count_warm_messages,
+    find_other_models,
+    read_prefix,
+)
+from contextfold.fold.model_catalog import LedgerPrices
 from contextfold.fold.project import Conversation
 from contextfold.fold.sent_request import ScrubbedText, Usage
 from contextfold.fold.service.conversations import KnownConversation
@@ -270,6 +276,8 @@ class ProxiedRequest:
         self.conversation: RequestConversation | None = None
         # The name of its run, or empty.
         self.run: str = scope.get(RUN, "")
+        # The conversation that its own is a fork of, if this is the first request of a fork.
+        self.forked: str | None = None
         # Its conversation's session, when it is found; and the same when the request is reported, or None.
         self.session: KnownConversation | None = None
         self.reported: asyncio.Future[KnownConversation | None] = asyncio.get_running_loop().create_future()
@@ -349,7 +357,7 @@ class RequestFolding:
         *,
         origin: Callable[[ProxiedRequest, BodyProjection], Awaitable[ResultOrigin]],
         clock: Callable[[], float],
-        prices: Callable[[str], TokenPrices],
+        prices: LedgerPrices,
     ) -> None:
         self._metrics, self._store, self._scrub, self._origin, self._clock = metrics, store, scrub, origin, clock
         self._prices = prices
@@ -421,32 +429,29 @@ class RequestFolding:
             return await self._work(request, work)
 
         projection = await project_with(record.results)
-        forked: str | None = None
         is_new = record.last_request_at is None and not request.lacks_record
         if request.conversation and not request.is_count and is_new:
-            record, forked = await self._inherit(request, request.conversation.id, record, projection)
-            projection = await project_with(record.results) if forked else projection
+            record = await self._inherit(request, request.conversation.id, record, projection)
+            projection = await project_with(record.results) if request.forked else projection
         if request.conversation and not request.is_count:
             request.lapsed_s = self._lapsed_s(request, record, projection)
             # What a request of an unknown past could leave out, the cache may hold.
             is_unknown = request.lacks_record or bool(parsed.reason)
             settings = None if is_unknown else COLD_SETTINGS.get(self._wanted(request))
-            place = None if settings is None else await self._find_cold_place(request, record, projection, forked)
-            if settings is not None and place is not None:
-                salt, when = f"{request.owner}\0{request.conversation.id}", AFTER_A_PAUSE if request.lapsed_s else ""
-                cold = projection.cold_results(salt=salt, settings=settings, first_place=place, when=when)
-                is_batch = not cold and settings.has_batches
-                if is_batch:
-                    cold = await self._work(request, partial(self._choose_batch, projection, record, settings, salt))
-                results = await self._store_results(request, request.conversation.id, record, projection, cold)
-                if results != record.results:
-                    known = {result.result_id for result in record.results}
-                    new = frozenset(result.result_id for result in results) - known
-                    request.lost_after_tokens = None if is_batch else projection.tokens_before(place)
-                    projection = await project_with(results)
-                    request.batch_after_tokens = projection.tokens_before_stubs(new) if is_batch else None
-                    request.newly_left_out = new if request.lapsed_s else request.newly_left_out
-            request.outcomes = merged_outcomes(record.outcomes, projection.outcomes) if forked else projection.outcomes
+            place, cold = None, list[ColdResult]()
+            if settings is not None:
+                place, cold = await self._choose_results(request, record, projection, settings)
+            results = await self._store_results(request, request.conversation.id, record, projection, cold)
+            if results != record.results:
+                known = {result.result_id for result in record.results}
+                new = frozenset(result.result_id for result in results) - known
+                request.lost_after_tokens = None if place is None else projection.tokens_before(place)
+                projection = await project_with(results)
+                request.batch_after_tokens = projection.tokens_before_stubs(new) if place is None else None
+                request.newly_left_out = new if request.lapsed_s else request.newly_left_out
+            request.outcomes = (
+                merged_outcomes(record.outcomes, projection.outcomes) if request.forked else projection.outcomes
+            )
         request.body.projection, request.receipt = projection, projection.receipt
         if request.lacks_record and not projection.receipt.problem:
             request.receipt = replace(projection.receipt, reason=STORE_AWAY)
@@ -486,12 +491,58 @@ class RequestFolding:
             return 0.0
         return self._clock() - last_at if self._is_expired(last_at, record, projection) else 0.0
 
+    async def _choose_results(
+        self,
+        request: ProxiedRequest,
+        record: ConversationRecord,
+        projection: BodyProjection,
+        settings: ColdSettings,
+    ) -> tuple[int | None, list[ColdResult]]:
+        """What to leave out, and the first message that the cache does not hold; None for a batch, which it holds."""
+        assert request.conversation is not None
+        place = await self._find_cold_place(request, record, projection)
+        if place is None:
+            return None, []
+        salt = f"{request.owner}\0{request.conversation.id}"
+        when = AFTER_A_PAUSE if request.lapsed_s else ""
+        cold = projection.cold_results(salt=salt, settings=settings, first_place=place, when=when)
+        if cold:
+            pays = await self._pays_if_undone(request, record, projection, cold)
+            return place, cold if pays else []
+        if settings.has_batches:
+            work = partial(self._choose_batch, projection, record, settings, salt)
+            return None, await self._work(request, work)
+        return place, []
+
     def _choose_batch(
         self, projection: BodyProjection, record: ConversationRecord, settings: ColdSettings, salt: str
     ) -> list[ColdResult]:
         """What to leave out of a request although the cache holds it, if that is likely to pay."""
-        life_s = max(projection.cache_life_s(self._prompt_cache_s), record.cache_life_s)
-        return choose_batch(projection, self._prices(projection.model), settings, salt=salt, life_s=life_s)
+        prices, _ = self._prices.of(projection.model)
+        life_s = self._life_s(projection, record)
+        return choose_batch(projection, prices, settings, salt=salt, life_s=life_s)
+
+    async def _pays_if_undone(
+        self,
+        request: ProxiedRequest,
+        record: ConversationRecord,
+        projection: BodyProjection,
+        cold: Sequence[ColdResult],
+    ) -> bool:
+        """Whether it pays to leave these results out even if the conversation goes back to another model at once."""
+        named = request.conversation
+        sent = self._sent.get(request.owner, request.forked or named.id) if named else None
+        if named is None or sent is None:
+            return True
+        held = [before for before, at in sent.prefixes if not self._is_expired(at, record, projection)]
+        if all(before.model == projection.model for before in held):
+            return True
+        prefix = await self._read_prefix(request, named.id, projection)
+        others = find_other_models(projection, prefix, held, min(each.place for each in cold))
+        known = [self._prices.of(model) for model in (projection.model, *others)]
+        in_money = all(is_money for _, is_money in known)
+        mine, *theirs = [prices if in_money else self._prices.relative for prices, _ in known]
+        return pays_if_undone(projection, cold, mine, theirs, life_s=self._life_s(projection, record))
 
     def _last_at(self, request: ProxiedRequest, record: ConversationRecord, model: str) -> float | None:
         """When the conversation's last request to this model was answered.
@@ -512,7 +563,7 @@ class RequestFolding:
         return given.strip().lower().decode("latin-1")
 
     async def _find_cold_place(
-        self, request: ProxiedRequest, record: ConversationRecord, projection: BodyProjection, forked: str | None
+        self, request: ProxiedRequest, record: ConversationRecord, projection: BodyProjection
     ) -> int | None:
         """The first message that the provider's cache does not hold any more, except the newest; None if not known.
 
@@ -524,7 +575,7 @@ class RequestFolding:
         named = request.conversation
         if self._wanted(request) not in ("auto", "batches") or named is None or not named.conversation.is_named:
             return None
-        sent = self._sent.get(request.owner, forked or named.id)
+        sent = self._sent.get(request.owner, request.forked or named.id)
         if sent is None or not sent.is_trusted or (record.last_request_at or 0.0) > sent.latest_at + CLOCK_S:
             return None
         unknown_at = sent.unknown_at(projection.model)
@@ -532,6 +583,9 @@ class RequestFolding:
             return None
         prefix = await self._read_prefix(request, named.id, projection)
         held = [before for before, at in sent.prefixes if not self._is_expired(at, record, projection)]
+        if not prefix.tools and any(before.tools for before in held):
+            # A host asks something beside the conversation, which then goes on with its tools and what is cached.
+            return None
         return projection.place_of_sent(count_warm_messages(prefix, held))
 
     def _is_expired(self, at: float, record: ConversationRecord, projection: BodyProjection) -> bool:
@@ -540,7 +594,10 @@ class RequestFolding:
         if pause_s <= min(SHORTEST_S, self._prompt_cache_s or SHORTEST_S):
             # No request has a shorter lifetime. To find its own, the whole request is searched.
             return False
-        return pause_s > max(projection.cache_life_s(self._prompt_cache_s), record.cache_life_s)
+        return pause_s > self._life_s(projection, record)
+
+    def _life_s(self, projection: BodyProjection, record: ConversationRecord) -> float:
+        return max(projection.cache_life_s(self._prompt_cache_s), record.cache_life_s)
 
     async def _read_prefix(self, request: ProxiedRequest, conversation: str, projection: BodyProjection) -> SentPrefix:
         if request.prefix is not None and request.prefix_of is projection:
@@ -600,23 +657,24 @@ class RequestFolding:
 
     async def _inherit(
         self, request: ProxiedRequest, conversation: str, record: ConversationRecord, projection: BodyProjection
-    ) -> tuple[ConversationRecord, str | None]:
-        """The record of a new conversation, and the id of the one that it is a fork of.
+    ) -> ConversationRecord:
+        """The record of a new conversation, which may be a fork.
 
-        Its history was sent with the stubs of that one, so they are its own from now on.
+        The history of a fork was sent with the stubs of its parent, so they are its own from now on.
         """
         if len(projection.details.facts) < FORKED_MESSAGES or self._sent.get(request.owner, conversation):
-            return record, None
+            return record
         try:
             prefix = await self._read_prefix(request, conversation, projection)
             forked = _find_forked(self._sent.list_recent(request.owner, FORKS_SEARCHED_MAX), prefix)
             if forked is None:
-                return record, None
+                return record
             async with asyncio.timeout(STORE_S):
-                return await self._store.inherit(request.owner, forked[0], conversation), forked[0]
+                record = await self._store.inherit(request.owner, forked[0], conversation)
+            request.forked = forked[0]
         except Exception as problem:
             log_failure("proxy.conversation_unknown", problem)
-            return record, None
+        return record
 
     def _note_unread(self, request: ProxiedRequest) -> None:
         """Note that a request passes unread, if its conversation is known: it keeps the provider's cache alive."""
