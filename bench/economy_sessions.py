@@ -13,7 +13,8 @@ record says. Where the record shows that the provider read much less than it cou
 the host had changed its system prompt or tools: the replay changes them there, too.
 
 With `advice` the model has context_fold and folds whenever a line of advice tells it to, in the next response, and only
-then. EVERY replays every Nth session only.
+then. With `fork` the session goes on under a new name from its middle on, and only that half is counted: the ledger of
+the new one does not know what was left out before. EVERY replays every Nth session only.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ class Way(NamedTuple):
     has_tools: bool = False
     # The model follows every Nth line of advice.
     follows_every: int = 1
+    # Whether the session is forked in its middle.
+    is_forked: bool = False
     # The limits for the cost of all sessions, and for that of the dearest.
     cost_max: float = 1.0
     dearest_max: float = 1.0
@@ -86,6 +89,7 @@ WAYS = (
     Way("auto", AUTO, cost_max=0.84),
     Way("batches", BATCHES, cost_max=0.80, dearest_max=1.03),
     Way("advice", AUTO, has_tools=True, cost_max=0.75, dearest_max=1.04),
+    Way("fork", AUTO, has_tools=True, is_forked=True, dearest_max=1.05),
     Way("advice, one in three followed", AUTO, has_tools=True, follows_every=3, cost_max=0.80, dearest_max=1.04),
 )
 
@@ -209,6 +213,8 @@ def _marked(messages: Sequence[Message]) -> list[Message]:
 @dataclass(slots=True)
 class PlayedSession:
     cost: int = 0
+    # The cost of the first half.
+    cost_before: int = 0
     folds: int = 0
     advice: int = 0
     tokens: int = 0
@@ -238,14 +244,24 @@ class SessionReplay:
         self._advised = False
         # The results of a batch that this request leaves out first.
         self._batch_from: set[str] | None = None
-        started = SessionStarted(1, _moment(0), "sess_1", "/home/me/project", None)
+        self.played = PlayedSession()
+        self._start("sess_1")
+
+    def _start(self, session_id: str) -> None:
+        started = SessionStarted(1, _moment(0), session_id, "/home/me/project", None)
         self._state = replay([started], EMPTY)
-        self.played = PlayedSession(events=[started])
+        self.played.events = [started]
 
     def play(self) -> PlayedSession:
         waiting: list[Message] = []
         last: Mapping[str, Any] | None = None
-        for number, request in enumerate(self._session["requests"]):
+        requests = self._session["requests"]
+        for number, request in enumerate(requests):
+            if number == len(requests) // 2:
+                self.played.cost_before = self.played.cost
+                if self._way.is_forked:
+                    self._start("sess_2")
+                    self._blocks = 0
             usage = request["usage"]
             if usage["write_1h"] or usage["write_5m"]:
                 self._is_1h = usage["write_1h"] > usage["write_5m"]
@@ -483,14 +499,15 @@ def compare(session: Mapping[str, Any], ways: Sequence[Way]) -> list[Row]:
     for way in ways:
         played = SessionReplay(session, way).play()
         sums = ledger_of(played.events).sums
+        before = (played.cost_before, off.cost_before) if way.is_forked else (0, 0)
         rows.append(
             Row(
                 str(session["id"]),
                 way.name,
                 len(requests),
                 is_1h,
-                played.cost,
-                off.cost,
+                played.cost - before[0],
+                off.cost - before[1],
                 played.folds,
                 played.advice,
                 sums.cost_sent,

@@ -53,6 +53,9 @@ ROUNDED_TOKENS = 2
 GROWN_ENOUGH_TOKENS = 1_000
 # The host has rewritten a history that has less than this percentage of the one before.
 REWRITTEN_PERCENT = 98
+# What is left out has this percentage of the tokens that the whole prompt's bytes per token suggest: it is mostly
+# results of tools. Measured on 158 recorded sessions: 3.0 bytes a token for results, 3.4 for the whole.
+LEFT_OUT_PERCENT = 112
 # The lifetimes of a cached prefix after its last use: Anthropic's, Anthropic's for an hour, and the others' longest.
 CACHE_LIFE_S = 5 * 60
 CACHE_LIFE_1H_S = 60 * 60
@@ -425,7 +428,11 @@ def _tokens_without(event: RequestSent, chain: _Chain, prompt: _Prompt) -> int:
         return max(0, prompt.tokens + estimate - event.tokens_after)
     grown = estimate - (last.tokens_before - last.our_tokens) if last else -1
     if last is None or 100 * estimate < REWRITTEN_PERCENT * (last.tokens_before - last.our_tokens):
-        return max(0, prompt.tokens + _scale(event, estimate - event.tokens_after))
+        # A fork begins with what its parent has left out.
+        left_out = _scale(event, estimate - event.tokens_after)
+        if left_out > 0 and _has_usage(event):
+            left_out = left_out * LEFT_OUT_PERCENT // 100
+        return max(0, prompt.tokens + left_out)
     # Marks for the cache move from message to message, so a history may seem to shrink by a few tokens.
     grown = max(0, grown)
     grown_sent = event.tokens_after - last.tokens_after

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,11 +26,12 @@ from contextfold.fold.messages import (
     project,
     project_body,
 )
-from contextfold.fold.messages.cold_results import NOTHING_REMEMBERED, THINKING_ID
+from contextfold.fold.messages.cold_results import NOTHING_REMEMBERED, THINKING_ID, hash_text
 from contextfold.fold.messages.own_tools import remembered_id
 from tests.fold.messages import hostile
 from tests.fold.messages.expected import PARTS, THOUGHTS, expected, is_prompt, sent_messages
 from tests.fold.messages.histories import LIST, Format, History, generate_history
+from tests.fold.messages.scripts import ASKING_TOOLS
 from tests.fold.messages.short_histories import model_turn, say, tool_results
 from tests.fold.messages.test_laws import (
     BREACH_COUNT,
@@ -387,6 +389,21 @@ class LeavesOutAnyResult(Projector):
         return project_body(clean, format).cold_results(salt="s", settings=replace(STUBS, spared_turns=0))
 
 
+class LeavesOutTheUsersWords(Projector):
+    """Recognises no result with the user's words."""
+
+    def cold(
+        self, body: bytes, format: Format, remembered: Remembered = NOTHING_REMEMBERED, first_place: int = 0
+    ) -> list[ColdResult]:
+        unknown = re.sub("|".join(ASKING_TOOLS).encode(), b"Bash", body).replace(b"ser", b"s_r")
+        left_out = project_body(unknown, format).cold_results(salt="s", settings=STUBS, first_place=first_place)
+        return [_with_text(each, each.text.replace("s_r", "ser")) for each in left_out]
+
+
+def _with_text(cold: ColdResult, text: str) -> ColdResult:
+    return cold._replace(text=text, decision=cold.decision._replace(text_hash=hash_text(text)))
+
+
 class StoresHalfTexts(Projector):
     def cold(
         self, body: bytes, format: Format, remembered: Remembered = NOTHING_REMEMBERED, first_place: int = 0
@@ -432,6 +449,7 @@ BREACHES = [
     PlantedBreach(law_stubs_are_stable, Forgets()),
     PlantedBreach(law_stubs_are_stable, ChangesStubs()),
     PlantedBreach(law_stubs_are_stable, LeavesOutAnyResult()),
+    PlantedBreach(law_stubs_are_stable, LeavesOutTheUsersWords()),
     PlantedBreach(law_stubs_are_stable, StoresHalfTexts()),
     PlantedBreach(law_stubs_are_stable, TouchesTheRunningLoop()),
     PlantedBreach(law_nothing_warm_changes, ChangesWhatIsWarm()),
@@ -462,6 +480,24 @@ def test_the_law_of_thinking_detects_thinking_of_the_running_loop() -> None:
             _check_thinking(history, len(history.messages), thinking)
 
     with pytest.raises(AssertionError, match="running, or changed"):
+        check()
+
+
+def test_the_law_of_edits_detects_that_the_newest_is_left_out() -> None:
+    """As if both files had been edited once more."""
+
+    def check() -> None:
+        for number in range(BREACH_COUNT):
+            history = generate_history("anthropic", f"breach {number}")
+            body = json.loads(history.body())
+            for path in ("a.py", "b.py"):
+                edit = {"type": "tool_use", "id": path, "name": "Edit", "input": {"file_path": path}}
+                body["messages"].append({"role": "assistant", "content": [edit]})
+                body["messages"] += tool_results("anthropic", (path, "done"))
+            later = project_body(in_one_form(body), "anthropic").cold_results(salt="s", settings=STUBS)
+            _check_inputs(history, len(history.messages), later)
+
+    with pytest.raises(AssertionError, match="the newest edit"):
         check()
 
 
