@@ -33,7 +33,7 @@ from bench.figures import Figure, report_progress, run, show
 from bench.recorded_sessions import SESSIONS, recorded_sessions, write_transcript
 from contextfold.audit.replay import RULES, Rule
 from contextfold.audit.report import AuditReport, audit_transcripts
-from contextfold.audit.transcripts import list_given
+from contextfold.audit.transcripts import Skipped, list_given
 from contextfold.fold.events import RequestSent
 from contextfold.fold.messages import BodyProjection
 from contextfold.fold.model_catalog import MODELS, PRICE_UNITS_PER_DOLLAR, RELATIVE_PRICES
@@ -176,7 +176,7 @@ def measure_large_folder(folder: Path) -> list[Figure]:
 
 
 def audit(folder: Path, rules: Sequence[Rule] = RULES) -> AuditReport:
-    return audit_transcripts(list_given([folder]), MODELS, lambda _done, _total: None, rules=rules)
+    return audit_transcripts(list_given([folder], Skipped()), MODELS, lambda _done, _total: None, rules=rules)
 
 
 def _within(name: str, measured: float, truth: float, limit: float) -> Figure:

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import pytest
 
 from contextfold.audit.transcripts import LINE_MAX_BYTES
-from tests.audit.transcripts import ClaudeTranscript, call, long_session, moment, result
-from tests.support.machine import Call
+from tests.audit.transcripts import MODEL, ClaudeTranscript, call_of, long_session, moment, result
+from tests.support.machine import Call, as_nobody
 
 RECORDED = Path(__file__).parent / "recorded"
 # Dollars for a token of Claude Sonnet 4.5.
@@ -81,6 +81,24 @@ class TestBill:
         before = audit(call)["requests"]
         resumed.write(projects)
         assert audit(call)["requests"] == before + 1
+
+    def test_a_result_that_a_resumed_history_repeats_is_not_listed_twice(self, projects: Path, call: Call) -> None:
+        original = long_session("s1", pause_s=10)
+        os.utime(original.write(projects), (1_000, 1_000))
+        before = audit(call, "--names")["results"]
+        copied = [line.replace('"sessionId": "s1"', '"sessionId": "s2"') for line in original.lines]
+        resumed = ClaudeTranscript("s2")
+        resumed.lines = copied
+        resumed.write(projects)
+        assert audit(call, "--names")["results"] == before
+        # What the resumed conversation pays for them is its own.
+        resumed.asked(100, "go on")
+        resumed.answered(105, read=32_000, wrote=100)
+        resumed.write(projects)
+        results = audit(call, "--names")["results"]
+        assert len(results) == 2 * len(before)
+        read_again = sum(each["dollars"] for each in results) - sum(each["dollars"] for each in before)
+        assert read_again == pytest.approx(sum(each["tokens"] for each in before) * READ, rel=0.1)
 
     def test_subagents_are_conversations_of_their_own(self, projects: Path, call: Call) -> None:
         """Older versions of Claude Code wrote their lines into the file of the parent, newer ones into files."""
@@ -272,6 +290,59 @@ class TestBadInput:
         assert report["left_out"]["broken_lines"] == 4
         assert report["left_out"]["long_lines"] == 1
 
+    def test_values_that_no_host_writes_are_read_or_left_out(self, projects: Path, call: Call, tmp_path: Path) -> None:
+        """Half of a character is what is left of a text that was cut; the others are another program's mistakes."""
+        for number, at in enumerate(("9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00", "soon")):
+            transcript = ClaudeTranscript(f"time{number}")
+            transcript.asked(0, "hello")
+            transcript.answered(3, wrote=20_000)
+            transcript.lines = [line.replace(line.split('"timestamp": "')[1][:20], at) for line in transcript.lines]
+            transcript.write(projects)
+        empty = ClaudeTranscript("empty")
+        for _ in range(2):
+            empty.line("assistant", 0, message={"id": "m", "model": MODEL, "content": [], "usage": {}})
+        empty.write(projects)
+        odd = ClaudeTranscript("odd\ud800", cwd="/home/me/\ud800")
+        odd.asked(0, "\udfff" * 100)
+        odd.answered(
+            3, call_of("a", "Read\ud800", file_path="/\ud800"), call_of("b", "WebFetch", url="https://exa\u2100mple/")
+        )
+        odd.asked(6, [*result("a", "text \ud800" * 500), *result("b", "more " * 500)])
+        odd.answered(9, read=20_000, wrote=10**30)
+        odd.write(projects, "odd")
+        page = tmp_path / "page.html"
+        report = audit(call, "--names", "--html", page)
+        assert (report["requests"], report["left_out"]["requests_without_usage"]) == (2, 4)
+        assert len(report["results"]) == 2
+        assert "/home/me/" in page.read_text(encoding="utf-8")
+        assert "/home/me/" in call("audit").out.decode()
+
+    def test_a_file_that_is_no_file_is_not_read(self, tmp_path: Path, call: Call) -> None:
+        """Nobody may ever write into a pipe."""
+        os.mkfifo(tmp_path / "pipe.jsonl")
+        assert call("audit", tmp_path / "pipe.jsonl").code == 6
+        ran = call("audit", tmp_path)
+        assert (ran.code, str(tmp_path) in ran.err) == (0, True)
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become nobody")
+    def test_what_cannot_be_read_is_counted(self, tmp_path: Path) -> None:
+        folder = tmp_path / "transcripts"
+        long_session("s1", pause_s=10).write(folder)
+        long_session("s2", pause_s=10).write(folder).chmod(0)
+        long_session("s3", pause_s=10).write(folder / "closed")
+        (folder / "closed").chmod(0)
+        report = json.loads(as_nobody(tmp_path, "audit", "--json", str(folder)).stdout)
+        assert (report["requests"], report["left_out"]["unreadable_files"]) == (7, 2)
+
+    def test_links_to_transcripts_are_read(self, projects: Path, call: Call, tmp_path: Path) -> None:
+        path = long_session("s1", pause_s=10).write(tmp_path / "elsewhere")
+        projects.mkdir(parents=True)
+        (projects / "a.jsonl").symlink_to(path)
+        (projects / "b.jsonl").symlink_to(path)
+        (projects / "gone.jsonl").symlink_to(tmp_path / "nothing")
+        (projects / "round").symlink_to(projects)
+        assert audit(call)["requests"] == 7
+
     def test_a_transcript_of_a_version_without_usage_is_counted(self, projects: Path, call: Call) -> None:
         """The first versions of Codex wrote the items alone."""
         sessions = projects.parents[2] / ".codex" / "sessions"
@@ -313,10 +384,10 @@ class TestNames:
         transcript = ClaudeTranscript("s-private", cwd="/home/ann/acme-merger")
         transcript.asked(0, f"<script>alert(1)</script> our plan {self.SECRET}")
         transcript.answered(
-            3, call("a", "mcp__acme__lookup", file_path="/home/ann/acme-merger/<b>salaries.csv"), wrote=9_000
+            3, call_of("a", "mcp__acme__lookup", file_path="/home/ann/acme-merger/<b>salaries.csv"), wrote=9_000
         )
         transcript.asked(4, result("a", f"salaries {self.SECRET} " * 500))
-        block = call("b", "Bash", command=f"curl -H 'Authorization: Bearer {self.SECRET}' https://acme.example")
+        block = call_of("b", "Bash", command=f"curl -H 'Authorization: Bearer {self.SECRET}' https://acme.example")
         transcript.answered(9, block, read=9_000, wrote=6_000)
         transcript.asked(10, result("b", "more " * 2_000))
         transcript.answered(15, read=15_000, wrote=4_000)
@@ -343,6 +414,19 @@ class TestNames:
         assert self.SECRET not in text
         assert self.SECRET not in call("audit").out.decode()
 
+    def test_a_models_name_tells_no_account_and_a_command_no_variable(self, projects: Path, call: Call) -> None:
+        transcript = ClaudeTranscript()
+        transcript.asked(0, "hello")
+        model = "arn:aws:bedrock:us-east-1:123456789012:inference-profile/us.anthropic.claude-sonnet-4-5-20250929-v1:0"
+        command = call_of("a", "Bash", command="GITHUB_TOKEN=hunter2 gh pr list")
+        transcript.answered(3, command, wrote=20_000, model=model)
+        transcript.asked(6, result("a", "text " * 500))
+        transcript.answered(9, read=20_000, wrote=700, model=model)
+        transcript.write(projects)
+        report = audit(call, "--names")
+        assert [row["model"] for row in report["models"]] == ["claude-sonnet-4-5"]
+        assert report["results"][0]["subject"] == ""
+
     @pytest.mark.usefixtures("planted")
     def test_nothing_is_written(self, call: Call, tmp_path: Path) -> None:
         before = sorted(tmp_path.rglob("*"))
@@ -361,7 +445,7 @@ def with_kept_cache(transcript: ClaudeTranscript) -> ClaudeTranscript:
 
 
 def call_block(call_id: str) -> dict[str, Any]:
-    return call(call_id, file_path=f"/home/me/project/{call_id}")
+    return call_of(call_id, file_path=f"/home/me/project/{call_id}")
 
 
 def token_count(input_tokens: int, cached: int, output: int, *, total: int, **more: int) -> object:

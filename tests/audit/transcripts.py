@@ -56,7 +56,7 @@ class ClaudeTranscript:
         return path
 
 
-def call(call_id: str, tool: str = "Read", **arguments: object) -> dict[str, Any]:
+def call_of(call_id: str, tool: str = "Read", **arguments: object) -> dict[str, Any]:
     return {"type": "tool_use", "id": call_id, "name": tool, "input": arguments}
 
 
@@ -69,11 +69,11 @@ def long_session(session: str, *, pause_s: float, hour: bool = False, **common: 
     transcript = ClaudeTranscript(session, **common)
     transcript.asked(0, "why does the build fail?")
     prompt = 20_000
-    transcript.answered(5, call(f"{session}0", file_path="/home/me/project/file0"), wrote=prompt, hour=hour)
+    transcript.answered(5, call_of(f"{session}0", file_path="/home/me/project/file0"), wrote=prompt, hour=hour)
     for number in range(1, 5):
         before = number - 1
         transcript.asked(10 * number, result(f"{session}{before}", f"text {before} " * 1_200))
-        block = call(f"{session}{number}", file_path=f"/home/me/project/file{number}")
+        block = call_of(f"{session}{number}", file_path=f"/home/me/project/file{number}")
         transcript.answered(10 * number + 5, block, read=prompt, wrote=3_000, hour=hour)
         prompt += 3_000
     transcript.asked(50, result(f"{session}4", "short"))

@@ -136,7 +136,7 @@ class _ConversationReader:
         if request is None:
             return None
         usage = _usage_of(object_in(self._response, "usage"))
-        if not usage.prompt:
+        if not usage.prompt or not request.at:
             self._skipped.requests_without_usage += 1
             return None
         return request._replace(usage=usage, ended=max(request.at, self._response_ended))
@@ -144,7 +144,7 @@ class _ConversationReader:
     def _extend_response(self, content: object) -> None:
         """Add a block to the response's message. Results of its first calls may already stand behind it."""
         at = self._response_at
-        if at < len(self._history) and self._history[at]["role"] == "assistant":
+        if 0 <= at < len(self._history) and self._history[at]["role"] == "assistant":
             self._history[at] = {"role": "assistant", "content": [*self._history[at]["content"], *_blocks_of(content)]}
 
     def _append(self, role: str, content: object) -> None:

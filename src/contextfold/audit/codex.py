@@ -51,6 +51,9 @@ def read_codex(
             request = reader.answer(object_in(payload, "info"), time_in(line))
             if request is None:
                 continue
+            if not request.at:
+                skipped.requests_without_usage += 1
+                continue
             identity = hash((conversation.id, request.at, *request.usage))
             yield conversation, request._replace(is_copy=identity in seen)
             seen.add(identity)

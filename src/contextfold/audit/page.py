@@ -6,46 +6,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-SHORT_RULE_NAMES: Mapping[str, str] = {
-    "results_after_a_pause": "after a pause",
-    "results_behind_a_broken_prefix": "lost caches",
-    "small_results_edits_and_thinking": "the rest",
-}
-# What each part of a bill is called, on the page and on the terminal, and what it means.
-PART_NAMES: Mapping[str, str] = {
-    "reads": "reading the conversation from the cache",
-    "new_text": "new text",
-    "rewritten_after_pause": "sent in full again after a pause",
-    "rewritten_while_alive": "sent in full again, although the cache was alive",
-    "first_request": "first request of each conversation",
-    "rewritten_after_compaction": "sent in full after a compaction",
-    "output": "output",
-}
-PART_MEANINGS: Mapping[str, str] = {
-    "reads": "cheap for each token, but every request reads everything again",
-    "new_text": "prompts, results of tools, answers, when they are sent for the first time",
-    "rewritten_after_pause": "the cache had expired",
-    "rewritten_while_alive": "something early had changed; the likely causes are below",
-    "first_request": "mostly the host's own prompt and tools",
-    "rewritten_after_compaction": "the host had replaced the history by a summary",
-    "output": "as far as the host has recorded it, which is too low",
-}
-RULE_NAMES: Mapping[str, str] = {
-    "results_after_a_pause": "leave old results out after a pause",
-    "results_behind_a_broken_prefix": "and where the cache was lost anyway",
-    "small_results_edits_and_thinking": "and smaller results, texts of old edits, old thinking",
-}
+from contextfold.audit.tables import (
+    EXPLANATION,
+    PARTS_IN_WORDS,
+    Table,
+    accuracy_text,
+    dearer_text,
+    dollars,
+    error_text,
+    left_out_texts,
+    list_tables,
+    percent,
+    prices_text,
+    saved_text,
+    spent_text,
+    unseen_text,
+)
+
 COLOURS = ("#4c78a8", "#72b7b2", "#e45756", "#f58518", "#54a24b", "#b279a2", "#9d755d")
 CHART_WIDTH, CHART_HEIGHT = 900, 160
 COLUMN_WIDTH_MAX = 60
-EXPLANATION = (
-    "An agent sends its whole conversation with every request. The provider keeps what it has seen in a cache for five "
-    "minutes or an hour: reading it from there costs a tenth or less of sending it in full. The proxy leaves old "
-    "results of tools out when that costs nothing, because the cache is lost anyway."
-)
 DAYS_SHOWN = 120
 ROWS_SHOWN = 15
-DEARER_SHOWN = 5
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c1c1e; --dim: #5f6368; --paper: #fff; --line: #d9dce1; }
@@ -58,6 +40,7 @@ h1 { font-size: 1.4rem; margin: 0 0 1rem; } h2 { font-size: 1.05rem; margin: 2re
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(15rem, 1fr)); gap: 1rem; }
 .card { border: 1px solid var(--line); border-radius: .5rem; padding: .75rem 1rem; }
 .card strong { display: block; font-size: 2rem; line-height: 1.3; } .card p { margin: 0; color: var(--dim); }
+.card em { color: var(--ink); font-weight: bold; font-style: normal; }
 td small { display: block; color: var(--dim); font-size: .85rem; padding-left: 1.3rem; }
 .dim { color: var(--dim); }
 table { border-collapse: collapse; width: 100%; } th, td { text-align: left; padding: .25rem .75rem .25rem 0;
@@ -70,56 +53,18 @@ div.scroll { overflow-x: auto; } svg { width: 100%; height: auto; }
 
 def draw_page(audit: Mapping[str, Any]) -> str:
     """The page, from the values that `--json` prints."""
-    lives, spent = audit["by_cache_life"], audit["spent_dollars"]
+    notes = " ".join([*left_out_texts(audit), prices_text(audit)])
     body = [
         "<h1>What your agents cost, and what contextfold would have saved</h1>",
         f'<div class="cards">{"".join(_draw_cards(audit))}</div>',
         f"<p>{escape(EXPLANATION)}</p>",
+        f'<p class="dim">{escape(unseen_text(audit["simulation"]))}</p>',
         "<h2>Where the money went</h2>",
-        *_draw_parts(audit["parts_dollars"], spent),
-        "<h2>What each rule of the proxy would have saved</h2>",
-        _table(
-            ("rule", "saved", "of the bill"),
-            (
-                (RULE_NAMES[each["rule"]], dollars(each["saved_dollars"]), f"{each['saved_percent']:.1f} %")
-                for each in audit["rules"]
-            ),
-        ),
-        *_draw_dearer(audit),
+        *_draw_parts(audit["parts_dollars"], audit["spent_dollars"]),
         "<h2>Day by day</h2>",
         _draw_days(audit["days"][-DAYS_SHOWN:]),
-        "<h2>With another cache</h2>",
-        _table(
-            ("life of the cache", "without", "with the proxy", "saved"),
-            (
-                (
-                    life,
-                    dollars(each["without_dollars"]),
-                    dollars(each["with_dollars"]),
-                    f"{each['saved_percent']:.1f} %",
-                )
-                for life, each in lives.items()
-            ),
-        ),
-        "<h2>Sent in full again, although the cache was alive: likely causes</h2>",
-        _table(
-            ("likely cause", "times", "tokens", "cost"),
-            (
-                (each["likely_cause"], f"{each['events']:,}", f"{each['tokens']:,}", dollars(each["dollars"]))
-                for each in audit["rewritten_while_alive"]
-            ),
-        ),
-        "<h2>The results that cost most</h2>",
-        _table(
-            ("result", "tokens", "carried through", "cost"),
-            (
-                (result_name(each), f"{each['tokens']:,}", f"{each['requests']:,} requests", dollars(each["dollars"]))
-                for each in audit["results"]
-            ),
-        ),
-        *_draw_groups(audit),
-        *_draw_conversations(audit),
-        f'<p class="dim">{escape(" ".join(left_out_texts(audit)))} {escape(prices_text(audit))}</p>',
+        *map(_draw_table, list_tables(audit, ROWS_SHOWN)),
+        f'<p class="dim">{escape(notes)}</p>',
     ]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -133,53 +78,30 @@ def draw_page(audit: Mapping[str, Any]) -> str:
 
 def _draw_cards(audit: Mapping[str, Any]) -> Iterable[str]:
     proxy, simulation = audit["with_proxy"], audit["simulation"]
-    cards = [
-        (
-            "You spent",
-            dollars(audit["spent_dollars"]),
-            f"at list prices: {count_text(audit)}, {period(audit)}",
-        ),
+    cards = (
+        ("You spent", dollars(audit["spent_dollars"]), f"{escape(spent_text(audit))}."),
         (
             "With contextfold's proxy",
             dollars(proxy["dollars"]),
-            f"{saving_text(proxy)}, without any action of the model. {dearer_text(proxy)}",
+            f"<em>{escape(saved_text(proxy))}</em>; the model need not do anything for it. {escape(dearer_text(proxy))}",
         ),
-    ]
-    if simulation["median_error_percent"] is not None:
-        whole = f"{simulation['with_recorded_breaks_percent']:.1f} %"
-        cards.append(("Can you trust this?", whole, f"of the bill {accuracy_rest(simulation)}"))
+        ("Can you trust this?", error_text(simulation), escape(accuracy_text(simulation))),
+    )
     for title, figure, text in cards:
-        yield f'<div class="card">{escape(title)}<strong>{escape(figure)}</strong><p>{escape(text)}</p></div>'
-
-
-def _draw_dearer(audit: Mapping[str, Any]) -> Iterable[str]:
-    rows = [
-        (
-            f"{each['project']}, {each['day']}",
-            f"{each['requests']:,}",
-            dollars(each["spent_dollars"]),
-            f"{dollars(-each['saved_dollars'])} ({-each['saved_percent']:.1f} %)",
-        )
-        for each in audit["dearer_conversations"][:DEARER_SHOWN]
-    ]
-    if rows:
-        yield "<h2>Conversations that would have cost more</h2>"
-        yield _table(("conversation", "requests", "spent", "more"), rows)
+        yield f'<div class="card">{escape(title)}<strong>{escape(figure)}</strong><p>{text}</p></div>'
 
 
 def _draw_parts(parts: Mapping[str, float], spent: float) -> Iterable[str]:
-    shown = [(part, parts[part], colour) for part, colour in zip(PART_NAMES, COLOURS, strict=True)]
+    shown = [(*PARTS_IN_WORDS[part], parts[part], colour) for part, colour in zip(PARTS_IN_WORDS, COLOURS, strict=True)]
     pieces = [
-        f'<div style="width:{percent(cost, spent, digits=2)};background:{colour}" '
-        f'title="{escape(PART_NAMES[part])}"></div>'
-        for part, cost, colour in shown
+        f'<div style="width:{percent(cost, spent, digits=2)};background:{colour}" title="{escape(name)}"></div>'
+        for name, _, cost, colour in shown
     ]
     yield f'<div class="bar">{"".join(pieces)}</div>'
     rows = [
-        f'<tr><td><span class="key" style="background:{colour}"></span>{escape(PART_NAMES[part])}'
-        f"<small>{escape(PART_MEANINGS[part])}</small></td>"
-        f'<td class="n">{percent(cost, spent)}</td><td class="n">{dollars(cost)}</td></tr>'
-        for part, cost, colour in shown
+        f'<tr><td><span class="key" style="background:{colour}"></span>{escape(name)}<small>{escape(meaning)}</small>'
+        f'</td><td class="n">{percent(cost, spent)}</td><td class="n">{dollars(cost)}</td></tr>'
+        for name, meaning, cost, colour in shown
     ]
     yield f'<div class="scroll"><table>{"".join(rows)}</table></div>'
 
@@ -211,128 +133,13 @@ def _column(at: int, step: float, share: float, colour: str) -> str:
     return f'<rect x="{at * step:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{colour}"/>'
 
 
-def _draw_groups(audit: Mapping[str, Any]) -> Iterable[str]:
-    for title, name in (("Projects", "project"), ("Models", "model")):
-        yield f"<h2>{title}</h2>"
-        yield _table(
-            (name, "requests", "spent", "saved"),
-            (
-                (
-                    each[name] or "unknown",
-                    f"{each['requests']:,}",
-                    dollars(each["spent_dollars"]),
-                    f"{dollars(each['saved_dollars'])} ({each['saved_percent']:.1f} %)",
-                )
-                for each in audit[f"{name}s"][:ROWS_SHOWN]
-            ),
-        )
-
-
-def _draw_conversations(audit: Mapping[str, Any]) -> Iterable[str]:
-    """The most expensive conversations, with what each rule would have saved in them."""
-    yield "<h2>Conversations that cost most</h2>"
-    yield _table(
-        ("conversation", "requests", "spent", *SHORT_RULE_NAMES.values(), "saved"),
-        (
-            (
-                f"{each['project']}, {each['day']}",
-                f"{each['requests']:,}",
-                dollars(each["spent_dollars"]),
-                *(dollars(each["saved_dollars_by_rule"][rule]) for rule in SHORT_RULE_NAMES),
-                f"{dollars(each['saved_dollars'])} ({each['saved_percent']:.1f} %)",
-            )
-            for each in audit["largest_conversations"][:ROWS_SHOWN]
-        ),
-    )
-
-
-def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table whose first column is text and whose other columns are numbers."""
-    lines = [_row("th", titles), *(_row("td", row) for row in rows)]
-    if len(lines) == 1:
-        return '<p class="dim">None.</p>'
-    return f'<div class="scroll"><table>{"".join(lines)}</table></div>'
+def _draw_table(table: Table) -> str:
+    lines = [_row("th", table.columns), *(_row("td", row) for row in table.rows)]
+    more = f'<p class="dim">{table.more:,} more in --json.</p>' if table.more else ""
+    return f'<h2>{escape(table.title)}</h2><div class="scroll"><table>{"".join(lines)}</table></div>{more}'
 
 
 def _row(tag: str, cells: Sequence[str]) -> str:
     first, *numbers = cells
     others = "".join(f'<{tag} class="n">{escape(cell)}</{tag}>' for cell in numbers)
     return f"<tr><{tag}>{escape(first)}</{tag}>{others}</tr>"
-
-
-# ---- words that page and terminal share
-
-
-def dollars(amount: float) -> str:
-    text = f"${abs(amount):,.2f}"
-    return f"-{text}" if amount < 0 and text != "$0.00" else text
-
-
-def percent(part: float, whole: float, *, digits: int = 0) -> str:
-    return f"{100 * part / whole if whole else 0:.{digits}f}%"
-
-
-def period(audit: Mapping[str, Any]) -> str:
-    if audit["from"] == audit["to"]:
-        return str(audit["from"] or "no requests")
-    return f"{audit['from']} to {audit['to']}"
-
-
-def dearer_text(proxy: Mapping[str, Any]) -> str:
-    count = proxy["conversations_dearer"]
-    if not count:
-        return "No conversation would have cost more."
-    noun = "conversation" if count == 1 else "conversations"
-    return f"{count:,} {noun} would have cost more, the worst by {proxy['worst_percent']:.1f} %."
-
-
-def count_text(audit: Mapping[str, Any]) -> str:
-    counts = (("conversation", audit["conversations"]), ("request", audit["requests"]))
-    return ", ".join(f"{count:,} {noun}{'' if count == 1 else 's'}" for noun, count in counts)
-
-
-def saving_text(proxy: Mapping[str, Any]) -> str:
-    word = "less" if proxy["saved_dollars"] >= 0 else "more"
-    return f"{dollars(abs(proxy['saved_dollars']))} {word} ({abs(proxy['saved_percent']):.1f} %)"
-
-
-def accuracy_text(simulation: Mapping[str, Any]) -> str:
-    """How well the simulation without the proxy reproduces the bill, in one sentence or two."""
-    if simulation["median_error_percent"] is None:
-        return ""
-    whole = f"{simulation['with_recorded_breaks_percent']:.1f} %"
-    return f"Can you trust this? {whole} of the bill {accuracy_rest(simulation)}"
-
-
-def accuracy_rest(simulation: Mapping[str, Any]) -> str:
-    return (
-        "is what the same simulation gives without the proxy. Half of the conversations are within "
-        f"{simulation['median_error_percent']:.1f} % of what was billed, nine of ten within "
-        f"{simulation['p90_error_percent']:.1f} %."
-    )
-
-
-def result_name(result: Mapping[str, Any]) -> str:
-    return f"{result['tool']} {result['subject'] or ''}".strip()
-
-
-def left_out_texts(audit: Mapping[str, Any]) -> list[str]:
-    """A sentence for each kind of thing that the figures do not contain."""
-    names = {
-        "broken_lines": "lines are not JSON",
-        "long_lines": "lines are too long",
-        "unreadable_files": "files cannot be read",
-        "requests_without_usage": "requests have no usage",
-        "requests_of_unknown_models": "requests are of models without a known price",
-        "compactions": "requests that only summarised a history, which hosts do not record",
-        "transcripts_without_requests": "transcripts have no request with its usage",
-    }
-    counts = audit["left_out"]
-    return [f"Left out: {counts[name]:,} {text}." for name, text in names.items() if counts[name]]
-
-
-def prices_text(audit: Mapping[str, Any]) -> str:
-    days = sorted({price["read_on"] for price in audit["prices"] if price["read_on"]})
-    if not days:
-        return ""
-    return f"List prices as read {days[0] if days[0] == days[-1] else f'from {days[0]} to {days[-1]}'}; no discounts."

@@ -16,7 +16,6 @@ of the request before, unless the pause was longer than the life or the record s
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import mul
@@ -76,8 +75,6 @@ RULES = (
     Rule("small_results_edits_and_thinking", AUTO, sees_breaks=True),
 )
 
-_URL = re.compile(r"https?://[^\s\[\]]+$")
-
 RECORDED = "recorded"
 LIVES: Mapping[str, float | None] = {RECORDED: None, "5m": SHORTEST_S, "1h": HOUR_S}
 
@@ -105,7 +102,6 @@ class ReplayedRequest(NamedTuple):
     without: Mapping[str, float]
     with_proxy: Mapping[str, float]
     with_rules: Sequence[float]
-    tokens_left_out: int
     # The likely cause if the prompt was written again while its cache was alive, and the tokens.
     cause: str = ""
     tokens_rewritten: int = 0
@@ -184,8 +180,8 @@ class ConversationReplay:
             read = self._simulate_read(request, life_s, bool(cause))
             without[life] = self._as_written(usage, read, life_s=life_s).cost(prices)
             with_proxy[life] = self._send(way, request, read, cause, prices)
-        left_out = sum(self._tokens) - self._sent_tokens(self._by_rule[-1])
-        self._carry(request, prices)
+        if not request.is_copy:
+            self._carry(request, prices)
         self._last = request
         return ReplayedRequest(
             usage.cost(prices),
@@ -194,7 +190,6 @@ class ConversationReplay:
             without,
             with_proxy,
             with_rules,
-            round(left_out),
             cause if pause_s <= self._life_s else "",
             lost,
         )
@@ -407,6 +402,9 @@ class ConversationReplay:
             done = self._open.pop()
             cost = done.tokens * (self._rates - done.rates_before) + done.extra
             requests = self._requests - done.begun
+            if not requests:
+                # Only copies of requests had it, which are counted elsewhere.
+                continue
             self.carried.append(CarriedResult(done.tool, done.subject, round(done.tokens), requests, cost))
 
 
@@ -431,5 +429,10 @@ def _subject_of(arguments: object) -> str:
     if isinstance(command, list):
         command = " ".join(map(str, command))
     if isinstance(command, str) and command.split():
-        return command.split()[0].rpartition("/")[2]
-    return urlsplit(url).hostname or "" if isinstance(url, str) and _URL.match(url) else ""
+        first = command.split(maxsplit=1)[0]
+        # What is set for a command is often a secret, and may have spaces.
+        return "" if "=" in first else first.rpartition("/")[2]
+    try:
+        return urlsplit(url).hostname or "" if isinstance(url, str) else ""
+    except ValueError:
+        return ""

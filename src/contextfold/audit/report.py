@@ -108,7 +108,6 @@ class AuditReport:
     # The most expensive results, as a heap.
     results: list[tuple[float, int, Result]] = field(default_factory=list)
     skipped: Skipped = field(default_factory=Skipped)
-    unknown_models: dict[str, int] = field(default_factory=dict)
 
     def expensive_results(self) -> list[Result]:
         return [result for _, _, result in sorted(self.results, reverse=True)]
@@ -128,10 +127,15 @@ class AuditReport:
 
 
 def audit_transcripts(
-    transcripts: Sequence[Transcript], models: ModelCatalog, progress: Progress, *, rules: Sequence[Rule] = RULES
+    transcripts: Sequence[Transcript],
+    models: ModelCatalog,
+    progress: Progress,
+    *,
+    rules: Sequence[Rule] = RULES,
+    skipped: Skipped | None = None,
 ) -> AuditReport:
-    """Audit transcripts. `rules` say what the proxy leaves out."""
-    report = AuditReport()
+    """Audit transcripts. `rules` say what the proxy leaves out; `skipped` has what could not even be listed."""
+    report = AuditReport(skipped=skipped or Skipped())
     seen: set[int] = set()
     total = sum(transcript.size for transcript in transcripts)
     for transcript in transcripts:
@@ -149,16 +153,16 @@ def _add_transcript(
     has_requests = False
     for conversation, request in READERS[transcript.host](transcript, seen, report.skipped):
         has_requests = True
-        prices = models.prices(request.model)
-        if prices is None:
-            report.unknown_models[request.model] = report.unknown_models.get(request.model, 0) + 1
+        facts = models.find(request.model)
+        if facts is None or facts.prices is None:
             report.skipped.requests_of_unknown_models += 1
             continue
         if conversation.id not in replays:
             replays[conversation.id] = conversation, ConversationReplay(conversation, rules)
-        replayed = replays[conversation.id][1].add(request, prices)
+        replayed = replays[conversation.id][1].add(request, facts.prices)
         if not request.is_copy:
-            _add_request(report, conversation, request, replayed)
+            # The catalog's name of the model: what a gateway adds may have the number of an account.
+            _add_request(report, conversation, request._replace(model=facts.name), replayed)
     report.skipped.transcripts_without_requests += not has_requests
     for conversation, replay in replays.values():
         replay.finish()
@@ -243,8 +247,8 @@ def describe(report: AuditReport, models: ModelCatalog, *, with_names: bool) -> 
         "simulation": {
             "from_times_and_texts_percent": _percent(total.from_times, total.spent),
             "with_recorded_breaks_percent": _percent(total.without[RECORDED], total.spent),
-            "median_error_percent": _percent(errors[len(errors) // 2], 1) if errors else None,
-            "p90_error_percent": _percent(errors[len(errors) * 9 // 10], 1) if errors else None,
+            "median_error_percent": _percent(errors[len(errors) // 2], 1) if errors else 0.0,
+            "p90_error_percent": _percent(errors[len(errors) * 9 // 10], 1) if errors else 0.0,
         },
         "projects": [
             {"project": names.project(name), **_describe_sums(sums)} for name, sums in by_spent(report.projects)
@@ -254,7 +258,7 @@ def describe(report: AuditReport, models: ModelCatalog, *, with_names: bool) -> 
         "results": [
             {
                 "tool": names.tool(each.carried.tool),
-                "subject": each.carried.subject if with_names else None,
+                "subject": names.text(each.carried.subject),
                 "project": names.project(each.project),
                 "tokens": each.carried.tokens,
                 "requests": each.carried.requests,
@@ -281,7 +285,7 @@ def by_spent(groups: Mapping[str, Sums]) -> list[tuple[str, Sums]]:
 
 def _describe_conversation(row: ConversationRow, names: _Names) -> dict[str, Any]:
     return {
-        "id": row.conversation.id if names.with_names else None,
+        "id": names.text(row.conversation.id),
         "host": row.conversation.host,
         "project": names.project(row.conversation.project),
         "subagent": row.conversation.is_subagent,
@@ -311,14 +315,20 @@ class _Names:
         self.with_names = with_names
         self._numbers: dict[str, int] = {}
 
-    def project(self, path: str) -> str:
+    def text(self, text: str) -> str | None:
+        """A text of a transcript, or None. Half of a character in it, as cutting leaves them, is a question mark."""
+        return text.encode("utf-8", "replace").decode() if self.with_names else None
+
+    def project(self, path: str) -> str | None:
         if self.with_names:
-            return path
+            return self.text(path)
         return f"project {self._numbers.setdefault(path, len(self._numbers) + 1)}"
 
-    def tool(self, name: str) -> str:
-        if self.with_names or name in KNOWN_TOOLS:
+    def tool(self, name: str) -> str | None:
+        if name in KNOWN_TOOLS:
             return name
+        if self.with_names:
+            return self.text(name)
         return "a tool of an MCP server" if name.startswith("mcp__") else "another tool"
 
 

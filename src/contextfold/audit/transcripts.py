@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,6 +20,8 @@ from contextfold.errors import StorageFailed
 # A longer line is skipped. It bounds the memory of a parsed line.
 LINE_MAX_BYTES = 64 << 20
 FILES_MAX = 200_000
+# A time after this one, the end of the year 9998, is no time.
+TIME_MAX_S = 253_370_764_800.0
 
 CLAUDE_CODE, CODEX = "Claude Code", "Codex"
 
@@ -31,10 +34,11 @@ class Transcript(NamedTuple):
 
 @dataclass(slots=True)
 class Skipped:
-    """What the audit could not use, by reason."""
+    """What the audit could not use, by reason. A request without a time counts as one without usage."""
 
     broken_lines: int = 0
     long_lines: int = 0
+    # Files and folders.
     unreadable_files: int = 0
     requests_without_usage: int = 0
     requests_of_unknown_models: int = 0
@@ -43,7 +47,7 @@ class Skipped:
     transcripts_without_requests: int = 0
 
 
-def find_transcripts(home: Path, environment: Mapping[str, str]) -> list[Transcript]:
+def find_transcripts(home: Path, environment: Mapping[str, str], skipped: Skipped) -> list[Transcript]:
     """All transcripts of this user, the oldest first, so that copies of a history come after the original."""
     claude = environment.get("CLAUDE_CONFIG_DIR")
     folders = [(CLAUDE_CODE, Path(folder), "projects") for folder in (claude.split(",") if claude else ())]
@@ -51,40 +55,55 @@ def find_transcripts(home: Path, environment: Mapping[str, str]) -> list[Transcr
         folders += [(CLAUDE_CODE, home / ".claude", "projects"), (CLAUDE_CODE, home / ".config/claude", "projects")]
     codex = Path(environment.get("CODEX_HOME") or home / ".codex")
     folders += [(CODEX, codex, "sessions"), (CODEX, codex, "archived_sessions")]
-    return list_transcripts((host, folder / name) for host, folder, name in folders)
+    found = [entry for host, folder, name in folders for entry in _list_below(host, folder / name, skipped)]
+    return [transcript for _, transcript in sorted(found)]
 
 
-def list_given(paths: Iterable[Path]) -> list[Transcript]:
+def list_given(paths: Iterable[Path], skipped: Skipped) -> list[Transcript]:
     """The transcripts that a user named, or those in folders that a user named. Their first line tells the host."""
     found: list[Transcript] = []
     for path in paths:
-        given = [transcript for _, transcript in _list_below("", path)] if path.is_dir() else [_transcript_at("", path)]
+        given = (
+            [each for _, each in sorted(_list_below("", path, skipped))] if path.is_dir() else [_transcript_at(path)]
+        )
         found += [transcript._replace(host=_host_of(transcript.path)) for transcript in given]
     return found
 
 
-def list_transcripts(folders: Iterable[tuple[str, Path]]) -> list[Transcript]:
-    found = [entry for host, folder in folders for entry in _list_below(host, folder)]
-    return [transcript for _, transcript in sorted(found)]
+def _list_below(host: str, folder: Path, skipped: Skipped) -> Iterator[tuple[float, Transcript]]:
+    """The transcripts below a folder with their times. Links to folders are not followed, so the walk ends."""
 
+    def count_unreadable(problem: OSError) -> None:
+        # A host that was never used has no folder.
+        skipped.unreadable_files += not isinstance(problem, FileNotFoundError)
 
-def _list_below(host: str, folder: Path) -> list[tuple[float, Transcript]]:
-    """The transcripts below a folder with their times. Links are not followed, so the walk ends."""
-    found: list[tuple[float, Transcript]] = []
-    for parent, _, names in os.walk(folder):
+    listed = 0
+    for parent, _, names in os.walk(folder, onerror=count_unreadable):
         for name in names:
             path = Path(parent, name)
-            if name.endswith(".jsonl") and not path.is_symlink() and path.is_file() and len(found) < FILES_MAX:
+            if not name.endswith(".jsonl"):
+                continue
+            listed += 1
+            if listed > FILES_MAX:
+                raise StorageFailed(f"more than {FILES_MAX:,} transcripts are below {folder}; name a part of them")
+            try:
                 status = path.stat()
-                found.append((status.st_mtime, Transcript(host, path, status.st_size)))
-    return sorted(found)
+            except OSError:
+                skipped.unreadable_files += 1
+                continue
+            if stat.S_ISREG(status.st_mode):
+                yield status.st_mtime, Transcript(host, path, status.st_size)
 
 
-def _transcript_at(host: str, path: Path) -> Transcript:
+def _transcript_at(path: Path) -> Transcript:
     try:
-        return Transcript(host, path, path.stat().st_size)
+        status = path.stat()
     except OSError as problem:
         raise StorageFailed(f"cannot read {path}: {problem.strerror}") from None
+    # A pipe or a device may never end.
+    if not stat.S_ISREG(status.st_mode):
+        raise StorageFailed(f"cannot read {path}: it is neither a file nor a folder")
+    return Transcript("", path, status.st_size)
 
 
 def _host_of(path: Path) -> str:
@@ -139,8 +158,9 @@ def count_in(members: Mapping[str, Any], name: str) -> int:
 
 
 def time_in(members: Mapping[str, Any]) -> float | None:
-    """The line's `timestamp`, in seconds since 1970."""
+    """The line's `timestamp`, in seconds since 1970; None if it has none."""
     try:
-        return datetime.fromisoformat(text_in(members, "timestamp")).timestamp()
+        at = datetime.fromisoformat(text_in(members, "timestamp")).timestamp()
     except (ValueError, OverflowError):
         return None
+    return at if 0 < at < TIME_MAX_S else None
