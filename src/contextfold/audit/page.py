@@ -45,6 +45,7 @@ td small { display: block; color: var(--dim); font-size: .85rem; padding-left: 1
 .dim { color: var(--dim); }
 table { border-collapse: collapse; width: 100%; } th, td { text-align: left; padding: .25rem .75rem .25rem 0;
   border-bottom: 1px solid var(--line); } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+td.n { white-space: nowrap; } td:first-child { overflow-wrap: anywhere; min-width: 8rem; }
 div.scroll { overflow-x: auto; } svg { width: 100%; height: auto; }
 .bar { display: flex; height: 1.6rem; border-radius: .3rem; overflow: hidden; margin: .5rem 0; }
 .key { display: inline-block; width: .8rem; height: .8rem; border-radius: .15rem; margin-right: .5rem; }
