@@ -8,17 +8,15 @@ into the file of their parent. When a conversation is resumed or forked, some ve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from contextfold.audit.conversation import Conversation, Message, RecordedRequest, RecordedUsage
 from contextfold.audit.transcripts import (
     CLAUDE_CODE,
     Skipped,
-    Transcript,
     count_in,
     object_in,
-    read_lines,
     text_in,
     time_in,
 )
@@ -29,18 +27,18 @@ COMPACTED = "compact_boundary"
 
 
 def read_claude_code(
-    transcript: Transcript, seen: set[int], skipped: Skipped
+    lines: Iterable[Mapping[str, Any]], name: str, seen: set[int], skipped: Skipped
 ) -> Iterator[tuple[Conversation, RecordedRequest]]:
     """The requests of a transcript with their conversations, in order. `seen` has the hashes of requests in others."""
     readers: dict[str, _ConversationReader] = {}
     thread_of_line: dict[str, str] = {}
-    for line in read_lines(transcript.path, skipped):
+    for line in lines:
         kind = line.get("type")
         if kind not in ("user", "assistant", "system") or line.get("isApiErrorMessage"):
             continue
         thread = _thread_of(line, thread_of_line)
         if thread not in readers:
-            identity = text_in(line, "sessionId") or transcript.path.stem
+            identity = text_in(line, "sessionId") or name
             conversation = Conversation(
                 CLAUDE_CODE, "anthropic", f"{identity} {thread}".strip(), text_in(line, "cwd"), bool(thread)
             )

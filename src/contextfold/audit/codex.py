@@ -7,17 +7,15 @@ request that was answered just before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from contextfold.audit.conversation import Conversation, Message, RecordedRequest, RecordedUsage
 from contextfold.audit.transcripts import (
     CODEX,
     Skipped,
-    Transcript,
     count_in,
     object_in,
-    read_lines,
     text_in,
     time_in,
 )
@@ -27,12 +25,12 @@ _BY_MODEL = ("reasoning", "function_call", "custom_tool_call", "local_shell_call
 
 
 def read_codex(
-    transcript: Transcript, seen: set[int], skipped: Skipped
+    lines: Iterable[Mapping[str, Any]], name: str, seen: set[int], skipped: Skipped
 ) -> Iterator[tuple[Conversation, RecordedRequest]]:
     """The requests of a transcript with their conversation, in order. `seen` has the hashes of requests in others."""
-    conversation = Conversation(CODEX, "openai-responses", transcript.path.stem, "")
+    conversation = Conversation(CODEX, "openai-responses", name, "")
     reader = _RolloutReader()
-    for line in read_lines(transcript.path, skipped):
+    for line in lines:
         payload, kind = object_in(line, "payload"), line.get("type")
         if kind == "session_meta":
             conversation = conversation._replace(

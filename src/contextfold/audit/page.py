@@ -78,15 +78,16 @@ def draw_page(audit: Mapping[str, Any]) -> str:
 
 
 def _draw_cards(audit: Mapping[str, Any]) -> Iterable[str]:
+    # These texts have figures and dates, and no text of a transcript.
     proxy, simulation = audit["with_proxy"], audit["simulation"]
     cards = (
-        ("You spent", dollars(audit["spent_dollars"]), f"{escape(spent_text(audit))}."),
+        ("You spent", dollars(audit["spent_dollars"]), f"{spent_text(audit)}."),
         (
             "With contextfold's proxy",
             dollars(proxy["dollars"]),
-            f"<em>{escape(saved_text(proxy))}</em>; the model need not do anything for it. {escape(dearer_text(proxy))}",
+            f"<em>{saved_text(proxy)}</em>; the model need not do anything for it. {dearer_text(proxy)}",
         ),
-        ("Can you trust this?", error_text(simulation), escape(accuracy_text(simulation))),
+        ("Can you trust this?", error_text(simulation), accuracy_text(simulation)),
     )
     for title, figure, text in cards:
         yield f'<div class="card">{escape(title)}<strong>{escape(figure)}</strong><p>{text}</p></div>'

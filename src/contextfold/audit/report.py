@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -22,7 +22,7 @@ from contextfold.audit.replay import (
     ReplayedRequest,
     Rule,
 )
-from contextfold.audit.transcripts import CLAUDE_CODE, CODEX, Skipped, Transcript
+from contextfold.audit.transcripts import CLAUDE_CODE, CODEX, Skipped, Transcript, read_lines
 from contextfold.fold.model_catalog import PRICE_UNITS_PER_DOLLAR, ModelCatalog
 
 FORMAT = 1
@@ -139,19 +139,23 @@ def audit_transcripts(
     seen: set[int] = set()
     total = sum(transcript.size for transcript in transcripts)
     for transcript in transcripts:
-        _add_transcript(report, transcript, seen, models, rules)
+        lines = read_lines(transcript.path, report.skipped, lambda position: progress(report.bytes + position, total))
+        requests = READERS[transcript.host](lines, transcript.path.stem, seen, report.skipped)
+        _add_transcript(report, requests, models, rules)
         report.transcripts += 1
         report.bytes += transcript.size
-        progress(report.bytes, total)
     return report
 
 
 def _add_transcript(
-    report: AuditReport, transcript: Transcript, seen: set[int], models: ModelCatalog, rules: Sequence[Rule]
+    report: AuditReport,
+    requests: Iterable[tuple[Conversation, RecordedRequest]],
+    models: ModelCatalog,
+    rules: Sequence[Rule],
 ) -> None:
     replays: dict[str, tuple[Conversation, ConversationReplay]] = {}
     has_requests = False
-    for conversation, request in READERS[transcript.host](transcript, seen, report.skipped):
+    for conversation, request in requests:
         has_requests = True
         facts = models.find(request.model)
         if facts is None or facts.prices is None:

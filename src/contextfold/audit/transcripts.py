@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -112,21 +112,26 @@ def _host_of(path: Path) -> str:
     return CODEX if isinstance(first.get("payload"), dict) else CLAUDE_CODE
 
 
-def read_lines(path: Path, skipped: Skipped) -> Iterator[Mapping[str, Any]]:
-    """The objects of a transcript, one for each line that has one."""
+def read_lines(
+    path: Path, skipped: Skipped, progress: Callable[[int], None] = lambda _position: None
+) -> Iterator[Mapping[str, Any]]:
+    """The objects of a transcript, one for each line that has one. `progress` takes the bytes that are read."""
+    is_rest = False
     try:
         with path.open("rb") as file:
             while line := file.readline(LINE_MAX_BYTES):
-                if not line.endswith(b"\n") and len(line) == LINE_MAX_BYTES:
-                    skipped.long_lines += 1
-                    while (rest := file.readline(LINE_MAX_BYTES)) and not rest.endswith(b"\n"):
-                        pass
+                progress(file.tell())
+                is_whole = line.endswith(b"\n") or len(line) < LINE_MAX_BYTES
+                if is_rest or not is_whole:
+                    skipped.long_lines += is_whole
+                    is_rest = not is_whole
                     continue
                 value = _parse_line(line)
                 if value is not None:
                     yield value
                 elif line.strip():
                     skipped.broken_lines += 1
+            skipped.long_lines += is_rest
     except OSError:
         skipped.unreadable_files += 1
 
