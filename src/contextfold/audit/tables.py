@@ -26,7 +26,7 @@ PARTS_IN_WORDS: Mapping[str, tuple[str, str]] = {
 }
 RULES_IN_WORDS: Mapping[str, str] = {
     "results_after_a_pause": "leave old results out after a pause",
-    "results_behind_a_broken_prefix": "and where the host had changed something early",
+    "results_behind_a_broken_prefix": "and where the host had likely changed something early",
     "small_results_edits_and_thinking": "and smaller results, texts of old edits, old thinking",
 }
 LIVES_IN_WORDS: Mapping[str, str] = {"5m": "five minutes", "1h": "an hour"}
