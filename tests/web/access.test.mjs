@@ -44,6 +44,10 @@ scenario("the keyboard alone is enough", async (stage) => {
   const details = page.getByRole("region", { name: "Details" });
   await details.getByRole("heading", { name: "Find where the session is refused" }).waitFor();
   assert.equal(await inTree(page), "Find where the session is refused"); // the focus stays in the tree
+  await page.keyboard.press("Escape"); // closes what the row has opened
+  await details.waitFor({ state: "detached" });
+  await page.keyboard.press("Enter");
+  await details.getByRole("heading", { name: "Find where the session is refused" }).waitFor();
 
   await tabTo(page, /^Roll back to this branch…$/);
   await page.keyboard.press("Enter");

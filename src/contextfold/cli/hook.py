@@ -23,6 +23,7 @@ from typing import Any
 from contextfold.cli.daemon_client import DaemonSilent, add_daemon_options, client_from, daemon_address, request
 from contextfold.cli.output import plain, print_answer, print_bytes
 from contextfold.cli.parser import CommandParser
+from contextfold.common.answer_format import format_dollars
 from contextfold.common.canonical import parse_json
 from contextfold.common.network_address import DAEMON_URL, Address
 from contextfold.errors import StorageFailed
@@ -172,8 +173,7 @@ def _difference(savings: Mapping[str, Any]) -> str:
     """What folding has saved, or cost: in money if it is known."""
     more = "" if savings["outcome"] == "saved" else " more"
     if money := savings["money"]:
-        amount = abs(money["saved_micros"]) / MILLION
-        return f"${amount:.{2 if amount >= 1 else 4}f}{more}"
+        return format_dollars(abs(money["saved_micros"])) + more
     return f"{abbreviate(round(abs(savings['cost_saved'])))} input tokens' worth{more}"
 
 

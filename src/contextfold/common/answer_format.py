@@ -8,8 +8,8 @@ TEXT, JSON = "text", "json"
 FORMATS = (TEXT, JSON)
 
 MICROS_PER_DOLLAR = 1_000_000
-# Smaller amounts of money are shown with more decimals; an amount that they would show as 0 is none.
-CENTS_FROM_MICROS = 10 * MICROS_PER_DOLLAR
+# An amount below half a cent is said to be small, and one that no bill would show is none.
+HALF_CENT_MICROS = 5_000
 MICROS_SHOWN_MIN = 50
 
 
@@ -25,8 +25,10 @@ def format_dollars(micros: int) -> str:
     """An amount of money, the same everywhere."""
     if abs(micros) < MICROS_SHOWN_MIN:
         return "$0"
-    decimals = 2 if abs(micros) >= CENTS_FROM_MICROS else 4
-    return f"{'-' if micros < 0 else ''}${abs(micros) / MICROS_PER_DOLLAR:,.{decimals}f}"
+    sign = "-" if micros < 0 else ""
+    if abs(micros) < HALF_CENT_MICROS:
+        return f"{sign}<$0.01"
+    return f"{sign}${abs(micros) / MICROS_PER_DOLLAR:,.2f}"
 
 
 def format_share(part: float, whole: float) -> str:

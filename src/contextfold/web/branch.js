@@ -67,11 +67,7 @@ export class BranchView {
     setText(this.#heading, branchId === MAIN ? "Main thread" : "Branch");
     this.element = el(
       "section",
-      {
-        class: "card details",
-        "aria-label": "Details",
-        onkeydown: (/** @type {KeyboardEvent} */ event) => this.#key(event),
-      },
+      { class: "card details", "aria-label": "Details" },
       el(
         "div",
         { class: "card-head" },
@@ -120,13 +116,6 @@ export class BranchView {
   /** The names of other branches may be known by now. */
   named() {
     if (this.#pages.length) this.#showEntries();
-  }
-
-  /** @param {KeyboardEvent} event */
-  #key(event) {
-    if (event.key !== "Escape") return;
-    event.preventDefault();
-    this.actions.onClose();
   }
 
   async #refresh() {
@@ -235,13 +224,14 @@ export class BranchView {
     const isFolded = branch.status === "folded";
     const failed = branch.failed_operations;
     const redactions = branch.secrets_scrubbed;
+    const took = duration(branch.created_at, branch.closed_at ?? new Date().toISOString());
     showFigures(this.#figures, [
       {
         label: "Tokens",
         value: grouped(branch.tokens),
         note: isFolded ? `summary ${grouped(branch.summary_tokens)}` : "",
       },
-      { label: "Took", value: duration(branch.created_at, branch.closed_at ?? new Date().toISOString()) },
+      took ? { label: "Took", value: took } : null,
       { label: "Operations", value: grouped(branch.operations), note: failed ? `${grouped(failed)} failed` : "" },
       redactions ? { label: "Redactions", value: grouped(redactions) } : null,
       { label: ENDED[branch.status] ?? "Opened", value: "", at: branch.closed_at ?? branch.created_at },

@@ -5,7 +5,8 @@ import { el, setText } from "./dom.js";
 
 // A narrow space at which no line is broken.
 const THIN = "\u202f";
-// A smaller amount would be shown as 0 with four decimals.
+// An amount below half a cent is said to be small, and one that no bill would show is none.
+const HALF_CENT_MICROS = 5000;
 const LEAST_MICROS = 50;
 const MINUTE_S = 60,
   HOUR_S = 3600,
@@ -54,8 +55,7 @@ export function percent(share) {
 /** @param {number} micros millionths of a dollar */
 export function dollars(micros) {
   if (Math.abs(micros) < LEAST_MICROS) return "$0";
-  const amount = Math.abs(micros) / 1e6;
-  const text = `$${amount.toFixed(amount >= 10 ? 2 : 4)}`;
+  const text = Math.abs(micros) < HALF_CENT_MICROS ? "<$0.01" : `$${(Math.abs(micros) / 1e6).toFixed(2)}`;
   return micros < 0 ? `−${text}` : text;
 }
 
@@ -80,8 +80,13 @@ export function costs({ money, cost_sent, cost_without, cost_saved }) {
   };
 }
 
-/** How long something took: 42 s, 7 min, 2 h 5 min. @param {string} from @param {string} to times in ISO format */
+/**
+ * How long something took: 42 s, 7 min, 2 h 5 min. Work that was folded afterwards has no length.
+ *
+ * @param {string} from @param {string} to times in ISO format
+ */
 export function duration(from, to) {
+  if (from === to) return "";
   const seconds = Math.max(0, Math.round((Date.parse(to) - Date.parse(from)) / 1000));
   if (Number.isNaN(seconds)) return "";
   if (seconds < MINUTE_S) return `${seconds}${THIN}s`;

@@ -71,7 +71,7 @@ export class SessionView extends View {
     this.#ledger = new Ledger(sessionId);
     this.#body = el(
       "div",
-      { class: "session-body" },
+      { class: "session-body", onkeydown: (/** @type {KeyboardEvent} */ event) => this.#key(event) },
       el(
         "div",
         { class: "overview" },
@@ -159,7 +159,7 @@ export class SessionView extends View {
     }
     const actions = {
       nameOf: (/** @type {string} */ id) => this.#tree?.branches.find((branch) => branch.id === id)?.description ?? "",
-      onClose: () => this.page.go(sessionLink(this.sessionId)),
+      onClose: () => this.#close(),
       canRollBack: () => !this.#tree?.session.ended_at,
       onRollback: (/** @type {api.Branch} */ branch) =>
         this.page.rollback.open(this.sessionId, branch, this.#tree?.session.total_tokens ?? 0),
@@ -171,6 +171,17 @@ export class SessionView extends View {
     if (byUser && matchMedia(ONE_COLUMN).matches) branch.focus();
     // Otherwise it starts once the tree is read, so that no event is missed.
     if (this.#isFollowed) branch.start();
+  }
+
+  #close() {
+    this.page.go(sessionLink(this.sessionId));
+  }
+
+  /** Escape closes the branch, from its details and from the row that has opened it. @param {KeyboardEvent} event */
+  #key(event) {
+    if (event.key !== "Escape" || !this.#branch) return;
+    event.preventDefault();
+    this.#close();
   }
 
   // ---- reading

@@ -12,13 +12,25 @@ const DEFAULT_HOSTS = ["127.0.0.1:9090", "localhost:9090"];
 export function welcome(page) {
   // The commands use the default address of the daemon; any other address must be given.
   const url = location.protocol === "http:" && DEFAULT_HOSTS.includes(location.host) ? "" : ` --url ${location.origin}`;
-  const options = `${url}${api.token() === null ? "" : " --token-variable CONTEXT_TOKEN"}`;
-  /** @type {[string, string][]} */
+  const hasToken = api.token() !== null;
+  const options = `${url}${hasToken ? " --token-variable CONTEXT_TOKEN" : ""}`;
+  const onlyTools = "The tools alone: its requests do not pass this daemon, so nothing is saved in them.";
+  /** @type {[string, string, string][]} what a way is for, its command, and what the program gets */
   const ways = [
-    ["Try it once", `context run${options} claude`],
-    ["Claude Code, for good", `context install claude-code${api.token() === null ? `${url} --proxy` : options}`],
-    ["Cursor", `context install cursor${options}`],
-    ["VS Code", `context install vscode${options}`],
+    [
+      "For one run",
+      `context run${options} claude`,
+      "Proxy, tools, hooks and skill, and no file changes. So do codex, opencode and gemini, with proxy and tools.",
+    ],
+    [
+      "Claude Code, for good",
+      `context install claude-code${hasToken ? options : `${url} --proxy`}`,
+      hasToken
+        ? "Tools, hooks and skill. Its requests pass this daemon only with context run."
+        : "Proxy, tools, hooks and skill. This daemon then has to run whenever Claude Code does.",
+    ],
+    ["Cursor", `context install cursor${options}`, onlyTools],
+    ["VS Code", `context install vscode${options}`, onlyTools],
   ];
   return el(
     "div",
@@ -29,19 +41,9 @@ export function welcome(page) {
     el(
       "dl",
       {},
-      ...ways.map(([name, text]) => el("div", {}, el("dt", {}, name), el("dd", {}, command(text)))),
-    ),
-    el(
-      "p",
-      { class: "muted" },
-      el("code", {}, "context run"),
-      " changes no file: it starts the agent with the proxy, the tools and the hooks for that one run. ",
-      el("code", {}, "context install"),
-      " connects a program for good. Only requests that go through the proxy can become smaller: ",
-      el("code", {}, "context run"),
-      " and ",
-      el("code", {}, "--proxy"),
-      " send them through this daemon, the other ways bring the tools alone.",
+      ...ways.map(([name, text, gets]) =>
+        el("div", {}, el("dt", {}, name), el("dd", {}, command(text)), el("dd", { class: "muted" }, gets)),
+      ),
     ),
     el(
       "p",

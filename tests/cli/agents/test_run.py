@@ -195,7 +195,7 @@ class TestSums:
             ({}, "3 requests sent 60 tokens; without folding 100; saved 40 input tokens' worth (40 %)"),
             ({"failed_requests": 1}, "1 request failed at the provider"),
             ({"outcome": "cost_more", "cost_saved": -20}, "cost 20 input tokens' worth more (20 %)"),
-            ({"money": {"saved_micros": 2_000, "without_micros": 10_000}}, "saved $0.0020 (20 %)"),
+            ({"money": {"saved_micros": 2_000, "without_micros": 10_000}}, "saved <$0.01 (20 %)"),
             ({"outcome": "no_saving", "reasons": ["Nothing was folded."]}, "nothing was saved: Nothing was folded."),
         ],
     )

@@ -55,7 +55,7 @@ def test_each_miss_is_listed_with_its_cost(call: Call, store: Path) -> None:
 def test_the_table_says_why_and_what_it_cost(call: Call, store: Path) -> None:
     shown = call("fold", "misses", "--project", PROJECT, "--store", store).out.decode()
     assert "message 3 was changed or removed" in shown
-    assert "$0.0480" in shown
+    assert "$0.05" in shown
     bug = call("fold", "misses", "--project", "/work/other", "--store", store).out.decode()
     assert "the proxy changed message 1" in bug
     assert "input tokens' worth" in bug
