@@ -88,6 +88,7 @@ def test_the_package_is_built_reproducibly_and_every_command_runs_from_it(tmp_pa
         archive.extractall(tmp_path / "unpacked", filter="data")
     (source,) = (tmp_path / "unpacked").iterdir()
     assert build_package(source, tmp_path / "second", "-t", "wheel")[wheel] == first[wheel]
+    assert build_package(ROOT, tmp_path / "third", "-t", "sdist")[sdist] == first[sdist]
     bin_folder = install(tmp_path / "first" / wheel, tmp_path / "environment")
     names = {"context", "contextfold", "contextd", "mcp-context-server"}
     assert names <= {path.name for path in bin_folder.iterdir()}

@@ -13,6 +13,7 @@ from typing import Any
 
 import contextfold
 from contextfold import build
+from contextfold.cli.commands import parse_command_line
 from tests.support.machine import ROOT
 from tools.mcpb import write_bundle
 from tools.release_notes import read_notes
@@ -71,6 +72,10 @@ def test_every_file_of_a_release_has_the_version_and_the_name() -> None:
     assert f"<!-- mcp-name: {listed['name']} -->" in (ROOT / "README.md").read_text()
     assert re.fullmatch(r"[a-zA-Z0-9.-]+/[a-zA-Z0-9._-]+", listed["name"])
     assert len(listed["description"]) <= DESCRIPTION_MAX
+    # A client starts `uvx contextfold==VERSION`, with these arguments behind it.
+    words = [part.get("value") or part["name"] for part in package["packageArguments"]]
+    parse_command_line(words)
+    assert words == ["serve", "--stdio"]
 
 
 def test_the_notes_of_a_release_are_its_section_of_the_changelog() -> None:
