@@ -170,10 +170,10 @@ DESCRIPTION = (
     "token budget, the documents and sections worth showing.",
 )
 FIRST_STEPS = (
-    "  context audit                               what your agents cost, and what folding would have saved",
-    "  context run claude                          start Claude Code with folding, for this one run",
-    "  context build docs                          compile a folder of documents",
-    '  context ask "how do we roll back?"          get the passages that answer a question',
+    "  contextfold audit                           what your agents cost, and what folding would have saved",
+    "  contextfold run claude                      start Claude Code with folding, for this one run",
+    "  contextfold build docs                      compile a folder of documents",
+    '  contextfold ask "how do we roll back?"      get the passages that answer a question',
 )
 
 
@@ -202,7 +202,7 @@ def _overview() -> Iterator[str]:
     yield from ("", "options:")
     yield from _format_rows(
         [
-            ("-h, --help", "show this, or what a command does: context COMMAND --help"),
+            ("-h, --help", "show this, or what a command does: contextfold COMMAND --help"),
             ("-V, --version", "show the version"),
         ]
     )
