@@ -147,10 +147,17 @@ def run_statusline(args: argparse.Namespace) -> None:
 
 
 def line_for(sessions: list[Mapping[str, Any]], folder: str, conversation: str = "") -> str:
-    """Tokens, open branch and savings of the host's conversation, or of the latest one in the folder's project."""
+    """Tokens, open branch and savings of the host's conversation, or of the latest one in the folder's project.
+
+    A conversation that has just begun has no session yet, and those of other conversations say nothing about it.
+    """
     main = [session for session in sessions if not session["agent"]]
     holding = [session for session in main if conversation and session["conversation"] == conversation]
-    holding = holding or [session for session in main if _is_within(folder, session["project_path"])]
+    holding = holding or [
+        session
+        for session in main
+        if _is_within(folder, session["project_path"]) and not (conversation and session["conversation"])
+    ]
     if not holding:
         return "contextfold: nothing folded here yet"
     session = max(holding, key=lambda each: (len(each["project_path"]), each["last_at"]))

@@ -384,6 +384,15 @@ def test_every_surface_says_what_the_provider_received(proxy: ProxyDaemon, seed:
         check_run(day, run)
 
 
+def test_the_status_line_of_a_new_conversation_says_nothing_of_the_others(proxy: ProxyDaemon) -> None:
+    day = Day(proxy, 0)
+    conversation = next(each for each in day.open if not each.agent)
+    conversation.prompt()
+    day.get(f"/v1/runs/{conversation.run}")
+    assert " tokens (" in read_statusline(day, conversation.host_id)
+    assert read_statusline(day, "just-begun") == "contextfold: nothing folded here yet\n"
+
+
 def check_session(day: Day, row: Any, conversation: Conversation) -> None:
     folds = {fold_id: tokens for fold_id, (tokens, _) in conversation.folds.items()}
     left_out, sent = conversation.left_out, conversation.sent
@@ -429,13 +438,18 @@ def check_session(day: Day, row: Any, conversation: Conversation) -> None:
         check_statusline(day, row, conversation)
 
 
-def check_statusline(day: Day, row: Any, conversation: Conversation) -> None:
-    payload = json.dumps({"session_id": conversation.host_id, "cwd": day.project}).encode()
+def read_statusline(day: Day, host_id: str) -> str:
+    payload = json.dumps({"session_id": host_id, "cwd": day.project}).encode()
     line = ""
     for _ in range(STATUSLINE_TRIES):
         line = run_command("statusline", "--url", day.proxy.daemon.url, stdin=payload).out.decode()
         if "no daemon" not in line:
             break
+    return line
+
+
+def check_statusline(day: Day, row: Any, conversation: Conversation) -> None:
+    line = read_statusline(day, conversation.host_id)
     expected = [f"{abbreviate(row['total_tokens'])} tokens ({row['usage_percent']}%)"]
     expected += [f"{abbreviate(row['folded_tokens'])} folded"] if conversation.folds else []
     expected += [f"{abbreviate(row['left_out_tokens'])} left out"] if conversation.left_out else []
