@@ -103,7 +103,7 @@ PROGRAMS = {
     "opencode": Program(
         ("--session",),
         ("--continue",),
-        "it may use a provider other than Anthropic, OpenAI and Gemini, or have made none",
+        "it may use a provider other than Anthropic, OpenAI and Gemini, or a base URL of its own settings, or have made none",
     ),
     "gemini": Program(
         ("--resume",),
@@ -596,9 +596,10 @@ def _savings_line(sums: Mapping[str, Any]) -> str:
     failures = f"; {_count(failed)} failed at the provider" if failed else ""
     if sums["outcome"] == "failed":
         return f"{_count(failed)} to a model went through the proxy and failed at the provider, so nothing was saved"
-    line = f"{_count(sums['requests'])} sent {sums['tokens_sent']:,} tokens; without folding {sums['tokens_without']:,}"
+    sent = f"{_count(sums['requests'])} sent {sums['tokens_sent']:,} tokens; without folding {sums['tokens_without']:,}"
+    line = sent + failures
     if sums["outcome"] == "no_saving":
-        return f"{line}; nothing was saved: {' '.join(sums['reasons']) or 'nothing was folded'}{failures}"
+        return f"{line}; nothing was saved: {' '.join(sums['reasons']) or 'nothing was folded'}"
     if sums["money"]:
         saved, base = (sums["money"][name] for name in ("saved_micros", "without_micros"))
         amount = format_dollars(abs(saved))
@@ -607,7 +608,7 @@ def _savings_line(sums: Mapping[str, Any]) -> str:
         amount = f"{abs(saved):,.0f} input tokens' worth"
     share = format_share(abs(saved), base)
     difference = f"saved {amount}" if sums["outcome"] == "saved" else f"cost {amount} more"
-    return f"{line}; {difference} ({share}){failures}"
+    return f"{line}; {difference} ({share})"
 
 
 def _count(requests: int) -> str:

@@ -193,7 +193,7 @@ class TestSums:
         [
             ({"outcome": "no_requests", "requests": 0}, "no request to a model went through the proxy"),
             ({}, "3 requests sent 60 tokens; without folding 100; saved 40 input tokens' worth (40 %)"),
-            ({"failed_requests": 1}, "1 request failed at the provider"),
+            ({"failed_requests": 1}, "without folding 100; 1 request failed at the provider; saved 40 input"),
             ({"outcome": "cost_more", "cost_saved": -20}, "cost 20 input tokens' worth more (20 %)"),
             ({"money": {"saved_micros": 2_000, "without_micros": 10_000}}, "saved <$0.01 (20 %)"),
             ({"outcome": "no_saving", "reasons": ["Nothing was folded."]}, "nothing was saved: Nothing was folded."),

@@ -262,16 +262,12 @@ class RunTotals:
 
     def _explain(self) -> list[str]:
         """Sentences that say why nothing was saved."""
-        reasons = [f"{several} could not be folded: {reason}." for reason, several in _count_requests(self._reasons)]
-        if self.failed_requests:
-            reasons.append(f"{_requests(self.failed_requests)} failed at the provider.")
+        reasons = [
+            f"{_requests(count)} could not be folded: {reason}." for reason, count in sorted(self._reasons.items())
+        ]
         if self._sums.requests and not self._fold_tokens and not self._left_out:
             reasons.append("The agent folded nothing, and no pause was longer than the life of the provider's cache.")
         return reasons
-
-
-def _count_requests(reasons: Counter[str]) -> list[tuple[str, str]]:
-    return [(reason, _requests(count)) for reason, count in sorted(reasons.items())]
 
 
 def _requests(count: int) -> str:
