@@ -14,7 +14,7 @@ from contextfold.errors import StoreUnavailable
 from contextfold.fold.events import RequestSent
 from contextfold.serve.mcp.fold_tools import META_OPERATION
 from contextfold.settings import NatsOptions
-from contextfold.stores.nats import connection, log
+from contextfold.stores.nats import connection, jetstream
 from contextfold.stores.nats.store import NatsStore
 from tests.contract.sessions import commit_of, key_of
 from tests.serve.reporting import HookedAgent
@@ -145,7 +145,7 @@ def test_a_call_fails_without_waiting_when_the_connection_is_known_to_be_lost(
             await store.close()
 
     monkeypatch.setattr(connection, "FIRST_GRACE_S", NEVER_S)
-    assert connection.LOST_GRACE_S + log.RETRY_S < KNOWN_LOST_MAX_S
+    assert connection.LOST_GRACE_S + jetstream.AGAIN_S < KNOWN_LOST_MAX_S
     asyncio.run(act())
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
-from contextfold.errors import StoreInvalid, StoreUnavailable
+from contextfold.errors import StoreInvalid
 from contextfold.fold.archive import ArchiveEntry, limit_characters
 from contextfold.fold.store import (
     ArchivedResult,
@@ -26,8 +26,8 @@ from contextfold.fold.store_export import ExportedConversation, ExportedLeftOut
 from contextfold.stores.nats import records
 from contextfold.stores.nats.connection import in_batches
 from contextfold.stores.nats.jetstream import (
+    EXPECTED_OF,
     JetStream,
-    SequenceConflict,
     StoredMessage,
     StreamQuery,
     new_mark,
@@ -225,10 +225,7 @@ class NatsConversations:
                 return
             headers = {_LAST_REQUEST_AT: merged.last_request_at}
             data = records.encode_conversation(merged)
-            try:
-                await self._js.put(subject, data, expected=stored.seq if stored else 0, headers=headers)
-            except SequenceConflict as problem:
-                raise StoreUnavailable("NATS: many daemons write to one conversation") from problem
+            await self._js.put(subject, data, headers, expected=stored.seq if stored else 0)
 
         await self._js.repeat(attempt)
 
@@ -278,7 +275,7 @@ class NatsConversations:
         headers = {header: escape_part(str(getattr(decision, name))) for name, header in _HEADERS.items()}
         results = f"{conversation}.left_out.{call}"
         subject = f"{results}.{escape_part(decision.result_id)}"
-        await self._js.put_once(self._names.archive, subject, data, expected_of=f"{results}.*", headers=headers)
+        await self._js.put_once(self._names.archive, subject, data, {EXPECTED_OF: f"{results}.*", **headers})
 
     async def _text(self, stored: StoredMessage) -> str:
         text, chunks = records.parse_left_out(stored.data)

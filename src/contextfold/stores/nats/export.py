@@ -181,8 +181,10 @@ class NatsExport:
         await self._archive_entries(part)
         session = part.session
         if session.is_live:
-            record = CommitRecord(session.session_id, 0, part.events, part.receipts, part.summaries)
-            self.publisher.offer(await self.logs.append(session.key, record, last_at=session.last_at))
+            record = CommitRecord(
+                session.session_id, 0, part.events, part.receipts, part.summaries, last_at=session.last_at
+            )
+            self.publisher.offer(await self.logs.append(session.key, record))
             await self.publisher.catch_up(session.key)
         else:
             record = CommitRecord(session.session_id, session.revision, (), {}, part.summaries)

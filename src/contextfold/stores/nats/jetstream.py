@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -22,7 +22,6 @@ from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.settings import NatsOptions
 from contextfold.stores.nats.connection import (
     RESPONSE_TIMEOUT_S,
-    NatsClient,
     NatsConnection,
     OnConnectionChange,
     OutcomeUnknown,
@@ -91,32 +90,27 @@ class JetStream(NatsConnection):
         on_change: OnConnectionChange = lambda _: None,
     ) -> None:
         super().__init__(options, lambda: prepare(self), on_change)
-        self._prefix = f"$JS.{options.domain}" if options.domain else "$JS"
-        self._client_context: tuple[NatsClient, JetStreamContext] | None = None
+
+    def full_subject(self, subject: str) -> str:
+        """The complete subject. One that begins with `API.` is one of JetStream's own."""
+        domain = f"{self.options.domain}." if self.options.domain else ""
+        return f"$JS.{domain}{subject}" if subject.startswith("API.") else subject
 
     async def call(
         self, subject: str, work: Callable[[JetStreamContext], Awaitable[Result]], *, timeout_s: float | None = None
     ) -> Result:
-        """Send one request. A subject that begins with `API.` is one of JetStream's own.
-
-        `timeout_s` is for requests that the library makes later; this one has a timeout in any case.
-        """
-        subject = f"{self._prefix}.{subject}" if subject.startswith("API.") else subject
+        """Send one request. `timeout_s` is for requests that the library makes later; this one always has a timeout."""
+        domain = self.options.domain or None
         try:
-            result = await self.send(subject, lambda client: work(self._context(client, timeout_s)))
+            result = await self.send(
+                self.full_subject(subject), lambda client: work(client.jetstream(domain=domain, timeout=timeout_s))
+            )
         except APIError as problem:
             raise await self._problem_of(problem) from problem
         except (NatsError, OSError) as problem:
             raise OutcomeUnknown(f"NATS: {first_line(problem)}") from problem
         self.note_success()
         return result
-
-    def _context(self, client: NatsClient, timeout_s: float | None) -> JetStreamContext:
-        if timeout_s is not None:
-            return client.jetstream(domain=self.options.domain or None, timeout=timeout_s)
-        if self._client_context is None or self._client_context[0] is not client:
-            self._client_context = client, client.jetstream(domain=self.options.domain or None, timeout=None)
-        return self._client_context[1]
 
     async def _problem_of(self, error: APIError) -> SequenceConflict | StoreUnavailable:
         text = str(error.description or "no server responds for JetStream now")
@@ -128,32 +122,25 @@ class JetStream(NatsConnection):
         return JetStreamError(error.err_code, text)
 
     async def repeat(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
-        """Make attempts for a while. A second one must do no harm."""
+        """Make attempts for a while. Another one must do no harm, and after a conflict look at what is stored."""
         until = asyncio.get_running_loop().time() + PATIENCE_S
         while True:
             try:
                 return await attempt()
+            except SequenceConflict as problem:
+                if asyncio.get_running_loop().time() >= until:
+                    raise StoreUnavailable(f"NATS: too many conflicts with other writes: {problem}") from problem
             except StoreUnavailable as problem:
-                if not self.may_help(problem) or asyncio.get_running_loop().time() >= until:
+                # Without a connection `client` has already waited for one. One that is not prepared is made anew.
+                is_possible = self._is_prepared and (self.is_ready or isinstance(problem, OutcomeUnknown))
+                if not is_possible or isinstance(problem, JetStreamError) or asyncio.get_running_loop().time() >= until:
                     raise
-            await asyncio.sleep(AGAIN_S)
-
-    def may_help(self, problem: StoreUnavailable) -> bool:
-        """Whether another attempt may succeed: there was no leader, or the connection broke."""
-        # Without a connection `client` has already waited for one. One that is not prepared is made anew.
-        is_possible = self._is_prepared and (self.is_ready or isinstance(problem, OutcomeUnknown))
-        return is_possible and not isinstance(problem, JetStreamError)
+                await asyncio.sleep(AGAIN_S)
 
     # ---- messages in streams
 
     async def put(
-        self,
-        subject: str,
-        data: bytes,
-        *,
-        expected: int | None = None,
-        expected_of: str = "",
-        headers: Mapping[str, str] | None = None,
+        self, subject: str, data: bytes, headers: Mapping[str, str] | None = None, *, expected: int | None = None
     ) -> int:
         """Store a message and return its sequence.
 
@@ -163,31 +150,22 @@ class JetStream(NatsConnection):
         all_headers = dict(headers or {})
         if expected is not None:
             all_headers[EXPECTED] = str(expected)
-        if expected_of:
-            all_headers[EXPECTED_OF] = expected_of
         return (await self.call(subject, lambda js: js.publish(subject, data, headers=all_headers))).seq
 
     async def put_last(self, subject: str, data: bytes, headers: Mapping[str, str] | None = None) -> None:
         """Store a message until a server acknowledges it, in a stream that has the last message of each subject."""
-        await self.repeat(lambda: self.put(subject, data, headers=headers))
+        await self.repeat(lambda: self.put(subject, data, headers))
 
-    async def put_once(
-        self,
-        stream: str,
-        subject: str,
-        data: bytes,
-        *,
-        expected_of: str = "",
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        """Store a message unless its subject, or one of `expected_of`, has one already."""
+    async def put_once(self, stream: str, subject: str, data: bytes, headers: Mapping[str, str] | None = None) -> None:
+        """Store a message unless its subject, or one of those in the header EXPECTED_OF, has one already."""
+        all_headers = {EXPECTED_OF: subject, **(headers or {})}
 
         async def attempt() -> None:
             try:
-                await self.put(subject, data, expected=0, expected_of=expected_of, headers=headers)
+                await self.put(subject, data, all_headers, expected=0)
             except SequenceConflict as problem:
                 # A leader also refuses while another write is in flight, which may still be lost.
-                if await self.last(stream, expected_of or subject) is None:
+                if await self.last(stream, all_headers[EXPECTED_OF]) is None:
                     raise StoreUnavailable(f"NATS: {problem}") from problem
 
         await self.repeat(attempt)
@@ -256,11 +234,6 @@ class JetStream(NatsConnection):
         except JetStreamError as problem:
             if problem.err_code not in GONE:
                 raise
-
-    async def drop_consumer(self, client: NatsClient, stream: str, name: str) -> None:
-        """Delete a consumer without waiting. The server would delete it later, and has a limit of consumers."""
-        with suppress(NatsError, OSError):
-            await client.publish(f"{self._prefix}.API.CONSUMER.DELETE.{stream}.{name}")
 
 
 class NoResponder(StoreUnavailable):
@@ -345,33 +318,6 @@ async def _read_consumer(
     counted here: after such a gap, or the loss of the connection, the iteration ends.
     """
     client, reached, count, name = await js.client(), after, 0, ""
-    async with _consumer(js, query, after) as arrived:
-        try:
-            while client is await js.client():
-                try:
-                    async with asyncio.timeout(SILENCE_S):
-                        message = await arrived.get()
-                except TimeoutError:
-                    yield None, 0
-                    continue
-                about = message.metadata
-                name = about.consumer
-                if about.sequence.consumer not in (count + 1, 1):
-                    return
-                count = about.sequence.consumer
-                # The library's next consumer begins with the first message if none was received from the one before.
-                if about.sequence.stream > reached:
-                    reached = about.sequence.stream
-                    stored = StoredMessage(message.subject, reached, message.headers or {}, message.data)
-                    yield stored, about.num_pending
-        finally:
-            if name:
-                await js.drop_consumer(client, query.stream, name)
-
-
-@asynccontextmanager
-async def _consumer(js: JetStream, query: StreamQuery, after: int) -> AsyncIterator[asyncio.Queue[Msg]]:
-    """The queue of the messages of an ordered consumer."""
     config = ConsumerConfig(headers_only=query.headers_only or None, inactive_threshold=CONSUMER_IDLE_S)
     if query.last_of_each and after == query.after:
         config.deliver_policy = DeliverPolicy.LAST_PER_SUBJECT
@@ -393,7 +339,25 @@ async def _consumer(js: JetStream, query: StreamQuery, after: int) -> AsyncItera
         timeout_s=RESPONSE_TIMEOUT_S,
     )
     try:
-        yield arrived
+        while client is await js.client():
+            try:
+                async with asyncio.timeout(SILENCE_S):
+                    message = await arrived.get()
+            except TimeoutError:
+                yield None, 0
+                continue
+            about = message.metadata
+            name = about.consumer
+            if about.sequence.consumer not in (count + 1, 1):
+                return
+            count = about.sequence.consumer
+            # The library's next consumer begins with the first message if none was received from the one before.
+            if about.sequence.stream > reached:
+                reached = about.sequence.stream
+                yield StoredMessage(message.subject, reached, message.headers or {}, message.data), about.num_pending
     finally:
+        # The server would delete the consumer later, and has a limit of them. Nobody waits for the response.
         with suppress(NatsError, OSError):
             await subscription.unsubscribe()
+            if name:
+                await client.publish(js.full_subject(f"API.CONSUMER.DELETE.{query.stream}.{name}"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, Generic, TypeVar
@@ -21,20 +21,17 @@ from contextfold.stores.nats.archive import message_bytes_max, read_chunks, writ
 from contextfold.stores.nats.jetstream import (
     MESSAGE_ID,
     JetStream,
-    SequenceConflict,
     StoredMessage,
     StreamQuery,
     new_mark,
     read_to,
 )
-from contextfold.stores.nats.records import CommitRecord, LoggedCommit
+from contextfold.stores.nats.records import ChunkReference, CommitRecord, LoggedCommit
 from contextfold.stores.nats.streams import SubjectNames
 
 Value = TypeVar("Value")
 # The most bytes of a commit's texts in its message. Longer ones are stored as chunks, which loading a session skips.
 TEXTS_INLINE_BYTES: Final = 8 << 10
-# The longest time that a commit takes, with all attempts.
-COMMIT_PATIENCE_S: Final = 4.0
 RETRY_S: Final = 0.05
 LOADS_TRIED: Final = 3
 # The most sessions and operations in all indexes.
@@ -82,9 +79,12 @@ class LogIndex:
     last_at: str = ""
     operations: dict[str, int] = field(default_factory=dict)
 
+    def is_before(self, record: CommitRecord) -> bool:
+        """Whether the commit is the next one. Without a live session that is one which begins a session."""
+        return record.before == self.revision and self.session_id in ("", record.session_id)
+
     def add(self, commit: LoggedCommit, record: CommitRecord) -> None:
-        """Add a commit if it is the next one."""
-        if record.before == self.revision and self.session_id in ("", record.session_id):
+        if self.is_before(record):
             self.session_id, self.seq, self.last_at = record.session_id, commit.seq, commit.last_at
             self.revision = record.revision
             self.operations |= dict.fromkeys(record.receipts, commit.seq)
@@ -145,11 +145,13 @@ class SessionLogs:
         return [each async for each in self._read(last, after)] if last else []
 
     async def record(self, commit: LoggedCommit) -> CommitRecord:
-        chunks = records.core_chunks(commit.data) if b'"core"' in commit.data[:64] else None
-        if chunks is None:
-            return records.parse_record(commit.data)
-        archived = self._names.archived(commit.key, commit.session_id)
-        return records.parse_record(await read_chunks(self._js, archived, chunks))
+        record = records.parse_record(commit.data)
+        if isinstance(record, ChunkReference):
+            archived = self._names.archived(commit.key, commit.session_id)
+            record = records.parse_record(await read_chunks(self._js, archived, record))
+        if isinstance(record, ChunkReference):
+            raise StoreInvalid("NATS has a commit whose pieces are no commit")
+        return record
 
     async def _read(self, last: LoggedCommit, after: int) -> AsyncIterator[Committed]:
         """The commits of the session of the last message, after a sequence. They are added to its index."""
@@ -216,99 +218,92 @@ class SessionLogs:
         expected = commit.session_id, commit.expected_revision
         if index is None or (index.session_id, index.revision) != expected:
             index = await self._refresh(commit.key)
-        done = await self._append(commit.key, records.record_of(commit), index, digest=digest)
+        done = await self._append(commit.key, records.record_of(commit), index, digest)
         if isinstance(done, CommitReceipt):
             return done, None
         return CommitReceipt(operation.fingerprint if operation else "", commit.answer), done
 
-    async def append(self, key: SessionKey, record: CommitRecord, *, last_at: str = "") -> Committed:
-        """Append a record that has no operation id. Raises StaleRevision if it does not follow the last one.
-
-        `last_at` is the time of the last activity of a session that is imported in parts.
-        """
-        done = await self._append(key, record, await self._refresh(key), exact_at=last_at)
+    async def append(self, key: SessionKey, record: CommitRecord) -> Committed:
+        """Append a record that has no operation id. Raises StaleRevision if it does not follow the last one."""
+        done = await self._append(key, record, await self._refresh(key))
         assert not isinstance(done, CommitReceipt), "it has no operation id, so it is no repetition"
         return done
 
     async def _append(
-        self, key: SessionKey, record: CommitRecord, index: LogIndex, *, digest: str = "", exact_at: str = ""
+        self, key: SessionKey, record: CommitRecord, index: LogIndex, digest: str = ""
     ) -> Committed | CommitReceipt:
         """Try until the outcome is known. Another attempt is harmless: it is stale if an earlier one was stored."""
-        subject, headers, data = self._names.log_of(key), {MESSAGE_ID: new_mark()}, b""
-        # Whether an attempt may have been stored, or may still be, without a response.
-        is_unsure = False
-        until = asyncio.get_running_loop().time() + COMMIT_PATIENCE_S
-        while True:
-            earlier = await self._receipt(key, index, digest)
-            if earlier is not None:
+        subject, message_id, data = self._names.log_of(key), new_mark(), b""
+        written: Sequence[ChunkReference] = ()
+        # The last attempt, if it may have been stored, or may still be, without a response; and what it expected.
+        unsure: LoggedCommit | None = None
+        base: int | None = None
+
+        async def attempt() -> Committed | CommitReceipt:
+            nonlocal index, record, data, written, unsure, base
+            if base is not None:
+                index = await self._refresh(key)
+            if unsure and base is not None and (seq := await self._find(subject, message_id, base, index)):
+                return replace(unsure, seq=seq), record
+            if earlier := await self._receipt(key, index, digest):
                 return earlier
-            live = (index.session_id, index.revision) if index.session_id else (record.session_id, 0)
-            if live != (record.session_id, record.before):
-                await self._delete_chunks(key, record, data)
+            if not index.is_before(record):
+                await self._delete_chunks(key, record, written)
                 raise StaleRevision
             # The sequence of this revision. Other tasks may extend the index while this one waits.
             base = index.seq
-            last_at = exact_at or max([index.last_at, *(event.at for event in record.events if not record.is_end)])
             if not index.session_id and base and (end := await self.at(key, base)):
                 await self._before_another(end)
             if not data:
-                record, data = await self._encode(key, record)
-            ended_at = record.events[-1].at if record.is_end else ""
-            commit = LoggedCommit(key, record.session_id, record.before, record.revision, last_at, ended_at)
+                record, data, written = await self._encode(key, record)
+            commit = record.logged(key, index.last_at)
             try:
-                seq = await self._js.put(subject, data, expected=base, headers={**headers, **commit.headers()})
-            except (SequenceConflict, StoreUnavailable) as problem:
-                is_unsure = is_unsure or isinstance(problem, StoreUnavailable)
-                await self._after_failure(problem, until)
-                index = await self._refresh(key)
-                # If an attempt is stored, it is the next message. After another one it can no longer be stored.
-                stored = await self._js.next_after(self._names.log, subject, base) if is_unsure else None
-                # A server whose log is shorter than it was is behind.
-                while is_unsure and stored is None and index.seq != base:
-                    await self._after_failure(StoreUnavailable("NATS: a log is shorter than it was"), until)
-                    index = await self._refresh(key)
-                    stored = await self._js.next_after(self._names.log, subject, base)
-                if stored is not None and stored.headers.get(MESSAGE_ID) == headers[MESSAGE_ID]:
-                    return replace(commit, seq=stored.seq), record
-                continue
-            commit = replace(commit, seq=seq)
-            index.add(commit, record)
-            if record.is_end:
-                self._indexes.forget(key)
-            else:
-                self._indexes.put(key, index)
-            return commit, record
+                headers = {MESSAGE_ID: message_id, **commit.headers()}
+                seq = await self._js.put(subject, data, headers=headers, expected=base)
+            except StoreUnavailable:
+                unsure = commit
+                raise
+            return self._add_to_index(index, replace(commit, seq=seq), record)
 
-    async def _delete_chunks(self, key: SessionKey, record: CommitRecord, data: bytes) -> None:
+        return await self._js.repeat(attempt)
+
+    async def _find(self, subject: str, message_id: str, base: int, index: LogIndex) -> int | None:
+        """The sequence of a message that was sent without a response; None if it was not stored."""
+        # It is the next message after what it expected. After another one it can no longer be stored.
+        stored = await self._js.next_after(self._names.log, subject, base)
+        if stored is None and index.seq != base:
+            raise StoreUnavailable("NATS: a log is shorter than it was, so a server is behind")
+        return stored.seq if stored and stored.headers.get(MESSAGE_ID) == message_id else None
+
+    def _add_to_index(self, index: LogIndex, commit: LoggedCommit, record: CommitRecord) -> Committed:
+        index.add(commit, record)
+        if record.is_end:
+            self._indexes.forget(commit.key)
+        else:
+            self._indexes.put(commit.key, index)
+        return commit, record
+
+    async def _delete_chunks(self, key: SessionKey, record: CommitRecord, written: Sequence[ChunkReference]) -> None:
         """Delete the chunks of a commit that was too late: if its session never begins, nothing else deletes them."""
         archived = self._names.archived(key, record.session_id)
-        for chunks in (record.texts, records.core_chunks(data) if data else None):
-            if chunks:
-                with suppress(StoreUnavailable):
-                    await self._js.purge(self._names.archive, f"{archived}.pieces.{chunks.mark}.*")
+        for chunks in written:
+            with suppress(StoreUnavailable):
+                await self._js.purge(self._names.archive, f"{archived}.pieces.{chunks.mark}.*")
 
-    async def _after_failure(self, problem: SequenceConflict | StoreUnavailable, until: float) -> None:
-        """Wait before another attempt, or raise the problem if another attempt is useless."""
-        is_late = asyncio.get_running_loop().time() >= until
-        if isinstance(problem, SequenceConflict):
-            if is_late:
-                raise StoreUnavailable(f"NATS: {problem}") from problem
-            return
-        if is_late or not self._js.may_help(problem):
-            raise problem
-        await asyncio.sleep(RETRY_S)
-
-    async def _encode(self, key: SessionKey, record: CommitRecord) -> tuple[CommitRecord, bytes]:
-        """The record and its bytes. What is too long for one message is written as chunks first."""
+    async def _encode(
+        self, key: SessionKey, record: CommitRecord
+    ) -> tuple[CommitRecord, bytes, Sequence[ChunkReference]]:
+        """The record, its bytes, and the chunks in which what is too long for one message was written."""
         archived = self._names.archived(key, record.session_id)
-        texts = records.encode_entries(record.entries) if record.entries else b""
+        texts = records.encode_entries(record.entries)
         if len(texts) > TEXTS_INLINE_BYTES:
             record = replace(record, texts=await write_chunks(self._js, archived, texts))
-            texts = b""
-        data = records.encode_core(record, texts)
-        if len(data) <= message_bytes_max(self._js):
-            return record, data
-        return record, records.encode_reference("core", await write_chunks(self._js, archived, data))
+        written = [record.texts] if record.texts else []
+        data = records.encode_core(record)
+        if len(data) > message_bytes_max(self._js):
+            written.append(await write_chunks(self._js, archived, data))
+            data = records.encode_reference("core", written[-1])
+        return record, data, written
 
 
 def _parse_logged(key: SessionKey, stored: StoredMessage | None) -> LoggedCommit | None:

@@ -23,7 +23,7 @@ from contextfold.fold.store import SessionKey
 from contextfold.stores.nats import records
 from contextfold.stores.nats.archive import message_bytes_max, read_chunks, write_chunks
 from contextfold.stores.nats.connection import end_tasks, in_batches
-from contextfold.stores.nats.jetstream import TTL, JetStream, SequenceConflict
+from contextfold.stores.nats.jetstream import EXPECTED_OF, TTL, JetStream, SequenceConflict
 from contextfold.stores.nats.log import Committed, SessionCache, SessionLogs
 from contextfold.stores.nats.records import CommitRecord, LoggedCommit
 from contextfold.stores.nats.streams import NOTHING, SubjectNames, escape_part, unescape_part
@@ -244,12 +244,7 @@ class Publisher:
             last = await self._js.last(self._names.events, f"{session}.events.>")
             if last is not None and last.subject.endswith(f".{kind_of(event)}"):
                 return
-            try:
-                await self._put_event(session, event, last.seq if last else 0, {TTL: self._ttl})
-            except SequenceConflict as problem:
-                raise StoreUnavailable(
-                    "NATS: too many conflicts with other daemons that publish an ended session"
-                ) from problem
+            await self._put_event(session, event, last.seq if last else 0, {TTL: self._ttl})
 
         await self._js.repeat(attempt)
 
@@ -290,13 +285,9 @@ class Publisher:
     async def _put_event(
         self, session: str, event: Event, before: int, headers: Mapping[str, str] | None = None
     ) -> int:
-        return await self._js.put(
-            f"{session}.events.{kind_of(event)}",
-            records.encode_event(unescape_part(session.rpartition(".")[2]), event),
-            expected=before,
-            expected_of=f"{session}.events.>",
-            headers={N: str(event.n), **(headers or {})},
-        )
+        data = records.encode_event(unescape_part(session.rpartition(".")[2]), event)
+        all_headers = {EXPECTED_OF: f"{session}.events.>", N: str(event.n), **(headers or {})}
+        return await self._js.put(f"{session}.events.{kind_of(event)}", data, all_headers, expected=before)
 
     async def _put_branch(self, session: str, progress: PublishedSession, branch: Branch) -> None:
         prompt, summary = progress.prompts.get(branch.id, ""), progress.summaries.get(branch.id, "")
@@ -314,7 +305,7 @@ class Publisher:
             if there >= revision:
                 return
             try:
-                seq = await self._js.put(subject, data, expected=expected, headers=all_headers)
+                seq = await self._js.put(subject, data, all_headers, expected=expected)
             except SequenceConflict:
                 stored = await self._js.last(self._names.state, subject)
                 known = (stored.seq, records.number_in(stored.headers, records.REVISION)) if stored else NO_STATE

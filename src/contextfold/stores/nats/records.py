@@ -7,9 +7,10 @@ because they may be long and are not needed to load a session.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import Any, Final
 
 from contextfold.common.canonical import Encodable, Malformed, decode, encode
@@ -41,9 +42,10 @@ REVISION: Final = "Cf-Revision"
 LAST_AT: Final = "Cf-Last-At"
 ENDED: Final = "Cf-Ended"
 
-_ENTRY: Final = tuple(name for name in ArchiveEntry._fields if name != "undone")
 _SUMMARY: Final = Summary._fields
-_ENDED: Final = ("session_id", "revision", "last_at", "ended_at")
+_COUNTS: Final = ("tokens", "operations", "failed", "redactions")
+_BRANCH: Final = ("id", "description", "prompt", "parent_id", "status", "created_at", *_COUNTS)
+_ENDED: Final = ("session_id", "revision", "last_at", "ended_at", "figures")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class CommitRecord:
     retracted: Sequence[str] = ()
     entries: Sequence[ArchiveEntry] = ()
     texts: ChunkReference | None = None
+    # The last activity, if it is not the time of an event: in a session that is imported.
+    last_at: str = ""
 
     @property
     def revision(self) -> int:
@@ -74,6 +78,13 @@ class CommitRecord:
     @property
     def is_end(self) -> bool:
         return isinstance(self.events[-1], SessionExpired)
+
+    def logged(self, key: SessionKey, active_before: str) -> LoggedCommit:
+        """The commit as its headers describe it, in a session whose last activity before it was then."""
+        times = [event.at for event in self.events if not self.is_end]
+        last_at = self.last_at or max([active_before, *times])
+        ended_at = self.events[-1].at if self.is_end else ""
+        return LoggedCommit(key, self.session_id, self.before, self.revision, last_at, ended_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +144,8 @@ def record_of(commit: Commit) -> CommitRecord:
 # ---- the log
 
 
-def encode_core(record: CommitRecord, texts: bytes) -> bytes:
-    """The commit with its encoded texts, or with a reference to them if they are in chunks."""
+def encode_core(record: CommitRecord) -> bytes:
+    """The commit with its texts, or with a reference to them if they are in chunks."""
     document: dict[str, Encodable] = {
         "format": FORMAT,
         "session": record.session_id,
@@ -145,17 +156,19 @@ def encode_core(record: CommitRecord, texts: bytes) -> bytes:
         "receipts": [[digest, each.fingerprint, each.answer] for digest, each in record.receipts.items()],
         "summaries": [list(_summary_members(summary).values()) for summary in record.summaries],
         "retracted": list(record.retracted),
+        "entries": [] if record.texts else _rows(record.entries),
+        "texts": [record.texts.mark, record.texts.count] if record.texts else [],
     }
-    document |= {name: value for name, value in optional.items() if value}
-    if record.texts:
-        document["texts"] = [record.texts.mark, record.texts.count]
-    core = _raw(document)
-    # The texts are long and are not encoded again.
-    return core[:-1] + b',"entries":' + texts + b"}" if texts else core
+    return _raw(document | {name: value for name, value in optional.items() if value})
 
 
 def encode_entries(entries: Sequence[ArchiveEntry]) -> bytes:
-    return _raw([[getattr(entry, name) for name in _ENTRY] for entry in entries])
+    return _raw(_rows(entries))
+
+
+def _rows(entries: Sequence[ArchiveEntry]) -> list[Encodable]:
+    # The last member says whether the entry is undone, which follows from the other entries.
+    return [entry[:-1] for entry in entries]
 
 
 def encode_reference(member: str, chunks: ChunkReference, **others: Encodable) -> bytes:
@@ -163,16 +176,11 @@ def encode_reference(member: str, chunks: ChunkReference, **others: Encodable) -
     return _raw({"format": FORMAT, member: [chunks.mark, chunks.count], **others})
 
 
-def core_chunks(data: bytes) -> ChunkReference | None:
-    """The chunks of a core that is too long for one message."""
-    with _decoding():
-        return _reference(_object(data), "core")
-
-
-def parse_record(data: bytes) -> CommitRecord:
+def parse_record(data: bytes) -> CommitRecord | ChunkReference:
+    """The commit, or the chunks that have it if it is too long for one message."""
     with _decoding():
         document = _object(data)
-        return CommitRecord(
+        return _reference(document, "core") or CommitRecord(
             document["session"],
             document["before"],
             [from_members(each) for each in document["events"]],
@@ -182,28 +190,21 @@ def parse_record(data: bytes) -> CommitRecord:
             },
             [Summary(*each) for each in document.get("summaries", ())],
             list(document.get("retracted", ())),
-            _entries(document.get("entries", ())),
+            list(starmap(ArchiveEntry, document.get("entries", ()))),
             _reference(document, "texts"),
         )
 
 
 def parse_entries(data: bytes) -> list[ArchiveEntry]:
     with _decoding():
-        rows = decode(data)
-        if not isinstance(rows, list):
-            raise TypeError("it is not a list")
-        return _entries(rows)
-
-
-def _entries(rows: Iterable[Sequence[Any]]) -> list[ArchiveEntry]:
-    return [ArchiveEntry(*row) for row in rows]
+        return list(starmap(ArchiveEntry, _list(data)))
 
 
 # ---- the archive
 
 
 def encode_archived(entries: Sequence[ArchiveEntry]) -> bytes:
-    return b'{"format":%d,"entries":%s}' % (FORMAT, encode_entries(entries))
+    return _raw({"format": FORMAT, "entries": _rows(entries)})
 
 
 def parse_archived(data: bytes) -> tuple[list[ArchiveEntry], ChunkReference | None, Sequence[int]]:
@@ -211,7 +212,9 @@ def parse_archived(data: bytes) -> tuple[list[ArchiveEntry], ChunkReference | No
     with _decoding():
         document = _object(data)
         chunks = _reference(document, "texts")
-        return ([], chunks, document["places"]) if chunks else (_entries(document["entries"]), None, ())
+        if chunks:
+            return [], chunks, document["places"]
+        return list(starmap(ArchiveEntry, document["entries"])), None, ()
 
 
 def encode_summary(summary: Summary) -> bytes:
@@ -232,13 +235,13 @@ def parse_summary(data: bytes) -> Summary | None:
         document = _object(data)
         if document.get("retracted") is True:
             return None
-        return Summary(*(document[name] if name != "undone" else document.get(name, False) for name in _SUMMARY))
+        return Summary(**{name: document[name] for name in _SUMMARY if name != "undone" or name in document})
 
 
 def encode_ended(session: ExportedSession, log: ChunkReference | None) -> bytes:
     """An ended session, with a reference to its log. One that an earlier version ended has figures instead."""
     document: dict[str, Encodable] = {"format": FORMAT, **session.key._asdict()}
-    document |= {name: getattr(session, name) for name in (*_ENDED, "figures")}
+    document |= {name: getattr(session, name) for name in _ENDED}
     if log:
         document["log"] = [log.mark, log.count]
     return _raw(document)
@@ -247,9 +250,10 @@ def encode_ended(session: ExportedSession, log: ChunkReference | None) -> bytes:
 def parse_ended(data: bytes) -> ExportedSession:
     with _decoding():
         document = _object(data)
-        key = SessionKey(*(document[name] for name in SessionKey._fields))
         # The first versions did not record the figures.
-        return ExportedSession(key, **{name: document[name] for name in _ENDED}, figures=document.get("figures", ""))
+        document.setdefault("figures", "")
+        key = SessionKey(*(document[name] for name in SessionKey._fields))
+        return ExportedSession(key, *(document[name] for name in _ENDED))
 
 
 def ended_log(data: bytes) -> ChunkReference | None:
@@ -264,10 +268,7 @@ def encode_log(events: Sequence[Event]) -> bytes:
 
 def parse_log(data: bytes) -> list[Event]:
     with _decoding():
-        events = decode(data)
-        if not isinstance(events, list):
-            raise TypeError("it is not a list")
-        return [from_members(each) for each in events]
+        return list(map(from_members, _list(data)))
 
 
 # ---- proxied conversations
@@ -312,18 +313,8 @@ def encode_event(session_id: str, event: Event) -> bytes:
 
 def encode_branch(branch: Branch, prompt: str, summary: str, revision: int) -> bytes:
     """The published document of a branch. A closed branch has more members than an open one."""
-    document: dict[str, Encodable] = {
-        "id": branch.id,
-        "description": branch.description,
-        "prompt": prompt,
-        "parent_id": branch.parent_id,
-        "status": branch.status,
-        "created_at": branch.created_at,
-        "tokens": branch.tokens,
-        "operations": branch.operations,
-        "failed": branch.failed,
-        "redactions": branch.redactions,
-    }
+    known = branch._asdict() | {"prompt": prompt}
+    document = {name: known[name] for name in _BRANCH}
     if branch.status == "folded":
         document |= {"folded_at": branch.closed_at, "summary": summary, "tokens_folded": branch.tokens}
     elif branch.status == "discarded":
@@ -363,6 +354,13 @@ def _shorten(document: Mapping[str, Encodable]) -> dict[str, Encodable]:
 
 def _raw(value: Encodable) -> bytes:
     return encode(value).encode()
+
+
+def _list(data: bytes) -> list[Any]:
+    value = decode(data)
+    if not isinstance(value, list):
+        raise TypeError("it is not a list")
+    return value
 
 
 def _object(data: bytes) -> dict[str, Any]:

@@ -18,7 +18,6 @@ the same key begins.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -58,8 +57,6 @@ class SessionTable:
         self._names = names
         # The last commit of each key.
         self._rows: dict[SessionKey, LoggedCommit] = {}
-        # Live sessions only.
-        self._of_owner: dict[str, dict[SessionKey, LoggedCommit]] = defaultdict(dict)
         # The published revision, by owner, project and session.
         self._published: dict[tuple[str, ...], int] = {}
         # The last sequence that was read of each stream.
@@ -101,10 +98,6 @@ class SessionTable:
         self._rows[key] = commit
         if before is not None and before.session_id != commit.session_id:
             self._published.pop(_session(before), None)
-        if commit.ended_at:
-            self._of_owner[key.owner].pop(key, None)
-        else:
-            self._of_owner[key.owner][key] = commit
 
     def forget(self, row: LoggedCommit) -> None:
         """Forget an ended session whose last event was deleted."""
@@ -115,8 +108,7 @@ class SessionTable:
     # ---- what is known
 
     def live(self, owner: str | None = None) -> Iterator[LoggedCommit]:
-        owners = [self._of_owner.get(owner, {})] if owner is not None else list(self._of_owner.values())
-        return (row for rows in owners for row in list(rows.values()))
+        return (row for row in list(self._rows.values()) if not row.ended_at and owner in (None, row.key.owner))
 
     def ended(self) -> list[LoggedCommit]:
         return [row for row in self._rows.values() if row.ended_at]

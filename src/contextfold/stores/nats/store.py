@@ -283,7 +283,7 @@ class NatsStore:
     async def check(self) -> None:
         """Write a message of ordinary size beside the logs, because one among them would move cursors."""
         size = min(CHECK_BYTES, message_bytes_max(self._js)) if self._js.is_ready else 0
-        write = self._js.put(self._names.alive(self._me), bytes(size), headers={TTL: ALIVE})
+        write = self._js.put(self._names.alive(self._me), bytes(size), {TTL: ALIVE})
         rooms = (self._js.check_room(stream, CHECK_BYTES) for stream in self._names.subjects)
         await asyncio.gather(write, *rooms)
 
