@@ -173,8 +173,9 @@ class TestRules:
         assert settings.fold.context_limit == 0
         assert read_settings({"CONTEXT_CACHE_ROOT": "x"}, {}).tools == ("resolve",)
 
-    def test_a_configuration_file_without_an_end_is_refused(self) -> None:
-        done = run_command("serve", "--config", "/dev/zero")
+    @pytest.mark.parametrize("variable", ["CONTEXT_CONFIG", "CONTEXT_MODELS_FILE", "CONTEXT_SCRUB_ALLOWLIST"])
+    def test_a_file_without_an_end_is_refused(self, variable: str) -> None:
+        done = run_command("serve", "--port", "0", env={**os.environ, variable: "/dev/zero"})
         assert done.code == 1
         assert "is larger than 1 MiB" in done.err
 

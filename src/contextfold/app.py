@@ -14,7 +14,7 @@ from contextfold.fold.policy import AdviceSettings, FoldPolicy, Thresholds
 from contextfold.fold.service.stored_sessions import StoredSessions
 from contextfold.fold.session import SessionLimits
 from contextfold.fold.store import Store
-from contextfold.settings import FoldSettings
+from contextfold.settings import FoldSettings, read_text_file
 from contextfold.stores.sqlite.state_file import SqliteReader, delete_file, verify_file
 
 if TYPE_CHECKING:
@@ -64,11 +64,8 @@ def read_models(settings: FoldSettings) -> ModelCatalog:
     import tomllib
 
     try:
-        with open(path, "rb") as file:
-            return MODELS.with_models(parse_models(tomllib.load(file)))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise SettingsError(f"cannot read the models {path}: {problem}") from None
-    except ModelsInvalid as problem:
+        return MODELS.with_models(parse_models(tomllib.loads(read_text_file("the models", path))))
+    except (tomllib.TOMLDecodeError, ModelsInvalid) as problem:
         raise SettingsError(f"the models {path}: {problem}") from None
 
 
@@ -80,10 +77,7 @@ def make_scrubber(settings: FoldSettings) -> Scrubber:
     if not path:
         return standard_scrubber()
     try:
-        with open(path, encoding="utf-8") as file:
-            return standard_scrubber(file.read())
-    except (OSError, UnicodeDecodeError) as problem:
-        raise SettingsError(f"cannot read the allowlist {path}: {problem}") from None
+        return standard_scrubber(read_text_file("the allowlist", path))
     except AllowlistInvalid as problem:
         raise SettingsError(f"the allowlist {path}: {problem}") from None
 

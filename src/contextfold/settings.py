@@ -44,7 +44,7 @@ PREFIX_MAX = 32
 DOMAIN_MAX = 64
 # At most this many bytes of a file with a password are read.
 SECRET_MAX_BYTES = 4096
-CONFIG_MAX_BYTES = 1 << 20
+FILE_MAX_BYTES = 1 << 20
 _SMALL = "abcdefghijklmnopqrstuvwxyz0123456789-"
 _PLAIN = _SMALL + _SMALL.upper() + "_"
 
@@ -486,14 +486,8 @@ def _read_file(path: str) -> dict[str, str]:
     import tomllib
 
     try:
-        with open(path, "rb") as file:
-            raw = file.read(CONFIG_MAX_BYTES + 1)
-        if len(raw) > CONFIG_MAX_BYTES:
-            raise SettingsError(f"the configuration file {path} is larger than {CONFIG_MAX_BYTES >> 20} MiB")
-        members = tomllib.loads(raw.decode())
-    except OSError as problem:
-        raise SettingsError(f"cannot read the configuration file {path}: {problem.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        members = tomllib.loads(read_text_file("the configuration file", path))
+    except tomllib.TOMLDecodeError as problem:
         raise SettingsError(f"the configuration file {path} is not TOML: {problem}") from None
     values = {}
     for key, value in members.items():
@@ -504,6 +498,18 @@ def _read_file(path: str) -> dict[str, str]:
             )
         values[name] = ("on" if value else "off") if isinstance(value, bool) else str(value)
     return values
+
+
+def read_text_file(name: str, path: str) -> str:
+    """The text of a file that a person wrote. A file without an end, such as /dev/zero, is not read to it."""
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(FILE_MAX_BYTES + 1)
+        if len(raw) > FILE_MAX_BYTES:
+            raise SettingsError(f"{name} {path} is larger than {FILE_MAX_BYTES >> 20} MiB")
+        return raw.decode()
+    except (OSError, UnicodeDecodeError) as problem:
+        raise SettingsError(f"cannot read {name} {path}: {getattr(problem, 'strerror', problem)}") from None
 
 
 def read_settings(environment: Mapping[str, str], options: Mapping[str, str]) -> Settings:

@@ -93,24 +93,16 @@ def is_recall_intact(connection: sqlite3.Connection) -> bool:
         return False
 
 
-def rebuild_search(connection: sqlite3.Connection) -> None:
-    connection.execute("INSERT INTO summary_words (summary_words) VALUES ('rebuild')")
-
-
 def rebuild_recall(connection: sqlite3.Connection) -> None:
     """Empty recall's index and queue all of its sources. The next question or sweep makes the documents."""
     for statement in REBUILD_RECALL:
         connection.execute(statement)
 
 
-def restore_derived(connection: sqlite3.Connection) -> list[str]:
-    """Make again what is derived and damaged; returns what that was. Runs in a transaction."""
-    restored = []
-    for name, is_intact, rebuild in (
-        ("the index of summaries", is_search_intact, rebuild_search),
-        ("recall's index", is_recall_intact, rebuild_recall),
-    ):
-        if not is_intact(connection):
-            rebuild(connection)
-            restored.append(name)
-    return restored
+def restore_derived(connection: sqlite3.Connection) -> None:
+    """Make again what is derived and damaged. Runs in a transaction."""
+    # Made of a damaged summary, the index would not find it by its words any more, and nobody would notice.
+    if not is_search_intact(connection) and not any(_find_damaged_rows(connection, "summaries")):
+        connection.execute("INSERT INTO summary_words (summary_words) VALUES ('rebuild')")
+    if not is_recall_intact(connection):
+        rebuild_recall(connection)
