@@ -9,16 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
-from contextfold.common.network_address import (
-    NATS_SCHEMES,
-    NATS_URL,
-    BadAddress,
-    parse_authority,
-    parse_nats_servers,
-    split_url,
-)
+from contextfold.common.network_address import URL_MAX, parse_authority
 from contextfold.common.tokens import FOLD_COUNTERS
 from contextfold.errors import SettingsError
 
@@ -35,6 +28,10 @@ TOOLSETS = ("resolve", "fold")
 FOLD_AFTERWARDS = "fold-afterwards"
 ALL_TOOLSETS = (*TOOLSETS, FOLD_AFTERWARDS)
 STORE_SCHEME = "sqlite:"
+NATS_URL = "nats://localhost:4222"
+NATS_SCHEMES = ("nats", "tls")
+NATS_SERVERS_MAX = 16
+NATS_PORT = 4222
 
 TOOL_TIMEOUT_S = 30
 # Eleven days; some systems accept no longer timeout.
@@ -104,8 +101,16 @@ def _parse_switch(label: str, text: str) -> bool:
     return bool(_one_of("on", "off")(label, text) == "on")
 
 
+def _split_url(text: str) -> SplitResult | None:
+    """The parts of a URL. None if it has none, or characters that are not printable, which `urlsplit` would drop."""
+    try:
+        return urlsplit(text) if text.isprintable() and "://" in text else None
+    except ValueError:
+        return None
+
+
 def _is_http_url(text: str) -> bool:
-    parts = split_url(text)
+    parts = _split_url(text)
     is_http = text.startswith(("http://", "https://"))
     return is_http and parts is not None and bool(parts.netloc) and "@" not in parts.netloc
 
@@ -118,7 +123,7 @@ def _parse_url_or_off(label: str, text: str) -> str:
 
 def _parse_base_url(label: str, text: str) -> str:
     """A base URL: paths are appended to it, so it must not have a query or a fragment."""
-    parts = split_url(text)
+    parts = _split_url(text)
     if (
         parts is None
         or parts.scheme not in ("http", "https")
@@ -606,21 +611,67 @@ def _read_nats_options(sources: _Sources) -> NatsOptions | None:
                 f"{sources.label(unused[0])} is for a store on NATS: give --store {NATS_URL} too, or leave it out"
             )
         return None
-    try:
-        servers = parse_nats_servers(store)
-    except BadAddress as problem:
-        raise SettingsError(f"{sources.label('store')} cannot be used: {problem}") from None
+    urls, user, password = _parse_nats_servers(sources.label("store"), store)
     special: dict[str, Any] = {
-        "servers": servers.urls,
-        "user": servers.user or sources.read("nats-user"),
-        "password": servers.password or _read_password(sources, "nats-password-file"),
+        "servers": urls,
+        "user": user or sources.read("nats-user"),
+        "password": password or _read_password(sources, "nats-password-file"),
     }
     others = [field for field in NatsOptions._fields if field not in special]
     options = NatsOptions(**special, **{field: sources.read(f"nats-{field.replace('_', '-')}") for field in others})
-    if servers.user and (sources.read("nats-user") or sources.read("nats-password-file")):
+    if user and (sources.read("nats-user") or sources.read("nats-password-file")):
         raise SettingsError("the user is given twice: take user:password out of --store, or leave --nats-user out")
     _check_nats_options(options)
     return options
+
+
+def _parse_nats_servers(label: str, text: str) -> tuple[tuple[str, ...], str, str]:
+    """The servers of one cluster, separated by commas: their URLs, the user and the password.
+
+    Errors do not quote the servers, because of the password.
+    """
+    servers = [_parse_nats_server(label, part.strip()) for part in text.split(",")]
+    if len(servers) > NATS_SERVERS_MAX or len(text) > URL_MAX:
+        raise SettingsError(
+            f"{label} cannot be used: it names too much: {NATS_SERVERS_MAX} servers and {URL_MAX} characters at most"
+        )
+    if len({url.partition(":")[0] for url, _ in servers}) > 1:
+        raise SettingsError(
+            f"{label} cannot be used: it mixes nats:// and tls://; with tls:// on every server nothing is sent in the "
+            "clear"
+        )
+    users = {credentials for _, credentials in servers if credentials}
+    if len(users) > 1:
+        raise SettingsError(
+            f"{label} cannot be used: its servers name different users; they are one cluster, and have the same"
+        )
+    user, _, password = users.pop().partition(":") if users else ("", "", "")
+    try:
+        user, password = unquote(user, errors="strict"), unquote(password, errors="strict")
+    except UnicodeDecodeError:
+        raise SettingsError(f"{label} cannot be used: what is written as %XX before the @ is not UTF-8") from None
+    return tuple(dict.fromkeys(url for url, _ in servers)), user, password
+
+
+def _parse_nats_server(label: str, text: str) -> tuple[str, str]:
+    """A server's URL without user and password, and `user:password`."""
+    scheme, _, rest = text.partition("://")
+    credentials, at, address = rest.removesuffix("/").rpartition("@")
+    authority = parse_authority(address)
+    if scheme.lower() not in NATS_SCHEMES or authority is None:
+        raise SettingsError(
+            f"{label} cannot be used: it must be like {NATS_URL}: nats or tls, a name and a port; more of them with "
+            "commas between"
+        )
+    # `urlsplit` would end the host at a slash in the password, and the error would not say what is wrong.
+    user, _, password = credentials.partition(":")
+    if at and not (user and password and credentials.isprintable() and set("/?#@").isdisjoint(credentials)):
+        raise SettingsError(
+            f"{label} cannot be used: before the @ it must have user:password, other characters than letters and "
+            "digits as %XX"
+        )
+    port = "" if authority.port else f":{NATS_PORT}"
+    return f"{scheme.lower()}://{address}{port}", credentials
 
 
 def _check_nats_options(options: NatsOptions) -> None:

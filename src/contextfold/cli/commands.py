@@ -4,8 +4,6 @@ The module of a command has its options, what it does and its output. Only the m
 imported.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module

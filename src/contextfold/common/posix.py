@@ -1,4 +1,4 @@
-"""File descriptors and signals.
+"""File descriptors.
 
 Another program may have made a descriptor non-blocking, so whoever reads or writes it may have to wait.
 """
@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 READABLE, WRITABLE = select.POLLIN, select.POLLOUT
 STDERR = 2
@@ -40,16 +37,3 @@ def fill_standard_descriptors() -> None:
         if opened > STDERR:
             os.close(opened)
             return
-
-
-@contextmanager
-def delay_signals() -> Iterator[None]:
-    """Delay SIGINT, SIGTERM and SIGHUP until the end of the `with` block."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -11,10 +11,8 @@ branch that `context_fold` made has only its summary, which says where its opera
 two events.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from contextfold.fold.events import (
     BranchCreated,
@@ -29,6 +27,30 @@ from contextfold.fold.session import State
 
 # The `type` of the summary of a branch that was folded afterwards.
 FOLDED_AFTERWARDS = "folded_afterwards"
+
+
+class EntryRange(NamedTuple):
+    """The entries between two events. They were undone, or have moved to another thread.
+
+    Stores know one kind of range, that of a rollback. The beginning of entries that have moved is stored as a negative
+    number.
+    """
+
+    begin: int
+    end: int
+    has_moved: bool = False
+
+    @classmethod
+    def from_stored(cls, undone_from: int, n: int) -> Self:
+        return cls(-undone_from - 1, n, has_moved=True) if undone_from < 0 else cls(undone_from, n)
+
+    @property
+    def undone_from(self) -> int:
+        """The stored form of its beginning."""
+        return -self.begin - 1 if self.has_moved else self.begin
+
+    def __contains__(self, n: object) -> bool:
+        return isinstance(n, int) and self.begin < n < self.end
 
 
 class ArchiveEntry(NamedTuple):
@@ -53,30 +75,6 @@ class ArchiveEntry(NamedTuple):
     def range(self) -> EntryRange:
         """The entries of its thread that a rollback, or folded work, is about."""
         return EntryRange.from_stored(self.undone_from or 0, self.n)
-
-
-class EntryRange(NamedTuple):
-    """The entries between two events. They were undone, or have moved to another thread.
-
-    Stores know one kind of range, that of a rollback. The beginning of entries that have moved is stored as a negative
-    number.
-    """
-
-    begin: int
-    end: int
-    has_moved: bool = False
-
-    @classmethod
-    def from_stored(cls, undone_from: int, n: int) -> EntryRange:
-        return cls(-undone_from - 1, n, has_moved=True) if undone_from < 0 else cls(undone_from, n)
-
-    @property
-    def undone_from(self) -> int:
-        """The stored form of its beginning."""
-        return -self.begin - 1 if self.has_moved else self.begin
-
-    def __contains__(self, n: object) -> bool:
-        return isinstance(n, int) and self.begin < n < self.end
 
 
 def entries_of(before: State, events: Iterable[Event], texts: Mapping[int, str]) -> list[ArchiveEntry]:

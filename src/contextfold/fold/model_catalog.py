@@ -6,8 +6,6 @@ Every figure has its source and the date on which it was read. A user's file may
 beginning of its name: `claude-fable-5-2` is another model than `claude-fable-5`, with other prices.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -69,7 +67,7 @@ class ModelCatalog(NamedTuple):
         facts = self.find(model)
         return facts.prices if facts else None
 
-    def with_models(self, models: Sequence[ModelFacts]) -> ModelCatalog:
+    def with_models(self, models: Sequence[ModelFacts]) -> "ModelCatalog":
         """A catalog with these models first. Facts that they lack are taken from the entry of the same name."""
         known = {facts.name: facts for facts in self.models}
         for facts in models:

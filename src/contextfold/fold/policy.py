@@ -11,8 +11,6 @@ the fold has paid. A call together with another call of the same turn costs no r
 stay. So it should accompany a call with a short result, such as an edit.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 Reads no disk: the daemon may run on another machine.
 """
 
-from __future__ import annotations
-
 from hashlib import sha256
 from typing import NamedTuple
 

@@ -23,12 +23,10 @@ section is there:
     weak      6/5 · idf · n / (n + 1) for n occurrences in operations: always less than one in another field
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from typing import NamedTuple, Protocol
 
@@ -96,9 +94,6 @@ _FORMS = """
     throw threw thrown  understand understood  wake woke woken  wear wore worn  win won  write wrote written
     child children  foot feet  man men  woman women  person people
 """
-_STEMS = {
-    stem_of(form): stem_of(forms[0]) for forms in map(str.split, _FORMS.split("  ")) if forms for form in forms[1:]
-}
 _MONTHS = (
     "January February March April May June July August September October November December".split()  # noqa: SIM905
 )
@@ -216,7 +211,14 @@ def _read(token: str) -> _ReadToken:
 
 def _base_of(stem: str) -> str:
     """The stem of the word of which this is an irregular form."""
-    return _STEMS.get(stem, stem)
+    return _irregular_stems().get(stem, stem)
+
+
+@cache
+def _irregular_stems() -> dict[str, str]:
+    """The stem of each irregular form, and the stem of its word."""
+    groups = filter(None, map(str.split, _FORMS.split("  ")))
+    return {stem_of(form): stem_of(forms[0]) for forms in groups for form in forms[1:]}
 
 
 def document_number(at: str, *key: str) -> int:

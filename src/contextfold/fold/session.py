@@ -17,8 +17,6 @@ which a test checks. A rollback to work that was folded afterwards goes back to 
 discarded, and no branch is reopened.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar

@@ -4,8 +4,6 @@ One contract suite runs over every implementation. A commit is atomic. It is acc
 decided on, and only once for each operation id. Every query is limited to one owner's data.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeVar
@@ -252,7 +250,7 @@ class ProxiedConversation(NamedTuple):
     # longer than the cache was thought to live.
     cache_life_s: int = 0
 
-    def merge(self, later: ProxiedConversation) -> ProxiedConversation:
+    def merge(self, later: "ProxiedConversation") -> "ProxiedConversation":
         outcomes = merge_outcomes(self.outcomes, later.outcomes, ambiguous=AMBIGUOUS_OUTCOME)
         life_s = max(self.cache_life_s, later.cache_life_s)
         return ProxiedConversation(max(self.last_request_at, later.last_request_at), outcomes, life_s)

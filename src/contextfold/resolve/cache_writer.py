@@ -9,7 +9,6 @@ from array import array
 from collections.abc import Iterable, Mapping
 
 from contextfold.common.canonical import Encodable
-from contextfold.common.posix import delay_signals
 from contextfold.errors import StorageFailed
 from contextfold.resolve.cache import CacheFolder, Fault, Progress
 from contextfold.resolve.cache_format import (
@@ -44,7 +43,7 @@ from contextfold.resolve.fingerprint_record import (
 )
 from contextfold.resolve.index_writer import IndexWriter
 from contextfold.resolve.previous import PreviousCache, conversion_key
-from contextfold.resolve.replace import Staging
+from contextfold.resolve.replace import Staging, delay_signals
 
 # A build reads the file system's time from the timestamps of this file, then removes it.
 CLOCK_FILE = "pack/clock"

@@ -12,10 +12,10 @@ import errno
 import hashlib
 import os
 import shutil
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from contextfold.common.posix import delay_signals
 from contextfold.errors import CacheExists, StorageFailed
 from contextfold.resolve.files import SET_ASIDE_SUFFIX, STAGING_SUFFIX, StorageErrors, format_path, is_folder, sync
 
@@ -30,6 +30,19 @@ NAME_BYTES = 200
 LOCK_ATTEMPTS = 10
 
 _UNSUPPORTED = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
+
+
+@contextlib.contextmanager
+def delay_signals() -> Iterator[None]:
+    """Delay SIGINT, SIGTERM and SIGHUP until the end of the `with` block."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Staging:

@@ -19,10 +19,11 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from contextfold.common.posix import delay_signals, write_all
+from contextfold.common.posix import write_all
 from contextfold.errors import SettingsError, StorageFailed
 from contextfold.fold.store import LOCAL_OWNER
 from contextfold.resolve.files import read_all, storage_failed, sync
+from contextfold.resolve.replace import delay_signals
 
 # People and secret scanners recognise a token by this prefix.
 PREFIX = "ctx_"
