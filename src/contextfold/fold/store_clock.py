@@ -12,6 +12,7 @@ behind in any other way changes nothing: the store waits until that clock has ca
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from contextfold.common.canonical import Malformed, decode, encode
@@ -85,5 +86,7 @@ class StoreClock(NamedTuple):
         return clock
 
 
+# Every call of a tool asks how long its session was idle, and so for the times of the same gaps.
+@lru_cache(2 * GAPS_MOST)
 def _parse(time: str) -> datetime:
     return datetime.strptime(time, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
