@@ -19,7 +19,7 @@ from contextfold.serve.http.capacity import RequestLimits
 from contextfold.serve.http.exchange import Message, Receive, Scope, Send
 from contextfold.serve.http.guard import Buckets, Guard, HostRule
 from contextfold.serve.ops.metrics import Metrics
-from contextfold.serve.proxy import endpoint, forwarding, session_reports, upstream
+from contextfold.serve.proxy import endpoint, folding, proxied_request, session_reports, upstream
 from contextfold.settings import ProxySettings, Upstream
 from tests.serve.proxy.raw_upstream import WAIT_S, RawRequest, RawUpstream, Wire, answer_ok
 from tests.support.temporary_store import TemporaryStore
@@ -213,7 +213,7 @@ def test_proxied_requests_are_limited_apart_from_others() -> None:
 def test_a_request_is_forwarded_unchanged_when_too_many_bytes_are_being_folded(
     guarded: GuardedProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forwarding, "FOLDED_ALL_MAX_BYTES", len(HELLO) - 1)
+    monkeypatch.setattr(proxied_request, "FOLDED_ALL_MAX_BYTES", len(HELLO) - 1)
 
     async def scenario() -> None:
         client = await Client(HELLO[:20], HELLO[20:]).call(guarded)
@@ -224,8 +224,8 @@ def test_a_request_is_forwarded_unchanged_when_too_many_bytes_are_being_folded(
 
 
 def test_no_owner_can_use_the_whole_byte_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forwarding, "FOLDED_OWNER_MAX_BYTES", len(HELLO))
-    budget, size = forwarding.ByteBudget(), len(HELLO)
+    monkeypatch.setattr(proxied_request, "FOLDED_OWNER_MAX_BYTES", len(HELLO))
+    budget, size = proxied_request.ByteBudget(), len(HELLO)
     assert (budget.reserve("alice", size), budget.reserve("alice", 1), budget.reserve("bob", size)) == (
         *(True, False),
         True,
@@ -240,7 +240,7 @@ def test_no_owner_can_use_the_whole_byte_budget(monkeypatch: pytest.MonkeyPatch)
 def test_the_byte_budget_is_released_however_a_request_ends(
     guarded: GuardedProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forwarding, "FOLDED_ALL_MAX_BYTES", len(HELLO))
+    monkeypatch.setattr(proxied_request, "FOLDED_ALL_MAX_BYTES", len(HELLO))
 
     async def scenario() -> None:
         guarded.guard.capacity.limits = RequestLimits(body_timeout_s=0.05)
@@ -270,7 +270,7 @@ def test_the_byte_budget_is_released_however_a_request_ends(
 def test_only_the_reported_part_of_a_request_that_was_sent_uses_the_byte_budget(
     guarded: GuardedProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forwarding, "FOLDED_ALL_MAX_BYTES", 2 * len(HELLO) - 1)
+    monkeypatch.setattr(proxied_request, "FOLDED_ALL_MAX_BYTES", 2 * len(HELLO) - 1)
     received, may_respond = threading.Event(), threading.Event()
 
     def script(_: RawRequest, wire: Wire) -> None:
@@ -355,7 +355,7 @@ def test_an_exception_in_folding_breaks_no_request(guarded: GuardedProxy, monkey
     def broken(_body: bytes, _api: str) -> None:
         raise RecursionError
 
-    monkeypatch.setattr(forwarding, "parse_request", broken)
+    monkeypatch.setattr(folding, "parse_request", broken)
 
     async def scenario() -> None:
         client = await Client(HELLO).call(guarded)

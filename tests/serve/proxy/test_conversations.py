@@ -29,8 +29,8 @@ from contextfold.fold.service.stored_results import (
 )
 from contextfold.fold.store import ArchivedResult, LeftOutDecision
 from contextfold.fold.store_export import encode_record
-from contextfold.serve.proxy import forwarding
-from contextfold.serve.proxy.forwarding import conversation_of
+from contextfold.serve.proxy import folding, proxied_request
+from contextfold.serve.proxy.proxied_request import conversation_of
 from tests.fold.messages.short_histories import Message, branch, model_turn, return_turn, say, tool_results, work
 from tests.serve.proxy.test_bounds import MESSAGES, Client, GuardedProxy
 from tests.support.known_secrets import known_secrets
@@ -352,7 +352,7 @@ def test_a_request_that_passes_unread_keeps_the_prefix(monkeypatch: pytest.Monke
         await proxy.request(history("a", "b"), NAMED)
         proxy.clock.now += 200
         with monkeypatch.context() as limits:
-            limits.setattr(forwarding, "FOLDED_OWNER_MAX_BYTES", 10)
+            limits.setattr(proxied_request, "FOLDED_OWNER_MAX_BYTES", 10)
             client = await proxy.request(history(*"abcdef"), NAMED)
             assert client.receipt["reason"] == "busy"
         proxy.clock.now += 200
@@ -569,7 +569,7 @@ class StalledStore(TemporaryStore):
 
 def test_a_store_that_stalls_changes_nothing_that_was_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     memory, long = StalledStore(), "abcdefghi"
-    monkeypatch.setattr(forwarding, "STORE_S", 0.05)
+    monkeypatch.setattr(folding, "STORE_S", 0.05)
 
     async def scenario(proxy: ProxyWithClock) -> None:
         await proxy.request(history(*long[:3]), NAMED)

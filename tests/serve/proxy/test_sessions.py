@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from contextfold.serve.http.bearer_tokens import add_token
-from contextfold.serve.proxy.forwarding import FOLDED_MAX_BYTES
+from contextfold.serve.proxy.folding import FOLDED_MAX_BYTES
 from tests.serve.proxy.proxy_daemon import (
     JSON,
     KEY,

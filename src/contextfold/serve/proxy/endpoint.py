@@ -4,7 +4,7 @@
     /proxy/openai/v1/X      →  the OpenAI upstream's X         folds `POST chat/completions` and `POST responses…`
     /proxy/gemini/X         →  the Gemini upstream's X         folds `POST …/models/M:generateContent` and variants
 
-A request that is folded is first read completely, because its branches are not known before (`serve.proxy.forwarding`).
+A request that is folded is first read completely, because its branches are not known before (`serve.proxy.folding`).
 All other bodies are streamed in both directions. The upstream's response is not changed. If there is none, the proxy
 responds with an error of its own; an incomplete response is cut off, as it would be without the proxy.
 `serve.proxy.upstream` sends requests to the provider; `serve.proxy.session_reports` reports them to their sessions. API
@@ -25,15 +25,15 @@ from starlette.routing import Route
 
 from contextfold.fold import messages
 from contextfold.fold.messages import Format, Receipt
-from contextfold.fold.messages.cache_life import find_life_in_usage
 from contextfold.fold.messages.request import KEPT_ELSEWHERE
-from contextfold.fold.sent_request import RequestReport, was_warm
+from contextfold.fold.sent_request import RequestReport
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.stored_results import FRESH_S, ConversationRecords
 from contextfold.serve.http.exchange import AS_IT_CAME, ClientGone, Headers, Receive, Scope, Send
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import Metrics
-from contextfold.serve.proxy.forwarding import REASONS, ProxiedRequest, RequestFolding
+from contextfold.serve.proxy.folding import REASONS, RequestFolding
+from contextfold.serve.proxy.proxied_request import ProxiedRequest
 from contextfold.serve.proxy.response_reader import ResponseReader
 from contextfold.serve.proxy.session_reports import SessionReports
 from contextfold.serve.proxy.upstream import (
@@ -284,16 +284,7 @@ class ResponseObserver:
         if self._reader is not None and self._preparing is not None:
             response = self._reader.facts()
             self._reports.note_calls(self._request, self._reader.take_own_calls())
-            if was_warm(response.usage, self._request.receipt.tokens_after, self._opening_tokens):
-                self._request.warm_after_s = self._request.lapsed_s
-            lost_after = self._request.lost_after_tokens
-            if lost_after is not None:
-                opening = max(lost_after, self._opening_tokens)
-                self._request.was_warm = was_warm(response.usage, self._request.receipt.tokens_after, opening)
-            if response.usage is not None:
-                written_1h, warm_after_s = response.usage.cache_write_1h_tokens, self._request.warm_after_s
-                self._request.cache_life_s = find_life_in_usage(written_1h, warm_after_s)
-            self._folding.note_usage(self._request, response.usage)
+            self._folding.note_usage(self._request, response.usage, self._opening_tokens)
             self._reports.report(self._request, self._preparing, response)
             self._reader = self._preparing = None
 

@@ -30,7 +30,8 @@ from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.inbox import InboxFull
 from contextfold.fold.service.stored_results import ORIGIN_UNKNOWN, ResultOrigin
 from contextfold.serve.ops.logs import log
-from contextfold.serve.proxy.forwarding import ProxiedRequest, log_failure
+from contextfold.serve.proxy.folding import log_failure
+from contextfold.serve.proxy.proxied_request import ProxiedRequest
 from contextfold.serve.proxy.response_reader import OwnCall, ResponseFacts
 
 # The event in the log if a request cannot be reported.
@@ -127,8 +128,8 @@ class SessionReports:
                     our_output_tokens=response.our_output_tokens,
                     only_ours=response.only_ours,
                     # A prefix that was taken to be lost and was not counts as after a pause of a second.
-                    warm_after_s=int(request.warm_after_s) or int(request.was_warm),
-                    misses=request.misses,
+                    warm_after_s=int(request.cache.warm_after_s) or int(request.cache.was_warm),
+                    misses=request.cache.misses,
                 )
                 self._fold.reports.receive(known.target, report)
         except InboxFull:
@@ -252,7 +253,7 @@ def _make_report(request: ProxiedRequest, projection: BodyProjection, new_blocks
         model=projection.model,
         receipt=request.receipt,
         our_tokens=projection.our_tokens,
-        kept_tokens=request.batch_after_tokens,
+        kept_tokens=request.cache.batch_after_tokens,
         new_blocks=new_blocks,
         conversation=request.conversation.id if request.conversation else "",
         run=request.run,

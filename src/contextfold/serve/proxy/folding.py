@@ -1,24 +1,18 @@
-"""Identifies the conversation of a request to a model, and leaves folded work out of the request.
+"""Leaves folded work and old results out of requests to a model, and records what their conversations have sent.
 
-A body is parsed when all of it has arrived. The bytes of all bodies in memory are limited. A body that does not fit, or
-cannot be parsed, is forwarded unchanged part by part, and the receipt has the reason. Knows ASGI and header names;
-`fold.messages` decides what is left out.
+A body is parsed when all of it has arrived. A body that is too large, or cannot be parsed, is forwarded unchanged part
+by part, and the receipt has the reason. `fold.messages` decides what is left out.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import re
 import time
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, TypeVar
-
-import httpx2
+from typing import TypeVar
 
 from contextfold.errors import ContextError, place_of
 from contextfold.fold.events import MissCause, PrefixMiss
@@ -37,7 +31,7 @@ from contextfold.fold.messages import (
     project_request,
 )
 from contextfold.fold.messages.batches import choose_batch, pays_if_undone
-from contextfold.fold.messages.cache_life import SHORTEST_S
+from contextfold.fold.messages.cache_life import SHORTEST_S, find_life_in_usage
 from contextfold.fold.messages.cold_results import AFTER_A_PAUSE, AUTO, BATCHES, stub_of
 from contextfold.fold.messages.prefix_miss import Comparison, compare_with
 from contextfold.fold.messages.sent_prefix import (
@@ -48,9 +42,7 @@ from contextfold.fold.messages.sent_prefix import (
     read_prefix,
 )
 from contextfold.fold.model_catalog import LedgerPrices
-from contextfold.fold.project import Conversation
-from contextfold.fold.sent_request import ScrubbedText, Usage
-from contextfold.fold.service.conversations import KnownConversation
+from contextfold.fold.sent_request import ScrubbedText, Usage, was_warm
 from contextfold.fold.service.stored_results import (
     NEW_CONVERSATION,
     ConversationRecord,
@@ -58,38 +50,23 @@ from contextfold.fold.service.stored_results import (
     ResultOrigin,
 )
 from contextfold.fold.store import ArchivedResult, LeftOutDecision
-from contextfold.serve.http.exchange import OWNER, RUN, ClientGone, Headers, Receive, Scope
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import Metrics
+from contextfold.serve.proxy.proxied_request import ByteBudget, ProxiedRequest, conversation_of, name_by_headers
 from contextfold.serve.proxy.sent_lately import SentConversations, SentLately
-from contextfold.serve.proxy.upstream import limit_encodings, select_request_headers, set_length
+from contextfold.serve.proxy.upstream import limit_encodings
 from contextfold.settings import ProxySettings
 
 # A larger request is not folded.
 FOLDED_MAX_BYTES = 32 << 20
-# The limits on the bytes of all requests that are being read or reported, in total and for one owner.
-FOLDED_ALL_MAX_BYTES = 256 << 20
-FOLDED_OWNER_MAX_BYTES = 128 << 20
 # A longer request is parsed in a thread, so that other requests are answered meanwhile.
 INLINE_BYTES = 256 << 10
-# A part in memory is sent in pieces of this size at most. The upstream's timeout applies to each.
-PART_BYTES = 256 << 10
 THREADS = 2
 # At most this many records of conversations are being written at the same time.
 RECORDINGS_MAX = 1000
 # The timeout for reading or writing the record of a conversation; the model's response waits for it.
 STORE_S = 2.0
 RESULTS_HEADER = b"x-context-fold-results"
-# The headers with the ids of Claude Code's session and of a subagent.
-SESSION_ID_HEADER = b"x-claude-code-session-id"
-AGENT_ID_HEADER = b"x-claude-code-agent-id"
-# A longer value is not accepted as an id.
-ID_MAX_BYTES = 256
-_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-# The text in which Gemini CLI describes where it runs, and the absolute paths in it.
-_SURROUNDINGS = "<session_context>"
-_PATH = re.compile(r"(?<!\S)/\S+")
-
 # The first request of a conversation is compared with so many others of its owner, the latest: it may be a fork.
 FORKS_SEARCHED_MAX = 100
 # It has at least so many messages.
@@ -105,240 +82,6 @@ STORE_AWAY = "store_unavailable"
 REASONS = (TOO_LARGE, BUSY, ENCODED, FAILED, STORE_AWAY)
 
 Answer = TypeVar("Answer")
-
-
-class RequestConversation(NamedTuple):
-    """The conversation of a request. A subagent has a conversation of its own.
-
-    Two conversations without ids that begin with the same words share one record; their left-out results are still
-    distinguished by call id and text.
-    """
-
-    # The id of the record.
-    id: str
-    conversation: Conversation
-
-
-def conversation_of(headers: Mapping[bytes, list[bytes]], request: ParsedRequest) -> RequestConversation | None:
-    """The conversation of a request; None if neither the host's ids nor the texts of the first message identify it.
-
-    Those texts are the same in every later request. Some clients give all their conversations one key for the cache;
-    only a unique id names one.
-    """
-    named = _named_by_headers(headers)
-    if named is not None:
-        return named
-    cache_key = request.members.get("prompt_cache_key")
-    if isinstance(cache_key, str) and _UUID.fullmatch(cache_key):
-        return RequestConversation(_hash_parts((b"key", cache_key.encode())), Conversation(cache_key))
-    texts = list(_first_texts(request.messages))
-    if not texts:
-        return None
-    content_id = _hash_parts((b"content", *texts))
-    return RequestConversation(content_id, Conversation(content_id, is_named=False))
-
-
-def _named_by_headers(headers: Mapping[bytes, list[bytes]]) -> RequestConversation | None:
-    session = _id_in(headers, SESSION_ID_HEADER)
-    if not session:
-        return None
-    agent = _id_in(headers, AGENT_ID_HEADER)
-    named = Conversation(session.decode("latin-1"), agent.decode("latin-1"))
-    return RequestConversation(_hash_parts((b"host", session, agent)), named)
-
-
-def _id_in(headers: Mapping[bytes, list[bytes]], name: bytes) -> bytes:
-    values = headers.get(name, [])
-    return values[0] if len(values) == 1 and len(values[0]) <= ID_MAX_BYTES else b""
-
-
-def _hash_parts(parts: Iterable[bytes]) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(b"%d:" % len(part) + part)
-    return f"conv_{digest.hexdigest()[:32]}"
-
-
-def _first_texts(messages: object) -> Iterator[bytes]:
-    """The texts of the first message. Other members change: marks for the cache move between messages.
-
-    Gemini CLI puts the date and the project's files there, which are others when a conversation is resumed. Only the
-    paths in such a text stay the same.
-    """
-    texts = list(_texts_of_first(messages))
-    described = [text for text in texts if text.startswith(_SURROUNDINGS) and len(texts) > 1]
-    for text in texts:
-        kept = "\n".join(_PATH.findall(text)) if text in described else text
-        yield kept.encode("utf-8", "surrogatepass")
-
-
-def _texts_of_first(messages: object) -> Iterator[str]:
-    first = messages[0] if isinstance(messages, list) and messages else None
-    if not isinstance(first, dict):
-        return
-    content = first.get("content", first.get("parts"))
-    parts = content if isinstance(content, list) else [{"text": content}]
-    for part in parts:
-        text = part.get("text") if isinstance(part, dict) else None
-        if isinstance(text, str):
-            yield text
-
-
-class RequestBody(httpx2.AsyncByteStream):
-    """The body of a request, as the stream that is sent: the parts in memory, then what still arrives from the client.
-
-    Its bytes count against a budget that all requests share. After it was sent, only those that were taken for the
-    report of its session still count.
-    """
-
-    def __init__(self, owner: str, receive: Receive, budget: ByteBudget) -> None:
-        self._owner, self._receive, self._budget = owner, receive, budget
-        # Set when the body has arrived completely, or the rest is not needed.
-        self.is_read = asyncio.Event()
-        # The parsed and folded body, while its bytes count.
-        self.projection: BodyProjection | None = None
-        self.size_bytes = 0
-        self._stored: deque[bytes] = deque()
-        # Whether no part of the body is in memory any more.
-        self._is_sent = False
-        self._session_bytes: int | None = None
-
-    async def next_part(self) -> bytes:
-        """The next part of the body from the client."""
-        message = await self._receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        if not message.get("more_body", False):
-            self.is_read.set()
-        part: bytes = message.get("body", b"")
-        return part
-
-    def send_parts(self, parts: Iterable[bytes]) -> None:
-        """Send these parts to the upstream, before those that still arrive."""
-        self._stored = deque(parts)
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        while self._stored:
-            part = self._stored.popleft()
-            for start in range(0, len(part), PART_BYTES):
-                yield part[start : start + PART_BYTES]
-            del part
-        self._is_sent = True
-        self._release_unneeded()
-        while not self.is_read.is_set():
-            yield await self.next_part()
-
-    def reserve(self, size: int) -> bool:
-        """Count bytes against the budget; False if they exceed it."""
-        if not self._budget.reserve(self._owner, size):
-            return False
-        self.size_bytes += size
-        return True
-
-    def keep_for_report(self, size: int) -> None:
-        """Count the bytes that were taken from the request for its session's report."""
-        self._session_bytes = size
-        self._release_unneeded()
-
-    def _release_unneeded(self) -> None:
-        if self._is_sent and self._session_bytes is not None:
-            self.release(but=self._session_bytes)
-
-    def release(self, but: int = 0) -> None:
-        freed = max(0, self.size_bytes - but)
-        self.size_bytes -= freed
-        self._budget.release(self._owner, freed)
-        self.projection = None
-
-
-class ProxiedRequest:
-    """A request and what is known about it, from its arrival to the end of its response.
-
-    `headers` are sent to the upstream.
-    """
-
-    def __init__(self, scope: Scope, target: bytes, receive: Receive, budget: ByteBudget) -> None:
-        # The format of the messages; None if the request is not folded.
-        self.format: Format | None = None
-        # The model, if the path names it.
-        self.model = ""
-        # Whether the provider only counts the tokens. Then no new results are left out, and nothing is recorded.
-        self.is_count = False
-        self.method: str = scope["method"]
-        self.owner: str = scope[OWNER]
-        self.body = RequestBody(self.owner, receive, budget)
-        self.target = target
-        self.given_headers: dict[bytes, list[bytes]] = {}
-        for name, value in scope["headers"]:
-            self.given_headers.setdefault(name, []).append(value)
-        self.headers: Headers = select_request_headers(scope["headers"])
-        self.receipt = Receipt(0, 0)
-        self.conversation: RequestConversation | None = None
-        # The name of its run, or empty.
-        self.run: str = scope.get(RUN, "")
-        # The conversation that its own is a fork of, if this is the first request of a fork.
-        self.forked: str | None = None
-        # Its conversation's session, when it is found; and the same when the request is reported, or None.
-        self.session: KnownConversation | None = None
-        self.reported: asyncio.Future[KnownConversation | None] = asyncio.get_running_loop().create_future()
-        # Whether it was counted as one that the provider did not answer.
-        self.has_failed = False
-        # Whether the record of its conversation could not be read or written.
-        self.lacks_record = False
-        # The outcomes to record, if the request counts as one of its conversation.
-        self.outcomes: Mapping[str, CallOutcome] | None = None
-        # The ids of results that this request is the first to leave out, if it does so after a pause.
-        self.newly_left_out: frozenset[str] = frozenset()
-        # The estimated tokens before the first result of a batch that was left out although the cache holds it.
-        self.batch_after_tokens: int | None = None
-        # The seconds since the conversation's last request, if its prompt's cache is taken to have expired; or 0. The
-        # same, if the provider's usage shows that it had not.
-        self.lapsed_s = 0.0
-        self.warm_after_s = 0.0
-        # The life of the prompt's cache that the response has shown, or 0.
-        self.cache_life_s = 0.0
-        # Whether it leaves something in the provider's cache that is not known; and when the conversation's last
-        # request did so that this daemon has not sent, or 0.
-        self.is_unread = False
-        self.unread_before_at = 0.0
-        # What this request leaves in the provider's cache, and how it differs from the request before, if there is one.
-        self.prefix: SentPrefix | None = None
-        # The projection that it was read from, until the request is sent.
-        self.prefix_of: BodyProjection | None = None
-        self.comparison: Comparison | None = None
-        # Whether the provider's usage shows a cache, and what that has lost; at most one.
-        self.was_cached = False
-        self.misses: tuple[PrefixMiss, ...] = ()
-        # The estimated tokens before the part of the request that the cache was taken not to hold, if something was
-        # left out there; and whether the provider's usage shows that it held more.
-        self.lost_after_tokens: int | None = None
-        self.was_warm = False
-        # The time for parsing and folding.
-        self.folding_s = 0.0
-
-    def send_body(self, body: bytes) -> None:
-        """Send this body to the upstream."""
-        self.body.send_parts([body])
-        self.headers = set_length(self.headers, len(body))
-
-
-class ByteBudget:
-    """The number of bytes of requests in memory, by owner."""
-
-    def __init__(self) -> None:
-        self.by_owner: Counter[str] = Counter()
-
-    def reserve(self, owner: str, size: int) -> bool:
-        size_of_owner, size_of_all = self.by_owner[owner] + size, self.by_owner.total() + size
-        if size_of_owner > FOLDED_OWNER_MAX_BYTES or size_of_all > FOLDED_ALL_MAX_BYTES:
-            return False
-        self.by_owner[owner] = size_of_owner
-        return True
-
-    def release(self, owner: str, size: int) -> None:
-        self.by_owner[owner] -= size
-        if not self.by_owner[owner]:
-            del self.by_owner[owner]
 
 
 class RequestFolding:
@@ -422,44 +165,36 @@ class RequestFolding:
         parsed = await self._work(request, partial(parse_request, body, format))
         request.conversation = conversation_of(request.given_headers, parsed)
         record = await self._load_record(request)
-
-        async def project_with(results: tuple[LeftOutDecision, ...]) -> BodyProjection:
-            remembered = Remembered(record.outcomes, by_call(results))
-            work = partial(project_request, parsed, model=request.model, remembered=remembered)
-            return await self._work(request, work)
-
-        projection = await project_with(record.results)
-        is_new = record.last_request_at is None and not request.lacks_record
-        if request.conversation and not request.is_count and is_new:
-            record = await self._inherit(request, request.conversation.id, record, projection)
-            projection = await project_with(record.results) if request.forked else projection
-        if request.conversation and not request.is_count:
-            request.lapsed_s = self._lapsed_s(request, record, projection)
-            # What a request of an unknown past could leave out, the cache may hold.
-            is_unknown = request.lacks_record or bool(parsed.reason)
-            settings = None if is_unknown else COLD_SETTINGS.get(self._wanted(request))
-            place, cold = None, list[ColdResult]()
-            if settings is not None:
-                place, cold = await self._choose_results(request, record, projection, settings)
-            results = await self._store_results(request, request.conversation.id, record, projection, cold)
-            if results != record.results:
-                known = {result.result_id for result in record.results}
-                new = frozenset(result.result_id for result in results) - known
-                request.lost_after_tokens = None if place is None else projection.tokens_before(place)
-                projection = await project_with(results)
-                request.batch_after_tokens = projection.tokens_before_stubs(new) if place is None else None
-                request.newly_left_out = new if request.lapsed_s else request.newly_left_out
-            request.outcomes = (
-                merged_outcomes(record.outcomes, projection.outcomes) if request.forked else projection.outcomes
-            )
+        projection = await self._project_with(request, parsed, record, record.results)
+        # A request that only counts tokens changes nothing that is known of its conversation.
+        conversation = request.conversation.id if request.conversation and not request.is_count else None
+        if conversation is not None:
+            if record.last_request_at is None and not request.lacks_record:
+                record = await self._inherit(request, conversation, record, projection)
+                if request.parent:
+                    projection = await self._project_with(request, parsed, record, record.results)
+            projection = await self._leave_out_results(request, conversation, record, projection)
+            request.outcomes = projection.outcomes
+            if request.parent:
+                request.outcomes = merged_outcomes(record.outcomes, projection.outcomes)
         request.body.projection, request.receipt = projection, projection.receipt
         if request.lacks_record and not projection.receipt.problem:
             request.receipt = replace(projection.receipt, reason=STORE_AWAY)
         request.send_body(projection.body)
         if parsed.reason:
             self._note_unread(request)
-        elif request.conversation and not request.is_count:
-            await self._note_prefix(request, request.conversation.id, record, projection)
+        elif conversation is not None:
+            await self._note_prefix(request, conversation, record, projection)
+
+    async def _project_with(
+        self,
+        request: ProxiedRequest,
+        parsed: ParsedRequest,
+        record: ConversationRecord,
+        results: tuple[LeftOutDecision, ...],
+    ) -> BodyProjection:
+        remembered = Remembered(record.outcomes, by_call(results))
+        return await self._work(request, partial(project_request, parsed, model=request.model, remembered=remembered))
 
     async def _work(self, request: ProxiedRequest, work: Callable[[], Answer]) -> Answer:
         """Do some work on a request, in a thread if the request is long."""
@@ -484,35 +219,45 @@ class RequestFolding:
             request.lacks_record = True
             return NEW_CONVERSATION
 
+    async def _leave_out_results(
+        self, request: ProxiedRequest, conversation: str, record: ConversationRecord, projection: BodyProjection
+    ) -> BodyProjection:
+        """Leave out more old results: those that the cache does not hold any more, else those where it pays.
+
+        Returns the projection without them.
+        """
+        cache = request.cache
+        cache.lapsed_s = self._lapsed_s(request, record, projection)
+        # What a request of an unknown past could leave out, the cache may hold.
+        is_unknown = request.lacks_record or bool(projection.parsed.reason)
+        settings = None if is_unknown else COLD_SETTINGS.get(self._wanted(request))
+        place = None if settings is None else await self._find_cold_place(request, record, projection)
+        if settings is None or place is None:
+            return projection
+        salt, when = f"{request.owner}\0{conversation}", AFTER_A_PAUSE if cache.lapsed_s else ""
+        chosen = projection.cold_results(salt=salt, settings=settings, first_place=place, when=when)
+        is_batch = not chosen and settings.has_batches
+        if is_batch:
+            chosen = await self._work(request, partial(self._choose_batch, projection, record, settings, salt))
+        elif chosen and not await self._pays_if_undone(request, conversation, record, projection, chosen):
+            return projection
+        results = await self._store_results(request, conversation, record, projection, chosen)
+        if results == record.results:
+            return projection
+        new = frozenset(result.result_id for result in results) - {result.result_id for result in record.results}
+        cache.lost_after_tokens = None if is_batch else projection.tokens_before(place)
+        projection = await self._project_with(request, projection.parsed, record, results)
+        cache.batch_after_tokens = projection.tokens_before_stubs(new) if is_batch else None
+        if cache.lapsed_s:
+            cache.newly_left_out = new
+        return projection
+
     def _lapsed_s(self, request: ProxiedRequest, record: ConversationRecord, projection: BodyProjection) -> float:
         """The seconds since the last request, if its prompt is no longer cached by now; else 0."""
         last_at = self._last_at(request, record, projection.model)
         if last_at is None:
             return 0.0
         return self._clock() - last_at if self._is_expired(last_at, record, projection) else 0.0
-
-    async def _choose_results(
-        self,
-        request: ProxiedRequest,
-        record: ConversationRecord,
-        projection: BodyProjection,
-        settings: ColdSettings,
-    ) -> tuple[int | None, list[ColdResult]]:
-        """What to leave out, and the first message that the cache does not hold; None for a batch, which it holds."""
-        assert request.conversation is not None
-        place = await self._find_cold_place(request, record, projection)
-        if place is None:
-            return None, []
-        salt = f"{request.owner}\0{request.conversation.id}"
-        when = AFTER_A_PAUSE if request.lapsed_s else ""
-        cold = projection.cold_results(salt=salt, settings=settings, first_place=place, when=when)
-        if cold:
-            pays = await self._pays_if_undone(request, record, projection, cold)
-            return place, cold if pays else []
-        if settings.has_batches:
-            work = partial(self._choose_batch, projection, record, settings, salt)
-            return None, await self._work(request, work)
-        return place, []
 
     def _choose_batch(
         self, projection: BodyProjection, record: ConversationRecord, settings: ColdSettings, salt: str
@@ -525,24 +270,22 @@ class RequestFolding:
     async def _pays_if_undone(
         self,
         request: ProxiedRequest,
+        conversation: str,
         record: ConversationRecord,
         projection: BodyProjection,
-        cold: Sequence[ColdResult],
+        chosen: Sequence[ColdResult],
     ) -> bool:
         """Whether it pays to leave these results out even if the conversation goes back to another model at once."""
-        named = request.conversation
-        sent = self._sent.get(request.owner, request.forked or named.id) if named else None
-        if named is None or sent is None:
-            return True
-        held = [before for before, at in sent.prefixes if not self._is_expired(at, record, projection)]
+        sent = self._sent.get(request.owner, request.parent or conversation)
+        held = self._list_held(sent, record, projection) if sent else []
         if all(before.model == projection.model for before in held):
             return True
-        prefix = await self._read_prefix(request, named.id, projection)
-        others = find_other_models(projection, prefix, held, min(each.place for each in cold))
+        prefix = await self._read_prefix(request, conversation, projection)
+        others = find_other_models(projection, prefix, held, min(each.place for each in chosen))
         known = [self._prices.of(model) for model in (projection.model, *others)]
         in_money = all(is_money for _, is_money in known)
         mine, *theirs = [prices if in_money else self._prices.relative for prices, _ in known]
-        return pays_if_undone(projection, cold, mine, theirs, life_s=self._life_s(projection, record))
+        return pays_if_undone(projection, chosen, mine, theirs, life_s=self._life_s(projection, record))
 
     def _last_at(self, request: ProxiedRequest, record: ConversationRecord, model: str) -> float | None:
         """When the conversation's last request to this model was answered.
@@ -570,23 +313,27 @@ class RequestFolding:
         After a pause that is the first one. Otherwise it is the first difference to what was sent lately of a named
         conversation, if this daemon has sent it: another one on the same store may have sent more since.
         """
-        if request.lapsed_s:
+        if request.cache.lapsed_s:
             return 0
         named = request.conversation
         if self._wanted(request) not in ("auto", "batches") or named is None or not named.conversation.is_named:
             return None
-        sent = self._sent.get(request.owner, request.forked or named.id)
+        sent = self._sent.get(request.owner, request.parent or named.id)
         if sent is None or not sent.is_trusted or (record.last_request_at or 0.0) > sent.latest_at + CLOCK_S:
             return None
         unknown_at = sent.unknown_at(projection.model)
         if unknown_at and not self._is_expired(unknown_at, record, projection):
             return None
         prefix = await self._read_prefix(request, named.id, projection)
-        held = [before for before, at in sent.prefixes if not self._is_expired(at, record, projection)]
+        held = self._list_held(sent, record, projection)
         if not prefix.tools and any(before.tools for before in held):
             # A host asks something beside the conversation, which then goes on with its tools and what is cached.
             return None
         return projection.place_of_sent(count_warm_messages(prefix, held))
+
+    def _list_held(self, sent: SentLately, record: ConversationRecord, projection: BodyProjection) -> list[SentPrefix]:
+        """What a cache still holds of a conversation, of all models."""
+        return [before for before, at in sent.prefixes if not self._is_expired(at, record, projection)]
 
     def _is_expired(self, at: float, record: ConversationRecord, projection: BodyProjection) -> bool:
         """Whether a prompt that was answered at some time is no longer cached."""
@@ -600,13 +347,13 @@ class RequestFolding:
         return max(projection.cache_life_s(self._prompt_cache_s), record.cache_life_s)
 
     async def _read_prefix(self, request: ProxiedRequest, conversation: str, projection: BodyProjection) -> SentPrefix:
-        if request.prefix is not None and request.prefix_of is projection:
-            return request.prefix
+        if request.cache.prefix is not None and request.cache.prefix_of is projection:
+            return request.cache.prefix
         sent = self._sent.get(request.owner, conversation)
         known, before = (sent.known, sent.latest) if sent else (None, None)
-        request.prefix_of = projection
-        request.prefix = await self._work(request, partial(read_prefix, projection, known, before))
-        return request.prefix
+        request.cache.prefix_of = projection
+        request.cache.prefix = await self._work(request, partial(read_prefix, projection, known, before))
+        return request.cache.prefix
 
     async def _note_prefix(
         self, request: ProxiedRequest, conversation: str, record: ConversationRecord, projection: BodyProjection
@@ -618,15 +365,15 @@ class RequestFolding:
             # The comparison may run in a thread, so it gets a copy.
             recent = [] if sent else self._sent.list_recent(request.owner, FORKS_SEARCHED_MAX)
             at = record.last_request_at or 0.0
-            request.unread_before_at = at if sent is None or at > sent.latest_at + CLOCK_S else 0.0
-            request.comparison = await self._work(
+            request.cache.unread_before_at = at if sent is None or at > sent.latest_at + CLOCK_S else 0.0
+            request.cache.comparison = await self._work(
                 request, partial(self._compare, request, record, projection, prefix, sent=sent, recent=recent)
             )
         except Exception as problem:
             # Even after a bug, the request is sent as it was folded.
             log_failure("proxy.comparison_failed", problem)
-            request.is_unread = request.prefix is None
-        request.prefix_of = None
+            request.cache.is_unread = request.cache.prefix is None
+        request.cache.prefix_of = None
         self._note_sent(request, conversation)
 
     def _compare(
@@ -648,7 +395,7 @@ class RequestFolding:
         comparison = compare_with(projection, prefix, before)
         if sent is None and comparison.cause in ("", MissCause.BACK, MissCause.MESSAGE):
             comparison = comparison._replace(cause=MissCause.FORK)
-        if request.lapsed_s or self._is_expired(at, record, projection):
+        if request.cache.lapsed_s or self._is_expired(at, record, projection):
             # What differs does not matter: nothing is in the cache any more.
             return comparison._replace(cause=MissCause.PAUSE, place=None, detail="", is_ours=False)
         if comparison.cause == MissCause.OURS:
@@ -671,28 +418,28 @@ class RequestFolding:
                 return record
             async with asyncio.timeout(STORE_S):
                 record = await self._store.inherit(request.owner, forked[0], conversation)
-            request.forked = forked[0]
+            request.parent = forked[0]
         except Exception as problem:
             log_failure("proxy.conversation_unknown", problem)
         return record
 
     def _note_unread(self, request: ProxiedRequest) -> None:
         """Note that a request passes unread, if its conversation is known: it keeps the provider's cache alive."""
-        request.conversation = request.conversation or _named_by_headers(request.given_headers)
+        request.conversation = request.conversation or name_by_headers(request.given_headers)
         if request.conversation is None or request.is_count:
             return
-        request.is_unread, request.prefix, request.outcomes = True, None, request.outcomes or {}
+        request.cache.is_unread, request.cache.prefix, request.outcomes = True, None, request.outcomes or {}
         self._note_sent(request, request.conversation.id)
 
     def _note_sent(self, request: ProxiedRequest, conversation: str) -> None:
         """Note what a request has sent, and later when it was answered."""
         now = self._clock()
         sent = self._sent.open(request.owner, conversation)
-        sent.note_unread(now if request.is_unread or request.lacks_record else request.unread_before_at)
-        if request.prefix is not None:
-            self._sent.add(request.owner, conversation, request.prefix, now)
-        sent.has_cache = sent.has_cache or request.was_cached
-        if request.was_warm:
+        sent.note_unread(now if request.cache.is_unread or request.lacks_record else request.cache.unread_before_at)
+        if request.cache.prefix is not None:
+            self._sent.add(request.owner, conversation, request.cache.prefix, now)
+        sent.has_cache = sent.has_cache or request.cache.is_in_use
+        if request.cache.was_warm:
             sent.is_trusted = False
 
     async def _store_results(
@@ -728,23 +475,37 @@ class RequestFolding:
             request.lacks_record = True
             return record.results
 
-    def note_usage(self, request: ProxiedRequest, usage: Usage | None) -> None:
+    def note_usage(self, request: ProxiedRequest, usage: Usage | None, opening_tokens: int) -> None:
+        """Note what the usage of a response shows of the provider's cache.
+
+        `opening_tokens` are the request's tokens before the model's first message.
+        """
+        cache, sent_tokens = request.cache, request.receipt.tokens_after
+        if was_warm(usage, sent_tokens, opening_tokens):
+            cache.warm_after_s = cache.lapsed_s
+        if cache.lost_after_tokens is not None:
+            cache.was_warm = was_warm(usage, sent_tokens, max(cache.lost_after_tokens, opening_tokens))
+        if usage is not None:
+            cache.life_s = find_life_in_usage(usage.cache_write_1h_tokens, cache.warm_after_s)
+        self._note_miss(request, usage)
+
+    def _note_miss(self, request: ProxiedRequest, usage: Usage | None) -> None:
         """Note what the provider's cache has lost before an answered request, and why."""
-        comparison = request.comparison
+        comparison = request.cache.comparison
         if comparison is None or request.conversation is None:
             return
         tokens = 0
         if usage is not None:
             sent = self._sent.get(request.owner, request.conversation.id)
-            request.was_cached = bool(usage.cache_read_tokens or usage.cache_write_tokens)
-            if request.was_cached or (sent is not None and sent.has_cache):
+            request.cache.is_in_use = bool(usage.cache_read_tokens or usage.cache_write_tokens)
+            if request.cache.is_in_use or (sent is not None and sent.has_cache):
                 tokens = comparison.tokens_lost(usage.prompt_tokens, usage.cache_read_tokens)
         cause, is_ours = comparison.cause or MissCause.PROVIDER, comparison.is_ours
-        if cause == MissCause.PAUSE and request.warm_after_s and request.newly_left_out:
+        if cause == MissCause.PAUSE and request.cache.warm_after_s and request.cache.newly_left_out:
             cause, is_ours = MissCause.LEFT_OUT, True
         # A difference of ours is a bug even if it has cost nothing.
         if tokens or cause == MissCause.OURS:
-            request.misses = (PrefixMiss(cause, tokens, comparison.place, comparison.detail, is_ours),)
+            request.cache.misses = (PrefixMiss(cause, tokens, comparison.place, comparison.detail, is_ours),)
 
     def record_end(self, request: ProxiedRequest) -> None:
         """Record when a request of the conversation ended, answered or not, and its outcomes, in the background."""
@@ -758,7 +519,7 @@ class RequestFolding:
     async def _record_end(
         self, request: ProxiedRequest, conversation: str, outcomes: Mapping[str, CallOutcome], at: float
     ) -> None:
-        life_s = request.cache_life_s
+        life_s = request.cache.life_s
         self._note_sent(request, conversation)
         try:
             async with asyncio.timeout(STORE_S):
