@@ -19,7 +19,7 @@ from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.serve import hooks
 from contextfold.serve.ops.metrics import Metrics
 from tests.serve.reporting import OURS, ApiReader, HookedAgent, agent_of_test, api, daemon, folder_of_test
-from tests.support.daemon import Daemon, Refused
+from tests.support.daemon import Daemon, Refused, read_log
 from tests.support.machine import run_command, times
 from tests.support.temporary_store import TemporaryStore
 from tests.support.waiting import until
@@ -73,7 +73,7 @@ class TestDurability:
         for client in (agent, healthy):
             client.close()
         assert daemon.stop() == 0
-        lost = [json.loads(line) for line in daemon.log.read_text().splitlines() if "reports.lost" in line]
+        lost = [line for line in read_log(daemon.log) if line["event"] == "reports.lost"]
         assert [(line["count"], line["exception"]) for line in lost] == [(1, "StoreInvalid")]
 
     def test_reports_wait_until_a_locked_store_is_available_again(self, tmp_path: Path) -> None:

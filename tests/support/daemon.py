@@ -55,6 +55,12 @@ def reserve_port() -> socket.socket:
     return reserved
 
 
+def read_log(log: Path) -> list[dict[str, Any]]:
+    """The records that a daemon has logged. It may be writing another one, whose line has no end yet."""
+    lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
 class Daemon:
     """`context serve` on a free port, with its state and its log below a folder."""
 

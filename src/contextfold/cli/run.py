@@ -103,7 +103,8 @@ PROGRAMS = {
     "opencode": Program(
         ("--session",),
         ("--continue",),
-        "it may use a provider other than Anthropic, OpenAI and Gemini, or a base URL of its own settings, or have made none",
+        "it may use a provider other than Anthropic, OpenAI and Gemini, or a base URL of its own settings, "
+        "or have made none",
     ),
     "gemini": Program(
         ("--resume",),

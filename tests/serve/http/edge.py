@@ -29,6 +29,7 @@ from contextfold.serve.http.exchange import OWNER, Receive, Scope, Send
 from contextfold.serve.http.guard import Buckets, Guard, HostRule
 from contextfold.serve.ops.logs import log, take_over
 from contextfold.serve.ops.metrics import Metrics
+from tests.support.daemon import read_log
 from tests.support.processes import ForkedProcess
 
 WAIT_S = 60.0
@@ -214,7 +215,7 @@ class EdgeDaemon:
             return read_answer(client)
 
     def log(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self._log.read_text(encoding="utf-8").splitlines()]
+        return read_log(self._log)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from contextfold import __version__
-from tests.support.daemon import LEGACY, MODERN, RPC, Daemon, Http, HttpAgent, Refused
+from tests.support.daemon import LEGACY, MODERN, RPC, Daemon, Http, HttpAgent, Refused, read_log
 from tests.support.machine import run_command
 
 NO_STATE = {
@@ -139,8 +139,9 @@ def test_an_unusable_network_proxy_is_logged_for_every_provider(tmp_path: Path) 
     local = [f"--{name}-upstream=http://localhost:9" for name in ("anthropic", "openai")]
     daemon = Daemon(tmp_path, *local, env={"HTTPS_PROXY": "socks5://p:1"})
     assert daemon.stop() == 0
-    logged = [json.loads(line) for line in daemon.log.read_text().splitlines()]
-    assert [line["variable"] for line in logged if line["event"] == "proxy.variable_ignored"] == ["HTTPS_PROXY"]
+    assert [line["variable"] for line in read_log(daemon.log) if line["event"] == "proxy.variable_ignored"] == [
+        "HTTPS_PROXY"
+    ]
 
 
 class TestSessionNames:

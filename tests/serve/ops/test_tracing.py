@@ -24,7 +24,7 @@ from contextfold.errors import SettingsError
 from contextfold.serve.ops import otel
 from contextfold.settings import read_daemon_settings
 from tests.serve.proxy.raw_upstream import RawUpstream
-from tests.support.daemon import ANSWER_TIMEOUT_S, LEGACY, MODERN, Daemon, Http, HttpAgent, Refused
+from tests.support.daemon import ANSWER_TIMEOUT_S, LEGACY, MODERN, Daemon, Http, HttpAgent, Refused, read_log
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 HERE = {"HOME": "/home/me"}
@@ -120,8 +120,7 @@ def attributes_of(span: Span) -> dict[str, str | int]:
 
 
 def logged(daemon: Daemon, beginning: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in daemon.log.read_text().splitlines()]
-    return [line for line in lines if line["event"].startswith(beginning)]
+    return [line for line in read_log(daemon.log) if line["event"].startswith(beginning)]
 
 
 class TestSpans:

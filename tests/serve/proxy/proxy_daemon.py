@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.serve.proxy.raw_upstream import WAIT_S, RawUpstream, answer_ok
-from tests.support.daemon import Daemon, Http, Reply
+from tests.support.daemon import Daemon, Http, Reply, read_log
 
 MESSAGES = "/proxy/anthropic/v1/messages"
 JSON = {"content-type": "application/json"}
@@ -56,7 +56,7 @@ class ProxyDaemon:
         return {line.removeprefix(name).rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
 
     def log(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.daemon.log.read_text(encoding="utf-8").splitlines()]
+        return read_log(self.daemon.log)
 
     def close(self) -> None:
         self.daemon.stop()

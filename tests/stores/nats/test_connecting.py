@@ -20,7 +20,7 @@ import pytest
 
 from tests.stores.nats.signing import Authority, operator_config
 from tests.stores.nats.test_nats_documentation import WAIT_S, agent, block, connection_to, daemon, is_ready, work
-from tests.support.daemon import Daemon, Http
+from tests.support.daemon import Daemon, Http, read_log
 from tests.support.machine import COMMAND, run_command
 from tests.support.nats_servers import NatsServer, free_port, random_prefix
 from tests.support.processes import run_in_fork
@@ -272,7 +272,7 @@ class TestProcesses:
             with server:
                 until(lambda: is_ready(running))
                 work(running)
-        log = [json.loads(line) for line in running.log.read_text().splitlines()]
+        log = read_log(running.log)
         events = [line["event"] for line in log if line["event"].startswith("store.")]
         assert events[:2] == ["store.away", "store.connected"]
         assert all(line["reason"] for line in log if line["event"] == "store.away")
