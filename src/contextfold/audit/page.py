@@ -83,9 +83,10 @@ def _draw_cards(audit: Mapping[str, Any]) -> Iterable[str]:
     cards = (
         ("You spent", dollars(audit["spent_dollars"]), f"{spent_text(audit)}."),
         (
-            "With contextfold's proxy",
+            "You would have spent",
             dollars(proxy["dollars"]),
-            f"<em>{saved_text(proxy)}</em>; the model need not do anything for it. {dearer_text(proxy)}",
+            f"with contextfold's proxy: <em>{saved_text(proxy)}</em>. The model need not do anything for it. "
+            f"{dearer_text(proxy)}",
         ),
         ("Can you trust this?", error_text(simulation), accuracy_text(simulation)),
     )
@@ -96,7 +97,7 @@ def _draw_cards(audit: Mapping[str, Any]) -> Iterable[str]:
 def _draw_parts(parts: Mapping[str, float], spent: float) -> Iterable[str]:
     shown = [(*PARTS_IN_WORDS[part], parts[part], colour) for part, colour in zip(PARTS_IN_WORDS, COLOURS, strict=True)]
     pieces = [
-        f'<div style="width:{percent(cost, spent, digits=2)};background:{colour}" title="{escape(name)}"></div>'
+        f'<div style="flex:{cost:.4f} 0 0;background:{colour}" title="{escape(name)}"></div>'
         for name, _, cost, colour in shown
     ]
     yield f'<div class="bar">{"".join(pieces)}</div>'

@@ -105,12 +105,9 @@ class AuditReport:
     models: dict[str, Sums] = field(default_factory=dict)
     days: dict[str, Sums] = field(default_factory=dict)
     conversations: dict[tuple[str, str], ConversationRow] = field(default_factory=dict)
-    # The most expensive results, as a heap.
-    results: list[tuple[float, int, Result]] = field(default_factory=list)
+    # The most expensive results.
+    results: list[Result] = field(default_factory=list)
     skipped: Skipped = field(default_factory=Skipped)
-
-    def expensive_results(self) -> list[Result]:
-        return [result for _, _, result in sorted(self.results, reverse=True)]
 
     def largest_conversations(self) -> list[ConversationRow]:
         return sorted(self.conversations.values(), key=lambda row: -row.sums.spent)
@@ -159,7 +156,7 @@ def _add_transcript(
         has_requests = True
         facts = models.find(request.model)
         if facts is None or facts.prices is None:
-            report.skipped.requests_of_unknown_models += 1
+            report.skipped.requests_of_unknown_models += not request.is_copy
             continue
         if conversation.id not in replays:
             replays[conversation.id] = conversation, ConversationReplay(conversation, rules)
@@ -168,10 +165,13 @@ def _add_transcript(
             # The catalog's name of the model: what a gateway adds may have the number of an account.
             _add_request(report, conversation, request._replace(model=facts.name), replayed)
     report.skipped.transcripts_without_requests += not has_requests
+    results = report.results
     for conversation, replay in replays.values():
         replay.finish()
-        for carried in replay.carried:
-            _add_result(report, Result(carried.cost / PRICE_UNITS_PER_DOLLAR, carried, conversation.project))
+        results += [
+            Result(carried.cost / PRICE_UNITS_PER_DOLLAR, carried, conversation.project) for carried in replay.carried
+        ]
+    report.results = heapq.nlargest(RESULTS_SHOWN, results, key=lambda each: each.dollars)
 
 
 def _add_request(
@@ -194,15 +194,6 @@ def _add_request(
         report.rewrites[replayed.cause] = Rewrites(
             before.events + 1, before.tokens + replayed.tokens_rewritten, before.dollars + cost / PRICE_UNITS_PER_DOLLAR
         )
-
-
-def _add_result(report: AuditReport, result: Result) -> None:
-    # The number makes entries comparable.
-    entry = (result.dollars, len(report.results) + report.total.requests, result)
-    if len(report.results) < RESULTS_SHOWN:
-        heapq.heappush(report.results, entry)
-    elif result.dollars > report.results[0][0]:
-        heapq.heapreplace(report.results, entry)
 
 
 # ---- the report as values
@@ -268,7 +259,7 @@ def describe(report: AuditReport, models: ModelCatalog, *, with_names: bool) -> 
                 "requests": each.carried.requests,
                 "dollars": _dollars(each.dollars),
             }
-            for each in report.expensive_results()
+            for each in report.results
         ],
         "largest_conversations": [
             _describe_conversation(row, names) for row in report.largest_conversations()[:CONVERSATIONS_SHOWN]

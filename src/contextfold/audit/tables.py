@@ -149,8 +149,8 @@ def dollars(amount: float) -> str:
     return f"-{text}" if amount < 0 and text != "$0.00" else text
 
 
-def percent(part: float, whole: float, *, digits: int = 0) -> str:
-    return f"{100 * part / whole if whole else 0:.{digits}f}%"
+def percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole if whole else 0:.0f} %"
 
 
 def several(count: int, noun: str) -> str:
