@@ -165,8 +165,10 @@ def spent_text(audit: Mapping[str, Any]) -> str:
 
 
 def saved_text(proxy: Mapping[str, Any]) -> str:
-    word = "less" if proxy["saved_dollars"] >= 0 else "more"
-    return f"{dollars(abs(proxy['saved_dollars']))} {word} ({abs(proxy['saved_percent']):.1f} %)"
+    amount = dollars(abs(proxy["saved_dollars"]))
+    if amount == "$0.00":
+        return "the same"
+    return f"{amount} {'less' if proxy['saved_dollars'] > 0 else 'more'} ({abs(proxy['saved_percent']):.1f} %)"
 
 
 def dearer_text(proxy: Mapping[str, Any]) -> str:
