@@ -144,7 +144,11 @@ def _draw(shown: Screen, audit: Mapping[str, Any]) -> str:
             [("Where the money went", "bold")],
             wraps=True,
         ),
-        shown.table([Column(), *right_columns("", ""), Column()], parts),
+        shown.table(
+            [Column(shrinks=shown.is_narrow), *right_columns("", ""), Column(shrinks=True)],
+            parts,
+            when_narrow=(0, 1, 2),
+        ),
     ]
     for table in list_tables(audit, ROWS_SHOWN):
         first, *numbers = table.columns[:COLUMNS_SHOWN]
