@@ -171,6 +171,14 @@ class TestSaving:
         lives = report["by_cache_life"]
         assert lives["5m"]["saved_percent"] > 5 + lives["1h"]["saved_percent"]
 
+    def test_nothing_is_left_out_for_another_model(self, projects: Path, call: Call) -> None:
+        """The cache of the model before still holds the results, and the next request may go back to it."""
+        transcript = long_session("s1", pause_s=10)
+        *lines, last = transcript.lines
+        transcript.lines = [*lines, last.replace(MODEL, "claude-opus-4-5")]
+        transcript.write(projects)
+        assert audit(call)["with_proxy"]["saved_dollars"] == 0
+
     def test_a_conversation_that_would_have_cost_more_is_reported(self, projects: Path, call: Call) -> None:
         """The provider had kept its cache longer than it promises, so leaving results out would have cost money."""
         with_kept_cache(long_session("s1", pause_s=400)).write(projects)

@@ -55,8 +55,9 @@ REWOUND = "earlier messages changed or taken back"
 UPDATED = "another version of the host"
 HEAD_CHANGED = "system prompt or tools changed"
 UNKNOWN = "not in the transcript: an early message, or the provider"
-# The proxy sees these before it sends the request, and then leaves out what the cache does not hold any more.
-SEEN_BY_PROXY = (OTHER_MODEL, REWOUND, UPDATED, HEAD_CHANGED)
+# The proxy sees these before it sends the request, and then leaves out what the cache does not hold any more. It sees
+# another model, too, but leaves little out for it: the cache of the model before still holds everything.
+SEEN_BY_PROXY = (REWOUND, UPDATED, HEAD_CHANGED)
 
 
 class Rule(NamedTuple):
