@@ -226,8 +226,9 @@ class DaemonServer(uvicorn.Server):
         # The objects that exist now live until the end, so the garbage collector need not check them again.
         gc.collect()
         gc.freeze()
-        log("daemon.listening", url=self._url)
+        # On a terminal the address of the page is the first line.
         self._on_listening(self._url)
+        log("daemon.listening", url=self._url)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.should_exit = True

@@ -98,7 +98,7 @@ COMMANDS = (
     Command("fold savings", "fold.savings", "compare what requests cost with what they would have cost unfolded"),
     Command("fold misses", "fold.misses", "say why the provider's prompt cache did not hold what was sent before"),
     Command("fold report", "fold.report", "write a session as a document, to share it"),
-    Command("fold now", "fold.now", "fold the agent's finished work by hand"),
+    Command("fold now", "fold.now", "fold the agent's finished work by hand, in the records alone"),
     Command("fold rollback", "fold.rollback", "go back to where a branch began"),
     Command("fold search", "fold.search", "search the summaries of folded branches"),
     Command("fold tail", "fold.tail", "follow events as they happen"),

@@ -34,6 +34,7 @@ def test_the_work_of_the_agent_in_this_folder_is_folded(
     ran = call("fold", "now", "It", "works.", *url)
     assert ran.code == 0, ran.err
     assert ran.out.decode().startswith("folded 1000 tokens as br_")
+    assert "requests still have this work" in ran.err
     with HttpAgent(daemon.port) as agent:
         (branch,) = agent.call("context_list_branches", project_path=str(tmp_path))["branches"]
     assert (branch["status"], branch["description"]) == ("folded", "It works.")

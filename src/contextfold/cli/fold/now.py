@@ -1,4 +1,8 @@
-"""`context fold now` folds by hand what an agent has done, for models that do not do it themselves."""
+"""`context fold now` folds by hand, in the records of this program, what an agent has done.
+
+A request leaves out only what a call of `context_fold` in it closes, because every later request must leave out the
+same. A fold by hand is in no request, so it saves nothing there, and says so.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import os
 
 from contextfold.cli.daemon_client import DaemonClient, DaemonSilent, add_daemon_options, client_from
 from contextfold.cli.fold.session_access import project_of, write
-from contextfold.cli.output import print_answer, print_error
+from contextfold.cli.output import print_answer, print_error, print_note
 from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.cli.terminal import screen
 from contextfold.common.canonical import parse_json
@@ -23,10 +27,12 @@ SESSIONS_READ = 100
 def declare_now(parser: CommandParser) -> None:
     parser.describe(
         """
-        Fold the finished work of the agent that runs in this folder: what it has done since the user's
-        last words, or since the last fold, is replaced by your summary in its next requests. It is what
-        the model does with context_fold, for models that do not. The daemon must be running, and the work
-        stays readable: `context fold expand`.
+        Fold the finished work of the agent that runs in this folder, in the records of contextfold: what
+        it has done since the user's last words, or since the last fold, gets your summary, by which
+        `context recall` finds it, and stays readable (`context fold expand`). The agent's requests stay
+        as they are; to make them smaller, ask the agent to call context_fold. The daemon must be running.
+        Inside an agent that `context run` has started it finds the daemon of that run; in Claude Code,
+        type it after an exclamation mark.
         """,
         'context fold now "Logins fail because tokens expire after one minute: src/auth.py:41. Not fixed."',
         "context fold now --project ~/work/app 'The tests of the parser pass.'",
@@ -44,7 +50,10 @@ def run_now(args: argparse.Namespace) -> int:
         session_id = args.session or _running_session(client, args)
         status, body = client.post(f"/v1/sessions/{session_id}/fold", {"message": " ".join(args.summary)})
     except DaemonSilent as problem:
-        raise UsageError(f"{problem}; start it with `context serve`, or the agent with `context run`") from None
+        raise UsageError(
+            f"{problem}; an agent that `context run` has started has a daemon of its own: call this inside it, in Claude "
+            "Code as `! context fold now …`; for any other, start `context serve` first"
+        ) from None
     answer = parse_json(body)
     if status != HTTP_OK:
         print_error(answer.get("error", {}).get("message", f"the daemon refused it (HTTP {status})"))
@@ -53,8 +62,8 @@ def run_now(args: argparse.Namespace) -> int:
         print_answer(f"{body.decode()}\n")
     else:
         shown, summary = screen(), answer["summary"]
-        folded, saved = (shown.figure(summary[name]) for name in ("tokens_folded", "tokens_saved"))
-        write(shown.lines(f"folded {folded} tokens as {answer['branch_id']}, {saved} fewer in the next request"))
+        write(shown.lines(f"folded {shown.figure(summary['tokens_folded'])} tokens as {answer['branch_id']}"))
+        print_note("requests still have this work: only a call of context_fold by the model takes it out of them")
     return EXIT_OK
 
 
