@@ -51,8 +51,8 @@ def run_now(args: argparse.Namespace) -> int:
         status, body = client.post(f"/v1/sessions/{session_id}/fold", {"message": " ".join(args.summary)})
     except DaemonSilent as problem:
         raise UsageError(
-            f"{problem}; an agent that `context run` has started has a daemon of its own: call this inside it, in Claude "
-            "Code as `! context fold now …`; for any other, start `context serve` first"
+            f"{problem}; an agent that `context run` has started has a daemon of its own: call this inside it, "
+            "in Claude Code as `! context fold now …`; for any other, start `context serve` first"
         ) from None
     answer = parse_json(body)
     if status != HTTP_OK:
