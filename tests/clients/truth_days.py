@@ -27,6 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from contextfold.cli.hook import abbreviate
 from tests.clients.host_days import HOSTS, KEYS, TIMEOUT_S, Day, Host, day_folder, is_conversation
 from tests.support.daemon import Http
 from tests.support.machine import COMMAND, Ran, run_command
@@ -200,7 +201,7 @@ class TruthDay(Day):
         with Http(self.daemon.port) as client:
             view = client.ask("GET", f"/v1/sessions/{status['session_id']}").json["session"]
         cells = self._compare(step, read_figures(conversation), view)
-        cells["statusline"] = self._statusline(Conversation("", ""))
+        cells["statusline"] = self._statusline(step, "", view)
         cells["last line"] = self._last_line(step, run, said)
         self.rows.append(Row(step, cells))
         return conversation
@@ -236,7 +237,7 @@ class TruthDay(Day):
         address = ("--session", view["session_id"]) if conversation.agent else ()
         cells = self._compare(step, read_figures(self.received(conversation)), view, address)
         if not conversation.agent:
-            cells["statusline"] = self._statusline(conversation)
+            cells["statusline"] = self._statusline(step, conversation.id, view)
         if said:
             cells["last line"] = self._last_line(step, run, said)
         self.rows.append(Row(step, cells))
@@ -295,10 +296,17 @@ class TruthDay(Day):
         assert ran.code == 0, (words, ran.err)
         return ran
 
-    def _statusline(self, conversation: Conversation) -> str:
-        payload = {"session_id": conversation.id, "cwd": str(self.project)}
+    def _statusline(self, step: str, conversation_id: str, view: Any) -> str:
+        """What the status line says; it must have the figures of the page."""
+        payload = {"session_id": conversation_id, "cwd": str(self.project)}
         ran = self._context("statusline", "--url", self.daemon.url, stdin=json.dumps(payload).encode())
-        return ran.out.decode().strip().removeprefix("contextfold: ")
+        line = ran.out.decode().strip().removeprefix("contextfold: ")
+        figures = (view["folded_tokens"], "folded"), (view["left_out_tokens"], "left out")
+        expected = [f"{abbreviate(view['total_tokens'])} tokens ({view['usage_percent']}%)"]
+        expected += [f"{abbreviate(tokens)} {word}" for tokens, word in figures if tokens]
+        if not line.startswith(" · ".join(expected)):
+            self.wrong.append(f"{step}: the status line says {line!r} instead of {expected}")
+        return line
 
 
 def conversation_of(request: ReceivedRequest) -> Conversation:
