@@ -20,9 +20,9 @@ import pytest
 
 from tests.stores.nats.signing import Authority, operator_config
 from tests.stores.nats.test_nats_documentation import WAIT_S, agent, block, connection_to, daemon, is_ready, work
-from tests.support.daemon import Daemon, Http, read_log
+from tests.support.daemon import Daemon
 from tests.support.machine import COMMAND, run_command
-from tests.support.nats_servers import NatsServer, free_port, random_prefix
+from tests.support.nats_servers import NatsServer, random_prefix
 from tests.support.processes import run_in_fork
 from tests.support.waiting import until
 
@@ -262,21 +262,6 @@ class TestSeparation:
 
 
 class TestProcesses:
-    def test_a_daemon_that_starts_before_nats_becomes_ready_when_nats_starts(self, tmp_path: Path) -> None:
-        server = NatsServer(tmp_path / "n", port=free_port())
-        with daemon(tmp_path / "d", server.url) as running:
-            assert not is_ready(running)
-            http = Http(running.port)
-            assert http.ask("GET", "/healthz").status == 200
-            http.close()
-            with server:
-                until(lambda: is_ready(running))
-                work(running)
-        log = read_log(running.log)
-        events = [line["event"] for line in log if line["event"].startswith("store.")]
-        assert events[:2] == ["store.away", "store.connected"]
-        assert all(line["reason"] for line in log if line["event"] == "store.away")
-
     def test_a_daemon_that_is_refused_after_a_restart_of_nats_returns_when_it_is_accepted_again(
         self, tmp_path: Path
     ) -> None:

@@ -207,6 +207,10 @@ def test_a_daemon_that_starts_before_nats_waits_for_it(server: NatsServer, tmp_p
     finally:
         agent.close()
         assert daemon.stop() == 0
+    lines = [json.loads(line) for line in daemon.log.read_text().splitlines()]
+    changes = [line for line in lines if line["event"].startswith("store.")]
+    assert [line["event"] for line in changes[:2]] == ["store.away", "store.connected"]
+    assert changes[0]["reason"]
 
 
 def test_a_proxied_request_during_an_outage_passes_and_its_receipt_and_ledger_say_so(
