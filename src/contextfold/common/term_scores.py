@@ -23,18 +23,21 @@ LENGTH_FACTOR = 21
 # A pair of words in headings has no length to compare with: K is a constant.
 PAIR_K = 3
 
-# document = 4 · stems + words + 2 · pairs + 4 · best section + 3 · best heading, the title included. A section scores
-# its text + 3 · its heading. Sections are ordered by 25 · section + 5 · document; the best one of each document has one
-# more document, and a section of which three of its document are in front counts 19/20. The document's share is small,
-# so that a budget shows sections of several documents.
+# document = 4 · stems + words + 2 · pairs + 4 · best section + 3 · best heading, the title included, + 2 · best link. A
+# section scores its text + 3 · its heading, and the best one of each document half of the best link to that. Sections
+# are ordered by 20 · section + 4 · document without the link; the best one of each document has one more document, and
+# a section of which three of its document are in front counts 19/20. The document's share is small, so that a budget
+# shows sections of several documents.
 STEM_WEIGHT = 4
 WORD_WEIGHT = 1
 PAIR_WEIGHT = 2
 BEST_SECTION_WEIGHT = 4
-SECTION_WEIGHT = 25
+SECTION_WEIGHT = 20
 HEADING_WEIGHT = 3
 BEST_HEADING_WEIGHT = 3
-DOCUMENT_WEIGHT = 5
+LINK_WEIGHT = 2
+LINK_DIVISOR = 2
+DOCUMENT_WEIGHT = 4
 # For the best section of each document, in addition.
 FIRST_SECTION_WEIGHT = 1
 SECTIONS_IN_FRONT = 3

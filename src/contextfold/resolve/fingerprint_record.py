@@ -19,7 +19,7 @@ from contextfold.resolve.cache_format import FINGERPRINT_FIELDS, FRAME, UNTRUSTE
 RECORD_FILE = "pack/fingerprints"
 DATABASE_FILE = "pack/index.sqlite"
 # The version of the record, and of everything in the index: tables, words, stems, weights of fields.
-FORMAT = "index-2"
+FORMAT = "index-3"
 
 # The files before the documents in a record. They must be unchanged for a question to be answered from the index.
 FRAME_AND_DATABASE = [*FRAME, DATABASE_FILE.encode()]

@@ -5,6 +5,7 @@
     sections   headings, place and size of each section
     terms      the occurrences of a word in the documents and sections of a segment, for `ask`
     words      the number of occurrences of each word in each document, as `resolve` counts words, in compressed blocks
+    linked     the stems in the texts of links to each document
     sources    what the documents do not say of the files they were made of, for the next build
 
 A document has a number, its position in the order of ids. Within its segment it has an ordinal. The sections of a
@@ -19,7 +20,7 @@ import sqlite3
 import zlib
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from threading import Lock
 from typing import Any, NamedTuple
@@ -27,13 +28,14 @@ from typing import Any, NamedTuple
 from contextfold.common.canonical import Malformed
 from contextfold.common.term_scores import average_length
 from contextfold.resolve.cache_format import HASH_PREFIX
+from contextfold.resolve.relevance.links import Link
 from contextfold.resolve.selection import Measures
 
 SCHEMA = (
     """CREATE TABLE segments (
     number INTEGER PRIMARY KEY, document_count INTEGER,
     tokens BLOB, total_words BLOB, lengths BLOB, first_sections BLOB, section_lengths BLOB,
-    heading_lengths BLOB, titled_lengths BLOB
+    heading_lengths BLOB, titled_lengths BLOB, links BLOB
 )""",
     """CREATE TABLE documents (
     segment INTEGER, ordinal INTEGER, id TEXT, version BLOB, title TEXT, PRIMARY KEY (segment, ordinal)
@@ -50,12 +52,14 @@ SCHEMA = (
     "CREATE INDEX stems ON terms (segment, stem)",
     "CREATE TABLE words (segment INTEGER, first_word BLOB, counts BLOB)",
     "CREATE INDEX first_words ON words (segment, first_word)",
+    "CREATE TABLE linked (document INTEGER PRIMARY KEY, texts TEXT)",
     "CREATE TABLE sources (id TEXT PRIMARY KEY, source TEXT, converted_from TEXT) WITHOUT ROWID",
 )
 # In this order a segment is copied.
 SEGMENT_TABLES = {
     "segments": (
-        "document_count, tokens, total_words, lengths, first_sections, section_lengths, heading_lengths, titled_lengths"
+        "document_count, tokens, total_words, lengths, first_sections, section_lengths, heading_lengths,"
+        " titled_lengths, links"
     ),
     "documents": "ordinal, id, version, title",
     "sections": "number, headings, start, end, first_line, last_line, tokens, digest",
@@ -63,7 +67,7 @@ SEGMENT_TABLES = {
     "words": "first_word, counts",
 }
 PAGE_CACHE_KB = 16_000
-HEADING_END = "\n"
+HEADING_END = LINE_END = "\n"
 # A name that more files have says little.
 SAME_NAME_MAX = 3
 
@@ -269,6 +273,11 @@ class Index:
             for segment, word, stem_documents, documents, counts, sections, fields in self.rows(sql, (stem,))
         ]
 
+    def link_texts(self, document: int) -> list[list[str]]:
+        """The stems in the texts of links to a document."""
+        rows = self.rows("SELECT texts FROM linked WHERE document = ?", (document,))
+        return [text.split(" ") for (texts,) in rows for text in texts.split(LINE_END)]
+
     def measure(self, terms: Iterable[bytes]) -> Measures:
         """Count the terms in every document as `resolve` does."""
         matches: dict[int, int] = {}
@@ -326,3 +335,15 @@ def counts_in(block: bytes, word: bytes) -> list[int]:
         raise Malformed("has a damaged block of words") from problem
     _, _, rest = lines.partition(b"\n%b " % word)
     return list(map(int, rest.partition(b"\n")[0].split()))
+
+
+def pack_links(links: Mapping[Link, int]) -> bytes:
+    """The links of a segment with their numbers: a line for each."""
+    lines = [f"{target}\t{stems}\t{count}" for (target, stems), count in sorted(links.items())]
+    return zlib.compress(LINE_END.join(lines).encode())
+
+
+def unpack_links(packed: bytes) -> dict[Link, int]:
+    """The links of a segment. Raises ValueError or zlib.error if they are damaged."""
+    rows = (line.split("\t") for line in zlib.decompress(packed).decode().split(LINE_END) if line)
+    return {(target, stems): int(count) for target, stems, count in rows}

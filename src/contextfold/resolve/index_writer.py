@@ -10,18 +10,30 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import zlib
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from contextfold.common.text import count_words
 from contextfold.common.tokens import tokens_of
 from contextfold.errors import StorageFailed
 from contextfold.resolve.cache_format import HASH_PREFIX, Document
 from contextfold.resolve.files import format_path, storage_failed
-from contextfold.resolve.index import HEADING_END, SCHEMA, SEGMENT_TABLES, Segment, pack_words, read_only
+from contextfold.resolve.index import (
+    HEADING_END,
+    LINE_END,
+    SCHEMA,
+    SEGMENT_TABLES,
+    Segment,
+    pack_links,
+    pack_words,
+    read_only,
+    unpack_links,
+)
 from contextfold.resolve.relevance.document_terms import TermCollector
+from contextfold.resolve.relevance.links import Link, resolve_links
 
 # After its least number of documents, a segment ends after 2048 more on average. The largest numbers of documents,
 # sections and entries bound the memory of a build.
@@ -72,6 +84,7 @@ class IndexWriter:
         self._section_lengths: array[int] = array("H")
         self._heading_lengths = bytearray()
         self._titled_lengths = bytearray()
+        self._links: Counter[Link] = Counter()
         self._word_entries = 0
 
     @contextmanager
@@ -101,7 +114,8 @@ class IndexWriter:
         self._tokens.append(tokens_of(len(document.content)))
         self._total_words.append(sum(counted.values()))
         first = len(self._section_lengths)
-        title, length, sections = self._terms.add(ordinal, first, document.source, document.content)
+        title, length, sections, links = self._terms.add(ordinal, first, document)
+        self._links.update(links)
         self._lengths.append(length)
         self._first_sections.append(first)
         self._section_lengths.append(0)
@@ -137,8 +151,9 @@ class IndexWriter:
     def _end_segment(self) -> None:
         arrays = (self._tokens, self._total_words, self._lengths, self._first_sections, self._section_lengths)
         stems = (bytes(self._heading_lengths), bytes(self._titled_lengths))
+        links = pack_links(self._links)
         with self._errors():
-            self._insert("segments", [(len(self._tokens), *(numbers.tobytes() for numbers in arrays), *stems)])
+            self._insert("segments", [(len(self._tokens), *(numbers.tobytes() for numbers in arrays), *stems, links)])
             self._insert("terms", self._terms.rows())
             self._insert("words", _blocks(self._words))
         self._segment_count += 1
@@ -162,10 +177,22 @@ class IndexWriter:
         if not self.is_between_segments:
             self._end_segment()
         with self._errors():
+            self._connection.executemany("INSERT INTO linked VALUES (?, ?)", self._link_texts())
             rows = ((name, *of_file) for name, of_file in sorted(sources.items()))
             self._connection.executemany("INSERT INTO sources VALUES (?, ?, ?)", rows)
             self._connection.execute("COMMIT")
         self.close()
+
+    def _link_texts(self) -> Iterator[tuple[int, str]]:
+        """The texts of links to each document, which may be in any segment."""
+        links: Counter[Link] = Counter()
+        for (packed,) in self._connection.execute("SELECT links FROM segments"):
+            # A segment that was copied from a damaged index loses its links.
+            with suppress(ValueError, zlib.error):
+                links.update(unpack_links(packed))
+        ids = (row[0] for row in self._connection.execute("SELECT id FROM documents ORDER BY segment, ordinal"))
+        for document, texts in resolve_links(ids, links).items():
+            yield document, LINE_END.join(texts)
 
     def close(self) -> None:
         self._connection.close()

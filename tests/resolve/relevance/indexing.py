@@ -59,6 +59,12 @@ def random_documents(seed: int, count: int) -> dict[str, str]:
                 lines.append("#" * rng.randrange(1, 4) + " " + " ".join(rng.choices(WORDS, k=rng.randrange(1, 4))))
             for _ in range(rng.randrange(4)):
                 lines.append(" ".join(rng.choices(WORDS, k=rng.randrange(60))) + "\n")
+            if rng.random() < 0.5:
+                page = rng.choice([*files, "no/page.md"])
+                stem = page.removesuffix(".md")
+                place = rng.choice([f"../{page}#x", f"/docs/{page}", f"/{stem}?y", page, f"a:{page}"])
+                words = " ".join(rng.choices(WORDS, k=rng.randrange(1, 4)))
+                lines.append(f"See [{words}]({place}).")
             if rng.random() < 0.2:
                 lines.append("```\n# " + rng.choice(WORDS) + "\n```")
         files[f"{rng.choice(WORDS)}/page-{number}.md".lower()] = "\n".join(lines)

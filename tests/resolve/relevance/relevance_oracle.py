@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from fractions import Fraction
 from itertools import pairwise
+from posixpath import dirname, join, normpath
 from typing import NamedTuple
 
 from contextfold.common.words import QUESTION_WORDS, read_token, stem_of, tokens
@@ -128,7 +129,46 @@ class OracleDocument:
         return front + sum(capped(self.sections[number], word).weigh(1, 3, 1) for word in words)
 
 
-def search(  # noqa: C901, PLR0912
+def page_of(path: str) -> str:
+    """The path without an extension, or that of the folder if it is a folder's index."""
+    parts = [part for part in path.lower().split("/") if part]
+    name = parts.pop() if parts else ""
+    for extension in (".md", ".html"):
+        name = name.removesuffix(extension)
+    return "/".join(parts if name in ("index", "_index", "readme") else [*parts, name])
+
+
+def link_texts(files: dict[str, str]) -> dict[str, list[set[str]]]:
+    """The stems of the most frequent texts of links to each document, by its path."""
+    paths: dict[str, str] = {}
+    for path in sorted(files, key=str.encode):
+        paths.setdefault(page_of(path), path)
+    found: dict[str, Counter[str]] = {path: Counter() for path in files}
+    for source, text in files.items():
+        links = set()
+        for before, after in pairwise(text.split("](")):
+            words, target = before.rpartition("[")[2], after.partition(")")[0].partition("#")[0].partition("?")[0]
+            if ":" in target or not target or "\n" in target + words or " " in target:
+                continue
+            parts = target.strip("/").split("/")
+            if target.startswith("/"):
+                pages = [page_of("/".join(parts[dropped:])) for dropped in range(min(4, len(parts)))]
+            else:
+                pages = [page_of(normpath(join(dirname(source), target)))]
+            stems = " ".join(sorted(marked_stems(counts_of(words, "marked"))))
+            if stems and page_of(source) not in pages:
+                links.add((next((paths[page] for page in pages if page in paths), None), stems, target.lower()))
+        # A page counts once for each way in which it writes the target.
+        for path, stems, _ in {(path, stems, page_of(target) + target[:1]) for path, stems, target in links}:
+            if path is not None:
+                found[path][stems] += 1
+    return {
+        path: [set(stems.split()) for stems, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:8]]
+        for path, counts in found.items()
+    }
+
+
+def search(  # noqa: C901, PLR0912, PLR0915
     files: dict[str, str], query: str
 ) -> tuple[list[tuple[str, int]], list[tuple[str, int, int]]]:
     """Documents with their scores, best first; and (document, section, score), best first. For at most 60 files."""
@@ -167,6 +207,7 @@ def search(  # noqa: C901, PLR0912
         for number, document in enumerate(documents):
             tf = min(document.pair_weight[pair], 255)
             scores[number] += 65536 * 2 * int(Fraction(weight * tf, tf + PAIR_K))
+    links = link_texts(files)
     ranked, sections = [], []
     for number, document in enumerate(documents):
         if not scores[number]:
@@ -183,12 +224,18 @@ def search(  # noqa: C901, PLR0912
         heading_scores = [score_heading(heading_weights, stems, heading_average) for stems in document.heading_stems]
         titled_scores = [score_heading(heading_weights, stems, titled_average) for stems in document.titled_stems]
         total = scores[number] // 65536 + 4 * max(text_scores, default=0) + 3 * max(titled_scores, default=0)
-        ranked.append((-total, number))
+        linked = max(
+            (score_heading(heading_weights, stems, titled_average) for stems in links[document.path]), default=0
+        )
+        ranked.append((-total - 2 * linked, number))
         own = [by_text + 3 * by_heading for by_text, by_heading in zip(text_scores, heading_scores, strict=True)]
+        best = own.index(max(own)) if any(own) else -1
         for position, score in enumerate(own):
-            if score:
-                is_best = position == own.index(max(own))
-                sections.append((-(25 * score + (6 if is_best else 5) * total), number, position, score))
+            if position == best:
+                shown = score + linked // 2
+                sections.append((-(20 * shown + 5 * total), number, position, shown))
+            elif score:
+                sections.append((-(20 * score + 4 * total), number, position, score))
     ranked.sort()
     sections.sort()
     for at, (place, number, position, score) in enumerate(sections):

@@ -81,3 +81,16 @@ def test_pieces_of_one_long_line_are_joined_only_if_their_lines_are_neighbours(t
     lines = [section.lines for section in result.document.sections]
     assert lines == [(1, 2), *[(3, 3)] * (len(lines) - 1)]
     assert result.to_text().count("(lines ") == len(lines) - 1 > 1
+
+
+@pytest.mark.parametrize("unit", ["section", "document"])
+def test_a_page_with_the_same_text_as_another_is_named(unit: str, tmp_path: Path) -> None:
+    twice = {f"{name}.md": "# Same\n\nThe rollback.\n" for name in ("one", "two")}
+    cache = build_cache(tmp_path, {**twice, "other.md": "# Other\n\nAlso the rollback.\n"})
+    for budget in (60, 1000):
+        text, json = (cache.ask("rollback", budget, unit=unit, format=format) for format in ("text", "json"))
+        assert "[the same text: two.md]\n" in text.to_text()
+        assert estimate(text.to_text()) <= budget
+        assert text.selection.copies == ("two.md",)
+    assert json.selection.as_members()["copies"] == ("two.md",)
+    assert "copies" not in cache.ask("other", 1000).selection.as_members()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from contextfold.common.question import read_question
 from contextfold.common.term_scores import log2_fixed
 from contextfold.resolve.index import Index
+from contextfold.resolve.relevance.links import find_links, resolve_links
 from contextfold.resolve.relevance.ranking import DOCUMENTS_MAX, explain, rank
 from tests.resolve.relevance import relevance_oracle
 from tests.resolve.relevance.indexing import WORDS, random_documents, write_index
@@ -92,6 +94,42 @@ def test_common_terms_only_change_the_order_of_candidates(tmp_path: Path, monkey
     complete = rank(read_question("common rare", 1), [index])
     assert complete.documents[0].score == ranking.documents[0].score
     assert len(complete.documents) == 21
+
+
+def test_a_page_is_found_by_the_texts_of_links_to_it(tmp_path: Path) -> None:
+    files = {
+        "guide/scheduling.md": "# Scheduling\n\nHow pods land on nodes, by a config file.\n",
+        "index.md": "# Start\n\n[placement profile](guide/scheduling.md#x), [config](https://example.org/scheduling)\n",
+        "other.md": "# Other\n\nThe placement of a config.\n",
+    }
+    index = write_index(tmp_path / "index", files)
+    ranking = rank(read_question("placement profile config", 1), [index])
+    names = [index.document(found.document).id for found in ranking.documents]
+    assert names.index("guide/scheduling.md") < names.index("other.md")
+    whys = {section.document: explain(ranking, [index], section) for section in ranking.sections}
+    linked = [document for document, why in whys.items() if why[0].term == "linked as placement profile"]
+    assert [index.document(document).id for document in linked] == ["guide/scheduling.md"]
+
+
+@pytest.mark.parametrize(
+    ("target", "page"),
+    [
+        ("b.md", "a/b.md"),
+        ("./b.html#part", "a/b.md"),
+        ("../c/", "c/index.md"),
+        ("/en/docs/a/b?x=1", "a/b.md"),
+        ("/A/B", "a/b.md"),
+        ("../../outside.md", None),
+        ("x.md", None),
+        ("#part", None),
+        ("mailto:b.md", None),
+        ("https://example.org/a/b.md", None),
+    ],
+)
+def test_a_link_leads_to_a_page_of_the_collection_or_nowhere(target: str, page: str | None) -> None:
+    ids = ["a/b.md", "a/x.md", "c/index.md"]
+    links = Counter(find_links("a/x.md", f"Text [of it]({target}), ![no](b.md)."))
+    assert resolve_links(ids, links) == ({ids.index(page): ["of it"]} if page else {})
 
 
 def found_first(files: dict[str, str], query: str, folder: Path) -> str:

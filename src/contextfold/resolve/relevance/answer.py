@@ -103,15 +103,15 @@ class AskSelection(NamedTuple):
     caches_left_out: tuple[LeftOutCache, ...] = ()
     # The documents of the answer whose files have changed since the cache was built.
     outdated: tuple[str, ...] = ()
+    # Documents that match only with text that the answer has from another document.
+    copies: tuple[str, ...] = ()
 
     def as_members(self) -> dict[str, Encodable]:
         members: dict[str, Encodable] = {"semantics": SEMANTICS, **self._asdict()}
-        del members["caches_left_out"], members["outdated"]
+        del members["caches_left_out"]
         if self.caches_left_out:
             members["caches_left_out"] = [cache._asdict() for cache in self.caches_left_out]
-        if self.outdated:
-            members["outdated"] = list(self.outdated)
-        return members
+        return {name: value for name, value in members.items() if value or name not in ("outdated", "copies")}
 
 
 class AskResult(NamedTuple):
@@ -245,6 +245,11 @@ def left_out_note(count: int, best: Sequence[tuple[str, LeftOutSection]] = ()) -
     named = [f"{CRUMB.join((name, *section.heading))} ({section.tokens} tokens)" for name, section in best]
     more = f": {'; '.join(named)}{'; …' if count > len(named) else ''}" if named else ""
     return f"[{count} more {'section does' if count == 1 else 'sections do'} not fit the budget{more}]\n"
+
+
+def copies_note(documents: Sequence[str], count: int) -> str:
+    """The line about documents that have the same text as those in the answer, which names the first of them."""
+    return f"[the same text: {', '.join(documents)}{', …' if count > len(documents) else ''}]\n"
 
 
 def outdated_note(documents: Sequence[str] = ()) -> str:

@@ -45,6 +45,7 @@ from contextfold.resolve.relevance.answer import (
     LeftOutCache,
     LeftOutSection,
     WhyTerm,
+    copies_note,
     left_out_note,
     outdated_note,
     passages_of,
@@ -201,11 +202,15 @@ _Select = Callable[[_Shelf, "_Costs", Ranking, int], "_Chosen"]
 
 
 class _Chosen(NamedTuple):
-    """Selected documents, the rest of the budget, the number of sections that did not fit, and the best of these."""
+    """Selected documents, the rest of the budget, the number of sections that did not fit, and the best of these.
+
+    `copies` has the ids of the best documents that match only with text of the selected ones.
+    """
 
     documents: list[AnsweredDocument]
     left: int
     left_out: int
+    copies: tuple[str, ...]
     best_left_out: Sequence[tuple[str, LeftOutSection]] = ()
 
 
@@ -265,14 +270,16 @@ def _as_json(shelf: _Shelf, select: _Select, ranking: Ranking, selection: AskSel
     # The largest figures that there may be.
     figures = selection._replace(tokens_used=selection.budget, sections_selected=selection.sections_matched)
     outdated: tuple[str, ...] = ()
+    copies: tuple[str, ...] = ()
     while True:
-        frame = shelf.count(AskResult((), figures._replace(outdated=outdated)).to_json())
+        frame = shelf.count(AskResult((), figures._replace(outdated=outdated, copies=copies)).to_json())
         chosen = select(shelf, _JsonCosts(shelf), ranking, room - frame)
         found = shelf.find_outdated(chosen.documents)
-        if set(found) <= set(outdated):
+        if set(found) <= set(outdated) and set(chosen.copies) <= set(copies):
             break
         # With less room, other documents may be selected.
-        outdated = (*outdated, *(name for name in found if name not in outdated))
+        outdated = tuple(dict.fromkeys((*outdated, *found)))
+        copies = tuple(dict.fromkeys((*copies, *chosen.copies)))
     return AskResult(tuple(chosen.documents), _with_figures(selection, chosen, room - chosen.left, found))
 
 
@@ -284,11 +291,12 @@ def _as_text(
     kept = shelf.count(left_out_note(len(ranking.sections))) + sum(map(shelf.count, others))
     kept = min(kept, max(room, 0) // NOTES_SHARE)
     chosen = select(shelf, _TextCosts(shelf), ranking, room - kept)
-    outdated = shelf.find_outdated(chosen.documents)
-    if outdated:
-        kept += shelf.count(outdated_note())
+    forms = _note_forms(shelf, chosen)
+    if forms:
+        kept += sum(shelf.count(of_note[-1]) for of_note in forms)
         chosen = select(shelf, _TextCosts(shelf), ranking, room - kept)
-        outdated = shelf.find_outdated(chosen.documents)
+        forms = _note_forms(shelf, chosen)
+    outdated = shelf.find_outdated(chosen.documents)
     if not chosen.documents:
         if not has_words:
             why = "The question has no words to search for; words such as `how` and `the` are not searched.\n"
@@ -297,13 +305,20 @@ def _as_text(
         else:
             why = "Nothing in the cache matches.\n"
         return AskResult((), _with_figures(selection, chosen, 0), (why, *others))
-    # Each note in its forms, the longest first.
-    forms = [[outdated_note(outdated), outdated_note()]] if outdated else []
     forms += [[note] for note in others]
     if chosen.left_out:
         forms.append(_left_out_forms(chosen.left_out, chosen.best_left_out))
     notes, left = _fitting_notes(shelf, forms, chosen.left + kept)
     return AskResult(tuple(chosen.documents), _with_figures(selection, chosen, room - left, outdated), notes)
+
+
+def _note_forms(shelf: _Shelf, chosen: _Chosen) -> list[list[str]]:
+    """The notes about the selected documents, each in its forms, the longest first."""
+    outdated, copies = shelf.find_outdated(chosen.documents), chosen.copies
+    forms = [[outdated_note(outdated), outdated_note()]] if outdated else []
+    if copies:
+        forms.append([copies_note(copies[:names], len(copies)) for names in range(min(len(copies), NAMED_MAX), 0, -1)])
+    return forms
 
 
 def _left_out_forms(count: int, best: Sequence[tuple[str, LeftOutSection]]) -> list[str]:
@@ -344,6 +359,7 @@ def _with_figures(
 ) -> AskSelection:
     return selection._replace(
         outdated=tuple(outdated),
+        copies=chosen.copies,
         tokens_used=tokens_used if chosen.documents else 0,
         sections_selected=sum(len(document.sections) for document in chosen.documents),
         sections_left_out=chosen.left_out,
@@ -403,7 +419,19 @@ def _best_sections(shelf: _Shelf, costs: _Costs, ranking: Ranking, left: int) ->
     for _, cache, document, number, _ in left_out[:NAMED_MAX]:
         section = ranking.sections_of[cache, document][number]
         best.append((shelf.document(cache, document).id, shelf.leave_out(cache, document, section, BUDGET_REASON)))
-    return _Chosen(documents, left, len(left_out), best)
+    return _Chosen(documents, left, len(left_out), _find_copies(shelf, ranking, taken, taken_at), best)
+
+
+def _find_copies(
+    shelf: _Shelf, ranking: Ranking, taken: Container[tuple[int, int]], digests: Container[bytes]
+) -> tuple[str, ...]:
+    """The best documents without a selected section that match only with texts of selected sections."""
+    are_copies: dict[tuple[int, int], bool] = {}
+    for _, cache, document, number, _ in ranking.sections:
+        is_copy = ranking.sections_of[cache, document][number].digest in digests
+        are_copies[cache, document] = is_copy and are_copies.get((cache, document), True)
+    copies = (place for place, is_copy in are_copies.items() if is_copy and place not in taken)
+    return tuple(shelf.document(*place).id for place in islice(copies, LEFT_OUT_MAX))
 
 
 def _by_number(sections: Mapping[int, AnsweredSection]) -> list[AnsweredSection]:
@@ -433,11 +461,13 @@ def _whole_documents(shelf: _Shelf, costs: _Costs, ranking: Ranking, left: int) 
     for found in ranking.sections:
         best.setdefault((found.cache, found.document), found)
     seen: set[str] = set()
-    documents = []
+    documents, copies = [], []
     for place in ranking.documents:
         cache, number, _ = place
         section, version = best.get((cache, number)), shelf.document(cache, number).version
         sections = ranking.sections_of[cache, number]
+        if version in seen:
+            copies.append(shelf.document(cache, number).id)
         if section is None or version in seen or sum(found.tokens for found in sections) > 2 * left:
             continue
         content = shelf.content(cache, number).decode()
@@ -452,7 +482,8 @@ def _whole_documents(shelf: _Shelf, costs: _Costs, ranking: Ranking, left: int) 
             seen.add(version)
             documents.append(answered)
     versions = (shelf.document(found.cache, found.document).version for found in ranking.sections)
-    return _Chosen(documents, left, sum(version not in seen for version in versions))
+    left_out = sum(version not in seen for version in versions)
+    return _Chosen(documents, left, left_out, tuple(copies[:LEFT_OUT_MAX]))
 
 
 def get(

@@ -12,8 +12,10 @@ from typing import NamedTuple
 from contextfold.common.term_scores import OCCURRENCES_MAX
 from contextfold.common.tokens import ChunkUnits, estimate
 from contextfold.common.words import chunks, read_token, stem_of, tokens, without_marks
+from contextfold.resolve.cache_format import Document
 from contextfold.resolve.index import IndexedSection
 from contextfold.resolve.relevance.field_counts import FRONT_IN_DOCUMENT, SECTION_IN_DOCUMENT, pack_counts, pair_key
+from contextfold.resolve.relevance.links import Link, find_links
 from contextfold.resolve.relevance.sections import Section, outline
 
 SECTION_WORDS_MAX = 65535
@@ -44,6 +46,8 @@ class CountedDocument(NamedTuple):
     title: str
     words: int
     sections: list[IndexedSection]
+    # The targets of its links, with the stems in their texts.
+    links: set[Link]
 
 
 class _Heading(NamedTuple):
@@ -116,8 +120,9 @@ class TermCollector:
                 last = document
         return documents, bytes(min(count, OCCURRENCES_MAX) for count in counts), sections, bytes(fields)
 
-    def add(self, ordinal: int, front: int, source: str, content: bytes) -> CountedDocument:
-        """Count the words of a document, given by its ordinal, the number of its front, its path and its content."""
+    def add(self, ordinal: int, front: int, document: Document) -> CountedDocument:
+        """Count the words of a document, given with its ordinal and the number of its front."""
+        source, content = document.source, document.content
         text = content.decode()
         title, outlined = outline(source, text)
         if len(outlined) > SECTIONS_MAX:
@@ -155,7 +160,9 @@ class TermCollector:
                 )
             )
             start = end
-        return CountedDocument(title, document_words, sections)
+        links = ((target, self._heading(words).stems) for target, words in find_links(document.id, text))
+        packed = {(target, " ".join(sorted(stems))) for target, stems in links if stems}
+        return CountedDocument(title, document_words, sections, packed)
 
     def _add_section(self, ordinal: int, section: int, text: str, heading_counts: dict[int, int]) -> tuple[int, int]:
         """Count a section; return the numbers of its words and tokens. A build spends most of its time here."""

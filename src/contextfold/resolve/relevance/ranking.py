@@ -23,6 +23,8 @@ from contextfold.common.term_scores import (
     FURTHER_FACTOR,
     HEADING_WEIGHT,
     LENGTH_FACTOR,
+    LINK_DIVISOR,
+    LINK_WEIGHT,
     PAIR_WEIGHT,
     SATURATION_BITS,
     SECTION_WEIGHT,
@@ -82,6 +84,7 @@ class Term(NamedTuple):
     `heading_weight` is the weight of the stem among headings and titles.
     """
 
+    stem: str
     word: str
     stem_weight: int
     heading_weight: int
@@ -111,11 +114,20 @@ class RankedDocument(NamedTuple):
     score: int
 
 
+class _BestLink(NamedTuple):
+    """The text of a link to a document that says most of what was asked: the words of the question in it."""
+
+    score: int
+    words: tuple[str, ...]
+    # The best section of the document, which is shown for it.
+    section: int
+
+
 class Ranking(NamedTuple):
     """The ranked documents and sections, the best first. Only sections with a term of the question are ranked.
 
     `sections_of` has all sections of each ranked document. `occurrences` has the weighted occurrences and fields of
-    each term in a section, by index, document and section.
+    each term in a section, by index, document and section. `links` has the best link to each document that has one.
     """
 
     terms: list[Term]
@@ -123,6 +135,7 @@ class Ranking(NamedTuple):
     sections: list[RankedSection]
     sections_of: dict[tuple[int, int], list[IndexedSection]]
     occurrences: dict[tuple[int, int, int], list[tuple[Term, int]]]
+    links: dict[tuple[int, int], _BestLink]
     unmatched: tuple[str, ...]
     document_count: int
 
@@ -150,7 +163,7 @@ def rank(question: Question, indexes: Sequence[Index]) -> Ranking:
         scores, wanted = _nominate(scores, indexes)
         for term in terms[read:]:
             _add_scores(term, indexes, scores, wanted)
-    ranking = Ranking(terms, [], [], {}, {}, unmatched, document_count)
+    ranking = Ranking(terms, [], [], {}, {}, {}, unmatched, document_count)
     best = {(cache, document): score for score, cache, document in _best(scores, DOCUMENTS_MAX)}
     named = [(cache, document) for cache, document in _named_documents(question, indexes) if document in scores[cache]]
     best.update({(cache, document): scores[cache][document] for cache, document in named})
@@ -238,7 +251,7 @@ def _look_up(question: Question, indexes: Sequence[Index], collection: int) -> t
         weights = {word: WORD_WEIGHT * term_weight(collection, count) for word, count in frequencies.items() if count}
         stem_weight = term_weight(collection, sum(in_segments.values()))
         heading_weight = term_weight(headings, in_headings)
-        terms.append((cost, stem, Term(words[0], stem_weight, heading_weight, weights, cost, found)))
+        terms.append((cost, stem, Term(stem, words[0], stem_weight, heading_weight, weights, cost, found)))
     terms.sort(key=lambda found: found[:2])
     return [term for _, _, term in terms], tuple(unmatched)
 
@@ -311,9 +324,13 @@ def _rank_document(ranking: Ranking, index: Index, place: tuple[int, int], score
     with_title = (_titled_score(occurrences, sections[section], index) for section, occurrences in found.items())
     total = score + BEST_SECTION_WEIGHT * max(by_text.values(), default=0)
     total += BEST_HEADING_WEIGHT * max(with_title, default=0)
-    ranking.documents.append(RankedDocument(cache, document, total))
     own_scores = {section: by_text[section] + HEADING_WEIGHT * by_heading[section] for section in found}
     first = min(own_scores, key=lambda section: (-own_scores[section], section), default=None)
+    score, words = _link_score(ranking.terms, index, document)
+    ranking.documents.append(RankedDocument(cache, document, total + LINK_WEIGHT * score))
+    if first is not None and score >= LINK_DIVISOR:
+        ranking.links[place] = _BestLink(score // LINK_DIVISOR, words, first)
+        own_scores[first] += score // LINK_DIVISOR
     for section, occurrences in found.items():
         own = own_scores[section]
         order = SECTION_WEIGHT * own + (DOCUMENT_WEIGHT + (section == first and FIRST_SECTION_WEIGHT)) * total
@@ -341,6 +358,18 @@ def _titled_score(occurrences: Sequence[tuple[Term, int]], section: IndexedSecti
     weights = [term.heading_weight for term, value in occurrences if value & (_TITLE | _HEADING)]
     length = section.titled_length
     return sum(heading_score(weight, len(weights), length, index.titled_average) for weight in weights)
+
+
+def _link_score(terms: Sequence[Term], index: Index, document: int) -> tuple[int, tuple[str, ...]]:
+    """The score of the text of a link to the document that says most of what was asked, and the asked words in it."""
+    by_stem = {term.stem: term for term in terms}
+    best: tuple[int, tuple[str, ...]] = 0, ()
+    for stems in index.link_texts(document):
+        named = [by_stem[stem] for stem in stems if stem in by_stem]
+        length, average = len(stems), index.titled_average
+        score = sum(heading_score(term.heading_weight, len(named), length, average) for term in named)
+        best = max(best, (score, tuple(term.word for term in named)))
+    return best
 
 
 def _count_terms(terms: Sequence[Term], index: Index, place: tuple[int, int]) -> dict[int, list[tuple[Term, int]]]:
@@ -388,5 +417,8 @@ def explain(ranking: Ranking, indexes: Sequence[Index], section: RankedSection) 
         words = f"{named} of {found.heading_length} {'word' if found.heading_length == 1 else 'words'} of the heading"
         by_heading = HEADING_WEIGHT * _heading_score(occurrences, found, indexes[cache])
         explained.append(WhyTerm(words, FIELDS[1:2], by_heading))
+    link = ranking.links.get((cache, document))
+    if link is not None and link.section == number:
+        explained.append(WhyTerm(f"linked as {' '.join(link.words)}", ("link",), link.score))
     explained.sort(key=lambda found: (-found.score, found.term))
     return tuple(explained)
