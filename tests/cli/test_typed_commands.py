@@ -112,13 +112,10 @@ exit 4
 $ context ask "xylophone" --cache docs.cache
 Nothing in the cache matches.
 [not in the cache: xylophone]
-note: nothing in the cache matches
 $ context ask "how do the" --cache docs.cache
 The question has no words to search for; words such as `how` and `the` are not searched.
-note: the question has no words to search for; common words such as `how` and `the` are not searched
 $ context ask "roll back" --cache docs.cache --budget 5
 2 sections match, but none fits the budget.
-note: … the budget of 5 tokens; raise --budget
 $ context ask "roll back" --cache-root nothing-here
 error: Cache does not exist
 reason: nothing-here is not a folder; give the folder that has the caches

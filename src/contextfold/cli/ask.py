@@ -9,17 +9,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
 
-from contextfold.cli.output import is_terminal, plain, plain_lines, print_answer, print_note
+from contextfold.cli.output import is_terminal, plain_lines, print_answer
 from contextfold.cli.parser import CommandParser, UsageError, parse_budget
-from contextfold.cli.resolve import decode_query, note_outdated
+from contextfold.cli.resolve import decode_query
 from contextfold.common.answer_format import JSON, TEXT
 from contextfold.common.question import (
     ASK_BUDGET,
     CACHES_MAX,
     GET_BUDGET,
-    TERMS_MAX,
     parse_around,
     parse_lines,
     read_question,
@@ -61,19 +59,9 @@ def run_ask(args: argparse.Namespace) -> None:
     optional = [name for name, _ in caches[len(args.cache) :]]
     format = JSON if args.json else TEXT
     result = ask_many(caches, question, unit=args.unit, counter=args.counter, format=format, optional=optional)
-    # A person reads in the note why there is no answer.
-    if result.documents or args.json or not is_terminal(sys.stdout):
-        _print_result(result, args)
-        if args.why and not args.json:
-            print_answer(explain(result))
-    for name, asked in caches:
-        prefix = f"{name}:" if name else ""
-        versions = {document.id: document.version for document in result.documents if document.id.startswith(prefix)}
-        note_outdated(asked.path, ((found.removeprefix(prefix), version) for found, version in versions.items()))
-    for cache in result.selection.caches_left_out:
-        print_note(f"the cache {plain(cache.cache)} was not asked: {cache.reason}")
-    for note in _notes(result, has_words=bool(question.terms)):
-        print_note(note)
+    _print_result(result, args)
+    if args.why and not args.json:
+        print_answer(explain(result))
 
 
 def _print_result(result: AskResult | GetResult, args: argparse.Namespace) -> None:
@@ -82,26 +70,6 @@ def _print_result(result: AskResult | GetResult, args: argparse.Namespace) -> No
     else:
         # The text of a document could control a terminal, but a pipe gets what the tool answers.
         print_answer(plain_lines(result.to_text()) if is_terminal(sys.stdout) else result.to_text())
-
-
-def _notes(result: AskResult, *, has_words: bool) -> Iterator[str]:
-    """Why there is no answer, or not to the whole question. The answer itself says what does not fit the budget."""
-    selection = result.selection
-    if not has_words:
-        yield "the question has no words to search for; common words such as `how` and `the` are not searched"
-    elif not selection.sections_matched:
-        yield "nothing in the cache matches"
-    elif not result.documents:
-        matching = format_count(
-            selection.sections_left_out, "section matches, but does not fit", "sections match, but none fits"
-        )
-        yield f"{matching} the budget of {selection.budget:,} tokens; raise --budget"
-    if selection.query_cut:
-        yield f"the question has more than {TERMS_MAX} terms; the rest was not searched"
-
-
-def format_count(number: int, one: str, several: str) -> str:
-    return f"{number:,} {one if number == 1 else several}"
 
 
 def explain(result: AskResult) -> str:
@@ -169,21 +137,7 @@ def run_get(args: argparse.Namespace) -> None:
             name=name if len(caches) > 1 else "",
         )
 
-    result = get_first(places, get)
-    for name, cache in caches.items():
-        prefix = f"{name}:" if len(caches) > 1 else ""
-        if result.document.id.startswith(prefix):
-            note_outdated(cache.path, [(result.document.id.removeprefix(prefix), result.document.version)])
-    if result.document.sections or not result.sections_left_out or args.json or not is_terminal(sys.stdout):
-        _print_result(result, args)
-    if result.sections_left_out and not result.document.sections:
-        print_note(_left_out_note(result, is_part=args.section is not None or args.lines is not None))
-
-
-def _left_out_note(result: GetResult, *, is_part: bool) -> str:
-    missing = format_count(result.sections_left_out, "section does not", "sections do not")
-    others = "" if is_part else ", or choose a part with --section or --lines"
-    return f"{missing} fit the budget of {result.budget:,} tokens; raise --budget{others}"
+    _print_result(get_first(places, get), args)
 
 
 def add_cache_options(parser: CommandParser) -> None:

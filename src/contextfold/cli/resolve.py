@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable
 
 from contextfold.cli.output import ProgressLine, plain, print_answer, print_error, print_note
 from contextfold.cli.parser import CommandParser
@@ -53,15 +52,12 @@ def run_resolve(args: argparse.Namespace) -> None:
     query, budget = decode_query(args.query), parse_whole_budget(args.budget)
     result = Cache(args.cache).resolve(query, budget)
     print_answer(result.to_json(pretty=args.format == "pretty"))
-    note_outdated(args.cache, ((document.id, document.version) for document in result.documents))
-
-
-def note_outdated(cache: str | bytes, documents: Iterable[tuple[str, str]]) -> None:
-    """Note which documents of an answer are not those beside the cache."""
-    outdated = find_outdated(os.fsencode(cache), documents)
+    # The format of the answer is frozen, so a note says which documents are not those beside the cache.
+    cache = os.fsencode(args.cache)
+    outdated = find_outdated(cache, ((document.id, document.version) for document in result.documents))
     if outdated:
         named = ", ".join(outdated[:NAMED_MAX]) + (", …" if outdated[NAMED_MAX:] else "")
-        command = rebuild_command(os.fsencode(cache))
+        command = rebuild_command(cache)
         print_note(f"the cache is not of the documents beside it: {plain(named)} changed; {command} makes it anew")
 
 

@@ -36,7 +36,9 @@ from contextfold.resolve.files import (
 )
 from contextfold.resolve.index import IndexedDocument
 from contextfold.resolve.relevance.answer import AskResult, GetResult, LeftOutCache
-from contextfold.resolve.relevance.asking import NamedIndex, ask, get, list_documents, table_of_contents
+from contextfold.resolve.relevance.asking import ask
+from contextfold.resolve.relevance.getting import get, list_documents, table_of_contents
+from contextfold.resolve.relevance.shelf import NamedIndex
 from contextfold.resolve.selection import SelectedDocument, Selection, SelectionResult, Why, parse_query
 
 REPLACED_ATTEMPTS = 5

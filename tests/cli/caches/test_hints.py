@@ -37,7 +37,6 @@ def test_a_question_with_too_many_terms_says_that_it_was_cut(cache: Path, call: 
     words = [f"z{chr(97 + n // 26)}k{chr(97 + n % 26)}k" for n in range(129)]
     ran = call("ask", *words, "--cache", cache, "--json")
     assert json.loads(ran.out)["selection"]["query_cut"] is True
-    assert "128 terms" in ran.err
     assert "128 terms" in call("ask", *words, "--cache", cache).out.decode()
     ran = call("ask", *words[:128], "--cache", cache, "--json")
     assert json.loads(ran.out)["selection"]["query_cut"] is False
@@ -80,13 +79,10 @@ def test_the_command_that_rebuilds_another_cache_has_the_form_that_built_it(
         assert f"`context {hint} '{cache}' --force`" in ran.err
 
 
-QUESTIONS = (["ask", "fold"], ["get", "readme.md"], ["resolve", "--query", "fold", "--budget", "4000"])
-
-
-@pytest.mark.parametrize("question", QUESTIONS)
-def test_an_answer_from_other_documents_than_those_beside_the_cache_is_noted(
-    question: list[str], docs: Path, cache: Path, tmp_path: Path, call: Call
+def test_a_resolve_from_other_documents_than_those_beside_the_cache_is_noted(
+    docs: Path, cache: Path, tmp_path: Path, call: Call
 ) -> None:
+    question = ["resolve", "--query", "fold", "--budget", "4000"]
     assert call(*question, "--cache", cache).err == ""
     # As in a fresh clone of a repository that has the cache: new timestamps, the same contents.
     clone = tmp_path / "clone"
@@ -95,7 +91,7 @@ def test_an_answer_from_other_documents_than_those_beside_the_cache_is_noted(
     assert before.err == ""
     (clone / "README.md").write_text("# Folding\n\nA fold is something else.\n")
     after = call(*question, "--cache", clone / ".context-cache")
-    assert (after.code, after.out.startswith(before.out)) == (0, True)
+    assert (after.code, after.out) == (0, before.out)
     assert after.err.startswith("note: the cache is not of the documents beside it: readme.md ")
     assert f"`context build {clone}`" in after.err
     (clone / "README.md").unlink()
@@ -118,18 +114,16 @@ def test_an_answer_itself_says_which_documents_have_changed(docs: Path, cache: P
     assert json.loads(call("get", "readme.md", "--cache", cache, "--json").out)["outdated"] is True
 
 
-def test_only_the_cache_with_outdated_documents_is_noted(docs: Path, tmp_path: Path, call: Call) -> None:
+def test_only_the_outdated_documents_of_several_caches_are_named(docs: Path, tmp_path: Path, call: Call) -> None:
     page = "<title>T</title><h1>Fold</h1><p>x"
     other = write_files(tmp_path / "pages", {"a.html": page, "b.md": "# Fold\n"})
     call("build", other)
     caches = ["--cache", docs, "--cache", other]
-    assert call("ask", "fold", *caches).err == ""
+    assert b"[changed since" not in call("ask", "fold", *caches).out
     write_files(other, {"a.html": page + "y"})
-    ran = call("ask", "fold", *caches)
-    assert ran.err.count("note: ") == 1
-    assert "a.html" in ran.err
-    assert call("get", "pages:a.html", *caches).err.count("a.html") == 1
-    assert call("get", "docs:readme.md", *caches).err == ""
+    assert b"[changed since this cache was built: pages:a.html; build it again]\n" in call("ask", "fold", *caches).out
+    assert b"[changed since" in call("get", "pages:a.html", *caches).out
+    assert b"[changed since" not in call("get", "docs:readme.md", *caches).out
 
 
 def damage(cache: Path) -> None:

@@ -39,7 +39,8 @@ from contextfold.errors import (
     StorageFailed,
 )
 from contextfold.resolve.relevance.answer import GetResult, places_of
-from contextfold.resolve.relevance.asking import UNITS, check_format
+from contextfold.resolve.relevance.asking import UNITS
+from contextfold.resolve.relevance.shelf import check_format
 from contextfold.resolve.selection import parse_query
 from contextfold.resolve.service import CacheRoot, ask_many, check_name, get_first
 from contextfold.serve.mcp.tools import ResolveTool, ResourceReader, ToolResult, text_schema
