@@ -24,8 +24,14 @@ LEAK_CHARS = 6
 # The keyword of these rules is outside the match.
 KEYWORD_OUTSIDE = {"jwk-private-part"}
 # These rules check a structure that random samples do not have.
-STRUCTURED = {"base64-text", "percent-encoded-text", "kubernetes-secret", "kubernetes-secret-data", "secret-block"} | {
-    f"table-column-password-{column}" for column in range(1, 6)
+STRUCTURED = {
+    "base64-text",
+    "percent-encoded-text",
+    "kubernetes-secret",
+    "kubernetes-secret-data",
+    "secret-block",
+    "table-column-token",
+    *(f"table-column-password-{column}" for column in range(1, 6)),
 }
 
 

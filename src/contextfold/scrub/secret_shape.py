@@ -27,22 +27,31 @@ _PLACEHOLDERS = compile_bytes(
     + "|".join(
         (
             # $NAME, ${NAME}, $(command). A value with a default has a rule of its own.
-            r"(?-i:\$[A-Z_][A-Z0-9_]*)|\$[a-z_]+|\x60?\$\{{1,2}[^{}]*\}{0,2}(?:\x60[\s,;)}\]]*)?|\$\([^()]*\)?|\$\[[^\[\]]*\]?",
+            r"(?-i:\$[A-Z_][A-Z0-9_]*)|\$[a-z_]+|\x60?\$\{{1,2}[^{}]*\}{0,2}(?:\x60[\s,;)}\]]*)?|\$\([^()]*\)?|\$\(\(.*|\$\[[^\[\]]*\]?|\$env:\w+",
             # %NAME%, %(name)s, %s
             r"%[A-Z_][A-Z0-9_]*%|%\([a-z_]\w*\)[sd]|%[sdv]",
             # A placeholder in braces, single around a name and double around anything.
-            r"\$?\{\{[^{}]*\}\}|\$?\{\{?[-A-Za-z_.$%]*|[#$%@!]?\{[A-Za-z_][A-Za-z_.:!|-]*\}|\{[0-9]{0,2}\}",
-            # <your token>, [hidden], (none)
-            r"<[^<>]*>?|\[[A-Za-z _-]*\]|\([A-Za-z _-]*\)|<%.*%>",
+            r"(?:bearer )?\$?\{\{[^{}]*\}\}|\$?\{\{?[-A-Za-z_.$%]*\(?|\{[0-9]{0,2}\}|\{%.*|"
+            r"[#$%@!]?\{@?[A-Za-z_][A-Za-z_.:!|-]*\}",
+            # <your token>, [hidden], (none), and other markup
+            r"<[^<>]*>?|\[[A-Za-z _-]*\]|\([A-Za-z _-]*\)|<%.*%>|"
+            r"</[a-z].*|\w*&(?:nbsp|[lr][sd]quo|[mn]dash|hellip).*|\[REDACTED\].*",
+            # Words to choose from, a type with its size, the name of a cipher suite.
+            r"[a-z_]{2,20}(?:\|[a-z_]{2,20})+|[*&]?(?:u?int(?:8|16|32|64|ptr)|float(?:32|64))",
+            # An option of a command, the end of an optional one in a synopsis, a digest.
+            r"--[a-z][a-z-]+|[a-z_]+[0-9]?\]|sha(?:1|256|384|512)[:=][0-9a-f.<>]*",
+            r"(?-i:(?:[A-Z]{2,5}-)?PSK-[A-Z0-9-]{4,40}|cipher_[A-Z0-9_a-z]{4,60})",
             # References to a secret store.
             r"(?:arn|vault|ssm|sops|op|env|file|secretsmanager|keyvault|gcpsm|kms|ref)(?:\+\w+)?:[a-z/].*",
             # A path.
             r"[~.]{0,2}/(?:[A-Za-z_.@~-]{1,30}[0-9]{0,4}/)*(?:[A-Za-z_.@~-]{1,30}[0-9]{0,4})?",
             r"(?:[A-Za-z_.-]{1,30}/){1,6}[A-Za-z_.-]{0,30}\.[a-z]{2,4}",
+            r"[~.]{0,2}/(?-i:[a-z0-9_.-]{1,80}/)+(?-i:[a-z0-9_.-]{1,80})(?:[?#].*)?",
             # The name of another variable.
+            r"(?-i:(?:[A-Z]{2,20}[-_]){1,6}(?:PASSWORD|TOKEN|KEY|SECRET|NAME)|FILENAME)|"
             r"(?-i:[A-Z][A-Z0-9]{1,20}(?:_[A-Z0-9]{1,20}){2,8})",
             # An address without a query, or with one of words.
-            r"[a-z][a-z+]{1,15}://[^\s@?]*(?:\?[a-z_]{1,20}=[a-z_]{1,12})?",
+            r"[a-z][a-z+]{1,15}://[^\s@?]*(?:\?[a-z_]{1,20}=[a-z_-]{1,20})?",
             # The path of a value in an object: *.*.password, users[1].password
             r"(?:[a-z_]*(?:\*|\[[0-9*]{1,4}\])?\.)+[a-z_]+",
             r"!?(?:none|null|nil|true|false|undefined|yes|no|on|off|empty|unset|default|example|optional|required|"
@@ -61,7 +70,7 @@ _PLACEHOLDERS = compile_bytes(
             # A regular expression or a format.
             r".*(?:\(\?[:=!<P]|\[\^?%s|%s[)|\]]|\[a-z]-|\[[^\s\]]{0,20}(?:a-z|0-9)|\[\^).*",
             # The text between two strings: 'password=' + value + ', port='
-            r"[,;)\]}+][\s)].*|[,)]\s*\w.*",
+            r"[,;)\]}+][\s)].*|[,)]\s*\w.*|\+[a-z_][a-z_.]*\).*",
             # The ids of our own sessions and branches, which our tools answer and which open nothing.
             r"(?-i:(?:sess|br)_[0-9a-f]{16})",
             # A public key.
@@ -69,7 +78,7 @@ _PLACEHOLDERS = compile_bytes(
             # Punctuation alone.
             r"[^A-Za-z0-9\x80-\xff]*",
             # A number of a program, a colour, a format.
-            r"0x[0-9a-f]{1,16}[ul]{0,3}[,;)]*|#[0-9a-f]{3,8}|(?:%[sd][:@/ -]?)+",
+            r"0x[0-9a-f]{1,16}[ul]{0,3}[,;)]*|(?:[a-z-]+: ?)?#[0-9a-f]{3,8};?|(?:%[sd][:@/ -]?)+",
             r"[~^>=v]*[0-9]+(?:\.[0-9]+)+(?:-[a-z]+[.0-9]*)?",
             r"[\w:./@-]*(?-i:\$[A-Z_]{3,})|[\w=\"'./: -]*\{[a-z_]+(?:\.[a-z_]+)+\}.*",
             r"(?-i:[a-z]{2,20}(?:Password|Passwd|Token|Secret|Key))",
@@ -78,7 +87,7 @@ _PLACEHOLDERS = compile_bytes(
             # The tag of a field of a Go struct: json:"keys,omitempty"
             r"[a-z_]{2,20}:\\?\"[\w,.=; -]*(?:\\?\"(?: [a-z_]{2,20}:.*)?)?",
             # A format with something else behind its value: %s&zip=1
-            r"(?:[^%]*[=/:])?%[sdvq][&/\"' ].*|[\w.-]{1,40}=%[sdvrq]",
+            r"(?:[^%]*[=/:])?%[sdvq][&/\"' ].*|[\w.-]{1,40}=%[sdvrq]|(?:[a-z_]+\.|%[sdvq]\.?)+[a-z_]*",
             # A small number: a port, a limit.
             r"[-+]?[0-9]{1,5}(?:\.[0-9]+)?[a-z]{0,2}[)}\],;]*",
             r".*(?:[-_.]|\b)(?:placeholder|your[-_](?:own|api|secret|token|key|password)[a-z_-]*|goes[-_ ]here)\b.*",
@@ -98,8 +107,8 @@ _PROSE = compile_bytes(
 # Words of letters, joined or not. Digits occur only where they are customary in names. A random value of any length has
 # digits elsewhere, or capitals that begin no word.
 _HUMP = (
-    r"(?:[A-Z]{1,12}[a-z]{2,20}|PKCS(?:1|7|8|12)|SHA(?:1|224|256|384|512)|MD5|AES(?:128|256)|X509|S3|EC2|OAuth2|HTTP2|"
-    r"IPv[46]|UTF8|Base64|V[0-9]|[A-Z]{0,6}(?:Id|To|In|Of|On|By|At|Is|Or|As|Db|Ui|Up|No|De|Ex|Fn|Do|My|Ok|Ip|Io|Os|Fs|Js|Ts|Tx|Rx|Kx|Re|Un|"
+    r"(?:[A-Z]{1,12}[a-z]{2,20}|(?:RSA|ECDSA|ECDSAP|P|MlKem|MlDsa)(?:224|256|384|512|521|768|1024|2048|4096)|[EX]d?25519|PKCS(?:1|7|8|12)|SHA(?:1|224|256|384|512)|MD5|AES(?:128|256)|X509|S3|EC2|OAuth2|HTTP2|"
+    r"IPv[46]|UTF8|Base64|I18n|L10n|A11y|V[0-9]|[A-Z]{0,6}(?:Id|To|In|Of|On|By|At|Is|Or|As|Db|Ui|Up|No|De|Ex|Fn|Fi|Do|My|Ok|Ip|Io|Os|Fs|Js|Ts|Tx|Rx|Kx|Re|Un|"
     r"If|We|Me|Go))"
 )
 _CUSTOMARY = (
@@ -108,14 +117,15 @@ _CUSTOMARY = (
 )
 _WORD = rf"(?:(?:[a-z]{{1,30}}|{_HUMP})(?:{_HUMP})*[A-Z]{{0,5}}|[A-Z]{{1,30}}|{_CUSTOMARY}(?:{_HUMP})*)"
 _PART = rf"(?:[$_]*{_WORD}(?:_+{_WORD})*_*|[A-Z][a-z]{{0,2}}[0-9]{{3,5}}(?:{_HUMP})+)"
+_BETWEEN_WORDS = r"(?:[ _./:@=*-]{1,3}|%[2-7][0-9A-F]|\xe2\x80[\x93\x94])"
 _MEMBER = r"(?:\.|->|::|\?\.)"
 _NAMES = compile_bytes(
     # Words with or without something between them.
-    rf"(?s)[^\w]?_{{0,3}}{_WORD}(?:(?:[ _./:@=*-]{{1,3}}|%[2-7][0-9A-F])(?:{_WORD}|[0-9]))*_{{0,3}}[^\w]{{0,3}}"
+    rf"(?s)[^\w]?_{{0,3}}{_WORD}(?:{_BETWEEN_WORDS}(?:{_WORD}|[0-9]))*_{{0,3}}[^\w]{{0,4}}"
     # Words of other scripts.
     r"|[^0-9]*[\x80-\xff]{6,}[^0-9]*"
     # settings.password, ed25519.Ed25519PublicKey
-    rf"|!*[A-Za-z_$]\w*(?:{_MEMBER}{_PART})+[?!]?(?:[;,)}}\]].*)?"
+    rf"|[!*&]*[A-Za-z_$]\w*(?:{_MEMBER}{_PART})+[?!]?(?:[;,)}}\]].*)?"
     # @decorated, @file
     r"|@[A-Za-z_]\w*(?:[./]\w+)*",
 )
@@ -127,11 +137,11 @@ _CODE = compile_bytes(
     rf"|[$@&*!(]{{0,3}}[A-Za-z_]\w*(?:{_MEMBER}\w+)*(?:<[\w, ]*>)?!?[(\[](?:.*[^A-Za-z0-9])?"
     r"|!\(.*|/\^.*|\$[\w:]+->.*|(?:self|this)\..*"
     # Go: a type assertion, a conversion to a slice, a composite literal.
-    r"|[A-Za-z_]\w*(?:\.\w+)*\.\([\w*.\[\]]+\).*|\[\][\w.*]+[({].*|&?[A-Za-z_.]+\{(?:\}|[A-Z]\w*:|$).*"
+    r"|[A-Za-z_]\w*(?:\.\w+)*\.\([\w*.\[\]]+\).*|(?:\[\])+[\w.*]+[({].*|&?[A-Za-z_.]+\{(?:\}|[A-Z]\w*:|[a-z]\w*[.}]|$).*"
     # A call of a method whose name begins with a capital, as in Go and C#.
-    r"|[A-Za-z_]\w*\.[A-Z][A-Za-z]{3,40}\(.*"
+    r"|[A-Za-z_]\w*\.[A-Z][A-Za-z0-9]{3,40}\(.*"
     # Identifiers with digits that no password has.
-    rf"|[A-Z]{{2,20}}[0-9]{{1,4}}(?:{_HUMP})+[0-9]{{0,3}}[^\w]*|[A-Z][a-z]{{0,2}}[0-9]{{3,5}}(?:{_HUMP})+[^\w]*"
+    rf"|[A-Z]{{2,20}}[0-9]{{1,4}}(?:{_HUMP})+[0-9]{{0,3}}[^\w]*|(?:[A-Z][a-z]{{0,2}}[0-9]{{3,5}}|[A-Z][a-z]{{1,2}}[0-9])(?:{_HUMP})+[^\w]*"
     r"|[a-z]+[0-9]{0,2}(?:_[a-z]+[0-9]{0,2}){2,}[^\w]*|Uint(?:8|16|32)\w*.*"
     r"|[A-Za-z_]\w*(?:,[0-9]+L?)+|\w{1,3}[},]+\w*[:=.}].*|(?:null|true|false|undefined)[,;)}\]].*"
     # Style sheets.
@@ -150,7 +160,9 @@ _DIGIT_WORD = (
 )
 _IDENTIFIERS = compile_bytes(
     rf"(?s)[^\w]{{0,2}}_{{0,3}}{_DIGIT_WORD}(?:(?:[ _./:@#+=*-]|->|::|\?\.){{1,2}}{_DIGIT_WORD})*_{{0,3}}"
-    r"[^\w!#$%&*]{0,3}",
+    r"[^\w!#$%&*]{0,3}"
+    # The fingerprint of a key, or its end.
+    r"|[0-9A-F]{40}|[0-9A-F]{16}",
 )
 
 # The last word of a name that describes a secret and does not contain one: token_type, passwordField, secret.name
@@ -170,7 +182,7 @@ _DESCRIBING = compile_bytes(
     r"confirmation|change|rotation|management|auth|authentication|login|required|optional|default|budget|budgets|"
     r"per|total|max|min|used|limits?|ratio|rate|price|cost|stats|metrics|details|info|meta|metadata|data|digest|"
     r"fingerprint|checksum|public|pub|identifier|ids?|hint|question|answer|order|sort|code|codes|exception|warning|"
-    r"notice|log|event|events|request|response|result|results|object|instance|entry|entries|item|items|pair|pairs|"
+    r"notice|log|int|float|imag|literal|event|events|request|response|result|results|object|instance|entry|entries|item|items|pair|pairs|"
     r"exchange|grant|flow|grants|uri|bits|bytes|check|derivation|agreement|schedule|ring|board|word|words|press|down|up|"
     r"encode|decode|split|replace|strip|join|startswith|endswith|match|includes|append|add|remove|lower|upper|trim|parts|"
     r"hash|scheme|close|open|dynamic|storage|builtin|enum|global|time|date|timestamp|through|fail|depth|mgr|realm|processor|variants?|terminator|compound|stack|buffer|matcher|lexer|identity|bundle|pool|queue|topic|interval|"

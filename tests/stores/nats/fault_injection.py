@@ -15,7 +15,7 @@ from tests.stores.nats.routes import Routes
 from tests.stores.nats.subjects import leader_of
 from tests.support.daemon import Daemon
 from tests.support.machine import times
-from tests.support.nats_servers import NatsCluster, NatsServer
+from tests.support.nats_servers import NatsServer
 
 # A fault ends when this many calls were answered during it.
 FAULT_CALLS = 5
@@ -31,11 +31,15 @@ ATTEMPTS_SHOWN = 20
 
 
 class Servers(NamedTuple):
-    """A cluster, the connections between its servers, and the prefix of the installation on it."""
+    """The servers of an installation, its prefix, and the connections between them if there are several."""
 
-    cluster: NatsCluster
-    routes: Routes
+    all: Sequence[NatsServer]
     prefix: str
+    routes: Routes | None = None
+
+    @property
+    def urls(self) -> list[str]:
+        return [server.url for server in self.all]
 
 
 @contextmanager
@@ -69,8 +73,10 @@ class FaultInjector:
     @property
     def faults(self) -> list[Callable[[], None]]:
         daemon_faults = [self.kill_daemon, self.pause_daemon]
-        server_faults = [self.kill_leader, self.cut_off_leader, self.pause_leader, self.stop_server]
-        return daemon_faults if self._servers is None else server_faults[:3] + daemon_faults + server_faults[3:]
+        if self._servers is None:
+            return daemon_faults
+        partitions = [self.cut_off_leader] if self._servers.routes else []
+        return [self.kill_leader, *partitions, self.pause_leader, *daemon_faults, self.stop_server]
 
     def inject(self, faults: Sequence[Callable[[], None]]) -> None:
         """Causes the faults one after the other, with time for agents to work in between."""
@@ -95,6 +101,7 @@ class FaultInjector:
     def cut_off_leader(self) -> None:
         """The leader runs, and daemons may be connected to it, but the other servers cannot reach it."""
         assert self._servers is not None
+        assert self._servers.routes is not None
         server = self._leader()
         self._note(f"cut off {server.name}")
         self._servers.routes.cut_off(server.name)
@@ -112,7 +119,7 @@ class FaultInjector:
 
     def stop_server(self) -> None:
         assert self._servers is not None
-        server = self._rng.choice(self._servers.cluster.servers)
+        server = self._rng.choice(self._servers.all)
         self._note(f"stop {server.name}")
         server.stop()
         self._recorder.wait_for(FAULT_CALLS, FAULT_S)
@@ -142,8 +149,10 @@ class FaultInjector:
     def _leader(self) -> NatsServer:
         """The server that leads the logs, or any if none does."""
         assert self._servers is not None
-        servers = self._servers.cluster.servers
-        name = asyncio.run(leader_of(self._servers.cluster.urls, f"{self._servers.prefix}_log"))
+        servers = self._servers.all
+        if len(servers) == 1:
+            return servers[0]
+        name = asyncio.run(leader_of(self._servers.urls, f"{self._servers.prefix}_log"))
         return next((server for server in servers if server.name == name), self._rng.choice(servers))
 
     def _note(self, text: str) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from tests.stores.nats.agents import Agent, CallRecorder, Session
 from tests.stores.nats.fault_injection import FaultInjector, Servers, daemons
 from tests.stores.nats.history_checker import History, Logs, Published, excerpt, violations
@@ -21,8 +23,8 @@ from tests.stores.nats.routes import Routes
 from tests.stores.nats.subjects import published_up_to, stored_logs
 from tests.stores.nats.watchers import Watcher, logs_through, wrong_views
 from tests.support.daemon import Daemon, HttpAgent
-from tests.support.machine import times
-from tests.support.nats_servers import NatsCluster
+from tests.support.machine import SOAK, times
+from tests.support.nats_servers import NatsCluster, NatsServer
 from tests.support.waiting import until
 
 SESSIONS = times(9, 50)
@@ -75,7 +77,7 @@ class FaultRun:
         committed: dict[str, list[str]] = {}
         published: dict[str, Published] | None = None
         if self._servers:
-            urls, prefix = self._servers.cluster.urls, self._servers.prefix
+            urls, prefix = self._servers.urls, self._servers.prefix
             logs["nats"], committed = asyncio.run(stored_logs(urls, prefix))
             published = asyncio.run(published_up_to(urls, prefix, wanted))
         for watcher in watchers:
@@ -109,8 +111,14 @@ def test_no_call_is_lost_repeated_or_reordered_when_daemons_on_one_file_fail(tmp
 def test_no_call_is_lost_repeated_or_reordered_when_servers_and_daemons_fail(tmp_path: Path) -> None:
     with Routes() as routes, NatsCluster(tmp_path / "nats", route_ports=routes.route_ports) as cluster:
         argv = ("--nats-prefix", "cluster", "--nats-replicas", "3")
-        servers = Servers(cluster, routes, "cluster")
+        servers = Servers(cluster.servers, "cluster", routes)
         FaultRun(tmp_path, ",".join(cluster.urls), servers, *argv, faults=times(5, 60)).run()
+
+
+@pytest.mark.skipif(not SOAK, reason="the faults of one server are among those of a cluster")
+def test_no_call_is_lost_repeated_or_reordered_when_the_only_server_and_daemons_fail(tmp_path: Path) -> None:
+    with NatsServer(tmp_path / "nats") as server:
+        FaultRun(tmp_path, server.url, Servers([server], "alone"), "--nats-prefix", "alone", faults=20).run()
 
 
 def test_a_daemon_changes_to_another_server_when_its_server_is_cut_off(tmp_path: Path) -> None:
