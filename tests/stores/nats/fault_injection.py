@@ -93,7 +93,7 @@ class FaultInjector:
 
     def kill_leader(self) -> None:
         server = self._leader()
-        self._note(f"kill {server.name}")
+        self._note(f"kill server {server.name}")
         server.kill()
         self._recorder.wait_for(FAULT_CALLS, FAULT_S)
         server.start()
@@ -103,7 +103,7 @@ class FaultInjector:
         assert self._servers is not None
         assert self._servers.routes is not None
         server = self._leader()
-        self._note(f"cut off {server.name}")
+        self._note(f"cut off server {server.name}")
         self._servers.routes.cut_off(server.name)
         try:
             self._recorder.wait_for(10**9, self._rng.uniform(*PAUSED_S))
@@ -112,7 +112,7 @@ class FaultInjector:
 
     def pause_leader(self) -> None:
         server = self._leader()
-        self._note(f"pause {server.name}")
+        self._note(f"pause server {server.name}")
         server.pause()
         self._recorder.wait_for(10**9, self._rng.uniform(*PAUSED_S))
         server.resume()
@@ -120,21 +120,21 @@ class FaultInjector:
     def stop_server(self) -> None:
         assert self._servers is not None
         server = self._rng.choice(self._servers.all)
-        self._note(f"stop {server.name}")
+        self._note(f"stop server {server.name}")
         server.stop()
         self._recorder.wait_for(FAULT_CALLS, FAULT_S)
         server.start()
 
     def kill_daemon(self) -> None:
         daemon = self._rng.choice(self._fleet)
-        self._note(f"kill {daemon.url}")
+        self._note(f"kill daemon {daemon.url}")
         daemon.kill()
         self._recorder.wait_for(FAULT_CALLS, FAULT_S)
         daemon.start()
 
     def pause_daemon(self) -> None:
         daemon = self._rng.choice(self._fleet)
-        self._note(f"pause {daemon.url}")
+        self._note(f"pause daemon {daemon.url}")
         daemon.pause()
         try:
             self._recorder.wait_for(10**9, self._rng.uniform(*PAUSED_S))
