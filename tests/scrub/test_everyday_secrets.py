@@ -160,6 +160,8 @@ def test_recall_on_the_held_out_set_is_high() -> None:
         (f"crypto.createHmac('sha256', '{KEY}')", KEY),
         (f"hmac.new(b'{KEY}', body, hashlib.sha256)", KEY),
         (f"API key - {KEY}", KEY),
+        ("[user=ann password=hunter2]", "hunter2"),
+        ("webhook_secret = /hooks/9f8b2c1d7e6a4f5b8c9d0e1f2a3b4c5d", "9f8b2c1d7e6a4f5b8c9d0e1f2a3b4c5d"),
     ],
 )
 def test_a_notation_that_was_once_missed_is_found(text: str, secret: str) -> None:
@@ -310,6 +312,7 @@ def test_the_values_of_a_kubernetes_secret_are_redacted_and_its_names_are_not() 
         '# define TLS1_TXT_PSK_WITH_AES_256_CCM_8  "PSK-AES256-CCM8"',
         'cmd.Env = append(os.Environ(), "PWD="+dir)',
         'tests = {{token.INT, "0123456x", "0123456 x", ""}, {token.FLOAT, "0x1.ffffp+1023", "", ""}}',
+        "key_obj = PyUnicode_FromString(attr_name);",
         "PrivateKey:  bitFlippingSigner{testRSA2048Cert.PrivateKey.(crypto.Signer)},",
         "testECDSAP256Key = testECDSAP256Cert.PrivateKey.(*ecdsa.PrivateKey)",
         "keyHex: pkcs8P521PrivateKeyHex,",

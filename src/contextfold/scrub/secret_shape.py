@@ -35,18 +35,18 @@ _PLACEHOLDERS = compile_bytes(
             r"[#$%@!]?\{@?[A-Za-z_][A-Za-z_.:!|-]*\}",
             # <your token>, [hidden], (none), and other markup
             r"<[^<>]*>?|\[[A-Za-z _-]*\]|\([A-Za-z _-]*\)|<%.*%>|"
-            r"</[a-z].*|\w*&(?:nbsp|[lr][sd]quo|[mn]dash|hellip).*|\[REDACTED\].*",
+            r"</[a-z].*|[a-z]*[0-9]{0,2}&(?:nbsp|[lr][sd]quo|[mn]dash|hellip).*|\[REDACTED\].*",
             # Words to choose from, a type with its size, the name of a cipher suite.
             r"[a-z_]{2,20}(?:\|[a-z_]{2,20})+|[*&]?(?:u?int(?:8|16|32|64|ptr)|float(?:32|64))",
             # An option of a command, the end of an optional one in a synopsis, a digest.
-            r"--[a-z][a-z-]+|[a-z_]+[0-9]?\]|sha(?:1|256|384|512)[:=][0-9a-f.<>]*",
+            r"--[a-z][a-z-]+|[a-z]+_[a-z_]+\]|sha(?:1|256|384|512)[:=][0-9a-f.<>]*",
             r"(?-i:(?:[A-Z]{2,5}-)?PSK-[A-Z0-9-]{4,40}|cipher_[A-Z0-9_a-z]{4,60})",
             # References to a secret store.
             r"(?:arn|vault|ssm|sops|op|env|file|secretsmanager|keyvault|gcpsm|kms|ref)(?:\+\w+)?:[a-z/].*",
             # A path.
             r"[~.]{0,2}/(?:[A-Za-z_.@~-]{1,30}[0-9]{0,4}/)*(?:[A-Za-z_.@~-]{1,30}[0-9]{0,4})?",
             r"(?:[A-Za-z_.-]{1,30}/){1,6}[A-Za-z_.-]{0,30}\.[a-z]{2,4}",
-            r"[~.]{0,2}/(?-i:[a-z0-9_.-]{1,80}/)+(?-i:[a-z0-9_.-]{1,80})(?:[?#].*)?",
+            r"[~.]{0,2}(?-i:/[a-z_.-]{1,60}(?:[0-9]{1,5}[a-z_.-]{0,60}){0,2})+(?:[?#][a-z_=#-]*)?",
             # The name of another variable.
             r"(?-i:(?:[A-Z]{2,20}[-_]){1,6}(?:PASSWORD|TOKEN|KEY|SECRET|NAME)|FILENAME)|"
             r"(?-i:[A-Z][A-Z0-9]{1,20}(?:_[A-Z0-9]{1,20}){2,8})",
@@ -109,7 +109,7 @@ _PROSE = compile_bytes(
 _HUMP = (
     r"(?:[A-Z]{1,12}[a-z]{2,20}|(?:RSA|ECDSA|ECDSAP|P|MlKem|MlDsa)(?:224|256|384|512|521|768|1024|2048|4096)|[EX]d?25519|PKCS(?:1|7|8|12)|SHA(?:1|224|256|384|512)|MD5|AES(?:128|256)|X509|S3|EC2|OAuth2|HTTP2|"
     r"IPv[46]|UTF8|Base64|I18n|L10n|A11y|V[0-9]|[A-Z]{0,6}(?:Id|To|In|Of|On|By|At|Is|Or|As|Db|Ui|Up|No|De|Ex|Fn|Fi|Do|My|Ok|Ip|Io|Os|Fs|Js|Ts|Tx|Rx|Kx|Re|Un|"
-    r"If|We|Me|Go))"
+    r"If|We|Me|Go|Py))"
 )
 _CUSTOMARY = (
     r"(?i:oauth2?|base64|b64|sha-?(?:1|256|384|512)|md5|utf-?8|http[23]|ipv[46]|x509|pkcs(?:[1578]|12)|(?:x|ed|curve)(?:25519|448)(?:ph)?|x?chacha20(?:poly1305)?|[rhep]s(?:256|512)|argon2i?d?|"
@@ -161,8 +161,8 @@ _DIGIT_WORD = (
 _IDENTIFIERS = compile_bytes(
     rf"(?s)[^\w]{{0,2}}_{{0,3}}{_DIGIT_WORD}(?:(?:[ _./:@#+=*-]|->|::|\?\.){{1,2}}{_DIGIT_WORD})*_{{0,3}}"
     r"[^\w!#$%&*]{0,3}"
-    # The fingerprint of a key, or its end.
-    r"|[0-9A-F]{40}|[0-9A-F]{16}",
+    # The fingerprint of a key.
+    r"|[0-9A-F]{40}",
 )
 
 # The last word of a name that describes a secret and does not contain one: token_type, passwordField, secret.name
