@@ -21,7 +21,7 @@ from contextfold.fold.messages import (
     project_body,
 )
 from contextfold.fold.project import Conversation
-from contextfold.fold.service.stored_results import (
+from contextfold.fold.service.conversation_records import (
     ORIGIN_UNKNOWN,
     ConversationRecord,
     ConversationRecords,
@@ -56,7 +56,7 @@ class ProxyWithClock:
 
     def __init__(self, store: ConversationRecords | None, clock: Clock | None = None) -> None:
         self.clock = clock or Clock()
-        self.guarded = GuardedProxy(proxy_options={"left_out": store, "clock": self.clock})
+        self.guarded = GuardedProxy(proxy_options={"records": store, "clock": self.clock})
 
     async def request(
         self, messages: list[Message], *headers: tuple[bytes, bytes], path: str = "", **members: Any

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from contextfold.fold.service.conversation_records import ConversationRecord, ConversationRecords
 from contextfold.fold.service.overview import Overview
-from contextfold.fold.service.stored_results import ConversationRecord, ConversationRecords
 from tests.fold.messages.short_histories import Message
 from tests.serve.proxy.proxy_daemon import ProxyDaemon, proxy, shared_proxy
 from tests.serve.proxy.raw_upstream import RawRequest, Wire

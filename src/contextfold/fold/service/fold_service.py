@@ -398,8 +398,9 @@ class FoldService:
             operation = Operation(hash_text(check_operation_id(operation_id)), hash_text(encode(verb.identity)))
         await self.reports.settle(target.key)
         outcome = await self.commit(target, verb, operation)
-        if outcome.events and verb.has_health and (given := self._suggestion(outcome.state)):
-            self._given_advice.add(outcome.state, given)
+        # The answer has the advice as a suggestion (`_health`), so that it counts as given.
+        if outcome.events and verb.has_health and (advice := self._suggestion(outcome.state)):
+            self._given_advice.add(outcome.state, advice)
         return outcome
 
     async def commit(self, target: Target, verb: Verb, operation: Operation | None) -> VerbOutcome:
@@ -417,8 +418,8 @@ class FoldService:
     def _health(self, events: Sequence[Event], after: State) -> JsonObject:
         """The health of a session after events, for the branch that the last of them names."""
         branch_id = getattr(events[-1], "branch_id", None)
-        given = self._suggestion(after)
-        return self.policy.health(after, after.branches.get(branch_id or ""), given.suggestion if given else None)
+        advice = self._suggestion(after)
+        return self.policy.health(after, after.branches.get(branch_id or ""), advice.suggestion if advice else None)
 
     def _suggestion(self, state: State) -> Advice | None:
         """New advice for the main thread; None while a branch is open, whose advice is a reminder."""

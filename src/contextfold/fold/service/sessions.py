@@ -146,8 +146,8 @@ class Sessions:
                 return None
             operation = change.operation
             # A call that was committed before may be refused when it is repeated.
-            if operation and (done := await self._store.receipt(change.key, operation.id)):
-                return self._answer_again(done, operation, before)
+            if operation and (receipt := await self._store.receipt(change.key, operation.id)):
+                return self._answer_again(receipt, operation, before)
             raise
         if not events:
             # Everything was recorded before. What a cached state knows of that may be out of date.
@@ -165,11 +165,11 @@ class Sessions:
         self._put(change.key, after)
         return VerbOutcome(answer, after, events)
 
-    def _answer_again(self, done: CommitReceipt, operation: Operation, state: State) -> VerbOutcome:
+    def _answer_again(self, receipt: CommitReceipt, operation: Operation, state: State) -> VerbOutcome:
         """The first result of a repeated call, with the current state."""
-        if done.fingerprint != operation.fingerprint:
+        if receipt.fingerprint != operation.fingerprint:
             raise ArgumentInvalid("operation_id", "was used for another call already; use a new one for each call")
-        return VerbOutcome(parse_stored_result(done.answer), state)
+        return VerbOutcome(parse_stored_result(receipt.answer), state)
 
     def _make_commit(
         self, change: SessionChange, before: State, events: Sequence[Event], after: State, answer: JsonObject
@@ -307,7 +307,7 @@ def _summaries(key: SessionKey, before: State, events: Sequence[Event], after: S
     its description, its prompt and what was done.
     """
     session = (key.project_hash, after.project_path, after.session_id or "")
-    made = []
+    summaries = []
     for event in events:
         if isinstance(event, WorkFolded | BranchFolded):
             figures = (event.summary, event.tokens_folded, event.at)
@@ -317,5 +317,5 @@ def _summaries(key: SessionKey, before: State, events: Sequence[Event], after: S
             continue
         description = after.branches[event.branch_id].description
         undone = isinstance(event, BranchDiscarded)
-        made.append(Summary(*session, event.branch_id, description, *figures, undone))
-    return made
+        summaries.append(Summary(*session, event.branch_id, description, *figures, undone))
+    return summaries

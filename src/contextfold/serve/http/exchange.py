@@ -107,6 +107,8 @@ class HttpExchange:
         # The time, on the loop's clock, by which a proxied body must have arrived; None when it has.
         self._body_deadline_s: float | None = None
         self._received_bytes = 0
+        # Whether the response has begun, and whether it is complete; and whether the rest of the application's response
+        # is dropped, because another was sent instead.
         self._started = self._complete = self._muted = False
 
     def is_beyond_capacity(self) -> bool:

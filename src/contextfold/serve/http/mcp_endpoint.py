@@ -62,7 +62,7 @@ REPEATS_THE_CALLER = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND})
 BASE64_PREFIX, BASE64_SUFFIX = "=?base64?", "?="
 
 # At most this many servers are cached, one for each query.
-CHOICES_MAX = 32
+SERVERS_CACHED_MAX = 32
 
 _NO_META: Mapping[str, object] = {}
 # The parameter that NAME_HEADER repeats, by method.
@@ -87,7 +87,7 @@ class McpEndpoint:
 
     def __init__(self, tools: Sequence[Tool], services: DaemonServices) -> None:
         self._tools, self._services = tools, services
-        self._server_for = lru_cache(CHOICES_MAX)(self._choose)
+        self._server_for = lru_cache(SERVERS_CACHED_MAX)(self._make_server)
 
     async def __call__(self, scope: Scope, _receive: Receive, _send: Send) -> None:
         """Answer one POST. Every message counts for the owner's rate limit."""
@@ -102,6 +102,7 @@ class McpEndpoint:
                 request_id = request.id
             except InvalidMessage as error:
                 request_id = error.request_id
+                # Beyond the rate limit every message gets the error for that, also one that cannot be parsed.
                 if not wait_s:
                     raise
             if request is None or wait_s:
@@ -114,12 +115,12 @@ class McpEndpoint:
             if isinstance(response, protocol.McpToolCall):
                 response = protocol.encode_tool_result(response, await self._run(exchange, response))
         except RequestError as error:
-            _show_state(exchange, error)
+            _set_state_header(exchange, error)
             await exchange.respond(_status(exchange, request, error), self._encode(request_id, error))
         else:
             await exchange.respond(OK, response)
 
-    def _choose(self, query: bytes) -> protocol.McpServer:
+    def _make_server(self, query: bytes) -> protocol.McpServer:
         """The server with all tools, or with those that `?tools=` names: a client may want fewer definitions."""
         names = ",".join(parse_qs(query.decode("latin-1"), keep_blank_values=True).get("tools", ()))
         return McpServer(choose_tools(self._tools, names) if names else self._tools)
@@ -143,7 +144,7 @@ class McpEndpoint:
                 outcome = error
             span.record_tool(call.tool.name, outcome.kind or "ok")
         services.metrics.tool_call(call.tool.name, outcome.kind or "ok", time.monotonic() - started_s)
-        _show_state(exchange, outcome)
+        _set_state_header(exchange, outcome)
         if outcome.reason:
             # The reason of a resolve tool quotes its arguments, which may contain a secret.
             told = outcome.reason if isinstance(tool, FoldTool) else outcome.kind
@@ -180,7 +181,7 @@ class McpEndpoint:
         return encode_error(request_id, error)
 
 
-def _show_state(exchange: HttpExchange, outcome: ToolResult | RequestError) -> None:
+def _set_state_header(exchange: HttpExchange, outcome: ToolResult | RequestError) -> None:
     """Put the state of the call's session into the response's header; without one, it stays as it is."""
     if outcome.state is not None:
         exchange.state = encode(outcome.state)

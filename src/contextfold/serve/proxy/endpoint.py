@@ -27,8 +27,8 @@ from contextfold.fold import messages
 from contextfold.fold.messages import Format, Receipt
 from contextfold.fold.messages.request import KEPT_ELSEWHERE
 from contextfold.fold.sent_request import RequestReport
+from contextfold.fold.service.conversation_records import FRESH_S, ConversationRecords
 from contextfold.fold.service.fold_service import FoldService
-from contextfold.fold.service.stored_results import FRESH_S, ConversationRecords
 from contextfold.serve.http.exchange import AS_IT_CAME, ClientGone, Headers, Receive, Scope, Send
 from contextfold.serve.ops.logs import log
 from contextfold.serve.ops.metrics import Metrics
@@ -109,7 +109,7 @@ _FAILURES = {
 
 
 class Proxy:
-    """The proxy. `left_out` stores left-out results, in the store of sessions if it is not given."""
+    """An endpoint for each provider. Without `records`, those of conversations are in the store of sessions."""
 
     def __init__(
         self,
@@ -117,18 +117,18 @@ class Proxy:
         metrics: Metrics,
         settings: ProxySettings,
         *,
-        left_out: ConversationRecords | None = None,
+        records: ConversationRecords | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         metrics.may_fail_open((*messages.REASONS, *REASONS))
         self._reports = SessionReports(fold)
         # A lost prefix can make another daemon leave results out at any time, so what it stored is read each time.
         fresh_s = 0.0 if settings.shares_store else min(FRESH_S, settings.prompt_cache_s or FRESH_S)
-        store = left_out or ConversationRecords(fold.store, clock=clock, fresh_s=fresh_s)
+        records = records or ConversationRecords(fold.store, clock=clock, fresh_s=fresh_s)
         self._folding = RequestFolding(
             metrics,
             settings,
-            store,
+            records,
             fold.scrub,
             origin=self._reports.origin,
             clock=clock,
@@ -241,7 +241,9 @@ class ResponseObserver:
     def __init__(self, request: ProxiedRequest, folding: RequestFolding, reports: SessionReports) -> None:
         self._request, self._folding, self._reports = request, folding, reports
         self._reader: ResponseReader | None = None
-        self._left_bytes: int | None = None
+        # The bytes of the response that are still to come; None if its length is not known.
+        self._remaining_bytes: int | None = None
+        # Makes the report, except for what the response shows, while the provider answers.
         self._preparing: asyncio.Task[RequestReport | None] | None = None
         projection = request.body.projection
         self._our_tools = projection.our_tools if projection else frozenset[str]()
@@ -263,7 +265,7 @@ class ResponseObserver:
             content_type, encoding = named.get(b"content-type", ""), named.get(b"content-encoding", "identity")
             self._reader = ResponseReader(self._request.format, content_type, encoding, self._our_tools)
             length = named.get(b"content-length", "")
-            self._left_bytes = int(length) if length.isdecimal() else None
+            self._remaining_bytes = int(length) if length.isdecimal() else None
         receipt = json.dumps(self._request.receipt.header_fields(), separators=(",", ":"))
         return [*headers, (FOLD_HEADER, receipt.encode("ascii"))]
 
@@ -273,10 +275,10 @@ class ResponseObserver:
         self._reader.feed(part)
         # The host makes a call as soon as it has read it, so it is noted before.
         self._reports.note_calls(self._request, self._reader.take_own_calls())
-        if self._left_bytes is not None:
-            self._left_bytes -= len(part)
+        if self._remaining_bytes is not None:
+            self._remaining_bytes -= len(part)
             # After the last part, a client may ask for the report at once.
-            if self._left_bytes <= 0:
+            if self._remaining_bytes <= 0:
                 self.end()
 
     def end(self) -> None:

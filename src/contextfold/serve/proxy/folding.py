@@ -43,7 +43,7 @@ from contextfold.fold.messages.sent_prefix import (
 )
 from contextfold.fold.model_catalog import LedgerPrices
 from contextfold.fold.sent_request import ScrubbedText, Usage, was_warm
-from contextfold.fold.service.stored_results import (
+from contextfold.fold.service.conversation_records import (
     NEW_CONVERSATION,
     ConversationRecord,
     ConversationRecords,
@@ -87,22 +87,22 @@ Answer = TypeVar("Answer")
 class RequestFolding:
     """Leaves folded work out of requests, and old tool results after the provider's prompt cache has expired.
 
-    `store` has the records of conversations. Results are redacted by `scrub` before they are stored; `origin` finds the
-    project and session of a request; `prices` are those of a model.
+    `records` are those of conversations, in the store. Results are redacted by `scrub` before they are stored; `origin`
+    finds the project and session of a request; `prices` are those of a model.
     """
 
     def __init__(
         self,
         metrics: Metrics,
         settings: ProxySettings,
-        store: ConversationRecords,
+        records: ConversationRecords,
         scrub: Callable[..., Awaitable[Sequence[ScrubbedText]]],
         *,
         origin: Callable[[ProxiedRequest, BodyProjection], Awaitable[ResultOrigin]],
         clock: Callable[[], float],
         prices: LedgerPrices,
     ) -> None:
-        self._metrics, self._store, self._scrub, self._origin, self._clock = metrics, store, scrub, origin, clock
+        self._metrics, self._records, self._scrub, self._origin, self._clock = metrics, records, scrub, origin, clock
         self._prices = prices
         self._fold_results, self._prompt_cache_s = settings.fold_results, float(settings.prompt_cache_s) or None
         self._sent = SentConversations()
@@ -213,7 +213,7 @@ class RequestFolding:
         if request.conversation is None:
             return NEW_CONVERSATION
         try:
-            return await self._store.load(request.owner, request.conversation.id, timeout_s=STORE_S)
+            return await self._records.load(request.owner, request.conversation.id, timeout_s=STORE_S)
         except Exception as problem:
             log_failure("proxy.conversation_unknown", problem)
             request.lacks_record = True
@@ -417,7 +417,7 @@ class RequestFolding:
             if forked is None:
                 return record
             async with asyncio.timeout(STORE_S):
-                record = await self._store.inherit(request.owner, forked[0], conversation)
+                record = await self._records.inherit(request.owner, forked[0], conversation)
             request.parent = forked[0]
         except Exception as problem:
             log_failure("proxy.conversation_unknown", problem)
@@ -469,7 +469,7 @@ class RequestFolding:
                 return record.results
             async with asyncio.timeout(STORE_S):
                 origin = await self._origin(request, projection)
-                return tuple(await self._store.keep(owner, conversation, stored, origin))
+                return tuple(await self._records.keep(owner, conversation, stored, origin))
         except Exception as problem:
             log_failure("proxy.results_not_stored", problem)
             request.lacks_record = True
@@ -523,7 +523,7 @@ class RequestFolding:
         self._note_sent(request, conversation)
         try:
             async with asyncio.timeout(STORE_S):
-                await self._store.note_request(request.owner, conversation, at, outcomes, cache_life_s=life_s)
+                await self._records.note_request(request.owner, conversation, at, outcomes, cache_life_s=life_s)
         except Exception as problem:
             log_failure("proxy.conversation_unknown", problem)
 

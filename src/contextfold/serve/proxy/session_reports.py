@@ -25,10 +25,10 @@ from contextfold.fold.events import ResultLeftOut
 from contextfold.fold.messages import BodyProjection, Span
 from contextfold.fold.project import Caller, Project, project_at, target_of
 from contextfold.fold.sent_request import RequestReport, Share
+from contextfold.fold.service.conversation_records import ORIGIN_UNKNOWN, ResultOrigin
 from contextfold.fold.service.conversations import KnownConversation, NotedCall, hash_arguments
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.inbox import InboxFull
-from contextfold.fold.service.stored_results import ORIGIN_UNKNOWN, ResultOrigin
 from contextfold.serve.ops.logs import log
 from contextfold.serve.proxy.folding import log_failure
 from contextfold.serve.proxy.proxied_request import ProxiedRequest

@@ -8,7 +8,7 @@ import pytest
 
 from contextfold.errors import StoreUnavailable
 from contextfold.fold.messages import CallOutcome
-from contextfold.fold.service.stored_results import (
+from contextfold.fold.service.conversation_records import (
     CACHED_MAX,
     FRESH_S,
     NEW_CONVERSATION,
