@@ -23,7 +23,7 @@ from tests.stores.nats.lossy_proxy import Loss, LossyProxy
 from tests.stores.nats.readiness import SOON_S, is_ready, status
 from tests.stores.nats.subjects import published
 from tests.stores.nats.watchers import Watcher, logs_through
-from tests.support.daemon import Daemon, Http, HttpAgent, Refused
+from tests.support.daemon import Daemon, Http, HttpAgent, Refused, read_log
 from tests.support.machine import times
 from tests.support.nats_servers import NatsServer, random_prefix
 from tests.support.upstream import Upstream
@@ -207,7 +207,7 @@ def test_a_daemon_that_starts_before_nats_waits_for_it(server: NatsServer, tmp_p
     finally:
         agent.close()
         assert daemon.stop() == 0
-    lines = [json.loads(line) for line in daemon.log.read_text().splitlines()]
+    lines = read_log(daemon.log)
     changes = [line for line in lines if line["event"].startswith("store.")]
     assert [line["event"] for line in changes[:2]] == ["store.away", "store.connected"]
     assert changes[0]["reason"]
