@@ -29,7 +29,7 @@ from contextfold.audit.tables import (
 from contextfold.audit.transcripts import Skipped, Transcript, find_transcripts, list_given
 from contextfold.cli.output import ProgressLine, print_answer, print_note
 from contextfold.cli.parser import CommandParser
-from contextfold.cli.terminal import Column, Line, Screen, right_columns, screen
+from contextfold.cli.terminal import Column, Line, Screen, right_columns, stdout_screen
 from contextfold.errors import StorageFailed
 from contextfold.fold.model_catalog import MODELS
 
@@ -88,7 +88,7 @@ def run_audit(args: argparse.Namespace) -> None:
         print_note(f"the page is {args.html}")
     elif not args.json:
         # The terminal of the person whose transcripts these are.
-        print_answer(_draw(screen(), describe(report, MODELS, with_names=True)))
+        print_answer(_draw(stdout_screen(), describe(report, MODELS, with_names=True)))
 
 
 def _write_page(path: str, page: str) -> None:

@@ -8,7 +8,7 @@ import sys
 from contextfold.cli.ask import add_cache_options, choose_caches
 from contextfold.cli.output import is_terminal, plain, print_answer
 from contextfold.cli.parser import CommandParser
-from contextfold.cli.terminal import Column, Line, screen
+from contextfold.cli.terminal import Column, Line, stdout_screen
 from contextfold.common.canonical import encode
 from contextfold.resolve.relevance.answer import CACHE_JOINT
 
@@ -38,4 +38,4 @@ def run_ls(args: argparse.Namespace) -> None:
     # A name could control the terminal.
     shown = plain if is_terminal(sys.stdout) else str
     rows: list[list[Line]] = [[[shown(name)], [shown(title)]] for name, title in documents]
-    print_answer(screen().table([Column("document"), Column("title", shrinks=True)], rows))
+    print_answer(stdout_screen().table([Column("document"), Column("title", shrinks=True)], rows))

@@ -135,7 +135,7 @@ class Screen:
         return "".join(line.rstrip(" ") + "\n" for line in captured.get().split("\n")[:-1])
 
 
-def screen_on(stream: TextIO | None) -> Screen:
+def open_screen(stream: TextIO | None) -> Screen:
     if not is_terminal(stream):
         return Screen(is_terminal=False, width=0, has_colours=False)
     from shutil import get_terminal_size
@@ -144,8 +144,8 @@ def screen_on(stream: TextIO | None) -> Screen:
     return Screen(is_terminal=True, width=min(get_terminal_size().columns, WIDTH_MOST), has_colours=has_colours)
 
 
-def screen() -> Screen:
-    return screen_on(sys.stdout)
+def stdout_screen() -> Screen:
+    return open_screen(sys.stdout)
 
 
 def text_lines(text: str) -> list[str]:

@@ -22,7 +22,7 @@ from contextfold.cli.fold.session_access import (
 )
 from contextfold.cli.fold.status import headline, project_cell, saved_text
 from contextfold.cli.parser import CommandParser
-from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, screen
+from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, stdout_screen
 from contextfold.fold.service.session_views import BranchRow, FoundSession, branch_view, tokens_saved, tree
 from contextfold.fold.service.stored_sessions import SessionView
 from contextfold.fold.session import Branch, State, Thread
@@ -68,7 +68,7 @@ def run_list(args: argparse.Namespace) -> None:
             return
         if not state.revision:
             raise session_not_found(address)
-        text = _draw_session(screen(), state, store, limit)
+        text = _draw_session(stdout_screen(), state, store, limit)
     write(text)
 
 
@@ -87,37 +87,37 @@ def _is_below(row: SessionView, address: SessionAddress) -> bool:
     return there == here or there.startswith(here.rstrip("/") + "/") or here.startswith(there.rstrip("/") + "/")
 
 
-def _ended_table(shown: Screen, rows: Sequence[SessionView]) -> str:
+def _ended_table(screen: Screen, rows: Sequence[SessionView]) -> str:
     columns = [Column("project", shrinks=True), Column("session"), Column("last activity")]
     columns += [*right_columns("tokens", "branches", "saved"), Column("model")]
     cells: list[list[Line]] = [
         [
             project_cell(row),
             [(row["session_id"], "dim")],
-            [shown.moment(row["last_at"])],
-            ["" if row["total_tokens"] is None else shown.figure(row["total_tokens"])],
-            ["" if row["total_branches"] is None else shown.figure(row["total_branches"])],
+            [screen.moment(row["last_at"])],
+            ["" if row["total_tokens"] is None else screen.figure(row["total_tokens"])],
+            ["" if row["total_branches"] is None else screen.figure(row["total_branches"])],
             [saved_text(row["savings"])],
             [(row["model"] or "", "dim")],
         ]
         for row in rows
     ]
-    return shown.table(columns, cells, when_narrow=(0, 1, 5))
+    return screen.table(columns, cells, when_narrow=(0, 1, 5))
 
 
-def _draw_session(shown: Screen, state: State, store: OpenStore, limit: int) -> str:
+def _draw_session(screen: Screen, state: State, store: OpenStore, limit: int) -> str:
     rows = tree(state)
     earlier = max(0, len(rows) - limit)
-    if not shown.is_terminal:
-        return outline(shown, state, rows[earlier:], earlier=earlier)
+    if not screen.is_terminal:
+        return outline(screen, state, rows[earlier:], earlier=earlier)
     return (
-        shown.lines(*headline(shown, state, store.sessions.policy.context_limit(state)), "")
-        + draw(shown, state, rows[earlier:], earlier=earlier)
-        + (shown.lines("", legend(state), wraps=True) if rows else "")
+        screen.lines(*headline(screen, state, store.sessions.policy.context_limit(state)), "")
+        + draw(screen, state, rows[earlier:], earlier=earlier)
+        + (screen.lines("", legend(state), wraps=True) if rows else "")
     )
 
 
-# At least this many characters of an id are shown.
+# At least this many characters of an id are screen.
 ID_LEAST = len(BRANCH_PREFIX) + 4
 FORK, LAST, DOWN, NOTHING = "├─ ", "└─ ", "│  ", "   "
 # The indentation of one level in a pipe.

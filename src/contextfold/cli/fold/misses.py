@@ -19,7 +19,7 @@ from contextfold.cli.fold.session_access import (
 )
 from contextfold.cli.fold.status import SESSION_ID_SHOWN, project_cell
 from contextfold.cli.parser import CommandParser
-from contextfold.cli.terminal import Column, Line, Screen, right_columns, screen
+from contextfold.cli.terminal import Column, Line, Screen, right_columns, stdout_screen
 from contextfold.common.answer_format import format_dollars
 from contextfold.common.canonical import Encodable
 from contextfold.fold.service.session_views import FoundSession
@@ -58,8 +58,8 @@ def run_misses(args: argparse.Namespace) -> None:
     if args.json:
         write_json(dict(misses))
     else:
-        shown = screen()
-        write(_draw(shown, misses))
+        screen = stdout_screen()
+        write(_draw(screen, misses))
 
 
 def _run_all(args: argparse.Namespace) -> None:
@@ -72,12 +72,12 @@ def _run_all(args: argparse.Namespace) -> None:
     write_rows(args, rows, _table, note_if_empty=NO_LIVE_SESSION.format(owner))
 
 
-def _draw(shown: Screen, misses: Misses) -> str:
+def _draw(screen: Screen, misses: Misses) -> str:
     total, requests = misses["total"], misses["requests"]
     if not requests:
-        return shown.lines("No request of this session has gone through the proxy, so nothing is known of its cache.")
+        return screen.lines("No request of this session has gone through the proxy, so nothing is known of its cache.")
     if not total["misses"]:
-        return shown.lines(f"The provider's cache lost nothing before any of {requests:,} requests.")
+        return screen.lines(f"The provider's cache lost nothing before any of {requests:,} requests.")
     rows: Sequence[Misses] = misses["misses"]
     sentence = (
         f"Before {total['misses']:,} of {requests:,} requests the provider's cache had lost a part of the prompt: "
@@ -96,19 +96,19 @@ def _draw(shown: Screen, misses: Misses) -> str:
             [(row["at"][:16].replace("T", " "), "dim")],
             [(row["why"], "bold red" if row["is_bug"] else "")],
             [(row["whose"], "yellow" if row["whose"] == "contextfold" else "")],
-            [shown.figure(row["tokens_sent"])],
-            [shown.figure(row["tokens_read"])],
-            [shown.figure(row["tokens_lost"])],
+            [screen.figure(row["tokens_sent"])],
+            [screen.figure(row["tokens_read"])],
+            [screen.figure(row["tokens_lost"])],
             [(cost_text(row), "bold")],
         ]
         for row in rows[-MISSES_SHOWN:]
     ]
     left_out = total["misses"] - len(cells)
     return (
-        shown.lines(sentence, "", wraps=True)
-        + shown.table(columns, cells, when_narrow=(1, 5, 6))
-        + (shown.lines([(f"{left_out:,} earlier ones, see --json", "dim")]) if left_out else "")
-        + (shown.lines("", [(bug, "bold red")], wraps=True) if bug else "")
+        screen.lines(sentence, "", wraps=True)
+        + screen.table(columns, cells, when_narrow=(1, 5, 6))
+        + (screen.lines([(f"{left_out:,} earlier ones, see --json", "dim")]) if left_out else "")
+        + (screen.lines("", [(bug, "bold red")], wraps=True) if bug else "")
     )
 
 
@@ -119,7 +119,7 @@ def cost_text(sums: Misses) -> str:
     return format_dollars(sums["micros"])
 
 
-def _table(shown: Screen, sessions: Sequence[Misses]) -> str:
+def _table(screen: Screen, sessions: Sequence[Misses]) -> str:
     columns = [
         Column("project", shrinks=True),
         Column("session"),
@@ -129,13 +129,13 @@ def _table(shown: Screen, sessions: Sequence[Misses]) -> str:
     rows: list[list[Line]] = [
         [
             project_cell(row),
-            [(shown.short(row["session_id"], SESSION_ID_SHOWN), "dim")],
-            [shown.figure(row["requests"])],
-            [shown.figure(row["total"]["misses"])],
-            [shown.figure(row["total"]["tokens_lost"])],
+            [(screen.short(row["session_id"], SESSION_ID_SHOWN), "dim")],
+            [screen.figure(row["requests"])],
+            [screen.figure(row["total"]["misses"])],
+            [screen.figure(row["total"]["tokens_lost"])],
             [(cost_text(row["total"]) if row["total"]["misses"] else "", "bold")],
             [max(row["causes"], key=lambda each: each["misses"])["cause"] if row["causes"] else ""],
         ]
         for row in sessions
     ]
-    return shown.table(columns, rows, when_narrow=(0, 3, 5))
+    return screen.table(columns, rows, when_narrow=(0, 3, 5))

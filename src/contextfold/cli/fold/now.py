@@ -13,7 +13,7 @@ from contextfold.cli.daemon_client import DaemonClient, DaemonSilent, add_daemon
 from contextfold.cli.fold.session_access import project_of, write
 from contextfold.cli.output import print_answer, print_error, print_note
 from contextfold.cli.parser import CommandParser, UsageError
-from contextfold.cli.terminal import screen
+from contextfold.cli.terminal import stdout_screen
 from contextfold.common.canonical import parse_json
 from contextfold.errors import EXIT_CODES, EXIT_OK, BranchStateInvalid
 from contextfold.fold.project import project_at
@@ -61,8 +61,8 @@ def run_now(args: argparse.Namespace) -> int:
     if args.json:
         print_answer(f"{body.decode()}\n")
     else:
-        shown, summary = screen(), answer["summary"]
-        write(shown.lines(f"folded {shown.figure(summary['tokens_folded'])} tokens as {answer['branch_id']}"))
+        screen, summary = stdout_screen(), answer["summary"]
+        write(screen.lines(f"folded {screen.figure(summary['tokens_folded'])} tokens as {answer['branch_id']}"))
         print_note("requests still have this work: only a call of context_fold by the model takes it out of them")
     return EXIT_OK
 

@@ -96,28 +96,28 @@ def _find_session(store: OpenStore, args: argparse.Namespace) -> FoundSession:
 def _report(store: OpenStore, found: FoundSession, settings: FoldSettings) -> SessionReport:
     row: Any = store.sessions.row(found)
     rows = tree(found.state)
-    shown = rows[-FOLDS_MOST:]
-    folded = [row for row in shown if row.branch.status == "folded"]
+    latest = rows[-FOLDS_MOST:]
+    folded = [row for row in latest if row.branch.status == "folded"]
     stored = store.sessions.summaries(found)
     summaries = [stored.get(row.branch.id, "") for row in folded]
     # Stored texts are already redacted. They are redacted again, because the rules may have improved since.
     texts = [
         _home_as_tilde(row["project_path"]),
         row["name"] or "",
-        *(row.branch.description for row in shown),
+        *(row.branch.description for row in latest),
         *summaries,
     ]
     scrubber = make_scrubber(settings)
     scrubbed = [scrubber.scrub(text) for text in texts]
     project, name, *clean = (one.text for one in scrubbed)
-    descriptions = {row.branch.id: text for row, text in zip(shown, clean, strict=False)}
+    descriptions = {row.branch.id: text for row, text in zip(latest, clean, strict=False)}
     return {
         "project": project,
         "name": name or None,
         "session": {**row, "project_path": project},
         "tree": [
             f"{guide}{row.branch.status:<9} {descriptions[row.branch.id]}{_figures(row)}"
-            for row, guide in zip(shown, guides([row.depth for row in shown]), strict=True)
+            for row, guide in zip(latest, guides([row.depth for row in latest]), strict=True)
         ],
         "folds": [
             {
@@ -127,9 +127,9 @@ def _report(store: OpenStore, found: FoundSession, settings: FoldSettings) -> Se
                 "summary_tokens": row.branch.summary_tokens,
                 "summary": text,
             }
-            for row, text in zip(folded, clean[len(shown) :], strict=True)
+            for row, text in zip(folded, clean[len(latest) :], strict=True)
         ],
-        "branches_left_out": len(rows) - len(shown),
+        "branches_left_out": len(rows) - len(latest),
         "secrets_redacted": row["secrets_scrubbed"] + sum(len(one.rules) for one in scrubbed),
     }
 
@@ -249,21 +249,21 @@ def _footer(report: SessionReport) -> str:
 
 def _quote(text: str) -> str:
     """A code span of one line."""
-    shown = plain(text)
-    ticks = "`" * (_longest_run(shown) + 1)
+    escaped = plain(text)
+    ticks = "`" * (_longest_run(escaped) + 1)
     # A code span must not begin or end with a backtick, and Markdown removes a space from a span of spaces.
-    return f"{ticks} {shown} {ticks}" if shown.strip("` ") != shown or not shown else f"{ticks}{shown}{ticks}"
+    return f"{ticks} {escaped} {ticks}" if escaped.strip("` ") != escaped or not escaped else f"{ticks}{escaped}{ticks}"
 
 
 def _fence(text: str) -> str:
-    shown = plain_lines(text).strip("\n")
-    fence = "`" * max(FENCE_LEAST, _longest_run(shown) + 1)
-    return f"{fence}text\n{shown}\n{fence}\n"
+    escaped = plain_lines(text).strip("\n")
+    fence = "`" * max(FENCE_LEAST, _longest_run(escaped) + 1)
+    return f"{fence}text\n{escaped}\n{fence}\n"
 
 
 def _format_html(text: str) -> str:
-    shown = plain_lines(text).strip("\n")
-    return f"<pre>{escape(shown)}</pre>\n"
+    escaped = plain_lines(text).strip("\n")
+    return f"<pre>{escape(escaped)}</pre>\n"
 
 
 def _escape_html(text: str) -> str:

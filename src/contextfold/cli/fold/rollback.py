@@ -23,7 +23,7 @@ from contextfold.cli.fold.session_access import (
 )
 from contextfold.cli.output import ask_yes_no, can_ask, print_error, print_on_stderr, print_on_terminal
 from contextfold.cli.parser import CommandParser, UsageError
-from contextfold.cli.terminal import Column, Line, Screen, screen, screen_on, several
+from contextfold.cli.terminal import Column, Line, Screen, open_screen, several, stdout_screen
 from contextfold.common.canonical import encode
 from contextfold.errors import EXIT_CODES, EXIT_OK, EXIT_USAGE, ArgumentInvalid, BranchNotFound, BranchStateInvalid
 from contextfold.fold.service.session_views import preview_rollback
@@ -76,10 +76,10 @@ def run_rollback(args: argparse.Namespace) -> int:
             if args.json:
                 write_json(preview.result)
             else:
-                write(_render_preview(screen(), preview, keeps=args.keep))
+                write(_render_preview(stdout_screen(), preview, keeps=args.keep))
             return EXIT_OK
         if is_asked:
-            print_on_stderr(_render_preview(screen_on(sys.stderr), preview, keeps=args.keep))
+            print_on_stderr(_render_preview(open_screen(sys.stderr), preview, keeps=args.keep))
             if not ask_yes_no(QUESTION):
                 print_on_terminal("nothing was rolled back")
                 return EXIT_USAGE
@@ -91,7 +91,7 @@ def run_rollback(args: argparse.Namespace) -> int:
         arguments = {"branch_id": preview.target.id, "restore_state": not args.keep}
         service = make_fold_service(store.settings, store.store)
         answer = store.run(service.roll_back_session(address.owner, preview.state.session_id, arguments))
-    write(encode(answer) + "\n" if args.json else _describe_result(screen(), preview, answer))
+    write(encode(answer) + "\n" if args.json else _describe_result(stdout_screen(), preview, answer))
     return EXIT_OK
 
 
@@ -110,43 +110,43 @@ def _preview(store: AwaitedStore, address: SessionAddress, args: argparse.Namesp
     return Preview(state, state.branches[branch_id], result)
 
 
-def _render_preview(shown: Screen, preview: Preview, *, keeps: bool) -> str:
-    target, figure = preview.target, shown.figure
+def _render_preview(screen: Screen, preview: Preview, *, keeps: bool) -> str:
+    target, figure = preview.target, screen.figure
     length = id_length(preview.state.branches)
     before, after = preview.state.total_tokens, preview.result["total_tokens_after"]
-    title: Line = ["Back to where ", (shown.short(target.id, length), "dim"), " began: ", (target.description, "bold")]
+    title: Line = ["Back to where ", (screen.short(target.id, length), "dim"), " began: ", (target.description, "bold")]
     effect = "what it and the threads above it did stays" if keeps else "everything since is undone"
-    text = shown.lines(title, [(f"begun {shown.moment(target.created_at)}; {effect}", "dim")], "", wraps=True)
+    text = screen.lines(title, [(f"begun {screen.moment(target.created_at)}; {effect}", "dim")], "", wraps=True)
     discarded, reopened = preview.ids
-    text += _list_branches(shown, preview.state, "discarded", discarded, "red")
-    text += _list_branches(shown, preview.state, "open again", reopened, "cyan")
+    text += _list_branches(screen, preview.state, "discarded", discarded, "red")
+    text += _list_branches(screen, preview.state, "open again", reopened, "cyan")
     change: Line = [("tokens", "bold"), f"  {figure(before)} → ", (figure(after), "green" if after < before else "")]
-    return text + shown.lines(change)
+    return text + screen.lines(change)
 
 
-def _list_branches(shown: Screen, state: State, title: str, branch_ids: Sequence[str], style: str) -> str:
+def _list_branches(screen: Screen, state: State, title: str, branch_ids: Sequence[str], style: str) -> str:
     if not branch_ids:
-        return shown.lines([(title, "bold"), "  none"])
+        return screen.lines([(title, "bold"), "  none"])
     length = id_length(state.branches)
     rows: list[Sequence[Line]] = [
         [
-            [("  " + shown.short(branch.id, length), "dim")],
+            [("  " + screen.short(branch.id, length), "dim")],
             [(branch.status, style)],
-            [shown.figure(branch.tokens)],
+            [screen.figure(branch.tokens)],
             [branch.description],
         ]
         for branch in map(state.branches.__getitem__, branch_ids)
     ]
     columns = [Column(), Column(), Column(is_right=True), Column(shrinks=True)]
-    return shown.lines([(title, "bold"), f"  {several(len(branch_ids), 'branch')}"]) + shown.table(columns, rows)
+    return screen.lines([(title, "bold"), f"  {several(len(branch_ids), 'branch')}"]) + screen.table(columns, rows)
 
 
-def _describe_result(shown: Screen, preview: Preview, done: Mapping[str, Any]) -> str:
+def _describe_result(screen: Screen, preview: Preview, done: Mapping[str, Any]) -> str:
     """The result of the rollback. It may have discarded more branches than the preview had."""
-    target = shown.short(done["rolled_back_to"], id_length(preview.state.branches))
-    discarded, recovered = len(done["branches_discarded"]), shown.figure(done["tokens_recovered"])
-    left = shown.figure(done["context_state"]["total_tokens"])
+    target = screen.short(done["rolled_back_to"], id_length(preview.state.branches))
+    discarded, recovered = len(done["branches_discarded"]), screen.figure(done["tokens_recovered"])
+    left = screen.figure(done["context_state"]["total_tokens"])
     summary = f": {several(discarded, 'branch')} discarded, {recovered} tokens recovered, {left} left"
-    return shown.lines(
-        [("↶ " if shown.is_terminal else "", "green"), "back at ", (target, "bold"), summary], wraps=True
+    return screen.lines(
+        [("↶ " if screen.is_terminal else "", "green"), "back at ", (target, "bold"), summary], wraps=True
     )

@@ -29,7 +29,7 @@ from contextfold.cli.fold.status import (
 )
 from contextfold.cli.output import print_note
 from contextfold.cli.parser import CommandParser
-from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, screen
+from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, stdout_screen
 from contextfold.common.answer_format import format_dollars, format_share
 from contextfold.common.canonical import Encodable
 from contextfold.fold.service.session_views import FoundSession
@@ -79,8 +79,8 @@ def run_savings(args: argparse.Namespace) -> None:
     elif not state.revision:
         raise session_not_found(address)
     else:
-        shown = screen()
-        write(_draw(shown, state, savings) if shown.is_terminal else _format_plain(shown, state, savings))
+        screen = stdout_screen()
+        write(_draw(screen, state, savings) if screen.is_terminal else _format_plain(screen, state, savings))
 
 
 def _run_all(args: argparse.Namespace) -> None:
@@ -101,34 +101,35 @@ def _run_totals(args: argparse.Namespace, group: str) -> None:
     if args.json:
         write_json(totals)
     elif rows:
-        shown = screen()
+        screen = stdout_screen()
         write(
-            _totals_table(shown, group, rows, totals["total"]) + shown.lines("", totals["total"]["verdict"], wraps=True)
+            _totals_table(screen, group, rows, totals["total"])
+            + screen.lines("", totals["total"]["verdict"], wraps=True)
         )
     else:
         print_note("no request has gone through the proxy, so there is nothing to add up")
 
 
-def _totals_table(shown: Screen, group: str, rows: Sequence[Savings], total: Savings) -> str:
+def _totals_table(screen: Screen, group: str, rows: Sequence[Savings], total: Savings) -> str:
     columns = [Column(group, shrinks=True), *right_columns("requests", "sent", "unfolded", "saved")]
     cells: list[list[Line]] = [
         [
             [(str(row[group]) or "unknown", "bold")],
-            [shown.figure(row["requests"])],
-            [shown.figure(row["tokens_sent"])],
-            [shown.figure(row["tokens_without"])],
+            [screen.figure(row["requests"])],
+            [screen.figure(row["tokens_sent"])],
+            [screen.figure(row["tokens_without"])],
             [(saved_text(row), "green" if row["cost_saved"] > 0 else "bold yellow" if row["cost_saved"] < 0 else "")],
         ]
         # The days are ordered from the oldest; the newest is the most interesting.
         for row in [*(reversed(rows) if group == "day" else rows), {**total, group: "all"}]
     ]
-    return shown.table(columns, cells)
+    return screen.table(columns, cells)
 
 
 # ---- Output in a pipe
 
 
-def _format_plain(shown: Screen, state: State, savings: Savings) -> str:
+def _format_plain(screen: Screen, state: State, savings: Savings) -> str:
     facts: list[tuple[str, str]] = [
         ("project", state.project_path),
         ("session", savings["session_id"]),
@@ -147,7 +148,7 @@ def _format_plain(shown: Screen, state: State, savings: Savings) -> str:
         ("costly-folds", " ".join(savings["costly_folds"])),
         ("verdict", savings["verdict"]),
     ]
-    return shown.facts([(label, [value]) for label, value in facts])
+    return screen.facts([(label, [value]) for label, value in facts])
 
 
 def _fold_text(fold: Savings) -> str:
@@ -158,15 +159,15 @@ def _fold_text(fold: Savings) -> str:
 # ---- Output on a terminal
 
 
-def _draw(shown: Screen, state: State, savings: Savings) -> str:
-    figure = shown.figure
+def _draw(screen: Screen, state: State, savings: Savings) -> str:
+    figure = screen.figure
     reasons = " · ".join(f"{reason} {count:,}" for reason, count in savings["failed_open"].items())
     estimated = savings["estimated_requests"]
     rows: list[tuple[str, Line]] = [
         ("session", [savings["session_id"], *([f" · {state.name}"] if state.name else [])]),
         ("requests", [figure(savings["requests"]), (f" · {estimated:,} estimated" if estimated else "", "yellow")]),
         ("", [" "]),
-        *_bars(shown, savings),
+        *_bars(screen, savings),
         ("", [" "]),
         ("cost", _cost(savings)),
         ("prices", [("; ".join(map(_prices_text, savings["prices"])), "dim")] if savings["prices"] else []),
@@ -175,22 +176,22 @@ def _draw(shown: Screen, state: State, savings: Savings) -> str:
     ]
     style = "green" if savings["cost_saved"] > 0 else "yellow" if savings["cost_saved"] < 0 else ""
     return (
-        shown.lines([(state.project_path, "bold")], "")
-        + shown.facts(rows)
-        + _folds(shown, state, savings)
-        + shown.lines("", [(savings["verdict"], style)], wraps=True)
+        screen.lines([(state.project_path, "bold")], "")
+        + screen.facts(rows)
+        + _folds(screen, state, savings)
+        + screen.lines("", [(savings["verdict"], style)], wraps=True)
     )
 
 
-def _bars(shown: Screen, savings: Savings) -> list[tuple[str, Line]]:
+def _bars(screen: Screen, savings: Savings) -> list[tuple[str, Line]]:
     """Two bars that compare the tokens with and without folding; the one without folding has the full width."""
-    width = BAR_WIDTH_NARROW if shown.is_narrow else BAR_WIDTH
+    width = BAR_WIDTH_NARROW if screen.is_narrow else BAR_WIDTH
     sent, without = savings["tokens_sent"], savings["tokens_without"]
     cells = -(-width * sent // without) if without else 0
     bar: list[Part] = [(MAIN_CELL * cells, "cyan"), (FREE_CELL * (width - cells), "dim")]
     return [
-        ("tokens sent", [*bar, (f"  {shown.figure(sent)}", "bold")]),
-        ("unfolded", [(MAIN_CELL * (width if without else 0), "dim"), f"  {shown.figure(without)}"]),
+        ("tokens sent", [*bar, (f"  {screen.figure(sent)}", "bold")]),
+        ("unfolded", [(MAIN_CELL * (width if without else 0), "dim"), f"  {screen.figure(without)}"]),
     ]
 
 
@@ -216,16 +217,16 @@ def _cost(savings: Savings) -> list[Part]:
     return parts
 
 
-def _folds(shown: Screen, state: State, savings: Savings) -> str:
+def _folds(screen: Screen, state: State, savings: Savings) -> str:
     folds: Sequence[Savings] = savings["folds"]
     if not folds:
         return ""
     length = id_length({*state.branches, *(fold["branch_id"] for fold in folds)})
     rows: list[Sequence[Line]] = [
         [
-            [(shown.short(fold["branch_id"], length), "dim")],
-            [shown.figure(fold["tokens_dropped"])],
-            [shown.figure(fold["requests"])],
+            [(screen.short(fold["branch_id"], length), "dim")],
+            [screen.figure(fold["tokens_dropped"])],
+            [screen.figure(fold["requests"])],
             [(f"{fold['cost_saved']:,.0f}", "green" if fold["cost_saved"] >= 0 else "bold yellow")],
             [fold["description"]],
         ]
@@ -233,26 +234,26 @@ def _folds(shown: Screen, state: State, savings: Savings) -> str:
     ]
     columns = [Column("fold"), *right_columns("dropped", "requests", "saved"), Column(shrinks=True)]
     left_out = len(folds) - len(rows)
-    earlier = shown.lines([(f"{left_out:,} earlier ones, see --json", "dim")]) if left_out else ""
-    return shown.lines("") + shown.table(columns, rows, when_narrow=(0, 3, 4)) + earlier
+    earlier = screen.lines([(f"{left_out:,} earlier ones, see --json", "dim")]) if left_out else ""
+    return screen.lines("") + screen.table(columns, rows, when_narrow=(0, 3, 4)) + earlier
 
 
-def _table(shown: Screen, all_savings: Sequence[Savings]) -> str:
+def _table(screen: Screen, all_savings: Sequence[Savings]) -> str:
     numbers = right_columns("requests", "sent", "unfolded", "saved", "costly")
     columns = [Column("project", shrinks=True), Column("session"), *numbers]
-    rows = [_cells(shown, savings) for savings in all_savings]
-    return shown.table(columns, rows, when_narrow=(0, 2, 5))
+    rows = [_cells(screen, savings) for savings in all_savings]
+    return screen.table(columns, rows, when_narrow=(0, 2, 5))
 
 
-def _cells(shown: Screen, savings: Savings) -> list[Line]:
+def _cells(screen: Screen, savings: Savings) -> list[Line]:
     saved, without = savings["cost_saved"], savings["cost_without"]
     percent = round(PERCENT * saved / without) if without else 0
     return [
         project_cell(savings),
-        [(shown.short(savings["session_id"], SESSION_ID_SHOWN), "dim")],
-        [shown.figure(savings["requests"])],
-        [shown.figure(savings["tokens_sent"])],
-        [shown.figure(savings["tokens_without"])],
+        [(screen.short(savings["session_id"], SESSION_ID_SHOWN), "dim")],
+        [screen.figure(savings["requests"])],
+        [screen.figure(savings["tokens_sent"])],
+        [screen.figure(savings["tokens_without"])],
         [(f"{percent}%", "green" if saved > 0 else "bold yellow" if saved < 0 else "")],
         [str(len(savings["costly_folds"]))],
     ]

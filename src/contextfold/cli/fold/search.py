@@ -10,7 +10,7 @@ from contextfold.cli.fold.session_access import add_owner_option, open_store, ow
 from contextfold.cli.output import is_terminal, plain_lines, print_answer, print_note
 from contextfold.cli.parser import CommandParser, parse_budget
 from contextfold.cli.setting_options import add_store_options
-from contextfold.cli.terminal import Line, Part, Screen, screen, text_lines
+from contextfold.cli.terminal import Line, Part, Screen, stdout_screen, text_lines
 from contextfold.common.answer_format import JSON, TEXT
 from contextfold.common.question import ASK_BUDGET
 from contextfold.fold.store import SEARCH_MOST, Summary
@@ -49,10 +49,10 @@ def run_search(args: argparse.Namespace) -> None:
     if args.json:
         write_json({"summaries": [{name: getattr(summary, name) for name in MEMBERS} for summary in summaries]})
         return
-    shown = screen()
+    screen = stdout_screen()
     # Only a terminal shows which words were found.
-    words = _compile_words(query) if shown.is_terminal else None
-    write("".join(_render_summary(shown, summary, words) for summary in summaries))
+    words = _compile_words(query) if screen.is_terminal else None
+    write("".join(_render_summary(screen, summary, words) for summary in summaries))
     if not summaries:
         print_note("no summary has all of these words")
 
@@ -63,16 +63,16 @@ def _compile_words(query: str) -> re.Pattern[str]:
     return re.compile("|".join([*(rf"\b{word}\b" for word in words[:-1]), rf"\b{words[-1]}\w*"]), re.IGNORECASE)
 
 
-def _render_summary(shown: Screen, summary: Summary, words: re.Pattern[str] | None) -> str:
+def _render_summary(screen: Screen, summary: Summary, words: re.Pattern[str] | None) -> str:
     head: Line = [
-        (shown.moment(summary.folded_at), "dim"),
+        (screen.moment(summary.folded_at), "dim"),
         "  ",
         (summary.project_path, "cyan"),
-        (f"  {summary.branch_id}  {shown.figure(summary.tokens_folded)} tokens", "dim"),
+        (f"  {summary.branch_id}  {screen.figure(summary.tokens_folded)} tokens", "dim"),
     ]
     lines: list[Line] = [head, ["  ", *_mark_words(summary.description, words, "bold")]]
     rest: list[Line] = [_mark_words(line, words) for line in text_lines(summary.summary)]
-    return shown.lines(*lines) + shown.block(*rest, wraps=True) + "\n"
+    return screen.lines(*lines) + screen.block(*rest, wraps=True) + "\n"
 
 
 def _mark_words(text: str, words: re.Pattern[str] | None, style: str = "") -> list[Part]:

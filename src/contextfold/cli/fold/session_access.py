@@ -13,7 +13,7 @@ from contextfold.app import open_store as open_shared_store
 from contextfold.cli.output import TURNING, is_terminal, print_answer, print_note
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.setting_options import add_store_options, read_setting_options
-from contextfold.cli.terminal import Screen, screen
+from contextfold.cli.terminal import Screen, stdout_screen
 from contextfold.common.canonical import Encodable, encode
 from contextfold.common.question import Question
 from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
@@ -343,7 +343,7 @@ def write_rows(
     if args.json:
         write_json({"sessions": rows})
     elif rows:
-        write(table(screen(), rows))
+        write(table(stdout_screen(), rows))
     else:
         print_note(note_if_empty)
 

@@ -20,7 +20,7 @@ from contextfold.cli.fold.session_access import (
 )
 from contextfold.cli.output import plain_lines
 from contextfold.cli.parser import CommandParser
-from contextfold.cli.terminal import Column, Line, Part, Screen, screen, several, text_lines
+from contextfold.cli.terminal import Column, Line, Part, Screen, several, stdout_screen, text_lines
 from contextfold.common.canonical import Encodable
 from contextfold.errors import ArgumentInvalid
 from contextfold.fold.archive import ArchiveEntry
@@ -43,7 +43,7 @@ def declare_show(parser: CommandParser) -> None:
     parser.describe(
         """
         Show a branch's prompt, its operations, the branches below it and its summary, from the archive.
-        Discarded branches can be shown, too. For a branch of an ended session give the whole id.
+        Discarded branches can be screen, too. For a branch of an ended session give the whole id.
         """,
         "context fold show br_4c1d",
         "context fold show main",
@@ -61,15 +61,15 @@ def run_show(args: argparse.Namespace) -> None:
         if args.json:
             write_json(_json(state, branch_id, [entry for page in pages for entry in page]))
             return
-        shown, length = screen(), id_length(state.branches)
-        is_read = write(_head(shown, state, branch_id))
+        screen, length = stdout_screen(), id_length(state.branches)
+        is_read = write(_head(screen, state, branch_id))
         # Each page is written before the next one is read, so a long branch needs little memory.
         for page in pages:
             if not is_read:
                 break
-            is_read = write("".join(_entry(shown, entry, length, is_full=args.full) for entry in page))
+            is_read = write("".join(_entry(screen, entry, length, is_full=args.full) for entry in page))
         if is_read:
-            write(_children(shown, state, branch_id))
+            write(_children(screen, state, branch_id))
 
 
 def _json(state: State, branch_id: str | None, entries: Sequence[ArchiveEntry]) -> Encodable:
@@ -82,30 +82,30 @@ def _json(state: State, branch_id: str | None, entries: Sequence[ArchiveEntry]) 
     }
 
 
-def _head(shown: Screen, state: State, branch_id: str | None) -> str:
+def _head(screen: Screen, state: State, branch_id: str | None) -> str:
     if branch_id is None:
-        main, tokens = state.main, [f"{shown.figure(state.main.tokens)} tokens"]
-        return shown.lines(
+        main, tokens = state.main, [f"{screen.figure(state.main.tokens)} tokens"]
+        return screen.lines(
             [("main thread", "bold")], [*tokens, *_work(main.operations, main.failed, main.redactions)], ""
         )
     branch = state.branches.get(branch_id)
     if branch is None:
-        return shown.lines([(branch_id, "bold"), ("  of an earlier session, or another one", "dim")], "")
+        return screen.lines([(branch_id, "bold"), ("  of an earlier session, or another one", "dim")], "")
     mark, style, _ = branch_look(branch, state)
-    figures: list[Part] = [f"{shown.figure(branch.tokens)} tokens"]
+    figures: list[Part] = [f"{screen.figure(branch.tokens)} tokens"]
     if branch.status == "folded":
         words = "saved" if state.requests else f"fewer {IF_FOLDED}"
         figures += [
-            f" folded to {shown.figure(branch.summary_tokens)}, ",
-            saved_part(shown, state, branch),
+            f" folded to {screen.figure(branch.summary_tokens)}, ",
+            saved_part(screen, state, branch),
             f" {words}",
         ]
-    closed = f"  {branch.status} {shown.moment(branch.closed_at)}" if branch.closed_at else ""
-    return shown.lines(
-        [(branch.id, "dim"), (f"  {mark} " if shown.is_terminal else "  ", style), (branch.status, style)],
+    closed = f"  {branch.status} {screen.moment(branch.closed_at)}" if branch.closed_at else ""
+    return screen.lines(
+        [(branch.id, "dim"), (f"  {mark} " if screen.is_terminal else "  ", style), (branch.status, style)],
         [(branch.description, "bold")],
         _above(state, branch.parent_id),
-        [(f"begun {shown.moment(branch.created_at)}{closed}", "dim")],
+        [(f"begun {screen.moment(branch.created_at)}{closed}", "dim")],
         [*figures, *_work(branch.operations, branch.failed, branch.redactions)],
         "",
         wraps=True,
@@ -128,28 +128,28 @@ def _above(state: State, parent_id: str | None) -> Line:
     return [("in ", "dim"), (" › ".join([MAIN, *names]), "")]
 
 
-def _entry(shown: Screen, entry: ArchiveEntry, length: int, *, is_full: bool) -> str:
+def _entry(screen: Screen, entry: ArchiveEntry, length: int, *, is_full: bool) -> str:
     lines = text_lines(entry.text)
     excerpt = lines if is_full else [_excerpt(line) for line in lines[:EXCERPT_LINES]]
     style = "dim" if entry.undone else ""
     lines_shown: list[Line] = [[(line, style)] for line in excerpt]
     if len(lines) > len(excerpt):
         lines_shown.append([(f"… {several(len(lines) - len(excerpt), 'more line')}, see --full", "dim italic")])
-    return shown.lines(_entry_head(shown, entry, length)) + shown.block(*lines_shown, wraps=is_full) + "\n"
+    return screen.lines(_entry_head(screen, entry, length)) + screen.block(*lines_shown, wraps=is_full) + "\n"
 
 
-def _entry_head(shown: Screen, entry: ArchiveEntry, length: int) -> Line:
+def _entry_head(screen: Screen, entry: ArchiveEntry, length: int) -> Line:
     style = "dim" if entry.undone else "red" if entry.failed else STYLES[entry.kind]
     mark = "✗" if entry.failed else MARKS[entry.kind]
-    word = entry.type if entry.kind == "operation" and shown.is_terminal else entry.kind
-    child = shown.short(entry.child_id or "", length)
+    word = entry.type if entry.kind == "operation" and screen.is_terminal else entry.kind
+    child = screen.short(entry.child_id or "", length)
     notes = [child, "failed" if entry.failed else "", "undone" if entry.undone else ""]
     notes += ["" if word == entry.type else entry.type, entry.source]
-    tokens = f"  {shown.figure(entry.tokens)} tokens" if entry.kind != "rollback" else ""
+    tokens = f"  {screen.figure(entry.tokens)} tokens" if entry.kind != "rollback" else ""
     return [
-        (f"{mark} " if shown.is_terminal else "", style),
+        (f"{mark} " if screen.is_terminal else "", style),
         (f"{word:<{WORD_WIDTH}}", style),
-        (f"  {shown.moment(entry.at)}{tokens}", "dim"),
+        (f"  {screen.moment(entry.at)}{tokens}", "dim"),
         *((f"  {note}", style if note in ("failed", "undone") else "dim") for note in notes if note),
         ("  what is marked undone was taken back" if entry.kind == "rollback" else "", "dim"),
     ]
@@ -159,7 +159,7 @@ def _excerpt(line: str) -> str:
     return line if len(line) <= EXCERPT_LENGTH else line[:EXCERPT_LENGTH] + " …"
 
 
-def _children(shown: Screen, state: State, branch_id: str | None) -> str:
+def _children(screen: Screen, state: State, branch_id: str | None) -> str:
     """A table of the branches below a branch, of any status."""
     children = [branch for branch in state.branches.values() if branch.parent_id == branch_id]
     if not children or (branch_id is not None and branch_id not in state.branches):
@@ -168,13 +168,13 @@ def _children(shown: Screen, state: State, branch_id: str | None) -> str:
     rows: list[Sequence[Line]] = []
     for child in children[-CHILDREN_MOST:]:
         mark, style, text_style = branch_look(child, state)
-        status: Line = [(f"{mark} " if shown.is_terminal else "", style), (child.status, style)]
-        number, name = [shown.figure(child.tokens)], [(child.description, text_style)]
-        rows.append([[(shown.short(child.id, length), "dim")], status, number, name])
+        status: Line = [(f"{mark} " if screen.is_terminal else "", style), (child.status, style)]
+        number, name = [screen.figure(child.tokens)], [(child.description, text_style)]
+        rows.append([[(screen.short(child.id, length), "dim")], status, number, name])
     left_out = len(children) - len(rows)
     title = "branches" + (f" (the last {len(rows)} of {len(children)})" if left_out else "")
     columns = [Column(), Column(), Column(is_right=True), Column(shrinks=True)]
-    return shown.lines([(title, "bold")]) + shown.table(columns, rows)
+    return screen.lines([(title, "bold")]) + screen.table(columns, rows)
 
 
 def declare_expand(parser: CommandParser) -> None:

@@ -19,7 +19,7 @@ from contextfold.cli.fold.session_access import (
     write_rows,
 )
 from contextfold.cli.parser import CommandParser
-from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, screen, several
+from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, several, stdout_screen
 from contextfold.common.answer_format import format_dollars
 from contextfold.fold.policy import percent
 from contextfold.fold.service.session_views import FoundSession, group_sessions
@@ -62,11 +62,11 @@ def run_status(args: argparse.Namespace) -> None:
             return
         if not state.revision:
             raise session_not_found(address)
-        shown = screen()
-        text = _status(shown, state, figures)
+        screen = stdout_screen()
+        text = _status(screen, state, figures)
         if address.others:
             more = f"{several(address.others, 'other session')} of this project: context fold status --all"
-            text += shown.lines("", [(more, "dim")]) if shown.is_terminal else shown.facts([("others", [more])])
+            text += screen.lines("", [(more, "dim")]) if screen.is_terminal else screen.facts([("others", [more])])
     write(text)
 
 
@@ -77,24 +77,24 @@ def _run_all(args: argparse.Namespace) -> None:
     write_rows(args, sessions, _table, note_if_empty=NO_LIVE_SESSION.format(owner))
 
 
-def _table(shown: Screen, sessions: Sequence[SessionView]) -> str:
+def _table(screen: Screen, sessions: Sequence[SessionView]) -> str:
     numbers = right_columns("tokens", "", "open", "saved")
     columns = [Column("project", shrinks=True), Column("session"), *numbers, Column("health"), Column("last")]
-    rows = [_cells(shown, session, is_below=is_below) for session, is_below in group_sessions(sessions)]
-    return shown.table(columns, rows, when_narrow=(0, 3, 6))
+    rows = [_cells(screen, session, is_below=is_below) for session, is_below in group_sessions(sessions)]
+    return screen.table(columns, rows, when_narrow=(0, 3, 6))
 
 
-def _cells(shown: Screen, session: SessionView, *, is_below: bool) -> list[Line]:
+def _cells(screen: Screen, session: SessionView, *, is_below: bool) -> list[Line]:
     warning, saved = session["context_health"]["warning"], session["savings"]
     return [
-        [("└ " if is_below and shown.is_terminal else "", "dim"), *project_cell(session)],
-        [(shown.short(session["session_id"], SESSION_ID_SHOWN), "dim")],
-        [shown.figure(session["total_tokens"])],
+        [("└ " if is_below and screen.is_terminal else "", "dim"), *project_cell(session)],
+        [(screen.short(session["session_id"], SESSION_ID_SHOWN), "dim")],
+        [screen.figure(session["total_tokens"])],
         [f"{session['usage_percent']}%"],
         [str(session["branch_depth"])],
         [(saved_text(saved), "green" if saved and saved["cost_saved"] > 0 else "")],
-        [((HEALTH_MARKS[warning] if shown.is_terminal else "") + session["health"], HEALTH_STYLES[warning])],
-        [shown.moment(session["last_at"])],
+        [((HEALTH_MARKS[warning] if screen.is_terminal else "") + session["health"], HEALTH_STYLES[warning])],
+        [screen.moment(session["last_at"])],
     ]
 
 
@@ -112,18 +112,18 @@ def saved_text(sums: SessionView | None) -> str:
     return f"{sums['cost_saved']:,.0f} tokens"
 
 
-def _status(shown: Screen, state: State, figures: SessionView) -> str:
+def _status(screen: Screen, state: State, figures: SessionView) -> str:
     """The state of a session; `figures` is its row in the `/v1` API."""
-    if not shown.is_terminal:
-        return shown.facts(_facts(state, figures))
-    return shown.lines([(state.project_path, "bold")], "") + shown.facts(_draw_facts(shown, state, figures))
+    if not screen.is_terminal:
+        return screen.facts(_facts(state, figures))
+    return screen.lines([(state.project_path, "bold")], "") + screen.facts(_draw_facts(screen, state, figures))
 
 
-def headline(shown: Screen, state: State, limit: int) -> list[Line]:
+def headline(screen: Screen, state: State, limit: int) -> list[Line]:
     total = state.total_tokens
     where: list[Part] = [(state.project_path, "bold"), f" · {state.name}" if state.name else ""]
-    used = (f"{shown.figure(total)} of {shown.figure(limit)} tokens ({percent(total, limit)}%)", "dim")
-    return [where, [used]] if shown.is_narrow else [[*where, "  ", used]]
+    used = (f"{screen.figure(total)} of {screen.figure(limit)} tokens ({percent(total, limit)}%)", "dim")
+    return [where, [used]] if screen.is_narrow else [[*where, "  ", used]]
 
 
 def bar(figures: SessionView, width: int) -> list[Part]:
@@ -207,8 +207,8 @@ def left_out_text(figures: SessionView) -> str:
     return f"{several(count, 'old text')}, {figures['left_out_tokens']:,} tokens" if count else ""
 
 
-def _draw_facts(shown: Screen, state: State, figures: SessionView) -> list[tuple[str, Line]]:
-    figure = shown.figure
+def _draw_facts(screen: Screen, state: State, figures: SessionView) -> list[tuple[str, Line]]:
+    figure = screen.figure
     counts = " · ".join(f"{count:,} {word}" for word in STATUSES if (count := figures[f"{word}_branches"]))
     failed = (f" · {figures['failed_operations']:,} failed", "red") if figures["failed_operations"] else ""
     total, main, folded = (figures[name] for name in ("total_tokens", "main_thread_tokens", "folded_tokens"))
@@ -218,17 +218,17 @@ def _draw_facts(shown: Screen, state: State, figures: SessionView) -> list[tuple
     secrets = figures["secrets_scrubbed"]
     return [
         ("session", [state.session_id or "", *([f" · {state.name}"] if state.name else [])]),
-        ("last active", [shown.moment(state.last_at), (f" · begun {shown.moment(state.started_at)}", "dim")]),
+        ("last active", [screen.moment(state.last_at), (f" · begun {screen.moment(state.started_at)}", "dim")]),
         ("working in", path_parts(state)),
         ("", [" "]),
         (
             "tokens",
             [
-                *bar(figures, BAR_WIDTH_NARROW if shown.is_narrow else BAR_WIDTH),
-                ("" if shown.is_narrow else used, "bold"),
+                *bar(figures, BAR_WIDTH_NARROW if screen.is_narrow else BAR_WIDTH),
+                ("" if screen.is_narrow else used, "bold"),
             ],
         ),
-        ("", [(used.strip(), "bold")] if shown.is_narrow else []),
+        ("", [(used.strip(), "bold")] if screen.is_narrow else []),
         ("main thread", [f"{MAIN_CELL} {figure(main)}"]),
         ("in branches", [f"{BRANCH_CELL} {figure(total - main)}"] if total != main else []),
         ("host's prompt and tools", [f"  {figure(figures['host_tokens'])}"] if figures["host_tokens"] else []),

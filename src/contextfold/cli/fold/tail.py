@@ -22,7 +22,7 @@ from contextfold.cli.fold.session_access import (
 )
 from contextfold.cli.output import print_on_terminal
 from contextfold.cli.parser import CommandParser
-from contextfold.cli.terminal import Line, Screen, screen, text_lines
+from contextfold.cli.terminal import Line, Screen, stdout_screen, text_lines
 from contextfold.common.canonical import encode
 from contextfold.fold.events import (
     BranchCreated,
@@ -95,7 +95,7 @@ class _Tail:
         self._address = address
         self._is_json = args.json
         self._by_name = args.session is not None
-        self._shown = screen()
+        self._screen = stdout_screen()
         self._projects: dict[str, str] = {}
 
     async def follow(self, after: str) -> None:
@@ -117,7 +117,7 @@ class _Tail:
                 return
 
     def _is_wanted(self, seen: WatchedEvent) -> bool:
-        """Whether an event belongs to the session. Without a name, all sessions of the project are shown."""
+        """Whether an event belongs to the session. Without a name, all sessions of the project are screen."""
         if self._address is None:
             return True
         key = self._address.key
@@ -127,10 +127,10 @@ class _Tail:
         if self._is_json:
             return escape_for_terminal(encode({"session_id": seen.session_id, **members(seen.event)})) + "\n"
         project: Line = [] if self._address else [(await self._project(seen), "magenta"), "  "]
-        when = (self._shown.moment(seen.event.at), "dim")
+        when = (self._screen.moment(seen.event.at), "dim")
         # On a narrow screen the columns do not fit into one line.
-        return self._shown.lines(
-            [when, "  ", *project, *event_line(self._shown, seen.event)], wraps=self._shown.is_narrow
+        return self._screen.lines(
+            [when, "  ", *project, *event_line(self._screen, seen.event)], wraps=self._screen.is_narrow
         )
 
     async def _project(self, seen: WatchedEvent) -> str:
@@ -143,27 +143,27 @@ class _Tail:
             is_it = state.session_id == seen.session_id
             self._projects[seen.session_id] = state.project_path if is_it else seen.session_id
         path = self._projects[seen.session_id]
-        if not self._shown.is_terminal:
+        if not self._screen.is_terminal:
             return path
         name = path.rstrip("/").rpartition("/")[2] or path
-        width = PROJECT_WIDTH_NARROW if self._shown.is_narrow else PROJECT_WIDTH
+        width = PROJECT_WIDTH_NARROW if self._screen.is_narrow else PROJECT_WIDTH
         return f"{name[:width]:<{width}}"
 
 
-def event_line(shown: Screen, event: Event) -> Line:
+def event_line(screen: Screen, event: Event) -> Line:
     """An event as a line: kind, thread and tokens, in the same columns for every kind."""
     described = _describe(event)
-    thread, change, style = shown.short(described.thread, ID_SHOWN), described.change, described.style
-    tokens = "" if change is None else f"{'-' if change < 0 else '+'}{shown.figure(abs(change))}"
+    thread, change, style = screen.short(described.thread, ID_SHOWN), described.change, described.style
+    tokens = "" if change is None else f"{'-' if change < 0 else '+'}{screen.figure(abs(change))}"
     if isinstance(event, OperationCompleted) and event.compacts:
-        tokens = f"={shown.figure(event.tokens)}"
-    if not shown.is_terminal:
+        tokens = f"={screen.figure(event.tokens)}"
+    if not screen.is_terminal:
         failed = " failed" if isinstance(event, OperationCompleted) and event.failed else ""
         return [
             f"{kind_of(event):<{KIND_WIDTH}}  {thread:<{ID_WIDTH}}  {tokens:>{TOKENS_WIDTH}}  {described.text}{failed}"
         ]
     return [
-        (described.mark if shown.is_narrow else f"{described.mark} {described.word:<{WORD_WIDTH}}", style),
+        (described.mark if screen.is_narrow else f"{described.mark} {described.word:<{WORD_WIDTH}}", style),
         (f"  {thread:<{ID_SHOWN}}", "dim"),
         (f"  {tokens:>{TOKENS_WIDTH}}", style if isinstance(event, BranchFolded | WorkFolded) else ""),
         f"  {described.text}",
