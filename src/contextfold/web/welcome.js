@@ -20,7 +20,7 @@ export function welcome(page) {
     [
       "For one run",
       `context run${options} claude`,
-      "Proxy, tools, hooks and skill, and no file changes. So do codex, opencode and gemini, with proxy and tools.",
+      "Proxy, tools, hooks and skill; no file changes. In place of claude: codex, opencode or gemini, which get proxy and tools.",
     ],
     [
       "Claude Code, for good",
