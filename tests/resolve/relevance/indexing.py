@@ -51,7 +51,7 @@ WORDS = [
 def random_documents(seed: int, count: int) -> dict[str, str]:
     """Random documents with headings, fences and long sections, of few words, so that queries match many documents."""
     rng = random.Random(seed)
-    files = {}
+    files: dict[str, str] = {}
     for number in range(count):
         lines = [f"---\ntitle: {' '.join(rng.choices(WORDS, k=3))}\n---"] if rng.random() < 0.3 else []
         for _ in range(rng.randrange(6)):

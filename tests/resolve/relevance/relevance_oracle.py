@@ -159,9 +159,9 @@ def link_texts(files: dict[str, str]) -> dict[str, list[set[str]]]:
             if stems and page_of(source) not in pages:
                 links.add((next((paths[page] for page in pages if page in paths), None), stems, target.lower()))
         # A page counts once for each way in which it writes the target.
-        for path, stems, _ in {(path, stems, page_of(target) + target[:1]) for path, stems, target in links}:
-            if path is not None:
-                found[path][stems] += 1
+        for linked, stems, _ in {(path, stems, page_of(target) + target[:1]) for path, stems, target in links}:
+            if linked is not None:
+                found[linked][stems] += 1
     return {
         path: [set(stems.split()) for stems, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:8]]
         for path, counts in found.items()
