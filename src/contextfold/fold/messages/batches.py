@@ -1,15 +1,16 @@
 """Decides when old results are left out although a cache holds them: many at once, if that is likely to pay. Pure.
 
-It costs writing again what is sent behind the first change, which would have been read from the cache. It saves reading
-what is left out in this request and in all later ones. A conversation is expected to go on for as many requests as it
-has had; the batch must pay in a part of them.
+It costs writing again what would have been read from the cache. It saves reading what is left out in this request and
+in all later ones. A conversation is expected to go on for as many requests as it has had; the batch must pay in a part
+of them.
+
+All messages count as written again. The cache holds those in front of the first change, but a provider may not find
+them: clients set their marks at the end, and a search goes back only a few blocks from each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby
-from operator import attrgetter
 
 from contextfold.common.tokens import tokens_of
 from contextfold.fold.messages.cache_life import HOUR_S
@@ -30,23 +31,10 @@ def choose_batch(
 ) -> list[ColdResult]:
     """The results to leave out of a request whose prefix is cached; none if that is not likely to pay."""
     found = projection.cold_results(salt=salt, settings=settings, when="")
-    sent_weights, turns = projection.details.sent_weights, len(projection.details.walk.turns)
-    write = _price_of_writing(prices, life_s)
-    within = min(turns, EXPECTED_REQUESTS_MAX) / MARGIN
-    best_gain = 0.0
-    best: list[ColdResult] = []
-    chosen: list[ColdResult] = []
-    # The later the first change, the less must be written again.
-    latest_first = sorted(found, key=attrgetter("place"), reverse=True)
-    for place, results in groupby(latest_first, key=attrgetter("place")):
-        chosen += results
-        dropped = sum(each.gain_tokens for each in chosen)
-        rewritten = max(0, tokens_of(sum(sent_weights[place:])) - dropped)
-        cost = (write - prices.cache_read) * rewritten - prices.cache_read * dropped
-        gain = prices.cache_read * dropped * within - cost
-        if dropped >= BATCH_MIN_TOKENS and gain > best_gain:
-            best, best_gain = list(chosen), gain
-    return best
+    dropped = sum(each.gain_tokens for each in found)
+    within = min(len(projection.details.walk.turns), EXPECTED_REQUESTS_MAX) / MARGIN
+    gain = prices.cache_read * dropped * within - _cost_of_writing_again(projection, dropped, prices, life_s)
+    return found if dropped >= BATCH_MIN_TOKENS and gain > 0 else []
 
 
 def pays_if_undone(
@@ -59,14 +47,17 @@ def pays_if_undone(
 ) -> bool:
     """Whether it pays to leave results out of a lost prefix even if the next request goes to another model again.
 
-    The caches of `others` hold the whole results, so all behind the first of them would be written there again.
+    The caches of `others` hold the whole results, so the messages would be written there again.
     """
-    first = min((each.place for each in chosen), default=0)
     dropped = sum(each.gain_tokens for each in chosen)
-    behind = max(0, tokens_of(sum(projection.details.sent_weights[first:])) - dropped)
     saved = _price_of_writing(prices, life_s) * dropped
-    costs = (_price_of_writing(each, life_s) * behind - each.cache_read * (behind + dropped) for each in others)
-    return all(cost <= saved for cost in costs)
+    return all(_cost_of_writing_again(projection, dropped, each, life_s) <= saved for each in others)
+
+
+def _cost_of_writing_again(projection: Projection, dropped: int, prices: TokenPrices, life_s: float) -> int:
+    """What it costs more to write the messages without what is left out than to read them with it."""
+    whole = tokens_of(sum(projection.details.sent_weights))
+    return _price_of_writing(prices, life_s) * max(0, whole - dropped) - prices.cache_read * whole
 
 
 def _price_of_writing(prices: TokenPrices, life_s: float) -> int:
