@@ -10,13 +10,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 from collections.abc import Mapping
 from socket import create_connection, socket
 from typing import Any
 
 from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.common.canonical import parse_json
-from contextfold.common.network_address import DAEMON_URL, Address, BadAddress, parse_daemon_url
+from contextfold.common.network_address import DAEMON_URL, Address, BadAddress, parse_daemon_url, split_url
 from contextfold.common.socket_owner import connection_owner, is_trusted, listener_owner
 
 TIMEOUT_S = 2.0
@@ -32,6 +33,7 @@ RUN_TOKEN_VARIABLE = "CONTEXT_RUN_TOKEN"  # noqa: S105 - the name of a variable
 OTHER_USERS_VARIABLE = "CONTEXT_ALLOW_OTHER_USERS"
 LOOPBACK = ("127.", "::1")
 READ_BYTES = 1 << 16
+_PROXY_PATH = re.compile(r"(?:/run/[^/]+)?/proxy/(?:anthropic|openai|gemini)(?:/.*)?")
 
 
 def add_daemon_options(parser: CommandParser) -> None:
@@ -64,6 +66,19 @@ def daemon_address(url: str) -> Address:
         return parse_daemon_url(url)
     except BadAddress as problem:
         raise UsageError(f"--url cannot be used: {problem}") from problem
+
+
+def is_local_name(name: str) -> bool:
+    """Whether the host of an address is this machine."""
+    return name == "localhost" or name.startswith(LOOPBACK)
+
+
+def is_proxy_url(url: str, daemon_url: str) -> bool:
+    """Whether a provider's base URL is that of a proxy of ours: of the daemon, or of any daemon on this machine."""
+    if url.startswith((f"{daemon_url}/proxy/", f"{daemon_url}/run/")):
+        return True
+    parts = split_url(url)
+    return parts is not None and is_local_name(parts.hostname or "") and bool(_PROXY_PATH.fullmatch(parts.path))
 
 
 def request(

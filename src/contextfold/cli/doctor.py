@@ -17,7 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from contextfold import __version__
-from contextfold.cli.daemon_client import PAGE_VARIABLE, DaemonClient, DaemonSilent, add_daemon_options, client_from
+from contextfold.cli.daemon_client import (
+    PAGE_VARIABLE,
+    DaemonClient,
+    DaemonSilent,
+    add_daemon_options,
+    client_from,
+    is_proxy_url,
+)
 from contextfold.cli.host_files import claude_settings, find_member, read_object
 from contextfold.cli.output import plain, print_answer, print_error, print_on_terminal
 from contextfold.cli.parser import CommandParser
@@ -170,7 +177,7 @@ def _proxy(seen: Situation) -> Iterator[Finding]:
     here = re.compile(re.escape(seen.url) + "(/run/[^/]+)?/proxy/")
     ours = {name: url for name, url in seen.base_urls.items() if here.match(url)}
     for name, url in seen.base_urls.items():
-        if name not in ours and "/proxy/" in url:
+        if name not in ours and is_proxy_url(url, seen.url):
             yield Finding(PROBLEM, f"{name} is {url}, which is not this daemon", f"set it to an address at {seen.url}")
     if seen.status is not None and not through:
         yield Finding(

@@ -19,7 +19,7 @@ from shlex import join, quote
 from typing import NamedTuple, NoReturn
 
 from contextfold import hosts
-from contextfold.cli.daemon_client import DaemonClient, DaemonSilent, add_daemon_options, daemon_address
+from contextfold.cli.daemon_client import DaemonClient, DaemonSilent, add_daemon_options, daemon_address, is_proxy_url
 from contextfold.cli.host_files import (
     HostFile,
     NotPlainJson,
@@ -36,12 +36,13 @@ from contextfold.cli.host_files import (
 )
 from contextfold.cli.output import plain, print_answer, print_note, refuses_on_stdin
 from contextfold.cli.parser import CommandParser, UsageError
-from contextfold.common.network_address import DAEMON_URL, is_variable
+from contextfold.common.network_address import DAEMON_URL, MCP_PATH, is_variable
 from contextfold.errors import StorageFailed
 from contextfold.hosts.programs import (
     CLAUDE_CODE,
     COMMAND,
     HOSTS,
+    MCP_FILE,
     PLUGIN,
     SERVER,
     Daemon,
@@ -409,7 +410,10 @@ def _base_url_steps(file: HostFile, daemon: Daemon) -> list[Step]:
 def _base_url_removal(file: HostFile) -> list[Step]:
     path = claude_settings(file.project)
     current = find_member(read_object(path), BASE_URL)
-    if not isinstance(current, str) or not current.endswith("/proxy/anthropic"):
+    installed = find_member(
+        read_object(os.path.join(_marketplace(), "plugin", MCP_FILE)), ("mcpServers", SERVER, "url")
+    )
+    if not isinstance(current, str) or not is_proxy_url(current, str(installed).partition(MCP_PATH)[0]):
         return []
     return [Step(f"write {path}: without {'.'.join(BASE_URL)}", partial(set_member, path, BASE_URL, None))]
 

@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from contextfold.cli.daemon_client import (
-    LOOPBACK,
     OTHER_USERS_VARIABLE,
     PAGE_VARIABLE,
     RUN_TOKEN_VARIABLE,
@@ -37,6 +36,8 @@ from contextfold.cli.daemon_client import (
     StrangersDaemon,
     add_daemon_options,
     client_from,
+    is_local_name,
+    is_proxy_url,
 )
 from contextfold.cli.host_files import absolute, find_member, read_object, write_tree
 from contextfold.cli.install import plugin_files
@@ -103,8 +104,7 @@ PROGRAMS = {
     "opencode": Program(
         ("--session",),
         ("--continue",),
-        "it may use a provider other than Anthropic, OpenAI and Gemini, or a base URL of its own settings, "
-        "or have made none",
+        "it may use another provider than Anthropic, OpenAI and Gemini or a base URL of its own, or have made none",
     ),
     "gemini": Program(
         ("--resume",),
@@ -157,7 +157,7 @@ def run_run(args: argparse.Namespace) -> int:
     args.tools = ",".join(parse_toolsets("--tools", args.tools))
     documents = _documents(args)
     with _private_folder() as folder:
-        upstreams = _own_upstreams()
+        upstreams = _own_upstreams(client_from(args).address.url)
         daemon = _running_daemon(args)
         # If the user has set a base URL, a new daemon is needed that forwards to it.
         if daemon is not None and not upstreams:
@@ -507,8 +507,7 @@ def _require_proof(address: Address) -> None:
 
     Where the system tells whose sockets there are, every request asks it instead.
     """
-    is_local = address.name == "localhost" or address.name.startswith(LOOPBACK)
-    if not is_local or os.environ.get(OTHER_USERS_VARIABLE) == "on" or can_tell_owners():
+    if not is_local_name(address.name) or os.environ.get(OTHER_USERS_VARIABLE) == "on" or can_tell_owners():
         return
     challenge = secrets.token_hex(SECRET_BYTES)
     # Without the token, which is not for another user either.
@@ -518,7 +517,7 @@ def _require_proof(address: Address) -> None:
         raise StrangersDaemon(address, "another user, or to an older version,")
 
 
-def _own_upstreams() -> dict[str, str]:
+def _own_upstreams(daemon_url: str) -> dict[str, str]:
     """The base URLs that the user has set, as variables of the daemon: they may be secret, and argv is not."""
     given = {}
     for variable, setting in UPSTREAMS.items():
@@ -527,7 +526,7 @@ def _own_upstreams() -> dict[str, str]:
             raise UsageError(
                 f"{variable} has a name or a password in it, which the proxy does not pass on; take it out"
             )
-        if url and "/proxy/" not in url:
+        if url and not is_proxy_url(url, daemon_url):
             given[setting] = url
     return given
 

@@ -306,17 +306,25 @@ class TestClaudeCode:
         assert "context run claude" in ran.err
         assert "nothing answers at http://127.0.0.1:9" in ran.err
 
-    def test_the_proxy_is_set_in_the_settings_and_taken_out_again(self, home: Path) -> None:
+    @pytest.mark.parametrize("url", ["http://localhost:9090", "https://ctx.example.org/team"])
+    def test_the_proxy_is_set_in_the_settings_and_taken_out_again(self, url: str, home: Path) -> None:
         record_calls(home, "claude")
         self.settings(home).write_text('{"model": "opus"}\n')
-        ran = run(home, "install", "claude-code", "--proxy")
+        ran = run(home, "install", "claude-code", "--proxy", "--url", url)
         assert "while the daemon is down" in ran.err
         assert json.loads(self.settings(home).read_text()) == {
             "model": "opus",
-            "env": {"ANTHROPIC_BASE_URL": "http://localhost:9090/proxy/anthropic"},
+            "env": {"ANTHROPIC_BASE_URL": f"{url}/proxy/anthropic"},
         }
         assert run(home, "uninstall", "claude-code").code == 0
         assert json.loads(self.settings(home).read_text()) == {"model": "opus"}
+
+    def test_a_gateway_of_the_users_own_stays_whatever_its_path(self, home: Path) -> None:
+        record_calls(home, "claude")
+        own = {"env": {"ANTHROPIC_BASE_URL": "https://gateway.example/proxy/anthropic"}}
+        self.settings(home).write_text(json.dumps(own))
+        assert run(home, "uninstall", "claude-code").code == 0
+        assert json.loads(self.settings(home).read_text()) == own
 
     @pytest.mark.parametrize("place", ["settings", "environment"])
     def test_a_base_url_of_the_users_own_is_never_replaced(self, place: str, home: Path) -> None:

@@ -258,15 +258,17 @@ class TestSecrets:
         assert "1 request sent" in ran.err
 
     @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc")
+    @pytest.mark.parametrize("path", ["s3cret", "proxy/s3cret"])
     def test_a_base_url_of_the_users_own_is_used_and_in_no_command_line(
-        self, upstream: Upstream, tmp_path: Path
+        self, upstream: Upstream, tmp_path: Path, path: str
     ) -> None:
         shows = (
             "import glob\nfor path in glob.glob('/proc/[0-9]*/cmdline'):\n"
             "    try: words = open(path).read()\n    except OSError: continue\n"
             "    if 's3' + 'cret' in words: print('seen')\n"
         )
-        ran = run(tmp_path, sys.executable, "-c", shows + ASKS, 1, ANTHROPIC_BASE_URL=f"{upstream.url}/s3cret")
+        urls = {"ANTHROPIC_BASE_URL": f"{upstream.url}/{path}", "CONTEXT_ANTHROPIC_UPSTREAM": upstream.url}
+        ran = run(tmp_path, sys.executable, "-c", shows + ASKS, 1, **urls)
         assert b"seen" not in ran.out
         # The provider has no such path, so the request arrived there.
         assert "failed at the provider" in ran.err

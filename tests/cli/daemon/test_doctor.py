@@ -47,6 +47,11 @@ def test_each_problem_is_reported_with_a_remedy(situation: Situation, message: s
     assert all(finding.remedy for finding in diagnose(situation) if finding.level == PROBLEM)
 
 
+def test_a_gateway_of_the_users_own_is_no_problem() -> None:
+    gateway = {"ANTHROPIC_BASE_URL": "https://gateway.example/proxy/anthropic"}
+    assert problems(HEALTHY._replace(base_urls=gateway)) == []
+
+
 def test_active_hosts_and_providers_are_ok() -> None:
     status = {
         **STATUS,
