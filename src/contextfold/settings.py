@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from contextfold.common.network_address import URL_MAX, parse_authority
+from contextfold.common.network_address import URL_MAX, BadAddress, parse_authority
 from contextfold.common.tokens import FOLD_COUNTERS
 from contextfold.errors import SettingsError
 
@@ -611,7 +611,10 @@ def _read_nats_options(sources: _Sources) -> NatsOptions | None:
                 f"{sources.label(unused[0])} is for a store on NATS: give --store {NATS_URL} too, or leave it out"
             )
         return None
-    urls, user, password = _parse_nats_servers(sources.label("store"), store)
+    try:
+        urls, user, password = _parse_nats_servers(store)
+    except BadAddress as problem:
+        raise SettingsError(f"{sources.label('store')} cannot be used: {problem}") from None
     special: dict[str, Any] = {
         "servers": urls,
         "user": user or sources.read("nats-user"),
@@ -625,51 +628,40 @@ def _read_nats_options(sources: _Sources) -> NatsOptions | None:
     return options
 
 
-def _parse_nats_servers(label: str, text: str) -> tuple[tuple[str, ...], str, str]:
+def _parse_nats_servers(text: str) -> tuple[tuple[str, ...], str, str]:
     """The servers of one cluster, separated by commas: their URLs, the user and the password.
 
     Errors do not quote the servers, because of the password.
     """
-    servers = [_parse_nats_server(label, part.strip()) for part in text.split(",")]
+    servers = [_parse_nats_server(part.strip()) for part in text.split(",")]
     if len(servers) > NATS_SERVERS_MAX or len(text) > URL_MAX:
-        raise SettingsError(
-            f"{label} cannot be used: it names too much: {NATS_SERVERS_MAX} servers and {URL_MAX} characters at most"
-        )
+        raise BadAddress(f"it names too much: {NATS_SERVERS_MAX} servers and {URL_MAX} characters at most")
     if len({url.partition(":")[0] for url, _ in servers}) > 1:
-        raise SettingsError(
-            f"{label} cannot be used: it mixes nats:// and tls://; with tls:// on every server nothing is sent in the "
-            "clear"
-        )
+        raise BadAddress("it mixes nats:// and tls://; with tls:// on every server nothing is sent in the clear")
     users = {credentials for _, credentials in servers if credentials}
     if len(users) > 1:
-        raise SettingsError(
-            f"{label} cannot be used: its servers name different users; they are one cluster, and have the same"
-        )
+        raise BadAddress("its servers name different users; they are one cluster, and have the same")
     user, _, password = users.pop().partition(":") if users else ("", "", "")
     try:
         user, password = unquote(user, errors="strict"), unquote(password, errors="strict")
     except UnicodeDecodeError:
-        raise SettingsError(f"{label} cannot be used: what is written as %XX before the @ is not UTF-8") from None
+        raise BadAddress("what is written as %XX before the @ is not UTF-8") from None
     return tuple(dict.fromkeys(url for url, _ in servers)), user, password
 
 
-def _parse_nats_server(label: str, text: str) -> tuple[str, str]:
+def _parse_nats_server(text: str) -> tuple[str, str]:
     """A server's URL without user and password, and `user:password`."""
     scheme, _, rest = text.partition("://")
     credentials, at, address = rest.removesuffix("/").rpartition("@")
     authority = parse_authority(address)
     if scheme.lower() not in NATS_SCHEMES or authority is None:
-        raise SettingsError(
-            f"{label} cannot be used: it must be like {NATS_URL}: nats or tls, a name and a port; more of them with "
-            "commas between"
+        raise BadAddress(
+            f"it must be like {NATS_URL}: nats or tls, a name and a port; more of them with commas between"
         )
     # `urlsplit` would end the host at a slash in the password, and the error would not say what is wrong.
     user, _, password = credentials.partition(":")
     if at and not (user and password and credentials.isprintable() and set("/?#@").isdisjoint(credentials)):
-        raise SettingsError(
-            f"{label} cannot be used: before the @ it must have user:password, other characters than letters and "
-            "digits as %XX"
-        )
+        raise BadAddress("before the @ it must have user:password, other characters than letters and digits as %XX")
     port = "" if authority.port else f":{NATS_PORT}"
     return f"{scheme.lower()}://{address}{port}", credentials
 

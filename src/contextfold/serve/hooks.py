@@ -90,14 +90,14 @@ class HookEndpoints:
         except FoldError as problem:
             self._metrics.hook_report(host, "refused")
             return failure_response(problem, self._fold)
-        dones = (observed.done, *observed.batch) if observed.done else observed.batch
+        operations = (observed.done, *observed.batch) if observed.done else observed.batch
         memory = await self._memory(conversation, observed, target)
         if memory:
-            dones = (*dones, HookOperation(MEMORY_TYPE, memory))
-        if not dones:
+            operations = (*operations, HookOperation(MEMORY_TYPE, memory))
+        if not operations:
             self._metrics.hook_report(host, "ignored")
         try:
-            reports = [self._report(host, done, conversation.model) for done in dones]
+            reports = [self._report(host, each, conversation.model) for each in operations]
             self._fold.reports.receive(target, *reports)
         except InboxFull:
             self._metrics.hook_report(host, "full")
@@ -119,10 +119,21 @@ class HookEndpoints:
         conversation.is_beginning = False
         return await self._fold.recalls.memory_line(target.key, observed.done.content)
 
-    def _report(self, host: str, done: HookOperation, model: str) -> HookReport:
-        tokens = self._fold.count(done.content) if done.tokens is None else done.tokens
-        grown, left = (0, tokens) if done.compacts else (tokens, None)
-        return HookReport(host, done.type, done.content, grown, done.failed, done.call_id, left, done.by_user, model)
+    def _report(self, host: str, operation: HookOperation, model: str) -> HookReport:
+        tokens = self._fold.count(operation.content) if operation.tokens is None else operation.tokens
+        # A compaction adds nothing: its tokens are those that it has left in the context.
+        added, left = (0, tokens) if operation.compacts else (tokens, None)
+        return HookReport(
+            host,
+            operation.type,
+            operation.content,
+            added,
+            operation.failed,
+            operation.call_id,
+            left,
+            operation.by_user,
+            model,
+        )
 
     def _conversation(self, owner: str, conversation: str, agent: str) -> _HostConversation:
         known = self._conversations.setdefault(owner, OrderedDict())

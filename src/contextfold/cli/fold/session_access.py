@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from contextfold.app import make_policy, open_state_file
 from contextfold.app import open_store as open_shared_store
@@ -15,27 +15,12 @@ from contextfold.cli.parser import CommandParser
 from contextfold.cli.setting_options import add_store_options, read_setting_options
 from contextfold.cli.terminal import Screen, stdout_screen
 from contextfold.common.canonical import Encodable, encode
-from contextfold.common.question import Question
 from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.events import Event
 from contextfold.fold.project import Project, hash_name, project_at
-from contextfold.fold.recall_ranking import DocumentTerms, RecallScope
 from contextfold.fold.service.stored_sessions import SessionView, StoredSessions, thread_pages
 from contextfold.fold.session import EMPTY, State
-from contextfold.fold.store import (
-    LOCAL_OWNER,
-    ArchivedThread,
-    EndedSession,
-    ListedSession,
-    Recalled,
-    RecallSource,
-    SessionKey,
-    SessionLog,
-    Store,
-    Summary,
-    Trajectory,
-)
+from contextfold.fold.store import LOCAL_OWNER, ArchivedThread, SessionKey, Store, StoreReader
 from contextfold.settings import FoldSettings, read_fold_settings
 
 T = TypeVar("T")
@@ -184,7 +169,8 @@ class AwaitedStore(OpenStore):
         import asyncio
 
         self._runner = asyncio.Runner()
-        super().__init__(StoredSessions(BlockingReader(self), make_policy(settings)))
+        reader = cast("StoreReader", BlockingReader(self.store, self.run))
+        super().__init__(StoredSessions(reader, make_policy(settings)))
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(call)
@@ -195,53 +181,14 @@ class AwaitedStore(OpenStore):
 
 
 class BlockingReader:
-    """Reads a store for a command: each call runs in the event loop until it is done."""
+    """The methods of a store, each of which runs in the event loop of a command until it is done."""
 
-    def __init__(self, awaited: AwaitedStore) -> None:
-        self._store, self._run = awaited.store, awaited.run
+    def __init__(self, store: Store, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._store, self._run = store, run
 
-    def load(self, key: SessionKey) -> SessionLog | None:
-        return self._run(self._store.load(key))
-
-    def sessions(self, owner: str, *, after: tuple[str, str] | None = None, limit: int) -> Sequence[ListedSession]:
-        return self._run(self._store.sessions(owner, after=after, limit=limit))
-
-    def ended_sessions(
-        self, owner: str, *, after: tuple[str, str] | None = None, limit: int, session_id: str | None = None
-    ) -> Sequence[EndedSession]:
-        return self._run(self._store.ended_sessions(owner, after=after, limit=limit, session_id=session_id))
-
-    def ended_log(self, key: SessionKey, session_id: str) -> Sequence[Event]:
-        return self._run(self._store.ended_log(key, session_id))
-
-    def find(self, owner: str, session_id: str) -> SessionKey | None:
-        return self._run(self._store.find(owner, session_id))
-
-    def search(self, owner: str, query: str, project_hash: str | None, limit: int) -> Sequence[Summary]:
-        return self._run(self._store.search(owner, query, project_hash, limit))
-
-    def summaries(self, owner: str, project_hash: str | None) -> Sequence[Summary]:
-        return self._run(self._store.summaries(owner, project_hash))
-
-    def unindexed(self, owner: str | None, limit: int) -> Sequence[RecallSource]:
-        return self._run(self._store.unindexed(owner, limit))
-
-    def index(self, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None:
-        return self._run(self._store.index(documents))
-
-    def recall(self, owner: str, question: Question, scope: RecallScope) -> Recalled:
-        return self._run(self._store.recall(owner, question, scope))
-
-    def trajectory(
-        self, thread: ArchivedThread, *, after_n: int = 0, limit: int, characters: int | None = None
-    ) -> Trajectory | None:
-        return self._run(self._store.trajectory(thread, after_n=after_n, limit=limit, characters=characters))
-
-    def left_out_text(self, owner: str, result_id: str) -> str | None:
-        return self._run(self._store.left_out_text(owner, result_id))
-
-    def close(self) -> None:
-        return self._run(self._store.close())
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._store, name)
+        return lambda *arguments, **options: self._run(method(*arguments, **options))
 
 
 def open_store(args: argparse.Namespace) -> OpenStore:
