@@ -26,8 +26,9 @@ from tests.support.processes import run_in_fork
 CREATED_AT = "2026-01-02T03:04:05Z"
 
 NAMES = st.sampled_from(["a.md", "B.md", "b.md", "c/d.md", "e.html", "F.HTML", "g.ipynb", "h.py", "i.txt", "z.md"])
+LINKS = ["[a word](a.md) [other](c/d.md)", "[two words](/x/a.md)"]
 TEXTS = st.sampled_from(
-    ["", "one", "two words", "<h1>T</h1><p>x", '{"cells": []}', "three\n# more", "\0", "word " * 50]
+    ["", "one", "two words", "<h1>T</h1><p>x", '{"cells": []}', "three\n# more", "\0", "word " * 50, *LINKS]
 )
 EDITS = st.lists(st.tuples(NAMES, TEXTS | st.none()), max_size=5)
 
@@ -42,7 +43,7 @@ def content_of(cache: Path) -> dict[str, object]:
     connection = sqlite3.connect(f"file:{cache}/{DATABASE_FILE}?immutable=1", uri=True)
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
     for table in tables:
-        files[table] = connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2, 3").fetchall()
+        files[table] = sorted(connection.execute(f"SELECT * FROM {table}"), key=repr)
     connection.close()
     record = decode_record((cache / RECORD_FILE).read_bytes())
     files[RECORD_FILE] = (record.cache_version, record.files)

@@ -82,6 +82,7 @@ class TermCollector:
         self._vocabulary = _Vocabulary(self._learn)
         self._expansions: list[tuple[tuple[int, int], ...]] = []
         self._stems: dict[str, tuple[str, ...]] = {}
+        self._stems_by_text: dict[str, frozenset[str]] = {}
         self._units = ChunkUnits()
         self._packed = _PackedCounts()
         self._fronts: list[int] = []
@@ -160,7 +161,7 @@ class TermCollector:
                 )
             )
             start = end
-        links = ((target, self._heading(words).stems) for target, words in find_links(document.id, text))
+        links = ((target, self._stems_in(words)) for target, words in find_links(document.id, text))
         packed = {(target, " ".join(sorted(stems))) for target, stems in links if stems}
         return CountedDocument(title, document_words, sections, packed)
 
@@ -201,10 +202,15 @@ class TermCollector:
         if text not in self._headings:
             counts: dict[int, int] = {}
             self._count(counts, text, HEADING_UNIT)
-            read = map(read_token, tokens(text))
-            stems = frozenset(stem_of(word) for words, parts in read for word in (*words, *parts))
-            self._headings[text] = _Heading(counts, stems)
+            self._headings[text] = _Heading(counts, self._stems_in(text))
         return self._headings[text]
+
+    def _stems_in(self, text: str) -> frozenset[str]:
+        """The stems of a heading or of the text of a link. Many are the same."""
+        if text not in self._stems_by_text:
+            read = map(read_token, tokens(text))
+            self._stems_by_text[text] = frozenset(stem_of(word) for words, parts in read for word in (*words, *parts))
+        return self._stems_by_text[text]
 
     def _add_front(self, ordinal: int, front: int, title: str, source: str) -> None:
         counts: dict[int, int] = {}

@@ -13,10 +13,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
+from contextfold.common.text import lowercase
+
 FOLDERS_DROPPED_MAX = 3
 # Each document keeps the most frequent texts of links to it.
 TEXTS_MAX = 8
-_LINK = re.compile(r"(?<!!)\[([^\[\]\n]{1,200})\]\(<?([^()\s<>]{1,400})>?(?:[ \t]+\"[^\"\n]{0,200}\")?\)")
+_LINK = re.compile(r"(?<!!)\[([^\[\]\n]{1,200})\]\(<?([^()\s<>\0]{1,400})>?(?:[ \t]+\"[^\"\n]{0,200}\")?\)")
 _EXTENSION = re.compile(r"\.(?:md|mdx|markdown|html?|xhtml|rst|txt|adoc|org|ipynb)$")
 _INDEX = re.compile(r"(?:^|/)(?:_?index|readme)$")
 
@@ -33,9 +35,10 @@ def find_links(document_id: str, text: str) -> Iterator[Link]:
     """The links of a document to other pages of its collection, in lowercase as ids are."""
     folder, page = posixpath.dirname(document_id), page_of(document_id)
     for found in _LINK.finditer(text):
-        path = found[2].partition("#")[0].partition("?")[0].lower()
+        path = found[2].partition("#")[0].partition("?")[0]
         if not path or ":" in path.partition("/")[0]:
             continue
+        path = lowercase(path)
         target = "/" + page_of(path) if path.startswith("/") else page_of(posixpath.normpath(f"{folder}/{path}"))
         if page not in _possible_pages(target):
             yield target, found[1]
