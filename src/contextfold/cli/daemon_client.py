@@ -17,7 +17,7 @@ from typing import Any
 
 from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.common.canonical import parse_json
-from contextfold.common.network_address import DAEMON_URL, Address, BadAddress, parse_daemon_url, split_url
+from contextfold.common.network_address import DAEMON_URL, Address, BadAddress, parse_daemon_url
 from contextfold.common.socket_owner import connection_owner, is_trusted, listener_owner
 
 TIMEOUT_S = 2.0
@@ -77,8 +77,11 @@ def is_proxy_url(url: str, daemon_url: str) -> bool:
     """Whether a provider's base URL is that of a proxy of ours: of the daemon, or of any daemon on this machine."""
     if url.startswith((f"{daemon_url}/proxy/", f"{daemon_url}/run/")):
         return True
-    parts = split_url(url)
-    return parts is not None and is_local_name(parts.hostname or "") and bool(_PROXY_PATH.fullmatch(parts.path))
+    try:
+        address = parse_daemon_url(url)
+    except BadAddress:
+        return False
+    return is_local_name(address.name) and bool(_PROXY_PATH.fullmatch(address.path))
 
 
 def request(
