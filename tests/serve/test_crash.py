@@ -149,5 +149,8 @@ def test_every_acknowledged_call_is_stored_once_although_the_daemon_is_killed(tm
         daemon.start()
         for retrying_agent in retrying_agents:
             retrying_agent.check()
+        acknowledged = sum(retrying_agent.acknowledged.total() for retrying_agent in retrying_agents)
+        # `pytest -rP` shows this, for a table of faults.
+        print(f"kill daemon {len(KILL_AT)}, {acknowledged} calls acknowledged, 0 lost, 0 doubled")
     finally:
         daemon.stop()

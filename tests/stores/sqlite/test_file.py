@@ -18,6 +18,7 @@ from contextfold.fold.store import ArchivedResult, ArchivedThread, LeftOutDecisi
 from contextfold.fold.tool_calls import RecallRequest
 from contextfold.scrub.scrubber import standard_scrubber
 from contextfold.stores.sqlite import schema
+from contextfold.stores.sqlite.state_file import SqliteReader
 from contextfold.stores.sqlite.store import SqliteStore
 from tests.contract.sessions import NOON, begin, commit_of, key_of
 from tests.stores.sqlite.files import KEY, OLD_FILE, count, fill, run
@@ -35,13 +36,15 @@ def write(path: Path, content: bytes) -> None:
 
 
 def check_refused(path: Path, match: str) -> None:
+    """By a daemon and by a command that only reads."""
     before = path.read_bytes()
-    with pytest.raises(StoreInvalid, match=match) as raised:
-        SqliteStore(path)
-    assert path.read_bytes() == before
-    assert str(path) in raised.value.reason
-    assert "move it away" in raised.value.reason
-    assert raised.value.message == "State store is unavailable"
+    for open_file in (SqliteStore, SqliteReader):
+        with pytest.raises(StoreInvalid, match=match) as raised:
+            open_file(path)
+        assert path.read_bytes() == before
+        assert str(path) in raised.value.reason
+        assert "move it away" in raised.value.reason
+        assert raised.value.message == "State store is unavailable"
 
 
 @pytest.mark.parametrize("content", [b"hello", b"\0" * 5000, b"SQLite format 3\0 but short", bytes(range(256)) * 40])
@@ -58,22 +61,16 @@ def test_a_database_of_another_program_is_refused(path: Path) -> None:
     check_refused(path, "of another program")
 
 
-def test_a_file_of_a_newer_format_is_refused(path: Path) -> None:
+@pytest.mark.parametrize("is_in_log", [False, True])
+def test_a_file_of_a_newer_format_is_refused(path: Path, *, is_in_log: bool) -> None:
+    """Also while its header is only in the write-ahead log."""
     fill(path)
     newer = sqlite3.connect(path)
-    newer.execute("PRAGMA user_version = 99")
-    newer.close()
-    check_refused(path, r"newer contextfold: its format is 99.*Upgrade contextfold")
-
-
-def test_a_newer_file_is_refused_while_its_header_is_only_in_the_write_ahead_log(path: Path) -> None:
-    fill(path)
-    newer = sqlite3.connect(path)
-    newer.execute("PRAGMA wal_autocheckpoint = 0")
+    newer.execute(f"PRAGMA wal_autocheckpoint = {0 if is_in_log else 1}")
     newer.execute("PRAGMA user_version = 99")
     try:
-        assert int.from_bytes(path.read_bytes()[60:64]) == len(schema.MIGRATIONS)
-        check_refused(path, "newer contextfold")
+        assert (int.from_bytes(path.read_bytes()[60:64]) == schema.FORMAT) == is_in_log
+        check_refused(path, r"newer contextfold: its format is 99.*Upgrade contextfold")
     finally:
         newer.close()
 
