@@ -313,6 +313,7 @@ def test_the_values_of_a_kubernetes_secret_are_redacted_and_its_names_are_not() 
         'cmd.Env = append(os.Environ(), "PWD="+dir)',
         'tests = {{token.INT, "0123456x", "0123456 x", ""}, {token.FLOAT, "0x1.ffffp+1023", "", ""}}',
         "key_obj = PyUnicode_FromString(attr_name);",
+        "('joe', 'password', 'proxy.example.com:3128')",
         "PrivateKey:  bitFlippingSigner{testRSA2048Cert.PrivateKey.(crypto.Signer)},",
         "testECDSAP256Key = testECDSAP256Cert.PrivateKey.(*ecdsa.PrivateKey)",
         "keyHex: pkcs8P521PrivateKeyHex,",

@@ -50,7 +50,8 @@ _PLACEHOLDERS = compile_bytes(
             # The name of another variable.
             r"(?-i:(?:[A-Z]{2,20}[-_]){1,6}(?:PASSWORD|TOKEN|KEY|SECRET|NAME)|FILENAME)|"
             r"(?-i:[A-Z][A-Z0-9]{1,20}(?:_[A-Z0-9]{1,20}){2,8})",
-            # An address without a query, or with one of words.
+            # A host with a port, and an address without a query, or with one of words.
+            r"(?:localhost|[a-z0-9-]+(?:\.[a-z][a-z0-9-]*)+):[0-9]{2,5}/?|"
             r"[a-z][a-z+]{1,15}://[^\s@?]*(?:\?[a-z_]{1,20}=[a-z_-]{1,20})?",
             # The path of a value in an object: *.*.password, users[1].password
             r"(?:[a-z_]*(?:\*|\[[0-9*]{1,4}\])?\.)+[a-z_]+",
