@@ -116,10 +116,12 @@ _ADD_WORDS: Final = """INSERT INTO summary_words (rowid, description, summary)
 _REMOVE_WORDS: Final = """INSERT INTO summary_words (summary_words, rowid, description, summary)
     VALUES ('delete', old.id, old.description, old.summary);"""
 
-# A session's row outlives the session: its archive, its summaries and its log refer to it. Stages: 0 live; 1 ended, and
-# watchers see that; 3 ended, and no longer seen. Before format 9 the log was deleted in stage 1, except its end, which
-# was left in stage 2 and deleted before stage 3. The owner is stored only here, so every query for a session's data has
-# to name the owner.
+# The stages of a session's row: it is live; it has ended, and watchers see that; it has ended, and nobody sees that any
+# more. Before format 9 the log was deleted in stage 1, except its end, which was left in stage 2 and deleted before 3.
+LIVE, ENDED, UNSEEN = 0, 1, 3
+
+# A session's row outlives the session: its archive, its summaries and its log refer to it. The owner is stored only
+# there, so every query for a session's data has to name the owner.
 MIGRATIONS: Final[Sequence[Migration]] = (
     (
         """CREATE TABLE sessions (

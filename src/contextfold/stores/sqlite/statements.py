@@ -40,7 +40,7 @@ from contextfold.fold.store import (
     WatchedEvent,
 )
 from contextfold.stores import recall_index
-from contextfold.stores.sqlite.schema import INTACT_TEXT, insert_into, intact, row_checksum, update
+from contextfold.stores.sqlite.schema import INTACT_TEXT, LIVE, insert_into, intact, row_checksum, update
 
 QUERY_WORDS: Final = 32
 REPAIR: Final = "`context store verify` says what is damaged; put a backup in place of the file"
@@ -170,7 +170,7 @@ def _advance(connection: sqlite3.Connection, live: _LiveSession | None, commit: 
         connection.execute(_ADVANCE, {"revision": commit.revision, "at": last_at, "row": live.session})
         return live.session
     key = commit.key
-    row = (key.owner, key.project_hash, key.name_hash, commit.session_id, commit.revision, last_at, 0, None, "")
+    row = (key.owner, key.project_hash, key.name_hash, commit.session_id, commit.revision, last_at, LIVE, None, "")
     inserted = connection.execute(INSERT_SESSION, row)
     assert inserted.lastrowid is not None
     return inserted.lastrowid

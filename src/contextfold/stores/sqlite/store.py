@@ -53,8 +53,6 @@ CLOSE_TIMEOUT_S: Final = 4.0
 SWEEP_STEPS: Final = 10_000
 # The readiness check writes as many bytes as a commit with a long tool result.
 CHECK_BYTES: Final = 64 << 10
-# The stage of an imported session that has ended.
-_ENDED: Final = 3
 
 
 def _method_that_reads(
@@ -388,7 +386,7 @@ def _insert(connection: sqlite3.Connection, records: Iterable[ExportRecord]) -> 
             case ExportedSession(key=key):
                 columns = (
                     *(key.owner, key.project_hash, key.name_hash, record.session_id, record.revision, record.last_at),
-                    *(0 if record.is_live else _ENDED, record.ended_at, record.figures),
+                    *(schema.LIVE if record.is_live else schema.UNSEEN, record.ended_at, record.figures),
                 )
                 row = connection.execute(statements.INSERT_SESSION, columns).lastrowid
             case ExportedReceipt():

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from contextfold.fold.events import SessionExpired, to_json
 from contextfold.fold.store_clock import StoreClock
-from contextfold.stores.sqlite.schema import insert_into, intact, update
+from contextfold.stores.sqlite.schema import ENDED, UNSEEN, insert_into, intact, update
 from contextfold.stores.sqlite.statements import INSERT_EVENT
 
 # A sweep is done in steps, so that commits can go between them.
@@ -67,7 +67,7 @@ def end_idle(connection: sqlite3.Connection, idle: Sequence[IdleSession], idle_s
             update(
                 "sessions",
                 "id = :row AND revision = :before AND stage = 0 AND last_at <= :idle_since",
-                stage="1",
+                stage=str(ENDED),
                 ended_at=":at",
                 revision=":revision",
             ),
@@ -89,7 +89,7 @@ def end_idle(connection: sqlite3.Connection, idle: Sequence[IdleSession], idle_s
 def hide_ends(connection: sqlite3.Connection, idle_since: str) -> None:
     """Hide the ends of sessions that every watcher had time to see."""
     due = f"stage IN (1, 2) AND ended_at <= :at AND {intact('sessions')}"
-    connection.execute(update("sessions", due, stage="3"), {"at": idle_since})
+    connection.execute(update("sessions", due, stage=str(UNSEEN)), {"at": idle_since})
 
 
 def ended_before(connection: sqlite3.Connection, before: str, after_id: int) -> list[int]:
@@ -161,10 +161,8 @@ def forget_conversations(connection: sqlite3.Connection, since: str) -> bool:
     return deleted > 0
 
 
-def _delete_some(
-    connection: sqlite3.Connection, table: str, condition: str, *values: object, most: int = STEP_ROWS
-) -> int:
+def _delete_some(connection: sqlite3.Connection, table: str, condition: str, *values: object) -> int:
     """Delete rows, but not so many that commits would have to wait long. Returns the number of deleted rows."""
     # A damaged row is not deleted, because it may be another's or not as old as it seems.
     some = f"SELECT rowid FROM {table} WHERE {condition} AND {intact(table)} LIMIT ?"  # noqa: S608 - only our own names
-    return connection.execute(f"DELETE FROM {table} WHERE rowid IN ({some})", (*values, most)).rowcount  # noqa: S608 - only our own names
+    return connection.execute(f"DELETE FROM {table} WHERE rowid IN ({some})", (*values, STEP_ROWS)).rowcount  # noqa: S608 - only our own names
