@@ -230,7 +230,7 @@ class RequestFolding:
         cache.lapsed_s = self._lapsed_s(request, record, projection)
         # What a request of an unknown past could leave out, the cache may hold.
         is_unknown = request.lacks_record or bool(projection.parsed.reason)
-        settings = None if is_unknown else COLD_SETTINGS.get(self._wanted(request))
+        settings = None if is_unknown else COLD_SETTINGS.get(self._mode_of(request))
         place = None if settings is None else await self._find_cold_place(request, record, projection)
         if settings is None or place is None:
             return projection
@@ -300,7 +300,7 @@ class RequestFolding:
             return at
         return sent.last_at(model)
 
-    def _wanted(self, request: ProxiedRequest) -> str:
+    def _mode_of(self, request: ProxiedRequest) -> str:
         """Which results are left out of a request: "off", "cold", "auto" or "batches"."""
         given = request.given_headers.get(RESULTS_HEADER, [self._fold_results.encode()])[-1]
         return given.strip().lower().decode("latin-1")
@@ -316,7 +316,7 @@ class RequestFolding:
         if request.cache.lapsed_s:
             return 0
         named = request.conversation
-        if self._wanted(request) not in ("auto", "batches") or named is None or not named.conversation.is_named:
+        if self._mode_of(request) not in ("auto", "batches") or named is None or not named.conversation.is_named:
             return None
         sent = self._sent.get(request.owner, request.parent or named.id)
         if sent is None or not sent.is_trusted or (record.last_request_at or 0.0) > sent.latest_at + CLOCK_S:
@@ -387,8 +387,11 @@ class RequestFolding:
         recent: Sequence[tuple[str, SentLately]],
     ) -> Comparison | None:
         """How a request differs from the one before; None if there is none."""
-        forked = None if sent else _find_forked(recent, prefix)
-        found = sent.find_before(prefix) if sent else forked and forked[1:]
+        if sent:
+            found = sent.find_before(prefix)
+        else:
+            parent = _find_parent(recent, prefix)
+            found = parent[1:] if parent else None
         if found is None:
             return None
         before, at = found
@@ -413,12 +416,12 @@ class RequestFolding:
             return record
         try:
             prefix = await self._read_prefix(request, conversation, projection)
-            forked = _find_forked(self._sent.list_recent(request.owner, FORKS_SEARCHED_MAX), prefix)
-            if forked is None:
+            parent = _find_parent(self._sent.list_recent(request.owner, FORKS_SEARCHED_MAX), prefix)
+            if parent is None:
                 return record
             async with asyncio.timeout(STORE_S):
-                record = await self._records.inherit(request.owner, forked[0], conversation)
-            request.parent = forked[0]
+                record = await self._records.inherit(request.owner, parent[0], conversation)
+            request.parent = parent[0]
         except Exception as problem:
             log_failure("proxy.conversation_unknown", problem)
         return record
@@ -528,7 +531,7 @@ class RequestFolding:
             log_failure("proxy.conversation_unknown", problem)
 
 
-def _find_forked(recent: Sequence[tuple[str, SentLately]], prefix: SentPrefix) -> tuple[str, SentPrefix, float] | None:
+def _find_parent(recent: Sequence[tuple[str, SentLately]], prefix: SentPrefix) -> tuple[str, SentPrefix, float] | None:
     """The conversation and request that a new conversation with an old history goes on from."""
     if len(prefix.given) < FORKED_MESSAGES:
         return None
