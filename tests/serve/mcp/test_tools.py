@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from contextfold.errors import StorageFailed
 from contextfold.resolve.service import CacheRoot
 from contextfold.serve.mcp.resolve_tools import RESOLVE_TOOLS
 from contextfold.serve.mcp.resolve_tools import call as run_tool
@@ -239,6 +240,9 @@ class TestListAndInspect:
             tmp_path / "nowhere", call("context.list_caches"), call("context.resolve", RESOLVE)
         )
         assert (error_code_of(listed), error_code_of(resolved)) == ("io_error", "cache_missing")
+        with pytest.raises(StorageFailed) as raised:
+            CacheRoot(os.fsencode(tmp_path / "nowhere")).list()
+        assert "nowhere does not exist" in raised.value.reason
 
     def test_inspect_returns_version_count_size_and_validity(self, root: Path) -> None:
         (root / "docs" / "link").symlink_to("manifest.json")
