@@ -25,10 +25,10 @@ from contextfold.cli.daemon_client import (
     client_from,
     is_proxy_url,
 )
-from contextfold.cli.host_files import claude_settings, find_member, read_object
+from contextfold.cli.host_files import claude_settings_here, claude_variables, find_member, read_if_plain
 from contextfold.cli.output import plain, print_answer, print_error, print_on_terminal
 from contextfold.cli.parser import CommandParser
-from contextfold.errors import EXIT_OK, CacheMissing, StorageFailed
+from contextfold.errors import EXIT_OK, CacheMissing
 from contextfold.hosts.programs import CLAUDE_CODE, HOSTS, PLUGIN
 from contextfold.resolve.files import nearest_caches
 
@@ -207,26 +207,16 @@ def _situation(client: DaemonClient) -> Situation:
 
 def _hooked_hosts() -> dict[str, str]:
     """The agent programs that have our hooks, each with the first file that switches them on."""
-    for path in _claude_settings():
-        if find_member(_read_settings(path), ("enabledPlugins", PLUGIN)) is True:
+    for path in claude_settings_here():
+        if find_member(read_if_plain(path), ("enabledPlugins", PLUGIN)) is True:
             return {CLAUDE_CODE: path}
     return {}
 
 
 def _base_urls() -> dict[str, str]:
     """Base URLs from the environment and from the `env` of Claude Code's settings."""
-    urls = {name: os.environ[name] for name in BASE_URL_VARIABLES if os.environ.get(name)}
-    for path in _claude_settings():
-        env = find_member(_read_settings(path), ("env",))
-        if isinstance(env, dict):
-            urls |= {key: env[key] for key in BASE_URL_VARIABLES if isinstance(env.get(key), str)}
-    return urls
-
-
-def _claude_settings() -> list[str]:
-    """The settings files of Claude Code, the user's first."""
-    project = os.getcwd()
-    return [claude_settings(""), os.path.join(project, ".claude", "settings.json"), claude_settings(project)]
+    variables = {**os.environ, **claude_variables()}
+    return {name: variables[name] for name in BASE_URL_VARIABLES if variables.get(name)}
 
 
 def _nearest_caches() -> list[str]:
@@ -234,13 +224,6 @@ def _nearest_caches() -> list[str]:
         return nearest_caches(os.getcwd())
     except CacheMissing:
         return []
-
-
-def _read_settings(path: str) -> object:
-    try:
-        return read_object(path)
-    except StorageFailed:
-        return None
 
 
 def _format_finding(finding: Finding) -> str:

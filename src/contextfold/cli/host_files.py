@@ -45,7 +45,7 @@ def file_of(args: argparse.Namespace) -> HostFile:
     if args.project is not None and not host.project_file:
         raise UsageError(f"--project is not for {host.name}, which has files of the user only; leave it out")
     if args.project is None:
-        return HostFile(host, _user_file(host), "")
+        return HostFile(host, user_file(host), "")
     project = absolute(args.project)
     if not os.path.isdir(project):
         raise StorageFailed(f"there is no folder {project}; give --project the folder that holds the project")
@@ -59,7 +59,7 @@ def file_of(args: argparse.Namespace) -> HostFile:
     return HostFile(host, path, project)
 
 
-def _user_file(host: Host) -> str:
+def user_file(host: Host) -> str:
     if sys.platform not in ("linux", "darwin"):
         raise StorageFailed(f"the configuration file of {host.title} on {sys.platform} is not known to us")
     below_home = (sys.platform == "darwin" and host.macos_file) or host.user_file
@@ -81,6 +81,30 @@ def claude_settings(project: str) -> str:
     if project:
         return os.path.join(project, ".claude", "settings.local.json")
     return os.path.join(os.environ.get("CLAUDE_CONFIG_DIR") or os.path.join(home(), ".claude"), "settings.json")
+
+
+def claude_settings_here() -> list[str]:
+    """The settings files of Claude Code for this folder. A later one counts more."""
+    project = os.getcwd()
+    return [claude_settings(""), os.path.join(project, ".claude", "settings.json"), claude_settings(project)]
+
+
+def claude_variables() -> dict[str, str]:
+    """The variables in Claude Code's settings for this folder, which come before those of the environment."""
+    variables: dict[str, str] = {}
+    for path in claude_settings_here():
+        env = find_member(read_if_plain(path), ("env",))
+        if isinstance(env, dict):
+            variables |= {name: value for name, value in env.items() if isinstance(value, str)}
+    return variables
+
+
+def read_if_plain(path: str) -> object:
+    """The object in a file; None if there is none that can be read."""
+    try:
+        return read_object(path)
+    except StorageFailed:
+        return None
 
 
 def read_object(path: str) -> dict[str, Any] | None:

@@ -39,7 +39,16 @@ from contextfold.cli.daemon_client import (
     is_local_name,
     is_proxy_url,
 )
-from contextfold.cli.host_files import absolute, find_member, read_object, write_tree
+from contextfold.cli.host_files import (
+    absolute,
+    claude_variables,
+    find_member,
+    home,
+    read_if_plain,
+    read_object,
+    user_file,
+    write_tree,
+)
 from contextfold.cli.install import plugin_files
 from contextfold.cli.output import plain, print_error, print_note
 from contextfold.cli.parser import CommandParser, UsageError
@@ -157,15 +166,16 @@ def run_run(args: argparse.Namespace) -> int:
     args.tools = ",".join(parse_toolsets("--tools", args.tools))
     documents = _documents(args)
     with _private_folder() as folder:
-        upstreams = _own_upstreams(client_from(args).address.url)
+        environment = _users_environment(_name(program))
+        upstreams = _own_upstreams(environment, client_from(args).address.url)
         daemon = _running_daemon(args)
         # If the user has set a base URL, a new daemon is needed that forwards to it.
         if daemon is not None and not upstreams:
-            return _run_with(daemon, program, args, folder, documents, page=daemon)
+            return _run_with(daemon, program, args, folder, documents, environment=environment, page=daemon)
         own = _OwnDaemon(upstreams, folder, has_token=_name(program) in SENDS_TOKEN)
         try:
             client = own.client()
-            return _run_with(client, program, args, folder, documents, page=daemon or client)
+            return _run_with(client, program, args, folder, documents, environment=environment, page=daemon or client)
         finally:
             own.stop()
 
@@ -193,16 +203,20 @@ def _run_with(
     folder: str,
     documents: Documents | None,
     *,
+    environment: Mapping[str, str],
     page: DaemonClient,
 ) -> int:
-    """Run the program with a daemon; print what folding saved meanwhile. `page` is the daemon whose page is shown."""
+    """Run the program with a daemon; print what folding saved meanwhile.
+
+    `environment` is the program's without us; `page` is the daemon whose page is shown.
+    """
     name, run = _name(program), f"run_{secrets.token_hex(8)}"
     try:
         daemon.put(f"/v1/runs/{run}", {"project_path": absolute("."), "program": plain(name)[:64]})
     except DaemonSilent as problem:
         raise UsageError(f"{problem}; restart the daemon, so that it is of this version") from None
     connection = Daemon(f"{daemon.address.url}/run/{run}", TOKEN_VARIABLE if daemon.token else "", args.tools)
-    launched = launch(name, connection, daemon.token, folder, os.environ, documents=documents)
+    launched = launch(name, connection, daemon.token, folder, environment, documents=documents)
     write_tree(folder, launched.files)
     asks = f"; it can ask the documents in {plain(documents.folder)}" if documents and name in PROGRAMS else ""
     print_note(f"{name} runs with {launched.wired}{asks}; the page: {page.address.url}/")
@@ -366,6 +380,11 @@ def _opencode_config(daemon: Daemon, own: str, servers: Mapping[str, object]) ->
         name: {"options": {"baseURL": f"{daemon.url}/proxy/{path}"} | ({"headers": token} if token else {})}
         for name, path in paths.items()
     }
+    files = [read_if_plain(path) for path in (user_file(HOSTS["opencode"]), HOSTS["opencode"].project_file)]
+    for name in paths:
+        # A gateway of the user's is used, without the proxy: it may have another path than the provider.
+        if any(find_member(file, ("provider", name, "options", "baseURL")) for file in files):
+            del providers[name]
     merged = _merge({"provider": providers}, given)
     return _merge(merged, {"mcp": {SERVER: entry(HOSTS["opencode"], daemon), **servers}})
 
@@ -517,11 +536,23 @@ def _require_proof(address: Address) -> None:
         raise StrangersDaemon(address, "another user, or to an older version,")
 
 
-def _own_upstreams(daemon_url: str) -> dict[str, str]:
+def _users_environment(program: str) -> dict[str, str]:
+    """The variables that a program would use without us: those of its own settings come before the environment."""
+    own: dict[str, str] = {}
+    if program == "claude":
+        own = claude_variables()
+    elif program == "codex":
+        folder = os.environ.get("CODEX_HOME") or os.path.join(home(), ".codex")
+        url = find_member(read_if_plain(os.path.join(folder, "config.toml")), ("openai_base_url",))
+        own = {"OPENAI_BASE_URL": url} if isinstance(url, str) else {}
+    return {**os.environ, **own}
+
+
+def _own_upstreams(environment: Mapping[str, str], daemon_url: str) -> dict[str, str]:
     """The base URLs that the user has set, as variables of the daemon: they may be secret, and argv is not."""
     given = {}
     for variable, setting in UPSTREAMS.items():
-        url = os.environ.get(variable, "")
+        url = environment.get(variable, "")
         if "@" in urlsplit(url).netloc:
             raise UsageError(
                 f"{variable} has a name or a password in it, which the proxy does not pass on; take it out"

@@ -54,6 +54,13 @@ for _ in range(int(sys.argv[1])):
         print(problem.code)
 """
 
+ASKS_OPENAI = """
+import json, os, urllib.request as u
+body = json.dumps({"model": "gpt-5", "input": "Hello"}).encode()
+headers = {"authorization": "Bearer sk-1", "content-type": "application/json"}
+u.urlopen(u.Request(os.environ["OPENAI_BASE_URL"] + "/responses", body, headers)).read()
+"""
+
 
 def env_of(home: Path, **variables: str) -> dict[str, str]:
     return {"PATH": f"{home}/bin:{os.environ['PATH']}", "HOME": str(home), **variables}
@@ -272,6 +279,33 @@ class TestSecrets:
         assert b"seen" not in ran.out
         # The provider has no such path, so the request arrived there.
         assert "failed at the provider" in ran.err
+
+    @pytest.mark.parametrize(
+        ("program", "path", "text"),
+        [
+            ("claude", ".claude/settings.json", '{"env": {"ANTHROPIC_BASE_URL": "%s"}}'),
+            ("claude", ".claude/settings.local.json", '{"env": {"ANTHROPIC_BASE_URL": "%s"}}'),
+            ("codex", ".codex/config.toml", 'openai_base_url = "%s/v1"\n'),
+        ],
+    )
+    def test_a_base_url_in_the_programs_own_settings_is_used(
+        self, upstream: Upstream, tmp_path: Path, program: str, path: str, text: str
+    ) -> None:
+        """Otherwise prompts, and the key of the gateway, would go to another provider."""
+        write_program(tmp_path, program, ASKS.replace("sys.argv[1]", "1") if program == "claude" else ASKS_OPENAI)
+        write_files(tmp_path, {path: text % upstream.url})
+        nobody = {f"CONTEXT_{name}_UPSTREAM": "http://127.0.0.1:9" for name in ("ANTHROPIC", "OPENAI")}
+        ran = run(tmp_path, program, **nobody)
+        assert "1 request sent" in ran.err
+        assert len(upstream.requests) == 1
+
+    def test_a_gateway_in_a_file_of_opencode_stays(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        own = {"provider": {"openai": {"options": {"baseURL": "https://gateway.example"}}}}
+        (tmp_path / "opencode.json").write_text(json.dumps(own))
+        launched = launch("opencode", CONNECTION, "", "/tmp/x", {})
+        providers = json.loads(launched.environment["OPENCODE_CONFIG_CONTENT"])["provider"]
+        assert providers.keys() == {"anthropic", "google"}
 
     def test_a_base_url_with_a_password_is_refused_without_showing_it(self, tmp_path: Path) -> None:
         ran = run(tmp_path, sys.executable, "-c", "", ANTHROPIC_BASE_URL="https://me:s3cret@gateway.example")
