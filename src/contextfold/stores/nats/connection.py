@@ -89,7 +89,11 @@ class TlsMissing(ConnectionError):
 class NatsClient(Client):
     """A client that notes whether it has started TLS, which it does only if the server asks for it."""
 
-    has_tls = False
+    def __init__(self, domain: str) -> None:
+        super().__init__()
+        self.has_tls = False
+        # For requests whose timeout is ours. A commit makes several, so they share it.
+        self.context = self.jetstream(domain=domain or None, timeout=None)
 
     @property
     def ssl_context(self) -> ssl.SSLContext:
@@ -189,7 +193,7 @@ class NatsConnection:
         return 0.0 if self._away_since_s is None else asyncio.get_running_loop().time() - self._away_since_s
 
     async def _connect(self) -> None:
-        client = self._client = NatsClient()
+        client = self._client = NatsClient(self.options.domain)
         async with asyncio.timeout(REPLACE_S):
             # Shuffled, so that daemons spread over the servers; after a loss the client tries them in this order.
             servers = random.sample(self.options.servers, len(self.options.servers))

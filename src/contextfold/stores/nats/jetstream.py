@@ -22,6 +22,7 @@ from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.settings import NatsOptions
 from contextfold.stores.nats.connection import (
     RESPONSE_TIMEOUT_S,
+    NatsClient,
     NatsConnection,
     OnConnectionChange,
     OutcomeUnknown,
@@ -100,11 +101,14 @@ class JetStream(NatsConnection):
         self, subject: str, work: Callable[[JetStreamContext], Awaitable[Result]], *, timeout_s: float | None = None
     ) -> Result:
         """Send one request. `timeout_s` is for requests that the library makes later; this one always has a timeout."""
-        domain = self.options.domain or None
+
+        def request(client: NatsClient) -> Awaitable[Result]:
+            if timeout_s is None:
+                return work(client.context)
+            return work(client.jetstream(domain=self.options.domain or None, timeout=timeout_s))
+
         try:
-            result = await self.send(
-                self.full_subject(subject), lambda client: work(client.jetstream(domain=domain, timeout=timeout_s))
-            )
+            result = await self.send(self.full_subject(subject), request)
         except APIError as problem:
             raise await self._problem_of(problem) from problem
         except (NatsError, OSError) as problem:
@@ -158,14 +162,14 @@ class JetStream(NatsConnection):
 
     async def put_once(self, stream: str, subject: str, data: bytes, headers: Mapping[str, str] | None = None) -> None:
         """Store a message unless its subject, or one of those in the header EXPECTED_OF, has one already."""
-        all_headers = {EXPECTED_OF: subject, **(headers or {})}
+        expected_of = (headers or {}).get(EXPECTED_OF, subject)
 
         async def attempt() -> None:
             try:
-                await self.put(subject, data, all_headers, expected=0)
+                await self.put(subject, data, headers, expected=0)
             except SequenceConflict as problem:
                 # A leader also refuses while another write is in flight, which may still be lost.
-                if await self.last(stream, all_headers[EXPECTED_OF]) is None:
+                if await self.last(stream, expected_of) is None:
                     raise StoreUnavailable(f"NATS: {problem}") from problem
 
         await self.repeat(attempt)
