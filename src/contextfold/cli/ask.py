@@ -49,6 +49,7 @@ def declare_ask(parser: CommandParser) -> None:
     add_counter_option(parser)
     parser.add_switch("--why", "also print which terms each section was chosen for")
     parser.add_switch("--json", "print JSON, for programs")
+    parser.set_defaults(run=run_ask)
 
 
 def run_ask(args: argparse.Namespace) -> None:
@@ -106,6 +107,7 @@ def declare_get(parser: CommandParser) -> None:
     parser.add_argument("--budget", metavar="N", help="the most tokens the answer may have; 4k is 4000 (default: 8000)")
     add_counter_option(parser)
     parser.add_switch("--json", "print JSON, for programs")
+    parser.set_defaults(run=run_get)
 
 
 def run_get(args: argparse.Namespace) -> None:

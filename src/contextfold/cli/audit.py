@@ -62,6 +62,7 @@ def declare_audit(parser: CommandParser) -> None:
     parser.add_switch("--json", "print all figures as JSON, without names")
     parser.add_argument("--html", metavar="FILE", help="write a page with charts to this new file, without names")
     parser.add_switch("--names", "with --json and --html: include names of projects, files and tools")
+    parser.set_defaults(run=run_audit)
 
 
 def run_audit(args: argparse.Namespace) -> None:

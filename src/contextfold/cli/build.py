@@ -73,6 +73,7 @@ def declare_build(parser: CommandParser) -> None:
         help="with --from-folds: the owner, if the daemon uses tokens (default: %(default)s)",
     )
     add_store_options(parser)
+    parser.set_defaults(run=run_build)
 
 
 def run_build(args: argparse.Namespace) -> None:

@@ -48,10 +48,11 @@ SYNONYMS = {
 
 
 class Command(NamedTuple):
-    """A command. Its module has a function that declares its options on a parser, and one that runs it."""
+    """A command: its module, and the function there that declares its options and names the function that runs it."""
 
     name: str
     module: str
+    function: str
     summary: str
 
     @property
@@ -69,47 +70,55 @@ class Command(NamedTuple):
         return parser
 
     def declare(self, parser: CommandParser) -> None:
-        module = import_module(f"contextfold.cli.{self.module}")
-        getattr(module, f"declare_{self.word}")(parser)
-        parser.set_defaults(run=getattr(module, f"run_{self.word}"))
+        getattr(import_module(f"contextfold.cli.{self.module}"), self.function)(parser)
 
 
 COMMANDS = (
-    Command("build", "build", "compile a folder of documents into a cache"),
-    Command("ask", "ask", "find the passages that answer a question"),
-    Command("recall", "fold.search", "find earlier work that was folded, of any session"),
-    Command("get", "ask", "print a document of a cache, or a part of it"),
-    Command("ls", "ls", "list the documents of a cache"),
-    Command("resolve", "resolve", "select the documents worth showing for a query"),
-    Command("inspect", "resolve", "show what a cache is"),
-    Command("verify", "resolve", "read every byte of a cache and list each fault"),
-    Command("serve", "serve", "run the daemon, or the stdio server"),
-    Command("run", "run", "start an agent program with folding, for this one run"),
-    Command("audit", "audit", "what did my agents cost, and what would the proxy have saved?"),
-    Command("open", "doctor", "open the daemon's page in the browser"),
-    Command("doctor", "doctor", "check that daemon, hooks and proxy work together"),
-    Command("service", "serve", "run the daemon in the background, from log-in on"),
-    Command("statusline", "hook", "print one line for a host's status bar"),
-    Command("token", "serve", "make a token that gives access to the daemon"),
-    Command("fold status", "fold.status", "show the state of a project's session"),
-    Command("fold list", "fold.list", "draw a session's branches as a tree"),
-    Command("fold show", "fold.show", "show what a branch did"),
-    Command("fold expand", "fold.show", "print what a branch read and wrote"),
-    Command("fold savings", "fold.savings", "compare what requests cost with what they would have cost unfolded"),
-    Command("fold misses", "fold.misses", "say why the provider's prompt cache did not hold what was sent before"),
-    Command("fold report", "fold.report", "write a session as a document, to share it"),
-    Command("fold now", "fold.now", "fold the agent's finished work by hand, in the records alone"),
-    Command("fold rollback", "fold.rollback", "go back to where a branch began"),
-    Command("fold search", "fold.search", "search the summaries of folded branches"),
-    Command("fold tail", "fold.tail", "follow events as they happen"),
-    Command("store export", "store", "write everything that the store holds to a file"),
-    Command("store import", "store", "read an exported file into an empty store"),
-    Command("store verify", "store", "check that everything in the store is as it was stored"),
-    Command("store delete", "store", "delete everything that the store holds; asks once"),
-    Command("install", "install", "connect an agent program to the daemon"),
-    Command("uninstall", "install", "remove what install wrote"),
-    Command("hook", "hook", "pass a hook's report on to the daemon"),
-    Command("completion", "commands", "print a script that completes this command in your shell"),
+    Command("build", "build", "declare_build", "compile a folder of documents into a cache"),
+    Command("ask", "ask", "declare_ask", "find the passages that answer a question"),
+    Command("recall", "fold.search", "declare_recall", "find earlier work that was folded, of any session"),
+    Command("get", "ask", "declare_get", "print a document of a cache, or a part of it"),
+    Command("ls", "ls", "declare_ls", "list the documents of a cache"),
+    Command("resolve", "resolve", "declare_resolve", "select the documents worth showing for a query"),
+    Command("inspect", "resolve", "declare_inspect", "show what a cache is"),
+    Command("verify", "resolve", "declare_verify", "read every byte of a cache and list each fault"),
+    Command("serve", "serve", "declare_serve", "run the daemon, or the stdio server"),
+    Command("run", "run", "declare_run", "start an agent program with folding, for this one run"),
+    Command("audit", "audit", "declare_audit", "what did my agents cost, and what would the proxy have saved?"),
+    Command("open", "doctor", "declare_open", "open the daemon's page in the browser"),
+    Command("doctor", "doctor", "declare_doctor", "check that daemon, hooks and proxy work together"),
+    Command("service", "serve", "declare_service", "run the daemon in the background, from log-in on"),
+    Command("statusline", "hook", "declare_statusline", "print one line for a host's status bar"),
+    Command("token", "serve", "declare_token", "make a token that gives access to the daemon"),
+    Command("fold status", "fold.status", "declare_status", "show the state of a project's session"),
+    Command("fold list", "fold.list", "declare_list", "draw a session's branches as a tree"),
+    Command("fold show", "fold.show", "declare_show", "show what a branch did"),
+    Command("fold expand", "fold.show", "declare_expand", "print what a branch read and wrote"),
+    Command(
+        "fold savings",
+        "fold.savings",
+        "declare_savings",
+        "compare what requests cost with what they would have cost unfolded",
+    ),
+    Command(
+        "fold misses",
+        "fold.misses",
+        "declare_misses",
+        "say why the provider's prompt cache did not hold what was sent before",
+    ),
+    Command("fold report", "fold.report", "declare_report", "write a session as a document, to share it"),
+    Command("fold now", "fold.now", "declare_now", "fold the agent's finished work by hand, in the records alone"),
+    Command("fold rollback", "fold.rollback", "declare_rollback", "go back to where a branch began"),
+    Command("fold search", "fold.search", "declare_search", "search the summaries of folded branches"),
+    Command("fold tail", "fold.tail", "declare_tail", "follow events as they happen"),
+    Command("store export", "store", "declare_export", "write everything that the store holds to a file"),
+    Command("store import", "store", "declare_import", "read an exported file into an empty store"),
+    Command("store verify", "store", "declare_verify", "check that everything in the store is as it was stored"),
+    Command("store delete", "store", "declare_delete", "delete everything that the store holds; asks once"),
+    Command("install", "install", "declare_install", "connect an agent program to the daemon"),
+    Command("uninstall", "install", "declare_uninstall", "remove what install wrote"),
+    Command("hook", "hook", "declare_hook", "pass a hook's report on to the daemon"),
+    Command("completion", "commands", "declare_completion", "print a script that completes this command in your shell"),
 )
 _BY_NAME = {command.name: command for command in COMMANDS}
 
@@ -238,6 +247,7 @@ def declare_completion(parser: CommandParser) -> None:
         "context completion fish > ~/.config/fish/completions/context.fish",
     )
     parser.add_choice("shell", SHELLS, "your shell")
+    parser.set_defaults(run=run_completion)
 
 
 def run_completion(args: argparse.Namespace) -> None:

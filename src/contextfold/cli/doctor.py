@@ -70,6 +70,7 @@ def declare_open(parser: CommandParser) -> None:
         "context open --url http://localhost:9100",
     )
     add_daemon_options(parser)
+    parser.set_defaults(run=run_open)
 
 
 def run_open(args: argparse.Namespace) -> int:
@@ -105,6 +106,7 @@ def declare_doctor(parser: CommandParser) -> None:
     )
     add_daemon_options(parser)
     parser.add_switch("--json", "print JSON, for programs")
+    parser.set_defaults(run=run_doctor)
 
 
 def run_doctor(args: argparse.Namespace) -> int:

@@ -51,6 +51,7 @@ def declare_hook(parser: CommandParser) -> None:
     )
     parser.add_choice("host", ("claude-code",), "the host whose hook this is")
     add_daemon_options(parser)
+    parser.set_defaults(run=run_hook)
 
 
 def run_hook(args: argparse.Namespace) -> None:
@@ -129,6 +130,7 @@ def declare_statusline(parser: CommandParser) -> None:
         "context statusline --url http://localhost:9100",
     )
     add_daemon_options(parser)
+    parser.set_defaults(run=run_statusline)
 
 
 def run_statusline(args: argparse.Namespace) -> None:

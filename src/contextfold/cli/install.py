@@ -98,6 +98,7 @@ def declare_install(parser: CommandParser) -> None:
     )
     _add_file_options(parser)
     parser.add_switch("--force", "replace an entry named contextfold that `context install` did not write")
+    parser.set_defaults(run=run_install)
 
 
 def declare_uninstall(parser: CommandParser) -> None:
@@ -111,6 +112,7 @@ def declare_uninstall(parser: CommandParser) -> None:
     )
     _add_host(parser)
     _add_file_options(parser)
+    parser.set_defaults(run=run_uninstall)
 
 
 def _add_host(parser: CommandParser) -> None:

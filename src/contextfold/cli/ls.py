@@ -24,6 +24,7 @@ def declare_ls(parser: CommandParser) -> None:
     )
     add_cache_options(parser)
     parser.add_switch("--json", "print JSON, for programs")
+    parser.set_defaults(run=run_ls)
 
 
 def run_ls(args: argparse.Namespace) -> None:

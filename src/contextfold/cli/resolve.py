@@ -42,6 +42,7 @@ def declare_resolve(parser: CommandParser) -> None:
     parser.add_choice("--format", ("json", "pretty"), "one line, or indented", default="json")
     parser.word_option = "--query"
     parser.when_incomplete = " (`context ask QUESTION` finds the nearest cache and has a default budget)"
+    parser.set_defaults(run=run_resolve)
 
 
 def _add_cache_option(parser: CommandParser) -> None:
@@ -87,6 +88,7 @@ def declare_inspect(parser: CommandParser) -> None:
     )
     _add_cache_option(parser)
     parser.word_option = "--cache"
+    parser.set_defaults(run=run_inspect)
 
 
 def run_inspect(args: argparse.Namespace) -> None:
@@ -101,6 +103,7 @@ def declare_verify(parser: CommandParser) -> None:
     )
     _add_cache_option(parser)
     parser.word_option = "--cache"
+    parser.set_defaults(run=run_verify)
 
 
 def run_verify(args: argparse.Namespace) -> int:

@@ -156,6 +156,7 @@ def declare_run(parser: CommandParser) -> None:
         help="build a cache of this folder for the agent to ask (default: the nearest cache, if there is one)",
     )
     add_daemon_options(parser)
+    parser.set_defaults(run=run_run)
 
 
 def run_run(args: argparse.Namespace) -> int:

@@ -87,6 +87,7 @@ def declare_serve(parser: CommandParser) -> None:
     for name in ("prompt-cache-s", "trust-clock", *NATS):
         add_setting(parser, name, is_advanced=True)
     add_config_option(parser)
+    parser.set_defaults(run=run_serve)
 
 
 def run_serve(args: argparse.Namespace) -> None:
@@ -155,6 +156,7 @@ def declare_token(parser: CommandParser) -> None:
         required=True,
         help="the file of owners and token hashes; created if it is missing",
     )
+    parser.set_defaults(run=run_token)
 
 
 def run_token(args: argparse.Namespace) -> None:
@@ -193,6 +195,7 @@ def declare_service(parser: CommandParser) -> None:
         add_setting(parser, name)
     add_config_option(parser)
     add_daemon_options(parser)
+    parser.set_defaults(run=run_service)
 
 
 def run_service(args: argparse.Namespace) -> int:

@@ -40,6 +40,7 @@ def declare_export(parser: CommandParser) -> None:
     )
     parser.add_argument("file", metavar="FILE", help="the file to write; it must not exist")
     _add_options(parser)
+    parser.set_defaults(run=run_export)
 
 
 def declare_import(parser: CommandParser) -> None:
@@ -54,6 +55,7 @@ def declare_import(parser: CommandParser) -> None:
     )
     parser.add_argument("file", metavar="FILE", help="the exported file")
     _add_options(parser)
+    parser.set_defaults(run=run_import)
 
 
 def declare_verify(parser: CommandParser) -> None:
@@ -68,6 +70,7 @@ def declare_verify(parser: CommandParser) -> None:
         "context store verify --store nats://n1:4222 --json",
     )
     _add_options(parser)
+    parser.set_defaults(run=run_verify)
 
 
 def declare_delete(parser: CommandParser) -> None:
@@ -82,6 +85,7 @@ def declare_delete(parser: CommandParser) -> None:
     parser.add_switch("--dry-run", "say what would be deleted, and delete nothing")
     parser.add_switch("--yes", "do not ask for confirmation")
     add_store_options(parser)
+    parser.set_defaults(run=run_delete)
 
 
 def _add_options(parser: CommandParser) -> None:

@@ -51,6 +51,7 @@ def declare_list(parser: CommandParser) -> None:
     parser.add_switch("--ended", "list ended sessions instead of branches")
     parser.add_switch("--all", "with --ended: list those of every project")
     add_session_options(parser)
+    parser.set_defaults(run=run_list)
 
 
 def run_list(args: argparse.Namespace) -> None:

@@ -44,6 +44,7 @@ def declare_misses(parser: CommandParser) -> None:
     )
     parser.add_switch("--all", "list the sums of every live session, the latest activity first")
     add_session_options(parser)
+    parser.set_defaults(run=run_misses)
 
 
 def run_misses(args: argparse.Namespace) -> None:

@@ -42,6 +42,7 @@ def declare_now(parser: CommandParser) -> None:
     parser.add_argument("--session", metavar="ID", help="a session's id (default: the project's session active last)")
     add_daemon_options(parser)
     parser.add_switch("--json", "print JSON, for programs")
+    parser.set_defaults(run=run_now)
 
 
 def run_now(args: argparse.Namespace) -> int:

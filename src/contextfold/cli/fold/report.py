@@ -67,6 +67,7 @@ def declare_report(parser: CommandParser) -> None:
     )
     parser.add_choice("--format", ("md", "html"), "Markdown or HTML", default="md")
     add_session_options(parser)
+    parser.set_defaults(run=run_report)
 
 
 def run_report(args: argparse.Namespace) -> None:

@@ -61,6 +61,7 @@ def declare_rollback(parser: CommandParser) -> None:
     parser.add_switch("--yes", "do not ask for confirmation")
     parser.add_switch("--dry-run", "print what would be undone, and change nothing")
     add_session_options(parser)
+    parser.set_defaults(run=run_rollback)
 
 
 def run_rollback(args: argparse.Namespace) -> int:

@@ -61,6 +61,7 @@ def declare_savings(parser: CommandParser) -> None:
         "--by", ("day", "project", "model", "session"), "print totals of all live and ended sessions by this"
     )
     add_session_options(parser)
+    parser.set_defaults(run=run_savings)
 
 
 def run_savings(args: argparse.Namespace) -> None:

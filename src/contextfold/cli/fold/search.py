@@ -38,6 +38,7 @@ def declare_search(parser: CommandParser) -> None:
     add_owner_option(parser)
     parser.add_switch("--json", "print JSON, for programs")
     add_store_options(parser)
+    parser.set_defaults(run=run_search)
 
 
 def run_search(args: argparse.Namespace) -> None:
@@ -108,6 +109,7 @@ def declare_recall(parser: CommandParser) -> None:
     add_owner_option(parser)
     parser.add_switch("--json", "print JSON, for programs")
     add_store_options(parser)
+    parser.set_defaults(run=run_recall)
 
 
 def run_recall(args: argparse.Namespace) -> None:

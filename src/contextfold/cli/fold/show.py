@@ -52,6 +52,7 @@ def declare_show(parser: CommandParser) -> None:
     add_branch(parser)
     parser.add_switch("--full", "print texts in full, not only their first lines")
     add_session_options(parser)
+    parser.set_defaults(run=run_show)
 
 
 def run_show(args: argparse.Namespace) -> None:
@@ -194,6 +195,7 @@ def declare_expand(parser: CommandParser) -> None:
     )
     parser.add_switch("--raw", "print the stored bytes, including control characters")
     add_session_options(parser)
+    parser.set_defaults(run=run_expand)
 
 
 def run_expand(args: argparse.Namespace) -> None:

@@ -48,6 +48,7 @@ def declare_status(parser: CommandParser) -> None:
     )
     parser.add_switch("--all", "list every live session by project, subagents below their parents")
     add_session_options(parser)
+    parser.set_defaults(run=run_status)
 
 
 def run_status(args: argparse.Namespace) -> None:

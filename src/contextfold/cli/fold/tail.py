@@ -67,6 +67,7 @@ def declare_tail(parser: CommandParser) -> None:
     parser.add_switch("--all", "print events of every project")
     parser.add_switch("--since-start", "first print the events so far of live sessions")
     add_session_options(parser)
+    parser.set_defaults(run=run_tail)
 
 
 def run_tail(args: argparse.Namespace) -> None:
