@@ -103,12 +103,12 @@ PROGRAMS = {
     "claude": Program(
         ("--resume",),
         ("--continue",),
-        "it may use Bedrock, Vertex or a base URL of its own settings, or have made none",
+        "it may use Bedrock, Vertex or the base URL of an administrator, or have made none",
     ),
     "codex": Program(
         ("resume",),
         ("resume", "--last"),
-        "it may be logged in with an account instead of an API key, or have made none",
+        "it may be logged in with an account, or use another provider of its config.toml, or have made none",
     ),
     "opencode": Program(
         ("--session",),

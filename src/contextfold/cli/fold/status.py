@@ -63,11 +63,8 @@ def run_status(args: argparse.Namespace) -> None:
             return
         if not state.revision:
             raise session_not_found(address)
-        screen = stdout_screen()
-        text = _status(screen, state, figures)
-        if address.others:
-            more = f"{several(address.others, 'other session')} of this project: context fold status --all"
-            text += screen.lines("", [(more, "dim")]) if screen.is_terminal else screen.facts([("others", [more])])
+        others = f"{several(address.others, 'other session')} of this project: context fold status --all"
+        text = _status(stdout_screen(), state, figures, others if address.others else "")
     write(text)
 
 
@@ -113,11 +110,12 @@ def saved_text(sums: SessionView | None) -> str:
     return f"{sums['cost_saved']:,.0f} tokens"
 
 
-def _status(screen: Screen, state: State, figures: SessionView) -> str:
-    """The state of a session; `figures` is its row in the `/v1` API."""
+def _status(screen: Screen, state: State, figures: SessionView, others: str) -> str:
+    """The state of a session; `figures` is its row in the `/v1` API, `others` says that the project has more."""
     if not screen.is_terminal:
-        return screen.facts(_facts(state, figures))
-    return screen.lines([(state.project_path, "bold")], "") + screen.facts(_draw_facts(screen, state, figures))
+        return screen.facts([*_facts(state, figures), ("others", [others])])
+    text = screen.lines([(state.project_path, "bold")], "") + screen.facts(_draw_facts(screen, state, figures))
+    return text + (screen.lines("", [(others, "dim")]) if others else "")
 
 
 def headline(screen: Screen, state: State, limit: int) -> list[Line]:
