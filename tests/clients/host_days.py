@@ -297,6 +297,10 @@ class Day:
         got = next(got for got in reversed(self.upstream.requests) if is_conversation(got.body))
         return str(got.raw, "utf-8")
 
+    def list_left_out(self) -> list[str]:
+        """The lines in the place of results in the last request. A program that was resumed may repeat results."""
+        return list(dict.fromkeys(STUB.findall(self.last_request())))
+
     def close(self) -> None:
         self.recorder.shutdown()
         self.recorder.server_close()
@@ -325,10 +329,10 @@ def run_day(host: Host, folder: Path, recordings: Path | None = None) -> dict[st
         paused_at = len(day.recorder.recorded)
         day.daemon.advance_clock(PAUSE_S)
         day.prompt("I am back.", "Welcome back.")
-        stubs = STUB.findall(day.last_request())
-        cells["pause"] = f"{len(set(stubs))} results left out" if stubs else "no"
+        left_out = day.list_left_out()
+        cells["pause"] = f"{len(left_out)} results left out" if left_out else "no"
         day.prompt("Look again.", *(f"read {name}" for name in ("eta", "theta", "iota")), "fold All is fine.", "Fine.")
-        if STUB.findall(day.last_request())[: len(stubs)] != stubs:
+        if day.list_left_out()[: len(left_out)] != left_out:
             cells["pause"] += ", until it is resumed"
         said = day.prompt("And more.", *(f"read {name}" for name in ("kappa", "lambda", "mu", "nu")), "Done.")
         # Every run went on with the conversation of the first.
