@@ -157,11 +157,12 @@ def link_texts(files: dict[str, str]) -> dict[str, list[set[str]]]:
                 pages = [page_of(normpath(join(dirname(source), target)))]
             stems = " ".join(sorted(marked_stems(counts_of(words, "marked"))))
             if stems and page_of(source) not in pages:
-                links.add((next((paths[page] for page in pages if page in paths), None), stems, target.lower()))
-        # A page counts once for each way in which it writes the target.
-        for linked, stems, _ in {(path, stems, page_of(target) + target[:1]) for path, stems, target in links}:
-            if linked is not None:
-                found[linked][stems] += 1
+                leads_to = next((paths[page] for page in pages if page in paths), "")
+                # A page counts once for each way in which it writes the target.
+                links.add((leads_to, stems, page_of(target) + target[:1]))
+        for leads_to, stems, _ in links:
+            if leads_to:
+                found[leads_to][stems] += 1
     return {
         path: [set(stems.split()) for stems, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:8]]
         for path, counts in found.items()

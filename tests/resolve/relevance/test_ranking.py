@@ -163,7 +163,7 @@ def test_a_heading_that_the_question_names_completely_is_before_a_longer_one(tmp
     sections = ranking.sections_of[0, 0]
     assert sections[ranking.sections[0].section].headings[-1] == "Rollback"
     why = {term.term: term.fields for term in explain(ranking, [index], ranking.sections[0])}
-    assert why["1 of 1 word of the heading"] == ("heading",)
+    assert why["1 of 1 heading word"] == ("heading",)
 
 
 def test_a_further_document_is_before_more_sections_of_the_same(tmp_path: Path) -> None:

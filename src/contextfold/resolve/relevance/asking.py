@@ -116,9 +116,10 @@ def _as_json(shelf: Shelf, select: _Select, ranking: Ranking, selection: AskSele
     figures = selection._replace(tokens_used=selection.budget, sections_selected=selection.sections_matched)
     outdated: tuple[str, ...] = ()
     copies: tuple[str, ...] = ()
+    costs = JsonCosts(shelf)
     while True:
         frame = shelf.count(AskResult((), figures._replace(outdated=outdated, copies=copies)).to_json())
-        chosen = select(shelf, JsonCosts(shelf), ranking, room - frame)
+        chosen = select(shelf, costs, ranking, room - frame)
         found = shelf.find_outdated(chosen.documents)
         if set(found) <= set(outdated) and set(chosen.copies) <= set(copies):
             break

@@ -414,7 +414,7 @@ def explain(ranking: Ranking, indexes: Sequence[Index], section: RankedSection) 
     ]
     named = sum(1 for _, value in occurrences if value & _HEADING)
     if named:
-        words = f"{named} of {found.heading_length} {'word' if found.heading_length == 1 else 'words'} of the heading"
+        words = f"{named} of {found.heading_length} heading word{'s' if found.heading_length != 1 else ''}"
         by_heading = HEADING_WEIGHT * _heading_score(occurrences, found, indexes[cache])
         explained.append(WhyTerm(words, FIELDS[1:2], by_heading))
     link = ranking.links.get((cache, document))
