@@ -128,9 +128,9 @@ def test_a_run_without_us_does_not_shrink_when_the_mark_for_the_cache_moves_onto
 def test_what_a_fork_has_left_out_from_its_beginning_is_counted_as_results_of_tools() -> None:
     """Its first request is the first of a session: only the estimate says what is not in it."""
     first = request(1, 20_000, 10_000, cached(9_900, 100))
-    # As many tokens as the rest would have by its bytes, and an eighth more.
-    assert ledger_of([first]).sums.tokens_without == 10_000 + 11_200
-    assert ledger_of([first, request(2, 20_400, 10_400, cached(10_000, 400))]).points[-1].without == 21_600
+    # As many tokens as the rest would have by its bytes, and a sixth more.
+    assert ledger_of([first]).sums.tokens_without == 10_000 + 11_500
+    assert ledger_of([first, request(2, 20_400, 10_400, cached(10_000, 400))]).points[-1].without == 21_900
 
 
 def test_what_other_conversations_share_is_not_a_warm_prefix() -> None:
