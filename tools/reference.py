@@ -3,11 +3,9 @@
 python tools/reference.py docs/reference.md
 """
 
-import argparse
 import inspect
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
@@ -16,8 +14,7 @@ from typing import cast
 from starlette.routing import Route
 
 from contextfold import errors
-from contextfold.cli.commands import COMMANDS, Command
-from contextfold.cli.parser import CommandParser
+from contextfold.cli.commands import COMMANDS
 from contextfold.daemon import NoStore
 from contextfold.errors import EXIT_CODES, HTTP_STATUSES, JSON_RPC_CODES
 from contextfold.fold.service.fold_service import FoldService
@@ -37,8 +34,6 @@ from contextfold.settings import SETTINGS, TOOL_TIMEOUT_S, Settings, read_daemon
 COMMAND = "make reference"
 TOOLS = (*RESOLVE_TOOLS, *FOLD_TOOLS)
 NONE = "–"
-# An option that as many commands have is described once.
-COMMANDS_OF_COMMON_OPTION = 3
 Row = tuple[str, ...]
 
 
@@ -82,56 +77,15 @@ def _describe_type(about: Mapping[str, object]) -> str:
 
 def _commands() -> Iterator[str]:
     yield (
-        "`context COMMAND --help` explains a command, with examples. An option marked with * is required. "
-        "Options that are [settings](#settings) are described there."
+        "`context COMMAND --help` describes the options of a command, with examples. Those of `context serve` are the "
+        "[settings](#settings)."
     )
-    parsers = {command: command.parser() for command in COMMANDS}
-    options = {command: _described_options(command, parser) for command, parser in parsers.items()}
-    counts = Counter((_flag(option), _describe(option)) for own in options.values() for option in own)
-    # One meaning for each, the most frequent.
-    by_count = sorted(counts, key=counts.__getitem__)
-    usual = {flag: (flag, meaning) for flag, meaning in by_count}
-    common = {row for row in usual.values() if counts[row] >= COMMANDS_OF_COMMON_OPTION}
-    yield "Options of several commands:"
-    yield _table(("option", "meaning"), [(f"`{flag}`", help) for flag, help in sorted(common)])
     rows: list[Row] = []
-    for command, parser in parsers.items():
-        words = [argument for argument in parser.arguments if not argument.option_strings]
-        usage = " ".join(["context", command.name, *map(_flag, words)])
-        others = []
-        own_rows: list[Row] = [(f"`{_flag(word)}`", _describe(word)) for word in words if word.choices]
-        for option in options[command]:
-            row = (_flag(option), _describe(option))
-            mark = "*" if option.required else ""
-            if row in common:
-                others.append(f"`{option.option_strings[0]}`{mark}")
-            else:
-                own_rows.append((f"`{row[0]}`{mark}", row[1]))
-        rows.append((f"**`{usage}`**", "; ".join([command.summary, *filter(None, [", ".join(others)])])))
-        rows += own_rows
-    yield _table(("command, option", "meaning"), rows)
-
-
-def _described_options(command: Command, parser: CommandParser) -> list[argparse.Action]:
-    """The options that its help shows, without those that the table of settings describes."""
-    settings = SETTINGS if command.name in ("serve", "service", "store export", "store import") else ()
-    own = [
-        argument
-        for argument in parser.arguments
-        if argument.option_strings and argument.dest != "help" and argument.help != argparse.SUPPRESS
-    ]
-    return [option for option in own if option.dest.replace("_", "-") not in settings]
-
-
-def _flag(argument: argparse.Action) -> str:
-    value = argument.metavar or ("" if argument.nargs == 0 else argument.dest.upper())
-    return " ".join([*argument.option_strings, *filter(None, [str(value)])])
-
-
-def _describe(argument: argparse.Action) -> str:
-    help = (argument.help or "").replace("%(default)s", f"`{argument.default}`")
-    is_listed = not argument.choices or argument.metavar
-    return help if is_listed else f"{help}: {', '.join(f'`{choice}`' for choice in argument.choices or ())}"
+    for command in COMMANDS:
+        arguments = [argument for argument in command.parser().arguments if not argument.option_strings]
+        usage = ["context", command.name, *(str(argument.metavar or argument.dest.upper()) for argument in arguments)]
+        rows.append((f"`{' '.join(usage)}`", command.summary))
+    yield _table(("command", "purpose"), rows)
 
 
 def _settings() -> Iterator[str]:
