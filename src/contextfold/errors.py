@@ -16,6 +16,7 @@
     │   └── CounterMissing                no such counter of tokens, or its vocabulary is not installed
     ├── StorageFailed    io_error         the system could not read or write; retrying may help
     │   ├── CacheExists                   a build would replace something that is already there
+    │   ├── CacheRootMissing              the folder of a server's caches is not there
     │   └── SourcesMissing                a build of a folder that is not there
     ├── InternalError    internal_error   a bug
     └── FoldError                         folding; each carries its own message, and data for programs
@@ -255,6 +256,10 @@ class LinesMissing(QueryInvalid):
 
 class CacheExists(StorageFailed):
     message = "There is already something at the path of the cache"
+
+
+class CacheRootMissing(StorageFailed):
+    """The folder of a server's caches is not there. The frozen tools answer it as any failure of storage."""
 
 
 class SourcesMissing(StorageFailed):

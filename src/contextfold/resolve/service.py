@@ -16,6 +16,7 @@ from contextfold.common.canonical import Encodable, encode
 from contextfold.common.question import BUDGET_LIMIT, CACHES_MAX, Question, read_question
 from contextfold.errors import (
     CacheMissing,
+    CacheRootMissing,
     ContextError,
     DocumentMissing,
     IndexMissing,
@@ -388,7 +389,8 @@ class CacheRoot:
     def list(self) -> tuple[ListedCache, ...]:
         """Every folder in the root with a valid name, ordered by name."""
         if not os.path.lexists(self.path):
-            raise StorageFailed(f"the cache root {format_path(self.path)} does not exist; make it, or name another one")
+            problem = f"the cache root {format_path(self.path)} does not exist; make it, or name another one"
+            raise CacheRootMissing(problem)
         with StorageErrors("cannot list", self.path), os.scandir(self.path) as entries:
             names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
         if self._only:

@@ -28,6 +28,7 @@ from contextfold.errors import (
     BudgetInvalid,
     CacheInvalid,
     CacheMissing,
+    CacheRootMissing,
     ContextError,
     CounterMissing,
     DocumentMissing,
@@ -349,10 +350,9 @@ def explain_error(problem: ContextError) -> str:
             explained = f"{cache} cannot be asked: {problem.advice}"
         case CacheInvalid():
             explained = f"{cache} is damaged, a file is not as it was built; {REBUILD_IT}"
+        case CacheRootMissing():
+            explained = "the cache root does not exist; `context build DIR --cache ROOT/NAME` makes a cache"
         case StorageFailed():
             unread = cache if problem.cache else "the cache root"
-            if isinstance(problem.__cause__, FileNotFoundError):
-                explained = f"{unread} does not exist; `context build DIR --cache ROOT/NAME` makes a cache"
-            else:
-                explained = f"the server cannot read {unread}; it may lack the permission"
+            explained = f"the server cannot read {unread}; it may lack the permission"
     return explained
