@@ -21,7 +21,6 @@ from typing import NamedTuple
 from contextfold.common.tokens import tokens_of
 from contextfold.fold.messages.facts import (
     HOSTED,
-    NO_MEMBERS,
     Call,
     Fact,
     Members,
@@ -86,7 +85,7 @@ class ColdResult(NamedTuple):
     decision: LeftOutDecision
     text: str
     # The index of its message.
-    place: int = 0
+    place: int
 
     @property
     def gain_tokens(self) -> int:
@@ -118,53 +117,46 @@ def merged_outcomes(old: Mapping[str, CallOutcome], new: Mapping[str, CallOutcom
     return merge_outcomes(old, new, ambiguous=CallOutcome(""))
 
 
-def find_stubs(facts: Sequence[Fact], remembered: Remembered) -> dict[int, dict[int, LeftOutDecision]]:
-    """The results that earlier requests left out, by the index of the message, then by the result's number in it."""
-    stubs: dict[int, dict[int, LeftOutDecision]] = {}
+class LeftOutPart(NamedTuple):
+    """A part of a message that earlier requests left out: a result, an argument of a call, or its thinking."""
+
+    # The index of its message.
+    place: int
+    decision: LeftOutDecision
+    # The result's number in the message; None if it is no result.
+    result: int | None = None
+    # The call of an argument, and the argument's name.
+    call: Call | None = None
+    argument: str = ""
+
+    @property
+    def is_thinking(self) -> bool:
+        return self.result is None and self.call is None
+
+
+def find_left_out(facts: Sequence[Fact], walk: Walk, remembered: Remembered) -> list[LeftOutPart]:
+    """What earlier requests left out.
+
+    The thinking of the running tool loop stays: a client may have gone back to a loop that was finished.
+    """
+    if not remembered.results:
+        return []
+    found: list[LeftOutPart] = []
+    thoughts, finished_end = remembered.results.get(THINKING_ID, {}), _end_of_finished(walk)
     for place, fact in enumerate(facts):
         for number, result in enumerate(fact.results):
-            known = remembered.results.get(remembered_id(result.id)) if remembered.results else None
+            known = remembered.results.get(remembered_id(result.id))
             text = plain_text(result.content) if known else None
-            if known and text is not None and (found := known.get(hash_text(text))):
-                stubs.setdefault(place, {})[number] = found
-    return stubs
-
-
-class InputStubs(NamedTuple):
-    """The arguments of one call that are left out, by name. `part` is the part of the message that is the call."""
-
-    part: Members
-    arguments: Members
-    stubs: Mapping[str, LeftOutDecision]
-
-
-def find_input_stubs(facts: Sequence[Fact], remembered: Remembered) -> dict[int, list[InputStubs]]:
-    """The arguments of calls that earlier requests left out, by the index of the message."""
-    found: dict[int, list[InputStubs]] = {}
-    for place, fact in enumerate(facts):
+            if known and text is not None and (decision := known.get(hash_text(text))):
+                found.append(LeftOutPart(place, decision, number))
         for call in fact.calls:
-            known = remembered.results.get(remembered_id(call.id)) if remembered.results else None
-            arguments = _arguments(call.arguments) if known else NO_MEMBERS
-            texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
-            stubs = {
-                name: left_out for name, text in texts.items() if known and (left_out := known.get(hash_text(text)))
-            }
-            if stubs:
-                found.setdefault(place, []).append(InputStubs(call.part, arguments, stubs))
+            known = remembered.results.get(remembered_id(call.id))
+            for name, value in read_arguments(call.arguments).items() if known else ():
+                if known and isinstance(value, str) and (decision := known.get(hash_text(value))):
+                    found.append(LeftOutPart(place, decision, call=call, argument=name))
+        if thoughts and fact.thoughts and place < finished_end and (decision := thoughts.get(hash_thinking(fact))):
+            found.append(LeftOutPart(place, decision))
     return found
-
-
-def find_thoughts(facts: Sequence[Fact], walk: Walk, remembered: Remembered) -> dict[int, LeftOutDecision]:
-    """The thinking that earlier requests left out, by the index of the message.
-
-    That of the running tool loop stays: a client may have gone back to a loop that was finished.
-    """
-    known = remembered.results.get(THINKING_ID)
-    if not known:
-        return {}
-    finished = enumerate(facts[: _end_of_finished(walk)])
-    hashes = ((place, hash_thinking(fact)) for place, fact in finished if fact.thoughts)
-    return {place: left_out for place, text_hash in hashes if (left_out := known.get(text_hash))}
 
 
 def _end_of_finished(walk: Walk) -> int:
@@ -201,41 +193,32 @@ def choose_results(
     if settings.spared_turns:
         spared = tool_turns[-settings.spared_turns] if len(tool_turns) >= settings.spared_turns else 0
     protected = _reads_before_edits(seen)
-    chosen: list[ColdResult] = []
-    for number, each in enumerate(seen):
-        if each.text is None or each.failed or number in protected or may_be_ours(each.tool):
-            continue
-        if _turn_of(each.place, walk.turns) >= spared or each.place < first_place:
-            continue
-        if (
-            _count_tokens(each.text) < settings.min_tokens
-            or (remembered_id(each.call_id), hash_text(each.text)) in gone
-        ):
-            continue
-        found = _leave_out(each, "result", each.text, messages=walk.count, salt=salt, when=when)
-        chosen.append(found._replace(place=each.place))
+    found = [
+        (each, "result", each.text, each.place)
+        for number, each in enumerate(seen)
+        if each.text is not None and not (each.failed or number in protected or may_be_ours(each.tool))
+        if _turn_of(each.place, walk.turns) < spared and each.place >= first_place
+    ]
     if settings.has_inputs:
-        end = min(spared, _end_of_finished(walk))
-        for each, name, text in _list_old_inputs(seen, range(first_place, end)):
-            if (
-                _count_tokens(text) >= settings.min_tokens
-                and (remembered_id(each.call_id), hash_text(text)) not in gone
-            ):
-                found = _leave_out(each, name, text, messages=walk.count, salt=salt, when=when)
-                chosen.append(found._replace(place=each.call_place))
+        found += _list_old_inputs(seen, range(first_place, min(spared, _end_of_finished(walk))))
+    chosen = [
+        _leave_out(each, what, text, place, messages=walk.count, salt=salt, when=when)
+        for each, what, text, place in found
+        if _count_tokens(text) >= settings.min_tokens and (remembered_id(each.call_id), hash_text(text)) not in gone
+    ]
     # A change that is not expected to gain is not made.
     return [each for each in chosen if each.gain_tokens > 0]
 
 
-def _list_old_inputs(seen: Sequence[SeenResult], places: range) -> Iterator[tuple[SeenResult, str, str]]:
-    """The texts of edits in finished turns, each with its name, except those of the newest edit of each file."""
+def _list_old_inputs(seen: Sequence[SeenResult], places: range) -> Iterator[tuple[SeenResult, str, str, int]]:
+    """The texts of edits in finished turns, with name and place, except those of the newest edit of each file."""
     edits = [each for each in seen if _EDITS.search(each.tool) and not each.failed and not may_be_ours(each.tool)]
     newest = {_path_of(each.arguments): each.call_place for each in sorted(edits, key=attrgetter("call_place"))}
     for each in edits:
         path = _path_of(each.arguments)
         if path and each.call_place in places and each.call_place != newest[path]:
             texts = ((name, value) for name, value in each.arguments.items() if name not in _PATHS)
-            yield from ((each, name, value) for name, value in texts if isinstance(value, str))
+            yield from ((each, name, value, each.call_place) for name, value in texts if isinstance(value, str))
 
 
 def choose_thinking(
@@ -259,12 +242,14 @@ def choose_thinking(
     return chosen
 
 
-def _leave_out(each: SeenResult, what: str, text: str, *, messages: int, salt: str, when: str) -> ColdResult:
+def _leave_out(
+    each: SeenResult, what: str, text: str, place: int, *, messages: int, salt: str, when: str
+) -> ColdResult:
     text_hash, tokens = hash_text(text), _count_tokens(text)
     res_id = "res_" + hash_text(f"{salt}\0{each.call_id}\0{text_hash}")[:20]
     stub = stub_of(res_id, each.tool, each.arguments, tokens, what=what, when=when)
     call_id = remembered_id(each.call_id)
-    return ColdResult(LeftOutDecision(call_id, text_hash, res_id, stub, tokens=tokens, messages=messages), text)
+    return ColdResult(LeftOutDecision(call_id, text_hash, res_id, stub, tokens=tokens, messages=messages), text, place)
 
 
 def _count_tokens(text: str) -> int:
@@ -330,7 +315,7 @@ def list_results(facts: Iterable[Fact]) -> list[SeenResult]:
             has_words = has_user_words(content, call.tools, failed=failed)
             text = None if has_words else plain_text(content)
             has_error = failed or (isinstance(content, Mapping) and "error" in content)
-            arguments = _arguments(call.arguments)
+            arguments = read_arguments(call.arguments)
             seen.append(SeenResult(place, call_place, call_id, text, has_error, call.name, arguments))
     return seen
 
@@ -349,7 +334,7 @@ def plain_text(content: object) -> str | None:
     return "\n".join(str(text) for text in texts)
 
 
-def _arguments(value: object) -> Members:
+def read_arguments(value: object) -> Members:
     if isinstance(value, str):
         try:
             value = json.loads(value)

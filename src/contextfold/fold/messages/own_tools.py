@@ -29,13 +29,12 @@ NoOutcome = Literal["failed", "unreadable", "foreign"]
 
 _VERBS = "branch|return|fold|rollback|record|branch_status"
 _OTHERS = "list_branches|expand|recall"
-# `mcp__SERVER__TOOL`, `SERVER.TOOL`, `SERVER-TOOL`, `MCP:TOOL`, `SERVER/TOOL`, `mcp_SERVER_TOOL`, `mcp0_TOOL`.
-_MARKED = re.compile(rf"(?:.*(?:__|[.:/-])|(?i:mcp)(?:_.+|\d+)_)?context_({_VERBS})", re.DOTALL)
-# `TOOL_mcp_SERVER`
-_MARKED_BEHIND = re.compile(rf"context_({_VERBS})_mcp_.+", re.DOTALL)
-# The same for all tools, of which some are no verbs.
-_MARKED_ANY = re.compile(rf"(?:.*(?:__|[.:/-])|(?i:mcp)(?:_.+|\d+)_)?context_(?:{_VERBS}|{_OTHERS})", re.DOTALL)
-_MARKED_ANY_BEHIND = re.compile(rf"context_(?:{_VERBS}|{_OTHERS})_mcp_.+", re.DOTALL)
+# `mcp__SERVER__TOOL`, `SERVER.TOOL`, `SERVER-TOOL`, `MCP:TOOL`, `SERVER/TOOL`, `mcp_SERVER_TOOL`, `mcp0_TOOL`; and
+# `TOOL_mcp_SERVER`.
+_MARKED = (
+    re.compile(rf"(?:.*(?:__|[.:/-])|(?i:mcp)(?:_.+|\d+)_)?context_({_VERBS}|{_OTHERS})", re.DOTALL),
+    re.compile(rf"context_({_VERBS}|{_OTHERS})_mcp_.+", re.DOTALL),
+)
 # `SERVER_TOOL`
 _BARE = re.compile(rf"(.+_)context_({_VERBS})", re.DOTALL)
 # A call in a script, which a client gives to a tool of its own: `await tools.mcp__SERVER__TOOL({…})`.
@@ -89,12 +88,9 @@ class CallOutcome:
 
 def verb_of(tool_name: str) -> tuple[str, bool]:
     """The verb of one of our tools, and whether its name needs confirmation; an empty verb for any other tool."""
-    if "context_" not in tool_name or len(tool_name) > NAME_LENGTH_MAX:
-        return "", False
-    marked = _MARKED.fullmatch(tool_name) or _MARKED_BEHIND.fullmatch(tool_name)
-    if marked:
-        return marked[1], False
-    bare = _BARE.fullmatch(tool_name)
+    if marked := _marked_tool(tool_name):
+        return (marked, False) if marked in _VERBS.split("|") else ("", False)
+    bare = _BARE.fullmatch(tool_name) if len(tool_name) <= NAME_LENGTH_MAX else None
     return (bare[2], True) if bare else ("", False)
 
 
@@ -169,9 +165,15 @@ def select_our_tools(names: Collection[str]) -> frozenset[str]:
 
 def is_marked(name: str) -> bool:
     """Whether the name alone shows that a tool is ours."""
+    return bool(_marked_tool(name))
+
+
+def _marked_tool(name: str) -> str:
+    """The tool of ours that a name with a client's usual mark names; empty for any other name."""
     if "context_" not in name or len(name) > NAME_LENGTH_MAX:
-        return False
-    return bool(_MARKED_ANY.fullmatch(name) or _MARKED_ANY_BEHIND.fullmatch(name))
+        return ""
+    found = (pattern.fullmatch(name) for pattern in _MARKED)
+    return next((match[1] for match in found if match), "")
 
 
 def may_be_ours(name: str) -> bool:

@@ -9,17 +9,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from contextfold.fold.messages.cold_results import InputStubs
-from contextfold.fold.messages.facts import Api, Members, block_members, items_of
+from contextfold.fold.messages.cold_results import LeftOutPart, read_arguments
+from contextfold.fold.messages.facts import Api, Call, Members, block_members, items_of
 from contextfold.fold.messages.walk import BOUND_THINKING, Fate, FoldRange, Walk, add_outermost, is_inside
 from contextfold.fold.messages.weight import encode_json
-from contextfold.fold.store import LeftOutDecision
-
-# The results that become stubs, by the index of the message, then by the number of the result in it.
-Stubs = Mapping[int, Mapping[int, LeftOutDecision]]
 
 
 class Rewrite(NamedTuple):
@@ -28,9 +23,8 @@ class Rewrite(NamedTuple):
     without_thinking: bool = False
     # The messages that are left out and whose words are added after its parts.
     words_of: tuple[int, ...] = ()
-    # The results that become stubs, by their number in the message, and the arguments of calls.
-    stubs: Mapping[int, LeftOutDecision] = MappingProxyType({})
-    inputs: Sequence[InputStubs] = ()
+    # The results and the arguments of calls that become stubs.
+    stubs: tuple[LeftOutPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,52 +44,40 @@ class Plan:
         return [cut for cuts in self.cuts_of_folds for cut in cuts]
 
 
-def make_plan(
-    walk: Walk,
-    api: Api,
-    stubs: Stubs,
-    inputs: Mapping[int, Sequence[InputStubs]],
-    thoughts: Mapping[int, LeftOutDecision],
-    *,
-    binds_thinking: bool,
-) -> Plan:
-    changes = [(place, each.messages) for place, those in stubs.items() for each in those.values()]
-    changes += [
-        (place, each.messages) for place, those in inputs.items() for one in those for each in one.stubs.values()
-    ]
-    changes += [(place, each.messages) for place, each in thoughts.items()]
-    folded, skipped, without_thinking = _choose_ranges(walk, binds_thinking=binds_thinking, stubs=changes)
+def make_plan(walk: Walk, api: Api, left_out: Sequence[LeftOutPart], *, binds_thinking: bool) -> Plan:
+    folded, skipped, without_thinking = _choose_ranges(walk, left_out, binds_thinking=binds_thinking)
     # Words that cannot stay where they are move to the message before the range.
     moves_words = api.has_alternating_roles
     staying = (Fate.STAYS,) if moves_words else (Fate.STAYS, Fate.WORDS)
     cuts_of_folds = [list(_cut_around(fold_range, walk.fates, staying)) for fold_range in folded]
-    old = [place for place in thoughts if not is_inside(place, folded)]
-    rewrites = {place: Rewrite(without_thinking=True) for place in (*without_thinking, *old)}
+    rewrites = {place: Rewrite(without_thinking=True) for place in without_thinking}
     for fold_range in folded if moves_words else ():
         words = tuple(n for n in range(fold_range.start, fold_range.end) if walk.fates[n] in (Fate.WORDS, Fate.MIXED))
         if words:
             rewrites[fold_range.start - 1] = Rewrite(words_of=words)
-    for place, those in stubs.items():
-        if not is_inside(place, folded):
-            rewrites[place] = rewrites.get(place, Rewrite())._replace(stubs=those)
-    for place, calls in inputs.items():
-        if not is_inside(place, folded):
-            rewrites[place] = rewrites.get(place, Rewrite())._replace(inputs=calls)
+    for part in left_out:
+        if not is_inside(part.place, folded):
+            rewrite = rewrites.get(part.place, Rewrite())
+            rewrites[part.place] = (
+                rewrite._replace(without_thinking=True)
+                if part.is_thinking
+                else rewrite._replace(stubs=(*rewrite.stubs, part))
+            )
     return Plan(folded, skipped, cuts_of_folds, rewrites)
 
 
 def _choose_ranges(
-    walk: Walk, *, binds_thinking: bool, stubs: Sequence[tuple[int, int]]
+    walk: Walk, left_out: Sequence[LeftOutPart], *, binds_thinking: bool
 ) -> tuple[list[FoldRange], list[FoldRange], list[int]]:
     """Choose what is folded now. With bound thinking some ranges wait, and old thinking after a change is left out.
 
-    `stubs` has the indexes of messages with left-out results, and the number of messages when they were first left out.
     Returns the folded ranges, in order, none in another; the other ranges that are in no folded one; and the indexes of
     messages that stay without their thinking.
     """
     folded: list[FoldRange] = []
     skipped: list[FoldRange] = []
-    changes: list[tuple[int, int]] = list(stubs) if binds_thinking else []
+    # The index of the first message that each change concerns, and the number of messages when it was made.
+    changes = [(part.place, part.decision.messages) for part in left_out] if binds_thinking else []
     for fold_range in walk.ranges:
         flaw = fold_range.flaw
         if not flaw and binds_thinking:
@@ -174,15 +156,16 @@ def leave_out(messages: list[Any], plan: Plan) -> list[Any]:
 
 
 def _rewrite_message(message: Members, rewrite: Rewrite, sources: Sequence[Members], api: Api) -> dict[str, Any]:
-    if rewrite.inputs:
-        message = _replace_inputs(message, rewrite.inputs, api)
+    results = {each.result: each.decision.stub for each in rewrite.stubs if each.result is not None}
+    if len(results) < len(rewrite.stubs):
+        message = _replace_inputs(message, rewrite.stubs, api)
     if api.is_result is None:
         # The message itself is a result or a turn of the model, and nothing else in it changes.
-        return _replace_content(message, rewrite.stubs[0].stub, api) if rewrite.stubs else dict(message)
+        return _replace_content(message, results[0], api) if results else dict(message)
     parts: list[object] = list(_parts_of(message, api))
     numbers = [number for number, part in enumerate(parts) if api.is_result(block_members(part))]
-    for number, result in rewrite.stubs.items():
-        parts[numbers[number]] = _replace_content(block_members(parts[numbers[number]]), result.stub, api)
+    for number, stub in results.items():
+        parts[numbers[number]] = _replace_content(block_members(parts[numbers[number]]), stub, api)
     if rewrite.without_thinking:
         parts = [part for part in parts if not api.is_thinking(block_members(part))]
     for source in sources:
@@ -190,21 +173,26 @@ def _rewrite_message(message: Members, rewrite: Rewrite, sources: Sequence[Membe
     return {**message, api.parts_name: parts}
 
 
-def _replace_inputs(message: Members, inputs: Sequence[InputStubs], api: Api) -> dict[str, Any]:
+def _replace_inputs(message: Members, left_out: Sequence[LeftOutPart], api: Api) -> dict[str, Any]:
     """A copy of a turn of the model with stubs as arguments of its calls."""
-    changed = {id(each.part): _replace_arguments(each, api) for each in inputs}
+    calls = {id(each.call.part): each.call for each in left_out if each.call}
+    stubs: dict[int, dict[str, str]] = {}
+    for each in left_out:
+        if each.call:
+            stubs.setdefault(id(each.call.part), {})[each.argument] = each.decision.stub
+    changed = {part: _replace_arguments(call, stubs[part], api) for part, call in calls.items()}
     if not api.calls_name:
         return changed.get(id(message), dict(message))
     parts = items_of(message.get(api.calls_name)) or ()
     return {**message, api.calls_name: [changed.get(id(part), part) for part in parts]}
 
 
-def _replace_arguments(call: InputStubs, api: Api) -> dict[str, Any]:
+def _replace_arguments(call: Call, stubs: Mapping[str, str], api: Api) -> dict[str, Any]:
     *outer, name = api.arguments_path(call.part)
     holder = call.part
     for each in outer:
         holder = holder[each]
-    arguments: object = {**call.arguments, **{member: left_out.stub for member, left_out in call.stubs.items()}}
+    arguments: object = {**read_arguments(call.arguments), **stubs}
     if isinstance(holder[name], str):
         arguments = encode_json(arguments).decode("utf-8")
     content: dict[str, Any] = {name: arguments}

@@ -7,7 +7,7 @@ Each step is a function of the step before it. The proxy and users of the librar
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,19 +18,17 @@ from contextfold.fold.messages.cold_results import (
     NOTHING_REMEMBERED,
     ColdResult,
     ColdSettings,
-    InputStubs,
+    LeftOutPart,
     Remembered,
     choose_results,
     choose_thinking,
-    find_input_stubs,
-    find_stubs,
-    find_thoughts,
+    find_left_out,
     hash_text,
     list_results,
 )
 from contextfold.fold.messages.facts import Api, Fact
 from contextfold.fold.messages.own_tools import CallOutcome, confirm_names, list_tool_names, remembered_id
-from contextfold.fold.messages.plan import Plan, Stubs, find_first_movable, leave_out, make_plan, rewrite_messages
+from contextfold.fold.messages.plan import Plan, find_first_movable, leave_out, make_plan, rewrite_messages
 from contextfold.fold.messages.receipt import Receipt, Span, make_empty_receipt, make_receipt
 from contextfold.fold.messages.walk import Fate, Walk, is_inside, walk_messages
 from contextfold.fold.messages.weight import encode_message, weigh_message
@@ -49,9 +47,8 @@ class ProjectionDetails:
 
     facts: Sequence[Fact] = ()
     walk: Walk = field(default_factory=Walk)
-    stubs: Stubs = field(default_factory=dict)
-    inputs: Mapping[int, Sequence[InputStubs]] = field(default_factory=dict)
-    thoughts: Mapping[int, LeftOutDecision] = field(default_factory=dict)
+    # What earlier requests left out, also inside folds.
+    left_out: Sequence[LeftOutPart] = ()
     plan: Plan = field(default_factory=Plan)
     binds_thinking: bool = False
     # The weight of each original message as it is sent (0 if it is left out), and of the rest of the request.
@@ -98,21 +95,16 @@ class Projection:
     @property
     def left_out(self) -> list[LeftOutDecision]:
         """The results and texts of edits that are sent as a stub."""
-        return [each for _, each in self.left_out_places]
+        return [part.decision for part in self.left_out_parts]
 
     @property
-    def left_out_places(self) -> list[tuple[int, LeftOutDecision]]:
-        """The same, each with the index of its message."""
-        folded = self.details.plan.folded
-        return [(place, each) for place, each in self._list_stubs() if not is_inside(place, folded)]
+    def left_out_parts(self) -> list[LeftOutPart]:
+        """The same, each with its place."""
+        return [part for part in self.details.left_out if not is_inside(part.place, self.details.plan.folded)]
 
     def tokens_before_stubs(self, results: Collection[str]) -> int | None:
         """The tokens that are sent before the first stub of these results; None if none of them is sent."""
-        places = [
-            place
-            for place, each in self._list_stubs()
-            if each.result_id in results and not is_inside(place, self.details.plan.folded)
-        ]
+        places = [part.place for part in self.left_out_parts if part.decision.result_id in results]
         return self.tokens_before(min(places)) if places else None
 
     def tokens_before(self, place: int) -> int:
@@ -126,13 +118,6 @@ class Projection:
             place += end - start if start <= place else 0
         return place
 
-    def _list_stubs(self) -> Iterator[tuple[int, LeftOutDecision]]:
-        for place, stubs in self.details.stubs.items():
-            yield from ((place, each) for each in stubs.values())
-        for place, inputs in self.details.inputs.items():
-            yield from ((place, each) for call in inputs for each in call.stubs.values())
-        yield from self.details.thoughts.items()
-
     def cold_results(
         self, *, salt: str, settings: ColdSettings, first_place: int = 0, when: str = AFTER_A_PAUSE
     ) -> list[ColdResult]:
@@ -142,7 +127,7 @@ class Projection:
         """
         details = self.details
         seen, folded = list_results(details.facts), details.plan.folded
-        gone = {(remembered_id(each.call_id), each.text_hash) for _, each in self._list_stubs()}
+        gone = {(remembered_id(part.decision.call_id), part.decision.text_hash) for part in details.left_out}
         for each in seen:
             if is_inside(each.place, folded):
                 texts = [each.text, *each.arguments.values()]
@@ -198,9 +183,8 @@ def project_and_encode(
     """
     facts = read_facts(messages, api)
     walk = walk_messages(facts, remembered.outcomes, confirm_names(list_tool_names(tools, messages)))
-    stubs, inputs = find_stubs(facts, remembered), find_input_stubs(facts, remembered)
-    thoughts = find_thoughts(facts, walk, remembered)
-    plan = make_plan(walk, api, stubs, inputs, thoughts, binds_thinking=binds_thinking)
+    left_out = find_left_out(facts, walk, remembered)
+    plan = make_plan(walk, api, left_out, binds_thinking=binds_thinking)
     rewritten = rewrite_messages(messages, plan, api)
     encoded = [encode_message(message) for message in messages]
     weights = [weigh_message(*each) + _COMMA for each in zip(messages, encoded, strict=True)]
@@ -217,7 +201,7 @@ def project_and_encode(
     sent = leave_out(encoded, plan)
     sent_hashes = list(map(hash, sent)) if plan.rewrites or plan.cuts else hashes
     details = ProjectionDetails(
-        facts, walk, stubs, inputs, thoughts, plan, binds_thinking, sent_weights, rest_weight, hashes, sent_hashes
+        facts, walk, left_out, plan, binds_thinking, sent_weights, rest_weight, hashes, sent_hashes
     )
     return Projection(leave_out(rewritten, plan), receipt, threads, details), sent
 

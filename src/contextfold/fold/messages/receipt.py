@@ -109,9 +109,7 @@ def make_receipt(
         messages_before=walk.count,
         messages_after=walk.count - sum(fold.messages for fold in folds),
         turns_dropped=sum(fold.turns for fold in folds),
-        results_left_out=sum(
-            len(rewrite.stubs) + sum(len(call.stubs) for call in rewrite.inputs) for rewrite in plan.rewrites.values()
-        ),
+        results_left_out=sum(len(rewrite.stubs) for rewrite in plan.rewrites.values()),
         first_changed=min(changed, default=None),
         folds=tuple(folds),
         skipped=tuple(skipped),

@@ -75,7 +75,7 @@ def read_prefix(
     # What the user said in a fold goes to the message before it.
     changes = {fold.branch_id: max(0, fold.first - 1) for fold in projection.receipt.folds}
     if projection.changed:
-        changes |= {left_out.result_id: place for place, left_out in projection.left_out_places}
+        changes |= {part.decision.result_id: part.place for part in projection.left_out_parts}
     # Behind a fold, a model's finished thinking is no longer valid. It goes when the user has spoken again.
     rewrites = details.plan.rewrites
     changes |= {f"thinking {place}": place for place in rewrites if rewrites[place].without_thinking}
