@@ -26,6 +26,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from contextfold.cli.run import WRITABLE_BY_OTHERS
 from tests.clients.test_claude_code_folding import STUB
 from tests.hosts.recorded_requests import FOLDER, RecordedRequest, replay, save
 from tests.support.daemon import Daemon, ShiftedClockDaemon
@@ -35,6 +36,8 @@ from tests.support.upstream import Upstream
 from tests.support.upstream_answers import Call, Say
 
 TIMEOUT_S = 180
+# Nothing answers here.
+NO_DAEMON = "http://127.0.0.1:9"
 # Longer than any provider keeps a prompt.
 PAUSE_S = 25 * 3600
 FILE_LINES = 400
@@ -382,6 +385,8 @@ def run_killed(day: Day) -> str:
     """What is left of the daemon of a run that is killed while the model answers."""
     upstreams = {"ANTHROPIC": "", "OPENAI": "/v1", "GEMINI": ""}
     env = {f"CONTEXT_{name}_UPSTREAM": day.upstream.url + path for name, path in upstreams.items()}
+    # A daemon of this machine's user would be taken instead of a new one.
+    env["CONTEXT_URL"] = NO_DAEMON
     argv = [str(COMMAND), "run", day.program.name, *day.words(day.host.first, "Wait.")]
     with day.run_without_end(argv, **env) as process:
         children = children_of(process.pid)
@@ -455,7 +460,9 @@ def check_replay(recorded: Sequence[RecordedRequest], folder: Path) -> str:
 @contextmanager
 def day_folder() -> Iterator[Path]:
     """A folder that nobody else can write to, nor to those above it: Gemini CLI reads no settings elsewhere."""
-    with tempfile.TemporaryDirectory(dir=Path(__file__).parent / "hosts", prefix="day-") as name:
+    clone = Path(__file__).parent / "hosts"
+    is_open = any(folder.stat().st_mode & WRITABLE_BY_OTHERS for folder in (clone, *clone.parents))
+    with tempfile.TemporaryDirectory(dir=Path.home() if is_open else clone, prefix="day-") as name:
         yield Path(name)
 
 
