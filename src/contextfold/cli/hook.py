@@ -23,7 +23,7 @@ from typing import Any
 from contextfold.cli.daemon_client import DaemonSilent, add_daemon_options, client_from, daemon_address, request
 from contextfold.cli.output import plain, print_answer, print_bytes
 from contextfold.cli.parser import CommandParser
-from contextfold.common.answer_format import format_dollars
+from contextfold.common.answer_format import TOKENS_WORTH, format_dollars
 from contextfold.common.canonical import parse_json
 from contextfold.common.network_address import DAEMON_URL, Address
 from contextfold.errors import StorageFailed
@@ -183,7 +183,7 @@ def _difference(savings: Mapping[str, Any]) -> str:
     more = "" if savings["outcome"] == "saved" else " more"
     if money := savings["money"]:
         return format_dollars(abs(money["saved_micros"])) + more
-    return f"{abbreviate(round(abs(savings['cost_saved'])))} input tokens' worth{more}"
+    return f"{abbreviate(round(abs(savings['cost_saved'])))} {TOKENS_WORTH}{more}"
 
 
 def abbreviate(tokens: int) -> str:

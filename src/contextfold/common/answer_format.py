@@ -8,6 +8,8 @@ TEXT, JSON = "text", "json"
 FORMATS = (TEXT, JSON)
 
 MICROS_PER_DOLLAR = 1_000_000
+# The unit of costs where prices are not known.
+TOKENS_WORTH = "input tokens' worth"
 # An amount below half a cent is said to be small, and one that no bill would show is none.
 HALF_CENT_MICROS = 5_000
 MICROS_SHOWN_MIN = 50

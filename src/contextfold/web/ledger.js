@@ -10,7 +10,8 @@ import { clockText, costs, counted, exactTime, grouped, worth } from "./format.j
 import { icon, showFigures, table, tableRow } from "./pieces.js";
 import { sessionLink } from "./routes.js";
 
-const FOLDS_NAME = "Folds: tokens dropped, requests since, cost saved";
+const WORTH = "input tokens' worth";
+const FOLDS_NAME = `Folds: tokens dropped, requests since, ${WORTH} saved`;
 // The text names at most this many folds that cost more than they saved; the table has all of them.
 const MOST_NAMED = 5;
 
@@ -73,7 +74,7 @@ export class Ledger {
   );
   #unfolded = el("p", { class: "muted", hidden: true });
   #prices = el("p", { class: "muted" });
-  #foldsTable = table(["Branch", "Dropped", "Requests", "Saved"], []);
+  #foldsTable = table(["Branch", "Dropped", "Requests", `Saved, in ${WORTH}`], []);
   #foldsBox = el(
     "details",
     {},
@@ -210,7 +211,7 @@ function sentence(points) {
 
 /** @param {Fold} fold */
 function foldCost(fold) {
-  return `cost ${worth(-fold.cost_saved)} more, with ${counted(fold.requests, "request")} since`;
+  return `cost ${worth(-fold.cost_saved)} ${WORTH} more, with ${counted(fold.requests, "request")} since`;
 }
 
 /** @param {string} reason @param {number} count */

@@ -305,7 +305,8 @@ function isEstimate(row) {
 function savedText(sums) {
   if (!sums) return "not measured";
   const { amount, difference, unit } = costs(sums);
-  return `${difference < 0 ? "cost" : "saved"} ${amount}${difference < 0 ? " more" : ""}${unit ? " tokens" : ""}`;
+  const cost = unit ? `${amount} ${unit}` : amount;
+  return difference < 0 ? `cost ${cost} more` : `saved ${cost}`;
 }
 
 /** @param {api.Session} row */

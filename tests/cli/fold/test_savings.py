@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,9 +101,24 @@ def test_a_pipe_gets_one_line_per_figure(call: Call, filled: LedgerStore) -> Non
     assert (figures["tokens-sent"], figures["tokens-without"]) == ("24400", "32400")
     assert figures["cost-saved"] == "800.00"
     assert "cache read 0.1" in figures["price"]
-    assert figures["fold"].startswith(f"{filled.branch_id} 4000 dropped, 2 requests, 800.00 saved, Find the fault")
+    assert figures["fold"].startswith(
+        f"{filled.branch_id} 4000 dropped, 2 requests, 800.00 input tokens' worth saved, "
+    )
     assert figures["not-folded"] == "shared_turn 1"
     assert "costly-folds" not in figures
+
+
+def test_saved_is_a_cost_with_its_unit_everywhere_and_fewer_are_tokens(call: Call, filled: LedgerStore) -> None:
+    def shown(name: str, project: str = PROJECT) -> str:
+        return str(call("fold", name, "--project", project, "--store", filled.path).out.decode())
+
+    assert "saved         800 input tokens' worth\n" in shown("status")
+    assert shown("list").splitlines()[0].split() == ["id", "status", "tokens", "fewer", "description"]
+    report = shown("report")
+    assert "4 requests sent 24,400 tokens; without folding 32,400. Cost " in report
+    assert " input tokens' worth: 6 % less." in report
+    assert re.search(r" input tokens' worth: \d+ % more\.", shown("report", "/work/other"))
+    assert "; 1 of 1 fold cost more than it saved." in shown("savings", "/work/other")
 
 
 def test_a_loss_is_reported_with_the_folds_that_caused_it(call: Call, filled: LedgerStore) -> None:

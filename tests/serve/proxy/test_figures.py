@@ -22,6 +22,7 @@ import pytest
 
 from contextfold.cli.hook import abbreviate
 from contextfold.cli.run import summary_lines
+from contextfold.cli.terminal import several
 from tests.serve.proxy.proxy_daemon import MESSAGES, ProxyDaemon, begin
 from tests.serve.proxy.raw_upstream import RawRequest, Wire
 from tests.support.daemon import SHIFTED_CLOCK, HttpAgent, advance_clock
@@ -433,7 +434,7 @@ def check_session(day: Day, row: Any, conversation: Conversation) -> None:
     assert status["sent"].startswith(f"{len(sent)} request")
     assert f" {savings['tokens_sent']:,} tokens; without folding {savings['tokens_without']:,}" in status["sent"]
     report = run_command("fold", "report", *store).out.decode()
-    assert f"{len(sent):,} requests sent {savings['tokens_sent']:,} tokens;" in report
+    assert f"{several(len(sent), 'request')} sent {savings['tokens_sent']:,} tokens;" in report
     if not conversation.agent:
         check_statusline(day, row, conversation)
 

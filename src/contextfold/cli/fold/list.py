@@ -29,7 +29,7 @@ from contextfold.fold.session import Branch, State, Thread
 from contextfold.settings import between
 
 LIMIT = "200"
-IF_FOLDED = "if folded"
+FEWER, IF_FOLDED = "fewer", "if folded"
 # A session has at most this many branches.
 LIMIT_MOST = 10_000
 
@@ -37,9 +37,10 @@ LIMIT_MOST = 10_000
 def declare_list(parser: CommandParser) -> None:
     parser.describe(
         """
-        Draw the tree of a session's branches, each with how it stands, its tokens, and what folding saved.
-        In a pipe, a line each: id, status, tokens, saved, description. With --ended: the sessions that have
-        ended and are still stored, of this project and those below it, or with --all of every project.
+        Draw the tree of a session's branches, each with how it stands, its tokens, and how many fewer a
+        request has since its fold. In a pipe, a line each: id, status, tokens, fewer, description. With
+        --ended: the sessions that have ended and are still stored, of this project and those below it, or
+        with --all of every project.
         """,
         "context fold list",
         "context fold list --limit 1000",
@@ -155,7 +156,7 @@ def draw(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier: in
         rendered_rows.append([[(f"⋮  {earlier:,} earlier; --limit N shows more", "dim italic")], *[[]] * 5])
     for row, guide in zip(rows, guides([row.depth for row in rows]), strict=True):
         rendered_rows.append(_cells(screen, state, row, guide, length))
-    numbers = right_columns("failed", "tokens", saved_title(state))
+    numbers = right_columns("failed", "tokens", fewer_title(state))
     columns = [Column("branch", shrinks=True), Column("id"), Column("status"), *numbers]
     # On a narrow screen only the mark shows the status; the legend below the tree explains it.
     empty = {at for at in (3, 5) if not any(cells[at] for cells in rendered_rows)}
@@ -171,7 +172,7 @@ def outline(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier:
     columns = [
         Column("id"),
         Column("status"),
-        *right_columns("tokens", saved_title(state).replace(" ", "-")),
+        *right_columns("tokens", fewer_title(state).replace(" ", "-")),
         Column("description"),
     ]
     cells: list[Sequence[Line]] = [[[MAIN], ["-"], [str(state.main.tokens)], ["0"], ["main thread"]]]
@@ -183,9 +184,9 @@ def outline(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier:
     return screen.lines(*left_out) + screen.table(columns, cells)
 
 
-def saved_title(state: State) -> str:
-    """The name of what folds spare a request: it was saved only if the session's requests were folded."""
-    return "saved" if state.requests else IF_FOLDED
+def fewer_title(state: State) -> str:
+    """The name of the tokens that folds spare each request. Not "saved", which is the cost of all requests."""
+    return FEWER if state.requests else IF_FOLDED
 
 
 def legend(state: State) -> Line:
@@ -211,9 +212,9 @@ def guides(depths: Sequence[int]) -> list[str]:
     return drawn[::-1]
 
 
-def saved_part(screen: Screen, state: State, branch: Branch) -> Part:
-    saved = tokens_saved(state, branch)
-    return (screen.figure(saved), "green" if saved > 0 else "yellow")
+def fewer_part(screen: Screen, state: State, branch: Branch) -> Part:
+    fewer = tokens_saved(state, branch)
+    return (screen.figure(fewer), "green" if fewer > 0 else "yellow")
 
 
 def _cells(screen: Screen, state: State, row: BranchRow, guide: str, length: int) -> list[Line]:
@@ -224,7 +225,7 @@ def _cells(screen: Screen, state: State, row: BranchRow, guide: str, length: int
         [(branch.id[:length], "dim")],
         [(branch.status, style)],
         *_figures(screen.figure, branch, "dim" if branch.status == "discarded" else text_style),
-        [saved_part(screen, state, branch)] if branch.status == "folded" else [],
+        [fewer_part(screen, state, branch)] if branch.status == "folded" else [],
     ]
 
 

@@ -20,7 +20,7 @@ from contextfold.cli.fold.session_access import (
 from contextfold.cli.fold.status import SESSION_ID_SHOWN, project_cell
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Screen, right_columns, stdout_screen
-from contextfold.common.answer_format import format_dollars
+from contextfold.common.answer_format import TOKENS_WORTH, format_dollars
 from contextfold.common.canonical import Encodable
 from contextfold.fold.service.session_views import FoundSession
 
@@ -116,7 +116,7 @@ def _draw(screen: Screen, misses: Misses) -> str:
 def cost_text(sums: Misses) -> str:
     """The cost in money if the prices are known, otherwise in input tokens' worth."""
     if sums["micros"] is None:
-        return f"{sums['cost']:,.0f} input tokens' worth"
+        return f"{sums['cost']:,.0f} {TOKENS_WORTH}"
     return format_dollars(sums["micros"])
 
 

@@ -30,7 +30,8 @@ from contextfold.cli.fold.status import left_out_text
 from contextfold.cli.output import plain, plain_lines
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.setting_options import read_setting_options
-from contextfold.common.answer_format import format_dollars
+from contextfold.cli.terminal import several
+from contextfold.common.answer_format import TOKENS_WORTH, format_dollars, format_share
 from contextfold.fold.service.session_views import BranchRow, FoundSession, tree
 from contextfold.settings import FoldSettings, read_fold_settings
 
@@ -219,11 +220,17 @@ def _describe_savings(report: SessionReport) -> str:
             f" {report['session']['tokens_saved']:,} tokens out of later requests."
         )
     tokens, unfolded = f"{savings['tokens_sent']:,}", f"{savings['tokens_without']:,}"
-    sent = f"{savings['requests']:,} requests sent {tokens} tokens; without folding {unfolded}."
+    requests = several(savings["requests"], "request")
+    sent = f"{requests} sent {tokens} tokens; without folding {unfolded}."
     if money := savings["money"]:
-        spent, without = (format_dollars(money[f"{name}_micros"]) for name in ("sent", "without"))
-        return f"{sent} Cost {spent} instead of {without}, at list prices."
-    return f"{sent} Cost {savings['cost_sent']:,.0f} instead of {savings['cost_without']:,.0f} input tokens' worth."
+        saved, without = money["saved_micros"], money["without_micros"]
+        cost = f"{format_dollars(money['sent_micros'])} instead of {format_dollars(without)} at list prices"
+    else:
+        saved, without = savings["cost_saved"], savings["cost_without"]
+        cost = f"{savings['cost_sent']:,.0f} instead of {without:,.0f} {TOKENS_WORTH}"
+    if savings["outcome"] == "no_saving":
+        return f"{sent} Cost {cost}."
+    return f"{sent} Cost {cost}: {format_share(abs(saved), without)} {'less' if saved > 0 else 'more'}."
 
 
 def _tree_note(report: SessionReport) -> str:

@@ -30,7 +30,7 @@ from contextfold.cli.fold.status import (
 from contextfold.cli.output import print_note
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, stdout_screen
-from contextfold.common.answer_format import format_dollars, format_share
+from contextfold.common.answer_format import TOKENS_WORTH, format_dollars, format_share
 from contextfold.common.canonical import Encodable
 from contextfold.fold.service.session_views import FoundSession
 from contextfold.fold.session import State
@@ -153,7 +153,8 @@ def _format_plain(screen: Screen, state: State, savings: Savings) -> str:
 
 
 def _fold_text(fold: Savings) -> str:
-    figures = f"{fold['tokens_dropped']} dropped, {fold['requests']} requests, {fold['cost_saved']!r} saved"
+    saved = f"{fold['cost_saved']!r} {TOKENS_WORTH} saved"
+    figures = f"{fold['tokens_dropped']} dropped, {fold['requests']} requests, {saved}"
     return f"{fold['branch_id']} {figures}, {fold['description']}"
 
 
@@ -211,7 +212,7 @@ def _cost(savings: Savings) -> list[Part]:
         parts: list[Part] = [(format_dollars(sent), "bold"), f" instead of {format_dollars(without)}"]
     else:
         saved, without = savings["cost_saved"], savings["cost_without"]
-        parts = [(f"{savings['cost_sent']:,.0f}", "bold"), f" instead of {without:,.0f} input tokens' worth"]
+        parts = [(f"{savings['cost_sent']:,.0f}", "bold"), f" instead of {without:,.0f} {TOKENS_WORTH}"]
     if saved and without:
         word, style = ("cheaper", "green") if saved > 0 else ("dearer", "bold yellow")
         parts.append((f" · {format_share(abs(saved), without)} {word}", style))
@@ -234,9 +235,10 @@ def _folds(screen: Screen, state: State, savings: Savings) -> str:
         for fold in folds[-FOLDS_SHOWN:]
     ]
     columns = [Column("fold"), *right_columns("dropped", "requests", "saved"), Column(shrinks=True)]
+    unit = screen.lines([(f"saved: in {TOKENS_WORTH}", "dim")])
     left_out = len(folds) - len(rows)
     earlier = screen.lines([(f"{left_out:,} earlier ones, see --json", "dim")]) if left_out else ""
-    return screen.lines("") + screen.table(columns, rows, when_narrow=(0, 3, 4)) + earlier
+    return screen.lines("") + screen.table(columns, rows, when_narrow=(0, 3, 4)) + unit + earlier
 
 
 def _table(screen: Screen, all_savings: Sequence[Savings]) -> str:

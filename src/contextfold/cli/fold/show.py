@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from contextfold.cli.fold.list import IF_FOLDED, branch_look, id_length, saved_part
+from contextfold.cli.fold.list import FEWER, IF_FOLDED, branch_look, fewer_part, id_length
 from contextfold.cli.fold.session_access import (
     MAIN,
     OpenStore,
@@ -95,10 +95,10 @@ def _head(screen: Screen, state: State, branch_id: str | None) -> str:
     mark, style, _ = branch_look(branch, state)
     figures: list[Part] = [f"{screen.figure(branch.tokens)} tokens"]
     if branch.status == "folded":
-        words = "saved" if state.requests else f"fewer {IF_FOLDED}"
+        words = FEWER if state.requests else f"{FEWER} {IF_FOLDED}"
         figures += [
             f" folded to {screen.figure(branch.summary_tokens)}, ",
-            saved_part(screen, state, branch),
+            fewer_part(screen, state, branch),
             f" {words}",
         ]
     closed = f"  {branch.status} {screen.moment(branch.closed_at)}" if branch.closed_at else ""

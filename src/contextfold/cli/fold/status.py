@@ -20,7 +20,7 @@ from contextfold.cli.fold.session_access import (
 )
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, several, stdout_screen
-from contextfold.common.answer_format import format_dollars
+from contextfold.common.answer_format import TOKENS_WORTH, format_dollars
 from contextfold.fold.policy import percent
 from contextfold.fold.service.session_views import FoundSession, group_sessions
 from contextfold.fold.service.stored_sessions import SessionView
@@ -107,7 +107,7 @@ def saved_text(sums: SessionView | None) -> str:
         return "not measured"
     if money := sums["money"]:
         return format_dollars(money["saved_micros"])
-    return f"{sums['cost_saved']:,.0f} tokens"
+    return f"{sums['cost_saved']:,.0f} {TOKENS_WORTH}"
 
 
 def _status(screen: Screen, state: State, figures: SessionView, others: str) -> str:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from contextfold.common.answer_format import MICROS_SHOWN_MIN, format_dollars, format_share
+from contextfold.common.answer_format import MICROS_SHOWN_MIN, TOKENS_WORTH, format_dollars, format_share
 from contextfold.common.canonical import Encodable, Hundredths, JsonObject
 from contextfold.fold.ended_session import ended_ledger, ended_state, plain_figures
 from contextfold.fold.events import Event, RequestSent
@@ -429,7 +429,7 @@ def verdict(sums: LedgerSums, *, folds: int = 0, costly: int = 0) -> str:
         return "No request of this session has gone through the proxy, so there is nothing to compare."
     requests = _requests(sums.requests)
     saved, without = sums.saved
-    amount = f"{abs(saved) / WORTH:,.0f} input tokens' worth"
+    amount = f"{abs(saved) / WORTH:,.0f} {TOKENS_WORTH}"
     if sums.is_priced:
         amount = format_dollars(abs(saved) // NANODOLLARS_PER_MICRO)
     share = format_share(abs(saved), without)
@@ -440,7 +440,8 @@ def verdict(sums: LedgerSums, *, folds: int = 0, costly: int = 0) -> str:
     else:
         sentence = f"With folding, {requests} cost {share} more than without it: {amount} were lost"
     if costly:
-        sentence += f"; {costly:,} of {folds:,} folds cost more than they saved"
+        they = "it" if costly == 1 else "they"
+        sentence += f"; {costly:,} of {folds:,} fold{'' if folds == 1 else 's'} cost more than {they} saved"
     if sums.warm_requests:
         many = sums.warm_requests > 1
         sentence += f"; {sums.warm_requests:,} {'prompts were' if many else 'prompt was'} still cached after a pause"
