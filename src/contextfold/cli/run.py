@@ -52,7 +52,7 @@ from contextfold.cli.host_files import (
 from contextfold.cli.install import plugin_files
 from contextfold.cli.output import plain, print_error, print_note
 from contextfold.cli.parser import CommandParser, UsageError
-from contextfold.common.answer_format import format_dollars, format_share
+from contextfold.common.answer_format import TOKENS_WORTH, format_dollars, format_share
 from contextfold.common.daemon_proof import SECRET_BYTES, find_proof
 from contextfold.common.network_address import Address, parse_daemon_url
 from contextfold.common.socket_owner import can_tell_owners
@@ -334,8 +334,10 @@ def _launch_gemini(
     except StorageFailed as problem:
         return Launch((), gemini, {}, f"the proxy, without tools: {problem.reason}")
     if others := _folder_open_to_others(folder):
-        hint = f"it reads no settings there, because others may write to {others}"
-        return Launch((), gemini, {}, f"the proxy, without tools: {hint}; set XDG_RUNTIME_DIR to another place")
+        hint = f"it reads no settings there, because others may write to {others}; set XDG_RUNTIME_DIR to another place"
+        if _lacks_login(environment):
+            return Launch((), {}, {}, f"neither proxy nor tools: {hint}")
+        return Launch((), gemini, {}, f"the proxy, without tools: {hint}")
     gemini[GEMINI_SETTINGS_VARIABLE] = f"{folder}/{SETTINGS_FILE}"
     return Launch((), gemini, {SETTINGS_FILE: json.dumps(settings)}, "proxy and tools")
 
@@ -394,26 +396,30 @@ def _gemini_settings(
     daemon: Daemon, environment: Mapping[str, str], servers: Mapping[str, object]
 ) -> dict[str, object]:
     """Gemini CLI reads this file over all others. It may be an administrator's, so what is in it stays."""
-    path = environment.get(GEMINI_SETTINGS_VARIABLE) or GEMINI_SETTINGS.get(sys.platform, "")
+    path = _administrators_file(environment)
     given = (read_object(path) if path else None) or {}
     added: dict[str, object] = {"mcpServers": {SERVER: entry(HOSTS["gemini-cli"], daemon), **servers}}
-    below = (os.path.join(os.path.expanduser("~"), GEMINI_FILE), GEMINI_FILE)
-    if environment.get("GEMINI_API_KEY") and not any(map(_selects_login, below)) and not _find_login(given):
-        # With a base URL and no choice in its settings, it would not take the key.
+    if _lacks_login(environment):
         added |= {"security": {"auth": {"selectedType": "gemini-api-key"}}}
     return _merge(given, added)
 
 
+def _administrators_file(environment: Mapping[str, str]) -> str:
+    return environment.get(GEMINI_SETTINGS_VARIABLE) or GEMINI_SETTINGS.get(sys.platform, "")
+
+
+def _lacks_login(environment: Mapping[str, str]) -> bool:
+    """Whether there is a key that Gemini CLI would not take: with a base URL, its settings must say that it is used."""
+    files = (_administrators_file(environment), os.path.join(os.path.expanduser("~"), GEMINI_FILE), GEMINI_FILE)
+    return bool(environment.get("GEMINI_API_KEY")) and not any(map(_selects_login, filter(None, files)))
+
+
 def _selects_login(path: str) -> bool:
     try:
-        return bool(_find_login(read_object(path)))
+        return bool(find_member(read_object(path), ("security", "auth", "selectedType")))
     except StorageFailed:
         # It has comments, so a person has written it.
         return True
-
-
-def _find_login(settings: object) -> object:
-    return find_member(settings, ("security", "auth", "selectedType"))
 
 
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -637,7 +643,7 @@ def _savings_line(sums: Mapping[str, Any]) -> str:
         amount = format_dollars(abs(saved))
     else:
         saved, base = sums["cost_saved"], sums["cost_without"]
-        amount = f"{abs(saved):,.0f} input tokens' worth"
+        amount = f"{abs(saved):,.0f} {TOKENS_WORTH}"
     share = format_share(abs(saved), base)
     difference = f"saved {amount}" if sums["outcome"] == "saved" else f"cost {amount} more"
     return f"{line}; {difference} ({share})"

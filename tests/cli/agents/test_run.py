@@ -389,7 +389,23 @@ class TestPrograms:
         (tmp_path / "open").chmod(0o1777)
         launched = launch("gemini", CONNECTION, "", str(tmp_path / "open" / "run"), {})
         assert "GEMINI_CLI_SYSTEM_SETTINGS_PATH" not in launched.environment
-        assert f"others may write to {tmp_path}/open" in launched.wired
+        assert launched.environment.keys() == {"GOOGLE_GEMINI_BASE_URL"}
+        assert f"the proxy, without tools: it reads no settings there, because others may write to {tmp_path}/open" in (
+            launched.wired
+        )
+
+    def test_a_key_that_gemini_would_refuse_with_a_base_url_goes_straight_to_the_provider(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Without settings of ours it would end with "Invalid auth method selected"."""
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "open" / "run").mkdir(parents=True)
+        (tmp_path / "open").chmod(0o1777)
+        environment = {"GEMINI_CLI_SYSTEM_SETTINGS_PATH": str(tmp_path / "none"), "GEMINI_API_KEY": "k"}
+        launched = launch("gemini", CONNECTION, "", str(tmp_path / "open" / "run"), environment)
+        assert (launched.arguments, launched.environment, launched.files) == ((), {}, {})
+        assert launched.wired.startswith("neither proxy nor tools: it reads no settings there")
 
     def test_a_key_of_gemini_is_taken_unless_the_user_has_chosen_another_login(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
