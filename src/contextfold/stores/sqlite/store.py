@@ -13,7 +13,7 @@ import hashlib
 import os
 import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar, TypeVarTuple
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from contextfold.errors import ImportDiffers, StoreUnavailable, TargetNotEmpty
 from contextfold.fold.archive import ArchiveEntry
@@ -39,11 +39,10 @@ from contextfold.fold.store_export import (
     hash_records,
 )
 from contextfold.stores.sqlite import schema, state_file, statements, sweeps
-from contextfold.stores.sqlite.threads import Readers, Writer
+from contextfold.stores.sqlite.threads import Readers, Work, Writer
 
 T = TypeVar("T")
 Arguments = ParamSpec("Arguments")
-Positional = TypeVarTuple("Positional")
 
 # The interval after which a watcher sees commits of other processes. It sees those of this process at once.
 POLL_S: Final = 0.4
@@ -56,23 +55,23 @@ CHECK_BYTES: Final = 64 << 10
 
 
 def _method_that_reads(
-    query: Callable[Concatenate[sqlite3.Connection, Arguments], T],
+    query: Work[Arguments, T],
 ) -> Callable[Concatenate[SqliteStore, Arguments], Coroutine[Any, Any, T]]:
     """The query as a method of the store, in the thread of a reader."""
 
     async def method(self: SqliteStore, /, *args: Arguments.args, **named: Arguments.kwargs) -> T:
-        return await self._readers.read(lambda connection: query(connection, *args, **named))
+        return await self._readers.read(query, *args, **named)
 
     return method
 
 
 def _method_that_writes(
-    work: Callable[Concatenate[sqlite3.Connection, Arguments], T],
+    work: Work[Arguments, T],
 ) -> Callable[Concatenate[SqliteStore, Arguments], Coroutine[Any, Any, T]]:
     """The unit of work as a method of the store, in the thread of the writer."""
 
     async def method(self: SqliteStore, /, *args: Arguments.args, **named: Arguments.kwargs) -> T:
-        return await self._writer.write(lambda connection: work(connection, *args, **named))
+        return await self._writer.write(work, *args, **named)
 
     return method
 
@@ -104,12 +103,6 @@ class SqliteStore:
         self._file = _identity(self._path)
         self._writer = Writer(connection, self._check_file)
         self._readers = Readers(lambda: state_file.open_for_reading(self._path, busy_timeout_s))
-
-    async def _read(self, query: Callable[[sqlite3.Connection, *Positional], T], *args: *Positional) -> T:
-        return await self._readers.read(lambda connection: query(connection, *args))
-
-    async def _write(self, work: Callable[[sqlite3.Connection, *Positional], T], *args: *Positional) -> T:
-        return await self._writer.write(lambda connection: work(connection, *args))
 
     # ---- reading
 
@@ -163,7 +156,7 @@ class SqliteStore:
                 # Cleared before reading, so that a later commit sets it again.
                 changed.clear()
                 try:
-                    events, reached = await self._read(statements.events_after, owner, reached)
+                    events, reached = await self._readers.read(statements.events_after, owner, reached)
                 except StoreUnavailable:
                     # Closing the store ends a watch and is not a failure.
                     if self._closed:
@@ -182,7 +175,7 @@ class SqliteStore:
         try:
             while self._watchers:
                 try:
-                    last = await self._read(statements.last_seq)
+                    last = await self._readers.read(statements.last_seq)
                 except StoreUnavailable:
                     # The next read reports the failure.
                     last = -1
@@ -194,7 +187,7 @@ class SqliteStore:
             self._polling = None
 
     async def _begin_at(self, position: int | None) -> int:
-        reached = await self._read(statements.last_seq)
+        reached = await self._readers.read(statements.last_seq)
         if position is not None and position > reached:
             raise cursor_unknown()
         return reached if position is None else position
@@ -219,12 +212,12 @@ class SqliteStore:
     # ---- sweeps: many short transactions, so that commits can go between them
 
     async def expire(self, idle_since: str, at: str) -> int:
-        await self._write(sweeps.hide_ends, idle_since)
-        await self._write(sweeps.correct_future, at)
+        await self._writer.write(sweeps.hide_ends, idle_since)
+        await self._writer.write(sweeps.correct_future, at)
         ended = 0
         for _ in range(SWEEP_STEPS):
-            idle = await self._read(sweeps.idle_sessions, idle_since)
-            ended += await self._write(sweeps.end_idle, idle, idle_since, at)
+            idle = await self._readers.read(sweeps.idle_sessions, idle_since)
+            ended += await self._writer.write(sweeps.end_idle, idle, idle_since, at)
             if len(idle) < sweeps.STEP_SESSIONS:
                 break
         if ended:
@@ -241,7 +234,7 @@ class SqliteStore:
             # Receipts may be left of a session that an earlier version has ended.
             for table in ("events", "operations"):
                 await self._repeat(sweeps.forget, table, sessions)
-            await self._write(sweeps.forget_rows, sessions)
+            await self._writer.write(sweeps.forget_rows, sessions)
         await self._repeat(sweeps.forget_left_out, archive_since)
         await self._repeat(sweeps.forget_conversations, archive_since)
 
@@ -249,16 +242,16 @@ class SqliteStore:
         """The ended sessions that were last active before, some at a time."""
         last = 0
         for _ in range(SWEEP_STEPS):
-            sessions = await self._read(sweeps.ended_before, before, last)
+            sessions = await self._readers.read(sweeps.ended_before, before, last)
             if not sessions:
                 return
             last = sessions[-1]
             yield sessions
 
-    async def _repeat(self, step: Callable[[sqlite3.Connection, *Positional], bool], *args: *Positional) -> None:
+    async def _repeat(self, step: Work[Arguments, bool], *args: Arguments.args, **named: Arguments.kwargs) -> None:
         """Repeat until nothing is left to do. The next sweep continues where this one stops."""
         for _ in range(SWEEP_STEPS):
-            if not await self._write(step, *args):
+            if not await self._writer.write(step, *args, **named):
                 return
 
     # ---- the store itself
@@ -271,7 +264,7 @@ class SqliteStore:
 
     async def check(self) -> None:
         """A real write of ordinary size: only that notices a disk on which a commit does not fit."""
-        await self._write(statements.write_check, CHECK_BYTES)
+        await self._writer.write(statements.write_check, CHECK_BYTES)
 
     async def close(self) -> None:
         if self._closed:

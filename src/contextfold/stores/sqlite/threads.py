@@ -12,8 +12,7 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 from contextfold.errors import StoreUnavailable
 from contextfold.stores.sqlite.state_file import unavailable
@@ -27,7 +26,9 @@ READS_WAITING: Final = 4096
 ANSWER_TIMEOUT_S: Final = 30.0
 
 T = TypeVar("T")
-Work = Callable[[sqlite3.Connection], T]
+Arguments = ParamSpec("Arguments")
+# A unit of work, whose first argument is a connection.
+Work = Callable[Concatenate[sqlite3.Connection, Arguments], T]
 
 
 async def _wait_for(future: concurrent.futures.Future[T]) -> T:
@@ -38,14 +39,11 @@ async def _wait_for(future: concurrent.futures.Future[T]) -> T:
         raise StoreUnavailable(f"SQLite did not answer within {ANSWER_TIMEOUT_S:.0f} s") from None
 
 
-@dataclass(slots=True, eq=False)
-class _Job:
-    """A unit of work, and its result or its failure, which the future gets when the transaction is on disk."""
+class _Job(NamedTuple):
+    """A unit of work, and the future that gets its result or its failure when the transaction is on disk."""
 
-    work: Work[Any]
+    work: Callable[[sqlite3.Connection], Any]
     future: concurrent.futures.Future[Any]
-    result: object = None
-    problem: Exception | None = None
 
 
 class Writer:
@@ -61,8 +59,8 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="contextfold-writer", daemon=True)
         self._thread.start()
 
-    async def write(self, work: Work[T]) -> T:
-        """Do the work; return its result when it is on disk. An error before the first change affects no other work.
+    async def write(self, work: Work[Arguments, T], *args: Arguments.args, **named: Arguments.kwargs) -> T:
+        """Do the work; return its result when it is on disk. Work that fails changes nothing and affects no other.
 
         If the caller is cancelled or gets a timeout, the work is not done later, unless it has begun.
         """
@@ -72,7 +70,7 @@ class Writer:
                 raise StoreUnavailable("the store is closed")
             if self._jobs.qsize() >= WRITES_WAITING:
                 raise StoreUnavailable(f"{WRITES_WAITING} commits wait already")
-            self._jobs.put(_Job(work, future))
+            self._jobs.put(_Job(lambda connection: work(connection, *args, **named), future))
         return await _wait_for(future)
 
     def stop(self, timeout_s: float) -> None:
@@ -85,12 +83,8 @@ class Writer:
 
     def _run(self) -> None:
         try:
-            is_last = False
-            while not is_last:
-                jobs, is_last = self._take()
-                if jobs:
-                    self._perform(jobs)
-                    _deliver(jobs)
+            while jobs := self._take():
+                self._perform(jobs)
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         # The write-ahead log is as durable as the file. The next process that opens it continues from there.
         except sqlite3.Error:
@@ -98,51 +92,52 @@ class Writer:
         finally:
             self._connection.close()
 
-    def _take(self) -> tuple[list[_Job], bool]:
-        """The jobs that wait, at least one if there are more to come; and whether they are the last."""
+    def _take(self) -> list[_Job]:
+        """The jobs that wait, at least one. None is left when the writer stops."""
         jobs: list[_Job] = []
         while len(jobs) < BATCH_MOST and not (jobs and self._jobs.empty()):
             job = self._jobs.get()
             if job is None:
-                return jobs, True
+                self._jobs.put(None)
+                break
             # Otherwise the caller has given up.
             if job.future.set_running_or_notify_cancel():
                 jobs.append(job)
-        return jobs, False
+        return jobs
 
     def _perform(self, jobs: Sequence[_Job]) -> None:
-        """Run all jobs in one transaction. If it fails, run one for each, so that only the job at fault fails."""
+        """Run all jobs in one transaction, and tell their callers when it is on disk."""
+        results: list[object]
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             self._check(self._connection)
-        except (sqlite3.Error, StoreUnavailable) as problem:
-            self._roll_back()
-            _fail(jobs, problem)
-            return
-        try:
-            for job in jobs:
-                self._try(job)
+            results = [self._try(job) for job in jobs]
             self._connection.execute("COMMIT")
-        # Any failure must reach the caller and not end the thread.
+        # Any failure must reach the callers and not end the thread.
         except Exception as problem:
             self._roll_back()
-            if len(jobs) == 1:
-                _fail(jobs, problem)
+            results = [problem] * len(jobs)
+        for job, result in zip(jobs, results, strict=True):
+            if isinstance(result, sqlite3.Error):
+                job.future.set_exception(unavailable(result))
+            elif isinstance(result, Exception):
+                job.future.set_exception(result)
             else:
-                for job in jobs:
-                    self._perform([job])
+                job.future.set_result(result)
 
-    def _try(self, job: _Job) -> None:
-        """A refusal before the first change does not affect the other jobs of the transaction."""
-        before = self._connection.total_changes
-        job.result = job.problem = None
+    def _try(self, job: _Job) -> object:
+        """The result of a job, or the exception that it raised. What a failed job has changed is taken back."""
+        self._connection.execute("SAVEPOINT job")
         try:
-            job.result = job.work(self._connection)
+            result = job.work(self._connection)
         except Exception as problem:
-            is_broken = isinstance(problem, sqlite3.Error) or not self._connection.in_transaction
-            if is_broken or self._connection.total_changes != before:
+            # A disk that is full or broken may have ended the transaction, and with it the jobs before this one.
+            if not self._connection.in_transaction:
                 raise
-            job.problem = problem
+            self._connection.execute("ROLLBACK TO job")
+            result = problem
+        self._connection.execute("RELEASE job")
+        return result
 
     def _roll_back(self) -> None:
         try:
@@ -151,19 +146,6 @@ class Writer:
         # SQLite has rolled back by itself, or the next BEGIN fails.
         except sqlite3.Error:
             pass
-
-
-def _fail(jobs: Sequence[_Job], problem: Exception) -> None:
-    for job in jobs:
-        job.problem = unavailable(problem) if isinstance(problem, sqlite3.Error) else problem
-
-
-def _deliver(jobs: Sequence[_Job]) -> None:
-    for job in jobs:
-        if job.problem is not None:
-            job.future.set_exception(job.problem)
-        else:
-            job.future.set_result(job.result)
 
 
 class Readers:
@@ -178,13 +160,13 @@ class Readers:
         self._pending: set[concurrent.futures.Future[Any]] = set()
         self._is_stopping = False
 
-    async def read(self, work: Work[T]) -> T:
+    async def read(self, work: Work[Arguments, T], *args: Arguments.args, **named: Arguments.kwargs) -> T:
         if len(self._pending) >= READS_WAITING:
             raise StoreUnavailable(f"{READS_WAITING} reads wait already")
         with self._lock:
             if self._is_stopping:
                 raise StoreUnavailable("the store is closed")
-            future = self._executor.submit(self._run_read, work)
+            future = self._executor.submit(self._run_read, lambda connection: work(connection, *args, **named))
             self._pending.add(future)
         future.add_done_callback(self._pending.discard)
         return await _wait_for(future)
@@ -201,7 +183,7 @@ class Readers:
         for connection in self._connections:
             connection.close()
 
-    def _run_read(self, work: Work[T]) -> T:
+    def _run_read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         try:
             connection: sqlite3.Connection | None = getattr(self._own, "connection", None)
             if connection is None:
