@@ -18,7 +18,7 @@ the same key begins.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -36,7 +36,7 @@ from contextfold.stores.nats.jetstream import TTL, JetStream, StoredMessage, Str
 from contextfold.stores.nats.log import SessionLogs
 from contextfold.stores.nats.publisher import PublishedSession, Publisher
 from contextfold.stores.nats.records import CommitRecord, LoggedCommit
-from contextfold.stores.nats.streams import SubjectNames, unescape_part
+from contextfold.stores.nats.streams import SubjectNames
 
 # Sessions that are worked on at once.
 AT_ONCE: Final = 16
@@ -55,10 +55,9 @@ class SessionTable:
     def __init__(self, js: JetStream, names: SubjectNames) -> None:
         self._js = js
         self._names = names
-        # The last commit of each key.
         self._rows: dict[SessionKey, LoggedCommit] = {}
-        # The published revision, by owner, project and session.
-        self._published: dict[tuple[str, ...], int] = {}
+        # The published revision, by the subject of the session's state.
+        self._published: dict[str, int] = {}
         # The last sequence that was read of each stream.
         self._reached: dict[str, int] = {}
         self._lock = asyncio.Lock()
@@ -67,43 +66,37 @@ class SessionTable:
         """Read what was committed and published since the last time."""
         names = self._names
         async with self._lock:
-            await self._read(names.log, names.every_log, self._note_log)
-            await self._read(names.state, names.every_session_state, self._note_state)
+            async for stored in self._read_new(names.log, names.every_log):
+                # A subject that was not written by us.
+                with suppress(ValueError):
+                    if commit := records.parse_logged(names.key_of(stored.subject), stored):
+                        self._add(commit)
+            async for stored in self._read_new(names.state, names.every_session_state):
+                # The server's marker for an expired message has no revision.
+                revision = records.number_in(stored.headers, records.REVISION)
+                self._published[stored.subject] = max(revision, self._published.get(stored.subject, -1))
 
-    async def _read(self, stream: str, subjects: str, note: Callable[[StoredMessage], None]) -> None:
+    def _add(self, commit: LoggedCommit) -> None:
+        before = self._rows.get(commit.key, commit)
+        if before.session_id != commit.session_id:
+            self._published.pop(self._state_of(before), None)
+        self._rows[commit.key] = commit
+
+    async def _read_new(self, stream: str, subjects: str) -> AsyncIterator[StoredMessage]:
         reached = self._reached.get(stream, 0)
         query = StreamQuery(stream, subjects, reached, headers_only=True, last_of_each=not reached)
         async for stored in read_stored(self._js, query):
-            # A subject that was not written by us.
-            with suppress(ValueError):
-                note(stored)
+            yield stored
             self._reached[stream] = stored.seq
-
-    def _note_log(self, stored: StoredMessage) -> None:
-        commit = records.parse_logged(self._names.key_of(stored.subject), stored)
-        if commit is not None:
-            self.note(commit)
-
-    def _note_state(self, stored: StoredMessage) -> None:
-        session = tuple(map(unescape_part, stored.subject.split(".")[-5:-2]))
-        # The server's marker for an expired message has no revision.
-        revision = records.number_in(stored.headers, records.REVISION)
-        self._published[session] = max(revision, self._published.get(session, -1))
-
-    def note(self, commit: LoggedCommit) -> None:
-        """Note a commit that was seen or made."""
-        key, before = commit.key, self._rows.get(commit.key)
-        if before is not None and before.seq >= commit.seq:
-            return
-        self._rows[key] = commit
-        if before is not None and before.session_id != commit.session_id:
-            self._published.pop(_session(before), None)
 
     def forget(self, row: LoggedCommit) -> None:
         """Forget an ended session whose last event was deleted."""
         if self._rows.get(row.key) == row:
             del self._rows[row.key]
-            self._published.pop(_session(row), None)
+        self._published.pop(self._state_of(row), None)
+
+    def _state_of(self, row: LoggedCommit) -> str:
+        return self._names.session_state(self._names.session(row.key, row.session_id))
 
     # ---- what is known
 
@@ -115,11 +108,7 @@ class SessionTable:
 
     def behind(self, owner: str | None = None) -> list[LoggedCommit]:
         """Live sessions that are not completely published."""
-        return [row for row in self.live(owner) if self._published.get(_session(row), -1) < row.revision]
-
-
-def _session(commit: LoggedCommit) -> tuple[str, ...]:
-    return commit.key.owner, commit.key.project_hash, commit.session_id
+        return [row for row in self.live(owner) if self._published.get(self._state_of(row), -1) < row.revision]
 
 
 @dataclass(slots=True, eq=False)
@@ -166,7 +155,6 @@ class SessionExpiry:
             end, _ = await self.logs.append(row.key, CommitRecord(row.session_id, row.revision, [expired], {}))
         except StaleRevision:
             return False
-        self.table.note(end)
         await self.finish(end)
         return True
 

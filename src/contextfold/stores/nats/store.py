@@ -115,7 +115,6 @@ class NatsStore:
             receipt, committed = await self._logs.commit(commit)
             if committed is not None:
                 self._publisher.offer(committed)
-                self._table.note(committed[0])
         finally:
             self._commits -= 1
             if not self._commits:
