@@ -6,10 +6,12 @@ of a refused commit are never referred to, and are deleted with the archive of t
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from contextfold.errors import StoreInvalid
@@ -73,15 +75,6 @@ async def read_chunks(js: JetStream, archived: str, chunks: ChunkReference) -> b
     return b"".join(pieces[number] for number in range(chunks.count))
 
 
-class _ArchiveSubject(NamedTuple):
-    """What the subject of an archive message says about its content, in the order in which they are read."""
-
-    first: int
-    revision: int
-    subject: str
-    has_rollback: bool
-
-
 @dataclass(slots=True)
 class BranchSummary:
     """What the messages about a branch say together: its newest summary, and whether it was retracted after that."""
@@ -107,6 +100,15 @@ class BranchSummary:
         return self.summary._replace(undone=True)
 
 
+class _Item(NamedTuple):
+    """What the subject of an archive message says about its entries, in the order in which they are read."""
+
+    first: int
+    revision: int
+    subject: str
+    has_rollback: bool
+
+
 class ArchiveReader:
     def __init__(self, js: JetStream, names: SubjectNames) -> None:
         self._js = js
@@ -123,40 +125,26 @@ class ArchiveReader:
             subjects = names.archived_of(
                 thread.owner, thread.project_hash, f"entries.b{escape_part(thread.branch_id)}.>"
             )
-        items = sorted(map(_archive_subject, await stored_subjects(self._js, names.archive, subjects)))
+        items = sorted(map(_item, await stored_subjects(self._js, names.archive, subjects)))
         if not items:
             return None
-        rollbacks = [
-            (entry.undone_from or 0, entry.n)
-            for entries in await self._read([item for item in items if item.has_rollback])
-            for entry in entries
-            if entry.kind == "rollback"
-        ]
-        page = await self._page(items, after_n, max(limit, 0), characters)
-        return Trajectory(list(limit_characters(page, characters)), sorted(rollbacks))
-
-    async def _page(
-        self, items: Sequence[_ArchiveSubject], after_n: int, limit: int, characters: int | None
-    ) -> list[ArchiveEntry]:
-        """The entries after `after_n`. Messages are read until the rest cannot have an earlier entry."""
-        left = _select_after(items, after_n)
+        found = await in_batches((self._read(item.subject) for item in items if item.has_rollback), READS_AT_ONCE)
+        rollbacks = [(entry.undone_from or 0, entry.n) for entry in chain(*found) if entry.kind == "rollback"]
         page: list[ArchiveEntry] = []
+        later = _items_after(items, after_n)
         step = max(1, min(READS_AT_ONCE, limit))
-        for start in range(0, len(left), step):
-            for entries in await self._read(left[start : start + step]):
-                page += [entry for entry in entries if entry.n > after_n]
+        for start in range(0, len(later), step):
+            # No later message has an entry before this one's first.
+            sure = [entry for entry in page if entry.n < later[start].first]
+            if len(sure) >= limit or sum(len(entry.text) for entry in sure) >= (characters or math.inf):
+                page = sure
+                break
+            reads = (self._read(item.subject) for item in later[start : start + step])
+            page += [entry for entry in chain(*await in_batches(reads, READS_AT_ONCE)) if entry.n > after_n]
             page.sort(key=lambda entry: entry.n)
-            rest = left[start + step :]
-            sure = [entry for entry in page if entry.n < rest[0].first] if rest else page
-            is_full = characters is not None and sum(len(entry.text) for entry in sure) >= characters
-            if len(sure) >= limit or is_full:
-                return sure[:limit]
-        return page[:limit]
+        return Trajectory(list(limit_characters(page[: max(limit, 0)], characters)), sorted(rollbacks))
 
-    async def _read(self, items: Sequence[_ArchiveSubject]) -> list[list[ArchiveEntry]]:
-        return await in_batches((self._read_one(item.subject) for item in items), READS_AT_ONCE)
-
-    async def _read_one(self, subject: str) -> list[ArchiveEntry]:
+    async def _read(self, subject: str) -> list[ArchiveEntry]:
         """The entries of one message; none if it has just been deleted."""
         stored = await self._js.last(self._names.archive, subject)
         return await self.entries(stored) if stored else []
@@ -174,12 +162,12 @@ def revision_of(stored: StoredMessage) -> int:
     return int(stored.subject.rpartition(".")[2])
 
 
-def _archive_subject(subject: str) -> _ArchiveSubject:
+def _item(subject: str) -> _Item:
     first, kind, revision = subject.split(".")[-3:]
-    return _ArchiveSubject(int(first), int(revision), subject, kind == "r")
+    return _Item(int(first), int(revision), subject, kind == "r")
 
 
-def _select_after(items: Sequence[_ArchiveSubject], after_n: int) -> list[_ArchiveSubject]:
+def _items_after(items: Sequence[_Item], after_n: int) -> list[_Item]:
     """Those that may have an entry after `after_n`: of those that start before it, only the last of each session."""
     latest = {session_part(item.subject): item for item in items if item.first <= after_n}
     return [item for item in items if item.first > after_n or latest[session_part(item.subject)] is item]
