@@ -108,6 +108,9 @@ def test_an_end_that_is_interrupted_anywhere_loses_no_log_on_nats(nats_server: N
             log = await store.ended_log(key, f"sess_{number}")
             assert [event.n for event in log] == list(range(1, EVENTS + 2))
         assert len(await store.ended_sessions("local", limit=10)) == SESSIONS
+        assert await store.count() == 0
+        # The next session of a key begins as if nothing had been interrupted.
+        await store.commit(commit_of(keys[0], session_id="sess_next"))
         await store.close()
 
     try:

@@ -25,7 +25,6 @@ from tests.stores.nats.sample_commits import (
     parsed,
     stored_messages,
 )
-from tests.support.machine import times
 from tests.support.waiting import POLL_INTERVAL_S, WAIT_TIMEOUT_S
 
 # More than a client receives before it has received all messages of a watcher in this file.
@@ -57,23 +56,6 @@ def interrupt(store: NatsStore, subject_suffix: str, action: Callable[[], Awaita
 async def close_all(*stores: NatsStore) -> None:
     for store in stores:
         await store.close()
-
-
-async def test_alternating_commits_of_two_stores_are_published_in_order(options: NatsOptions) -> None:
-    """This holds even if commits of one store wait together and a commit of the other is between them."""
-    commits = times(80, 2000)
-    stores = [NatsStore(options), NatsStore(options)]
-    for revision in range(commits):
-        await stores[revision % 2].commit(commit_of(KEY, revision))
-    for store in stores:
-        await store.settle()
-    await stores[0]._publisher.catch_up(KEY)
-    session = SubjectNames(options.prefix).session(KEY, "sess_1")
-    events = await stored_messages(options, SubjectNames(options.prefix).events, f"{session}.events.>")
-    assert [parsed(each)["n"] for each in events] == list(range(1, commits + 1))
-    (state,) = await stored_messages(options, SubjectNames(options.prefix).state, f"{session}.meta.>")
-    assert parsed(state)["revision"] == commits
-    await close_all(*stores)
 
 
 async def test_the_end_of_a_session_is_published_once_when_two_stores_end_it(

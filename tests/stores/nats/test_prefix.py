@@ -1,4 +1,4 @@
-"""Subjects with and without a prefix, as a NATS subscriber receives them."""
+"""Subjects without a prefix, as a NATS subscriber receives them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import nats
-import pytest
 from nats.aio.msg import Msg
 
 from contextfold.settings import NatsOptions
@@ -19,13 +18,12 @@ from tests.support.waiting import WAIT_TIMEOUT_S
 KINDS = ["session.started", "branch.created", "operation.completed", "branch.folded", "operation.completed"]
 
 
-@pytest.mark.parametrize("prefix", ["", "contextfold"])
-def test_a_subscriber_follows_the_seeds_hierarchy(tmp_path: Path, prefix: str) -> None:
+def test_a_subscriber_without_a_prefix_follows_the_hierarchy(tmp_path: Path) -> None:
     async def act(url: str) -> None:
         connection = await nats.connect(url)
         received: list[Msg] = []
         complete = asyncio.Event()
-        session = f"{prefix}.local.p1.sess_1".removeprefix(".")
+        session = "local.p1.sess_1"
 
         async def receive(message: Msg) -> None:
             received.append(message)
@@ -33,9 +31,9 @@ def test_a_subscriber_follows_the_seeds_hierarchy(tmp_path: Path, prefix: str) -
             if state.get("revision") == 5:
                 complete.set()
 
-        await connection.subscribe(f"{prefix}.local.>".removeprefix("."), cb=receive)
+        await connection.subscribe("local.>", cb=receive)
         await connection.flush()
-        store = NatsStore(NatsOptions((url,), prefix))
+        store = NatsStore(NatsOptions((url,), ""))
         try:
             for commit in branch_commits(KEY):
                 await store.commit(commit)

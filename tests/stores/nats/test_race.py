@@ -13,7 +13,6 @@ from pathlib import Path
 
 from contextfold.errors import JSON_RPC_CODES
 from contextfold.fold.events import OperationCompleted
-from contextfold.fold.store import StaleRevision
 from contextfold.serve.mcp.fold_tools import META_OPERATION
 from contextfold.settings import NatsOptions
 from contextfold.stores.nats.store import NatsStore
@@ -36,61 +35,7 @@ READY_S = 60.0
 UNKNOWN_MAX = ROUNDS // 3
 # This is the latency of a daemon that is far away.
 LAG_S = 0.02
-MORNING = "2026-01-01T08:00:00Z"
 HIGH_LIMITS = {"CONTEXT_BRANCHES_PER_SESSION": "10000", "CONTEXT_BRANCH_DEPTH": "64"}
-
-
-async def test_one_of_two_stores_that_expect_the_same_revision_commits(nats_server: NatsServer) -> None:
-    options = NatsOptions(servers=(nats_server.url,), prefix=random_prefix())
-    one, two = NatsStore(options), NatsStore(options)
-
-    async def commit(store: NatsStore, who: str, project: str, revision: int) -> bool:
-        try:
-            await store.commit(commit_of(key_of(project), revision, session_id=project, operation_id=who))
-        except StaleRevision:
-            return False
-        return True
-
-    try:
-        won = {"one": 0, "two": 0}
-        for turn in range(ROUNDS):
-            project, revision = f"p{turn // SESSION_ROUNDS}", turn % SESSION_ROUNDS
-            outcomes = await asyncio.gather(
-                commit(one, f"one {turn}", project, revision), commit(two, f"two {turn}", project, revision)
-            )
-            assert sorted(outcomes) == [False, True], turn
-            won["one" if outcomes[0] else "two"] += 1
-            for store, who, was_won in ((one, "one", outcomes[0]), (two, "two", outcomes[1])):
-                if turn % 20 == 0:
-                    assert (await store.receipt(key_of(project), f"{who} {turn}") is not None) == was_won
-        for project in {f"p{turn // SESSION_ROUNDS}" for turn in range(ROUNDS)}:
-            logs = [await store.load(key_of(project)) for store in (one, two)]
-            assert logs[0] is not None
-            assert logs[1] is not None
-            assert list(logs[0].events) == list(logs[1].events)
-            assert [event.n for event in logs[0].events] == list(range(1, len(logs[0].events) + 1))
-        assert sum(won.values()) == ROUNDS
-    finally:
-        await one.close()
-        await two.close()
-
-
-async def test_each_session_is_ended_by_one_of_two_stores_that_expire_at_once(nats_server: NatsServer) -> None:
-    """The other store is not disturbed by what is already gone."""
-    sessions = times(12, 2000)
-    options = NatsOptions(servers=(nats_server.url,), prefix=random_prefix())
-    one, two = NatsStore(options), NatsStore(options)
-    try:
-        for turn in range(3):
-            for number in range(sessions):
-                await one.commit(commit_of(key_of(f"p{number}"), session_id=f"sess_{turn}_{number}", at=MORNING))
-            ended = await asyncio.gather(one.expire(NOON, MORNING), two.expire(NOON, MORNING))
-            assert sum(ended) == sessions
-            assert [await store.count() for store in (one, two)] == [0, 0]
-        assert sum(await asyncio.gather(one.expire(NOON, NOON), two.expire(NOON, NOON))) == 0
-    finally:
-        await one.close()
-        await two.close()
 
 
 async def test_a_published_state_is_never_replaced_by_an_older_one(nats_server: NatsServer) -> None:

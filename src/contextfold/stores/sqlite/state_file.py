@@ -78,7 +78,7 @@ def open_existing(path: str) -> sqlite3.Connection:
     damaged one.
     """
     check_regular(path)
-    check_header(path, FORMAT)
+    check_header(path)
     # When its last connection closes, SQLite moves the write-ahead log into the file, unless that connection is
     # read-only. A log that another process has left must stay, so the file is then opened read-only. Without such a
     # log the connection may write, so that SQLite removes its -wal and -shm files again.
@@ -87,7 +87,7 @@ def open_existing(path: str) -> sqlite3.Connection:
         connection = connect(path, BUSY_TIMEOUT_S, read_only=read_only)
         try:
             connection.execute("PRAGMA query_only = ON")
-            refuse_other_format(path, version_of(connection), FORMAT)
+            refuse_other_format(path, version_of(connection))
             if os.stat(path).st_size <= COMMAND_CHECK_MOST_BYTES:
                 _refuse_damaged(connection, path)
         except BaseException:
@@ -99,11 +99,7 @@ def open_existing(path: str) -> sqlite3.Connection:
 
 
 def open_for_writing(
-    path: str,
-    *,
-    migrations: Sequence[Migration] = MIGRATIONS,
-    busy_timeout_s: float = BUSY_TIMEOUT_S,
-    may_migrate: bool = True,
+    path: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S, may_migrate: bool = True
 ) -> sqlite3.Connection:
     """Open the file. Raises StoreInvalid if it is not ours or cannot be used.
 
@@ -115,13 +111,13 @@ def open_for_writing(
         except OSError as problem:
             raise not_writable(path, problem.strerror or str(problem)) from problem
     check_regular(path, creates=may_migrate)
-    version = check_file(path, len(migrations), busy_timeout_s)
+    version = check_file(path, busy_timeout_s)
     if not may_migrate:
-        refuse_other_format(path, version, len(migrations))
+        refuse_other_format(path, version)
     connection: sqlite3.Connection | None = None
     try:
         connection = connect(path, busy_timeout_s)
-        _migrate(connection, path, migrations)
+        _migrate(connection, path)
         _enable_wal(connection)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_KEEPS_BYTES}")
@@ -186,7 +182,7 @@ def check_regular(path: str, *, creates: bool = False) -> None:
         raise not_writable(path, problem.strerror or str(problem)) from problem
 
 
-def check_header(path: str, newest: int) -> bool:
+def check_header(path: str, newest: int = FORMAT) -> bool:
     """Refuse a file that is not ours before SQLite opens it. False if it is empty, so that it is to be created."""
     with open(path, "rb") as file:
         header = file.read(_HEADER_BYTES)
@@ -200,19 +196,19 @@ def check_header(path: str, newest: int) -> bool:
     return True
 
 
-def check_file(path: str, newest: int, busy_timeout_s: float) -> int:
+def check_file(path: str, busy_timeout_s: float) -> int:
     """Refuse a file that is not ours, or that is damaged, before SQLite opens it for writing.
 
     Returns its version, which is 0 if the file has to be created or completed first.
     """
-    if not check_header(path, newest) or is_unfinished(path):
+    if not check_header(path) or is_unfinished(path):
         return 0
     try:
         connection = connect(path, busy_timeout_s, read_only=True)
         try:
             # The header may still be in the -wal file.
             version = version_of(connection)
-            refuse_newer(path, version, newest)
+            refuse_newer(path, version)
             _refuse_damaged(connection, path)
         finally:
             connection.close()
@@ -221,7 +217,7 @@ def check_file(path: str, newest: int, busy_timeout_s: float) -> int:
     return version
 
 
-def refuse_newer(path: str, version: int, newest: int) -> None:
+def refuse_newer(path: str, version: int, newest: int = FORMAT) -> None:
     if version > newest:
         raise StoreInvalid(
             f"{path} was written by a newer contextfold: its format is {version}, and this version knows formats up to"
@@ -229,10 +225,10 @@ def refuse_newer(path: str, version: int, newest: int) -> None:
         )
 
 
-def refuse_other_format(path: str, version: int, newest: int) -> None:
+def refuse_other_format(path: str, version: int) -> None:
     """Refuse an older file, too: a daemon of the older version may use it, and a migration would stop it."""
-    refuse_newer(path, version, newest)
-    if version < newest:
+    refuse_newer(path, version)
+    if version < FORMAT:
         raise StoreInvalid(
             f"{path} was written by an older contextfold: stop its daemon if one runs, then start `context serve` once"
         )
@@ -279,10 +275,10 @@ def verify_file(path: str) -> list[str]:
     """Check everything in a file, and make again what is derived. Returns what is damaged, in words."""
     path = os.path.realpath(path)
     check_regular(path)
-    check_header(path, FORMAT)
+    check_header(path)
     connection = connect(path, BUSY_TIMEOUT_S)
     try:
-        refuse_other_format(path, version_of(connection), FORMAT)
+        refuse_other_format(path, version_of(connection))
         damage = list(verification.find_damage(connection))
         if not damage:
             _restore_derived(connection)
@@ -321,23 +317,23 @@ def delete_file(path: str) -> None:
             os.unlink(name)
 
 
-def _migrate(connection: sqlite3.Connection, path: str, migrations: Sequence[Migration]) -> None:
+def _migrate(connection: sqlite3.Connection, path: str) -> None:
     """Run the missing migrations in one transaction: a failure leaves the file as it was.
 
     A new file is created the same way, before it changes to WAL mode: from the first commit on its header identifies
     it, and a process that is killed meanwhile leaves a journal that makes it empty again.
     """
-    if version_of(connection) == len(migrations):
+    if version_of(connection) == FORMAT:
         return
     connection.execute("BEGIN EXCLUSIVE")
     try:
         # Another process may have migrated it while we waited.
         version = version_of(connection)
-        refuse_newer(path, version, len(migrations))
-        for number, migration in enumerate(migrations[version:], version + 1):
+        refuse_newer(path, version)
+        for number, migration in enumerate(MIGRATIONS[version:], version + 1):
             _run(connection, path, number, migration)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {len(migrations)}")
+        connection.execute(f"PRAGMA user_version = {FORMAT}")
         connection.execute("COMMIT")
     finally:
         if connection.in_transaction:

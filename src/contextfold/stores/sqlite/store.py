@@ -81,7 +81,6 @@ class SqliteStore:
         self,
         path: str | os.PathLike[str],
         *,
-        migrations: Sequence[schema.Migration] = schema.MIGRATIONS,
         busy_timeout_s: float = state_file.BUSY_TIMEOUT_S,
         poll_s: float = POLL_S,
         may_migrate: bool = True,
@@ -91,15 +90,12 @@ class SqliteStore:
         With `may_migrate` a missing file is created, and an older one migrated.
         """
         self._path = os.path.realpath(os.fspath(path))
-        self._version = len(migrations)
         self._poll_s = poll_s
         self._closed = False
         # The owner of each watcher, by the event that wakes it.
         self._watchers: dict[asyncio.Event, str] = {}
         self._polling: asyncio.Task[None] | None = None
-        connection = state_file.open_for_writing(
-            self._path, migrations=migrations, busy_timeout_s=busy_timeout_s, may_migrate=may_migrate
-        )
+        connection = state_file.open_for_writing(self._path, busy_timeout_s=busy_timeout_s, may_migrate=may_migrate)
         self._file = _identity(self._path)
         self._writer = Writer(connection, self._check_file)
         self._readers = Readers(lambda: state_file.open_for_reading(self._path, busy_timeout_s))
@@ -283,7 +279,7 @@ class SqliteStore:
         """Refuse a commit to a file that was replaced, or that has tables of another version."""
         if _identity(self._path) != self._file:
             raise StoreUnavailable(f"{self._path} was moved or deleted while in use: restart to go on with a new one")
-        if state_file.version_of(connection) != self._version:
+        if state_file.version_of(connection) != schema.FORMAT:
             raise StoreUnavailable(
                 f"{self._path} was brought to another format while in use: restart with that version"
             )
