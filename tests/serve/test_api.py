@@ -387,6 +387,17 @@ def test_there_is_only_one_demo_session(daemon: Daemon, api: ApiReader) -> None:
     assert all(row["project_path"] != session["project_path"] for row in api.get("/v1/savings?by=session")["groups"])
 
 
+def test_the_demo_session_shows_the_text_of_a_result_once(daemon: Daemon, api: ApiReader) -> None:
+    with Http(daemon.port) as http:
+        session_id = http.ask("POST", "/v1/demo", b"{}", {"content-type": "application/json"}).json["session_id"]
+    branches = api.get(f"/v1/sessions/{session_id}")["branches"]
+    branch_id = next(branch["id"] for branch in branches if branch["failed_operations"])
+    page = api.get(f"/v1/sessions/{session_id}/trajectory?branch_id={branch_id}&budget=100000")
+    proxied = [entry["text"] for entry in page["entries"] if entry.get("source") == "proxy" and entry["text"]]
+    words = "The checkout shows 0.00 for carts with a discount of 1 %. Find out why and fix it, with a test."
+    assert proxied == [words]
+
+
 def test_ended_sessions_are_listed_separately(tmp_path: Path) -> None:
     """The daemon ends a session that was already idle for long when the daemon started."""
     path = tmp_path / "state" / "state.db"

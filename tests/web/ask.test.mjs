@@ -72,6 +72,7 @@ scenario("Markdown and code are shown as such, and HTML in them stays text", asy
   const page = await stage.page(daemon, { path: "/#/ask/deploy" });
   const shown = page.locator(".markdown");
   await shown.locator(".heading em", { hasText: "now" }).waitFor();
+  assert.equal(await page.locator(".answer-section b").first().textContent(), "", "a heading is not shown twice");
   assert.equal(await shown.locator("p code").textContent(), "make deploy");
   assert.equal(await shown.locator("strong").textContent(), "never");
   assert.equal(await shown.locator("pre").textContent(), "make deploy <b>");

@@ -187,17 +187,18 @@ function sectionPart(document, section) {
   const [first, last] = section.lines;
   const tableName = `Terms of ${document.id}, lines ${first}–${last}`;
   const terms = section.why.map((term) => tableRow([term.term, term.in.join(", "), grouped(term.score)]));
+  const text = content(document.id, section.content);
   return el(
     "section",
     { class: "answer-section", "aria-label": crumbText(section.heading) },
     el(
       "div",
       { class: "entry-head" },
-      el("b", {}, crumbText(section.heading)),
+      el("b", {}, placeText(section.heading, text)),
       el("span", { class: "muted number" }, `lines ${first}–${last} · ${counted(section.tokens, "token")}`),
       scoreText(section.score),
     ),
-    content(document.id, section.content),
+    text,
     el(
       "details",
       {},
@@ -209,6 +210,12 @@ function sectionPart(document, section) {
       ),
     ),
   );
+}
+
+/** The headings above a section, whose text may begin with its own. @param {string[]} heading @param {Element} text */
+function placeText(heading, text) {
+  const first = text.querySelector(".heading:first-child");
+  return first?.textContent === heading.at(-1) ? heading.slice(0, -1).join(" › ") : crumbText(heading);
 }
 
 /** @param {string} id of a document @param {string} text */

@@ -49,7 +49,7 @@ export function welcome(page) {
       "p",
       {},
       el("button", { type: "button", class: "primary", onclick: () => openDemo(page) }, "Open a demo session"),
-      el("span", { class: "muted" }, " Made up, named demo, in no sum. It ends by itself when it is idle."),
+      el("span", { class: "muted" }, "Made up, named demo, in no sum. It ends by itself when it is idle."),
     ),
   );
 }

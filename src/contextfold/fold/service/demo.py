@@ -166,14 +166,15 @@ class _Morning:
             self._clock.wait(MINUTES_PER_STEP)
         await self._service.reports.settle(self._target.key)
 
-    def _add(self, text: str, tokens: int, call_id: str = "") -> None:
-        self._parts.append(_Part(tokens, call_id))
+    def _add(self, text: str, tokens: int) -> None:
+        self._parts.append(_Part(tokens))
         self._new_texts.append(text)
 
     async def _use(self, used: Used) -> None:
         text = used.text * (used.tokens * 4 // len(used.text) + 1)
         content = f"{used.about}\n{text}"[: used.tokens * 4]
-        self._add(content, used.tokens, f"toolu_{len(self._parts):04}")
+        # The hook's report has the text, so the request brings none.
+        self._parts.append(_Part(used.tokens, f"toolu_{len(self._parts):04}"))
         fields = {"type": used.tool, "content": content, "failed": used.failed, "project_path": PROJECT}
         await self._service.record(self._caller, fields, "hook")
         await self._request()
