@@ -92,8 +92,9 @@ class NatsClient(Client):
     def __init__(self, domain: str) -> None:
         super().__init__()
         self.has_tls = False
-        # For requests whose timeout is ours. A commit makes several, so they share it.
+        # For requests whose timeout is ours, and for consumers, which the library makes again by itself.
         self.context = self.jetstream(domain=domain or None, timeout=None)
+        self.consumers = self.jetstream(domain=domain or None, timeout=RESPONSE_TIMEOUT_S)
 
     @property
     def ssl_context(self) -> ssl.SSLContext:
@@ -126,7 +127,7 @@ class NatsConnection:
         self._refusals = self._resets = 0
         # Subjects that the server does not permit, in lower case.
         self._forbidden: set[str] = set()
-        self._closed = False
+        self.is_closed = False
 
     @property
     def is_ready(self) -> bool:
@@ -148,17 +149,10 @@ class NatsConnection:
         if not self.is_ready:
             raise self._problem or StoreUnavailable(LOST)
 
-    async def wait_connected(self) -> None:
-        """Wait for a connection without a timeout. Raises StoreUnavailable when this is closed."""
-        self._start()
-        while not self.is_ready:
-            await asyncio.sleep(RECONNECT_PAUSE_S)
-            self._check_open()
-
     async def close(self) -> None:
-        if self._closed:
+        if self.is_closed:
             return
-        self._closed = True
+        self.is_closed = True
         await end_tasks(self._keeper)
         # Wake the calls that wait for a connection.
         self._is_clear.set()
@@ -170,11 +164,11 @@ class NatsConnection:
             self._keeper = asyncio.create_task(self._keep_connected(), name="contextfold-nats")
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self.is_closed:
             raise StoreUnavailable("the store is closed")
 
     async def _keep_connected(self) -> None:
-        while not self._closed:
+        while not self.is_closed:
             try:
                 await self._connect()
                 while self._away_s < REPLACE_S:
@@ -321,7 +315,7 @@ class NatsConnection:
         self._report_change("connected")
 
     def _note_away(self, problem: StoreInvalid | StoreUnavailable) -> None:
-        if self._closed:
+        if self.is_closed:
             return
         self._problem = problem
         if self._away_since_s is None:
@@ -364,8 +358,6 @@ class NatsConnection:
     async def send(self, subject: str, work: Callable[[NatsClient], Awaitable[Result]]) -> Result:
         """Do work that sends one request to this subject, and wait for the response."""
         client = await self.client()
-        loop = asyncio.get_running_loop()
-        sent_s = loop.time()
         try:
             async with asyncio.timeout(RESPONSE_TIMEOUT_S):
                 return await _keep_cancellation(work(client))
@@ -375,11 +367,6 @@ class NatsConnection:
                 raise StoreInvalid(reason) from None
             await self.note_failure()
             raise OutcomeUnknown(f"NATS did not respond within {RESPONSE_TIMEOUT_S:g} s") from None
-        # The caller's timeout may be shorter than ours.
-        except asyncio.CancelledError:
-            if loop.time() - sent_s >= RESPONSE_TIMEOUT_S / 2:
-                await self.note_failure()
-            raise
         except (OutboundBufferLimitError, ConnectionClosedError, ConnectionDrainingError) as problem:
             raise StoreUnavailable(LOST) from problem
         except (NoRespondersError, NoStreamResponseError) as problem:

@@ -21,8 +21,6 @@ from nats.js.errors import APIError
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.settings import NatsOptions
 from contextfold.stores.nats.connection import (
-    RESPONSE_TIMEOUT_S,
-    NatsClient,
     NatsConnection,
     OnConnectionChange,
     OutcomeUnknown,
@@ -97,18 +95,10 @@ class JetStream(NatsConnection):
         domain = f"{self.options.domain}." if self.options.domain else ""
         return f"$JS.{domain}{subject}" if subject.startswith("API.") else subject
 
-    async def call(
-        self, subject: str, work: Callable[[JetStreamContext], Awaitable[Result]], *, timeout_s: float | None = None
-    ) -> Result:
-        """Send one request. `timeout_s` is for requests that the library makes later; this one always has a timeout."""
-
-        def request(client: NatsClient) -> Awaitable[Result]:
-            if timeout_s is None:
-                return work(client.context)
-            return work(client.jetstream(domain=self.options.domain or None, timeout=timeout_s))
-
+    async def call(self, subject: str, work: Callable[[JetStreamContext], Awaitable[Result]]) -> Result:
+        """Do work that sends one request to this subject."""
         try:
-            result = await self.send(self.full_subject(subject), request)
+            result = await self.send(self.full_subject(subject), lambda client: work(client.context))
         except APIError as problem:
             raise await self._problem_of(problem) from problem
         except (NatsError, OSError) as problem:
@@ -298,8 +288,7 @@ async def read_to(js: JetStream, query: StreamQuery, last: int) -> AsyncGenerato
 async def follow(js: JetStream, query: StreamQuery) -> AsyncGenerator[StoredMessage]:
     """Read without an end. Waits while NATS is unavailable."""
     reached = query.after
-    while True:
-        await js.wait_connected()
+    while not js.is_closed:
         with suppress(StoreUnavailable, StoreInvalid):
             async with aclosing(_read_consumer(js, query, reached)) as messages:
                 async for stored, _ in messages:
@@ -330,7 +319,7 @@ async def _read_consumer(
     arrived = asyncio.Queue[Msg](WAITING_MOST)
     subscription = await js.call(
         f"API.CONSUMER.CREATE.{query.stream}",
-        lambda context: context.subscribe(
+        lambda _: client.consumers.subscribe(
             query.subjects,
             stream=query.stream,
             cb=arrived.put,
@@ -340,7 +329,6 @@ async def _read_consumer(
             pending_msgs_limit=WAITING_MOST,
             pending_bytes_limit=WAITING_BYTES_MOST,
         ),
-        timeout_s=RESPONSE_TIMEOUT_S,
     )
     try:
         while client is await js.client():

@@ -76,34 +76,31 @@ class PublishedSession:
                 self.summaries[event.branch_id] = event.summary[:TEXT_MOST]
 
 
-@dataclass(slots=True)
-class _Publication:
-    # The result is the error because of which the publication was given up.
-    task: asyncio.Task[FoldError | None]
-    waiting: list[Committed] = field(default_factory=list)
-
-
 class Publisher:
     def __init__(self, js: JetStream, names: SubjectNames, logs: SessionLogs, *, idle_s: int) -> None:
         self._js = js
         self._names = names
         self._logs = logs
         self._ttl = f"{max(1, idle_s)}s"
-        self._works: dict[SessionKey, _Publication] = {}
+        # The publications in progress. The result is the error because of which one was given up.
+        self._works: dict[SessionKey, asyncio.Task[FoldError | None]] = {}
+        # The commits that a publication has not begun with.
+        self._waiting: dict[SessionKey, list[Committed]] = defaultdict(list)
         self._progress = SessionCache[PublishedSession](lambda progress: progress.weight, PROGRESS_MOST)
 
     def offer(self, committed: Committed) -> None:
         """Publish a commit soon."""
-        waiting = self._start(committed[0].key).waiting
+        waiting = self._waiting[committed[0].key]
         if len(waiting) >= WAITING_MOST:
             # What is left does not follow what is published, so the log is read.
             waiting.clear()
         waiting.append(committed)
+        self._start(committed[0].key)
 
     async def catch_up(self, key: SessionKey) -> None:
         """Wait until everything that was committed before this call is published."""
         for _ in range(TRIES):
-            problem = await asyncio.shield(self._start(key).task)
+            problem = await asyncio.shield(self._start(key))
             if not await self.is_behind(key):
                 return
             if problem is not None:
@@ -119,18 +116,18 @@ class Publisher:
 
     async def settle(self) -> None:
         """Wait until everything that was committed here is published."""
-        while tasks := [work.task for work in self._works.values()]:
-            await asyncio.wait(tasks)
+        while self._works:
+            await asyncio.wait(self._works.values())
 
     async def stop(self) -> None:
         """Stop. What is not published yet is left to other daemons, or to a later start."""
-        await end_tasks(*(work.task for work in self._works.values()))
+        await end_tasks(*self._works.values())
 
     # ---- one session
 
-    def _start(self, key: SessionKey) -> _Publication:
+    def _start(self, key: SessionKey) -> asyncio.Task[FoldError | None]:
         if key not in self._works:
-            self._works[key] = _Publication(asyncio.create_task(self._work(key), name="contextfold-publish"))
+            self._works[key] = asyncio.create_task(self._work(key), name="contextfold-publish")
         return self._works[key]
 
     async def _work(self, key: SessionKey) -> FoldError | None:
@@ -138,12 +135,10 @@ class Publisher:
 
         What fails is published by the next daemon that looks at the session.
         """
-        work = self._works[key]
         try:
             while True:
-                waiting, work.waiting = work.waiting, []
-                await self._publish(key, waiting)
-                if not work.waiting:
+                await self._publish(key, self._waiting.pop(key, []))
+                if key not in self._waiting:
                     return None
         except LogBroken as problem:
             return StoreInvalid(f"NATS has a log that cannot be replayed: {problem.reason}")
@@ -154,6 +149,7 @@ class Publisher:
             self._progress.forget(key)
             return StoreInvalid(f"publishing failed: {type(problem).__name__} {problem}")
         finally:
+            self._waiting.pop(key, None)
             del self._works[key]
 
     async def _publish(self, key: SessionKey, waiting: list[Committed]) -> None:

@@ -160,21 +160,14 @@ class NatsStore:
         # A commit of which a part was seen is read again.
         start = seq - 1 if offset else seq
         query = StreamQuery(self._names.log, self._names.log_of_owner(owner), max(start, 0))
-        try:
-            async with aclosing(follow(self._js, query)) as commits:
-                async for stored in commits:
-                    commit = records.parse_logged(self._names.key_of(stored.subject), stored)
-                    if commit is None:
-                        continue
-                    events = await self._events(commit)
-                    for number, event in enumerate(events, 1):
-                        if stored.seq == seq and number <= offset:
-                            continue
+        async with aclosing(follow(self._js, query)) as commits:
+            async for stored in commits:
+                commit = records.parse_logged(self._names.key_of(stored.subject), stored)
+                events = await self._events(commit) if commit else ()
+                for number, event in enumerate(events, 1):
+                    if commit and (stored.seq, number) > (seq, offset):
                         cursor = str(stored.seq) if number == len(events) else f"{stored.seq}-{number}"
                         yield WatchedEvent(cursor, commit.key, commit.session_id, event)
-        except StoreUnavailable:
-            if not self._closed:
-                raise
 
     async def _start_at(self, position: tuple[int, int] | None) -> tuple[int, int]:
         reached = await self._js.last_seq(self._names.log)
@@ -260,9 +253,10 @@ class NatsStore:
         seen: set[SessionKey] = set()
         while True:
             await asyncio.sleep(HELP_EVERY_S * random.uniform(0.7, 1.3))  # noqa: S311 - so that not all do it at once
-            await self._js.wait_connected()
-            with suppress(FoldError):
+            try:
                 await self._table.refresh()
+            except FoldError:
+                continue
             # A session without activity since then is left to the sweep that ends it.
             since = timestamp(datetime.now(UTC) - timedelta(seconds=self._idle_s))
             late = (row.key for row in self._table.behind() if row.last_at > since)
