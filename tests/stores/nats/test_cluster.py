@@ -127,7 +127,7 @@ def test_a_daemon_changes_to_another_server_when_its_server_is_cut_off(tmp_path:
         store = ",".join(proxy.url for proxy in proxies)
         (daemon,) = stack.enter_context(daemons(tmp_path, 1, store, *argv))
         until(lambda: is_ready(daemon))
-        used = next(number for number, proxy in enumerate(proxies) if proxy.is_used)
+        used = next(number for number, proxy in enumerate(proxies) if proxy.wires)
         routes.cut_off(cluster.servers[used].name)
         until(lambda: not is_ready(daemon))
         until(lambda: is_ready(daemon))
@@ -135,4 +135,4 @@ def test_a_daemon_changes_to_another_server_when_its_server_is_cut_off(tmp_path:
         agent.call("context_record", type="t", content="c", project_path="/left")
         agent.close()
         # The proxy notices a moment later that a daemon has closed its connection.
-        until(lambda: not proxies[used].is_used)
+        until(lambda: not proxies[used].wires)
