@@ -6,6 +6,7 @@ import json
 import lzma
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -196,7 +197,6 @@ class TestSaving:
 class TestCodex:
     def test_a_rollout_is_read_with_its_usage(self, projects: Path, call: Call, tmp_path: Path) -> None:
         rollout = tmp_path / "home" / ".codex" / "sessions" / "2026" / "03" / "01" / "rollout-1.jsonl"
-        rollout.parent.mkdir(parents=True)
         output = "text " * 3_000
         items: list[tuple[str, object]] = [
             ("session_meta", {"id": "c1", "cwd": "/home/me/project", "cli_version": "0.169.0"}),
@@ -221,17 +221,37 @@ class TestCodex:
             ),
             ("event_msg", token_count(13_900, 13_000, 20, total=37_790, cache_write_input_tokens=800)),
         ]
-        lines = [
-            json.dumps({"timestamp": moment(at), "type": kind, "payload": payload})
-            for at, (kind, payload) in enumerate(items)
-        ]
-        rollout.write_text("\n".join(lines) + "\n")
+        write_rollout(rollout, items)
         report = audit(call, "--names")
         spent = (10_000 + 3_800) * 1.25e-6 + 10_000 * 0.125e-6 + 70 * 10e-6
         # Newer models charge for writing to the cache.
         spent += 100 * 4e-6 + 13_000 * 0.4e-6 + 800 * 5e-6 + 20 * 20e-6
         assert report["spent_dollars"] == pytest.approx(spent, abs=1e-4)
         assert (report["requests"], report["results"][0]["subject"]) == (3, "ls")
+
+    def test_a_fork_that_repeats_its_parents_usage_is_counted_once(
+        self, projects: Path, call: Call, tmp_path: Path
+    ) -> None:
+        """Codex copied a parent's lines into its forks and subagents, with the time of the copy; the parent goes on."""
+        sessions = tmp_path / "home" / ".codex" / "sessions"
+        first, second, third = (token_count(10_000 * n, 5_000, n, total=10_000 * n) for n in (1, 2, 3))
+        parent = [("session_meta", {"id": "p", "cwd": "/p"}), *with_usage(first, second)]
+        copied = [("session_meta", {"id": "p", "cwd": "/p"}), *with_usage(first, second)]
+        # The second subagent's own first request is as large as one of its parent's.
+        for name, own in (("c1", token_count(9_000, 0, 9, total=9_000)), ("c2", first)):
+            source = {"subagent": {"thread_spawn": {"parent_thread_id": "p"}}}
+            meta = ("session_meta", {"id": name, "cwd": "/p", "forked_from_id": "p", "source": source})
+            write_rollout(sessions / f"rollout-2-{name}.jsonl", [meta, *copied, *with_usage(own)], at_s=1_000)
+        write_rollout(sessions / "rollout-1-p.jsonl", [*parent, *with_usage(third)])
+        report = audit(call, "--names")
+        rows = {row["id"]: (row["subagent"], row["requests"]) for row in report["largest_conversations"]}
+        assert rows == {"p": (False, 3), "c1": (True, 1), "c2": (True, 1)}
+
+    def test_a_compressed_rollout_is_counted_as_unreadable(self, projects: Path, call: Call, tmp_path: Path) -> None:
+        sessions = tmp_path / "home" / ".codex" / "sessions"
+        sessions.mkdir(parents=True)
+        (sessions / "rollout-1.jsonl.zst").write_bytes(b"(\xb5/\xfd")
+        assert audit(call)["left_out"]["unreadable_files"] == 1
 
 
 class TestRules:
@@ -351,6 +371,17 @@ class TestBadInput:
         (projects / "round").symlink_to(projects)
         assert audit(call)["requests"] == 7
 
+    def test_transcripts_are_where_the_hosts_variables_say(
+        self, projects: Path, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        long_session("s0", pause_s=10).write(projects)
+        for name in ("one", "two"):
+            long_session(name, pause_s=10).write(tmp_path / name / "projects" / "-p")
+        monkeypatch.setenv("CLAUDE_CONFIG_DIR", f"{tmp_path}/one, {tmp_path}/two,{tmp_path}/none,{tmp_path}/one")
+        monkeypatch.setenv("CODEX_HOME", f"{tmp_path}/codex")
+        write_rollout(tmp_path / "codex/archived_sessions/rollout-1.jsonl", with_usage(token_count(9, 0, 9, total=18)))
+        assert audit(call)["requests"] == 7 + 7 + 1
+
     def test_a_transcript_of_a_version_without_usage_is_counted(self, projects: Path, call: Call) -> None:
         """The first versions of Codex wrote the items alone."""
         sessions = projects.parents[2] / ".codex" / "sessions"
@@ -454,6 +485,24 @@ def with_kept_cache(transcript: ClaudeTranscript) -> ClaudeTranscript:
 
 def call_block(call_id: str) -> dict[str, Any]:
     return call_of(call_id, file_path=f"/home/me/project/{call_id}")
+
+
+def with_usage(*counts: object) -> list[tuple[str, object]]:
+    """The items of a turn for each count."""
+    turn: list[tuple[str, object]] = [
+        ("turn_context", {"model": "gpt-5"}),
+        ("response_item", {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}),
+    ]
+    return [item for count in counts for item in (*turn, ("event_msg", count))]
+
+
+def write_rollout(path: Path, items: Sequence[tuple[str, object]], *, at_s: float = 0) -> None:
+    lines = [
+        json.dumps({"timestamp": moment(at_s + number), "type": kind, "payload": payload})
+        for number, (kind, payload) in enumerate(items)
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n")
 
 
 def token_count(input_tokens: int, cached: int, output: int, *, total: int, **more: int) -> object:

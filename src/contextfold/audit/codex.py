@@ -28,17 +28,16 @@ def read_codex(
     lines: Iterable[Mapping[str, Any]], name: str, seen: set[int], skipped: Skipped
 ) -> Iterator[tuple[Conversation, RecordedRequest]]:
     """The requests of a transcript with their conversation, in order. `seen` has the hashes of requests in others."""
-    conversation = Conversation(CODEX, "openai-responses", name, "")
-    reader = _RolloutReader()
+    conversation: Conversation | None = None
+    reader = _RolloutReader(seen)
     for line in lines:
         payload, kind = object_in(line, "payload"), line.get("type")
-        if kind == "session_meta":
-            conversation = conversation._replace(
-                id=text_in(payload, "id") or conversation.id,
-                project=text_in(payload, "cwd"),
-                is_subagent="subagent" in str(payload.get("source")),
-            )
-            reader.version = text_in(payload, "cli_version")
+        if kind == "session_meta" and conversation is None:
+            conversation = _conversation_of(payload, name)
+            reader.begin(payload)
+        elif kind == "session_meta":
+            # Forks of some versions begin with the lines of their parent.
+            reader.may_repeat = True
         elif kind == "turn_context":
             reader.model = text_in(payload, "model") or reader.model
         elif kind == "response_item":
@@ -47,19 +46,23 @@ def read_codex(
             reader.compact(payload)
         elif kind == "event_msg" and payload.get("type") == "token_count":
             request = reader.answer(object_in(payload, "info"), time_in(line))
-            if request is None:
-                continue
-            if not request.at:
-                skipped.requests_without_usage += 1
-                continue
-            identity = hash((conversation.id, request.at, *request.usage))
-            yield conversation, request._replace(is_copy=identity in seen)
-            seen.add(identity)
+            if request and request.at:
+                yield conversation or _conversation_of({}, name), request
+            else:
+                skipped.requests_without_usage += request is not None
         reader.last_at = time_in(line) or reader.last_at
 
 
+def _conversation_of(meta: Mapping[str, Any], name: str) -> Conversation:
+    is_subagent = "subagent" in str(meta.get("source"))
+    return Conversation(CODEX, "openai-responses", text_in(meta, "id") or name, text_in(meta, "cwd"), is_subagent)
+
+
 class _RolloutReader:
-    def __init__(self) -> None:
+    def __init__(self, seen: set[int]) -> None:
+        self._seen = seen
+        # Whether the file may begin with usage that another file has: in a fork, or in a copy of a file.
+        self.may_repeat = False
         self.model = ""
         self.version = ""
         self.last_at = 0.0
@@ -70,6 +73,14 @@ class _RolloutReader:
         self._unchanged = 0
         self._compacted = False
         self._total: Mapping[str, Any] = {}
+        # The counts of the request before.
+        self._before: tuple[int, ...] = ()
+
+    def begin(self, meta: Mapping[str, Any]) -> None:
+        self.version = text_in(meta, "cli_version")
+        session = hash(text_in(meta, "id"))
+        self.may_repeat = bool(meta.get("forked_from_id")) or session in self._seen
+        self._seen.add(session)
 
     def add(self, item: Mapping[str, Any]) -> None:
         by_model = item.get("type") in _BY_MODEL or item.get("role") == "assistant"
@@ -111,8 +122,18 @@ class _RolloutReader:
             self._unchanged,
             self._compacted,
             self.version,
+            is_copy=self._is_copy((count_in(total, "total_tokens"), *usage)),
         )
         self._unchanged, self._compacted, self._sent_at = len(self._history), False, None
         self._history += self._response
         self._response = []
         return request
+
+    def _is_copy(self, counts: tuple[int, ...]) -> bool:
+        """Whether another file has this usage behind the same one. Times say nothing: some copies have new ones."""
+        here = hash((self._before, counts)) if self._before else hash(counts)
+        self.may_repeat = self.may_repeat and here in self._seen
+        # A copy may begin later than the original.
+        self._seen.update((here, hash(counts)))
+        self._before = counts
+        return self.may_repeat

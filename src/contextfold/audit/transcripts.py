@@ -30,6 +30,12 @@ class Transcript(NamedTuple):
     host: str
     path: Path
     size: int
+    modified: float
+
+    @property
+    def age(self) -> tuple[str, float]:
+        """Sorts the originals before their copies. The name of one of Codex begins with the time when it was begun."""
+        return self.path.name if self.path.name.startswith("rollout-") else "", self.modified
 
 
 @dataclass(slots=True)
@@ -48,30 +54,28 @@ class Skipped:
 
 
 def find_transcripts(home: Path, environment: Mapping[str, str], skipped: Skipped) -> list[Transcript]:
-    """All transcripts of this user, the oldest first, so that copies of a history come after the original."""
+    """All transcripts of this user, the oldest first."""
     claude = environment.get("CLAUDE_CONFIG_DIR")
-    folders = [(CLAUDE_CODE, Path(folder), "projects") for folder in (claude.split(",") if claude else ())]
+    folders = [(CLAUDE_CODE, Path(folder.strip()), "projects") for folder in (claude.split(",") if claude else ())]
     if not claude:
         folders += [(CLAUDE_CODE, home / ".claude", "projects"), (CLAUDE_CODE, home / ".config/claude", "projects")]
     codex = Path(environment.get("CODEX_HOME") or home / ".codex")
     folders += [(CODEX, codex, "sessions"), (CODEX, codex, "archived_sessions")]
-    found = [entry for host, folder, name in folders for entry in _list_below(host, folder / name, skipped)]
-    return [transcript for _, transcript in sorted(found)]
+    found = [each for host, folder, name in folders for each in _list_below(host, folder / name, skipped)]
+    return sorted(found, key=lambda transcript: transcript.age)
 
 
 def list_given(paths: Iterable[Path], skipped: Skipped) -> list[Transcript]:
     """The transcripts that a user named, or those in folders that a user named. Their first line tells the host."""
     found: list[Transcript] = []
     for path in paths:
-        given = (
-            [each for _, each in sorted(_list_below("", path, skipped))] if path.is_dir() else [_transcript_at(path)]
-        )
+        given = _list_below("", path, skipped) if path.is_dir() else [_transcript_at(path)]
         found += [transcript._replace(host=_host_of(transcript.path)) for transcript in given]
-    return found
+    return sorted(found, key=lambda transcript: transcript.age)
 
 
-def _list_below(host: str, folder: Path, skipped: Skipped) -> Iterator[tuple[float, Transcript]]:
-    """The transcripts below a folder with their times. Links to folders are not followed, so the walk ends."""
+def _list_below(host: str, folder: Path, skipped: Skipped) -> Iterator[Transcript]:
+    """The transcripts below a folder. Links to folders are not followed, so the walk ends."""
 
     def count_unreadable(problem: OSError) -> None:
         # A host that was never used has no folder.
@@ -81,6 +85,8 @@ def _list_below(host: str, folder: Path, skipped: Skipped) -> Iterator[tuple[flo
     for parent, _, names in os.walk(folder, onerror=count_unreadable):
         for name in names:
             path = Path(parent, name)
+            # Codex can compress old transcripts.
+            skipped.unreadable_files += name.endswith(".jsonl.zst")
             if not name.endswith(".jsonl"):
                 continue
             listed += 1
@@ -92,7 +98,7 @@ def _list_below(host: str, folder: Path, skipped: Skipped) -> Iterator[tuple[flo
                 skipped.unreadable_files += 1
                 continue
             if stat.S_ISREG(status.st_mode):
-                yield status.st_mtime, Transcript(host, path, status.st_size)
+                yield Transcript(host, path, status.st_size, status.st_mtime)
 
 
 def _transcript_at(path: Path) -> Transcript:
@@ -103,7 +109,7 @@ def _transcript_at(path: Path) -> Transcript:
     # A pipe or a device may never end.
     if not stat.S_ISREG(status.st_mode):
         raise StorageFailed(f"cannot read {path}: it is neither a file nor a folder")
-    return Transcript("", path, status.st_size)
+    return Transcript("", path, status.st_size, status.st_mtime)
 
 
 def _host_of(path: Path) -> str:
