@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from contextfold.cli.parser import UsageError
 from contextfold.errors import StorageFailed
 from contextfold.hosts.programs import COMMAND, HOSTS, Host
-from contextfold.resolve.files import storage_failed, sync
+from contextfold.resolve.files import StorageErrors, replace_file, storage_failed
 
 CONFIG_BYTES_MAX = 8 << 20
 WRITABLE_BY_ANYBODY = 0o222
@@ -154,12 +154,12 @@ def set_member(path: str, keys: Sequence[str], member: object) -> None:
             if not inner:
                 del holder[key]
     if root:
-        replace_file(path, json.dumps(root, indent=_indent(path), ensure_ascii=False) + "\n")
+        write_text(path, json.dumps(root, indent=_indent(path), ensure_ascii=False) + "\n")
     elif not os.path.islink(path):
         os.unlink(path)
         _remove_empty_folders(os.path.dirname(path))
     else:
-        replace_file(path, "{}\n")
+        write_text(path, "{}\n")
 
 
 def _indent(path: str) -> str | int:
@@ -183,36 +183,20 @@ def _remove_empty_folders(folder: str) -> None:
         folder = os.path.dirname(folder)
 
 
-def replace_file(path: str, text: str) -> None:
-    """Replace a file's text in one step, with the same mode. A link stays, and its target is replaced."""
+def write_text(path: str, text: str) -> None:
+    """Write a file, or replace it in one step; the folders that it needs are made."""
+    if os.path.exists(path) and not os.stat(path).st_mode & WRITABLE_BY_ANYBODY:
+        raise StorageFailed(f"{path} is read-only; make it writable (chmod u+w), then run this again")
     real = os.path.realpath(path)
-    folder, name = os.path.split(real)
-    staged = os.path.join(folder, f".{name}.contextfold-{os.getpid()}")
-    try:
-        mode = os.stat(real).st_mode if os.path.exists(real) else None
-        if mode is not None and not mode & WRITABLE_BY_ANYBODY:
-            raise StorageFailed(f"{path} is read-only; make it writable (chmod u+w), then run this again")
-        os.makedirs(folder, exist_ok=True)
-        try:
-            with open(staged, "x", encoding="utf-8") as file:
-                if mode is not None:
-                    os.fchmod(file.fileno(), mode & 0o7777)
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(staged, real)
-        finally:
-            if os.path.lexists(staged):
-                os.unlink(staged)
-    except OSError as problem:
-        raise storage_failed("cannot write", os.fsencode(real), problem) from problem
-    sync(os.fsencode(folder))
+    with StorageErrors("cannot write", os.fsencode(real)):
+        os.makedirs(os.path.dirname(real), exist_ok=True)
+    replace_file(path, text.encode())
 
 
 def write_tree(folder: str, files: Mapping[str, str]) -> None:
     """Write the files of a folder, by their relative names."""
     for name, text in files.items():
-        replace_file(os.path.join(folder, name), text)
+        write_text(os.path.join(folder, name), text)
 
 
 def absolute(path: str) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from contextfold.app import make_fold_service
 from contextfold.cli.daemon_client import RUN_TOKEN_VARIABLE, DaemonSilent, add_daemon_options, client_from
-from contextfold.cli.host_files import absolute, executable, replace_file
+from contextfold.cli.host_files import absolute, executable, write_text
 from contextfold.cli.output import is_terminal, plain, print_answer, print_note
 from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.cli.setting_options import add_config_option, add_setting, read_setting_options
@@ -205,7 +205,7 @@ def run_service(args: argparse.Namespace) -> int:
     if given and action != "install":
         raise UsageError(f"{given[0]} is for `context service install`, which writes it into the service")
     if action == "install":
-        replace_file(str(manager.path), manager.file_text(_daemon_command(options)))
+        write_text(str(manager.path), manager.file_text(_daemon_command(options)))
         print_answer(f"wrote {manager.path}\n")
         manager.enable()
     elif action == "status":

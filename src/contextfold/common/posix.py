@@ -1,6 +1,6 @@
 """File descriptors.
 
-Another program may have made a descriptor non-blocking, so whoever reads or writes it may have to wait.
+Another program may have made a descriptor non-blocking, so whoever writes to it may have to wait.
 """
 
 from __future__ import annotations
@@ -8,15 +8,14 @@ from __future__ import annotations
 import os
 import select
 
-READABLE, WRITABLE = select.POLLIN, select.POLLOUT
 STDERR = 2
 
 
-def wait(descriptor: int, event: int, timeout_s: float | None = None) -> bool:
-    """Wait until a stream is readable or writable, or has ended; False after the timeout."""
+def is_writable(descriptor: int, timeout_s: float | None = None) -> bool:
+    """Wait until a stream accepts bytes or has ended; False after the timeout."""
     # Unlike select(), poll() accepts descriptors above 1023.
     poll = select.poll()
-    poll.register(descriptor, event)
+    poll.register(descriptor, select.POLLOUT)
     return bool(poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000))
 
 
@@ -27,7 +26,7 @@ def write_all(descriptor: int, content: bytes) -> None:
         try:
             rest = rest[os.write(descriptor, rest) :]
         except BlockingIOError:
-            wait(descriptor, WRITABLE)
+            is_writable(descriptor)
 
 
 def fill_standard_descriptors() -> None:

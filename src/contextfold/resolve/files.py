@@ -11,6 +11,7 @@ import os
 import stat
 from array import array
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from contextfold.common.canonical import Malformed
 from contextfold.errors import CacheMissing, StorageFailed
@@ -240,6 +241,35 @@ def write_new(path: bytes, content: bytes, *, folder: int | None = None, synced:
             rest = rest[os.write(descriptor, rest) :]
         if synced:
             os.fsync(descriptor)
+
+
+def replace_file(path: str, content: bytes, *, new_mode: int = 0o666) -> None:
+    """Replace a file's content in one step. Its mode and owner stay; a new file has `new_mode`.
+
+    A link stays, and its target is replaced.
+    """
+    real = os.path.realpath(path)
+    folder, name = os.path.split(real)
+    staged = os.path.join(folder, f".{name}.contextfold-new")
+    with StorageErrors("cannot write", os.fsencode(real)):
+        before = os.stat(real) if os.path.exists(real) else None
+        # A process that was killed may have left it.
+        with suppress(FileNotFoundError):
+            os.unlink(staged)
+        try:
+            with open(os.open(staged, _CREATE_FLAGS, new_mode), "wb") as file:
+                if before is not None:
+                    if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
+                        os.fchown(file.fileno(), before.st_uid, before.st_gid)
+                    os.fchmod(file.fileno(), stat.S_IMODE(before.st_mode))
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(staged, real)
+        except BaseException:
+            os.unlink(staged)
+            raise
+    sync(os.fsencode(folder))
 
 
 def make_durable(folder: bytes, files: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 
-from contextfold.common.posix import READABLE, STDERR, WRITABLE, fill_standard_descriptors, wait, write_all
+from contextfold.common.posix import STDERR, fill_standard_descriptors, is_writable, write_all
 from contextfold.errors import FoldError, InternalError, SettingsError, StorageFailed
 from contextfold.fold.project import Caller
 from contextfold.fold.service.fold_service import FoldService
@@ -49,7 +49,6 @@ from contextfold.serve.resolvers import ResolveRunner
 from contextfold.serve.worker import Worker, WorkerFailed
 from contextfold.settings import FoldSettings, Settings
 
-CHUNK_BYTES = 1 << 16
 # A pipe accepts this many bytes at once.
 LOG_LINE_BYTES = 512
 STDIN, STDOUT = 0, 1
@@ -204,35 +203,19 @@ class SerialFold:
 
 
 def read_lines(descriptor: int) -> Iterator[bytes | None]:
-    """Yield each line without its newline. A line that is too long is discarded while it arrives, and None follows."""
-    line = bytearray()
-    too_long = False
-    while chunk := _read(descriptor):
-        *ended, begun = chunk.split(b"\n")
-        for piece in ended:
-            too_long = too_long or len(line) + len(piece) >= LINE_MAX_BYTES
-            yield None if too_long else bytes(line) + piece
-            line.clear()
-            too_long = False
-        too_long = too_long or len(line) + len(begun) >= LINE_MAX_BYTES
-        if too_long:
-            line.clear()
-        else:
-            line += begun
-    if line or too_long:
-        yield None if too_long else bytes(line)
-
-
-def _read(descriptor: int) -> bytes:
-    while True:
-        try:
-            return os.read(descriptor, CHUNK_BYTES)
-        except BlockingIOError:
-            # The parent may have made the stream non-blocking.
-            wait(descriptor, READABLE)
-        except OSError:
-            # A closed stream counts as ended.
-            return b""
+    """Yield each line without its newline, and None for one that is too long, when all of it has arrived."""
+    try:
+        # The parent may have made the stream non-blocking.
+        os.set_blocking(descriptor, True)
+        with open(descriptor, "rb", closefd=False) as stream:
+            while line := stream.readline(LINE_MAX_BYTES):
+                is_too_long = len(line) == LINE_MAX_BYTES and not line.endswith(b"\n")
+                while is_too_long and line and not line.endswith(b"\n"):
+                    line = stream.readline(LINE_MAX_BYTES)
+                yield None if is_too_long else line.removesuffix(b"\n")
+    except OSError:
+        # A closed stream counts as ended.
+        return
 
 
 def _take_stdout() -> int:
@@ -252,7 +235,7 @@ def log(text: str) -> None:
     line = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[:LOG_LINE_BYTES])
     whole = line.encode("utf-8", "backslashreplace")[: LOG_LINE_BYTES - 1].decode("utf-8", "ignore")
     try:
-        if wait(STDERR, WRITABLE, 0):
+        if is_writable(STDERR, 0):
             os.write(STDERR, whole.encode() + b"\n")
     except OSError:
         pass

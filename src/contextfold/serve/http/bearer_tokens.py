@@ -19,10 +19,9 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from contextfold.common.posix import write_all
-from contextfold.errors import SettingsError, StorageFailed
+from contextfold.errors import SettingsError
 from contextfold.fold.store import LOCAL_OWNER
-from contextfold.resolve.files import read_all, storage_failed, sync
+from contextfold.resolve.files import Opened, StorageErrors, read_all, replace_file
 from contextfold.resolve.replace import delay_signals
 
 # People and secret scanners recognise a token by this prefix.
@@ -34,9 +33,6 @@ TOKEN_MAX_CHARS = 512
 FILE_MAX_BYTES = 4 << 20
 OWNER_ONLY = 0o600
 GROUP_AND_OTHERS = 0o077
-STAGED_SUFFIX = ".contextfold-new"
-LOCK_WAIT_S = 10.0
-LOCK_POLL_S = 0.02
 # A file system's clock ticks every few milliseconds: a file changed twice within a tick looks the same both times.
 # Until a change is older than this, the file is read at each look-up.
 SETTLED_AFTER_NS = 100_000_000
@@ -44,6 +40,7 @@ SETTLED_AFTER_NS = 100_000_000
 _OWNER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+_FOLDER = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
 
 
 def make_token() -> str:
@@ -186,63 +183,22 @@ def add_token(path: str, owner: str) -> str:
     """Make a token for an owner and add its hash to the file. All other lines stay unchanged.
 
     A daemon may read the file at any time, and accepts no token while it is malformed. So the new text replaces the old
-    one atomically, and a second writer waits.
+    one in one step, and a second writer waits.
     """
     check_owner(owner)
     # A symbolic link is not replaced; its target is.
     real = os.path.realpath(path)
     token = make_token()
-    with delay_signals():
-        try:
-            _replace(real, f"{owner} {hash_token(token)}\n".encode())
-        except OSError as problem:
-            raise storage_failed("cannot write", os.fsencode(real), problem) from problem
-    sync(os.fsencode(os.path.dirname(real)))
+    with StorageErrors("cannot write", os.fsencode(real)), Opened(os.fsencode(os.path.dirname(real)), _FOLDER) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with delay_signals():
+            try:
+                before, _ = _read(real)
+            except FileNotFoundError:
+                before = b""
+            # An entry is not added to a malformed file.
+            parse_tokens(before, real)
+            end = b"" if before.endswith(b"\n") or not before else b"\n"
+            entry = f"{owner} {hash_token(token)}\n".encode()
+            replace_file(real, before + end + entry, new_mode=OWNER_ONLY)
     return token
-
-
-def _replace(real: str, line: bytes) -> None:
-    folder, name = os.path.split(real)
-    staged = os.path.join(folder, f".{name}{STAGED_SUFFIX}")
-    descriptor = _lock_staged_file(staged)
-    try:
-        try:
-            before, status = _read(real)
-        except FileNotFoundError:
-            before, status = b"", None
-        # An entry is not added to a malformed file.
-        parse_tokens(before, real)
-        os.ftruncate(descriptor, 0)
-        write_all(descriptor, before + (b"" if before.endswith(b"\n") or not before else b"\n") + line)
-        if status and (os.geteuid(), os.getegid()) != (status.st_uid, status.st_gid):
-            os.fchown(descriptor, status.st_uid, status.st_gid)
-        os.fchmod(descriptor, stat.S_IMODE(status.st_mode) if status else OWNER_ONLY)
-        os.fsync(descriptor)
-        os.rename(staged, real)
-    except BaseException:
-        os.unlink(staged)
-        raise
-    finally:
-        os.close(descriptor)
-
-
-def _lock_staged_file(staged: str) -> int:
-    """Open and lock the staging file. One without a lock was left by a killed process and is reused."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    deadline_s = time.monotonic() + LOCK_WAIT_S
-    while True:
-        descriptor = os.open(staged, flags, OWNER_ONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(descriptor), os.lstat(staged)):
-                return descriptor
-        except (BlockingIOError, FileNotFoundError):
-            # Another process has the lock, or has just renamed the file.
-            pass
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-        if time.monotonic() > deadline_s:
-            raise StorageFailed(f"another process has held the file's lock for {LOCK_WAIT_S:.0f} s; try again")
-        time.sleep(LOCK_POLL_S)

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from functools import cache
 from types import TracebackType
 
-from contextfold.common.posix import STDERR, WRITABLE, fill_standard_descriptors, wait
+from contextfold.common.posix import STDERR, fill_standard_descriptors, is_writable
 from contextfold.errors import place_in, place_of, shorten_path
 
 Field = str | int | float | bool | None
@@ -55,7 +55,7 @@ class LogStream:
     @staticmethod
     def _put(line: bytes) -> bool:
         try:
-            return wait(STDERR, WRITABLE, 0) and os.write(STDERR, line) == len(line)
+            return is_writable(STDERR, 0) and os.write(STDERR, line) == len(line)
         except OSError:
             return False
 
