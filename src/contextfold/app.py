@@ -87,7 +87,7 @@ def open_store(
 ) -> SqliteStore | NatsStore:
     """Open the store. A file is opened at once; a connection to NATS is made with the first call.
 
-    `on_change` is called when the connection is made or lost.
+    `on_change` is called with the reason when there is no connection, and with an empty text when there is one.
     """
     if settings.nats is None:
         from contextfold.stores.sqlite.store import SqliteStore

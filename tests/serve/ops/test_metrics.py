@@ -6,8 +6,10 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from contextfold.fold.events import BranchFolded
+from contextfold.fold.service.reports import Activity
 from contextfold.serve.hooks import READERS
-from contextfold.serve.ops.metrics import HOSTS, RULES_MAX, Metrics
+from contextfold.serve.ops.metrics import HOSTS, RULES_MAX, ActivityRecorder, Metrics
 from tests.support.daemon import Daemon, HttpAgent
 
 
@@ -24,8 +26,9 @@ def samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
 
 def test_a_fold_that_saves_nothing_reduces_the_tokens_saved() -> None:
     metrics = Metrics([])
-    metrics.count_folded(100, 40)
-    metrics.count_folded(10, -50)
+    record = ActivityRecorder(metrics, None)
+    for summary_tokens, tokens_folded in ((60, 100), (60, 10)):
+        record(Activity([BranchFolded(1, "", "br_1", "", summary_tokens, tokens_folded, 0, forced=False)]))
     assert samples(metrics)[("contextfold_tokens_saved",)] == -10
 
 
@@ -35,7 +38,7 @@ def test_a_caller_cannot_create_new_series() -> None:
         metrics.tool_call(f"guess{number}", "error", 0)
         metrics.count_redaction(f"rule{number}")
         metrics.hook_report(f"host{number}", f"outcome{number}")
-        metrics.operation(f"source{number}", 1, failed=False)
+        metrics.recorded(f"source{number}").inc()
     exported = samples(metrics)
     assert exported[("contextfold_tool_calls_total", "error", "unknown")] == RULES_MAX + 50
     assert exported[("contextfold_redactions_total", "other")] == 50

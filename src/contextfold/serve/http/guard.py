@@ -325,12 +325,12 @@ class Guard:
         route = getattr(exchange.scope.get("route"), "path", OTHER)
         sent = exchange.scope["method"]
         method = sent if sent in METHODS else OTHER
-        self.metrics.request(route, method, exchange.status)
+        self.metrics.requests(route, method, str(exchange.status)).inc()
         exchange.span.record_response(method, route, exchange.status, exchange.refused)
         if exchange.refused:
             self.metrics.refusals(exchange.refused).inc()
         if not exchange.may_last:
-            self.metrics.request_took(route, seconds)
+            self.metrics.durations(route).observe(seconds)
         if exchange.status == OK and exchange.scope["path"].startswith(HOOKS_PATH):
             # Each operation of an agent causes such a request, so they are counted and not logged.
             return

@@ -101,8 +101,8 @@ class Metrics:
         self._proxy()
 
     def _edge(self) -> None:
-        self._requests = self._counter("contextfold_http_requests", "Requests answered.", "route", "method", "status")
-        self._durations = self._histogram(
+        self.requests = self._counter("contextfold_http_requests", "Requests answered.", "route", "method", "status")
+        self.durations = self._histogram(
             "contextfold_http_request_duration_seconds",
             "From a request's head to the end of its answer; streams and proxied requests are not in it.",
             "route",
@@ -122,17 +122,17 @@ class Metrics:
         )
 
     def _sessions_and_branches(self) -> None:
-        self._folded = self._counter("contextfold_tokens_folded", "Tokens of branches that were folded.")
-        self._saved = self._gauge(
+        self.folded = self._counter("contextfold_tokens_folded", "Tokens of branches that were folded.")
+        self.saved = self._gauge(
             "contextfold_tokens_saved",
             "Tokens of folded branches less those of their summaries, since the start; a long summary lowers it.",
         )
-        self._recorded = self._counter(
+        self.recorded = self._counter(
             "contextfold_tokens_recorded",
             "Tokens of the operations recorded, by where the figure comes from: proxy, hook or reported.",
             source=SOURCES,
         )
-        self._operations = self._counter(
+        self.operations = self._counter(
             "contextfold_operations",
             "Operations recorded, by where their figures come from, and whether they were ok or failed.",
             source=SOURCES,
@@ -178,46 +178,31 @@ class Metrics:
         self._dropped = self._counter(
             "contextfold_proxy_tokens_dropped", "Tokens left out of requests to a model, each time they were.", api=APIS
         )
-        self._upstream_errors = self._counter(
+        self.upstream_errors = self._counter(
             "contextfold_proxy_upstream_errors",
             "Requests that a provider did not answer, or not to the end, by why.",
             upstream=("anthropic", "openai", "gemini"),
             kind=("unreachable", "timeout", "broken", "busy", "cut"),
         )
-        self._projections = self._histogram(
+        self.projections = self._histogram(
             "contextfold_proxy_projection_duration_seconds", "Of looking for what is folded in a request.", api=APIS
         )
-        self._misses = self._counter(
+        self.misses = self._counter(
             "contextfold_proxy_cache_misses",
             "Requests before which the provider's cache had lost a part of the prompt, by why. A `bug` is ours.",
             cause=tuple(MissCause),
         )
-        self._lost = self._counter(
+        self.lost = self._counter(
             "contextfold_proxy_cache_tokens_lost",
             "Tokens that were paid for again after it, by why.",
             cause=tuple(MissCause),
         )
-
-    def request(self, route: str, method: str, status: int) -> None:
-        """`route` is a template of our own, `method` one of METHODS or OTHER."""
-        self._requests(route, method, str(status)).inc()
-
-    def request_took(self, route: str, seconds: float) -> None:
-        self._durations(route).observe(seconds)
 
     def tool_call(self, tool: str, outcome: str, seconds: float) -> None:
         """`outcome` is `ok` or an error code."""
         known = tool if tool in self._tools else UNKNOWN_TOOL
         self._calls(known, outcome).inc()
         self._call_durations(known).observe(seconds)
-
-    def count_folded(self, tokens: int, saved: int) -> None:
-        self._folded().inc(tokens)
-        self._saved.inc(saved)
-
-    def operation(self, source: str, tokens: int, *, failed: bool) -> None:
-        self._operations(source, OPERATION_OUTCOMES[failed]).inc()
-        self._recorded(source).inc(tokens)
 
     def hook_report(self, host: str, outcome: str, times: int = 1) -> None:
         self._reports(host, outcome).inc(times)
@@ -235,16 +220,6 @@ class Metrics:
         """Create the series for all reasons why something passes unfolded."""
         for reason in reasons:
             self._failed_open(reason)
-
-    def projection_took(self, api: str, seconds: float) -> None:
-        self._projections(api).observe(seconds)
-
-    def cache_miss(self, cause: str, tokens: int) -> None:
-        self._misses(cause).inc()
-        self._lost(cause).inc(tokens)
-
-    def upstream_error(self, upstream: str, kind: str) -> None:
-        self._upstream_errors(upstream, kind).inc()
 
     def count_redaction(self, rule: str) -> None:
         if len(self._rules) < RULES_MAX:
@@ -304,14 +279,17 @@ class ActivityRecorder:
         metrics = self._metrics
         match event:
             case BranchFolded() | WorkFolded():
-                metrics.count_folded(event.tokens_folded, event.tokens_folded - event.summary_tokens)
+                metrics.folded().inc(event.tokens_folded)
+                metrics.saved.inc(event.tokens_folded - event.summary_tokens)
                 is_unfinished = isinstance(event, BranchFolded) and event.forced
                 metrics.branches("folded_unfinished" if is_unfinished else "folded").inc()
             case OperationCompleted():
-                metrics.operation(event.source, event.tokens, failed=event.failed)
+                metrics.operations(event.source, OPERATION_OUTCOMES[event.failed]).inc()
+                metrics.recorded(event.source).inc(event.tokens)
             case RequestSent():
                 for miss in event.misses:
-                    metrics.cache_miss(miss.cause, miss.tokens)
+                    metrics.misses(miss.cause).inc()
+                    metrics.lost(miss.cause).inc(miss.tokens)
             case BranchCreated():
                 metrics.branches("created").inc()
             case BranchDiscarded():
@@ -345,9 +323,9 @@ class StoreConnectionLog:
     def __init__(self) -> None:
         self._reasons: set[str] = set()
 
-    def __call__(self, text: str) -> None:
-        reason = text.removeprefix("away: ")
-        if text == "connected":
+    def __call__(self, reason: str) -> None:
+        """`reason` says why there is no connection; it is empty when there is one."""
+        if not reason:
             log("store.connected")
             self._reasons.clear()
         elif reason not in self._reasons and len(self._reasons) < REASONS_MAX:

@@ -227,7 +227,7 @@ class ProviderEndpoint:
     def _failure(self, failure: UpstreamFailed, *, has_begun: bool) -> RequestError:
         """The error for the client. If the response has begun, it is cut off and the client does not get the error."""
         kind = "cut" if has_begun else failure.kind
-        self._metrics.upstream_error(self._name, kind)
+        self._metrics.upstream_errors(self._name, kind).inc()
         log("proxy.upstream_failed", "warning", upstream=self._name, kind=kind, exception=failure.exception)
         if failure.kind == BUSY:
             return busy(f"All connections to the {self._name} upstream are in use; try again in a second.")

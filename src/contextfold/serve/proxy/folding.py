@@ -157,7 +157,7 @@ class RequestFolding:
             log_failure("proxy.fold_failed", problem)
             return FAILED
         finally:
-            self._metrics.projection_took(format, request.folding_s)
+            self._metrics.projections(format).observe(request.folding_s)
         return ""
 
     async def _project(self, request: ProxiedRequest, format: Format, body: bytes) -> None:

@@ -54,7 +54,7 @@ FORBIDDEN_MOST: Final = 100
 RESETS_REFUSE: Final = 4
 CLOSE_TIMEOUT_S: Final = 1.0
 LOST: Final = "NATS: the connection was lost"
-# Called with "connected" or "away: …".
+# Called with the reason when there is no connection, after each attempt, and with an empty text when there is one.
 OnConnectionChange = Callable[[str], None]
 
 
@@ -114,7 +114,6 @@ class NatsConnection:
         self._prepare = prepare
         self._is_prepared = False
         self._on_change = on_change
-        self._last_report = ""
         self._client: NatsClient | None = None
         self._keeper: asyncio.Task[None] | None = None
         # Set when there is a connection, or when every server has refused us.
@@ -145,7 +144,7 @@ class NatsConnection:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._is_clear.wait()
-        self._check_open()
+        self.check_open()
         if not self.is_ready:
             raise self._problem or StoreUnavailable(LOST)
 
@@ -159,11 +158,11 @@ class NatsConnection:
         await self._drop_client()
 
     def _start(self) -> None:
-        self._check_open()
+        self.check_open()
         if self._keeper is None:
             self._keeper = asyncio.create_task(self._keep_connected(), name="contextfold-nats")
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
         if self.is_closed:
             raise StoreUnavailable("the store is closed")
 
@@ -193,7 +192,7 @@ class NatsConnection:
             servers = random.sample(self.options.servers, len(self.options.servers))
             await client.connect(servers, **self._connect_options(client))
             # The library may have lost the cancellation by `close`.
-            self._check_open()
+            self.check_open()
             if not client.is_connected:
                 raise ConnectionResetError("the server closed the connection")
             self._check_client(client)
@@ -312,7 +311,7 @@ class NatsConnection:
         self._problem = self._away_since_s = self._failing_since_s = None
         self._refusals = self._resets = 0
         self._is_clear.set()
-        self._report_change("connected")
+        self._on_change("")
 
     def _note_away(self, problem: StoreInvalid | StoreUnavailable) -> None:
         if self.is_closed:
@@ -325,13 +324,7 @@ class NatsConnection:
             self._is_clear.set()
         else:
             self._is_clear.clear()
-        self._report_change(f"away: {problem.reason}")
-
-    def _report_change(self, text: str) -> None:
-        """Report a change once, not every attempt."""
-        if text != self._last_report:
-            self._last_report = text
-            self._on_change(text)
+        self._on_change(problem.reason)
 
     async def _drop_client(self) -> None:
         client, self._client = self._client, None

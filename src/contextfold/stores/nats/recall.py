@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, TypeVar, TypeVarTuple
@@ -33,14 +33,20 @@ Arguments = TypeVarTuple("Arguments")
 
 
 class NatsRecall:
-    def __init__(self, js: JetStream, names: SubjectNames, conversations: NatsConversations) -> None:
-        self._js, self._names, self._conversations = js, names, conversations
+    def __init__(
+        self,
+        js: JetStream,
+        names: SubjectNames,
+        conversations: NatsConversations,
+        settle: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """`settle` puts what an owner has committed into the archive."""
+        self._js, self._names, self._conversations, self._settle = js, names, conversations, settle
         self._indexes: OrderedDict[str, _OwnerIndex] = OrderedDict()
 
-    async def unindexed(self, owner: str, limit: int) -> list[RecallSource]:
-        return [
-            await self._complete(source) for source in await self._answer(owner, statements.unindexed, owner, limit)
-        ]
+    async def unindexed(self, owner: str | None, limit: int) -> list[RecallSource]:
+        found = await self._answer(owner, statements.unindexed, owner, limit) if owner is not None else ()
+        return [await self._complete(source) for source in found]
 
     async def summaries(self, owner: str, project_hash: str | None) -> list[Summary]:
         return await self._answer(owner, statements.summaries, owner, project_hash)
@@ -70,6 +76,9 @@ class NatsRecall:
         is_current: bool = True,
     ) -> Result:
         """Query the tables of an owner, which are brought up to date first if the answer must be current."""
+        self._js.check_open()
+        if is_current:
+            await self._settle(owner)
         if owner not in self._indexes:
             self._indexes[owner] = _OwnerIndex(owner)
         self._indexes.move_to_end(owner)

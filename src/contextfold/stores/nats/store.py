@@ -15,27 +15,22 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, TypeVar
 
-from contextfold.common.question import Question
 from contextfold.errors import FoldError, StoreInvalid, StoreUnavailable
 from contextfold.fold.events import Event, timestamp
-from contextfold.fold.recall_ranking import DocumentTerms, RecallScope
 from contextfold.fold.store import (
     ArchivedThread,
     Commit,
     CommitReceipt,
     EndedSession,
     ListedSession,
-    Recalled,
-    RecallSource,
     SessionKey,
-    Summary,
     Trajectory,
     WatchedEvent,
     cursor_number,
     cursor_unknown,
 )
 from contextfold.fold.store_clock import StoreClock
-from contextfold.fold.store_export import ExportedSession, ExportRecord
+from contextfold.fold.store_export import ExportedSession
 from contextfold.settings import NatsOptions
 from contextfold.stores.nats import records
 from contextfold.stores.nats.archive import ArchiveReader, NatsConversations, message_bytes_max
@@ -86,7 +81,7 @@ class NatsStore:
         self._table = SessionTable(self._js, self._names)
         self._conversations = NatsConversations(self._js, self._names)
         self._archive = ArchiveReader(self._js, self._names)
-        self._recall = NatsRecall(self._js, self._names, self._conversations)
+        self._recall = NatsRecall(self._js, self._names, self._conversations, self._settle)
         self._expiry = SessionExpiry(self._js, self._names, self._logs, self._publisher, self._table)
         self._export = NatsExport(
             self._js, self._names, self._logs, self._publisher, self._expiry, self._conversations, self._archive
@@ -98,6 +93,9 @@ class NatsStore:
         self.conversation, self.note_conversation = self._conversations.read, self._conversations.merge
         self.ended_log, self.expire = self._expiry.log, self._expiry.expire
         self.export, self.settle = self._export.export, self._publisher.settle
+        self.import_all = self._export.import_all
+        self.search, self.summaries = self._recall.search, self._recall.summaries
+        self.unindexed, self.index, self.recall = self._recall.unindexed, self._recall.index, self._recall.recall
 
     async def reach(self) -> None:
         """Connect, and from now on publish what other daemons were killed before publishing."""
@@ -189,35 +187,13 @@ class NatsStore:
 
     # ---- summaries and archive
 
-    async def search(self, owner: str, query: str, project_hash: str | None, limit: int) -> Sequence[Summary]:
-        await self._settle(owner, project_hash)
-        return await self._recall.search(owner, query, project_hash, limit)
-
-    async def summaries(self, owner: str, project_hash: str | None) -> Sequence[Summary]:
-        await self._settle(owner, project_hash)
-        return await self._recall.summaries(owner, project_hash)
-
-    async def unindexed(self, owner: str | None, limit: int) -> Sequence[RecallSource]:
-        if owner is None:
-            return ()
-        await self._settle(owner, None)
-        return await self._recall.unindexed(owner, limit)
-
-    async def index(self, documents: Sequence[tuple[RecallSource, DocumentTerms | None]]) -> None:
-        self._check_open()
-        await self._recall.index(documents)
-
-    async def recall(self, owner: str, question: Question, scope: RecallScope) -> Recalled:
-        self._check_open()
-        return await self._recall.recall(owner, question, scope)
-
     async def trajectory(
         self, thread: ArchivedThread, *, after_n: int = 0, limit: int, characters: int | None = None
     ) -> Trajectory | None:
         await self._settle(thread.owner, thread.project_hash)
         return await self._archive.trajectory(thread, after_n=after_n, limit=limit, characters=characters)
 
-    async def _settle(self, owner: str, project_hash: str | None) -> None:
+    async def _settle(self, owner: str, project_hash: str | None = None) -> None:
         """Publish what was committed to sessions of an owner and is not in the archive yet."""
         await self._table.refresh()
         for row in self._table.behind(owner):
@@ -226,10 +202,7 @@ class NatsStore:
                 with suppress(StoreInvalid):
                     await self._publisher.catch_up(row.key)
 
-    # ---- import and sweeps
-
-    async def import_all(self, records: Iterable[ExportRecord]) -> None:
-        await self._export.import_all(records)
+    # ---- sweeps
 
     async def read_clock(self) -> StoreClock:
         stored = await self._js.last(self._names.state, self._names.clock)
