@@ -29,7 +29,7 @@ from contextfold.fold.messages import (
 from contextfold.fold.messages.cold_results import NOTHING_REMEMBERED, THINKING_ID, hash_text
 from contextfold.fold.messages.own_tools import remembered_id
 from tests.fold.messages import hostile
-from tests.fold.messages.expected import PARTS, THOUGHTS, expected, is_prompt, sent_messages
+from tests.fold.messages.expected import PARTS, THOUGHTS, expected, is_prompt, left_out, sent_messages
 from tests.fold.messages.histories import LIST, Format, History, generate_history
 from tests.fold.messages.scripts import ASKING_TOOLS
 from tests.fold.messages.short_histories import model_turn, say, tool_results
@@ -188,13 +188,14 @@ def law_nothing_warm_changes(history: History, projector: Projector) -> int:
     format, body = history.format, history.body()
     plain = json.loads(projector.sent(body, format))[LIST[format]]
     place = len(history.messages) // 2
-    left_out = projector.cold(body, format, first_place=place)
-    remembered = Remembered(results=by_call(tuple(each.decision for each in left_out)))
+    cold = projector.cold(body, format, first_place=place)
+    remembered = Remembered(results=by_call(tuple(each.decision for each in cold)))
     sent = json.loads(projector.sent(body, format, remembered))[LIST[format]]
-    warm = sum(message in plain for message in history.messages[:place])
-    if not history.binds_thinking and len({str(message) for message in plain}) == len(plain):
+    folded = {index for closing in expected(history).folded for index in left_out(history, closing)}
+    warm = sum(index not in folded for index in range(place))
+    if not history.binds_thinking:
         assert sent[:warm] == plain[:warm], str(history)
-    return len(left_out)
+    return len(cold)
 
 
 def _check_inputs(history: History, count: int, cold: Sequence[ColdResult]) -> set[str]:
