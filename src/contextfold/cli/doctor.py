@@ -25,7 +25,7 @@ from contextfold.cli.daemon_client import (
     client_from,
     is_proxy_url,
 )
-from contextfold.cli.host_files import claude_settings_here, claude_variables, find_member, read_if_plain
+from contextfold.cli.host_files import claude_settings_here, claude_variables, find_member, read_if_valid
 from contextfold.cli.output import plain, print_answer, print_error, print_on_terminal
 from contextfold.cli.parser import CommandParser
 from contextfold.errors import EXIT_OK, CacheMissing
@@ -210,7 +210,7 @@ def _situation(client: DaemonClient) -> Situation:
 def _hooked_hosts() -> dict[str, str]:
     """The agent programs that have our hooks, each with the first file that switches them on."""
     for path in claude_settings_here():
-        if find_member(read_if_plain(path), ("enabledPlugins", PLUGIN)) is True:
+        if find_member(read_if_valid(path), ("enabledPlugins", PLUGIN)) is True:
             return {CLAUDE_CODE: path}
     return {}
 

@@ -22,6 +22,10 @@ from contextfold.resolve.files import StorageErrors, replace_file, storage_faile
 CONFIG_BYTES_MAX = 8 << 20
 WRITABLE_BY_ANYBODY = 0o222
 INDENT = 2
+# What JSON with comments has besides JSON. Strings are matched first, so nothing inside of them is.
+_STRING = r'("(?:[^"\\\n]|\\.)*")'
+_COMMENTS = re.compile(rf"{_STRING}|//[^\n]*|/\*[\s\S]*?\*/")
+_TRAILING_COMMAS = re.compile(rf"{_STRING}|,(?=\s*[}}\]])")
 
 
 class NotPlainJson(StorageFailed):
@@ -93,25 +97,30 @@ def claude_variables() -> dict[str, str]:
     """The variables in Claude Code's settings for this folder, which come before those of the environment."""
     variables: dict[str, str] = {}
     for path in claude_settings_here():
-        env = find_member(read_if_plain(path), ("env",))
+        env = find_member(read_if_valid(path), ("env",))
         if isinstance(env, dict):
             variables |= {name: value for name, value in env.items() if isinstance(value, str)}
     return variables
 
 
-def read_if_plain(path: str) -> object:
+def read_if_valid(path: str, *, has_comments: bool = False) -> object:
     """The object in a file; None if there is none that can be read."""
     try:
-        return read_object(path)
+        return read_object(path, has_comments=has_comments)
     except StorageFailed:
         return None
 
 
-def read_object(path: str) -> dict[str, Any] | None:
-    """The object in a file of JSON or TOML; None if there is no file. Raises NotPlainJson."""
+def read_object(path: str, *, has_comments: bool = False) -> dict[str, Any] | None:
+    """The object in a file of JSON or TOML; None if there is no file. Raises NotPlainJson.
+
+    With `has_comments`, JSON may have comments, for a file that is only read.
+    """
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read(CONFIG_BYTES_MAX)
+        for extra in (_COMMENTS, _TRAILING_COMMAS) if has_comments else ():
+            text = extra.sub(lambda match: match[1] or "", text)
         value = tomllib.loads(text) if path.endswith(".toml") else json.loads(text, object_pairs_hook=_unique)
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -10,13 +10,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
 import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from select import select
 from shlex import join, quote
 from subprocess import PIPE, Popen, TimeoutExpired
@@ -44,7 +46,7 @@ from contextfold.cli.host_files import (
     claude_variables,
     find_member,
     home,
-    read_if_plain,
+    read_if_valid,
     read_object,
     user_file,
     write_tree,
@@ -77,14 +79,17 @@ SUMS_WAIT_S = 10.0
 PLUGIN_FOLDER, MCP_CONFIG, SETTINGS_FILE = "plugin", "mcp.json", "settings.json"
 NOT_FOUND, NOT_EXECUTABLE, BY_SIGNAL = 127, 126, 128
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+GEMINI_URL_VARIABLE = "GOOGLE_GEMINI_BASE_URL"
 # The variables that name a provider, and those of the daemon that take over what a user has set.
 UPSTREAMS = {
     "ANTHROPIC_BASE_URL": "CONTEXT_ANTHROPIC_UPSTREAM",
     "OPENAI_BASE_URL": "CONTEXT_OPENAI_UPSTREAM",
-    "GOOGLE_GEMINI_BASE_URL": "CONTEXT_GEMINI_UPSTREAM",
+    GEMINI_URL_VARIABLE: "CONTEXT_GEMINI_UPSTREAM",
 }
 GEMINI_SETTINGS_VARIABLE = "GEMINI_CLI_SYSTEM_SETTINGS_PATH"
 GEMINI_FILE = HOSTS["gemini-cli"].project_file
+# A line of a file of variables: a name, and a value in quotes of either kind or without.
+_VARIABLE = re.compile(r"""^\s*(?:export\s+)?(\w+)\s*=[ \t]*(?:"([^"]*)"|'([^']*)'|([^#\s]*))""", re.MULTILINE)
 GEMINI_SETTINGS = {
     "darwin": "/Library/Application Support/GeminiCli/settings.json",
     "linux": "/etc/gemini-cli/settings.json",
@@ -121,6 +126,8 @@ PROGRAMS = {
         "it may be logged in with an account instead of an API key, or have made none",
     ),
 }
+# The providers of OpenCode that have a proxy, each with the path below it that OpenCode's client expects.
+OPENCODE_PROVIDERS = {"anthropic": "anthropic/v1", "openai": "openai/v1", "google": "gemini/v1beta"}
 # These send the daemon's token with every request. Codex can do so only as another provider, with a history of its own.
 SENDS_TOKEN = ("claude", "gemini", "opencode")
 
@@ -272,7 +279,7 @@ def launch(
     With `documents`, it gets a second server that asks these.
     """
     anthropic = {"ANTHROPIC_BASE_URL": f"{daemon.url}/proxy/anthropic"}
-    gemini = {"GOOGLE_GEMINI_BASE_URL": f"{daemon.url}/proxy/gemini"}
+    gemini = {GEMINI_URL_VARIABLE: f"{daemon.url}/proxy/gemini"}
     openai_url = f"{daemon.url}/proxy/openai/v1"
     every_base_url = anthropic | {"OPENAI_BASE_URL": openai_url} | gemini
     match program:
@@ -283,9 +290,12 @@ def launch(
             # Codex accepts overrides of its configuration with -c, each a TOML value. A whole table replaces the
             # user's own of that name.
             server: dict[str, object] = {"url": daemon.mcp}
-            overrides: dict[str, object] = {"openai_base_url": openai_url}
             if token:
                 server["bearer_token_env_var"] = daemon.token_variable
+            overrides: dict[str, object] = {"openai_base_url": openai_url}
+            if own := _codex_provider(environment):
+                overrides = {}
+            elif token:
                 headers = {"X-Context-Token": daemon.token_variable}
                 provider = {"name": "OpenAI", "base_url": openai_url, "wire_api": "responses"}
                 overrides = {
@@ -300,11 +310,16 @@ def launch(
             for name, described in _documents_server("codex", documents).items():
                 overrides[f"mcp_servers.{name}"] = described
             words = [word for key, value in overrides.items() for word in ("-c", f"{key}={_toml(value)}")]
+            if own:
+                why = f"its config.toml names another provider, {plain(own)}"
+                return Launch(tuple(words), {}, {}, f"tools, without the proxy: {why}")
             return Launch(tuple(words), every_base_url, {}, "proxy and tools")
         case "opencode":
             servers = _documents_server("opencode", documents)
-            config = _opencode_config(daemon, environment.get("OPENCODE_CONFIG_CONTENT", ""), servers)
-            return Launch((), {"OPENCODE_CONFIG_CONTENT": json.dumps(config)}, {}, "proxy and tools")
+            gateways = _opencode_gateways(environment)
+            config = _opencode_config(daemon, environment.get("OPENCODE_CONFIG_CONTENT", ""), gateways, servers)
+            kept = f"; {' and '.join(gateways)} without the proxy, by your own base URL" if gateways else ""
+            return Launch((), {"OPENCODE_CONFIG_CONTENT": json.dumps(config)}, {}, f"proxy and tools{kept}")
         case "gemini":
             servers = _documents_server("gemini-cli", documents)
             return _launch_gemini(daemon, token, folder, environment, gemini, servers=servers)
@@ -369,7 +384,40 @@ def _launch_claude(
     )
 
 
-def _opencode_config(daemon: Daemon, own: str, servers: Mapping[str, object]) -> dict[str, object]:
+def _codex_config(environment: Mapping[str, str]) -> object:
+    folder = environment.get("CODEX_HOME") or os.path.join(home(), ".codex")
+    return read_if_valid(os.path.join(folder, "config.toml"))
+
+
+def _codex_provider(environment: Mapping[str, str]) -> str:
+    """The provider that the user has chosen for Codex; empty for the usual one."""
+    config = _codex_config(environment)
+    profile = find_member(config, ("profiles", str(find_member(config, ("profile",)))))
+    provider = find_member(profile, ("model_provider",)) or find_member(config, ("model_provider",))
+    return provider if isinstance(provider, str) and provider != "openai" else ""
+
+
+def _opencode_files(environment: Mapping[str, str]) -> Iterator[str]:
+    """The files in which OpenCode looks for its configuration, whether they are there or not."""
+    user, here = os.path.dirname(user_file(HOSTS["opencode"])), os.getcwd()
+    yield environment.get("OPENCODE_CONFIG", "")
+    for folder in (user, environment.get("OPENCODE_CONFIG_DIR") or user):
+        yield from (os.path.join(folder, name) for name in ("config.json", "opencode.json", "opencode.jsonc"))
+    for project in (here, *map(str, Path(here).parents)):
+        for name in ("opencode.json", "opencode.jsonc"):
+            yield from (os.path.join(project, name), os.path.join(project, ".opencode", name))
+
+
+def _opencode_gateways(environment: Mapping[str, str]) -> list[str]:
+    """The providers for which the user has a base URL. It may have another path than the provider, so it stays."""
+    files = [read_if_valid(path, has_comments=True) for path in _opencode_files(environment)]
+    urls = {name: ("provider", name, "options", "baseURL") for name in OPENCODE_PROVIDERS}
+    return [name for name, keys in urls.items() if any(find_member(file, keys) for file in files)]
+
+
+def _opencode_config(
+    daemon: Daemon, own: str, gateways: Sequence[str], servers: Mapping[str, object]
+) -> dict[str, object]:
     """OpenCode merges a configuration from a variable over its files. What the user has in the variable stays."""
     try:
         given = json.loads(own or "{}")
@@ -378,16 +426,11 @@ def _opencode_config(daemon: Daemon, own: str, servers: Mapping[str, object]) ->
     if not isinstance(given, dict):
         raise UsageError("OPENCODE_CONFIG_CONTENT is not an object of plain JSON, so nothing can be added to it")
     token = {"X-Context-Token": f"{{env:{daemon.token_variable}}}"} if daemon.token_variable else {}
-    paths = {"anthropic": "anthropic/v1", "openai": "openai/v1", "google": "gemini/v1beta"}
     providers: dict[str, object] = {
         name: {"options": {"baseURL": f"{daemon.url}/proxy/{path}"} | ({"headers": token} if token else {})}
-        for name, path in paths.items()
+        for name, path in OPENCODE_PROVIDERS.items()
+        if name not in gateways
     }
-    files = [read_if_plain(path) for path in (user_file(HOSTS["opencode"]), HOSTS["opencode"].project_file)]
-    for name in paths:
-        # A gateway of the user's is used, without the proxy: it may have another path than the provider.
-        if any(find_member(file, ("provider", name, "options", "baseURL")) for file in files):
-            del providers[name]
     merged = _merge({"provider": providers}, given)
     return _merge(merged, {"mcp": {SERVER: entry(HOSTS["opencode"], daemon), **servers}})
 
@@ -397,7 +440,7 @@ def _gemini_settings(
 ) -> dict[str, object]:
     """Gemini CLI reads this file over all others. It may be an administrator's, so what is in it stays."""
     path = _administrators_file(environment)
-    given = (read_object(path) if path else None) or {}
+    given = (read_object(path, has_comments=True) if path else None) or {}
     added: dict[str, object] = {"mcpServers": {SERVER: entry(HOSTS["gemini-cli"], daemon), **servers}}
     if _lacks_login(environment):
         added |= {"security": {"auth": {"selectedType": "gemini-api-key"}}}
@@ -411,15 +454,28 @@ def _administrators_file(environment: Mapping[str, str]) -> str:
 def _lacks_login(environment: Mapping[str, str]) -> bool:
     """Whether there is a key that Gemini CLI would not take: with a base URL, its settings must say that it is used."""
     files = (_administrators_file(environment), os.path.join(os.path.expanduser("~"), GEMINI_FILE), GEMINI_FILE)
-    return bool(environment.get("GEMINI_API_KEY")) and not any(map(_selects_login, filter(None, files)))
+    settings = [read_if_valid(path, has_comments=True) for path in files if path]
+    selects_login = any(find_member(each, ("security", "auth", "selectedType")) for each in settings)
+    return bool(environment.get("GEMINI_API_KEY")) and not selects_login
 
 
-def _selects_login(path: str) -> bool:
+def _gemini_variables() -> dict[str, str]:
+    """The variables that Gemini CLI reads from the first file it finds, from this folder upwards and in the home.
+
+    A file of a project may have come with a cloned repository, so it must not lead to another provider.
+    """
+    folders = [os.getcwd(), *map(str, Path.cwd().parents), home()]
+    paths = [os.path.join(folder, name) for folder in folders for name in (".gemini/.env", ".env")]
+    path = next(filter(os.path.isfile, paths), "")
     try:
-        return bool(find_member(read_object(path), ("security", "auth", "selectedType")))
-    except StorageFailed:
-        # It has comments, so a person has written it.
-        return True
+        text = Path(path).read_text("utf-8") if path else ""
+    except (OSError, ValueError):
+        return {}
+    variables = {match[1]: match[2] or match[3] or match[4] or "" for match in _VARIABLE.finditer(text)}
+    is_the_users = path in (os.path.join(home(), name) for name in (".gemini/.env", ".env"))
+    if GEMINI_URL_VARIABLE in variables.keys() - os.environ.keys() and not is_the_users:
+        raise UsageError(f"{path} sets {GEMINI_URL_VARIABLE}; if you trust it, set that in the environment instead")
+    return variables
 
 
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -544,14 +600,16 @@ def _require_proof(address: Address) -> None:
 
 
 def _users_environment(program: str) -> dict[str, str]:
-    """The variables that a program would use without us: those of its own settings come before the environment."""
-    own: dict[str, str] = {}
+    """The variables that a program would use without us, with those of its own settings."""
+    own: Mapping[str, str] = {}
     if program == "claude":
         own = claude_variables()
     elif program == "codex":
-        folder = os.environ.get("CODEX_HOME") or os.path.join(home(), ".codex")
-        url = find_member(read_if_plain(os.path.join(folder, "config.toml")), ("openai_base_url",))
+        url = find_member(_codex_config(os.environ), ("openai_base_url",))
         own = {"OPENAI_BASE_URL": url} if isinstance(url, str) else {}
+    elif program == "gemini":
+        # Here the environment comes first.
+        return {**_gemini_variables(), **os.environ}
     return {**os.environ, **own}
 
 

@@ -61,9 +61,21 @@ headers = {"authorization": "Bearer sk-1", "content-type": "application/json"}
 u.urlopen(u.Request(os.environ["OPENAI_BASE_URL"] + "/responses", body, headers)).read()
 """
 
+ASKS_GEMINI = """
+import json, os, urllib.request as u
+body = json.dumps({"contents": [{"role": "user", "parts": [{"text": "Hello"}]}]}).encode()
+url = os.environ["GOOGLE_GEMINI_BASE_URL"] + "/v1beta/models/gemini-2.5-pro:generateContent"
+name, _, value = os.environ["GEMINI_CLI_CUSTOM_HEADERS"].partition(": ")
+headers = {"x-goog-api-key": "k", "content-type": "application/json", name: value}
+u.urlopen(u.Request(url, body, headers)).read()
+"""
+ASKS_OF = {"claude": ASKS.replace("sys.argv[1]", "1"), "codex": ASKS_OPENAI, "gemini": ASKS_GEMINI}
+
 
 def env_of(home: Path, **variables: str) -> dict[str, str]:
-    return {"PATH": f"{home}/bin:{os.environ['PATH']}", "HOME": str(home), **variables}
+    # A daemon of whoever runs the tests is not used.
+    nobody = {"CONTEXT_URL": "http://127.0.0.1:9"}
+    return {"PATH": f"{home}/bin:{os.environ['PATH']}", "HOME": str(home), **nobody, **variables}
 
 
 def run(home: Path, *argv: object, **variables: str) -> Ran:
@@ -286,26 +298,48 @@ class TestSecrets:
             ("claude", ".claude/settings.json", '{"env": {"ANTHROPIC_BASE_URL": "%s"}}'),
             ("claude", ".claude/settings.local.json", '{"env": {"ANTHROPIC_BASE_URL": "%s"}}'),
             ("codex", ".codex/config.toml", 'openai_base_url = "%s/v1"\n'),
+            ("gemini", ".gemini/.env", "A=1\nexport GOOGLE_GEMINI_BASE_URL='%s' # ours\n"),
         ],
     )
     def test_a_base_url_in_the_programs_own_settings_is_used(
         self, upstream: Upstream, tmp_path: Path, program: str, path: str, text: str
     ) -> None:
         """Otherwise prompts, and the key of the gateway, would go to another provider."""
-        write_program(tmp_path, program, ASKS.replace("sys.argv[1]", "1") if program == "claude" else ASKS_OPENAI)
+        write_program(tmp_path, program, ASKS_OF[program])
         write_files(tmp_path, {path: text % upstream.url})
-        nobody = {f"CONTEXT_{name}_UPSTREAM": "http://127.0.0.1:9" for name in ("ANTHROPIC", "OPENAI")}
+        nobody = {f"CONTEXT_{name}_UPSTREAM": "http://127.0.0.1:9" for name in ("ANTHROPIC", "OPENAI", "GEMINI")}
         ran = run(tmp_path, program, **nobody)
         assert "1 request sent" in ran.err
         assert len(upstream.requests) == 1
 
-    def test_a_gateway_in_a_file_of_opencode_stays(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.chdir(tmp_path)
-        own = {"provider": {"openai": {"options": {"baseURL": "https://gateway.example"}}}}
-        (tmp_path / "opencode.json").write_text(json.dumps(own))
-        launched = launch("opencode", CONNECTION, "", "/tmp/x", {})
+    def test_a_project_cannot_lead_gemini_to_another_provider(self, tmp_path: Path) -> None:
+        """Its file may have come with a cloned repository."""
+        write_program(tmp_path, "gemini", "")
+        write_files(tmp_path / "project", {".env": "GOOGLE_GEMINI_BASE_URL=https://gateway.example\n"})
+        ran = run_command("run", "gemini", env=env_of(tmp_path), cwd=tmp_path / "project")
+        assert ran.code == 1
+        assert f"{tmp_path}/project/.env" in ran.err
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            *("project/opencode.json", "opencode.jsonc", "project/.opencode/opencode.jsonc", "theirs.json"),
+            *(".config/opencode/opencode.jsonc", ".config/opencode/config.json"),
+        ],
+    )
+    def test_a_gateway_in_a_file_of_opencode_stays(
+        self, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        own = (
+            '{\n  // of the company\n  "provider": {"openai": {"options": {"baseURL": "https://gateway.example"}},},\n}'
+        )
+        write_files(tmp_path, {path: own, "project/x": ""})
+        monkeypatch.chdir(tmp_path / "project")
+        monkeypatch.setenv("HOME", str(tmp_path))
+        launched = launch("opencode", CONNECTION, "", "/tmp/x", {"OPENCODE_CONFIG": str(tmp_path / "theirs.json")})
         providers = json.loads(launched.environment["OPENCODE_CONFIG_CONTENT"])["provider"]
         assert providers.keys() == {"anthropic", "google"}
+        assert launched.wired == "proxy and tools; openai without the proxy, by your own base URL"
 
     def test_a_base_url_with_a_password_is_refused_without_showing_it(self, tmp_path: Path) -> None:
         ran = run(tmp_path, sys.executable, "-c", "", ANTHROPIC_BASE_URL="https://me:s3cret@gateway.example")
@@ -346,6 +380,14 @@ class TestPrograms:
         assert '"env_http_headers" = {"X-Context-Token" = "CONTEXT_TOKEN"}' in words[3]
         assert "s3cret" not in str(words)
 
+    def test_a_provider_of_the_users_own_stays_in_codex(self, tmp_path: Path) -> None:
+        write_files(tmp_path, {"config.toml": 'profile = "work"\n[profiles.work]\nmodel_provider = "azure"\n'})
+        for connection, token in ((CONNECTION, ""), (WITH_TOKEN, "s3cret")):
+            launched = launch("codex", connection, token, "/run/x", {"CODEX_HOME": str(tmp_path)})
+            assert "provider" not in str(launched.arguments)
+            assert "mcp_servers.contextfold" in launched.arguments[1]
+            assert launched.wired.startswith("tools, without the proxy: ")
+
     def test_opencode_keeps_what_the_user_has_in_its_variable(self) -> None:
         own = {
             "permission": {"bash": "deny"},
@@ -370,7 +412,7 @@ class TestPrograms:
     def test_the_settings_of_an_administrator_stay_over_those_of_gemini(self, tmp_path: Path) -> None:
         path = tmp_path / "settings.json"
         path.write_text(
-            json.dumps({"tools": {"exclude": ["shell"]}, "mcpServers": {"theirs": {"httpUrl": "http://a"}}})
+            '{"tools": {"exclude": ["shell"]}, // no shell\n "mcpServers": {"theirs": {"httpUrl": "http://a"}}}'
         )
         environment = {"GEMINI_CLI_SYSTEM_SETTINGS_PATH": str(path), "GEMINI_CLI_CUSTOM_HEADERS": "A: b"}
         launched = launch("gemini", WITH_TOKEN, "s3cret", "/run/x", environment)
@@ -379,7 +421,7 @@ class TestPrograms:
         settings = json.loads(launched.files["settings.json"])
         assert settings["tools"] == {"exclude": ["shell"]}
         assert settings["mcpServers"].keys() == {"theirs", "contextfold"}
-        path.write_text("{ // ours\n}")
+        path.write_text("{ours")
         launched = launch("gemini", CONNECTION, "", "/run/x", environment)
         assert "GEMINI_CLI_SYSTEM_SETTINGS_PATH" not in launched.environment
         assert "without tools" in launched.wired
@@ -406,6 +448,15 @@ class TestPrograms:
         launched = launch("gemini", CONNECTION, "", str(tmp_path / "open" / "run"), environment)
         assert (launched.arguments, launched.environment, launched.files) == ((), {}, {})
         assert launched.wired.startswith("neither proxy nor tools: it reads no settings there")
+
+    @pytest.mark.parametrize("path", [".env", ".gemini/.env"])
+    def test_a_key_of_gemini_in_a_file_is_found(self, path: str, tmp_path: Path) -> None:
+        """Below a folder that others may write to, it goes straight to the provider, as one in the environment does."""
+        write_program(tmp_path, "gemini", "")
+        write_files(tmp_path, {path: "GEMINI_API_KEY=k"})
+        (tmp_path / ".local").mkdir(mode=0o777)
+        (tmp_path / ".local").chmod(0o777)
+        assert "gemini runs with neither proxy nor tools" in run(tmp_path, "gemini").err
 
     def test_a_key_of_gemini_is_taken_unless_the_user_has_chosen_another_login(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
