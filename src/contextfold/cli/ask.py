@@ -1,7 +1,7 @@
-"""`context ask` prints the sections that answer a question; `context get` prints a document or a part of it.
+"""`context ask` prints the sections that answer a question, `context get` a document or a part of it, within a budget:
+what the tools `context.ask` and `context.get` answer, as text or JSON. `context ls` lists the documents.
 
-Both print within a budget what the tools `context.ask` and `context.get` answer: text, or JSON if wanted. The caches
-are the named ones, all below a root, or the nearest one.
+The caches are the named ones, all below a root, or the nearest one.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import argparse
 import os
 import sys
 
-from contextfold.cli.output import is_terminal, plain_lines, print_answer
+from contextfold.cli.output import is_terminal, plain, plain_lines, print_answer
 from contextfold.cli.parser import CommandParser, UsageError, parse_budget
 from contextfold.cli.resolve import decode_query
+from contextfold.cli.terminal import Column, Line, stdout_screen
 from contextfold.common.answer_format import JSON, TEXT
+from contextfold.common.canonical import encode
 from contextfold.common.question import (
     ASK_BUDGET,
     CACHES_MAX,
@@ -25,7 +27,7 @@ from contextfold.common.question import (
 from contextfold.errors import CacheMissing
 from contextfold.resolve.cache_format import DEFAULT_CACHE
 from contextfold.resolve.files import default_cache_of, nearest_caches
-from contextfold.resolve.relevance.answer import AskResult, GetResult, places_of
+from contextfold.resolve.relevance.answer import CACHE_JOINT, AskResult, GetResult, places_of
 from contextfold.resolve.service import Cache, CacheRoot, ask_many, get_first
 
 
@@ -140,6 +142,35 @@ def run_get(args: argparse.Namespace) -> None:
         )
 
     _print_result(get_first(places, get), args)
+
+
+def declare_ls(parser: CommandParser) -> None:
+    parser.describe(
+        """
+        List the documents of a cache: the id of each, which `context get` takes, and its title. Without an
+        option it is the cache that `context ask` asks.
+        """,
+        "context ls",
+        "context ls --cache docs.cache --json",
+    )
+    add_cache_options(parser)
+    parser.add_switch("--json", "print JSON, for programs")
+    parser.set_defaults(run=run_ls)
+
+
+def run_ls(args: argparse.Namespace) -> None:
+    documents = [
+        (f"{name}{CACHE_JOINT}{document.id}" if name else document.id, document.title)
+        for name, cache in choose_caches(args)
+        for document in cache.documents()
+    ]
+    if args.json:
+        print_answer(encode({"documents": [{"id": name, "title": title} for name, title in documents]}) + "\n")
+        return
+    # A name could control the terminal.
+    shown = plain if is_terminal(sys.stdout) else str
+    rows: list[list[Line]] = [[[shown(name)], [shown(title)]] for name, title in documents]
+    print_answer(stdout_screen().table([Column("document"), Column("title", shrinks=True)], rows))
 
 
 def add_cache_options(parser: CommandParser) -> None:

@@ -78,7 +78,7 @@ COMMANDS = (
     Command("ask", "ask", "declare_ask", "find the passages that answer a question"),
     Command("recall", "fold.search", "declare_recall", "find earlier work that was folded, of any session"),
     Command("get", "ask", "declare_get", "print a document of a cache, or a part of it"),
-    Command("ls", "ls", "declare_ls", "list the documents of a cache"),
+    Command("ls", "ask", "declare_ls", "list the documents of a cache"),
     Command("resolve", "resolve", "declare_resolve", "select the documents worth showing for a query"),
     Command("inspect", "resolve", "declare_inspect", "show what a cache is"),
     Command("verify", "resolve", "declare_verify", "read every byte of a cache and list each fault"),

@@ -156,9 +156,6 @@ class LoggedExporter(SpanExporter):
     def shutdown(self) -> None:
         self._exporter.shutdown()
 
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return self._exporter.force_flush(timeout_millis)
-
     def _log_change(self, *, works: bool, **fields: str | int) -> None:
         if works != self._works:
             self._works = works
