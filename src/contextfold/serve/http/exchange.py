@@ -293,6 +293,15 @@ class HttpExchange:
     async def _may_start(self, message: Message) -> bool:
         """Whether the application's response may begin; if not, an error is sent instead."""
         content_type = "".join(_group_by_name(message.get("headers", ())).get(b"content-type", ()))
+        if (
+            message["status"] == INTERNAL_ERROR_STATUS
+            and content_type.startswith("text/plain")
+            and not message.get(AS_IT_CAME)
+        ):
+            # A framework sends a text of its own before it raises the exception.
+            self._muted = True
+            await self.refuse(unexpected_error())
+            return False
         if content_type.startswith("text/event-stream"):
             if not self.is_proxied:
                 self._move(self._capacity.streams, self.owner)

@@ -24,16 +24,7 @@ from contextfold.common.daemon_proof import find_proof
 from contextfold.errors import FoldError, StoreUnavailable, place_of
 from contextfold.serve.api import JSON, HttpApi, error_response
 from contextfold.serve.hooks import HookEndpoints
-from contextfold.serve.http.exchange import (
-    MCP_PATH,
-    PAGE_PATH,
-    PROXY_PATH,
-    WEB_PATH,
-    Receive,
-    Scope,
-    Send,
-    unexpected_error,
-)
+from contextfold.serve.http.exchange import MCP_PATH, PAGE_PATH, PROXY_PATH, WEB_PATH, Receive, Scope, Send
 from contextfold.serve.http.mcp_endpoint import DaemonServices, McpEndpoint
 from contextfold.serve.mcp.tools import FoldTool, ResolveTool, Tool, describe_tool
 from contextfold.serve.ops.logs import log
@@ -100,7 +91,7 @@ class DaemonApplication(Starlette):
                 Route("/metrics", endpoint=pages.metrics, methods=["GET"]),
             ],
             lifespan=self._run,
-            exception_handlers={404: _not_found, 405: _wrong_method, Exception: _fail},
+            exception_handlers={404: _not_found, 405: _wrong_method},
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -269,11 +260,6 @@ async def _wrong_method(_request: Request, problem: Exception) -> Response:
     allowed = (getattr(problem, "headers", None) or {}).get("Allow", "")
     headers = [(b"allow", allowed.encode("ascii"))] if allowed else []
     return error_response(RequestError(405, "method_not_allowed", f"Use {allowed or 'another method'} here.", headers))
-
-
-async def _fail(_request: Request, _problem: Exception) -> Response:
-    """The response after a bug. Starlette then raises the exception again, and the guard logs it."""
-    return error_response(unexpected_error())
 
 
 class DashboardFiles:
