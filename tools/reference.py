@@ -66,7 +66,8 @@ def _tools() -> Iterator[str]:
             f"`{name}`{'*' if name in required else ''} {_describe_type(about)}"
             for name, about in schema["properties"].items()
         ]
-        rows.append((f"`{tool.name}`", ", ".join(arguments) or NONE, str(definition["description"])))
+        purpose = str(definition["description"]).split(". ", maxsplit=1)[0].rstrip(".")
+        rows.append((f"`{tool.name}`", ", ".join(arguments) or NONE, purpose))
     yield _table(("tool", "arguments", "purpose"), rows)
 
 

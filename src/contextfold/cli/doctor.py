@@ -194,7 +194,7 @@ def _caches(seen: Situation) -> Iterator[Finding]:
     for cache in seen.caches:
         yield Finding(OK, f"`context ask` uses the cache {cache}")
     if not seen.caches:
-        yield Finding(NOTE, "there is no document cache here or above", "`context build DIR` makes one")
+        yield Finding(NOTE, "there is no document cache here, below or above", "`context build DIR` makes one")
 
 
 def _situation(client: DaemonClient) -> Situation:
