@@ -4,8 +4,10 @@
 
 Three runs with `-p`: the second folds, the third starts a subagent. Then a conversation on a terminal: reading, a fold,
 a pause that is longer than the provider's prompt cache lives, a compaction, `/clear`. Then a run that goes on with
-`--continue`. All of it is one project, and each conversation is a session of its own. The provider is scripted and
-counts the bytes that it receives; every figure that we show must be one that it has counted.
+`--continue`. Then a conversation that a request for a title precedes: a file is edited and read again, the user refuses
+a call with words, the model changes, and the conversation is forked. All of it is one project, and each conversation is
+a session of its own. The provider is scripted and counts the bytes that it receives; every figure that we show must be
+one that it has counted.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from contextfold.cli.hook import abbreviate
+from contextfold.cli.terminal import several
 from tests.clients.host_days import HOSTS, KEYS, TIMEOUT_S, Day, Host, day_folder, is_conversation
 from tests.support.daemon import Http
 from tests.support.machine import COMMAND, Ran, run_command
@@ -37,7 +40,11 @@ from tests.support.upstream_answers import Call, Say
 
 # Longer than any provider keeps a prompt.
 PAUSE_S = 25 * 3600
-CLAUDE_OPTIONS = ("--model", "claude-sonnet-4-5", "--allowedTools", "mcp__contextfold", "Read", "Task", "Agent")
+CLAUDE_OPTIONS = ("--model", "claude-sonnet-4-5", "--allowedTools", "mcp__contextfold", "Read", "Edit", "Task", "Agent")
+OTHER_MODEL = ("--model", "claude-opus-4-5", *CLAUDE_OPTIONS[2:])
+REFUSAL = "NEVER touch prod."
+# The keys with which a user chooses "No" of three answers, and says why.
+REFUSES = ("\x1b[B", "\x1b[B", "\t", REFUSAL, "\r")
 KEY_S = 0.5
 # Rows and columns of the terminal.
 TERMINAL = struct.pack("HHHH", 50, 160, 0, 0)
@@ -89,8 +96,11 @@ class Terminal:
 
     def type(self, line: str) -> None:
         # Return in the same read as the text would be a line break in the text.
-        for keys in (line, "\r"):
-            os.write(self._master, keys.encode())
+        self.press(line, "\r")
+
+    def press(self, *keys: str) -> None:
+        for each in keys:
+            os.write(self._master, each.encode())
             self._read(KEY_S)
 
     def end(self) -> str:
@@ -182,9 +192,9 @@ class TruthDay(Day):
 
     # ---- the steps
 
-    def run(self, step: str, *words: str) -> None:
+    def run(self, step: str, *words: str, options: Sequence[str] = CLAUDE_OPTIONS) -> None:
         begins = len(self.received())
-        said = self._run_program(*words, *CLAUDE_OPTIONS)
+        said = self._run_program(*words, *options)
         self.compare(step, self.received()[begins:], said)
 
     def run_other(self, step: str, words: Sequence[str], before: Sequence[ReceivedRequest] = ()) -> Sequence[Any]:
@@ -200,7 +210,7 @@ class TruthDay(Day):
         status = json.loads(self._context("fold", "status", "--store", str(self.daemon.store), "--json").out)
         with Http(self.daemon.port) as client:
             view = client.ask("GET", f"/v1/sessions/{status['session_id']}").json["session"]
-        cells = self._compare(step, read_figures(conversation), view)
+        cells = self._compare(step, conversation, view)
         cells["statusline"] = self._statusline(step, "", view)
         cells["last line"] = self._last_line(step, run, said)
         self.rows.append(Row(step, cells))
@@ -235,15 +245,19 @@ class TruthDay(Day):
     ) -> None:
         view = self._view(conversation)
         address = ("--session", view["session_id"]) if conversation.agent else ()
-        cells = self._compare(step, read_figures(self.received(conversation)), view, address)
+        cells = self._compare(step, self.received(conversation), view, address)
         if not conversation.agent:
             cells["statusline"] = self._statusline(step, conversation.id, view)
         if said:
             cells["last line"] = self._last_line(step, run, said)
         self.rows.append(Row(step, cells))
 
-    def _compare(self, step: str, received: Figures, view: Any, address: Sequence[str] = ()) -> dict[str, str]:
-        """What each surface says beside what the provider received; what is not equal is noted."""
+    def _compare(
+        self, step: str, requests: Sequence[ReceivedRequest], view: Any, address: Sequence[str] = ()
+    ) -> dict[str, str]:
+        """What each surface says of a conversation beside what the provider received; what is not equal is noted."""
+        # A fork goes on with the folds of its parent, which are the parent's.
+        received, inherited = read_figures(requests), read_folds(requests[:1])
         store = ("--store", str(self.daemon.store), "--json", *address)
         status, listed, savings, report = (
             json.loads(self._context("fold", name, *store).out) for name in ("status", "list", "savings", "report")
@@ -256,7 +270,7 @@ class TruthDay(Day):
             "`savings`": Figures(
                 received.prompt,
                 savings["tokens_sent"],
-                sum(fold["tokens_dropped"] for fold in savings["folds"]),
+                sum(fold["tokens_dropped"] for fold in savings["folds"] if fold["branch_id"] not in inherited),
                 savings["left_out"]["tokens"],
             ),
             "`report`": row_figures(report["session"]),
@@ -279,7 +293,7 @@ class TruthDay(Day):
 
     def _last_line(self, step: str, run: Sequence[ReceivedRequest], said: str) -> str:
         line = next(line for line in said.splitlines() if " sent " in line).removeprefix("note: ")
-        expected = f"{len(run):,} requests sent {sum(map(tokens, run)):,} tokens;"
+        expected = f"{several(len(run), 'request')} sent {sum(map(tokens, run)):,} tokens;"
         if not line.startswith(expected):
             self.wrong.append(f"{step}: the last line says {line!r} instead of {expected!r}")
         return line
@@ -322,9 +336,14 @@ def read_figures(requests: Sequence[ReceivedRequest]) -> Figures:
     # A request without tools, such as one for a title, is beside the conversation.
     prompt = tokens(next(each for each in reversed(requests) if not is_title(each)))
     texts = [str(each.raw, "utf-8") for each in requests]
-    folds = {fold: int(size) for text in texts for fold, size in FOLD.findall(text)}
+    folds = read_folds(requests[1:]).items() - read_folds(requests[:1]).items()
     stubs = {result: int(size.replace(",", "")) for text in texts for size, result in STUB.findall(text)}
-    return Figures(prompt, sum(map(tokens, requests)), sum(folds.values()), sum(stubs.values()))
+    return Figures(prompt, sum(map(tokens, requests)), sum(size for _, size in folds), sum(stubs.values()))
+
+
+def read_folds(requests: Sequence[ReceivedRequest]) -> dict[str, int]:
+    texts = [str(each.raw, "utf-8") for each in requests]
+    return {fold: int(size) for text in texts for fold, size in FOLD.findall(text)}
 
 
 def row_figures(row: Mapping[str, Any]) -> Figures:
@@ -389,10 +408,49 @@ def run_day(host: Host, folder: Path) -> tuple[list[Row], list[str]]:
             (folder / "terminal.txt").write_text(terminal.text)
         day.model.will("read pi", "Pi is fine.")
         day.run("`--continue -p`", "--continue", "-p", "Look at pi, too.")
+        _run_changes(day)
         day.check_advice()
     finally:
         day.close()
     return day.rows, day.wrong
+
+
+def _run_changes(day: TruthDay) -> None:
+    """A file that is edited and read again, a refusal with words, another model and a fork."""
+    # Otherwise it asks for no title.
+    day.env.pop("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC")
+    titles, rho = sum(map(is_title, day.received())), day.project / "rho.txt"
+    edit = {"file_path": str(rho), "old_string": "rho line 0 of", "new_string": "rho line zero of"}
+    argv = [str(COMMAND), "run", "--url", day.daemon.url, day.program.name, *CLAUDE_OPTIONS]
+    terminal = Terminal(argv, day.env, day.project)
+    terminal.wait_until(lambda: terminal.shows("❯"))
+    day.model.will("read rho")
+    day.model.will_say(Say("", (Call("call_edit", "Edit", edit),)))
+    day.model.will_say(Say("", (day.host.read("call_again", str(rho)),)))
+    day.model.will(*(f"read {name}" for name in ("sigma", "tau", "upsilon")), "Rho is changed.")
+    terminal.type("Change rho.")
+    terminal.wait_until(lambda: terminal.shows("Rho is changed."))
+    day.compare("another terminal, a title, an edited file read again")
+    if sum(map(is_title, day.received())) == titles:
+        day.wrong.append("no title was asked for")
+    day.model.will_say(Say("", (Call("call_prod", "Bash", {"command": "touch prod"}),)))
+    day.model.will("read phi", "fold Phi is fine.", "Prod is as it was.")
+    terminal.type("Look at phi.")
+    terminal.wait_until(lambda: terminal.shows("want to proceed?"))
+    terminal.press(*REFUSES)
+    terminal.wait_until(lambda: terminal.shows("Prod is as it was."))
+    terminal.end()
+    day.compare("a refusal with words, and a fold around it")
+    day.model.will("The same.")
+    day.run("`--continue -p`, another model", "--continue", "-p", "And now?", options=OTHER_MODEL)
+    words = ("--resume", day.last_conversation().id, "--fork-session", "-p", "What else?")
+    day.model.will("Nothing else.", "Nothing.")
+    day.run("a fork of it", *words, options=OTHER_MODEL)
+    last = str(next(each for each in reversed(day.received()) if is_main(each)).raw, "utf-8")
+    if REFUSAL not in last or "phi line 300" in last or "rho line zero of" not in last or not STUB.search(last):
+        day.wrong.append(
+            "the fork has not the user's words, or has what was folded, or no line in the place of results"
+        )
 
 
 def run_other_day(host: Host, folder: Path) -> tuple[list[Row], list[str]]:

@@ -170,7 +170,10 @@ class _Prompt(NamedTuple):
 
 
 class _Chain:
-    """The requests of one conversation to one model so far."""
+    """The requests of one conversation to one model so far.
+
+    Those without tools are apart: a request for a title, beside the conversation, has a prefix of its own.
+    """
 
     def __init__(self) -> None:
         self.last: RequestSent | None = None
@@ -221,7 +224,7 @@ class SavingsLedger:
         self._descriptions: dict[str, str] = {}
         # The tokens that each fold removed, as its tool has answered.
         self._fold_tokens: dict[str, int] = {}
-        self._chains: dict[tuple[str, str, str], _Chain] = {}
+        self._chains: dict[tuple[str, str, str, bool], _Chain] = {}
         self._folds: dict[str, FoldSavings] = {}
 
     @property
@@ -310,7 +313,7 @@ class SavingsLedger:
             self.points = thin_points(self.points, POINTS_CACHED // 2, height=tokens_without)
 
     def _chain(self, event: RequestSent) -> _Chain:
-        key = (event.conversation, event.api, event.model)
+        key = (event.conversation, event.api, event.model, event.has_tools)
         if key not in self._chains and len(self._chains) >= CHAINS_MAX:
             key = next(reversed(self._chains))
         return self._chains.setdefault(key, _Chain())

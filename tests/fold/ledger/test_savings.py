@@ -104,6 +104,13 @@ def test_a_request_that_only_called_our_tools_would_not_have_been_made() -> None
     assert ledger.sums.cost_without == 5_000 * 125 + 50 * 500 + 5_000 * 10 + 1_000 * 125 + 80 * 500
 
 
+def test_a_title_that_the_same_model_is_asked_for_in_between_changes_no_saving() -> None:
+    with_tools = [event._replace(has_tools=True) for event in FOLDED]
+    title = request(6, 300, None, cached(0, 300))
+    sent, without = costs(ledger_of([*with_tools[:4], title, with_tools[4]]))
+    assert without - sent == 3 * 4_000 * 10
+
+
 def test_after_a_pause_the_cache_is_also_cold_for_the_run_without_us() -> None:
     later = request(3, 9_100, 5_100, cached(0, 5_100), at="2026-01-17T12:30:00Z")
     events = [*FOLDED[:2], later._replace(kept_tokens=5_000, results_dropped=3)]

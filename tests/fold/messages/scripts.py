@@ -225,10 +225,14 @@ class ScriptWriter:
     def _work_call(self) -> Call:
         name = self.rng.choice(("Bash", "read_file", "search", "Edit"))
         failed, picture = self.rng.random() < 0.15, self.rng.random() < 0.05
+        # Without it, the failure could be what a user said.
+        error = "Error: " if failed else ""
         if name == "Edit":
             edit = {"file_path": self.rng.choice(("a.py", "b.py")), "new_string": self._long_text()}
-            return Call("work", name, edit, self._new_text(), failed=failed)
-        return Call("work", name, {"q": self._new_text()}, self._long_text(), failed=failed, picture=picture)
+            return Call("work", name, edit, f"{error}{self._new_text()}", failed=failed)
+        return Call(
+            "work", name, {"q": self._new_text()}, f"{error}{self._long_text()}", failed=failed, picture=picture
+        )
 
     def _long_text(self) -> str:
         """A text that is usually longer than the line that would replace it."""

@@ -187,6 +187,12 @@ TOLD_BY_HOSTS = (
     *("Action has been rejected by the user! Not npm.", "This tool call was cancelled by the user."),
     *("Edit was not applied. The user requested these changes:\nnot npm", "Note from the user: not npm"),
     *("The user interrupted the action: not npm", "The user’s answer is: not npm", "The user doesn’t want to proceed"),
+    *("The user selected: not npm", "User confirmed: yes, but not npm", "The user would like you to use no npm"),
+    *(
+        "The user left these comments: not npm",
+        "Changes requested by the user: not npm",
+        "Plan edited by user: not npm",
+    ),
 )
 
 
@@ -201,6 +207,32 @@ def test_a_result_in_which_a_host_tells_what_the_user_said_stays(format: Format,
     assert len(remaining) < len(messages)
     last = [*read(format, "y"), *read(format, "z")]
     assert ids(remembered_after_pause([*messages[:-2], *last], format)) == hashed("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("failure", "stays"),
+    [
+        *(("Use yarn instead.", True), ("Don't: first look at the error.", True), ("Denied: not on prod", True)),
+        *(
+            ("Exit code 1\nmake: *** [all] Error 2", False),
+            ("<tool_use_error>File has changed</tool_use_error>", False),
+        ),
+        *(
+            ("ENOENT: no such file", False),
+            ("MCP error -32603: boom", False),
+            ("TypeError: x is not a function", False),
+        ),
+        *(("Command timed out after 2m", False), ("File does not exist.", False), (f"{LONG}", False)),
+    ],
+)
+@pytest.mark.parametrize("format", ["anthropic", "gemini"])
+def test_a_failure_that_no_program_wrote_is_what_the_user_said(format: Format, failure: str, stays: bool) -> None:
+    """Programs around Claude Code that ask for permissions refuse with the user's words, and nothing else."""
+    text: Any = [{"type": "text", "text": failure}] if format == "anthropic" else failure
+    refused = tool_results(format, ("w", text), failed=True)
+    folded = [call(format, "f", "context_fold"), *tool_results(format, ("f", branch_result("br_1", folded_at=1)))]
+    messages = [*say("go", format), *read(format, "a"), call(format, "w", "Bash"), *refused, *folded]
+    assert (refused[0] in sent(messages, format)) == stays
 
 
 @pytest.mark.parametrize("tool", ["mcp__forms__get_user_input", "request_approval", "interactive_feedback", "askUser"])

@@ -402,17 +402,16 @@ def test_a_batch_is_left_out_of_a_cached_prompt_only_if_that_is_set() -> None:
     run_with_proxy(scenario)
 
 
-def test_a_request_for_a_title_does_not_make_the_pause_shorter() -> None:
+@pytest.mark.parametrize("model", [MODEL, "claude-haiku-4-5"])
+def test_a_request_for_a_title_does_not_make_the_pause_shorter(model: str) -> None:
     async def scenario(proxy: ProxyWithClock) -> None:
-        header = (b"x-claude-code-session-id", b"s1")
-        await proxy.request(history("a", "b", "c"), header)
+        await proxy.request(history("a", "b", "c"), NAMED, **HEAD)
         proxy.sent()
         proxy.clock.now += 301
-        await proxy.request(say("Write a title."), header, model="claude-haiku-4-5")
+        await proxy.request(say("Write a title."), NAMED, model=model)
         proxy.sent()
         proxy.clock.now += 2
-        cold = (b"x-context-fold-results", b"cold")
-        await proxy.request(history("a", "b", "c"), header, cold)
+        await proxy.request(history("a", "b", "c"), NAMED, (b"x-context-fold-results", b"cold"), **HEAD)
         assert len(stubs(proxy.sent())) == 1
 
     run_with_proxy(scenario)

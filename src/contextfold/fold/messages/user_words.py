@@ -79,13 +79,14 @@ _SAYS = (
 )
 # What hosts without a row in these tables say of their user, in a short result or near the ends of a long one.
 _TELLS = re.compile(
-    r"user (?:(?:has|have|had|did|does|is|was|also|just|not|doesn't|didn't|hasn't|\w{2,12}ly) ){0,3}"
+    r"user (?:(?:has|have|had|did|does|is|was|also|just|not|doesn't|didn't|hasn't|would|\w{2,12}ly) ){0,3}"
     r"(?:said|says|wants?|reject|declin|den(?:y|ied)|cancel|skip|answer|respon|repl(?:y|ied)|cho(?:se|ose)|approv|accept"
-    r"|allow|modif|instruct|clarif|interrupt|stopp|abort|dismiss|request|comment|wrote|prefers|decided)"
+    r"|allow|modif|instruct|clarif|interrupt|stopp|abort|dismiss|request|comment|wrote|prefers|decided|selected|picked"
+    r"|confirm|asked|told|submitted|typed|entered|edited|provided|like you|left (?:a|the|this|these) )"
     r"|user(?:'s)? (?:answer|choice|comment|decision|feedback|input|instruction|message|note|reply|response)s?"
     r"(?: is\b|\W{0,3}:)"
     r"|(?:answer|comment|feedback|instruction|message|note|reply|response)s? from (?:the |your )?user\b"
-    r"|(?:reject|declin|deni|cancel|abort|interrupt|stopp|skipp|dismiss|approv|answer|modifi)\w{2,4} "
+    r"|(?:reject|declin|deni|cancel|abort|interrupt|stopp|skipp|dismiss|approv|answer|modifi|request|edit)\w{2,4} "
     r"by (?:the |your )?user\b"
 )
 # What a failure says of the user.
@@ -93,6 +94,13 @@ _DECIDES = re.compile(
     r"\buser\b[^.\n]{0,60}\b(?:said|wants?|reject|declin|den(?:y|ied)|cancel|answer|respon|repl|chose|approv|instruct"
     r"|feedback|clarif|interrupt|stop|abort|dismiss|message)|\bby (?:the )?user\b|\buser feedback\b"
     r"|\bpermission to use\b"
+)
+# How a program's failure begins. Claude Code passes on as the whole of a failed result, without any mark, what a user
+# has said to a program around it that asks for permissions.
+_FAULT = re.compile(
+    r"[\[{<]|\W*(?:exit (?:code|status)|traceback|fatal|failed|could not|couldn't|cannot|unable|invalid|unknown"
+    r"|\S*(?:error|exception)\b|\w+ (?:error|failed)\b|e[a-z]{3,}: "
+    r"|.{0,200}(?:does not exist|not found|timed out))"
 )
 # This many characters at the beginning of a result, and as many at its end, are searched.
 _SEARCHED_CHARS = 4_000
@@ -116,8 +124,19 @@ def has_user_words(content: object, tools: str, *, failed: bool) -> bool:
     """Whether a result has what the user said. `tools` names its tool, and those that this one has called."""
     if _ASKING.search(_SEPARATORS.sub("", tools.lower())) is not None:
         return True
-    failed = failed or (isinstance(content, Mapping) and "error" in content)
+    error = content.get("error") if isinstance(content, Mapping) else None
+    failed = failed or error is not None
+    if failed and _is_bare(content if error is None else error):
+        return True
     return any(_tells_of_user(text, failed=failed) for text in _texts_in(content))
+
+
+def _is_bare(content: object) -> bool:
+    """Whether a failed result may be nothing but what the user said: a short text that no program would begin so."""
+    blocks = items_of(content)
+    text = content if blocks is None else "\n".join(str(block_members(each).get("text", "")) for each in blocks)
+    own = text[: own_length(text)].strip().lower() if isinstance(text, str) else ""
+    return 0 < len(own) <= _SHORT_CHARS and _FAULT.match(own) is None
 
 
 def _texts_in(content: object) -> Iterator[str]:

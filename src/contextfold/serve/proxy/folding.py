@@ -254,7 +254,7 @@ class RequestFolding:
 
     def _lapsed_s(self, request: ProxiedRequest, record: ConversationRecord, projection: BodyProjection) -> float:
         """The seconds since the last request, if its prompt is no longer cached by now; else 0."""
-        last_at = self._last_at(request, record, projection.model)
+        last_at = self._last_at(request, record, projection)
         if last_at is None:
             return 0.0
         return self._clock() - last_at if self._is_expired(last_at, record, projection) else 0.0
@@ -287,18 +287,18 @@ class RequestFolding:
         mine, *theirs = [prices if in_money else self._prices.relative for prices, _ in known]
         return pays_if_undone(projection, chosen, mine, theirs, life_s=self._life_s(projection, record))
 
-    def _last_at(self, request: ProxiedRequest, record: ConversationRecord, model: str) -> float | None:
+    def _last_at(self, request: ProxiedRequest, record: ConversationRecord, projection: BodyProjection) -> float | None:
         """When the conversation's last request to this model was answered.
 
-        A model has a cache of its own, so a request for a title does not make the pause of another model shorter. The
-        store has the time of the last request to any model, which counts if another daemon sent it.
+        A model has a cache of its own, and a request for a title has no tools, so it does not make the pause shorter.
+        The store has the time of the last request of any kind, which counts if another daemon sent it.
         """
         assert request.conversation is not None
         sent = self._sent.get(request.owner, request.conversation.id)
         at = record.last_request_at
         if at is None or sent is None or at > sent.latest_at + CLOCK_S:
             return at
-        return sent.last_at(model)
+        return sent.last_at(projection.model, has_tools=bool(projection.parsed.members.get("tools")))
 
     def _mode_of(self, request: ProxiedRequest) -> str:
         """Which results are left out of a request: "off", "cold", "auto" or "batches"."""

@@ -49,10 +49,10 @@ class SentLately:
     def size(self) -> int:
         return sum(map(_size_of, (prefix for prefix, _ in self.prefixes)))
 
-    def last_at(self, model: str) -> float | None:
-        """When the last request to a model was answered, if it may be known."""
-        at = max((at for prefix, at in self.prefixes if prefix.model == model), default=0.0)
-        return max(at, self.unknown_at(model)) or None
+    def last_at(self, model: str, *, has_tools: bool) -> float | None:
+        """When the last request to a model, with tools or without, was answered, if it may be known."""
+        same = (at for prefix, at in self.prefixes if prefix.model == model and bool(prefix.tools) == has_tools)
+        return max(*same, self.unknown_at(model), 0.0) or None
 
     def unknown_at(self, model: str) -> float:
         """When something was last sent to a model that these prefixes do not say; 0 if they say all."""
@@ -91,7 +91,7 @@ class SentLately:
             self._forgotten_at[gone.model] = max(at, self._forgotten_at.get(gone.model, 0.0))
 
     def _forget_model(self, model: str) -> None:
-        self.note_unread(self.last_at(model) or 0.0)
+        self.note_unread(max(self.last_at(model, has_tools=each) or 0.0 for each in (False, True)))
         self.prefixes = [each for each in self.prefixes if each[0].model != model]
         self._forgotten_at.pop(model, None)
 
