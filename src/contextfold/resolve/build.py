@@ -232,7 +232,10 @@ class _SourceReading:
         name = os.path.basename(source.path)
         if self._rules.is_lenient:
             why = kinds.fault_of(name, raw)
-            if why and not (why == kinds.GENERATED and source.is_included):
+            if why is None and os.path.islink(source.path):
+                target = os.path.basename(os.path.realpath(source.path))
+                why = kinds.LINK_TO_LEFT_OUT if kinds.fault_of(target, raw) else None
+            if why and not (why in (kinds.GENERATED, kinds.LINK_TO_LEFT_OUT) and source.is_included):
                 raise NotText(why, why)
         if not is_converted(name):
             return text_of(name, raw)

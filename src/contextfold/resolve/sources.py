@@ -55,7 +55,7 @@ class Source(NamedTuple):
     """The file of one document.
 
     `source` is its path relative to the sources, in its original spelling. `is_included` means that an --include
-    pattern matches it, so it becomes a document even if it looks generated.
+    pattern matches it, or what it leads to if it is a link, so it becomes a document even if it looks generated.
     """
 
     id: str
@@ -157,15 +157,16 @@ class _SourceWalk:
         if self._rules.is_lenient and (why := self._fault(entry, components, status)):
             self.left_out[why] += 1
             return None
-        return _source(components, entry.path, status, is_included=self._chooser.is_included(components))
+        named = self._target(entry) if entry.is_symlink() else components
+        return _source(components, entry.path, status, is_included=self._chooser.is_included(named))
 
     def _fault(self, entry: os.DirEntry[bytes], components: tuple[bytes, ...], status: os.stat_result) -> str | None:
         """The reason to leave a file out that is known without reading it, or None."""
         if entry.is_symlink():
-            target = os.path.realpath(entry.path)
-            if os.path.commonpath([target, self._real_sources]) != self._real_sources:
+            target = self._target(entry)
+            if target[0] == b"..":
                 return kinds.LINK_OUTSIDE
-            if self._is_left_out(tuple(os.path.relpath(target, self._real_sources).split(b"/"))):
+            if self._is_left_out(target):
                 return kinds.LINK_TO_LEFT_OUT
         if status.st_size > kinds.TEXT_MAX_BYTES:
             return kinds.TOO_LARGE
@@ -176,6 +177,10 @@ class _SourceWalk:
         except UnicodeDecodeError:
             return kinds.UNNAMEABLE
         return None
+
+    def _target(self, link: os.DirEntry[bytes]) -> tuple[bytes, ...]:
+        """Where a link leads to in the end, relative to the sources."""
+        return tuple(os.path.relpath(os.path.realpath(link.path), self._real_sources).split(b"/"))
 
     def _is_left_out(self, target: tuple[bytes, ...]) -> bool:
         """Whether a file is not a document under its own name. A link of another name must not bring it in."""
