@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 from typing import Any
 
@@ -13,6 +14,9 @@ from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import (
     BranchCreated,
+    BranchFolded,
+    Event,
+    SessionRolledBack,
     SessionStarted,
 )
 from contextfold.fold.store import ArchivedThread, Commit, Operation, StaleRevision
@@ -61,6 +65,29 @@ async def test_concurrent_publishers_publish_every_event_once(options: NatsOptio
         assert await stores[0].expire("2026-01-02T00:00:00Z", "2026-01-02T00:00:00Z") == 1
     for store in stores:
         await store.close()
+
+
+async def test_a_state_that_a_killed_daemon_published_before_a_rollback_is_replaced(
+    store: NatsStore, options: NatsOptions
+) -> None:
+    """The rollback restores what this store knows, so nothing has changed between the two for it."""
+
+    async def commit(event: Event) -> None:
+        await store._logs.commit(Commit(KEY, "sess_1", event.n - 1, [event], Operation(f"op {event.n}", "asked"), ""))
+
+    await commit(SessionStarted(1, NOON, "sess_1", "/work/project", None))
+    await commit(BranchCreated(2, NOON, "br_1", None, "outer", "Look.", 2, 0))
+    await commit(BranchCreated(3, NOON, "br_2", "br_1", "inner", "Look.", 2, 0))
+    await store._publisher.catch_up(KEY)
+    await commit(BranchFolded(4, NOON, "br_2", "found it", 3, 2, 0, forced=False))
+    connection = await connect(options.servers[0])
+    jetstream, subject = connection.jetstream(), f"{options.prefix}.local.p1.sess_1.branches.br_1"
+    await jetstream.publish(subject, b'{"tokens":5}', headers={"Cf-Revision": "4"})
+    await commit(SessionRolledBack(5, NOON, "br_2", restore_state=True))
+    await store._publisher.catch_up(KEY)
+    last = await jetstream.get_last_msg(f"{options.prefix}_state", subject)
+    assert json.loads(last.data or b"")["tokens"] == 2
+    await connection.close()
 
 
 async def test_an_archive_read_includes_what_another_store_committed(stores: Pair, options: NatsOptions) -> None:

@@ -36,7 +36,8 @@ async def _work(store: SqliteStore, project: str, task: int, count: int) -> None
 
 
 async def main(path: str, project: str, count: int) -> int:
-    store = SqliteStore(path)
+    # On a busy machine another process may hold the file for longer than a daemon waits.
+    store = SqliteStore(path, busy_timeout_s=60)
     try:
         await asyncio.gather(*(_work(store, project, task, count) for task in range(TASKS)))
     except StoreUnavailable as error:

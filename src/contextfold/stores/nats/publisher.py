@@ -258,14 +258,17 @@ class Publisher:
     async def _put(self, key: SessionKey, before: PublishedSession, commits: Sequence[Committed]) -> PublishedSession:
         """Write what these commits add. Raises SequenceConflict if another daemon has published more meanwhile."""
         progress = replace(before)
+        # A rollback may undo a change that another daemon has published before it was killed: each commit counts.
+        changed = set[str]()
         for commit in commits:
+            known = progress.state.branches
             progress.take(*commit)
+            now = progress.state.branches
+            changed.update(branch_id for branch_id, branch in now.items() if known.get(branch_id) is not branch)
         written = [record for _, record in commits]
         session = self._names.session(key, progress.session_id)
         events = [event for record in written for event in record.events if event.n > progress.event_n]
-        known = before.state.branches
-        changed = (branch for branch in progress.state.branches.values() if known.get(branch.id) is not branch)
-        branches = (self._put_branch(session, progress, branch) for branch in changed)
+        branches = (self._put_branch(session, progress, progress.state.branches[branch_id]) for branch_id in changed)
         works = chain([self._put_events(session, progress, events)], self._archive(key, written), branches)
         await in_batches(works, AT_ONCE)
         document = records.encode_session(progress.state)
