@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 
 from contextfold.errors import FoldError, StoreInvalid
 from contextfold.fold.archive import ArchiveEntry
+from contextfold.fold.events import timestamp
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.store import ArchivedResult, ArchivedThread, LeftOutDecision, ProxiedConversation
 from contextfold.fold.store_export import encode_record
@@ -230,3 +232,23 @@ def test_an_event_missing_from_an_ended_session_is_named_and_hides_no_other_sess
     listed = json.loads(call("fold", "list", "--ended", "--all", "--store", path, "--json").out)["sessions"]
     assert {row["session_id"]: row["operations"] for row in listed} == {"sess_0": None, "sess_1": 3}
     assert call("fold", "report", "sess_0", "--store", path).code == 5
+
+
+def test_a_list_names_the_live_session_that_it_leaves_out(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+
+    async def fill() -> None:
+        store = SqliteStore(path)
+        for number in range(2):
+            at = timestamp(datetime.now(UTC))
+            await store.commit(commit_of(key_of(f"p{number}"), session_id=f"sess_{number}", at=at, events=5))
+        await store.close()
+
+    asyncio.run(fill())
+    with closing(connect(str(path), 5.0)) as connection:
+        connection.execute("DELETE FROM events WHERE session = 1 AND n = 3")
+    listed = call("fold", "status", "--all", "--store", path, "--json")
+    assert [row["session_id"] for row in json.loads(listed.out)["sessions"]] == ["sess_1"]
+    for told in (listed, call("fold", "savings", "--by", "session", "--store", path)):
+        assert told.code == 0
+        assert "sess_0" in told.err

@@ -82,7 +82,7 @@ class OpenStore:
     """An open store, for one operation at a time. It is closed at the end of a `with` statement."""
 
     def __init__(self, sessions: StoredSessions) -> None:
-        self.sessions = sessions
+        self.sessions = sessions._replace(on_unreadable=_note_unreadable)
 
     def __enter__(self) -> Self:
         return self
@@ -156,6 +156,10 @@ class OpenStore:
             if row["project_path"] and row["project_path"] not in seen:
                 seen.add(row["project_path"])
                 yield SessionAddress(address.owner, project_at(row["project_path"]), None)
+
+
+def _note_unreadable(session_id: str) -> None:
+    print_note(f"the log of {session_id} cannot be read, so its figures are missing here: run `context store verify`")
 
 
 class AwaitedStore(OpenStore):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
@@ -177,6 +176,8 @@ class StoredSessions(NamedTuple):
     store: StoreReader
     policy: FoldPolicy
     clock: Callable[[], datetime] = utc_now
+    # Called with the id of each session that a list leaves out because its log cannot be read.
+    on_unreadable: Callable[[str], object] = lambda _: None
 
     # ---- one session
 
@@ -229,6 +230,7 @@ class StoredSessions(NamedTuple):
             try:
                 state = self.look(listed.key)
             except StoreInvalid:
+                self.on_unreadable(listed.session_id)
                 continue
             if state.revision:
                 yield FoundSession(listed.key, state)
@@ -271,8 +273,10 @@ class StoredSessions(NamedTuple):
         """The ended sessions with their logs. A log that cannot be read is empty, so that the others are listed."""
         for session in _all_pages(lambda after: self.store.ended_sessions(owner, after=after, limit=SESSIONS_READ)):
             log: Sequence[Event] = ()
-            with suppress(StoreInvalid):
+            try:
                 log = self.store.ended_log(session.key, session.session_id)
+            except StoreInvalid:
+                self.on_unreadable(session.session_id)
             yield session, log
 
     # ---- recall
