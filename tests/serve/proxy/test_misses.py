@@ -164,7 +164,6 @@ async def move_reminder(host: Host) -> None:
     early = host.messages[4]
     host.messages[4] = {**early, "content": [*early["content"], reminder]}
     await host.work(1)
-    host.provider.last.clear()
     host.messages[4] = early
     last = host.messages[-1]
     host.messages[-1] = {**last, "content": [*last["content"], reminder]}
@@ -226,6 +225,7 @@ def test_a_pause_is_nobodys_doing() -> None:
         (miss,) = await host.misses()
         assert (miss["cause"], miss["whose"], miss["message"]) == ("pause", "nobody", None)
         assert miss["tokens_lost"] == pytest.approx(host.provider.lost, rel=0.03)
+        assert miss["micros"] / 1e6 == pytest.approx(host.provider.lost * EXTRA, rel=0.03)
 
     run_with_proxy(scenario)
 
@@ -238,6 +238,8 @@ def test_a_reminder_that_moves_is_the_hosts() -> None:
         added, moved = await host.misses()
         assert {added["cause"], moved["cause"]} == {"reminder"}
         assert (moved["message"], moved["whose"]) == (4, "host")
+        assert moved["tokens_lost"] == pytest.approx(host.provider.lost, rel=0.03)
+        assert moved["micros"] / 1e6 == pytest.approx(host.provider.lost * EXTRA, rel=0.03)
 
     run_with_proxy(scenario)
 
