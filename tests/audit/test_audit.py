@@ -247,6 +247,28 @@ class TestCodex:
         rows = {row["id"]: (row["subagent"], row["requests"]) for row in report["largest_conversations"]}
         assert rows == {"p": (False, 3), "c1": (True, 1), "c2": (True, 1)}
 
+    def test_a_fork_carries_the_results_of_its_parent(self, projects: Path, call: Call, tmp_path: Path) -> None:
+        """Codex names the parent and the end of what it took, which may itself be in a parent."""
+        sessions = tmp_path / "home" / ".codex" / "sessions"
+        names = [f"01a1f5ce-0000-7000-8000-00000000000{number}" for number in range(3)]
+        read: list[tuple[str, object]] = [
+            ("response_item", {"type": "function_call", "call_id": "f1", "name": "shell", "arguments": "{}"}),
+            ("event_msg", token_count(10_000, 0, 50, total=10_050)),
+            ("response_item", {"type": "function_call_output", "call_id": "f1", "output": "text " * 3_000}),
+            ("event_msg", token_count(13_800, 10_000, 20, total=23_870)),
+        ]
+        for number, name in enumerate(names):
+            base = {"thread_id": names[max(0, number - 1)], "end_ordinal_exclusive": 20 * number}
+            meta = {"id": name, "cwd": "/p"} | ({"forked_from_id": names[0], "history_base": base} if number else {})
+            own = with_usage(token_count(13_900 + number, 13_800, 9, total=40_000 + number))
+            lines = [("session_meta", meta), *(own if number else [*own[:1], *read, *own[1:]])]
+            write_rollout(sessions / f"rollout-{number}-{name}.jsonl", lines, ordinal=20 * number)
+        report = audit(call, "--names")
+        assert report["requests"] == 2 + 3
+        (result,) = {(each["tool"], each["tokens"]) for each in report["results"]}
+        assert result == ("shell", pytest.approx(3_800, rel=0.1))
+        assert sorted(each["requests"] for each in report["results"]) == [1, 1, 2]
+
     def test_a_compressed_rollout_is_counted_as_unreadable(self, projects: Path, call: Call, tmp_path: Path) -> None:
         sessions = tmp_path / "home" / ".codex" / "sessions"
         sessions.mkdir(parents=True)
@@ -496,9 +518,9 @@ def with_usage(*counts: object) -> list[tuple[str, object]]:
     return [item for count in counts for item in (*turn, ("event_msg", count))]
 
 
-def write_rollout(path: Path, items: Sequence[tuple[str, object]], *, at_s: float = 0) -> None:
+def write_rollout(path: Path, items: Sequence[tuple[str, object]], *, at_s: float = 0, ordinal: int = 0) -> None:
     lines = [
-        json.dumps({"timestamp": moment(at_s + number), "type": kind, "payload": payload})
+        json.dumps({"timestamp": moment(at_s + number), "ordinal": ordinal + number, "type": kind, "payload": payload})
         for number, (kind, payload) in enumerate(items)
     ]
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ from contextfold.audit.replay import (
     ReplayedRequest,
     Rule,
 )
-from contextfold.audit.transcripts import CLAUDE_CODE, CODEX, Skipped, Transcript, read_lines
+from contextfold.audit.transcripts import CLAUDE_CODE, CODEX, THREAD_ID_CHARS, Skipped, Transcript, read_forked_lines
 from contextfold.fold.model_catalog import PRICE_UNITS_PER_DOLLAR, ModelCatalog
 
 FORMAT = 1
@@ -135,8 +135,11 @@ def audit_transcripts(
     report = AuditReport(skipped=skipped or Skipped())
     seen: set[int] = set()
     total = sum(transcript.size for transcript in transcripts)
+    others = {transcript.path.stem[-THREAD_ID_CHARS:]: transcript.path for transcript in transcripts}
     for transcript in transcripts:
-        lines = read_lines(transcript.path, report.skipped, lambda position: progress(report.bytes + position, total))
+        lines = read_forked_lines(
+            transcript.path, report.skipped, lambda position: progress(report.bytes + position, total), others
+        )
         requests = READERS[transcript.host](lines, transcript.path.stem, seen, report.skipped)
         _add_transcript(report, requests, models, rules)
         report.transcripts += 1

@@ -24,6 +24,11 @@ FILES_MAX = 200_000
 TIME_MAX_S = 253_370_764_800.0
 
 CLAUDE_CODE, CODEX = "Claude Code", "Codex"
+# Codex names its transcripts by time and id. An id has so many characters.
+THREAD_ID_CHARS = 36
+
+Line = Mapping[str, Any]
+Progress = Callable[[int], None]
 
 
 class Transcript(NamedTuple):
@@ -118,9 +123,11 @@ def _host_of(path: Path) -> str:
     return CODEX if isinstance(first.get("payload"), dict) else CLAUDE_CODE
 
 
-def read_lines(
-    path: Path, skipped: Skipped, progress: Callable[[int], None] = lambda _position: None
-) -> Iterator[Mapping[str, Any]]:
+def _no_progress(_position: int) -> None:
+    pass
+
+
+def read_lines(path: Path, skipped: Skipped, progress: Progress = _no_progress) -> Iterator[Line]:
     """The objects of a transcript, one for each line that has one. `progress` takes the bytes that are read."""
     is_rest = False
     try:
@@ -142,7 +149,25 @@ def read_lines(
         skipped.unreadable_files += 1
 
 
-def _parse_line(line: bytes) -> Mapping[str, Any] | None:
+def read_forked_lines(path: Path, skipped: Skipped, progress: Progress, others: Mapping[str, Path]) -> Iterator[Line]:
+    """The objects of a transcript. A fork of Codex begins with what it took from its parent, which is in another file.
+
+    `others` has the files of transcripts by the end of their names, which is Codex's id of a conversation.
+    """
+    lines = read_lines(path, skipped, progress)
+    if (first := next(lines, None)) is None:
+        return
+    yield first
+    base = object_in(object_in(first, "payload"), "history_base")
+    if (parent := others.get(text_in(base, "thread_id"))) and parent != path:
+        rest = {name: each for name, each in others.items() if each != path}
+        end = count_in(base, "end_ordinal_exclusive")
+        inherited = read_forked_lines(parent, Skipped(), _no_progress, rest)
+        yield from (line for line in inherited if count_in(line, "ordinal") < end)
+    yield from lines
+
+
+def _parse_line(line: bytes) -> Line | None:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
