@@ -14,7 +14,7 @@ CONTEXT_TOKENS_UNKNOWN = 32_768
 TOKENS_PER_MILLION = 1_000_000
 # A price is an integer: a thousand times the dollars for a million tokens.
 PRICE_UNITS_PER_DOLLAR = 1_000 * TOKENS_PER_MILLION
-_MILLION_CONTEXT = "[1m]"
+MILLION_CONTEXT = "[1m]"
 _MILLION_CONTEXT_TOKENS = 1_000_000
 # What may follow a model's name: its date, and the version that Amazon Bedrock adds.
 _DATED = re.compile(r"(.+?)(?:[-@](?:20\d{6}|20\d\d-\d\d-\d\d))?(?:-v\d+(?::\d+)?)?", re.DOTALL)
@@ -50,7 +50,7 @@ class ModelCatalog(NamedTuple):
 
     def find(self, model: str) -> ModelFacts | None:
         """The facts about a model by its name in requests; None if it is not known."""
-        name = plain_name(model).removesuffix(_MILLION_CONTEXT)
+        name = plain_name(model).removesuffix(MILLION_CONTEXT)
         dated = _DATED.fullmatch(name)
         names = (name, dated[1] if dated else name)
         known = [facts for facts in self.models if facts.name in names]
@@ -58,7 +58,7 @@ class ModelCatalog(NamedTuple):
         return max(known, key=lambda facts: len(facts.name), default=None)
 
     def context_tokens(self, model: str) -> int | None:
-        if model.lower().endswith(_MILLION_CONTEXT):
+        if model.lower().endswith(MILLION_CONTEXT):
             return _MILLION_CONTEXT_TOKENS
         facts = self.find(model)
         return facts.context_tokens if facts else None

@@ -170,7 +170,15 @@ class State(NamedTuple):
     @property
     def folded_tokens(self) -> int:
         """The tokens that folds have removed."""
-        return sum(map(self.removed_tokens, self.branches.values()))
+        return sum(map(self.removed_tokens, self.branches.values())) + self.folded_before_tokens
+
+    @property
+    def folded_before_tokens(self) -> int:
+        """The tokens that requests leave out because of folds in another session.
+
+        The conversation was forked from that of the other session, or goes on after the other session has ended.
+        """
+        return sum(tokens for fold_id, tokens in self.folds_seen.items() if fold_id not in self.branches)
 
     @property
     def left_out_tokens(self) -> int:
@@ -181,9 +189,11 @@ class State(NamedTuple):
         """The tokens that a fold has removed.
 
         Where requests are seen, a fold that the next one did not leave out has removed nothing. A fold inside of
-        another is not seen itself.
+        another is not seen itself. What requests leave out does not come back when the fold is undone.
         """
-        if branch.status != "folded":
+        if branch.status == "discarded":
+            return branch.tokens if branch.id in self.folds_seen else 0
+        if branch.status == "active":
             return 0
         outer: Branch | None = branch
         while outer and self.last_request_n > branch.folded_n and outer.id not in self.folds_seen:
@@ -331,7 +341,10 @@ class Replay:
         runs = self.state.runs
         if event.run and event.run not in runs[-1:]:
             runs = (*(run for run in runs if run != event.run), event.run)[-RUNS_REMEMBERED:]
-        self._change(requests=requests, model=event.model or self.state.model, runs=runs)
+        self._change(requests=requests, runs=runs)
+        # A request beside the conversation, such as one for a title, may be for another model.
+        if event.model and (event.threads or not self.state.model):
+            self._change(model=event.model)
         for seen in event.threads:
             thread = self.state.main if seen.branch_id is None else self._branches.get(seen.branch_id)
             if thread is not None:

@@ -146,7 +146,7 @@ class HookEndpoints:
     async def _target(self, owner: str, observed: HookEvent, run: str) -> Target:
         """The session of a report's conversation."""
         conversations = self._fold.conversations
-        known_run = conversations.known_run(owner, run) if run else None
+        known_run = await conversations.find_run(owner, run) if run else None
         project = (known_run.project if known_run else None) or (
             project_at(observed.folder) if observed.folder else None
         )

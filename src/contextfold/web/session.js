@@ -302,7 +302,9 @@ export class SessionView extends View {
       {
         label: "Folded",
         value: grouped(session.folded_tokens),
-        note: counted(session.folded_branches, "branch", "branches"),
+        note: session.folded_before_tokens
+          ? `${grouped(session.folded_before_tokens)} before this session began`
+          : counted(session.folded_branches, "branch", "branches"),
       },
       session.left_out_results
         ? {

@@ -18,7 +18,7 @@ KNOWN_SECRET = "ghp_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
 ROW = [
     "session_id", "project_path", "name", "conversation", "agent", "started_at", "last_at", "revision", "host", "model",
     "active_branch_id", "branch_depth", "branch_path", "total_tokens", "main_thread_tokens", "host_tokens",
-    "context_tokens", "folded_tokens", "tokens_saved", "left_out_results", "left_out_tokens",
+    "context_tokens", "folded_tokens", "folded_before_tokens", "tokens_saved", "left_out_results", "left_out_tokens",
     "context_limit", "usage_percent", "context_health", "health", "open_branch_operations", "operations",
     "failed_operations", "secrets_scrubbed", "total_branches", "active_branches", "folded_branches",
     "discarded_branches", "savings",

@@ -175,6 +175,21 @@ class TestLedger:
         assert total_tokens(proxy, "/parent") < tokens + 1_000
 
 
+def test_a_header_that_asks_for_a_million_tokens_sets_the_limit(proxy: ProxyDaemon) -> None:
+    proxy.upstream.script = lambda _, wire: wire.answer(
+        b'{"usage":{"input_tokens":700,"output_tokens":11}}', "Content-Type: application/json"
+    )
+    sonnet = {"model": "claude-sonnet-4-5", "messages": [{"role": "user", "content": "hello"}]}
+    for beta, model, limit in (
+        ("other", "claude-sonnet-4-5", 200_000),
+        ("other,context-1m-2025-08-07", "claude-sonnet-4-5[1m]", 1_000_000),
+    ):
+        assert proxy.post(sonnet, x_claude_code_session_id=beta, anthropic_beta=beta).status == 200
+        row = conversation(proxy, beta, requests=1)
+        assert (row["model"], row["context_limit"]) == (model, limit - row["host_tokens"])
+        assert row["savings"]["money"], "the prices are those of the model"
+
+
 RUN = "run_0123456789abcdef"
 FORMATS = {
     "anthropic": (MESSAGES, "messages", "mcp__contextfold__context_fold"),
@@ -253,6 +268,18 @@ class TestRuns:
         assert sums[0]["last_conversation"]["host_session_id"] == "in-two-runs"
         assert sums[0]["project_path"] == "/runs"
         assert sums[1]["reasons"]
+
+    def test_a_conversation_that_begins_after_a_restart_is_in_the_project_of_its_run(self, proxy: ProxyDaemon) -> None:
+        run = "run_00000000000000c1"
+        announced = json.dumps({"project_path": "/restarted", "program": "codex"}).encode()
+        assert proxy.request("PUT", f"/v1/runs/{run}", announced, **JSON).status == 200
+        for words in ("before the restart", "after the restart"):
+            body = {"model": "m", "messages": [{"role": "user", "content": words}]}
+            assert proxy.post(body, f"/run/{run}{MESSAGES}").status == 200
+            assert proxy.request("GET", f"/v1/runs/{run}").json["project_path"] == "/restarted"
+            proxy.daemon.stop()
+            proxy.daemon.start()
+        assert [row["project_path"] for row in live_sessions(proxy)].count("/restarted") == 2
 
     def test_a_run_without_answered_requests_says_so(self, proxy: ProxyDaemon) -> None:
         run = "run_00000000000000b1"

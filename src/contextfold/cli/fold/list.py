@@ -20,7 +20,7 @@ from contextfold.cli.fold.session_access import (
     write_json,
     write_rows,
 )
-from contextfold.cli.fold.status import headline, project_cell, saved_text
+from contextfold.cli.fold.status import FOLDED_BEFORE, headline, project_cell, saved_text
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, stdout_screen
 from contextfold.fold.service.session_views import BranchRow, FoundSession, branch_view, tokens_saved, tree
@@ -112,10 +112,12 @@ def _draw_session(screen: Screen, state: State, store: OpenStore, limit: int) ->
     earlier = max(0, len(rows) - limit)
     if not screen.is_terminal:
         return outline(screen, state, rows[earlier:], earlier=earlier)
+    before = f"{state.folded_before_tokens:,} tokens were folded {FOLDED_BEFORE}"
     return (
         screen.lines(*headline(screen, state, store.sessions.policy.context_limit(state)), "")
         + draw(screen, state, rows[earlier:], earlier=earlier)
         + (screen.lines("", legend(state), wraps=True) if rows else "")
+        + (screen.lines("", [(before, "dim")]) if state.folded_before_tokens else "")
     )
 
 
@@ -225,7 +227,7 @@ def _cells(screen: Screen, state: State, row: BranchRow, guide: str, length: int
         [(branch.id[:length], "dim")],
         [(branch.status, style)],
         *_figures(screen.figure, branch, "dim" if branch.status == "discarded" else text_style),
-        [fewer_part(screen, state, branch)] if branch.status == "folded" else [],
+        [fewer_part(screen, state, branch)] if tokens_saved(state, branch) else [],
     ]
 
 

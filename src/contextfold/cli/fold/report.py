@@ -26,7 +26,7 @@ from contextfold.cli.fold.session_access import (
     write,
     write_json,
 )
-from contextfold.cli.fold.status import left_out_text
+from contextfold.cli.fold.status import folded_before_text, left_out_text
 from contextfold.cli.output import plain, plain_lines
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.setting_options import read_setting_options
@@ -39,7 +39,7 @@ from contextfold.settings import FoldSettings, read_fold_settings
 SessionReport = Mapping[str, Any]
 
 FENCE_LEAST = 3
-NO_FOLDS = "\nNothing was folded.\n"
+NO_FOLDS = "\nNothing was folded in this session.\n"
 STYLE = (
     ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;"
     "padding:0 1rem}pre{white-space:pre-wrap;overflow-wrap:anywhere;padding:.75rem 1rem;border:1px solid #8884;"
@@ -199,12 +199,17 @@ def _facts(report: SessionReport) -> Iterator[tuple[str, str]]:
         "ended": figures.get("ended_at"),
         "branches": counts,
         "last request": f"{figures['context_tokens']:,} tokens{_host_part(figures)}" if figures["savings"] else "",
-        "folded": f"{figures['folded_tokens']:,} tokens" if figures["folded_branches"] else "",
+        "folded": _folded(figures),
         "left out": left_out_text(figures),
         "operations": f"{figures['operations']:,}, {figures['failed_operations']:,} failed",
         "secrets redacted": f"{report['secrets_redacted']:,}",
     }
     return ((label, value) for label, value in facts.items() if value)
+
+
+def _folded(figures: Mapping[str, Any]) -> str:
+    tokens = figures["folded_tokens"]
+    return f"{tokens:,} tokens{folded_before_text(figures)}" if tokens or figures["folded_branches"] else ""
 
 
 def _host_part(figures: Mapping[str, Any]) -> str:

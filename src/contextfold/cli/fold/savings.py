@@ -21,6 +21,7 @@ from contextfold.cli.fold.session_access import (
 from contextfold.cli.fold.status import (
     BAR_WIDTH,
     BAR_WIDTH_NARROW,
+    FOLDED_BEFORE,
     FREE_CELL,
     MAIN_CELL,
     SESSION_ID_SHOWN,
@@ -155,7 +156,7 @@ def _format_plain(screen: Screen, state: State, savings: Savings) -> str:
 def _fold_text(fold: Savings) -> str:
     saved = f"{fold['cost_saved']!r} {TOKENS_WORTH} saved"
     figures = f"{fold['tokens_dropped']} dropped, {fold['requests']} requests, {saved}"
-    return f"{fold['branch_id']} {figures}, {fold['description']}"
+    return f"{fold['branch_id']} {figures}, {fold['description'] or FOLDED_BEFORE}"
 
 
 # ---- Output on a terminal
@@ -230,7 +231,7 @@ def _folds(screen: Screen, state: State, savings: Savings) -> str:
             [screen.figure(fold["tokens_dropped"])],
             [screen.figure(fold["requests"])],
             [(f"{fold['cost_saved']:,.0f}", "green" if fold["cost_saved"] >= 0 else "bold yellow")],
-            [fold["description"]],
+            [fold["description"] or FOLDED_BEFORE],
         ]
         for fold in folds[-FOLDS_SHOWN:]
     ]

@@ -31,6 +31,8 @@ BAR_WIDTH = 32
 BAR_WIDTH_NARROW = 16
 MAIN_CELL, BRANCH_CELL, FREE_CELL = "█", "▓", "░"
 FULL_PERCENT = 100
+# Of a fold in another session: before a fork, or before a session of the same conversation ended.
+FOLDED_BEFORE = "before this session began"
 HEALTH_STYLES = {"none": "green", "medium": "yellow", "high": "bold red"}
 HEALTH_MARKS = {"none": "✓ ", "medium": "▲ ", "high": "▲ "}
 
@@ -163,7 +165,7 @@ def _facts(state: State, figures: SessionView) -> list[tuple[str, Line]]:
         ("main-thread", str(figures["main_thread_tokens"])),
         ("host-prompt", "" if figures["host_tokens"] is None else str(figures["host_tokens"])),
         ("last-request", "" if figures["host_tokens"] is None else str(figures["context_tokens"])),
-        ("folded", str(figures["folded_tokens"])),
+        ("folded", f"{figures['folded_tokens']}{folded_before_text(figures)}"),
         ("left-out", left_out_text(figures)),
         ("sent", sent_text(figures["savings"])),
         (difference_label(figures).replace(" ", "-"), saved_by_folding(figures)),
@@ -200,6 +202,12 @@ def saved_by_folding(figures: SessionView) -> str:
     return f"{figures['tokens_saved']:,} fewer tokens" if figures["folded_branches"] else ""
 
 
+def folded_before_text(figures: SessionView) -> str:
+    """How much of the folded tokens another session has folded; empty if nothing."""
+    tokens = figures["folded_before_tokens"]
+    return f", {tokens:,} of them {FOLDED_BEFORE}" if tokens else ""
+
+
 def left_out_text(figures: SessionView) -> str:
     """The results, edits and thinking that were left out without a fold; empty if there are none."""
     count = figures["left_out_results"]
@@ -232,7 +240,7 @@ def _draw_facts(screen: Screen, state: State, figures: SessionView) -> list[tupl
         ("in branches", [f"{BRANCH_CELL} {figure(total - main)}"] if total != main else []),
         ("host's prompt and tools", [f"  {figure(figures['host_tokens'])}"] if figures["host_tokens"] else []),
         ("last request", [f"  {figure(figures['context_tokens'])}"] if figures["host_tokens"] is not None else []),
-        ("folded", [f"  {figure(folded)}"] if folded else []),
+        ("folded", [f"  {figure(folded)}{folded_before_text(figures)}"] if folded else []),
         ("left out", [f"  {left_out_text(figures)}"] if figures["left_out_results"] else []),
         ("sent", [f"  {sent_text(savings)}"] if savings else []),
         (

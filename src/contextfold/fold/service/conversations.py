@@ -40,6 +40,8 @@ CALLS_MAX = 256
 RUNS_MAX = 1_000
 # At most this many live sessions are searched for a conversation, the latest first.
 SEARCHED_SESSIONS_MAX = 1_000
+# At most this many of them are read to find a run.
+SEARCHED_FOR_RUN_MAX = 100
 # At most this many conversations that begin with the same messages are distinguished.
 NUMBERS_MAX = 64
 # A tool call waits at most this long for the end of the response that contained it, and for reports on their way.
@@ -77,6 +79,8 @@ class Run:
     project: Project | None = None
     program: str = ""
     failed_requests: int = 0
+    # Whether its sessions in the store have been searched for its project.
+    is_searched: bool = False
 
 
 @dataclass(slots=True)
@@ -243,8 +247,29 @@ class Conversations:
             runs.popitem(last=False)
         return run
 
-    def known_run(self, owner: str, name: str) -> Run | None:
-        return self._part(owner).runs.get(name)
+    async def find_run(self, owner: str, name: str) -> Run | None:
+        """What is known of a run. One that was announced before a restart is known by its sessions."""
+        found = self._part(owner).runs.get(name)
+        if found and (found.project or found.is_searched):
+            return found
+        project = await self._search_run(owner, name)
+        if found is None and project is None:
+            return None
+        run = self.run(owner, name)
+        run.project, run.is_searched = run.project or project, True
+        return run
+
+    async def _search_run(self, owner: str, name: str) -> Project | None:
+        """The project of a run's session in the store."""
+        try:
+            for listed in await self._store.sessions(owner, limit=SEARCHED_FOR_RUN_MAX):
+                state = await self._look(listed.key)
+                if name in state.runs and state.project_path:
+                    return project_at(state.project_path)
+        except ContextError:
+            # The store is unavailable, as in `_search`.
+            pass
+        return None
 
     def _part(self, owner: str) -> _OwnersPart:
         return self._owners.setdefault(owner, _OwnersPart())

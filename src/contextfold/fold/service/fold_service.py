@@ -128,7 +128,7 @@ class FoldService:
 
     async def identify(self, caller: Caller, tool: str, arguments: Arguments) -> Caller:
         """The caller of a tool with the session of its conversation, if that is known and the caller names no other."""
-        run = self.conversations.known_run(caller.owner, caller.run) if caller.run else None
+        run = await self.conversations.find_run(caller.owner, caller.run) if caller.run else None
         caller = caller._replace(project=run.project if run else None)
         await self.conversations.wait_for_arriving(caller.owner)
         if caller.session_name is not None:

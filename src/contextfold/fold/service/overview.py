@@ -284,7 +284,7 @@ class Overview:
     async def run(self, owner: str, name: str) -> JsonObject | None:
         """What the requests of a run sent and saved, when its reports are written; None if nothing is known of it."""
         await self._service.settle_reports(owner, timeout_s=RUN_SETTLED_S)
-        run = self._service.conversations.known_run(owner, name)
+        run = await self._service.conversations.find_run(owner, name)
         totals = RunTotals(name, run.failed_requests if run else 0)
         page = await self._store.sessions(owner, limit=SEARCHED_SESSIONS_MAX)
         # The session that was active last comes first.

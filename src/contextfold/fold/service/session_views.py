@@ -98,6 +98,7 @@ def session_view(state: State, policy: FoldPolicy) -> dict[str, Encodable]:
         "host_tokens": state.host_tokens if state.last_request_n else None,
         "context_tokens": state.context_tokens,
         "folded_tokens": state.folded_tokens,
+        "folded_before_tokens": state.folded_before_tokens,
         "tokens_saved": sum(tokens_saved(state, branch) for branch in branches),
         "left_out_results": len(state.left_out),
         "left_out_tokens": state.left_out_tokens,
@@ -310,7 +311,8 @@ def branch_view(state: State, row: BranchRow) -> dict[str, Encodable]:
 
 def tokens_saved(state: State, branch: Branch) -> int:
     """The tokens saved by folding a branch; negative if its summary is longer than what the fold removed."""
-    return state.removed_tokens(branch) - branch.summary_tokens if branch.status == "folded" else 0
+    removed = state.removed_tokens(branch)
+    return removed - branch.summary_tokens if removed or branch.status == "folded" else 0
 
 
 def tree(state: State) -> list[BranchRow]:

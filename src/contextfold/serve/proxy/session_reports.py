@@ -23,6 +23,7 @@ from dataclasses import replace
 from contextfold.errors import ArgumentInvalid, ContextError, StoreUnavailable
 from contextfold.fold.events import ResultLeftOut
 from contextfold.fold.messages import BodyProjection, Span
+from contextfold.fold.model_catalog import MILLION_CONTEXT
 from contextfold.fold.project import Caller, Project, project_at, target_of
 from contextfold.fold.sent_request import RequestReport, Share
 from contextfold.fold.service.conversation_records import ORIGIN_UNKNOWN, ResultOrigin
@@ -37,6 +38,8 @@ from contextfold.serve.proxy.response_reader import OwnCall, ResponseFacts
 # The event in the log if a request cannot be reported.
 LOST = "proxy.receipt_lost"
 PROJECT_HEADER, SESSION_HEADER = b"x-context-project", b"x-context-session"
+# Claude's header for what is in beta, and what it contains for a window of a million tokens.
+BETA_HEADER, LONG_CONTEXT = b"anthropic-beta", b"context-1m-"
 # At most this many characters of one request's messages are reported, the latest ones.
 TEXTS_MAX_CHARS = 8 << 20
 # The limits on reports whose session is still being looked up after their requests have ended, and on their bytes.
@@ -170,7 +173,7 @@ class SessionReports:
         """The session of a request; None if neither a header nor its messages identify one."""
         if request.session is not None:
             return request.session
-        project = self._project_of(request)
+        project = await self._project_of(request)
         name = _header_value(request, SESSION_HEADER)
         if name is not None and project:
             return KnownConversation(target_of(Caller(request.owner, name), project))
@@ -192,12 +195,18 @@ class SessionReports:
                 self._fold.conversations.adopt(known, named)
         return known
 
-    def _project_of(self, request: ProxiedRequest) -> Project | None:
+    async def _project_of(self, request: ProxiedRequest) -> Project | None:
         given = _header_value(request, PROJECT_HEADER)
         if given is not None:
             return project_at(given)
-        run = self._fold.conversations.known_run(request.owner, request.run) if request.run else None
+        run = await self._fold.conversations.find_run(request.owner, request.run) if request.run else None
         return run.project if run else None
+
+
+def _model_of(request: ProxiedRequest, projection: BodyProjection) -> str:
+    """The model's name, with the suffix of the catalog if a header asks for its window of a million tokens."""
+    is_wide = any(LONG_CONTEXT in value for value in request.given_headers.get(BETA_HEADER, ()))
+    return projection.model + MILLION_CONTEXT if projection.model and is_wide else projection.model
 
 
 def _hash_first_turn(projection: BodyProjection) -> int | None:
@@ -250,7 +259,7 @@ def _make_report(request: ProxiedRequest, projection: BodyProjection, new_blocks
     return RequestReport(
         id=f"req_{secrets.token_hex(8)}",
         api=request.format,
-        model=projection.model,
+        model=_model_of(request, projection),
         receipt=request.receipt,
         our_tokens=projection.our_tokens,
         kept_tokens=request.cache.batch_after_tokens,
