@@ -12,7 +12,7 @@ import sqlite3
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Concatenate, Final, ParamSpec, TypeVar
 from urllib.parse import quote
 
@@ -83,18 +83,11 @@ def open_existing(path: str) -> sqlite3.Connection:
     # read-only. A log that another process has left must stay, so the file is then opened read-only. Without such a
     # log the connection may write, so that SQLite removes its -wal and -shm files again.
     read_only = _has_content(f"{path}-wal") or is_unfinished(path)
-    try:
-        connection = connect(path, BUSY_TIMEOUT_S, read_only=read_only)
-        try:
-            connection.execute("PRAGMA query_only = ON")
-            refuse_other_format(path, version_of(connection))
-            if os.stat(path).st_size <= COMMAND_CHECK_MOST_BYTES:
-                _refuse_damaged(connection, path)
-        except BaseException:
-            connection.close()
-            raise
-    except sqlite3.Error as problem:
-        raise refusal(path, problem) from problem
+    with _opening(path, BUSY_TIMEOUT_S, read_only=read_only) as connection:
+        connection.execute("PRAGMA query_only = ON")
+        refuse_other_format(path, version_of(connection))
+        if os.stat(path).st_size <= COMMAND_CHECK_MOST_BYTES:
+            _refuse_damaged(connection, path)
     return connection
 
 
@@ -114,22 +107,29 @@ def open_for_writing(
     version = check_file(path, busy_timeout_s)
     if not may_migrate:
         refuse_other_format(path, version)
-    connection: sqlite3.Connection | None = None
-    try:
-        connection = connect(path, busy_timeout_s)
+    with _opening(path, busy_timeout_s) as connection:
         _migrate(connection, path)
         _enable_wal(connection)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_KEEPS_BYTES}")
         if may_migrate and os.stat(path).st_size <= COMMAND_CHECK_MOST_BYTES:
             _restore_derived(connection)
+    return connection
+
+
+@contextmanager
+def _opening(path: str, busy_timeout_s: float, *, read_only: bool = False) -> Iterator[sqlite3.Connection]:
+    """A connection that stays open if the block succeeds. An error of SQLite becomes one about the file."""
+    connection: sqlite3.Connection | None = None
+    try:
+        connection = connect(path, busy_timeout_s, read_only=read_only)
+        yield connection
     except BaseException as problem:
         if connection is not None:
             connection.close()
         if isinstance(problem, sqlite3.Error):
             raise refusal(path, problem) from problem
         raise
-    return connection
 
 
 def _create_folders(folder: str) -> None:
@@ -203,18 +203,12 @@ def check_file(path: str, busy_timeout_s: float) -> int:
     """
     if not check_header(path) or is_unfinished(path):
         return 0
-    try:
-        connection = connect(path, busy_timeout_s, read_only=True)
-        try:
-            # The header may still be in the -wal file.
-            version = version_of(connection)
-            refuse_newer(path, version)
-            _refuse_damaged(connection, path)
-        finally:
-            connection.close()
-    except sqlite3.Error as problem:
-        raise refusal(path, problem) from problem
-    return version
+    with _opening(path, busy_timeout_s, read_only=True) as connection, closing(connection):
+        # The header may still be in the -wal file.
+        version = version_of(connection)
+        refuse_newer(path, version)
+        _refuse_damaged(connection, path)
+        return version
 
 
 def refuse_newer(path: str, version: int, newest: int = FORMAT) -> None:
