@@ -17,10 +17,9 @@ from contextfold.fold.messages import (
     project_request,
 )
 from contextfold.fold.messages.cold_results import hash_text, list_results, stub_of
-from contextfold.fold.messages.fingerprint import Fingerprint
 from contextfold.fold.messages.own_tools import may_be_ours, remembered_id
 from contextfold.fold.messages.prefix_miss import compare_with, find_before
-from contextfold.fold.messages.sent_prefix import SentPrefix, read_prefix
+from contextfold.fold.messages.sent_prefix import Fingerprint, SentPrefix, read_prefix
 from contextfold.fold.store import LeftOutDecision
 from tests.fold.messages.histories import Format, History, generate_history
 from tests.fold.messages.test_laws import every_format, lengths_to_check

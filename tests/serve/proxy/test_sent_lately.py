@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from contextfold.fold.messages.fingerprint import Fingerprint
-from contextfold.fold.messages.sent_prefix import SentPrefix
+from contextfold.fold.messages.sent_prefix import Fingerprint, SentPrefix
 from contextfold.serve.proxy import sent_lately
 from contextfold.serve.proxy.sent_lately import SentConversations
 

@@ -7,11 +7,11 @@ without our tools, so it subtracts this weight.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 
 from contextfold.common.tokens import BYTES_PER_TOKEN
 from contextfold.fold.messages.facts import Fact, Members, block_members, items_of
-from contextfold.fold.messages.fingerprint import MARK
 from contextfold.fold.messages.own_tools import name_of
 
 # Providers count about this many tokens for an image of 1.2 megapixels.
@@ -25,6 +25,9 @@ _THINKING = ("thinking", "redacted_thinking")
 
 # The members with a message's parts.
 _PARTS = ("content", "tool_calls", "parts")
+
+# A mark for the cache, in the JSON of a message.
+MARK = re.compile(rb',"(?:cache_control|prompt_cache_breakpoint)":\{[^{}]*\}')
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=block_members)
 

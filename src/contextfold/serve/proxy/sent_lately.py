@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from itertools import islice
 from operator import attrgetter
 
-from contextfold.fold.messages.fingerprint import Fingerprint
 from contextfold.fold.messages.prefix_miss import find_before
-from contextfold.fold.messages.sent_prefix import SentPrefix, count_common
+from contextfold.fold.messages.sent_prefix import Fingerprint, SentPrefix, count_common
 
 # Of a conversation so many prefixes of each of so many models are compared: hosts ask other things in between.
 SENT_PREFIXES_MAX = 8
