@@ -21,6 +21,7 @@ from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.cli.setting_options import add_setting, add_store_options, read_setting_options
 from contextfold.cli.terminal import several
 from contextfold.errors import SettingsError, StoreInvalid
+from contextfold.fold.events import timestamp
 from contextfold.fold.store_export import ExportRecord, kind_of
 from contextfold.settings import NATS, FoldSettings, default_cache_root, read_fold_settings
 from contextfold.stores.export_file import read_records, verify, write_export
@@ -165,7 +166,7 @@ async def _export(settings: FoldSettings, path: Path, line: ProgressLine) -> Map
     store = open_store(settings, may_migrate=False)
     try:
         await store.reach()
-        made_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        made_at = timestamp(datetime.now(UTC))
         async with aclosing(store.export()) as records:
             return await write_export(path, records, made_at, lambda counts: line.show(_summary(counts)))
     finally:

@@ -5,6 +5,7 @@ decided on, and only once for each operation id. Every query is limited to one o
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from hashlib import sha256
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -173,6 +174,11 @@ class Operation(NamedTuple):
 
     id: str
     fingerprint: str
+
+
+def hash_operation_id(operation_id: str) -> bytes:
+    """What is stored of an operation id, which callers choose and which may be long."""
+    return sha256(operation_id.encode("utf-8", "surrogatepass")).digest()
 
 
 class CommitReceipt(NamedTuple):

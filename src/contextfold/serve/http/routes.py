@@ -22,6 +22,7 @@ from contextfold import __version__
 from contextfold.common.canonical import Encodable, encode
 from contextfold.common.daemon_proof import find_proof
 from contextfold.errors import FoldError, StoreUnavailable, place_of
+from contextfold.fold.events import timestamp
 from contextfold.serve.api import JSON, HttpApi, error_response
 from contextfold.serve.hooks import HookEndpoints
 from contextfold.serve.http.exchange import MCP_PATH, PAGE_PATH, PROXY_PATH, WEB_PATH, Receive, Scope, Send
@@ -132,7 +133,7 @@ class DaemonApplication(Starlette):
 
 
 def _rfc3339(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return timestamp(datetime.fromtimestamp(at_s, UTC))
 
 
 class StatusPages:

@@ -15,7 +15,15 @@ from typing import Final, Generic, TypeVar
 
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.events import Event
-from contextfold.fold.store import Commit, CommitReceipt, KnownRevision, SessionKey, SessionLog, StaleRevision
+from contextfold.fold.store import (
+    Commit,
+    CommitReceipt,
+    KnownRevision,
+    SessionKey,
+    SessionLog,
+    StaleRevision,
+    hash_operation_id,
+)
 from contextfold.stores.nats import records
 from contextfold.stores.nats.archive import message_bytes_max, read_chunks, write_chunks
 from contextfold.stores.nats.jetstream import (
@@ -168,7 +176,7 @@ class SessionLogs:
 
     async def receipt(self, key: SessionKey, operation_id: str) -> CommitReceipt | None:
         index = await self._refresh(key)
-        return await self._receipt(key, index, records.digest_of(operation_id))
+        return await self._receipt(key, index, hash_operation_id(operation_id).hex())
 
     async def _receipt(self, key: SessionKey, index: LogIndex, digest: str) -> CommitReceipt | None:
         """None only if the log does not have this operation. One that cannot be read has taken effect too."""
@@ -213,7 +221,7 @@ class SessionLogs:
         """Append a commit, unless an earlier one has the same operation id: then return the receipt of that one."""
         commit.check()
         operation = commit.operation
-        digest = records.digest_of(operation.id) if operation else ""
+        digest = hash_operation_id(operation.id).hex() if operation else ""
         index = self._indexes.get(commit.key)
         expected = commit.session_id, commit.expected_revision
         if index is None or (index.session_id, index.revision) != expected:

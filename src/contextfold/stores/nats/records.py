@@ -6,7 +6,6 @@ because they may be long and are not needed to load a session.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from contextfold.fold.store import (
     ProxiedConversation,
     SessionKey,
     Summary,
+    hash_operation_id,
 )
 from contextfold.fold.store_export import ExportedSession
 from contextfold.stores.nats.jetstream import StoredMessage
@@ -129,14 +129,13 @@ def number_in(headers: Mapping[str, str], name: str) -> int:
     return int(text) if text.isascii() and text.isdigit() else -1
 
 
-def digest_of(operation_id: str) -> str:
-    """A digest of an operation id, which callers choose and which may be long."""
-    return hashlib.sha256(operation_id.encode("utf-8", "surrogatepass")).hexdigest()
-
-
 def record_of(commit: Commit) -> CommitRecord:
     operation = commit.operation
-    receipts = {digest_of(operation.id): CommitReceipt(operation.fingerprint, commit.answer)} if operation else {}
+    receipts = (
+        {hash_operation_id(operation.id).hex(): CommitReceipt(operation.fingerprint, commit.answer)}
+        if operation
+        else {}
+    )
     others = commit.summaries, commit.retracted, commit.entries
     return CommitRecord(commit.session_id, commit.expected_revision, commit.events, receipts, *others)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Sequence
-from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from contextfold.common.canonical import Malformed, encode
@@ -38,6 +37,7 @@ from contextfold.fold.store import (
     Summary,
     Trajectory,
     WatchedEvent,
+    hash_operation_id,
 )
 from contextfold.stores import recall_index
 from contextfold.stores.sqlite.schema import INTACT_TEXT, LIVE, insert_into, intact, row_checksum, update
@@ -118,7 +118,7 @@ def prepare_commit(commit: Commit) -> Callable[[sqlite3.Connection], CommitRecei
     events = [(event.n, to_json(event)) for event in commit.events]
     entries = [entry_row(entry) for entry in commit.entries]
     summaries = [summary_row(summary) for summary in commit.summaries]
-    operation = _digest(commit.operation.id) if commit.operation else None
+    operation = hash_operation_id(commit.operation.id) if commit.operation else None
 
     def work(connection: sqlite3.Connection) -> CommitReceipt:
         found = _find_live_session(connection, commit.key, operation)
@@ -177,13 +177,8 @@ def _advance(connection: sqlite3.Connection, live: _LiveSession | None, commit: 
 
 
 def receipt(connection: sqlite3.Connection, key: SessionKey, operation_id: str) -> CommitReceipt | None:
-    session = _find_live_session(connection, key, _digest(operation_id))
+    session = _find_live_session(connection, key, hash_operation_id(operation_id))
     return session.receipt if session else None
-
-
-def _digest(operation_id: str) -> bytes:
-    """A digest of an operation id, which callers choose and which may be long."""
-    return sha256(operation_id.encode("utf-8", "surrogatepass")).digest()
 
 
 def summary_row(summary: Summary) -> tuple[object, ...]:
