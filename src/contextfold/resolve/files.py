@@ -250,10 +250,11 @@ def replace_file(path: str, content: bytes, *, new_mode: int = 0o666) -> None:
     """
     real = os.path.realpath(path)
     folder, name = os.path.split(real)
-    staged = os.path.join(folder, f".{name}.contextfold-new")
+    # Two processes may replace the file at once: each has a temporary file of its own.
+    staged = os.path.join(folder, f".{name}.contextfold-{os.getpid()}")
     with StorageErrors("cannot write", os.fsencode(real)):
         before = os.stat(real) if os.path.exists(real) else None
-        # A process that was killed may have left it.
+        # A process with this number that was killed may have left it.
         with suppress(FileNotFoundError):
             os.unlink(staged)
         try:

@@ -54,13 +54,6 @@ def test_concurrent_runs_add_all_their_tokens(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["tokens"]
 
 
-def test_a_temporary_file_of_a_killed_run_is_removed(call: Call, tmp_path: Path) -> None:
-    (tmp_path / ".tokens.contextfold-new").write_text("half a li")
-    assert call("token", "alice", "--token-file", tmp_path / "tokens").code == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["tokens"]
-    assert "half" not in (tmp_path / "tokens").read_text()
-
-
 def test_a_link_remains_and_its_target_is_written(call: Call, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("tokens")
     assert call("token", "alice", "--token-file", tmp_path / "link").code == 0
