@@ -117,11 +117,14 @@ def test_every_rule_finds_texts_that_its_pattern_matches() -> None:
     for rule in RULES:
         if rule.id in STRUCTURED:
             continue
-        samples = [sample(rule, seed) for seed in range(times(8, 150))]
+        # What follows the head of a cut key is checked for being one.
+        is_loose = bool(rule.entropy) or rule.id == "private-key-cut"
+        samples = [sample(rule, seed) for seed in range(times(8 if is_loose else 40, 150))]
         line_before = "".join(rule.keywords) if rule.id in KEYWORD_OUTSIDE else "before"
         redactions = [scrubber_of(rule).scrub(f"{line_before}\n{text}\nafter").redactions for text in samples]
-        # Some samples are too regular to look random.
-        assert sum(map(bool, redactions)) >= len(redactions) * 0.2, (rule.id, samples[0])
+        missed = [text for text, found in zip(samples, redactions, strict=True) if not found]
+        # Some samples are too regular to look random. Of a documented format every form has a keyword.
+        assert len(missed) <= (0.8 * len(samples) if is_loose else 0), (rule.id, missed[0])
 
 
 def test_a_value_of_one_repeated_letter_is_not_redacted() -> None:

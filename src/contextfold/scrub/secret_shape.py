@@ -89,8 +89,9 @@ _PLACEHOLDERS = compile_bytes(
             r"[a-z_]{2,20}:\\?\"[\w,.=; -]*(?:\\?\"(?: [a-z_]{2,20}:.*)?)?",
             # A format with something else behind its value: %s&zip=1
             r"(?:[^%]*[=/:])?%[sdvq][&/\"' ].*|[\w.-]{1,40}=%[sdvrq]|(?:[a-z_]+\.|%[sdvq]\.?)+[a-z_]*",
-            # A small number: a port, a limit.
-            r"[-+]?[0-9]{1,5}(?:\.[0-9]+)?[a-z]{0,2}[)}\],;]*",
+            # A number: a small one, the limit of an integer, one with a fraction or an exponent.
+            r"[-+]?[0-9]{1,5}(?:\.[0-9]+)?[a-z]{0,2}[)}\],;]*|-?(?:9223372036854775|18446744073709551)[0-9]{3}|"
+            r"[-+]?[0-9]*\.[0-9]+(?:e[-+]?[0-9]+)?|[-+]?[0-9]+e[-+]?[0-9]+",
             r".*(?:[-_.]|\b)(?:placeholder|your[-_](?:own|api|secret|token|key|password)[a-z_-]*|goes[-_ ]here)\b.*",
         )
     )
