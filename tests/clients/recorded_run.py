@@ -72,8 +72,7 @@ def record(folder: Path) -> str:
     *most, last = (f"{tokens:,}" for tokens in prompts)
     return f"""{HEADING}
 Claude Code {version} with a scripted provider, whose model reads a log of 700 lines, folds it, and goes on for five
-requests. The cost is what these requests would cost at list prices. `python -m tests.clients.recorded_run` records it
-again.
+requests, at list prices. `python -m tests.clients.recorded_run` records it again.
 
 ```text
 $ context run claude -p '{QUESTION}'
