@@ -8,6 +8,7 @@ from typing import Any
 
 from contextfold.audit.tables import (
     EXPLANATION,
+    NEXT_STEP,
     PARTS_IN_WORDS,
     Table,
     accuracy_text,
@@ -58,7 +59,7 @@ def draw_page(audit: Mapping[str, Any]) -> str:
     body = [
         "<h1>What your agents cost, and what contextfold would have saved</h1>",
         f'<div class="cards">{"".join(_draw_cards(audit))}</div>',
-        f"<p>{escape(EXPLANATION)}</p>",
+        f"<p>{escape(EXPLANATION)} {escape(NEXT_STEP)}</p>",
         f'<p class="dim">{escape(unseen_text(audit["simulation"]))}</p>',
         "<h2>Where the money went</h2>",
         *_draw_parts(audit["parts_dollars"], audit["spent_dollars"]),

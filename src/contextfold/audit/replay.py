@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from operator import mul
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -37,27 +38,27 @@ LOST_SHARE, LOST_TOKENS = 0.1, 1_000
 GROWTH_MIN, GROWTH_MAX = 0.4, 2.5
 BYTES_PER_TOKEN = 3.4
 
-# Where the money of a request goes.
-READS, NEW_TEXT, FIRST, AFTER_PAUSE, WHILE_ALIVE, AFTER_COMPACTION, OUTPUT = (
-    "reads",
-    "new_text",
-    "first_request",
-    "rewritten_after_pause",
-    "rewritten_while_alive",
-    "rewritten_after_compaction",
-    "output",
-)
-PARTS = (READS, NEW_TEXT, FIRST, AFTER_PAUSE, WHILE_ALIVE, AFTER_COMPACTION, OUTPUT)
-
 # The likely causes of a rewrite while the cache was alive.
 OTHER_MODEL = "another model"
 REWOUND = "earlier messages changed or taken back"
-UPDATED = "another version of the host"
+UPDATED = "another version of the agent"
 HEAD_CHANGED = "system prompt or tools changed"
 UNKNOWN = "not in the transcript: an early message, or the provider"
 # The proxy sees these before it sends the request, and then leaves out what the cache does not hold any more. It sees
 # another model, too, but leaves little out for it: the cache of the model before still holds everything.
 SEEN_BY_PROXY = (REWOUND, UPDATED, HEAD_CHANGED)
+
+
+class Part(StrEnum):
+    """Where the money of a request goes."""
+
+    READS = "reads"
+    NEW_TEXT = "new_text"
+    FIRST = "first_request"
+    AFTER_PAUSE = "rewritten_after_pause"
+    WHILE_ALIVE = "rewritten_while_alive"
+    AFTER_COMPACTION = "rewritten_after_compaction"
+    OUTPUT = "output"
 
 
 class Rule(NamedTuple):
@@ -76,8 +77,8 @@ RULES = (
     Rule("small_results_edits_and_thinking", AUTO, sees_breaks=True),
 )
 
-RECORDED = "recorded"
-LIVES: Mapping[str, float | None] = {RECORDED: None, "5m": SHORTEST_S, "1h": HOUR_S}
+# Lives of a cache, in seconds, for which the conversations are simulated.
+LIVES = {"5m": SHORTEST_S, "1h": HOUR_S}
 
 
 class CarriedResult(NamedTuple):
@@ -91,18 +92,18 @@ class CarriedResult(NamedTuple):
 
 
 class ReplayedRequest(NamedTuple):
-    """The costs of a request, in the units of its prices. With the proxy and without it, by the cache's life.
-
-    `with_rules` are the costs with the first rule, with the first two, and so on.
-    """
+    """The costs of a request, in the units of its prices."""
 
     recorded: int
-    parts: Mapping[str, float]
+    parts: Mapping[Part, float]
     # Simulated from times and texts alone, and also with the broken prefixes that the record shows.
     from_times: float
+    simulated: float
+    # With the first rule of the proxy, with the first two, and so on.
+    with_rules: Sequence[float]
+    # By the cache's life.
     without: Mapping[str, float]
     with_proxy: Mapping[str, float]
-    with_rules: Sequence[float]
     # The likely cause if the prompt was written again while its cache was alive, and the tokens.
     cause: str = ""
     tokens_rewritten: int = 0
@@ -112,8 +113,9 @@ class ReplayedRequest(NamedTuple):
 class _Sent:
     """What one way of sending a conversation has sent: the share of each message that is not left out."""
 
-    life: str
     rule: Rule
+    # The life of the cache in seconds; None for the recorded one.
+    life_s: float | None = None
     # Empty as long as nothing is left out.
     shares: list[float] = field(default_factory=list)
     results: tuple[LeftOutDecision, ...] = ()
@@ -139,7 +141,7 @@ class _OpenResult:
 
 
 class ConversationReplay:
-    def __init__(self, conversation: Conversation, rules: Sequence[Rule] = RULES) -> None:
+    def __init__(self, conversation: Conversation) -> None:
         self._format = conversation.format
         self._api = api_of(conversation.format)
         self._last: RecordedRequest | None = None
@@ -150,8 +152,8 @@ class ConversationReplay:
         self._weights: list[int] = []
         self._head = 0.0
         self._shared_read = 0
-        self._by_rule = [_Sent(RECORDED, rule) for rule in rules]
-        self._by_life = {life: _Sent(life, rules[-1]) for life in LIVES if life != RECORDED}
+        self._by_rule = [_Sent(rule) for rule in RULES]
+        self._by_life = {life: _Sent(RULES[-1], life_s) for life, life_s in LIVES.items()}
         # What is left out of the request at hand, by what was left out before, the settings and the first message.
         self._left_out: dict[tuple[int, ColdSettings, int], _LeftOut | None] = {}
         # Calls by id: the tool, and what the call was about.
@@ -170,16 +172,13 @@ class ConversationReplay:
         cause, lost = self._find_loss(request)
         pause_s = _pause_before(request, last)
         parts = self._split(request, prices, cause, pause_s)
-        # Simulated from times and texts alone, and also with the broken prefixes that the record shows.
         from_times = self._as_written(usage, self._simulate_read(request, self._life_s, is_broken=False))
         simulated = self._as_written(usage, self._simulate_read(request, self._life_s, bool(cause)))
-        without = {RECORDED: simulated.cost(prices)}
         with_rules = [self._send(way, request, usage.cache_read, cause, prices) for way in self._by_rule]
-        with_proxy = {RECORDED: with_rules[-1]}
+        without, with_proxy = {}, {}
         for life, way in self._by_life.items():
-            life_s = LIVES[life] or 0.0
-            read = self._simulate_read(request, life_s, bool(cause))
-            without[life] = self._as_written(usage, read, life_s=life_s).cost(prices)
+            read = self._simulate_read(request, LIVES[life], bool(cause))
+            without[life] = self._as_written(usage, read, life_s=LIVES[life]).cost(prices)
             with_proxy[life] = self._send(way, request, read, cause, prices)
         if not request.is_copy:
             self._carry(request, prices)
@@ -188,16 +187,17 @@ class ConversationReplay:
             usage.cost(prices),
             parts,
             from_times.cost(prices),
+            simulated.cost(prices),
+            with_rules,
             without,
             with_proxy,
-            with_rules,
             cause if pause_s <= self._life_s else "",
             lost,
         )
 
     def _send(self, way: _Sent, request: RecordedRequest, read: int, cause: str, prices: TokenPrices) -> float:
         """The cost of a request in this way, if the provider had `read` this much of the recorded prompt."""
-        life_s = LIVES[way.life] or self._life_s
+        life_s = way.life_s or self._life_s
         cold_from: int | None = None
         if self._last is not None and _pause_before(request, self._last) > life_s:
             cold_from = 0
@@ -315,7 +315,7 @@ class ConversationReplay:
     def _make_usage(self, way: _Sent, usage: RecordedUsage, read: int, first_changed: int | None) -> RecordedUsage:
         """The usage of the request in this way, if the provider had `read` this much of the recorded prompt."""
         if not way.shares:
-            return self._as_written(usage, read, life_s=LIVES[way.life])
+            return self._as_written(usage, read, life_s=way.life_s)
         left = read - self._head
         sent_read = min(float(read), self._head)
         for place, (tokens, share) in enumerate(zip(self._tokens, way.shares, strict=True)):
@@ -324,7 +324,7 @@ class ConversationReplay:
             sent_read += share * min(tokens, left)
             left -= tokens
         total = self._head + self._sent_tokens(way)
-        return self._as_written(usage, round(min(sent_read, total)), round(total), LIVES[way.life])
+        return self._as_written(usage, round(min(sent_read, total)), round(total), way.life_s)
 
     def _sent_tokens(self, way: _Sent) -> float:
         if not way.shares:
@@ -344,28 +344,28 @@ class ConversationReplay:
 
     # ---- where the money went
 
-    def _split(self, request: RecordedRequest, prices: TokenPrices, cause: str, pause_s: float) -> dict[str, float]:
+    def _split(self, request: RecordedRequest, prices: TokenPrices, cause: str, pause_s: float) -> dict[Part, float]:
         usage, last = request.usage, self._last
-        parts = dict.fromkeys(PARTS, 0.0)
-        parts[READS] = usage.cache_read * prices.cache_read
-        parts[OUTPUT] = usage.output * prices.output
-        paid = usage.cost(prices) - parts[READS] - parts[OUTPUT]
+        parts = dict.fromkeys(Part, 0.0)
+        parts[Part.READS] = usage.cache_read * prices.cache_read
+        parts[Part.OUTPUT] = usage.output * prices.output
+        paid = usage.cost(prices) - parts[Part.READS] - parts[Part.OUTPUT]
         tokens = usage.prompt - usage.cache_read
         if last is None:
-            parts[FIRST] = paid
+            parts[Part.FIRST] = paid
             return parts
         new = min(tokens, max(0, usage.prompt - last.usage.prompt))
         rewritten = paid * (tokens - new) / tokens if tokens else 0.0
-        parts[NEW_TEXT] = paid - rewritten
+        parts[Part.NEW_TEXT] = paid - rewritten
         if request.is_after_compaction:
-            parts[AFTER_COMPACTION] = rewritten
+            parts[Part.AFTER_COMPACTION] = rewritten
         elif pause_s > self._life_s:
-            parts[AFTER_PAUSE] = rewritten
+            parts[Part.AFTER_PAUSE] = rewritten
         elif cause:
-            parts[WHILE_ALIVE] = rewritten
+            parts[Part.WHILE_ALIVE] = rewritten
         else:
             # Small losses at the end of a prompt are how providers' caches work.
-            parts[NEW_TEXT] += rewritten
+            parts[Part.NEW_TEXT] += rewritten
         return parts
 
     # ---- the results that cost most

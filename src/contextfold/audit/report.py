@@ -14,13 +14,11 @@ from contextfold.audit.codex import read_codex
 from contextfold.audit.conversation import Conversation, RecordedRequest
 from contextfold.audit.replay import (
     LIVES,
-    PARTS,
-    RECORDED,
     RULES,
     CarriedResult,
     ConversationReplay,
+    Part,
     ReplayedRequest,
-    Rule,
 )
 from contextfold.audit.transcripts import CLAUDE_CODE, CODEX, THREAD_ID_CHARS, Skipped, Transcript, read_forked_lines
 from contextfold.fold.model_catalog import PRICE_UNITS_PER_DOLLAR, ModelCatalog
@@ -39,22 +37,21 @@ Progress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class Sums:
-    """Sums over requests, in dollars. `without` and `with_proxy` are by the life of the cache.
-
-    `with_rules` has the costs with the first rule of the proxy, with the first two, and so on.
-    """
+    """Sums over requests, in dollars, as of one request."""
 
     requests: int = 0
     spent: float = 0.0
     from_times: float = 0.0
+    simulated: float = 0.0
+    with_rules: list[float] = field(default_factory=lambda: [0.0] * len(RULES))
     without: dict[str, float] = field(default_factory=lambda: dict.fromkeys(LIVES, 0.0))
     with_proxy: dict[str, float] = field(default_factory=lambda: dict.fromkeys(LIVES, 0.0))
-    with_rules: list[float] = field(default_factory=lambda: [0.0] * len(RULES))
 
     def add(self, request: ReplayedRequest) -> None:
         self.requests += 1
         self.spent += request.recorded / PRICE_UNITS_PER_DOLLAR
         self.from_times += request.from_times / PRICE_UNITS_PER_DOLLAR
+        self.simulated += request.simulated / PRICE_UNITS_PER_DOLLAR
         for life in LIVES:
             self.without[life] += request.without[life] / PRICE_UNITS_PER_DOLLAR
             self.with_proxy[life] += request.with_proxy[life] / PRICE_UNITS_PER_DOLLAR
@@ -69,7 +66,7 @@ class Sums:
     @property
     def saved(self) -> float:
         """What the proxy would have saved of the recorded bill; negative if it would have cost more."""
-        return self.spent - self.with_proxy[RECORDED]
+        return self.spent - self.with_rules[-1]
 
 
 @dataclass(slots=True)
@@ -95,10 +92,11 @@ class Rewrites(NamedTuple):
 
 @dataclass(slots=True)
 class AuditReport:
+    skipped: Skipped
     transcripts: int = 0
     bytes: int = 0
     total: Sums = field(default_factory=Sums)
-    parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    parts: dict[Part, float] = field(default_factory=lambda: dict.fromkeys(Part, 0.0))
     # Rewrites while the cache was alive, by likely cause.
     rewrites: dict[str, Rewrites] = field(default_factory=dict)
     projects: dict[str, Sums] = field(default_factory=dict)
@@ -107,7 +105,6 @@ class AuditReport:
     conversations: dict[tuple[str, str], ConversationRow] = field(default_factory=dict)
     # The most expensive results.
     results: list[Result] = field(default_factory=list)
-    skipped: Skipped = field(default_factory=Skipped)
 
     def largest_conversations(self) -> list[ConversationRow]:
         return sorted(self.conversations.values(), key=lambda row: -row.sums.spent)
@@ -120,19 +117,17 @@ class AuditReport:
     def simulation_errors(self) -> list[float]:
         """How far the simulation without the proxy is from each conversation's bill, as shares of it, in order."""
         sums = [row.sums for row in self.conversations.values() if row.sums.spent]
-        return sorted(abs(each.without[RECORDED] / each.spent - 1) for each in sums)
+        return sorted(abs(each.simulated / each.spent - 1) for each in sums)
 
 
 def audit_transcripts(
     transcripts: Sequence[Transcript],
     models: ModelCatalog,
     progress: Progress,
-    *,
-    rules: Sequence[Rule] = RULES,
-    skipped: Skipped | None = None,
+    skipped: Skipped,
 ) -> AuditReport:
-    """Audit transcripts. `rules` say what the proxy leaves out; `skipped` has what could not even be listed."""
-    report = AuditReport(skipped=skipped or Skipped())
+    """Audit transcripts. `skipped` has what could not even be listed."""
+    report = AuditReport(skipped=skipped)
     seen: set[int] = set()
     total = sum(transcript.size for transcript in transcripts)
     others = {transcript.path.stem[-THREAD_ID_CHARS:]: transcript.path for transcript in transcripts}
@@ -141,7 +136,7 @@ def audit_transcripts(
             transcript.path, report.skipped, lambda position: progress(report.bytes + position, total), others
         )
         requests = READERS[transcript.host](lines, transcript.path.stem, seen, report.skipped)
-        _add_transcript(report, requests, models, rules)
+        _add_transcript(report, requests, models)
         report.transcripts += 1
         report.bytes += transcript.size
     return report
@@ -151,7 +146,6 @@ def _add_transcript(
     report: AuditReport,
     requests: Iterable[tuple[Conversation, RecordedRequest]],
     models: ModelCatalog,
-    rules: Sequence[Rule],
 ) -> None:
     replays: dict[str, tuple[Conversation, ConversationReplay]] = {}
     has_requests = False
@@ -162,7 +156,7 @@ def _add_transcript(
             report.skipped.requests_of_unknown_models += not request.is_copy
             continue
         if conversation.id not in replays:
-            replays[conversation.id] = conversation, ConversationReplay(conversation, rules)
+            replays[conversation.id] = conversation, ConversationReplay(conversation)
         replayed = replays[conversation.id][1].add(request, facts.prices)
         if not request.is_copy:
             # The catalog's name of the model: what a gateway adds may have the number of an account.
@@ -193,7 +187,7 @@ def _add_request(
         report.parts[part] += cost / PRICE_UNITS_PER_DOLLAR
     if replayed.cause:
         before = report.rewrites.get(replayed.cause, Rewrites())
-        cost = sum(replayed.parts[part] for part in PARTS if part.startswith("rewritten"))
+        cost = sum(replayed.parts[part] for part in Part if part.startswith("rewritten"))
         report.rewrites[replayed.cause] = Rewrites(
             before.events + 1, before.tokens + replayed.tokens_rewritten, before.dollars + cost / PRICE_UNITS_PER_DOLLAR
         )
@@ -227,7 +221,7 @@ def describe(report: AuditReport, models: ModelCatalog, *, with_names: bool) -> 
             for rule, saved in zip(RULES, total.saved_by_rule, strict=True)
         ],
         "with_proxy": {
-            "dollars": _dollars(total.with_proxy[RECORDED]),
+            "dollars": _dollars(total.with_rules[-1]),
             "saved_dollars": _dollars(total.saved),
             "saved_percent": _percent(total.saved, total.spent),
             "conversations_dearer": len(dearer),
@@ -240,11 +234,10 @@ def describe(report: AuditReport, models: ModelCatalog, *, with_names: bool) -> 
                 "saved_percent": _percent(total.without[life] - total.with_proxy[life], total.without[life]),
             }
             for life in LIVES
-            if life != RECORDED
         },
         "simulation": {
             "from_times_and_texts_percent": _percent(total.from_times, total.spent),
-            "with_recorded_breaks_percent": _percent(total.without[RECORDED], total.spent),
+            "with_recorded_breaks_percent": _percent(total.simulated, total.spent),
             "median_error_percent": _percent(errors[len(errors) // 2], 1) if errors else 0.0,
             "p90_error_percent": _percent(errors[len(errors) * 9 // 10], 1) if errors else 0.0,
         },

@@ -17,16 +17,16 @@ PARTS_IN_WORDS: Mapping[str, tuple[str, str]] = {
         "sent in full again, although the cache was alive",
         "something early had changed; the likely causes are below",
     ),
-    "first_request": ("first request of each conversation", "mostly the host's own prompt and tools"),
+    "first_request": ("first request of each conversation", "mostly the agent's own prompt and tools"),
     "rewritten_after_compaction": (
         "sent in full after a compaction",
-        "the host had replaced the history by a summary",
+        "the agent had replaced the history by a summary",
     ),
-    "output": ("output", "as far as the host has recorded it, which is too low"),
+    "output": ("output", "as far as it is recorded, which is too low"),
 }
 RULES_IN_WORDS: Mapping[str, str] = {
     "results_after_a_pause": "leave old results out after a pause",
-    "results_behind_a_broken_prefix": "and where the host had likely changed something early",
+    "results_behind_a_broken_prefix": "and where the agent had likely changed something early",
     "small_results_edits_and_thinking": "and smaller results, texts of old edits, old thinking",
 }
 LIVES_IN_WORDS: Mapping[str, str] = {"5m": "five minutes", "1h": "an hour"}
@@ -35,6 +35,8 @@ EXPLANATION = (
     "minutes or an hour: reading it from there costs a tenth or less of sending it in full. The proxy leaves old "
     "results of tools out when that costs nothing, because the cache is lost anyway."
 )
+
+NEXT_STEP = "To try it in one session: context run claude (or codex). No file of your project changes."
 
 
 class Table(NamedTuple):
@@ -98,7 +100,7 @@ def list_tables(audit: Mapping[str, Any], rows_most: int) -> Iterator[Table]:
         )
     if audit["results"]:
         yield Table(
-            "The results that cost most",
+            "Results of tools that cost most",
             ("result", "tokens", "sent in requests", "cost"),
             [
                 (
@@ -208,7 +210,7 @@ def left_out_texts(audit: Mapping[str, Any]) -> Iterable[str]:
         "unreadable_files": "path that could not be read",
         "requests_without_usage": "request without usage or time",
         "requests_of_unknown_models": "request of a model without a known price",
-        "compactions": "request that only summarised a history, which hosts do not record",
+        "compactions": "request that only summarised a history, whose usage is not recorded",
         "transcripts_without_requests": "transcript without a request and its usage",
     }
     for name, text in names.items():

@@ -13,6 +13,7 @@ from contextfold.audit.page import draw_page
 from contextfold.audit.report import audit_transcripts, describe
 from contextfold.audit.tables import (
     EXPLANATION,
+    NEXT_STEP,
     PARTS_IN_WORDS,
     accuracy_text,
     dearer_text,
@@ -76,7 +77,7 @@ def run_audit(args: argparse.Namespace) -> None:
             found,
             MODELS,
             lambda done, total: progress.show(f"{done // MEGABYTE:,} of {total // MEGABYTE:,} MB"),
-            skipped=skipped,
+            skipped,
         )
     audit = describe(report, MODELS, with_names=args.names)
     if args.json:
@@ -160,5 +161,5 @@ def _draw(shown: Screen, audit: Mapping[str, Any]) -> str:
             shown.table([Column(first, shrinks=True), *right_columns(*numbers)], rows),
         ]
     notes = [*left_out_texts(audit), prices_text(audit)]
-    drawn.append(shown.lines("", *([(note, "dim")] for note in notes if note), "", verdict, wraps=True))
+    drawn.append(shown.lines("", *([(note, "dim")] for note in notes if note), "", verdict, NEXT_STEP, wraps=True))
     return "".join(drawn)
