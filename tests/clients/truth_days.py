@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 from contextfold.cli.hook import abbreviate
 from contextfold.cli.terminal import several
 from tests.clients.host_days import HOSTS, KEYS, TIMEOUT_S, Day, Host, day_folder, is_conversation
-from tests.support.daemon import Http
+from tests.support.daemon import Http, HttpAgent
 from tests.support.machine import COMMAND, Ran, run_command
 from tests.support.prerequisites import HOST_PROGRAMS, NO_CLAUDE
 from tests.support.upstream import ReceivedRequest
@@ -55,6 +55,8 @@ FOLD = re.compile(r'branch_id\\+":\\+"(br_[0-9a-f]{16})\\+".{0,200}?tokens_folde
 STUB = re.compile(r"\[contextfold: [^\]]*?, ([\d,]+) tokens, left out[^\]]*?(res_[0-9a-f]+)")
 ADVICE = re.compile(r"contextfold: (?:every request sends|the main thread holds|branch br_)")
 ADVISED_FROM_TOKENS = 25_000
+# What the status line says if it would have to wait longer than a status bar does.
+BUSY, STATUSLINE_TRIES = "the daemon is busy", 20
 SUMMARY_REQUEST = "create a detailed summary"
 
 
@@ -198,15 +200,15 @@ class TruthDay(Day):
         self.compare(step, self.received()[begins:], said)
 
     def run_other(self, step: str, words: Sequence[str], before: Sequence[ReceivedRequest] = ()) -> Sequence[Any]:
-        """A run of a program that does not name its conversations; `before` are the requests of an earlier run.
+        """A run of a program that has one conversation; `before` are its requests in an earlier run.
 
         Returns the requests of the conversation.
         """
         begins = len(self.received())
         said = self._run_program(*words)
         run = self.received()[begins:]
-        # A request for a title is a conversation of its own.
-        conversation = [*before, *(each for each in run if not is_title(each))]
+        # A request for a title is a conversation of its own, unless the program says which one it is for.
+        conversation = [*before, *(each for each in run if conversation_of(each).id or not is_title(each))]
         status = json.loads(self._context("fold", "status", "--store", str(self.daemon.store), "--json").out)
         with Http(self.daemon.port) as client:
             view = client.ask("GET", f"/v1/sessions/{status['session_id']}").json["session"]
@@ -256,12 +258,17 @@ class TruthDay(Day):
         self, step: str, requests: Sequence[ReceivedRequest], view: Any, address: Sequence[str] = ()
     ) -> dict[str, str]:
         """What each surface says of a conversation beside what the provider received; what is not equal is noted."""
-        # A fork goes on with the folds of its parent, which are the parent's.
+        # A fork goes on with the folds of its parent. What they leave out of it is a figure of its own.
         received, inherited = read_figures(requests), read_folds(requests[:1])
         store = ("--store", str(self.daemon.store), "--json", *address)
         status, listed, savings, report = (
             json.loads(self._context("fold", name, *store).out) for name in ("status", "list", "savings", "report")
         )
+        dropped_before = sum(each["tokens_dropped"] for each in savings["folds"] if each["branch_id"] in inherited)
+        if dropped_before != status["folded_before_tokens"]:
+            self.wrong.append(
+                f"{step}: {dropped_before} and {status['folded_before_tokens']} tokens of its parent's folds"
+            )
         shown = {
             "`status`": row_figures(status),
             "`list`": row_figures(listed["session"])._replace(
@@ -276,12 +283,26 @@ class TruthDay(Day):
             "`report`": row_figures(report["session"]),
             "page": row_figures(view),
         }
+        if not address:
+            shown["MCP"] = self._mcp_figures(received, view)
         cells = {"the provider received": str(received)}
         for name, figures in shown.items():
             cells[name] = "the same" if figures == received else f"**{figures}**"
             if figures != received:
                 self.wrong.append(f"{step}: {name} says {figures}, and the provider received {received}")
         return cells
+
+    def _mcp_figures(self, received: Figures, view: Any) -> Figures:
+        """What the tools and the header say; a call that nothing identifies is about the latest conversation."""
+        with HttpAgent(self.daemon.port) as agent:
+            status = agent.call("context_branch_status", project_path=str(self.project))
+            state = agent.state
+        figures = status["token_breakdown"]
+        same = status["session_id"], figures["total"], figures["folded_total"]
+        assert same == (state["session_id"], state["total_tokens"], state["folded_tokens"])
+        assert status["session_id"] == view["session_id"]
+        folded = figures["folded_total"] - view["folded_before_tokens"]
+        return received._replace(prompt=figures["total"] + view["host_tokens"], folded=folded)
 
     def check_advice(self) -> None:
         """Advice is never in a conversation's first request, nor in one whose conversation is short."""
@@ -313,8 +334,11 @@ class TruthDay(Day):
     def _statusline(self, step: str, conversation_id: str, view: Any) -> str:
         """What the status line says; it must have the figures of the page."""
         payload = {"session_id": conversation_id, "cwd": str(self.project)}
-        ran = self._context("statusline", "--url", self.daemon.url, stdin=json.dumps(payload).encode())
-        line = ran.out.decode().strip().removeprefix("contextfold: ")
+        line = BUSY
+        for _ in range(STATUSLINE_TRIES):
+            if line == BUSY:
+                ran = self._context("statusline", "--url", self.daemon.url, stdin=json.dumps(payload).encode())
+                line = ran.out.decode().strip().removeprefix("contextfold: ")
         figures = (view["folded_tokens"], "folded"), (view["left_out_tokens"], "left out")
         expected = [f"{abbreviate(view['total_tokens'])} tokens ({view['usage_percent']}%)"]
         expected += [f"{abbreviate(tokens)} {word}" for tokens, word in figures if tokens]
@@ -325,6 +349,9 @@ class TruthDay(Day):
 
 def conversation_of(request: ReceivedRequest) -> Conversation:
     headers = request.headers
+    if own := headers.get("x-session-id", ""):
+        parent = headers.get("x-parent-session-id", "")
+        return Conversation(parent or own, own if parent else "")
     return Conversation(headers.get("x-claude-code-session-id", ""), headers.get("x-claude-code-agent-id", ""))
 
 
@@ -348,7 +375,9 @@ def read_folds(requests: Sequence[ReceivedRequest]) -> dict[str, int]:
 
 def row_figures(row: Mapping[str, Any]) -> Figures:
     sent = row["savings"]["tokens_sent"] if row["savings"] else 0
-    return Figures(row["context_tokens"], sent, row["folded_tokens"], row["left_out_tokens"])
+    return Figures(
+        row["context_tokens"], sent, row["folded_tokens"] - row["folded_before_tokens"], row["left_out_tokens"]
+    )
 
 
 def is_title(request: ReceivedRequest) -> bool:

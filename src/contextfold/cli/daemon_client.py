@@ -51,6 +51,10 @@ class DaemonSilent(Exception):
     """No contextfold daemon answers at the address; the message says why."""
 
 
+class DaemonSlow(DaemonSilent):
+    """Something listens at the address and has not answered in time."""
+
+
 class StrangersDaemon(DaemonSilent):
     """Another user of this machine listens at the address, or may do so."""
 
@@ -216,7 +220,8 @@ class DaemonClient:
             )
         except (OSError, BadResponse) as problem:
             detail = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
-            raise DaemonSilent(f"nothing answers at {self.address.url} ({detail})") from None
+            kind = DaemonSlow if isinstance(problem, TimeoutError) else DaemonSilent
+            raise kind(f"nothing answers at {self.address.url} ({detail})") from None
 
 
 def client_from(args: argparse.Namespace, *, timeout_s: float = TIMEOUT_S) -> DaemonClient:

@@ -20,7 +20,14 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from contextfold.cli.daemon_client import DaemonSilent, add_daemon_options, client_from, daemon_address, request
+from contextfold.cli.daemon_client import (
+    DaemonSilent,
+    DaemonSlow,
+    add_daemon_options,
+    client_from,
+    daemon_address,
+    request,
+)
 from contextfold.cli.output import plain, print_answer, print_bytes
 from contextfold.cli.parser import CommandParser
 from contextfold.common.answer_format import TOKENS_WORTH, format_dollars
@@ -142,6 +149,8 @@ def run_statusline(args: argparse.Namespace) -> None:
     try:
         sessions = client.get("/v1/sessions?limit=100")["sessions"]
         print_answer(plain(line_for(sessions, str(folder or os.getcwd()), str(conversation or ""))) + "\n")
+    except DaemonSlow:
+        print_answer("contextfold: the daemon is busy\n")
     except DaemonSilent:
         print_answer("contextfold: no daemon\n")
     except (KeyError, TypeError):

@@ -638,6 +638,11 @@ def test_a_conversation_is_identified_by_the_hosts_headers_or_its_first_message(
     assert main == of({"messages": say("else")}, x_claude_code_session_id="s")
     child = of(first, x_claude_code_session_id="s", x_claude_code_agent_id="a")
     assert (child.id != main.id, child.conversation) == (True, Conversation("s", "a"))
+    # OpenCode's subagent names the session above it. Its title has another first message than the conversation.
+    assert of(first, x_session_id="ses_1").conversation == Conversation("ses_1")
+    assert of(first, x_session_id="ses_1") == of({"messages": say("a title")}, x_session_id="ses_1")
+    assert of(first, x_session_id="ses_2", x_parent_session_id="ses_1").conversation == Conversation("ses_1", "ses_2")
+    assert of(first, x_session_id="of-a-gateway") == of(first)
 
 
 def test_what_a_host_tells_of_its_surroundings_does_not_make_another_conversation() -> None:

@@ -431,6 +431,9 @@ def test_the_status_line_of_a_new_conversation_says_nothing_of_the_others(proxy:
     day.get(f"/v1/runs/{conversation.run}")
     assert " tokens (" in read_statusline(day, conversation.host_id)
     assert read_statusline(day, "just-begun") == "contextfold: nothing folded here yet\n"
+    proxy.daemon.pause()
+    assert run_command("statusline", "--url", proxy.daemon.url, stdin=b"{}").out == b"contextfold: the daemon is busy\n"
+    proxy.daemon.resume()
 
 
 def check_session(day: Day, row: Any, conversation: Conversation) -> None:
@@ -490,7 +493,7 @@ def read_statusline(day: Day, host_id: str) -> str:
     line = ""
     for _ in range(STATUSLINE_TRIES):
         line = run_command("statusline", "--url", day.proxy.daemon.url, stdin=payload).out.decode()
-        if "no daemon" not in line:
+        if "is busy" not in line:
             break
     return line
 

@@ -31,6 +31,10 @@ PART_BYTES = 256 << 10
 # The headers with the ids of Claude Code's session and of a subagent.
 SESSION_ID_HEADER = b"x-claude-code-session-id"
 AGENT_ID_HEADER = b"x-claude-code-agent-id"
+# The headers with the ids of OpenCode's session, which may be a subagent's, and of the one above it. Other programs use
+# these names for other things, so an id must look like OpenCode's.
+OPENCODE_ID_HEADER, OPENCODE_PARENT_HEADER = b"x-session-id", b"x-parent-session-id"
+_OPENCODE_ID = re.compile(rb"ses_[0-9A-Za-z]+")
 # A longer value is not accepted as an id.
 ID_MAX_BYTES = 256
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -234,10 +238,12 @@ def conversation_of(headers: Mapping[bytes, list[bytes]], request: ParsedRequest
 
 
 def name_by_headers(headers: Mapping[bytes, list[bytes]]) -> RequestConversation | None:
-    session = _id_in(headers, SESSION_ID_HEADER)
+    session, agent = _id_in(headers, SESSION_ID_HEADER), _id_in(headers, AGENT_ID_HEADER)
+    if not session and _OPENCODE_ID.fullmatch(own := _id_in(headers, OPENCODE_ID_HEADER)):
+        parent = _id_in(headers, OPENCODE_PARENT_HEADER)
+        session, agent = (parent, own) if _OPENCODE_ID.fullmatch(parent) else (own, b"")
     if not session:
         return None
-    agent = _id_in(headers, AGENT_ID_HEADER)
     named = Conversation(session.decode("latin-1"), agent.decode("latin-1"))
     return RequestConversation(_hash_parts((b"host", session, agent)), named)
 
