@@ -221,7 +221,7 @@ class TestExpandLeftOutResult:
         return tmp_path / "state.db"
 
     def test_the_text_of_a_result_is_printed(self, call: Call, path: Path) -> None:
-        assert call("fold", "expand", "res_local", "--store", path, "--raw").out == b"one\x1b[31m\ttwo\nthree\n"
+        assert call("fold", "expand", "res_local", "--store", path, "--raw").out == b"one\x1b[31m\ttwo\nthree"
         assert b"\x1b" not in call("fold", "expand", "res_local", "--store", path).out
         printed = json.loads(call("fold", "expand", "res_local", "--store", path, "--json").out)
         assert printed == {"result_id": "res_local", "text": "one\x1b[31m\ttwo\nthree"}

@@ -224,4 +224,4 @@ def _expand_result(store: OpenStore, args: argparse.Namespace) -> None:
     if args.json:
         write_json({"result_id": result_id, "text": text})
     else:
-        write(f"{text if args.raw else plain_lines(text)}\n")
+        write(text if args.raw else f"{plain_lines(text)}\n")

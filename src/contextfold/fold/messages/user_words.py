@@ -126,7 +126,8 @@ def has_user_words(content: object, tools: str, *, failed: bool) -> bool:
         return True
     error = content.get("error") if isinstance(content, Mapping) else None
     failed = failed or error is not None
-    if failed and _is_bare(content if error is None else error):
+    # A client may wrap the failures of our own tools in its words.
+    if failed and "context_" not in tools and _is_bare(content if error is None else error):
         return True
     return any(_tells_of_user(text, failed=failed) for text in _texts_in(content))
 
