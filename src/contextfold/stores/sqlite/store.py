@@ -198,12 +198,16 @@ class SqliteStore:
 
     async def export(self) -> AsyncGenerator[ExportRecord]:
         """Export a snapshot: commits during the export are not in it, and do not wait for it."""
-        for record in export_records(self._path):
-            yield record
+        connection = state_file.connect(self._path, state_file.BUSY_TIMEOUT_S)
+        with state_file.transaction(connection, "BEGIN"):
+            for record in _all_records(connection):
+                yield record
 
     async def import_all(self, records: Iterable[ExportRecord]) -> None:
         """One transaction, the comparison included. A process that imports does nothing else."""
-        import_records(self._path, records)
+        connection = state_file.connect(self._path, state_file.BUSY_TIMEOUT_S)
+        with state_file.transaction(connection, "BEGIN IMMEDIATE"):
+            _import(connection, records)
 
     # ---- sweeps: many short transactions, so that commits can go between them
 
@@ -269,11 +273,8 @@ class SqliteStore:
         self._wake()
         if self._polling is not None:
             self._polling.cancel()
-        await asyncio.to_thread(self._stop)
-
-    def _stop(self) -> None:
-        self._readers.stop(CLOSE_TIMEOUT_S)
-        self._writer.stop(CLOSE_TIMEOUT_S)
+        await asyncio.to_thread(self._readers.stop, CLOSE_TIMEOUT_S)
+        await asyncio.to_thread(self._writer.stop, CLOSE_TIMEOUT_S)
 
     def _check_file(self, connection: sqlite3.Connection) -> None:
         """Refuse a commit to a file that was replaced, or that has tables of another version."""
@@ -291,13 +292,6 @@ def _identity(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
-
-
-def export_records(path: str) -> Iterator[ExportRecord]:
-    """All records, from one consistent snapshot."""
-    connection = state_file.connect(path, state_file.BUSY_TIMEOUT_S)
-    with state_file.transaction(connection, "BEGIN"):
-        yield from _all_records(connection)
 
 
 def _all_records(connection: sqlite3.Connection) -> Iterator[ExportRecord]:
@@ -351,21 +345,19 @@ def _of_session(connection: sqlite3.Connection, row: int, session: ExportedSessi
         yield statements.entry_of(columns.fetchone())
 
 
-def import_records(path: str, records: Iterable[ExportRecord]) -> None:
+def _import(connection: sqlite3.Connection, records: Iterable[ExportRecord]) -> None:
     """Import into an empty store and compare. A failure leaves the store empty."""
-    connection = state_file.connect(path, state_file.BUSY_TIMEOUT_S)
-    with state_file.transaction(connection, "BEGIN IMMEDIATE"):
-        for table in ("sessions", "left_out", "conversations"):
-            if connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone():  # noqa: S608 - only our own names
-                raise TargetNotEmpty("the store has sessions already: import into a new file")
-        # What is imported is as old as it says, whatever the empty store has seen.
-        connection.execute("DELETE FROM clock")
-        given, stored = hashlib.sha256(), hashlib.sha256()
-        _insert(connection, hash_records(records, given))
-        for record in _all_records(connection):
-            stored.update(encode_record(record))
-        if stored.digest() != given.digest():
-            raise ImportDiffers("what was imported is not equal to the file; nothing was stored")
+    for table in ("sessions", "left_out", "conversations"):
+        if connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone():  # noqa: S608 - only our own names
+            raise TargetNotEmpty("the store has sessions already: import into a new file")
+    # What is imported is as old as it says, whatever the empty store has seen.
+    connection.execute("DELETE FROM clock")
+    given, stored = hashlib.sha256(), hashlib.sha256()
+    _insert(connection, hash_records(records, given))
+    for record in _all_records(connection):
+        stored.update(encode_record(record))
+    if stored.digest() != given.digest():
+        raise ImportDiffers("what was imported is not equal to the file; nothing was stored")
 
 
 def _insert(connection: sqlite3.Connection, records: Iterable[ExportRecord]) -> None:

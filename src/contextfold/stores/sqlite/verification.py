@@ -93,16 +93,11 @@ def is_recall_intact(connection: sqlite3.Connection) -> bool:
         return False
 
 
-def rebuild_recall(connection: sqlite3.Connection) -> None:
-    """Empty recall's index and queue all of its sources. The next question or sweep makes the documents."""
-    for statement in REBUILD_RECALL:
-        connection.execute(statement)
-
-
 def restore_derived(connection: sqlite3.Connection) -> None:
     """Make again what is derived and damaged. Runs in a transaction."""
     # Made of a damaged summary, the index would not find it by its words any more, and nobody would notice.
     if not is_search_intact(connection) and not any(_find_damaged_rows(connection, "summaries")):
         connection.execute("INSERT INTO summary_words (summary_words) VALUES ('rebuild')")
     if not is_recall_intact(connection):
-        rebuild_recall(connection)
+        for statement in REBUILD_RECALL:
+            connection.execute(statement)
