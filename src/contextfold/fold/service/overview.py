@@ -200,8 +200,8 @@ class Overview:
 
     async def _ledger(self, found: FoundSession) -> SavingsLedger:
         if found.ended:
-            log = await self._store.ended_log(found.key, found.ended.session_id)
-            return await asyncio.to_thread(ended_ledger, found.ended, log, self._service.policy.ledger_prices)
+            prices = self._service.policy.ledger_prices
+            return await asyncio.to_thread(ended_ledger, found.ended, found.ended_log, prices)
         if not found.state.requests:
             return self._new_ledger()
         return await self._ledgers.read(found.key, found.state.session_id or "")
@@ -228,7 +228,7 @@ class Overview:
         """The figures of a session over time; empty for a session whose log an earlier version deleted."""
         found = await self._find_any(owner, session_id)
         if found.ended:
-            timeline = await asyncio.to_thread(_timeline_of, await self._store.ended_log(found.key, session_id))
+            timeline = await asyncio.to_thread(_timeline_of, found.ended_log)
         else:
             timeline = await self._timelines.read(found.key, session_id)
         points = timeline.points()
@@ -246,8 +246,7 @@ class Overview:
         """Why the provider's cache did not hold a part of the session's requests."""
         found = await self._find_any(owner, session_id)
         if found.ended:
-            log = await self._store.ended_log(found.key, session_id)
-            misses = await asyncio.to_thread(misses_of, log, self._service.policy.ledger_prices)
+            misses = await asyncio.to_thread(misses_of, found.ended_log, self._service.policy.ledger_prices)
         else:
             misses = await self._misses.read(found.key, session_id)
         return {"session_id": session_id, **misses.result()}

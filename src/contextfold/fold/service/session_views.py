@@ -53,8 +53,9 @@ ENDED_FIELDS = (
 class FoundSession(NamedTuple):
     key: SessionKey
     state: State
-    # Set if the session has ended; its state is then the last one.
+    # Set if the session has ended; its state is then the last one, and its log is here.
     ended: EndedSession | None = None
+    ended_log: Sequence[Event] = ()
 
     @property
     def target(self) -> Target:
@@ -64,7 +65,7 @@ class FoundSession(NamedTuple):
 
 
 def find_ended(session: EndedSession, log: Sequence[Event]) -> FoundSession:
-    return FoundSession(session.key, ended_state(session, log), session)
+    return FoundSession(session.key, ended_state(session, log), session, log)
 
 
 class BranchRow(NamedTuple):

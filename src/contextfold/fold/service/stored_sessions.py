@@ -217,8 +217,7 @@ class StoredSessions(NamedTuple):
 
     def _ledger(self, found: FoundSession) -> SavingsLedger:
         if found.ended:
-            log = self.store.ended_log(found.key, found.ended.session_id)
-            return ended_ledger(found.ended, log, self.policy.ledger_prices)
+            return ended_ledger(found.ended, found.ended_log, self.policy.ledger_prices)
         live = self.store.load(found.key) if found.state.requests else None
         return ledger_of(live.events if live else (), self.policy.ledger_prices)
 
