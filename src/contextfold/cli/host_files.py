@@ -166,7 +166,7 @@ def set_member(path: str, keys: Sequence[str], member: object) -> None:
         write_text(path, json.dumps(root, indent=_indent(path), ensure_ascii=False) + "\n")
     elif not os.path.islink(path):
         os.unlink(path)
-        _remove_empty_folders(os.path.dirname(path))
+        remove_empty_folders(os.path.dirname(path))
     else:
         write_text(path, "{}\n")
 
@@ -181,7 +181,7 @@ def _indent(path: str) -> str | int:
     return found[1] if found else INDENT
 
 
-def _remove_empty_folders(folder: str) -> None:
+def remove_empty_folders(folder: str) -> None:
     """Remove a folder and those above it as far as they are empty; never the home or the current folder."""
     kept = {os.path.realpath(place) for place in (home(), ".")}
     while os.path.realpath(folder) not in kept:

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from shlex import join, quote
@@ -30,6 +30,7 @@ from contextfold.cli.host_files import (
     find_member,
     home,
     read_object,
+    remove_empty_folders,
     set_member,
     writable_in_json,
     write_tree,
@@ -315,10 +316,15 @@ def _command_step(file: HostFile, argv: list[str]) -> Step:
     return Step(f"run {join(argv)}" + (f" in {folder}" if folder else ""), partial(_run_host, argv, folder))
 
 
-def _run_host(argv: Sequence[str], folder: str | None = None) -> str:
-    program = _which(argv[0])
+def _find_program(name: str) -> str:
+    program = _which(name)
     if not program:
-        raise StorageFailed(f"{argv[0]} is not on your PATH; install it, then run this again")
+        raise StorageFailed(f"{name} is not on your PATH; install it, then run this again")
+    return program
+
+
+def _run_host(argv: Sequence[str], folder: str | None = None) -> str:
+    program = _find_program(argv[0])
     try:
         ran = subprocess.run(
             [program, *argv[1:]],
@@ -369,9 +375,15 @@ def _plugin_steps(file: HostFile, daemon: Daemon) -> list[Step]:
         ["claude", "plugin", "install", PLUGIN, "--scope", _scope(file)],
     ]
     return [
-        Step(f"write {folder}: our plugin, for {daemon.url}", partial(write_tree, folder, texts)),
+        Step(f"write {folder}: our plugin, for {daemon.url}", partial(_write_marketplace, folder, texts)),
         *(_command_step(file, command) for command in commands),
     ]
+
+
+def _write_marketplace(folder: str, texts: Mapping[str, str]) -> None:
+    # Nobody would take the files out again.
+    _find_program("claude")
+    write_tree(folder, texts)
 
 
 def _plugin_removal(file: HostFile) -> list[Step]:
@@ -387,6 +399,7 @@ def _remove_marketplace(folder: str) -> None:
         return
     _run_host(["claude", "plugin", "marketplace", "remove", SERVER])
     shutil.rmtree(folder, ignore_errors=True)
+    remove_empty_folders(os.path.dirname(folder))
 
 
 def _is_enabled(file: HostFile) -> bool:

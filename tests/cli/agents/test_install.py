@@ -297,7 +297,13 @@ class TestClaudeCode:
             f"claude plugin uninstall {PLUGIN} --scope user\nclaude plugin list --json\n"
             "claude plugin marketplace remove contextfold\n"
         )
-        assert "contextfold" not in str(folders_below(home) - {".local/share/contextfold"})
+        assert "contextfold" not in str(folders_below(home))
+
+    def test_an_install_without_the_program_leaves_no_file(self, home: Path) -> None:
+        before = folders_below(home)
+        ran = run(home, "install", "claude-code")
+        assert (ran.code, "claude is not on your PATH" in ran.err) == (6, True)
+        assert folders_below(home) == before
 
     def test_without_the_proxy_install_says_that_nothing_is_saved(self, home: Path) -> None:
         record_calls(home, "claude")
