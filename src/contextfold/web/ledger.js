@@ -219,7 +219,9 @@ function reasonText(reason, count) {
   return `${REASONS[reason] ?? reason.replaceAll("_", " ")} (${counted(count, "request")})`;
 }
 
-/** The daemon's sentence, with digits grouped as on the rest of the page. @param {string} text */
+/** The daemon's sentence, with figures written as on the rest of the page. @param {string} text */
 function regrouped(text) {
-  return text.replace(/\d{1,3}(?:,\d{3})+/g, (digits) => grouped(Number(digits.replaceAll(",", ""))));
+  return text
+    .replace(/\d{1,3}(?:,\d{3})+/g, (digits) => grouped(Number(digits.replaceAll(",", ""))))
+    .replaceAll(" %", "\u202f%");
 }
