@@ -17,12 +17,12 @@ from contextfold.audit.tables import (
     error_text,
     left_out_texts,
     list_tables,
-    percent,
     prices_text,
     saved_text,
     spent_text,
     unseen_text,
 )
+from contextfold.common.answer_format import format_share
 
 COLOURS = ("#4c78a8", "#72b7b2", "#e45756", "#f58518", "#54a24b", "#b279a2", "#9d755d")
 CHART_WIDTH, CHART_HEIGHT = 900, 160
@@ -104,7 +104,7 @@ def _draw_parts(parts: Mapping[str, float], spent: float) -> Iterable[str]:
     yield f'<div class="bar">{"".join(pieces)}</div>'
     rows = [
         f'<tr><td><span class="key" style="background:{colour}"></span>{escape(name)}<small>{escape(meaning)}</small>'
-        f'</td><td class="n">{percent(cost, spent)}</td><td class="n">{dollars(cost)}</td></tr>'
+        f'</td><td class="n">{format_share(cost, spent)}</td><td class="n">{dollars(cost)}</td></tr>'
         for name, meaning, cost, colour in shown
     ]
     yield f'<div class="scroll"><table>{"".join(rows)}</table></div>'

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from contextfold.common.answer_format import MICROS_PER_DOLLAR, format_dollars
+
 # What each part of a bill is called, and what it means.
 PARTS_IN_WORDS: Mapping[str, tuple[str, str]] = {
     "reads": (
@@ -147,12 +149,7 @@ def _conversation_name(each: Mapping[str, Any]) -> str:
 
 
 def dollars(amount: float) -> str:
-    text = f"${abs(amount):,.2f}"
-    return f"-{text}" if amount < 0 and text != "$0.00" else text
-
-
-def percent(part: float, whole: float) -> str:
-    return f"{100 * part / whole if whole else 0:.0f} %"
+    return format_dollars(round(amount * MICROS_PER_DOLLAR))
 
 
 def several(count: int, noun: str) -> str:
@@ -168,7 +165,7 @@ def spent_text(audit: Mapping[str, Any]) -> str:
 
 def saved_text(proxy: Mapping[str, Any]) -> str:
     amount = dollars(abs(proxy["saved_dollars"]))
-    if amount == "$0.00":
+    if amount == dollars(0):
         return "the same"
     return f"{amount} {'less' if proxy['saved_dollars'] > 0 else 'more'} ({abs(proxy['saved_percent']):.1f} %)"
 

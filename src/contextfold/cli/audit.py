@@ -20,7 +20,6 @@ from contextfold.audit.tables import (
     dollars,
     left_out_texts,
     list_tables,
-    percent,
     prices_text,
     saved_text,
     several,
@@ -31,6 +30,7 @@ from contextfold.audit.transcripts import Skipped, Transcript, find_transcripts,
 from contextfold.cli.output import ProgressLine, print_answer, print_note
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Screen, right_columns, stdout_screen
+from contextfold.common.answer_format import format_share
 from contextfold.errors import StorageFailed
 from contextfold.fold.model_catalog import MODELS
 
@@ -127,7 +127,7 @@ def _draw(shown: Screen, audit: Mapping[str, Any]) -> str:
     parts: list[list[Line]] = [
         [
             [name],
-            [percent(audit["parts_dollars"][part], spent)],
+            [format_share(audit["parts_dollars"][part], spent)],
             [dollars(audit["parts_dollars"][part])],
             [("█" * round(BAR_WIDTH * audit["parts_dollars"][part] / spent) if spent else "", "cyan")],
         ]
