@@ -32,7 +32,11 @@ def test_a_passage_has_its_place_and_a_reason_and_says_nothing_twice(cache: Cach
     assert text.endswith("\n\n[not in the cache: xyzzy]\n")
 
 
-def test_neighbouring_sections_are_one_passage(cache: Cache) -> None:
+def test_neighbouring_sections_are_one_passage_with_the_reasons_for_the_best(cache: Cache) -> None:
+    asked = cache.ask("roll canary", 1000).to_text()
+    assert asked.startswith(
+        "guides/deploy.md › Deploying (lines 5-12)\nwhy: 1 of 1 heading word, canary\n\n## Roll back\n"
+    )
     text = cache.get("guides/deploy.md").to_text()
     assert text == f"guides/deploy.md (lines 1-15)\n\n{STEPS}"
     part = cache.get("guides/deploy.md", section="Canary", around=1).to_text()

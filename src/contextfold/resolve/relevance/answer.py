@@ -21,8 +21,8 @@ CACHE_JOINT = ":"
 LINE_BREAKS_TOKENS = 2
 # Each document has at most this many entries about left-out sections.
 LEFT_OUT_MAX = 5
-# The text names at most this many terms for each passage, sections that were left out, and changed documents.
-WHY_TERMS_MAX = 3
+# The text names at most this many reasons for each passage, sections that were left out, and changed documents.
+WHY_TERMS_MAX = 2
 NAMED_MAX = 3
 # What is before a heading in its line.
 HEADING_MARKS = "#=* \t\ufeff"
@@ -191,11 +191,10 @@ class Passage(NamedTuple):
         return f"{crumb} (lines {first}-{last})\n{why}\n"
 
     def _why(self) -> str:
-        scores: dict[str, int] = {}
-        for term in (term for section in self.sections for term in section.why):
-            scores[term.term] = max(scores.get(term.term, 0), term.score)
-        best = sorted(scores, key=lambda term: (-scores[term], term))[:WHY_TERMS_MAX]
-        return f"why: {', '.join(best)}\n" if best else ""
+        """The reasons for the best section."""
+        best = max(self.sections, key=lambda section: section.score)
+        named = ", ".join(reason.term for reason in best.why[:WHY_TERMS_MAX])
+        return f"why: {named}\n" if named else ""
 
 
 def passages_of(document: AnsweredDocument) -> list[Passage]:
