@@ -400,6 +400,8 @@ class CacheRoot:
     def names(self) -> tuple[str, ...]:
         """The names of all caches. Raises NoCacheNamed if there are none."""
         names = tuple(listed.path for listed in self.list() if listed.has_manifest)
+        if not names and self._only:
+            raise NoCacheNamed("the folder has no cache; `context build DIR` makes one")
         if not names:
             raise NoCacheNamed("the cache root has none; `context build DIR --cache ROOT/NAME` makes one")
         return names

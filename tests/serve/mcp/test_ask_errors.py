@@ -183,6 +183,15 @@ class TestCachesWithoutAnIndex:
             assert error.code == "cache_invalid"
             assert has(error.message, "Cache exists but is invalid", "'other' is damaged", REBUILD)
 
+    def test_a_folder_of_documents_without_a_cache_is_told_how_to_get_one(self, tmp_path: Path) -> None:
+        call = {"name": "context.ask", "arguments": {"query": "roll back"}}
+        first = {"jsonrpc": "2.0", "id": 0, "method": "initialize"}
+        lines = (first, {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call})
+        given = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+        argv: list[str | Path] = [COMMAND, "serve", "--stdio", "--docs", tmp_path]
+        done = subprocess.run(argv, input=given, capture_output=True, timeout=ANSWER_TIMEOUT_S, check=True)
+        assert b"the folder has no cache; `context build DIR` makes one" in done.stdout
+
     def test_without_any_index_there_is_no_answer(self, tmp_path: Path) -> None:
         for name in ("one", "two"):
             build(tmp_path, name, {"x.md": "roll back"})
