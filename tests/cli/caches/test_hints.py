@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -149,6 +150,22 @@ def test_get_takes_a_path_as_people_type_it(name: str, cache: Path, call: Call) 
 def test_get_takes_a_breadcrumb_as_it_is_printed(words: list[str], cache: Path, call: Call) -> None:
     (found,) = json.loads(call("get", "--json", *words, "--cache", cache).out)["document"]["sections"]
     assert found["content"].startswith("## Why")
+
+
+def test_every_breadcrumb_of_an_answer_gives_the_lines_that_it_names(tmp_path: Path, call: Call) -> None:
+    parts = "".join(f"## Part {number}\n\n{'rollback' if number in (1, 2, 5) else 'other'}\n\n" for number in range(7))
+    write_files(tmp_path / "docs", {"a.md": f"# A\n\n{parts}", "plain.txt": "rollback\n\nand more\n"})
+    assert call("build", tmp_path / "docs", "--cache", tmp_path / "cache").code == 0
+    asked = call("ask", "rollback", "--cache", tmp_path / "cache").out.decode()
+    breadcrumbs = re.findall(r"^(.*) \(lines (\d+)-(\d+)\)$", asked, re.MULTILINE)
+    assert sorted(breadcrumbs) == [("a.md › A", "7", "14"), ("plain.txt", "1", "3"), ("›", "23", "26")]
+    for place, first, last in breadcrumbs:
+        breadcrumb = f"{place} (lines {first}-{last})"
+        words = ["a.md", "--section", breadcrumb] if place == "›" else [breadcrumb]
+        got = call("get", *words, "--cache", tmp_path / "cache", "--json").out
+        lines = [part["lines"] for part in json.loads(got)["document"]["sections"]]
+        assert (lines[0][0], lines[-1][1]) == (int(first), int(last))
+    assert call("get", "a.md (lines 900-901)", "--cache", tmp_path / "cache").code == 2
 
 
 def test_an_error_repeats_only_the_beginning_of_a_long_id(cache: Path, call: Call) -> None:

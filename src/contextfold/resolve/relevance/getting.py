@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Mapping, Sequence
 from itertools import islice
 
@@ -46,6 +47,8 @@ from contextfold.resolve.relevance.shelf import (
 
 # An error names at most this many documents that may have been meant by a name of at most this many characters.
 SIMILAR_MAX, NAME_LENGTH_MAX = 3, 200
+# The end of a breadcrumb as an answer has it.
+_LINES = re.compile(rf" \(lines ([0-9]{{1,{LINE_DIGITS}}})-([0-9]{{1,{LINE_DIGITS}}})\)$")
 
 
 def get(
@@ -72,8 +75,9 @@ def get(
     index = cache.opened.reader
     try:
         number = _document_number(index, document_id)
-        if number is None and CRUMB in document_id and section is None and lines is None:
-            number, section = _document_number(index, document_id.partition(CRUMB)[0]), document_id
+        if number is None and section is None and lines is None:
+            breadcrumb, _ = _split_lines(document_id)
+            number, section = _document_number(index, breadcrumb.partition(CRUMB)[0]), document_id
         if number is None:
             similar = [
                 f"{cache.name}{CACHE_JOINT}{found}" if cache.name else found for found in _similar(index, document_id)
@@ -271,8 +275,7 @@ def _find_wanted_sections(
     sections: Sequence[IndexedSection], document_id: str, section: str | None, lines: tuple[int, int] | None
 ) -> list[int]:
     if lines is not None:
-        first, last = lines
-        found = [at for at, one in enumerate(sections) if one.first_line <= last and one.last_line >= first]
+        found = [at for at, one in enumerate(sections) if _has_any(one, lines)]
         if not found:
             raise LinesMissing(f"the last line is {sections[-1].last_line if sections else 0}")
         return found
@@ -298,21 +301,29 @@ def _below(sections: Sequence[IndexedSection], section: str, document_id: str) -
     found = [at for at, above in enumerate(names) if _is_named(above, wanted)]
     if found:
         return found
-    # A breadcrumb as an answer has it: document, headings and lines.
-    before, _, lines = wanted.rpartition(" (lines ")
-    first_line = lines.removesuffix(")").partition("-")[0]
-    has_lines = first_line.isascii() and first_line.isdigit()
-    first, *rest = (before if has_lines else wanted).split(CRUMB)
+    breadcrumb, lines = _split_lines(wanted)
+    first, *rest = breadcrumb.split(CRUMB)
     if first == document_id or first.endswith(CACHE_JOINT + document_id):
-        found = [at for at, above in enumerate(names) if above[: len(rest)] == rest and (rest or not above)]
+        found = [at for at, above in enumerate(names) if above[: len(rest)] == rest and (rest or lines or not above)]
     else:
-        found = [at for at, above in enumerate(names) if _is_named(above, before if has_lines else wanted)]
-    if has_lines:
-        # Several sections may have the same headings.
-        found = [at for at in found if sections[at].first_line == int(first_line[:LINE_DIGITS])] or found
-    return found
+        # A further passage of a document begins with the joint, and need not have a heading.
+        rest = list(filter(None, [breadcrumb.removeprefix(CRUMB.strip()).strip()]))
+        found = [at for at, above in enumerate(names) if (_is_named(above, rest[0]) if rest else lines)]
+    # Several sections may have the same headings.
+    within = [at for at in found if lines and _has_any(sections[at], lines)]
+    return within or (found if rest or not lines else [])
+
+
+def _split_lines(breadcrumb: str) -> tuple[str, tuple[int, int] | None]:
+    """A breadcrumb without the lines at its end, and the lines if it has them."""
+    found = _LINES.search(breadcrumb)
+    return (breadcrumb[: found.start()], (int(found[1]), int(found[2]))) if found else (breadcrumb, None)
+
+
+def _has_any(section: IndexedSection, lines: tuple[int, int]) -> bool:
+    return section.first_line <= lines[1] and section.last_line >= lines[0]
 
 
 def _is_named(names: list[str], wanted: str) -> bool:
-    """Whether the heading is among those above a section, by its text or by its breadcrumb."""
-    return wanted in names or any(CRUMB.join(names[: at + 1]) == wanted for at in range(len(names)))
+    """Whether the headings above a section have this one, or these neighbouring ones."""
+    return f"{CRUMB}{wanted}{CRUMB}" in f"{CRUMB}{CRUMB.join(names)}{CRUMB}"
