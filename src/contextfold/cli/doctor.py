@@ -12,7 +12,6 @@ import json
 import os
 import re
 import sys
-import webbrowser
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -74,6 +73,9 @@ def declare_open(parser: CommandParser) -> None:
 
 
 def run_open(args: argparse.Namespace) -> int:
+    # It imports subprocess, and the check of a set-up starts nothing.
+    import webbrowser
+
     client = client_from(args)
     try:
         client.status()
