@@ -90,21 +90,21 @@ def _compactions(messages: list[dict[str, Any]]) -> Iterator[str]:
 
 def _tool_changes(body: Mapping[str, Any], messages: list[dict[str, Any]]) -> Iterator[str]:
     """A change of tools names a tool of the request, or one that an earlier message has defined."""
-    known = {tool.get("name") for tool in body.get("tools") or ()}
+    known = [tool.get("name") for tool in body.get("tools") or ()]
     for index, message in enumerate(messages):
         for block in _blocks(message):
             if block["type"] not in ("tool_addition", "tool_removal"):
                 continue
             tool = block["tool"]
             if tool["type"] == "tool_definition" and block["type"] == "tool_addition":
-                known.add(tool["definition"]["name"])
+                known.append(tool["definition"]["name"])
             elif tool.get("name") not in known:
                 yield f"messages.{index}: {block['type']} of unknown tool {tool.get('name')!r}"
 
 
 def _tool_references(body: Mapping[str, Any], messages: list[dict[str, Any]]) -> Iterator[str]:
     """A tool that a search has found is one of the request."""
-    known = {tool.get("name") for tool in body.get("tools") or ()}
+    known = [tool.get("name") for tool in body.get("tools") or ()]
     for index, message in enumerate(messages):
         for block in _blocks(message):
             content = block.get("content")
@@ -159,10 +159,18 @@ def _block_fault(role: str, block: Any) -> str:  # noqa: PLR0911 - a table of sh
         case "compaction":
             return "" if block.get("content") != "" else "compaction is empty"
         case "tool_addition" | "tool_removal":
-            return "" if isinstance(block.get("tool"), dict) and block["tool"].get("type") else "no tool"
+            return _tool_fault(block.get("tool"))
         case "image" | "document":
             return "" if isinstance(block.get("source"), dict) and block["source"].get("type") else "no source"
     return ""
+
+
+def _tool_fault(tool: Any) -> str:
+    if not isinstance(tool, dict) or not tool.get("type"):
+        return "no tool"
+    definition = tool.get("definition")
+    is_defined = isinstance(definition, dict) and isinstance(definition.get("name"), str)
+    return "" if is_defined or tool["type"] != "tool_definition" else "a definition without a name"
 
 
 def _is_id(value: Any) -> bool:
