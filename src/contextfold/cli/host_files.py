@@ -22,6 +22,8 @@ from contextfold.resolve.files import StorageErrors, replace_file, storage_faile
 CONFIG_BYTES_MAX = 8 << 20
 WRITABLE_BY_ANYBODY = 0o222
 INDENT = 2
+# The variable that names another folder, and the folder below the home that it replaces, where a host has its own.
+FOLDERS = {"codex": ("CODEX_HOME", ".codex/"), "gemini-cli": ("GEMINI_CLI_HOME", "")}
 # What JSON with comments has besides JSON. Strings are matched first, so nothing inside of them is.
 _STRING = r'("(?:[^"\\\n]|\\.)*")'
 _COMMENTS = re.compile(rf"{_STRING}|//[^\n]*|/\*[\s\S]*?\*/")
@@ -67,9 +69,10 @@ def user_file(host: Host) -> str:
     if sys.platform not in ("linux", "darwin"):
         raise StorageFailed(f"the configuration file of {host.title} on {sys.platform} is not known to us")
     below_home = (sys.platform == "darwin" and host.macos_file) or host.user_file
-    base, config = os.environ.get("XDG_CONFIG_HOME", ""), ".config/"
-    if below_home.startswith(config) and os.path.isabs(base):
-        return os.path.join(base, below_home.removeprefix(config))
+    variable, folder = FOLDERS.get(host.name, ("XDG_CONFIG_HOME", ".config/"))
+    base = os.environ.get(variable, "")
+    if below_home.startswith(folder) and os.path.isabs(base):
+        return os.path.join(base, below_home.removeprefix(folder))
     return os.path.join(home(), below_home) if below_home else ""
 
 

@@ -45,7 +45,6 @@ from contextfold.cli.host_files import (
     absolute,
     claude_variables,
     find_member,
-    home,
     read_if_valid,
     read_object,
     user_file,
@@ -87,7 +86,6 @@ UPSTREAMS = {
     GEMINI_URL_VARIABLE: "CONTEXT_GEMINI_UPSTREAM",
 }
 GEMINI_SETTINGS_VARIABLE = "GEMINI_CLI_SYSTEM_SETTINGS_PATH"
-GEMINI_FILE = HOSTS["gemini-cli"].project_file
 # A line of a file of variables: a name, and a value in quotes of either kind or without.
 _VARIABLE = re.compile(r"""^\s*(?:export\s+)?(\w+)\s*=[ \t]*(?:"([^"]*)"|'([^']*)'|([^#\s]*))""", re.MULTILINE)
 GEMINI_SETTINGS = {
@@ -293,7 +291,7 @@ def launch(
             if token:
                 server["bearer_token_env_var"] = daemon.token_variable
             overrides: dict[str, object] = {"openai_base_url": openai_url}
-            if own := _codex_provider(environment):
+            if own := _codex_provider():
                 overrides = {}
             elif token:
                 headers = {"X-Context-Token": daemon.token_variable}
@@ -384,14 +382,9 @@ def _launch_claude(
     )
 
 
-def _codex_config(environment: Mapping[str, str]) -> object:
-    folder = environment.get("CODEX_HOME") or os.path.join(home(), ".codex")
-    return read_if_valid(os.path.join(folder, "config.toml"))
-
-
-def _codex_provider(environment: Mapping[str, str]) -> str:
+def _codex_provider() -> str:
     """The provider that the user has chosen for Codex; empty for the usual one."""
-    config = _codex_config(environment)
+    config = read_if_valid(user_file(HOSTS["codex"]))
     profile = find_member(config, ("profiles", str(find_member(config, ("profile",)))))
     provider = find_member(profile, ("model_provider",)) or find_member(config, ("model_provider",))
     return provider if isinstance(provider, str) and provider != "openai" else ""
@@ -453,7 +446,8 @@ def _administrators_file(environment: Mapping[str, str]) -> str:
 
 def _lacks_login(environment: Mapping[str, str]) -> bool:
     """Whether there is a key that Gemini CLI would not take: with a base URL, its settings must say that it is used."""
-    files = (_administrators_file(environment), os.path.join(os.path.expanduser("~"), GEMINI_FILE), GEMINI_FILE)
+    gemini = HOSTS["gemini-cli"]
+    files = (_administrators_file(environment), user_file(gemini), gemini.project_file)
     settings = [read_if_valid(path, has_comments=True) for path in files if path]
     selects_login = any(find_member(each, ("security", "auth", "selectedType")) for each in settings)
     return bool(environment.get("GEMINI_API_KEY")) and not selects_login
@@ -464,16 +458,17 @@ def _gemini_variables() -> dict[str, str]:
 
     A file of a project may have come with a cloned repository, so it must not lead to another provider.
     """
-    folders = [os.getcwd(), *map(str, Path.cwd().parents), home()]
-    paths = [os.path.join(folder, name) for folder in folders for name in (".gemini/.env", ".env")]
+    users = Path(user_file(HOSTS["gemini-cli"])).parent.parent
+    folders = [Path.cwd(), *Path.cwd().parents, users]
+    paths = [str(folder / name) for folder in folders for name in (".gemini/.env", ".env")]
     path = next(filter(os.path.isfile, paths), "")
     try:
         text = Path(path).read_text("utf-8") if path else ""
     except (OSError, ValueError):
         return {}
     variables = {match[1]: match[2] or match[3] or match[4] or "" for match in _VARIABLE.finditer(text)}
-    is_the_users = path in (os.path.join(home(), name) for name in (".gemini/.env", ".env"))
-    if GEMINI_URL_VARIABLE in variables.keys() - os.environ.keys() and not is_the_users:
+    # The last two are the user's own.
+    if GEMINI_URL_VARIABLE in variables.keys() - os.environ.keys() and path not in paths[-2:]:
         raise UsageError(f"{path} sets {GEMINI_URL_VARIABLE}; if you trust it, set that in the environment instead")
     return variables
 
@@ -605,7 +600,7 @@ def _users_environment(program: str) -> dict[str, str]:
     if program == "claude":
         own = claude_variables()
     elif program == "codex":
-        url = find_member(_codex_config(os.environ), ("openai_base_url",))
+        url = find_member(read_if_valid(user_file(HOSTS["codex"])), ("openai_base_url",))
         own = {"OPENAI_BASE_URL": url} if isinstance(url, str) else {}
     elif program == "gemini":
         # Here the environment comes first.

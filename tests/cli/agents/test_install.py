@@ -264,6 +264,23 @@ class TestCommands:
         assert "nothing to do" in run(home, "uninstall", "codex").err
         assert calls.read_text() == "codex mcp remove contextfold\n"
 
+    @pytest.mark.parametrize(
+        ("program", "host", "variable", "text"),
+        [
+            ("codex", "codex", "CODEX_HOME", 'mcp_servers.contextfold.url = "http://localhost:9090/mcp"'),
+            ("gemini", "gemini-cli", "GEMINI_CLI_HOME", json.dumps({"mcpServers": {"contextfold": OURS}})),
+        ],
+    )
+    def test_an_entry_in_a_folder_that_a_variable_names_is_removed(
+        self, program: str, host: str, variable: str, text: str, home: Path
+    ) -> None:
+        calls, other = record_calls(home, program), home / "other"
+        path = other / ("config.toml" if program == "codex" else ".gemini/settings.json")
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+        assert run(home, "uninstall", host, stdin=b"", **{variable: str(other)}).code == 0
+        assert calls.read_text().startswith(f"{program} mcp remove ")
+
 
 class TestClaudeCode:
     def settings(self, home: Path) -> Path:

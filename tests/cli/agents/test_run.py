@@ -380,10 +380,11 @@ class TestPrograms:
         assert '"env_http_headers" = {"X-Context-Token" = "CONTEXT_TOKEN"}' in words[3]
         assert "s3cret" not in str(words)
 
-    def test_a_provider_of_the_users_own_stays_in_codex(self, tmp_path: Path) -> None:
+    def test_a_provider_of_the_users_own_stays_in_codex(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CODEX_HOME", str(tmp_path))
         write_files(tmp_path, {"config.toml": 'profile = "work"\n[profiles.work]\nmodel_provider = "azure"\n'})
         for connection, token in ((CONNECTION, ""), (WITH_TOKEN, "s3cret")):
-            launched = launch("codex", connection, token, "/run/x", {"CODEX_HOME": str(tmp_path)})
+            launched = launch("codex", connection, token, "/run/x", {})
             assert "provider" not in str(launched.arguments)
             assert "mcp_servers.contextfold" in launched.arguments[1]
             assert launched.wired.startswith("tools, without the proxy: ")
