@@ -37,8 +37,8 @@ STUB = "[contextfold: result of "
 SYSTEM = "You are a host. " * 300
 # On a busy machine the daemon may take longer than a status bar waits.
 STATUSLINE_TRIES = 20
-# The ledger estimates what would have been sent without us. What a fork leaves out from the start is taken for results
-# of tools, which are denser than the rest, and not in these tests.
+# The ledger estimates what would have been sent without us. What is left out of the first request of a fork, or to
+# another model, is taken for results of tools, which are denser than the rest, and not in these tests.
 ESTIMATE_OFF_SHARE, ESTIMATE_OFF_TOKENS, FORK_OFF_SHARE = 0.03, 50, 0.16
 
 
@@ -154,6 +154,8 @@ class Conversation:
         # The tokens of each fold, and the run in whose requests it was first left out.
         self.folds: dict[str, tuple[int, str]] = {}
         self.new_fold = ("", 0, 0)
+        # Whether the first request with its model may leave something out.
+        self.begins_folded = False
         # The folds of the conversation from which it was forked, and those that may be undone.
         self.folds_before: dict[str, int] = {}
         self.undoable: list[str] = []
@@ -215,7 +217,9 @@ class Conversation:
     def fold(self) -> None:
         if len(self.messages) == self.work_start:
             self.read()
-        self._call(self.api.ours, {"message": f"Done with {self.host_id} {self.calls} {len(self.messages)}."}, None)
+        self._call(
+            self.api.ours, {"message": f"Done: {self.host_id} {self.agent} {self.calls} {len(self.messages)}."}, None
+        )
         self.work_start = len(self.messages)
 
     def _call(self, name: str, arguments: dict[str, Any], text: str | None) -> None:
@@ -263,6 +267,7 @@ class Conversation:
         self.read()
         fork = Conversation(self.day, Anthropic, self.run)
         fork.messages, fork.ours, fork.texts = list(self.messages), list(self.ours), dict(self.texts)
+        fork.begins_folded = True
         fork.model, fork.tools = self.model, self.tools
         known = self.folds_before | {fold_id: tokens for fold_id, (tokens, _) in self.folds.items()}
         texts = json.dumps(self.messages)
@@ -291,6 +296,7 @@ class Conversation:
 
     def change_model(self) -> None:
         self.model = self.dice.choice([self.api.model, self.api.other_model])
+        self.begins_folded = True
 
     def go_on_in_another_run(self) -> None:
         self.run = self.dice.choice(self.day.runs)
@@ -456,7 +462,8 @@ def check_session(day: Day, row: Any, conversation: Conversation) -> None:
     assert {fold["branch_id"]: fold["tokens_dropped"] for fold in savings["folds"]} == folds | before
     assert (savings["left_out"]["results"], savings["left_out"]["tokens"]) == (len(left_out), sum(left_out.values()))
     without = sum(each.without or 0 for each in sent)
-    off = ESTIMATE_OFF_SHARE * without + FORK_OFF_SHARE * len(sent) * sum(before.values()) + ESTIMATE_OFF_TOKENS
+    brought = conversation.begins_folded * sum([*before.values(), *folds.values(), *left_out.values()])
+    off = ESTIMATE_OFF_SHARE * without + FORK_OFF_SHARE * len(sent) * brought + ESTIMATE_OFF_TOKENS
     assert abs(savings["tokens_without"] - without) <= off
     # The commands, for programs and for people.
     store = ("--store", day.proxy.daemon.store, "--session", row["session_id"])
