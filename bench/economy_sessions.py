@@ -190,7 +190,8 @@ def _arguments(name: str, call: Mapping[str, Any]) -> Message:
 
 
 def _result(call_id: str, result: Mapping[str, Any]) -> Message:
-    text = text_of(result["content"], result["bytes"])
+    # A failure that began like nothing a program writes would be taken for what the user said.
+    text = text_of(f"Error: {result['content']}" if result.get("error") else result["content"], result["bytes"])
     if result.get("users_words"):
         text = f"The user said:\n{text}"[: max(15, result["bytes"])]
     failed = {"is_error": True} if result.get("error") else {}
