@@ -13,6 +13,7 @@ from contextfold.audit.tables import (
     Table,
     accuracy_text,
     dearer_text,
+    difference_text,
     dollars,
     error_text,
     left_out_texts,
@@ -26,6 +27,8 @@ from contextfold.common.answer_format import format_share
 
 COLOURS = ("#4c78a8", "#72b7b2", "#e45756", "#f58518", "#54a24b", "#b279a2", "#9d755d")
 CHART_WIDTH, CHART_HEIGHT = 900, 160
+# What is left of a day's cost, and what is saved of it.
+LEFT_COLOUR, SAVED_COLOUR = "#8b93a1", "#2f9e62"
 COLUMN_WIDTH_MAX = 60
 DAYS_SHOWN = 120
 ROWS_SHOWN = 15
@@ -84,10 +87,10 @@ def _draw_cards(audit: Mapping[str, Any]) -> Iterable[str]:
     cards = (
         ("You spent", dollars(audit["spent_dollars"]), f"{spent_text(audit)}."),
         (
-            "You would have spent",
-            dollars(proxy["dollars"]),
-            f"with contextfold's proxy: <em>{saved_text(proxy)}</em>. The model need not do anything for it. "
-            f"{dearer_text(proxy)}",
+            "With contextfold's proxy",
+            difference_text(proxy),
+            f"It would have been <em>{dollars(proxy['dollars'])}</em>: {saved_text(proxy)}. The model need not do "
+            f"anything for it. {dearer_text(proxy)}",
         ),
         ("Can you trust this?", error_text(simulation), accuracy_text(simulation)),
     )
@@ -120,13 +123,13 @@ def _draw_days(days: Sequence[Mapping[str, Any]]) -> str:
     for at, day in enumerate(days):
         spent, rest = day["spent_dollars"], day["spent_dollars"] - day["saved_dollars"]
         label = escape(f"{day['day']}: {dollars(spent)}, with the proxy {dollars(rest)}")
-        columns.append(f"<g><title>{label}</title>{_column(at, step, spent / highest, COLOURS[2])}")
-        columns.append(f"{_column(at, step, min(spent, rest) / highest, COLOURS[0])}</g>")
-    name = "Spent by day; in blue what it would have been with the proxy"
+        columns.append(f"<g><title>{label}</title>{_column(at, step, spent / highest, SAVED_COLOUR)}")
+        columns.append(f"{_column(at, step, min(spent, rest) / highest, LEFT_COLOUR)}</g>")
+    name = "Spent by day; in grey what it would have been with the proxy"
     return (
-        f'<svg viewBox="0 0 {CHART_WIDTH} {CHART_HEIGHT}" role="img" aria-label="{name}">{"".join(columns)}</svg>'
         f'<p class="dim">From {days[0]["day"]} to {days[-1]["day"]}, days with requests only; the highest is '
-        f"{dollars(highest)}. Blue is what the proxy would have left, red what it would have saved.</p>"
+        f"{dollars(highest)}. Green is what the proxy would have saved, grey what would have been left.</p>"
+        f'<svg viewBox="0 0 {CHART_WIDTH} {CHART_HEIGHT}" role="img" aria-label="{name}">{"".join(columns)}</svg>'
     )
 
 

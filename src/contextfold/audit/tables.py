@@ -170,6 +170,14 @@ def saved_text(proxy: Mapping[str, Any]) -> str:
     return f"{amount} {'less' if proxy['saved_dollars'] > 0 else 'more'} ({abs(proxy['saved_percent']):.1f} %)"
 
 
+def difference_text(proxy: Mapping[str, Any]) -> str:
+    """The same as a share alone."""
+    percent = f"{abs(proxy['saved_percent']):.1f} %"
+    if percent == "0.0 %":
+        return "the same"
+    return f"{percent} {'less' if proxy['saved_percent'] > 0 else 'more'}"
+
+
 def dearer_text(proxy: Mapping[str, Any]) -> str:
     count = proxy["conversations_dearer"]
     if not count:
@@ -179,7 +187,7 @@ def dearer_text(proxy: Mapping[str, Any]) -> str:
 
 def error_text(simulation: Mapping[str, Any]) -> str:
     """How far the simulation is from the bill."""
-    return f"{abs(simulation['with_recorded_breaks_percent'] - 100):.1f} % off"
+    return f"{abs(simulation['with_recorded_breaks_percent'] - 100):.1f} % error"
 
 
 def accuracy_text(simulation: Mapping[str, Any]) -> str:
