@@ -23,7 +23,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 INSTALLED = ("-o", ".venv/.runtime", "-o", ".venv/.compiled")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 SCRIPTS = [text for kind, text in BLOCKS if kind == "sh"]
-INSTALL, RUN, SERVE = "uv tool install .\n", "context run claude\n", "make serve\n"
+INSTALL, RUN, SERVE = "uv tool install .\n", "contextfold run claude\n", "make serve\n"
 # This replaces Claude Code: it prints its arguments and the address that it would send requests to.
 FAKE_CLAUDE = '#!/bin/sh\necho "claude $* $ANTHROPIC_BASE_URL"\n'
 
@@ -58,8 +58,7 @@ def run(script: str, cwd: Path) -> str:
 def with_port(port: int, script: str) -> str:
     """The script with another port than that of the README."""
     url = f"http://localhost:{port}"
-    for command in ("context run", "context doctor"):
-        script = script.replace(command, f"{command} --url {url}")
+    script = script.replace("contextfold run", f"contextfold run --url {url}")
     return script.replace("http://localhost:9090", url).replace("examples/agent.py", f"examples/agent.py {url}/mcp")
 
 
@@ -101,7 +100,7 @@ def test_the_readme_commands_work_as_written(home: Path) -> None:
 
 
 def test_every_command_named_in_a_sentence_can_be_parsed() -> None:
-    named = re.findall(r"`context( [a-z][^`]+)`", README)
+    named = re.findall(r"`contextfold( [a-z][^`]+)`", README)
     assert len(named) > 5
     for words in named:
         if words not in (" resolve", " run"):
