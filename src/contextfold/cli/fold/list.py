@@ -23,7 +23,7 @@ from contextfold.cli.fold.session_access import (
 from contextfold.cli.fold.status import FOLDED_BEFORE, headline, project_cell, saved_text
 from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, stdout_screen
-from contextfold.fold.service.session_views import BranchRow, FoundSession, branch_view, tokens_saved, tree
+from contextfold.fold.service.session_views import BranchRow, branch_view, tokens_saved, tree
 from contextfold.fold.service.stored_sessions import SessionView
 from contextfold.fold.session import Branch, State, Thread
 from contextfold.settings import between
@@ -63,10 +63,12 @@ def run_list(args: argparse.Namespace) -> None:
         _list_ended(args, limit)
         return
     with open_store(args) as store:
-        address, state = store.find(session_address(args))
+        address = session_address(args)
+        found = store.find(address)
+        state = found.state
         if args.json:
             branches = [branch_view(state, row) for row in tree(state)[-limit:]]
-            write_json({"session": store.sessions.row(FoundSession(address.key, state)), "branches": branches})
+            write_json({"session": store.sessions.row(found), "branches": branches})
             return
         if not state.revision:
             raise session_not_found(address)
@@ -121,7 +123,7 @@ def _draw_session(screen: Screen, state: State, store: OpenStore, limit: int) ->
     )
 
 
-# At least this many characters of an id are screen.
+# At least this many characters of an id are shown.
 ID_LEAST = len(BRANCH_PREFIX) + 4
 FORK, LAST, DOWN, NOTHING = "├─ ", "└─ ", "│  ", "   "
 # The indentation of one level in a pipe.

@@ -22,7 +22,6 @@ from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Screen, right_columns, stdout_screen
 from contextfold.common.answer_format import TOKENS_WORTH, format_dollars
 from contextfold.common.canonical import Encodable
-from contextfold.fold.service.session_views import FoundSession
 
 # The misses of a session, in the format of the `/v1` API.
 Misses = Mapping[str, Any]
@@ -52,15 +51,15 @@ def run_misses(args: argparse.Namespace) -> None:
         _run_all(args)
         return
     with open_store(args) as store:
-        address, state = store.find(session_address(args))
-        misses: Misses = store.sessions.misses(FoundSession(address.key, state)) if state.revision else {}
-    if not state.revision:
-        raise session_not_found(address)
+        address = session_address(args)
+        found = store.find(address)
+        if not found.state.revision:
+            raise session_not_found(address)
+        misses = store.sessions.misses(found)
     if args.json:
-        write_json(dict(misses))
+        write_json(misses)
     else:
-        screen = stdout_screen()
-        write(_draw(screen, misses))
+        write(_draw(stdout_screen(), misses))
 
 
 def _run_all(args: argparse.Namespace) -> None:

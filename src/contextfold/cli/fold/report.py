@@ -86,9 +86,9 @@ def _find_session(store: OpenStore, args: argparse.Namespace) -> FoundSession:
     address = session_address(args)
     if args.id is not None:
         return store.sessions.find(address.owner, args.id)
-    at, state = store.find(address)
-    if state.revision:
-        return FoundSession(at.key, state)
+    found = store.find(address)
+    if found.state.revision:
+        return found
     for row in store.sessions.ended_rows(address.owner):
         if row["project_path"] == address.project.path and address.name in (None, row["name"]):
             return store.sessions.find(address.owner, row["session_id"])

@@ -99,13 +99,14 @@ def run_rollback(args: argparse.Namespace) -> int:
 def _preview(store: AwaitedStore, address: SessionAddress, args: argparse.Namespace) -> Preview:
     found = store.find(address)
     try:
-        _, state, branch_id = store.find_branch(address, found, args.branch)
+        found, branch_id = store.find_branch(address, found, args.branch)
     except BranchNotFound:
-        if found[1].session_id:
+        if found.state.session_id:
             raise
         raise session_not_found(address) from None
     if branch_id is None:
         raise ArgumentInvalid("BRANCH", f"cannot be {MAIN}: a rollback goes back to where a branch began")
+    state = found.state
     events = RollBack(branch_id, not args.keep).decide(state, state.last_at)
     result = preview_rollback(state, branch_id, events)
     return Preview(state, state.branches[branch_id], result)

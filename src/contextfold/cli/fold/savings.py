@@ -33,7 +33,6 @@ from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, stdout_screen
 from contextfold.common.answer_format import TOKENS_WORTH, format_dollars, format_share
 from contextfold.common.canonical import Encodable
-from contextfold.fold.service.session_views import FoundSession
 from contextfold.fold.session import State
 
 # The savings in the format of the `/v1` API.
@@ -73,9 +72,10 @@ def run_savings(args: argparse.Namespace) -> None:
         _run_all(args)
         return
     with open_store(args) as store:
-        address, state = store.find(session_address(args))
-        savings: Savings = store.sessions.savings(FoundSession(address.key, state))
-        savings = {**savings, "session_id": state.session_id}
+        address = session_address(args)
+        found = store.find(address)
+        state = found.state
+        savings = {**store.sessions.savings(found), "session_id": state.session_id}
     if args.json:
         write_json(savings)
     elif not state.revision:

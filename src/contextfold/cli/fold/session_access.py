@@ -18,6 +18,7 @@ from contextfold.common.canonical import Encodable, encode
 from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StorageFailed, StoreInvalid
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.project import Project, hash_name, project_at
+from contextfold.fold.service.session_views import FoundSession
 from contextfold.fold.service.stored_sessions import SessionView, StoredSessions, thread_pages
 from contextfold.fold.session import EMPTY, State
 from contextfold.fold.store import LOCAL_OWNER, ArchivedThread, SessionKey, Store, StoreReader
@@ -59,19 +60,16 @@ def add_branch(parser: CommandParser) -> None:
 
 
 class SessionAddress(NamedTuple):
-    """The owner, the project and the name or id of a session. `is_given` means that the user named the project."""
+    """What a command says of a session: owner, project, and name or id. `is_given` means that it names the project."""
 
     owner: str
     project: Project
     name: str | None
-    is_given: bool = True
-    # The key of the session that was found, and the number of the project's other live sessions.
-    found: SessionKey | None = None
-    others: int = 0
+    is_given: bool
 
     @property
     def key(self) -> SessionKey:
-        return self.found or SessionKey(self.owner, self.project.hash, hash_name(self.name))
+        return SessionKey(self.owner, self.project.hash, hash_name(self.name))
 
     @property
     def description(self) -> str:
@@ -90,72 +88,73 @@ class OpenStore:
     def __exit__(self, *_: object) -> None:
         self.sessions.store.close()
 
-    def find(self, address: SessionAddress) -> tuple[SessionAddress, State]:
-        """The project's live session that was active last, or the one with the given name or id.
+    def find(self, address: SessionAddress) -> FoundSession:
+        """The project's live session that was active last, or the one with this name or id. Its state may be empty."""
+        return self.find_and_count(address)[0]
+
+    def find_and_count(self, address: SessionAddress) -> tuple[FoundSession, int]:
+        """The session, and the number of its project's other live sessions.
 
         If the user named no project, the nearest folder above it that has one counts, too.
         """
         if address.name and address.name.startswith(SESSION_PREFIX):
             key = self.sessions.store.find(address.owner, address.name)
             if key is not None:
-                return address._replace(found=key), self.sessions.look(key)
-        at = address
+                return FoundSession(key, self.sessions.look(key)), 0
+        project = address.project
         while True:
-            found, others = self.sessions.of_project(address.owner, at.project, address.name)
+            found, others = self.sessions.of_project(address.owner, project, address.name)
             if found:
-                return at._replace(found=found.key, others=others), found.state
-            if address.is_given or at.project.path == "/":
-                return address, EMPTY
-            at = at._replace(project=project_at(os.path.dirname(at.project.path)))
+                return found, others
+            if address.is_given or project.path == "/":
+                return FoundSession(address.key, EMPTY), 0
+            project = project_at(os.path.dirname(project.path))
 
-    def find_branch(
-        self, address: SessionAddress, found: tuple[SessionAddress, State], given: str
-    ) -> tuple[SessionAddress, State, str | None]:
+    def find_branch(self, address: SessionAddress, found: FoundSession, given: str) -> tuple[FoundSession, str | None]:
         """The session of a branch and the branch's id. `found` is the session that `find` has found at the address.
 
         A complete id is searched for in all sessions of the owner.
         """
         try:
-            return *found, branch_of(found[1], given)
+            return found, branch_of(found.state, given)
         except BranchNotFound:
             if address.is_given or not given.startswith(BRANCH_PREFIX):
                 raise
             for other in self.sessions.live(address.owner):
                 if given in other.state.branches:
-                    path = other.state.project_path
-                    project = project_at(path) if path else address.project
-                    at = SessionAddress(address.owner, project, other.state.name, found=other.key)
-                    return at, other.state, given
+                    return other, given
             raise
 
-    def find_archived(self, address: SessionAddress, given: str) -> tuple[SessionAddress, State, str | None]:
+    def find_archived(self, address: SessionAddress, given: str) -> tuple[FoundSession, str | None]:
         """A branch of a live session, or with its complete id any branch in the archive."""
-        at, state = self.find(address)
-        if given == MAIN and not state.revision:
+        found = self.find(address)
+        if given == MAIN and not found.state.revision:
             raise session_not_found(address)
         try:
-            return self.find_branch(address, (at, state), given)
+            return self.find_branch(address, found, given)
         except BranchNotFound:
             whole = given if given.startswith(BRANCH_PREFIX) else BRANCH_PREFIX + given
-            for candidate in (at, *self.ended_addresses(address)):
-                if any(self.pages(candidate, state, whole)):
-                    return candidate, state, whole
+            ended = (found._replace(key=key) for key in self._ended_keys(address))
+            for candidate in (found, *ended):
+                if any(self.pages(candidate, whole)):
+                    return candidate, whole
             raise
 
-    def pages(self, address: SessionAddress, state: State, branch_id: str | None) -> Iterator[Sequence[ArchiveEntry]]:
+    def pages(self, found: FoundSession, branch_id: str | None) -> Iterator[Sequence[ArchiveEntry]]:
         """The archived entries of a thread, some at a time."""
-        thread = ArchivedThread(address.owner, address.key.project_hash, branch_id, state.session_id or "")
+        key, state = found.key, found.state
+        thread = ArchivedThread(key.owner, key.project_hash, branch_id, state.session_id or "")
         return thread_pages(self.sessions.store, thread, characters=PAGE_CHARACTERS)
 
-    def ended_addresses(self, address: SessionAddress) -> Iterator[SessionAddress]:
-        """The projects of the owner's ended sessions, without repetitions; none if the user named a project."""
+    def _ended_keys(self, address: SessionAddress) -> Iterator[SessionKey]:
+        """A key in each project of the owner's ended sessions; none if the user named a project."""
         if address.is_given:
             return
         seen = {address.project.path, None}
         for row in self.sessions.ended_rows(address.owner):
             if row["project_path"] and row["project_path"] not in seen:
                 seen.add(row["project_path"])
-                yield SessionAddress(address.owner, project_at(row["project_path"]), None)
+                yield SessionKey(address.owner, project_at(row["project_path"]).hash, "")
 
 
 def _note_unreadable(session_id: str) -> None:

@@ -43,7 +43,7 @@ def declare_show(parser: CommandParser) -> None:
     parser.describe(
         """
         Show a branch's prompt, its operations, the branches below it and its summary, from the archive.
-        Discarded branches can be screen, too. For a branch of an ended session give the whole id.
+        Discarded branches can be shown, too. For a branch of an ended session give the whole id.
         """,
         "context fold show br_4c1d",
         "context fold show main",
@@ -57,8 +57,8 @@ def declare_show(parser: CommandParser) -> None:
 
 def run_show(args: argparse.Namespace) -> None:
     with open_store(args) as store:
-        address, state, branch_id = store.find_archived(session_address(args), args.branch)
-        pages = store.pages(address, state, branch_id)
+        found, branch_id = store.find_archived(session_address(args), args.branch)
+        state, pages = found.state, store.pages(found, branch_id)
         if args.json:
             write_json(_json(state, branch_id, [entry for page in pages for entry in page]))
             return
@@ -203,8 +203,8 @@ def run_expand(args: argparse.Namespace) -> None:
         if args.branch.startswith(RESULT_PREFIX):
             _expand_result(store, args)
             return
-        address, state, branch_id = store.find_archived(session_address(args), args.branch)
-        pages = store.pages(address, state, branch_id)
+        found, branch_id = store.find_archived(session_address(args), args.branch)
+        pages = store.pages(found, branch_id)
         if args.json:
             entries = [entry_result(entry, entry.text, is_part=False) for page in pages for entry in page]
             write_json({"branch_id": branch_id, "entries": entries})

@@ -22,7 +22,7 @@ from contextfold.cli.parser import CommandParser
 from contextfold.cli.terminal import Column, Line, Part, Screen, right_columns, several, stdout_screen
 from contextfold.common.answer_format import TOKENS_WORTH, format_dollars
 from contextfold.fold.policy import percent
-from contextfold.fold.service.session_views import FoundSession, group_sessions
+from contextfold.fold.service.session_views import group_sessions
 from contextfold.fold.service.stored_sessions import SessionView
 from contextfold.fold.session import STATUSES, State
 
@@ -58,16 +58,16 @@ def run_status(args: argparse.Namespace) -> None:
         _run_all(args)
         return
     with open_store(args) as store:
-        address, state = store.find(session_address(args))
-        figures = store.sessions.row(FoundSession(address.key, state))
-        if args.json:
-            write_json(figures)
-            return
-        if not state.revision:
-            raise session_not_found(address)
-        others = f"{several(address.others, 'other session')} of this project: context fold status --all"
-        text = _status(stdout_screen(), state, figures, others if address.others else "")
-    write(text)
+        address = session_address(args)
+        found, others = store.find_and_count(address)
+        figures = store.sessions.row(found)
+    if args.json:
+        write_json(figures)
+        return
+    if not found.state.revision:
+        raise session_not_found(address)
+    hint = f"{several(others, 'other session')} of this project: context fold status --all"
+    write(_status(stdout_screen(), found.state, figures, hint if others else ""))
 
 
 def _run_all(args: argparse.Namespace) -> None:

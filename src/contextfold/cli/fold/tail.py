@@ -12,7 +12,6 @@ from typing import NamedTuple
 from contextfold.cli.fold.session_access import (
     MAIN,
     AwaitedStore,
-    SessionAddress,
     add_session_options,
     escape_for_terminal,
     open_awaited_store,
@@ -39,8 +38,9 @@ from contextfold.fold.events import (
     kind_of,
     members,
 )
+from contextfold.fold.project import project_at
 from contextfold.fold.session import EMPTY, replay
-from contextfold.fold.store import WatchedEvent
+from contextfold.fold.store import SessionKey, WatchedEvent
 
 # The cursor before the first event.
 START = "0"
@@ -74,26 +74,27 @@ def run_tail(args: argparse.Namespace) -> None:
     try:
         with open_awaited_store(args) as store:
             address = None if args.all else session_address(args)
+            key = address.key if address else None
             if address and address.name:
-                address, _ = store.find(address)
+                found = store.find(address)
+                key = found.key
+                address = address._replace(project=project_at(found.state.project_path or address.project.path))
             owner = owner_of(args)
             after = START if args.since_start else store.run(store.store.cursor())
             print_on_terminal(
                 f"following {address.description if address else f'every session of {owner}'}; Ctrl-C ends it"
             )
-            store.run(_Tail(store, owner, address, args).follow(after))
+            store.run(_Tail(store, owner, key, args).follow(after))
     except KeyboardInterrupt:
         # Ctrl-C is the usual way to end the command.
         pass
 
 
 class _Tail:
-    def __init__(
-        self, store: AwaitedStore, owner: str, address: SessionAddress | None, args: argparse.Namespace
-    ) -> None:
+    def __init__(self, store: AwaitedStore, owner: str, key: SessionKey | None, args: argparse.Namespace) -> None:
         self._store = store.store
         self._owner = owner
-        self._address = address
+        self._key = key
         self._is_json = args.json
         self._by_name = args.session is not None
         self._screen = stdout_screen()
@@ -118,16 +119,15 @@ class _Tail:
                 return
 
     def _is_wanted(self, seen: WatchedEvent) -> bool:
-        """Whether an event belongs to the session. Without a name, all sessions of the project are screen."""
-        if self._address is None:
+        """Whether an event belongs to the session. Without a name, all sessions of the project are shown."""
+        if self._key is None:
             return True
-        key = self._address.key
-        return key == seen.key if self._by_name else key.project_hash == seen.key.project_hash
+        return seen.key == self._key if self._by_name else seen.key.project_hash == self._key.project_hash
 
     async def _line(self, seen: WatchedEvent) -> str:
         if self._is_json:
             return escape_for_terminal(encode({"session_id": seen.session_id, **members(seen.event)})) + "\n"
-        project: Line = [] if self._address else [(await self._project(seen), "magenta"), "  "]
+        project: Line = [] if self._key else [(await self._project(seen), "magenta"), "  "]
         when = (self._screen.moment(seen.event.at), "dim")
         # On a narrow screen the columns do not fit into one line.
         return self._screen.lines(
