@@ -412,6 +412,9 @@ def _prompt_without(event: RequestSent, chain: _Chain, prompt: _Prompt, *, is_wa
         read = tokens - (prompt.tokens - prompt.read)
     elif not chain.last_without or is_rewritten:
         read = prompt.read
+    elif not has_new_cut and _is_read_behind_folds(event, chain, prompt):
+        # What is lost is behind the folds, and would have been lost without them, too.
+        read = chain.last_without - max(0, chain.last_sent - prompt.read)
     elif is_warm and _is_out_of_reach(event, chain, prompt, has_new_cut=has_new_cut):
         read = chain.least_read
     elif is_warm:
@@ -449,6 +452,11 @@ def _tokens_without(event: RequestSent, chain: _Chain, prompt: _Prompt) -> int:
     if chain.grown_estimate < GROWN_ENOUGH_TOKENS:
         return chain.level + _scale(event, grown)
     return chain.level + grown * chain.grown // chain.grown_estimate
+
+
+def _is_read_behind_folds(event: RequestSent, chain: _Chain, prompt: _Prompt) -> bool:
+    """Whether the provider has read more than what is in front of the last fold."""
+    return bool(chain.folds) and prompt.read > _scale(event, chain.folds[-1].kept_tokens)
 
 
 def _is_out_of_reach(event: RequestSent, chain: _Chain, prompt: _Prompt, *, has_new_cut: bool) -> bool:

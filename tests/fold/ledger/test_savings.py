@@ -149,6 +149,18 @@ def test_what_other_conversations_share_is_not_a_warm_prefix() -> None:
     assert without == 3_000 * 10 + 6_600 * 125
 
 
+def test_what_is_lost_behind_a_fold_would_have_been_lost_without_it_too() -> None:
+    requests = [
+        request(1, 12_000, None, cached(10_000, 2_000)),
+        request(2, 15_000, None, cached(12_000, 3_000)),
+        request(3, 15_200, 12_200, cached(12_000, 200), FoldSeen("br_a", 3_000, 12_000)),
+        request(4, 18_400, 15_400, cached(12_200, 3_200)),
+        # The host has changed its last message. Most of what is the conversation's own is written again.
+        request(5, 21_600, 18_600, cached(12_300, 6_300)),
+    ]
+    assert ledger_of(requests).sums.cost_saved == 3 * 3_000 * 10
+
+
 def test_a_prompt_that_was_still_cached_is_counted_and_extends_the_assumed_cache_lifetime() -> None:
     """The second pause is shorter. Its usage cannot show that the prompt was cached, because results were left out."""
     warm = request(3, 9_100, None, cached(9_000, 100), at="2026-01-17T10:40:00Z")._replace(warm_after_s=600)
