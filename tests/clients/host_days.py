@@ -26,7 +26,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from contextfold.cli.run import WRITABLE_BY_OTHERS
+from contextfold.cli.launch import WRITABLE_BY_OTHERS
 from tests.clients.test_claude_code_folding import STUB
 from tests.hosts.recorded_requests import FOLDER, RecordedRequest, replay, save
 from tests.support.daemon import Daemon, ShiftedClockDaemon

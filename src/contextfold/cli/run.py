@@ -8,19 +8,15 @@ stderr say what folding saved or cost in this run, and how to go on through the 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import re
 import secrets
 import shutil
 import signal
-import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
+from contextlib import contextmanager
 from select import select
-from shlex import join, quote
+from shlex import join
 from subprocess import PIPE, Popen, TimeoutExpired
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -41,16 +37,15 @@ from contextfold.cli.daemon_client import (
     is_local_name,
     is_proxy_url,
 )
-from contextfold.cli.host_files import (
-    absolute,
-    claude_variables,
-    find_member,
-    read_if_valid,
-    read_object,
-    user_file,
-    write_tree,
+from contextfold.cli.host_files import absolute, write_tree
+from contextfold.cli.launch import (
+    ANTHROPIC_URL_VARIABLE,
+    GEMINI_URL_VARIABLE,
+    OPENAI_URL_VARIABLE,
+    WRITABLE_BY_OTHERS,
+    Launcher,
+    read_environment,
 )
-from contextfold.cli.install import plugin_files
 from contextfold.cli.output import plain, print_error, print_note
 from contextfold.cli.parser import CommandParser, UsageError
 from contextfold.common.answer_format import TOKENS_WORTH, format_dollars, format_share
@@ -58,16 +53,7 @@ from contextfold.common.daemon_proof import SECRET_BYTES, find_proof
 from contextfold.common.network_address import Address, parse_daemon_url
 from contextfold.common.socket_owner import can_tell_owners
 from contextfold.errors import CacheMissing, StorageFailed
-from contextfold.hosts.programs import (
-    DOCUMENTS_SERVER,
-    HOSTS,
-    MCP_FILE,
-    SERVER,
-    Daemon,
-    Documents,
-    entry,
-    plugin_texts,
-)
+from contextfold.hosts.programs import Daemon, Documents
 from contextfold.resolve.files import nearest_caches
 from contextfold.settings import FOLD_AFTERWARDS, parse_toolsets, path_in_home, proof_folder
 
@@ -75,22 +61,12 @@ DAEMON_START_S = 20.0
 DAEMON_STOP_S = 15.0
 # The daemon waits up to 5 s for reports that are not written yet.
 SUMS_WAIT_S = 10.0
-PLUGIN_FOLDER, MCP_CONFIG, SETTINGS_FILE = "plugin", "mcp.json", "settings.json"
 NOT_FOUND, NOT_EXECUTABLE, BY_SIGNAL = 127, 126, 128
-WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-GEMINI_URL_VARIABLE = "GOOGLE_GEMINI_BASE_URL"
 # The variables that name a provider, and those of the daemon that take over what a user has set.
 UPSTREAMS = {
-    "ANTHROPIC_BASE_URL": "CONTEXT_ANTHROPIC_UPSTREAM",
-    "OPENAI_BASE_URL": "CONTEXT_OPENAI_UPSTREAM",
+    ANTHROPIC_URL_VARIABLE: "CONTEXT_ANTHROPIC_UPSTREAM",
+    OPENAI_URL_VARIABLE: "CONTEXT_OPENAI_UPSTREAM",
     GEMINI_URL_VARIABLE: "CONTEXT_GEMINI_UPSTREAM",
-}
-GEMINI_SETTINGS_VARIABLE = "GEMINI_CLI_SYSTEM_SETTINGS_PATH"
-# A line of a file of variables: a name, and a value in quotes of either kind or without.
-_VARIABLE = re.compile(r"""^\s*(?:export\s+)?(\w+)\s*=[ \t]*(?:"([^"]*)"|'([^']*)'|([^#\s]*))""", re.MULTILINE)
-GEMINI_SETTINGS = {
-    "darwin": "/Library/Application Support/GeminiCli/settings.json",
-    "linux": "/etc/gemini-cli/settings.json",
 }
 
 
@@ -124,8 +100,6 @@ PROGRAMS = {
         "it may be logged in with an account instead of an API key, or have made none",
     ),
 }
-# The providers of OpenCode that have a proxy, each with the path below it that OpenCode's client expects.
-OPENCODE_PROVIDERS = {"anthropic": "anthropic/v1", "openai": "openai/v1", "google": "gemini/v1beta"}
 # These send the daemon's token with every request. Codex can do so only as another provider, with a history of its own.
 SENDS_TOKEN = ("claude", "gemini", "opencode")
 
@@ -169,24 +143,28 @@ def run_run(args: argparse.Namespace) -> int:
     if program is None:
         print_error(f"{args.program} is not on your PATH; install it, or give its path")
         return NOT_FOUND
+    name = os.path.basename(program).removesuffix(".exe")
     args.tools = ",".join(parse_toolsets("--tools", args.tools))
-    documents = _documents(args)
+    documents = _find_documents(args)
     with _private_folder() as folder:
-        environment = _users_environment(_name(program))
-        upstreams = _own_upstreams(environment, client_from(args).address.url)
-        daemon = _running_daemon(args)
-        # If the user has set a base URL, a new daemon is needed that forwards to it.
-        if daemon is not None and not upstreams:
-            return _run_with(daemon, program, args, folder, documents, environment=environment, page=daemon)
-        own = _OwnDaemon(upstreams, folder, has_token=_name(program) in SENDS_TOKEN)
-        try:
-            client = own.client()
-            return _run_with(client, program, args, folder, documents, environment=environment, page=daemon or client)
-        finally:
-            own.stop()
+        environment = read_environment(name)
+        with _open_daemon(args, name, environment, folder) as (daemon, page):
+            run = _register_run(daemon, name)
+            connection = Daemon(f"{daemon.address.url}/run/{run}", TOKEN_VARIABLE if daemon.token else "", args.tools)
+            launch = Launcher(connection, daemon.token, folder, environment, documents).launch(name)
+            write_tree(folder, launch.files)
+            asks = f"; it can ask the documents in {plain(documents.folder)}" if documents and name in PROGRAMS else ""
+            print_note(f"{name} runs with {launch.features}{asks}; the page: {page.address.url}/")
+            variables = {URL_VARIABLE: daemon.address.url} | ({TOKEN_VARIABLE: daemon.token} if daemon.token else {})
+            if page is not daemon:
+                variables[PAGE_VARIABLE] = page.address.url
+            argv = [program, *launch.arguments, *args.arguments]
+            code = _run_program(argv, {**os.environ, **variables, **launch.environment})
+            _print_summary(daemon, run, name, args)
+            return code
 
 
-def _documents(args: argparse.Namespace) -> Documents | None:
+def _find_documents(args: argparse.Namespace) -> Documents | None:
     """The server for the documents of the project, if there is a cache of them, or one is wanted."""
     program = (sys.executable, "-m", "contextfold")
     if args.docs is not None:
@@ -202,318 +180,62 @@ def _documents(args: argparse.Namespace) -> Documents | None:
     return Documents(program, caches[0]) if len(caches) == 1 else None
 
 
-def _run_with(
-    daemon: DaemonClient,
-    program: str,
-    args: argparse.Namespace,
-    folder: str,
-    documents: Documents | None,
-    *,
-    environment: Mapping[str, str],
-    page: DaemonClient,
-) -> int:
-    """Run the program with a daemon; print what folding saved meanwhile.
+@contextmanager
+def _open_daemon(
+    args: argparse.Namespace, name: str, environment: Mapping[str, str], folder: str
+) -> Iterator[tuple[DaemonClient, DaemonClient]]:
+    """The daemon for a program, and the one whose page is shown. One that is started here ends with the program."""
+    upstreams = _find_upstreams(environment, client_from(args).address.url)
+    running = _running_daemon(args)
+    # If the user has set a base URL, a new daemon is needed that forwards to it.
+    if running is not None and not upstreams:
+        yield running, running
+        return
+    started = _StartedDaemon(upstreams, folder, has_token=name in SENDS_TOKEN)
+    try:
+        client = started.client()
+        yield client, running or client
+    finally:
+        started.stop()
 
-    `environment` is the program's without us; `page` is the daemon whose page is shown.
-    """
-    name, run = _name(program), f"run_{secrets.token_hex(8)}"
+
+def _register_run(daemon: DaemonClient, name: str) -> str:
+    run = f"run_{secrets.token_hex(8)}"
     try:
         daemon.put(f"/v1/runs/{run}", {"project_path": absolute("."), "program": plain(name)[:64]})
     except DaemonSilent as problem:
         raise UsageError(f"{problem}; restart the daemon, so that it is of this version") from None
-    connection = Daemon(f"{daemon.address.url}/run/{run}", TOKEN_VARIABLE if daemon.token else "", args.tools)
-    launched = launch(name, connection, daemon.token, folder, environment, documents=documents)
-    write_tree(folder, launched.files)
-    asks = f"; it can ask the documents in {plain(documents.folder)}" if documents and name in PROGRAMS else ""
-    print_note(f"{name} runs with {launched.wired}{asks}; the page: {page.address.url}/")
-    known = {URL_VARIABLE: daemon.address.url} | ({TOKEN_VARIABLE: daemon.token} if daemon.token else {})
-    if page is not daemon:
-        known[PAGE_VARIABLE] = page.address.url
-    code = _run_program(
-        [program, *launched.arguments, *args.arguments], {**os.environ, **known, **launched.environment}
-    )
+    return run
+
+
+def _print_summary(daemon: DaemonClient, run: str, name: str, args: argparse.Namespace) -> None:
     try:
         sums = daemon.get(f"/v1/runs/{run}", timeout_s=SUMS_WAIT_S)
     except DaemonSilent as problem:
         print_note(f"what folding saved is not known: {problem}")
-        return code
+        return
     for line in summary_lines(sums, name, _given_options(args)):
         print_note(line)
-    return code
 
 
 def _given_options(args: argparse.Namespace) -> list[str]:
     """The options of this command that the next run needs, too."""
-    given = {"--url": args.url, "--token-variable": args.token_variable}
-    given["--docs"] = args.docs
-    given["--tools"] = args.tools if args.tools != FOLD_AFTERWARDS else None
+    tools = args.tools if args.tools != FOLD_AFTERWARDS else None
+    given = {"--url": args.url, "--token-variable": args.token_variable, "--docs": args.docs, "--tools": tools}
     return [word for option, value in given.items() if value is not None for word in (option, value)]
-
-
-class Launch(NamedTuple):
-    """Arguments before the user's own, additional variables, and temporary files.
-
-    The names of files are relative to a temporary folder; the arguments and variables already contain its path.
-    `wired` describes what the program uses.
-    """
-
-    arguments: tuple[str, ...]
-    environment: Mapping[str, str]
-    files: Mapping[str, str]
-    wired: str
-
-
-def launch(
-    program: str,
-    daemon: Daemon,
-    token: str,
-    folder: str,
-    environment: Mapping[str, str],
-    *,
-    documents: Documents | None = None,
-) -> Launch:
-    """How to start a program of this name. `daemon` names the run in its address; `environment` is the user's.
-
-    With `documents`, it gets a second server that asks these.
-    """
-    anthropic = {"ANTHROPIC_BASE_URL": f"{daemon.url}/proxy/anthropic"}
-    gemini = {GEMINI_URL_VARIABLE: f"{daemon.url}/proxy/gemini"}
-    openai_url = f"{daemon.url}/proxy/openai/v1"
-    every_base_url = anthropic | {"OPENAI_BASE_URL": openai_url} | gemini
-    match program:
-        case "claude":
-            servers = _documents_server("claude-code", documents)
-            return _launch_claude(daemon, token, folder, environment, anthropic, servers=servers)
-        case "codex":
-            # Codex accepts overrides of its configuration with -c, each a TOML value. A whole table replaces the
-            # user's own of that name.
-            server: dict[str, object] = {"url": daemon.mcp}
-            if token:
-                server["bearer_token_env_var"] = daemon.token_variable
-            overrides: dict[str, object] = {"openai_base_url": openai_url}
-            if own := _codex_provider():
-                overrides = {}
-            elif token:
-                headers = {"X-Context-Token": daemon.token_variable}
-                provider = {"name": "OpenAI", "base_url": openai_url, "wire_api": "responses"}
-                overrides = {
-                    "model_provider": SERVER,
-                    f"model_providers.{SERVER}": {
-                        **provider,
-                        "requires_openai_auth": True,
-                        "env_http_headers": headers,
-                    },
-                }
-            overrides[f"mcp_servers.{SERVER}"] = server
-            for name, described in _documents_server("codex", documents).items():
-                overrides[f"mcp_servers.{name}"] = described
-            words = [word for key, value in overrides.items() for word in ("-c", f"{key}={_toml(value)}")]
-            if own:
-                why = f"its config.toml names another provider, {plain(own)}"
-                return Launch(tuple(words), {}, {}, f"tools, without the proxy: {why}")
-            return Launch(tuple(words), every_base_url, {}, "proxy and tools")
-        case "opencode":
-            servers = _documents_server("opencode", documents)
-            gateways = _opencode_gateways(environment)
-            config = _opencode_config(daemon, environment.get("OPENCODE_CONFIG_CONTENT", ""), gateways, servers)
-            kept = f"; {' and '.join(gateways)} without the proxy, by your own base URL" if gateways else ""
-            return Launch((), {"OPENCODE_CONFIG_CONTENT": json.dumps(config)}, {}, f"proxy and tools{kept}")
-        case "gemini":
-            servers = _documents_server("gemini-cli", documents)
-            return _launch_gemini(daemon, token, folder, environment, gemini, servers=servers)
-    return Launch((), every_base_url, {}, "the proxy (by base URL); for tools see `context install`")
-
-
-def _documents_server(host: str, documents: Documents | None) -> dict[str, object]:
-    """The second server as the host describes it, by its name; empty if there are no documents."""
-    return {DOCUMENTS_SERVER: entry(HOSTS[host], documents)} if documents else {}
-
-
-def _launch_gemini(
-    daemon: Daemon,
-    token: str,
-    folder: str,
-    environment: Mapping[str, str],
-    base_url: Mapping[str, str],
-    *,
-    servers: Mapping[str, object],
-) -> Launch:
-    gemini = dict(base_url)
-    if token:
-        own = environment.get("GEMINI_CLI_CUSTOM_HEADERS", "")
-        gemini["GEMINI_CLI_CUSTOM_HEADERS"] = f"{own}, X-Context-Token: {token}".lstrip(", ")
-    try:
-        settings = _gemini_settings(daemon, environment, servers)
-    except StorageFailed as problem:
-        return Launch((), gemini, {}, f"the proxy, without tools: {problem.reason}")
-    if others := _folder_open_to_others(folder):
-        hint = f"it reads no settings there, because others may write to {others}; set XDG_RUNTIME_DIR to another place"
-        if _lacks_login(environment):
-            return Launch((), {}, {}, f"neither proxy nor tools: {hint}")
-        return Launch((), gemini, {}, f"the proxy, without tools: {hint}")
-    gemini[GEMINI_SETTINGS_VARIABLE] = f"{folder}/{SETTINGS_FILE}"
-    return Launch((), gemini, {SETTINGS_FILE: json.dumps(settings)}, "proxy and tools")
-
-
-def _launch_claude(
-    daemon: Daemon,
-    token: str,
-    folder: str,
-    environment: Mapping[str, str],
-    base_url: Mapping[str, str],
-    *,
-    servers: Mapping[str, object],
-) -> Launch:
-    # The server has the name under which people install it, and the plugin has the name of the installed one: Claude
-    # Code then takes these instead of those, so no tool is offered and no hook is called twice.
-    texts = plugin_texts(plugin_files(), daemon, f"{quote(sys.executable)} -m contextfold", servers)
-    files = {MCP_CONFIG: texts.pop(MCP_FILE)}
-    files |= {f"{PLUGIN_FOLDER}/{name}": text for name, text in texts.items()}
-    variables = dict(base_url)
-    if token:
-        own = environment.get("ANTHROPIC_CUSTOM_HEADERS", "")
-        variables["ANTHROPIC_CUSTOM_HEADERS"] = f"{own}\nX-Context-Token: {token}".lstrip("\n")
-    # The user's settings may name the base URL of the installed daemon, and come before the environment.
-    files[SETTINGS_FILE] = json.dumps({"env": variables})
-    # The form with = takes one value; otherwise the option would take the user's words after it, too.
-    arguments = (f"--mcp-config={folder}/{MCP_CONFIG}", f"--settings={folder}/{SETTINGS_FILE}")
-    return Launch(
-        (*arguments, "--plugin-dir", f"{folder}/{PLUGIN_FOLDER}"), variables, files, "proxy, tools, hooks and skill"
-    )
-
-
-def _codex_provider() -> str:
-    """The provider that the user has chosen for Codex; empty for the usual one."""
-    config = read_if_valid(user_file(HOSTS["codex"]))
-    profile = find_member(config, ("profiles", str(find_member(config, ("profile",)))))
-    provider = find_member(profile, ("model_provider",)) or find_member(config, ("model_provider",))
-    return provider if isinstance(provider, str) and provider != "openai" else ""
-
-
-def _opencode_files(environment: Mapping[str, str]) -> Iterator[str]:
-    """The files in which OpenCode looks for its configuration, whether they are there or not."""
-    user, here = os.path.dirname(user_file(HOSTS["opencode"])), os.getcwd()
-    yield environment.get("OPENCODE_CONFIG", "")
-    for folder in (user, environment.get("OPENCODE_CONFIG_DIR") or user):
-        yield from (os.path.join(folder, name) for name in ("config.json", "opencode.json", "opencode.jsonc"))
-    for project in (here, *map(str, Path(here).parents)):
-        for name in ("opencode.json", "opencode.jsonc"):
-            yield from (os.path.join(project, name), os.path.join(project, ".opencode", name))
-
-
-def _opencode_gateways(environment: Mapping[str, str]) -> list[str]:
-    """The providers for which the user has a base URL. It may have another path than the provider, so it stays."""
-    files = [read_if_valid(path, has_comments=True) for path in _opencode_files(environment)]
-    urls = {name: ("provider", name, "options", "baseURL") for name in OPENCODE_PROVIDERS}
-    return [name for name, keys in urls.items() if any(find_member(file, keys) for file in files)]
-
-
-def _opencode_config(
-    daemon: Daemon, own: str, gateways: Sequence[str], servers: Mapping[str, object]
-) -> dict[str, object]:
-    """OpenCode merges a configuration from a variable over its files. What the user has in the variable stays."""
-    try:
-        given = json.loads(own or "{}")
-    except ValueError:
-        given = None
-    if not isinstance(given, dict):
-        raise UsageError("OPENCODE_CONFIG_CONTENT is not an object of plain JSON, so nothing can be added to it")
-    token = {"X-Context-Token": f"{{env:{daemon.token_variable}}}"} if daemon.token_variable else {}
-    providers: dict[str, object] = {
-        name: {"options": {"baseURL": f"{daemon.url}/proxy/{path}"} | ({"headers": token} if token else {})}
-        for name, path in OPENCODE_PROVIDERS.items()
-        if name not in gateways
-    }
-    merged = _merge({"provider": providers}, given)
-    return _merge(merged, {"mcp": {SERVER: entry(HOSTS["opencode"], daemon), **servers}})
-
-
-def _gemini_settings(
-    daemon: Daemon, environment: Mapping[str, str], servers: Mapping[str, object]
-) -> dict[str, object]:
-    """Gemini CLI reads this file over all others. It may be an administrator's, so what is in it stays."""
-    path = _administrators_file(environment)
-    given = (read_object(path, has_comments=True) if path else None) or {}
-    added: dict[str, object] = {"mcpServers": {SERVER: entry(HOSTS["gemini-cli"], daemon), **servers}}
-    if _lacks_login(environment):
-        added |= {"security": {"auth": {"selectedType": "gemini-api-key"}}}
-    return _merge(given, added)
-
-
-def _administrators_file(environment: Mapping[str, str]) -> str:
-    return environment.get(GEMINI_SETTINGS_VARIABLE) or GEMINI_SETTINGS.get(sys.platform, "")
-
-
-def _lacks_login(environment: Mapping[str, str]) -> bool:
-    """Whether there is a key that Gemini CLI would not take: with a base URL, its settings must say that it is used."""
-    gemini = HOSTS["gemini-cli"]
-    files = (_administrators_file(environment), user_file(gemini), gemini.project_file)
-    settings = [read_if_valid(path, has_comments=True) for path in files if path]
-    selects_login = any(find_member(each, ("security", "auth", "selectedType")) for each in settings)
-    return bool(environment.get("GEMINI_API_KEY")) and not selects_login
-
-
-def _gemini_variables() -> dict[str, str]:
-    """The variables that Gemini CLI reads from the first file it finds, from this folder upwards and in the home.
-
-    A file of a project may have come with a cloned repository, so it must not lead to another provider.
-    """
-    users = Path(user_file(HOSTS["gemini-cli"])).parent.parent
-    folders = [Path.cwd(), *Path.cwd().parents, users]
-    paths = [str(folder / name) for folder in folders for name in (".gemini/.env", ".env")]
-    path = next(filter(os.path.isfile, paths), "")
-    try:
-        text = Path(path).read_text("utf-8") if path else ""
-    except (OSError, ValueError):
-        return {}
-    variables = {match[1]: match[2] or match[3] or match[4] or "" for match in _VARIABLE.finditer(text)}
-    # The last two are the user's own.
-    if GEMINI_URL_VARIABLE in variables.keys() - os.environ.keys() and path not in paths[-2:]:
-        raise UsageError(f"{path} sets {GEMINI_URL_VARIABLE}; if you trust it, set that in the environment instead")
-    return variables
-
-
-def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Both objects in one, and the objects in them too; otherwise what is above counts."""
-    merged = dict(below)
-    for key, value in above.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merge(merged[key], value) if both else value
-    return merged
-
-
-def _toml(value: object) -> str:
-    """A value of TOML in one line. Its strings are those of JSON, but its tables are not."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(each)}" for key, each in value.items()) + "}"
-    return json.dumps(value)
 
 
 def _private_folder() -> TemporaryDirectory[str]:
     """A folder that nobody else can write to, nor to those above it: Gemini CLI reads no settings elsewhere."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    place = os.path.join(runtime, "contextfold")
+    parent = os.path.join(runtime, "contextfold")
     try:
         if not os.path.isabs(runtime) or os.stat(runtime).st_mode & WRITABLE_BY_OTHERS:
-            place = path_in_home(os.environ, "XDG_STATE_HOME", ".local/state", "runs")
-        os.makedirs(place, mode=0o700, exist_ok=True)
-        return TemporaryDirectory(prefix="run-", dir=place, ignore_cleanup_errors=True)
+            parent = path_in_home(os.environ, "XDG_STATE_HOME", ".local/state", "runs")
+        os.makedirs(parent, mode=0o700, exist_ok=True)
+        return TemporaryDirectory(prefix="run-", dir=parent, ignore_cleanup_errors=True)
     except OSError as problem:
-        raise StorageFailed(f"no private folder can be made in {place}: {problem.strerror}") from None
-
-
-def _folder_open_to_others(folder: str) -> str:
-    """The folder itself or one above it to which other users may write; empty if there is none."""
-    while folder != os.path.dirname(folder):
-        with suppress(OSError):
-            if os.stat(folder).st_mode & WRITABLE_BY_OTHERS:
-                return folder
-        folder = os.path.dirname(folder)
-    return ""
-
-
-def _name(program: str) -> str:
-    return os.path.basename(program).removesuffix(".exe")
+        raise StorageFailed(f"no private folder can be made in {parent}: {problem.strerror}") from None
 
 
 def _run_program(argv: list[str], environment: Mapping[str, str]) -> int:
@@ -521,11 +243,11 @@ def _run_program(argv: list[str], environment: Mapping[str, str]) -> int:
     child: Popen[bytes] | None = None
     early: list[int] = []
     from_terminal = (signal.SIGINT, signal.SIGQUIT)
-    passed_on = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+    forwarded = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
     # In a background process group, such as a job of a script, SIGINT comes from `kill` and must be forwarded.
     from_keys = from_terminal if _is_in_foreground() else ()
 
-    def pass_on(number: int, _frame: FrameType | None) -> None:
+    def forward_signal(number: int, _frame: FrameType | None) -> None:
         if number in from_keys:
             return
         if child is None:
@@ -533,19 +255,19 @@ def _run_program(argv: list[str], environment: Mapping[str, str]) -> int:
         else:
             child.send_signal(number)
 
-    before = {number: signal.getsignal(number) for number in from_terminal + passed_on}
+    before = {number: signal.getsignal(number) for number in from_terminal + forwarded}
     try:
         # A signal during the start waits for the program. One that is ignored must be ignored in the program too.
         for number, handler in before.items():
             if handler is not signal.SIG_IGN:
-                signal.signal(number, pass_on)
+                signal.signal(number, forward_signal)
         try:
             child = Popen(argv, env=environment)
         except OSError as problem:
             print_error(f"cannot start {plain(argv[0])}: {problem.strerror}")
             return NOT_EXECUTABLE
         for number in before:
-            signal.signal(number, pass_on)
+            signal.signal(number, forward_signal)
         for waiting in early:
             child.send_signal(waiting)
         code = child.wait()
@@ -594,21 +316,7 @@ def _require_proof(address: Address) -> None:
         raise StrangersDaemon(address, "another user, or to an older version,")
 
 
-def _users_environment(program: str) -> dict[str, str]:
-    """The variables that a program would use without us, with those of its own settings."""
-    own: Mapping[str, str] = {}
-    if program == "claude":
-        own = claude_variables()
-    elif program == "codex":
-        url = find_member(read_if_valid(user_file(HOSTS["codex"])), ("openai_base_url",))
-        own = {"OPENAI_BASE_URL": url} if isinstance(url, str) else {}
-    elif program == "gemini":
-        # Here the environment comes first.
-        return {**_gemini_variables(), **os.environ}
-    return {**os.environ, **own}
-
-
-def _own_upstreams(environment: Mapping[str, str], daemon_url: str) -> dict[str, str]:
+def _find_upstreams(environment: Mapping[str, str], daemon_url: str) -> dict[str, str]:
     """The base URLs that the user has set, as variables of the daemon: they may be secret, and argv is not."""
     given = {}
     for variable, setting in UPSTREAMS.items():
@@ -622,7 +330,7 @@ def _own_upstreams(environment: Mapping[str, str], daemon_url: str) -> dict[str,
     return given
 
 
-class _OwnDaemon:
+class _StartedDaemon:
     """A daemon for this run, on any free port, with the user's store and settings."""
 
     def __init__(self, upstreams: Mapping[str, str], folder: str, *, has_token: bool) -> None:

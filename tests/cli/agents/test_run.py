@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from contextfold.cli.run import launch, summary_lines
+from contextfold.cli.launch import Launcher
+from contextfold.cli.run import summary_lines
 from contextfold.hosts.programs import Daemon as Connection
 from tests.support.daemon import Daemon
 from tests.support.machine import COMMAND, Ran, run_command, write_files
@@ -336,10 +337,11 @@ class TestSecrets:
         write_files(tmp_path, {path: own, "project/x": ""})
         monkeypatch.chdir(tmp_path / "project")
         monkeypatch.setenv("HOME", str(tmp_path))
-        launched = launch("opencode", CONNECTION, "", "/tmp/x", {"OPENCODE_CONFIG": str(tmp_path / "theirs.json")})
+        environment = {"OPENCODE_CONFIG": str(tmp_path / "theirs.json")}
+        launched = Launcher(CONNECTION, "", "/tmp/x", environment).launch("opencode")
         providers = json.loads(launched.environment["OPENCODE_CONFIG_CONTENT"])["provider"]
         assert providers.keys() == {"anthropic", "google"}
-        assert launched.wired == "proxy and tools; openai without the proxy, by your own base URL"
+        assert launched.features == "proxy and tools; openai without the proxy, by your own base URL"
 
     def test_a_base_url_with_a_password_is_refused_without_showing_it(self, tmp_path: Path) -> None:
         ran = run(tmp_path, sys.executable, "-c", "", ANTHROPIC_BASE_URL="https://me:s3cret@gateway.example")
@@ -350,7 +352,7 @@ class TestSecrets:
 
 class TestPrograms:
     def test_claude_code_gets_one_server_and_one_plugin_for_this_run(self) -> None:
-        launched = launch("claude", WITH_TOKEN, "s3cret", "/run/x", {"ANTHROPIC_CUSTOM_HEADERS": "A: b"})
+        launched = Launcher(WITH_TOKEN, "s3cret", "/run/x", {"ANTHROPIC_CUSTOM_HEADERS": "A: b"}).launch("claude")
         assert launched.arguments == (
             "--mcp-config=/run/x/mcp.json",
             "--settings=/run/x/settings.json",
@@ -369,14 +371,14 @@ class TestPrograms:
         assert any(name.endswith("SKILL.md") for name in launched.files)
 
     def test_codex_gets_its_overrides_and_with_a_token_a_provider_that_sends_it(self) -> None:
-        words = launch("codex", CONNECTION, "", "/run/x", {}).arguments
+        words = Launcher(CONNECTION, "", "/run/x", {}).launch("codex").arguments
         assert words == (
             "-c",
             f'openai_base_url="{URL}/proxy/openai/v1"',
             "-c",
             f'mcp_servers.contextfold={{"url" = "{URL}/mcp?tools=fold-afterwards"}}',
         )
-        words = launch("codex", WITH_TOKEN, "s3cret", "/run/x", {}).arguments
+        words = Launcher(WITH_TOKEN, "s3cret", "/run/x", {}).launch("codex").arguments
         assert '"env_http_headers" = {"X-Context-Token" = "CONTEXT_TOKEN"}' in words[3]
         assert "s3cret" not in str(words)
 
@@ -384,10 +386,10 @@ class TestPrograms:
         monkeypatch.setenv("CODEX_HOME", str(tmp_path))
         write_files(tmp_path, {"config.toml": 'profile = "work"\n[profiles.work]\nmodel_provider = "azure"\n'})
         for connection, token in ((CONNECTION, ""), (WITH_TOKEN, "s3cret")):
-            launched = launch("codex", connection, token, "/run/x", {})
+            launched = Launcher(connection, token, "/run/x", {}).launch("codex")
             assert "provider" not in str(launched.arguments)
             assert "mcp_servers.contextfold" in launched.arguments[1]
-            assert launched.wired.startswith("tools, without the proxy: ")
+            assert launched.features.startswith("tools, without the proxy: ")
 
     def test_opencode_keeps_what_the_user_has_in_its_variable(self) -> None:
         own = {
@@ -396,7 +398,7 @@ class TestPrograms:
             "provider": {"openai": {"name": "x"}},
         }
         environment = {"OPENCODE_CONFIG_CONTENT": json.dumps(own)}
-        launched = launch("opencode", WITH_TOKEN, "s3cret", "/run/x", environment).environment
+        launched = Launcher(WITH_TOKEN, "s3cret", "/run/x", environment).launch("opencode").environment
         config = json.loads(launched["OPENCODE_CONFIG_CONTENT"])
         assert config["permission"] == {"bash": "deny"}
         assert config["mcp"].keys() == {"mine", "contextfold"}
@@ -416,25 +418,25 @@ class TestPrograms:
             '{"tools": {"exclude": ["shell"]}, // no shell\n "mcpServers": {"theirs": {"httpUrl": "http://a"}}}'
         )
         environment = {"GEMINI_CLI_SYSTEM_SETTINGS_PATH": str(path), "GEMINI_CLI_CUSTOM_HEADERS": "A: b"}
-        launched = launch("gemini", WITH_TOKEN, "s3cret", "/run/x", environment)
+        launched = Launcher(WITH_TOKEN, "s3cret", "/run/x", environment).launch("gemini")
         assert launched.environment["GEMINI_CLI_SYSTEM_SETTINGS_PATH"] == "/run/x/settings.json"
         assert launched.environment["GEMINI_CLI_CUSTOM_HEADERS"] == "A: b, X-Context-Token: s3cret"
         settings = json.loads(launched.files["settings.json"])
         assert settings["tools"] == {"exclude": ["shell"]}
         assert settings["mcpServers"].keys() == {"theirs", "contextfold"}
         path.write_text("{ours")
-        launched = launch("gemini", CONNECTION, "", "/run/x", environment)
+        launched = Launcher(CONNECTION, "", "/run/x", environment).launch("gemini")
         assert "GEMINI_CLI_SYSTEM_SETTINGS_PATH" not in launched.environment
-        assert "without tools" in launched.wired
+        assert "without tools" in launched.features
 
     def test_gemini_gets_no_settings_where_others_could_write_them(self, tmp_path: Path) -> None:
         (tmp_path / "open" / "run").mkdir(parents=True)
         (tmp_path / "open").chmod(0o1777)
-        launched = launch("gemini", CONNECTION, "", str(tmp_path / "open" / "run"), {})
+        launched = Launcher(CONNECTION, "", str(tmp_path / "open" / "run"), {}).launch("gemini")
         assert "GEMINI_CLI_SYSTEM_SETTINGS_PATH" not in launched.environment
         assert launched.environment.keys() == {"GOOGLE_GEMINI_BASE_URL"}
         assert f"the proxy, without tools: it reads no settings there, because others may write to {tmp_path}/open" in (
-            launched.wired
+            launched.features
         )
 
     def test_a_key_that_gemini_would_refuse_with_a_base_url_goes_straight_to_the_provider(
@@ -446,9 +448,9 @@ class TestPrograms:
         (tmp_path / "open" / "run").mkdir(parents=True)
         (tmp_path / "open").chmod(0o1777)
         environment = {"GEMINI_CLI_SYSTEM_SETTINGS_PATH": str(tmp_path / "none"), "GEMINI_API_KEY": "k"}
-        launched = launch("gemini", CONNECTION, "", str(tmp_path / "open" / "run"), environment)
+        launched = Launcher(CONNECTION, "", str(tmp_path / "open" / "run"), environment).launch("gemini")
         assert (launched.arguments, launched.environment, launched.files) == ((), {}, {})
-        assert launched.wired.startswith("neither proxy nor tools: it reads no settings there")
+        assert launched.features.startswith("neither proxy nor tools: it reads no settings there")
 
     @pytest.mark.parametrize("path", [".env", ".gemini/.env"])
     def test_a_key_of_gemini_in_a_file_is_found(self, path: str, tmp_path: Path) -> None:
@@ -465,11 +467,11 @@ class TestPrograms:
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.chdir(tmp_path)
         environment = {"GEMINI_CLI_SYSTEM_SETTINGS_PATH": str(tmp_path / "none"), "GEMINI_API_KEY": "k"}
-        text = launch("gemini", CONNECTION, "", "/run/x", environment).files["settings.json"]
+        text = Launcher(CONNECTION, "", "/run/x", environment).launch("gemini").files["settings.json"]
         assert json.loads(text)["security"] == {"auth": {"selectedType": "gemini-api-key"}}
         (tmp_path / ".gemini").mkdir()
         (tmp_path / ".gemini" / "settings.json").write_text('{"security": {"auth": {"selectedType": "vertex-ai"}}}')
-        text = launch("gemini", CONNECTION, "", "/run/x", environment).files["settings.json"]
+        text = Launcher(CONNECTION, "", "/run/x", environment).launch("gemini").files["settings.json"]
         assert "security" not in json.loads(text)
 
     def test_the_files_of_a_run_are_where_nobody_else_can_write(self, tmp_path: Path) -> None:
