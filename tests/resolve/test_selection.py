@@ -191,12 +191,9 @@ def test_a_document_full_of_brackets_needs_no_more_memory_than_another(tmp_path:
 @given(
     counts=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.integers(0, 3)), max_size=12),
     budget=st.integers(0, 40),
-    ranked_first=st.integers(1, 4),
 )
 @settings(max_examples=times(200, 20_000))
-def test_ranking_in_two_steps_selects_what_a_plain_loop_selects(
-    counts: list[tuple[int, int, int]], budget: int, ranked_first: int
-) -> None:
+def test_the_best_scores_that_fit_are_selected(counts: list[tuple[int, int, int]], budget: int) -> None:
     tokens = [size for size, _, _ in counts]
     total_words = [matches + others for _, matches, others in counts]
     matches = {number: matched for number, (_, matched, _) in enumerate(counts) if matched}
@@ -206,6 +203,4 @@ def test_ranking_in_two_steps_selects_what_a_plain_loop_selects(
         if budget and tokens[number] <= left:
             expected.append(number)
             left -= tokens[number]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(selection, "RANKED_FIRST", ranked_first)
-        assert measures.choose(budget) == expected
+    assert measures.choose(budget) == expected

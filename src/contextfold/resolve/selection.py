@@ -7,10 +7,9 @@ depend on the C library or the locale.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from heapq import nlargest
-from itertools import filterfalse
+from itertools import chain
 from operator import truediv
 from typing import NamedTuple
 
@@ -20,8 +19,6 @@ from contextfold.common.text import split_words
 from contextfold.errors import BudgetInvalid
 
 BUDGET_MAX = 2**63 - 1
-# A budget of a few thousand tokens is used up after fewer documents.
-RANKED_FIRST = 256
 
 # Nine significant digits distinguish any two float32 values.
 MAX_DIGITS = 9
@@ -100,37 +97,27 @@ class Measures(NamedTuple):
     def choose(self, budget: int) -> list[int]:
         """The documents that fit a budget of tokens, best score first, equal scores by id.
 
-        A document that does not fit what is left is skipped. It does not fit later either, so after the best documents
-        only those that still fit are ranked: usually few, and ranking all would take longer than everything else here.
+        A document that does not fit what is left is skipped.
         """
         if budget == 0:
             # By the contract not even an empty document is selected, which would fit.
             return []
-        tokens, least, left = self.tokens, min(self.tokens, default=0), budget
-        chosen: list[int] = []
-
-        def take(ranked: Iterable[int]) -> None:
-            nonlocal left
-            for number in ranked:
-                if tokens[number] <= left:
-                    chosen.append(number)
-                    left -= tokens[number]
-
         matched = sorted(self.term_matches)
+        # This is `ratio` for many documents at once.
         parts = array("f", map(self.term_matches.__getitem__, matched))
         wholes = array("f", map(self.total_words.__getitem__, matched))
-        # This is `ratio` for many documents at once.
-        scores = array("f", map(truediv, parts, wholes)).tolist()
-        # Sorting and `nlargest` are stable, so equal scores stay ordered by id.
-        best = nlargest(RANKED_FIRST, range(len(matched)), key=scores.__getitem__)
-        take(matched[position] for position in best)
-        if left >= least:
-            seen = set(best)
-            others = [at for at, number in enumerate(matched) if tokens[number] <= left and at not in seen]
-            others.sort(key=scores.__getitem__, reverse=True)
-            take(matched[position] for position in others)
-        if left >= least:
-            take(filterfalse(self.term_matches.__contains__, range(len(tokens))))
+        scores = dict(zip(matched, array("f", map(truediv, parts, wholes)), strict=True))
+        # Sorting is stable, so equal scores stay ordered by id.
+        ranked = sorted(matched, key=scores.__getitem__, reverse=True)
+        unmatched = (number for number in range(len(self.tokens)) if number not in scores)
+        chosen: list[int] = []
+        least, left = min(self.tokens, default=0), budget
+        for number in chain(ranked, unmatched):
+            if left < least:
+                break
+            if self.tokens[number] <= left:
+                chosen.append(number)
+                left -= self.tokens[number]
         return chosen
 
 
