@@ -159,8 +159,8 @@ def ours(index: BuiltIndex) -> Search:
     def search(query: str) -> Hits:
         ranking = rank(read_question(query, 0), [index.reader])
         return Hits(
-            [index.ids[document.document] for document in ranking.documents],
-            [(section.document, section.section) for section in ranking.sections],
+            [index.ids[document.place.document] for document in ranking.documents],
+            [(section.place.document, section.section) for section in ranking.sections],
         )
 
     return search

@@ -52,7 +52,7 @@ def content_of(cache: Path) -> dict[str, object]:
 
 def is_trusted(cache: Path) -> bool:
     folder = CacheFolder(os.fsencode(cache))
-    opened = folder.index()
+    opened = folder.open_index()
     return opened is not None and folder.is_as_built(opened.record)
 
 

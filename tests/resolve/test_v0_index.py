@@ -101,7 +101,7 @@ def test_an_index_behind_a_link_is_not_followed(cache: Path, tmp_path: Path) -> 
     expected = answer(cache)
     (cache / "pack").rename(tmp_path / "elsewhere")
     (cache / "pack").symlink_to(tmp_path / "elsewhere")
-    assert CacheFolder(os.fsencode(cache)).index() is None
+    assert CacheFolder(os.fsencode(cache)).open_index() is None
     assert answer(cache) == expected
 
 

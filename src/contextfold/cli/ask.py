@@ -24,10 +24,12 @@ from contextfold.common.question import (
     parse_lines,
     read_question,
 )
+from contextfold.common.tokens import ASK_COUNTERS
 from contextfold.errors import CacheMissing
 from contextfold.resolve.cache_format import DEFAULT_CACHE
 from contextfold.resolve.files import default_cache_of, nearest_caches
-from contextfold.resolve.relevance.answer import CACHE_JOINT, AskResult, GetResult, places_of
+from contextfold.resolve.relevance.answer import CACHE_JOINT, CRUMB, AskResult, GetResult, places_of
+from contextfold.resolve.relevance.asking import UNITS
 from contextfold.resolve.service import Cache, CacheRoot, ask_many, get_first
 
 
@@ -45,9 +47,7 @@ def declare_ask(parser: CommandParser) -> None:
     parser.add_argument("question", nargs="+", metavar="QUESTION", help="what you want to know")
     add_cache_options(parser)
     parser.add_argument("--budget", metavar="N", help="the most tokens the answer may have; 4k is 4000 (default: 4000)")
-    parser.add_choice(
-        "--unit", ("section", "document"), "what is selected: sections, or whole documents", default="section"
-    )
+    parser.add_choice("--unit", UNITS, "what is selected: sections, or whole documents", default=UNITS[0])
     add_counter_option(parser)
     parser.add_switch("--why", "also print which terms each section was chosen for")
     parser.add_switch("--json", "print JSON, for programs")
@@ -80,7 +80,7 @@ def explain(result: AskResult) -> str:
     lines = ["\nWhy:\n"]
     for document in result.documents:
         for section in document.sections:
-            where = " › ".join((document.id, *section.heading))
+            where = CRUMB.join((document.id, *section.heading))
             terms = ", ".join(f"{term.term} {term.score} ({'+'.join(term.fields)})" for term in section.why)
             lines.append(f"  {section.score:>8}  {where}: {terms}\n")
     return plain_lines("".join(lines))
@@ -185,12 +185,8 @@ def add_cache_options(parser: CommandParser) -> None:
 
 
 def add_counter_option(parser: CommandParser) -> None:
-    parser.add_choice(
-        "--counter",
-        ("estimate-1", "o200k"),
-        "how tokens are counted; o200k needs the extra of that name",
-        default="estimate-1",
-    )
+    help = "how tokens are counted; o200k needs the extra of that name"
+    parser.add_choice("--counter", ASK_COUNTERS, help, default=ASK_COUNTERS[0])
 
 
 def choose_caches(args: argparse.Namespace) -> list[tuple[str, Cache]]:

@@ -153,10 +153,9 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) == len(pairs):
         return members
-    doubled = RepeatedKeys(members)
-
-    doubled.repeated = frozenset(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-    return doubled
+    with_repeated = RepeatedKeys(members)
+    with_repeated.repeated = frozenset(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+    return with_repeated
 
 
 def _integer(digits: str) -> int:

@@ -61,15 +61,15 @@ class CacheFolder:
         self._documents = self._prefix + DOCUMENTS_FOLDER.encode()
         self.index_file = IndexFile(path, self.checked_version)
 
-    def check(self, terms: Sequence[bytes], budget: int) -> tuple[Measures, dict[int, ManifestEntry]]:
+    def select_documents(self, terms: Sequence[bytes], budget: int) -> tuple[Measures, dict[int, ManifestEntry]]:
         """Check every file, count the terms, and select documents. Raises CacheInvalid at the first fault.
 
         Returns the counts of all documents, and the selected ones by number.
         """
-        opened = self.index()
+        opened = self.open_index()
         if opened:
             try:
-                return self._check_with(opened, terms, budget)
+                return self._select_with_index(opened, terms, budget)
             except (ValueError, TypeError, LookupError):
                 # It is of another cache, or damaged in a way that its build did not record: do without it.
                 pass
@@ -86,7 +86,7 @@ class CacheFolder:
         measures = Measures(tokens, total_words, term_matches)
         return measures, {number: manifest.entries[number] for number in measures.choose(budget)}
 
-    def _check_with(
+    def _select_with_index(
         self, opened: OpenIndex, terms: Sequence[bytes], budget: int
     ) -> tuple[Measures, dict[int, ManifestEntry]]:
         measures = opened.reader.measure(terms)
@@ -111,7 +111,7 @@ class CacheFolder:
             manifest = self.manifest()
         except Fault as fault:
             return None, [fault]
-        opened = self.index() if trusting_record else None
+        opened = self.open_index() if trusting_record else None
         trusted = opened.record if opened and opened.record.describes(manifest) else None
         found = self._examine(manifest, trusted, progress)
         return manifest, [fault for fault in found if isinstance(fault, Fault)]
@@ -238,7 +238,7 @@ class CacheFolder:
         version = read_claim(self.path, "cache_version")
         return version if isinstance(version, str) else ""
 
-    def bytes_in_root(self) -> int:
+    def direct_bytes(self) -> int:
         """The total size of the regular files directly in the cache's folder."""
         with StorageErrors("cannot list", self.path), os.scandir(self.path) as entries:
             return sum(regular_size(entry.path) for entry in entries)
@@ -248,7 +248,7 @@ class CacheFolder:
         files = [entry.file.encode() for entry in entries if self._stays_inside(entry.file)]
         return sum(regular_size(self._prefix + file) for file in files)
 
-    def index(self) -> OpenIndex | None:
+    def open_index(self) -> OpenIndex | None:
         """The index, or None if it is missing or damaged: a resolve does without it."""
         try:
             return self.index_file.open()

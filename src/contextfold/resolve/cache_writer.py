@@ -92,7 +92,7 @@ class CacheWriter:
         for name in (DOCUMENTS_FOLDER, DERIVED_FOLDER):
             with StorageErrors("cannot make", self._path(name)):
                 os.mkdir(self._path(name))
-        previous_index = os.path.join(previous.path, DATABASE_FILE.encode()) if previous and previous.index else None
+        previous_index = os.path.join(previous.path, DATABASE_FILE.encode()) if previous and previous.opened else None
         self._index = IndexWriter(self._path(DATABASE_FILE), previous_index)
 
     def _path(self, file: str) -> bytes:

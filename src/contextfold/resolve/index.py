@@ -175,7 +175,7 @@ class Index:
     @cached_property
     def lengths(self) -> array[int]:
         """The number of words in each document."""
-        return _joined("I", (segment.lengths for segment in self.segments))
+        return _join_arrays("I", (segment.lengths for segment in self.segments))
 
     @property
     def document_count(self) -> int:
@@ -210,7 +210,7 @@ class Index:
         """The average number of different stems in the heading of a section and the title of its document."""
         return average_length(sum(sum(segment.titled_lengths) for segment in self.segments), self.section_count)
 
-    def place_of(self, document: int) -> tuple[Segment, int]:
+    def locate(self, document: int) -> tuple[Segment, int]:
         """The segment of a document, and its ordinal there."""
         segment = self.segments[bisect_right(self._firsts, document) - 1]
         return segment, document - segment.first_document
@@ -220,7 +220,7 @@ class Index:
         return [segment.first_document for segment in self.segments]
 
     def document(self, number: int) -> IndexedDocument:
-        segment, ordinal = self.place_of(number)
+        segment, ordinal = self.locate(number)
         sql = "SELECT id, version, title FROM documents WHERE segment = ? AND ordinal = ?"
         ((name, version, title),) = self.rows(sql, (segment.number, ordinal))
         return IndexedDocument(name, HASH_PREFIX + version.hex(), title)
@@ -232,22 +232,20 @@ class Index:
     def document_number(self, name: str) -> int | None:
         """The number of the document with this id."""
         found = self.rows("SELECT segment, ordinal FROM documents WHERE id = ?", (name,))
-        first = {segment.number: segment.first_document for segment in self.segments}
-        return first[found[0][0]] + found[0][1] if found else None
+        return self._first_documents[found[0][0]] + found[0][1] if found else None
 
     def documents_of_file(self, name: str) -> list[int]:
         """The document with this id, or else those whose ids end with this name after a slash."""
         exact = self.document_number(name)
         if exact is not None:
             return [exact]
-        first = {segment.number: segment.first_document for segment in self.segments}
         # Only the index of the table is read. Many files of a collection may have one name.
         sql = "SELECT segment, ordinal FROM documents WHERE substr(id, -?) = ? ORDER BY segment, ordinal LIMIT ?"
         rows = self.rows(sql, (len(name) + 1, f"/{name}", SAME_NAME_MAX + 1))
-        return [first[segment] + ordinal for segment, ordinal in rows]
+        return [self._first_documents[segment] + ordinal for segment, ordinal in rows]
 
     def sections_of(self, document: int) -> list[IndexedSection]:
-        segment, ordinal = self.place_of(document)
+        segment, ordinal = self.locate(document)
         numbers = segment.sections_of(ordinal)
         sql = (
             "SELECT headings, start, end, first_line, last_line, tokens, digest FROM sections"
@@ -283,7 +281,7 @@ class Index:
         matches: dict[int, int] = {}
         sql = "SELECT counts FROM words WHERE segment = ? AND first_word <= ? ORDER BY first_word DESC LIMIT 1"
         for term in terms:
-            for number, first in self._first_documents:
+            for number, first in self._first_documents.items():
                 for (block,) in self.rows(sql, (number, term)):
                     counts = counts_in(block, term)
                     for ordinal, count in zip(counts[0::2], counts[1::2], strict=True):
@@ -291,21 +289,21 @@ class Index:
         return Measures(self._tokens, self._total_words, matches)
 
     @cached_property
-    def _first_documents(self) -> list[tuple[int, int]]:
-        """The number and the first document of each segment. `resolve` needs nothing else of the segments."""
-        found, first = [], 0
+    def _first_documents(self) -> dict[int, int]:
+        """The first document of each segment, by its number. `resolve` needs nothing else of the segments."""
+        first_documents, first = {}, 0
         for number, count in self.rows("SELECT number, document_count FROM segments ORDER BY number"):
-            found.append((number, first))
+            first_documents[number] = first
             first += count
-        return found
+        return first_documents
 
     @cached_property
     def _tokens(self) -> array[int]:
-        return _joined("I", (row[0] for row in self.rows("SELECT tokens FROM segments ORDER BY number")))
+        return _join_arrays("I", (row[0] for row in self.rows("SELECT tokens FROM segments ORDER BY number")))
 
     @cached_property
     def _total_words(self) -> array[int]:
-        return _joined("I", (row[0] for row in self.rows("SELECT total_words FROM segments ORDER BY number")))
+        return _join_arrays("I", (row[0] for row in self.rows("SELECT total_words FROM segments ORDER BY number")))
 
     def sources(self) -> dict[str, tuple[str | None, str | None]]:
         """The path of each document's file if it is not the id, and what it was converted from if it was, by id."""
@@ -317,7 +315,7 @@ def read_only(path: bytes) -> str:
     return f"file:{''.join(f'%{byte:02x}' for byte in path)}?immutable=1"
 
 
-def _joined(code: str, arrays: Iterable[bytes | array[int]]) -> array[int]:
+def _join_arrays(code: str, arrays: Iterable[bytes | array[int]]) -> array[int]:
     return array(code, b"".join(arrays))
 
 

@@ -54,6 +54,7 @@ _DERIVED = [DERIVED_FOLDER.encode(), RECORD_FILE.encode(), DATABASE_FILE.encode(
 class OpenIndex(NamedTuple):
     """An index that is the one that the build wrote, with the build's record of files."""
 
+    # Not `index`, which is a method of every tuple.
     reader: Index
     record: FingerprintRecord
 

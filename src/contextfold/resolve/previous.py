@@ -50,9 +50,9 @@ class PreviousCache:
         return rules_in(self.manifest.build_options)
 
     @cached_property
-    def index(self) -> OpenIndex | None:
+    def opened(self) -> OpenIndex | None:
         """Its index, checked; None if it is missing or unusable."""
-        opened = self.folder.index()
+        opened = self.folder.open_index()
         return opened if opened is not None and opened.record.describes(self.manifest) else None
 
     def _has(self, entry: ManifestEntry, source: str) -> bool:
@@ -62,11 +62,11 @@ class PreviousCache:
 
     def _source(self, name: str) -> str | None:
         """The path of a document's file; None if that is not known."""
-        return None if self.index is None else self._sources.get(name, (None, None))[0] or name
+        return None if self.opened is None else self._sources.get(name, (None, None))[0] or name
 
     def is_untouched(self) -> bool:
         """Whether it is complete and no file has changed since its build."""
-        return self.index is not None and self.folder.is_as_built(self.index.record)
+        return self.opened is not None and self.folder.is_as_built(self.opened.record)
 
     def converted_text(self, name: str, raw_version: str) -> bytes | None:
         """The converted text of a document; None unless it was made of a file with this hash."""
@@ -117,7 +117,7 @@ class PreviousCache:
     def _segments(self) -> dict[str, Segment]:
         """The segments of the index by the id of the first document."""
         try:
-            segments = self.index.reader.segments if self.index else []
+            segments = self.opened.reader.segments if self.opened else []
             return {self.manifest.entries[segment.first_document].id: segment for segment in segments}
         except (ValueError, LookupError):
             return {}
@@ -129,11 +129,11 @@ class PreviousCache:
     @cached_property
     def _untouched_files(self) -> dict[str, tuple[int, int, int]]:
         """Size, mtime and inode of each document's file that has not changed since the build."""
-        if self.index is None or not CAN_LINK or not self.folder.documents_are_in_a_folder():
+        if self.opened is None or not CAN_LINK or not self.folder.documents_are_in_a_folder():
             return {}
-        files = self.index.record.files
+        files = self.opened.record.files
         seen = fingerprints(os.path.join(self.path, b""), files)
-        changed = set(self.index.record.changed_since(seen))
+        changed = set(self.opened.record.changed_since(seen))
         rows = zip(seen[0::4], seen[1::4], seen[3::4], strict=True)
         return {
             file.decode(): row
@@ -144,7 +144,7 @@ class PreviousCache:
     @cached_property
     def _sources(self) -> Mapping[str, tuple[str | None, str | None]]:
         try:
-            return self.index.reader.sources() if self.index is not None else {}
+            return self.opened.reader.sources() if self.opened is not None else {}
         except ValueError:
             return {}
 

@@ -37,9 +37,9 @@ from contextfold.resolve.files import (
 )
 from contextfold.resolve.index import IndexedDocument
 from contextfold.resolve.relevance.answer import AskResult, GetResult, LeftOutCache
+from contextfold.resolve.relevance.answer_parts import NamedIndex
 from contextfold.resolve.relevance.asking import ask
 from contextfold.resolve.relevance.getting import get, list_documents, table_of_contents
-from contextfold.resolve.relevance.shelf import NamedIndex
 from contextfold.resolve.selection import SelectedDocument, Selection, SelectionResult, Why, parse_query
 
 REPLACED_ATTEMPTS = 5
@@ -161,15 +161,15 @@ class Cache:
 
     def resolve(self, query: str, budget: int) -> SelectionResult:
         """The best documents for a query within a budget of tokens, each with the reason for its score."""
-        question = parse_query(query, budget)
+        parsed = parse_query(query, budget)
 
         def answer() -> SelectionResult:
-            measures, chosen = self._folder.check(question.distinct_terms, question.budget)
+            measures, chosen = self._folder.select_documents(parsed.distinct_terms, parsed.budget)
             documents = []
             for number, entry in chosen.items():
                 # It is checked again, because it may have changed since the first check.
                 document = self._folder.document(entry)
-                why = Why(question.terms, measures.term_matches.get(number, 0), measures.total_words[number])
+                why = Why(parsed.terms, measures.term_matches.get(number, 0), measures.total_words[number])
                 content, score = document.content.decode(), measures.score(number)
                 documents.append(
                     SelectedDocument(document.id, document.version, content, score, measures.tokens[number], why)
@@ -178,8 +178,8 @@ class Cache:
             return SelectionResult(
                 tuple(documents),
                 Selection(
-                    query=question.text,
-                    budget=question.budget,
+                    query=parsed.text,
+                    budget=parsed.budget,
                     tokens_used=sum(document.tokens for document in documents),
                     documents_considered=considered,
                     documents_selected=len(documents),
@@ -267,12 +267,12 @@ class Cache:
 
         return retry_if_replaced([self], answer)
 
-    def root_summary(self) -> Inspection:
+    def inspect_folder(self) -> Inspection:
         """Like `inspect`, even if the manifest cannot be read. It counts only the files directly in the folder."""
 
         def answer() -> Inspection:
             manifest, faults = self._folder.faults(trusting_record=True)
-            total_bytes = self._folder.bytes_in_root()
+            total_bytes = self._folder.direct_bytes()
             if manifest is None:
                 return Inspection(self._folder.claimed_version(), 0, total_bytes, valid=False)
             return Inspection(manifest.cache_version, manifest.document_count, total_bytes, not faults)
@@ -284,7 +284,7 @@ class Cache:
 
         def answer() -> Verification:
             manifest, faults = self._folder.faults(trusting_record=False, progress=progress)
-            opened = self._folder.index()
+            opened = self._folder.open_index()
             packed = opened is not None and self._folder.is_as_built(opened.record)
             if manifest is None:
                 return Verification("", 0, tuple(faults), packed)

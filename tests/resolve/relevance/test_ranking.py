@@ -16,7 +16,7 @@ from contextfold.common.question import read_question
 from contextfold.common.term_scores import log2_fixed
 from contextfold.resolve.index import Index
 from contextfold.resolve.relevance.links import find_links, resolve_links
-from contextfold.resolve.relevance.ranking import DOCUMENTS_MAX, explain, rank
+from contextfold.resolve.relevance.ranking import DOCUMENTS_MAX, Place, explain, rank
 from tests.resolve.relevance import relevance_oracle
 from tests.resolve.relevance.indexing import WORDS, random_documents, write_index
 from tests.support.machine import SHARED, times
@@ -44,8 +44,8 @@ def check_scores(files: dict[str, str], queries: list[str], folder: Path) -> Non
     for query in queries:
         ranking = rank(read_question(query, 1), [index])
         documents, sections = relevance_oracle.search(files, query)
-        assert [(index.document(hit.document).id, hit.score) for hit in ranking.documents] == documents
-        assert [(index.document(hit.document).id, hit.section, hit.score) for hit in ranking.sections] == sections
+        assert [(index.document(hit.place.document).id, hit.score) for hit in ranking.documents] == documents
+        assert [(index.document(hit.place.document).id, hit.section, hit.score) for hit in ranking.sections] == sections
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="the real documents are not here")
@@ -78,7 +78,7 @@ def test_terms_have_the_same_weights_in_several_caches_as_in_one(tmp_path: Path)
     indexes = [write_index(tmp_path / str(number), part) for number, part in enumerate(parts)]
     ranking = rank(read_question("deploy the cache", 1), indexes)
     assert ranking.document_count == len(files)
-    assert {hit.cache for hit in ranking.documents} == {0, 1}
+    assert {hit.place.cache for hit in ranking.documents} == {0, 1}
     single = rank(read_question("deploy the cache", 1), [write_index(tmp_path / "all", files)])
     assert [term.stem_weight for term in ranking.terms] == [term.stem_weight for term in single.terms]
 
@@ -89,7 +89,7 @@ def test_common_terms_only_change_the_order_of_candidates(tmp_path: Path, monkey
     index = write_index(tmp_path / "index", files)
     monkeypatch.setattr("contextfold.resolve.relevance.ranking.POSTINGS_MAX", 5)
     ranking = rank(read_question("common rare", 1), [index])
-    assert [index.document(hit.document).id for hit in ranking.documents] == ["rare.md"]
+    assert [index.document(hit.place.document).id for hit in ranking.documents] == ["rare.md"]
     monkeypatch.undo()
     complete = rank(read_question("common rare", 1), [index])
     assert complete.documents[0].score == ranking.documents[0].score
@@ -104,9 +104,9 @@ def test_a_page_is_found_by_the_texts_of_links_to_it(tmp_path: Path) -> None:
     }
     index = write_index(tmp_path / "index", files)
     ranking = rank(read_question("placement profile config", 1), [index])
-    names = [index.document(found.document).id for found in ranking.documents]
+    names = [index.document(found.place.document).id for found in ranking.documents]
     assert names.index("guide/scheduling.md") < names.index("other.md")
-    whys = {section.document: explain(ranking, [index], section) for section in ranking.sections}
+    whys = {section.place.document: explain(ranking, [index], section) for section in ranking.sections}
     linked = [document for document, why in whys.items() if why[0].term == "linked as placement profile"]
     assert [index.document(document).id for document in linked] == ["guide/scheduling.md"]
 
@@ -136,8 +136,8 @@ def found_first(files: dict[str, str], query: str, folder: Path) -> str:
     index = write_index(folder / "index", files)
     ranking = rank(read_question(query, 1), [index])
     first, section = ranking.documents[0], ranking.sections[0]
-    assert (section.cache, section.document) == (first.cache, first.document)
-    return index.document(first.document).id
+    assert section.place == first.place
+    return index.document(first.place.document).id
 
 
 def test_a_file_named_in_the_question_is_first(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_heading_that_the_question_names_completely_is_before_a_longer_one(tmp
     files = {"a.md": f"# Guide\n\n## Rollback of deployments and other things\n\n{text}\n## Rollback\n\n{text}"}
     index = write_index(tmp_path, files)
     ranking = rank(read_question("rollback", 1), [index])
-    sections = ranking.sections_of[0, 0]
+    sections = ranking.sections_of[Place(0, 0)]
     assert sections[ranking.sections[0].section].headings[-1] == "Rollback"
     why = {term.term: term.fields for term in explain(ranking, [index], ranking.sections[0])}
     assert why["1 of 1 heading word"] == ("heading",)
@@ -170,7 +170,7 @@ def test_a_further_document_is_before_more_sections_of_the_same(tmp_path: Path) 
     long = "".join(f"## Part {number}\n\nRollback {'text ' * 20}\n\n" for number in range(6))
     files = {"a.md": f"# Guide\n\n{long}", "b.md": f"# Other\n\nRollback {'text ' * 16}"}
     index = write_index(tmp_path, files)
-    found = [section.document for section in rank(read_question("rollback", 1), [index]).sections]
+    found = [section.place.document for section in rank(read_question("rollback", 1), [index]).sections]
     assert found == [0, 1, 0, 0, 0, 0, 0]
 
 

@@ -29,15 +29,14 @@ from contextfold.resolve.relevance.answer import (
     left_out_note,
     outdated_note,
 )
-from contextfold.resolve.relevance.ranking import RankedSection, Ranking, explain, rank
-from contextfold.resolve.relevance.shelf import (
+from contextfold.resolve.relevance.answer_parts import (
     DAMAGE,
     LEAST_SECTION_TOKENS,
     NOTES_SHARE,
+    AnswerParts,
     Costs,
     JsonCosts,
     NamedIndex,
-    Shelf,
     TextCosts,
     check_format,
     choose_notes,
@@ -45,11 +44,12 @@ from contextfold.resolve.relevance.shelf import (
     in_order,
     left_out_forms,
 )
+from contextfold.resolve.relevance.ranking import Place, RankedSection, Ranking, explain, rank
 
 SECTION_UNIT, DOCUMENT_UNIT = "section", "document"
 UNITS = (SECTION_UNIT, DOCUMENT_UNIT)
 
-_Select = Callable[[Shelf, Costs, Ranking, int], "_Chosen"]
+_Select = Callable[[AnswerParts, Costs, Ranking, int], "_Chosen"]
 
 
 class _Chosen(NamedTuple):
@@ -78,9 +78,9 @@ def ask(
     if unit not in UNITS:
         raise QueryInvalid(f"there is no unit {unit!r}; choose one of {', '.join(UNITS)}")
     check_format(format)
-    shelf = Shelf(caches, counter)
+    parts = AnswerParts(caches, counter)
     try:
-        ranking = rank(question, shelf.indexes)
+        ranking = rank(question, parts.indexes)
         selection = AskSelection(
             query=question.text,
             unmatched=ranking.unmatched,
@@ -94,16 +94,16 @@ def ask(
             query_cut=question.is_cut,
             caches_left_out=caches_left_out,
         )
-        select = _whole_documents if unit == DOCUMENT_UNIT else _best_sections
+        select = _select_documents if unit == DOCUMENT_UNIT else _select_sections
         room = question.budget
         while True:
             if format == JSON:
-                result = _as_json(shelf, select, ranking, selection, room)
+                result = _answer_json(parts, select, ranking, selection, room)
                 text = result.to_json()
             else:
-                result = _as_text(shelf, select, ranking, selection, room, has_words=bool(question.terms))
+                result = _answer_text(parts, select, ranking, selection, room, has_words=bool(question.terms))
                 text = result.to_text()
-            over = shelf.count(text) - question.budget if counter != ESTIMATE and result.documents else 0
+            over = parts.count(text) - question.budget if counter != ESTIMATE and result.documents else 0
             if over <= 0:
                 return result
             room -= over
@@ -111,38 +111,40 @@ def ask(
         raise damaged_index(problem) from problem
 
 
-def _as_json(shelf: Shelf, select: _Select, ranking: Ranking, selection: AskSelection, room: int) -> AskResult:
+def _answer_json(
+    parts: AnswerParts, select: _Select, ranking: Ranking, selection: AskSelection, room: int
+) -> AskResult:
     # The largest figures that there may be.
     figures = selection._replace(tokens_used=selection.budget, sections_selected=selection.sections_matched)
     outdated: tuple[str, ...] = ()
     copies: tuple[str, ...] = ()
-    costs = JsonCosts(shelf)
+    costs = JsonCosts(parts)
     while True:
-        frame = shelf.count(AskResult((), figures._replace(outdated=outdated, copies=copies)).to_json())
-        chosen = select(shelf, costs, ranking, room - frame)
-        found = shelf.find_outdated(chosen.documents)
+        frame = parts.count(AskResult((), figures._replace(outdated=outdated, copies=copies)).to_json())
+        chosen = select(parts, costs, ranking, room - frame)
+        found = parts.find_outdated(chosen.documents)
         if set(found) <= set(outdated) and set(chosen.copies) <= set(copies):
             break
         # With less room, other documents may be selected.
         outdated = tuple(dict.fromkeys((*outdated, *found)))
         copies = tuple(dict.fromkeys((*copies, *chosen.copies)))
-    return AskResult(tuple(chosen.documents), _with_figures(selection, chosen, room - chosen.left, found))
+    return AskResult(tuple(chosen.documents), _set_figures(selection, chosen, room - chosen.left, found))
 
 
-def _as_text(
-    shelf: Shelf, select: _Select, ranking: Ranking, selection: AskSelection, room: int, *, has_words: bool
+def _answer_text(
+    parts: AnswerParts, select: _Select, ranking: Ranking, selection: AskSelection, room: int, *, has_words: bool
 ) -> AskResult:
-    others = _notes(shelf, selection)
+    others = _make_notes(parts, selection)
     # How many sections are left out is not known yet.
-    kept = shelf.count(left_out_note(len(ranking.sections))) + sum(map(shelf.count, others))
+    kept = parts.count(left_out_note(len(ranking.sections))) + sum(map(parts.count, others))
     kept = min(kept, max(room, 0) // NOTES_SHARE)
-    chosen = select(shelf, TextCosts(shelf), ranking, room - kept)
-    forms = _note_forms(shelf, chosen)
+    chosen = select(parts, TextCosts(parts), ranking, room - kept)
+    forms = _note_forms(parts, chosen)
     if forms:
-        kept += sum(shelf.count(of_note[-1]) for of_note in forms)
-        chosen = select(shelf, TextCosts(shelf), ranking, room - kept)
-        forms = _note_forms(shelf, chosen)
-    outdated = shelf.find_outdated(chosen.documents)
+        kept += sum(parts.count(of_note[-1]) for of_note in forms)
+        chosen = select(parts, TextCosts(parts), ranking, room - kept)
+        forms = _note_forms(parts, chosen)
+    outdated = parts.find_outdated(chosen.documents)
     if not chosen.documents:
         if not has_words:
             why = "The question has no words to search for; words such as `how` and `the` are not searched.\n"
@@ -150,29 +152,29 @@ def _as_text(
             why = f"{selection.sections_matched} sections match, but none fits the budget.\n"
         else:
             why = "Nothing in the cache matches.\n"
-        return AskResult((), _with_figures(selection, chosen, 0), (why, *others))
+        return AskResult((), _set_figures(selection, chosen, 0), (why, *others))
     forms += [[note] for note in others]
     if chosen.left_out:
         forms.append(left_out_forms(chosen.left_out, chosen.best_left_out))
-    notes, left = choose_notes(shelf, forms, chosen.left + kept)
-    return AskResult(tuple(chosen.documents), _with_figures(selection, chosen, room - left, outdated), notes)
+    notes, left = choose_notes(parts, forms, chosen.left + kept)
+    return AskResult(tuple(chosen.documents), _set_figures(selection, chosen, room - left, outdated), notes)
 
 
-def _note_forms(shelf: Shelf, chosen: _Chosen) -> list[list[str]]:
+def _note_forms(parts: AnswerParts, chosen: _Chosen) -> list[list[str]]:
     """The notes about the selected documents, each in its forms, the longest first."""
-    outdated, copies = shelf.find_outdated(chosen.documents), chosen.copies
+    outdated, copies = parts.find_outdated(chosen.documents), chosen.copies
     forms = [[outdated_note(outdated), outdated_note()]] if outdated else []
     if copies:
         forms.append([copies_note(copies[:names], len(copies)) for names in range(min(len(copies), NAMED_MAX), 0, -1)])
     return forms
 
 
-def _notes(shelf: Shelf, selection: AskSelection) -> list[str]:
+def _make_notes(parts: AnswerParts, selection: AskSelection) -> list[str]:
     """What a reader must know beside the number of left-out sections."""
     notes = []
     if selection.unmatched:
         named = list(selection.unmatched)
-        while len(named) > 1 and shelf.count(", ".join(named)) > selection.budget // NOTES_SHARE // 2:
+        while len(named) > 1 and parts.count(", ".join(named)) > selection.budget // NOTES_SHARE // 2:
             del named[len(named) // 2 :]
         more = ", …" if len(named) < len(selection.unmatched) else ""
         notes.append(f"[not in the cache: {', '.join(named)}{more}]\n")
@@ -183,7 +185,7 @@ def _notes(shelf: Shelf, selection: AskSelection) -> list[str]:
     return notes
 
 
-def _with_figures(
+def _set_figures(
     selection: AskSelection, chosen: _Chosen, tokens_used: int, outdated: Sequence[str] = ()
 ) -> AskSelection:
     return selection._replace(
@@ -195,112 +197,108 @@ def _with_figures(
     )
 
 
-def _best_sections(shelf: Shelf, costs: Costs, ranking: Ranking, left: int) -> _Chosen:
+def _select_sections(parts: AnswerParts, costs: Costs, ranking: Ranking, left: int) -> _Chosen:
     """Select sections in order while they fit. Documents are in the order of their best selected sections.
 
     Duplicates of selected sections do not count as left out.
     """
-    ranked = {(found.cache, found.document): found for found in ranking.documents}
-    taken: dict[tuple[int, int], dict[int, AnsweredSection]] = {}
-    spent: dict[tuple[int, int], int] = {}
-    # The positions of the selected sections in the ranking.
+    documents = {document.place: document for document in ranking.documents}
+    taken: dict[Place, dict[int, AnsweredSection]] = {}
+    spent: dict[Place, int] = {}
+    # The positions of the selected sections in the ranking, by their digests.
     taken_at: dict[bytes, int] = {}
-    digests = [ranking.sections_of[place.cache, place.document][place.section].digest for place in ranking.sections]
-    for at, place in enumerate(ranking.sections):
+    for at, ranked in enumerate(ranking.sections):
         if left < LEAST_SECTION_TOKENS:
             break
-        _, cache, document, number, score = place
-        section = ranking.sections_of[cache, document][number]
+        place, section = ranked.place, ranking.indexed_section(ranked)
         least = section.tokens
-        if (cache, document) not in taken:
+        if place not in taken:
             # Most sections that do not fit are passed over here, before their documents are read.
-            least += shelf.count_once(shelf.document(cache, document).id)
-        if least > left * shelf.slack or section.digest in taken_at:
+            least += parts.count_once(parts.document(place).id)
+        if least > left * parts.slack or section.digest in taken_at:
             continue
-        why = explain(ranking, shelf.indexes, place)
-        sections = taken.get((cache, document), {}) | {
-            number: shelf.answer_section(cache, document, section, score, why)
-        }
-        cost = costs.document(shelf.answer_document(ranked[cache, document], in_order(sections)))
-        more = cost - spent.get((cache, document), 0)
+        why = explain(ranking, parts.indexes, ranked)
+        answered = parts.make_section(place, section, ranked.score, why)
+        sections = taken.get(place, {}) | {ranked.section: answered}
+        cost = costs.document(parts.make_document(documents[place], in_order(sections)))
+        more = cost - spent.get(place, 0)
         if more <= left:
             left -= more
-            taken[cache, document], spent[cache, document] = sections, cost
+            taken[place], spent[place] = sections, cost
             taken_at[section.digest] = at
     passed = _find_passed_sections(ranking, taken, taken_at)
-    documents = []
-    for document_place, sections in taken.items():
-        mentioned = []
-        for number, reason in passed[document_place]:
-            missing = shelf.leave_out(*document_place, ranking.sections_of[document_place][number], reason)
+    answered_documents = []
+    for place, sections in taken.items():
+        listed = []
+        for number, reason in passed[place]:
+            missing = parts.leave_out(place, ranking.sections_of[place][number], reason)
             tokens = costs.left_out(missing)
             if tokens <= left:
                 left -= tokens
-                mentioned.append(missing)
-        documents.append(shelf.answer_document(ranked[document_place], in_order(sections), mentioned))
-    left_out = [place for digest, place in zip(digests, ranking.sections, strict=True) if digest not in taken_at]
-    best = []
-    for _, cache, document, number, _ in left_out[:NAMED_MAX]:
-        section = ranking.sections_of[cache, document][number]
-        best.append((shelf.document(cache, document).id, shelf.leave_out(cache, document, section, BUDGET_REASON)))
-    return _Chosen(documents, left, len(left_out), _find_copies(shelf, ranking, taken, taken_at), best)
+                listed.append(missing)
+        answered_documents.append(parts.make_document(documents[place], in_order(sections), listed))
+    left_out = [ranked for ranked in ranking.sections if ranking.indexed_section(ranked).digest not in taken_at]
+    best = [
+        (parts.document(ranked.place).id, parts.leave_out(ranked.place, ranking.indexed_section(ranked), BUDGET_REASON))
+        for ranked in left_out[:NAMED_MAX]
+    ]
+    copies = _find_copies(parts, ranking, taken, taken_at)
+    return _Chosen(answered_documents, left, len(left_out), copies, best)
 
 
 def _find_copies(
-    shelf: Shelf, ranking: Ranking, taken: Container[tuple[int, int]], digests: Container[bytes]
+    parts: AnswerParts, ranking: Ranking, taken: Container[Place], digests: Container[bytes]
 ) -> tuple[str, ...]:
     """The best documents without a selected section that match only with texts of selected sections."""
-    are_copies: dict[tuple[int, int], bool] = {}
-    for _, cache, document, number, _ in ranking.sections:
-        is_copy = ranking.sections_of[cache, document][number].digest in digests
-        are_copies[cache, document] = is_copy and are_copies.get((cache, document), True)
+    are_copies: dict[Place, bool] = {}
+    for ranked in ranking.sections:
+        is_copy = ranking.indexed_section(ranked).digest in digests
+        are_copies[ranked.place] = is_copy and are_copies.get(ranked.place, True)
     copies = (place for place, is_copy in are_copies.items() if is_copy and place not in taken)
-    return tuple(shelf.document(*place).id for place in islice(copies, LEFT_OUT_MAX))
+    return tuple(parts.document(place).id for place in islice(copies, LEFT_OUT_MAX))
 
 
 def _find_passed_sections(
-    ranking: Ranking, taken: Mapping[tuple[int, int], Container[int]], taken_at: Mapping[bytes, int]
-) -> dict[tuple[int, int], list[tuple[int, str]]]:
+    ranking: Ranking, taken: Mapping[Place, Container[int]], taken_at: Mapping[bytes, int]
+) -> dict[Place, list[tuple[int, str]]]:
     """The best sections that were not taken, of each document that has one that was, with the reason."""
-    passed: dict[tuple[int, int], list[tuple[int, str]]] = {place: [] for place in taken}
-    for at, (_, cache, document, number, _) in enumerate(ranking.sections):
-        found = passed.get((cache, document))
-        if found is not None and len(found) < LEFT_OUT_MAX and number not in taken[cache, document]:
-            digest = ranking.sections_of[cache, document][number].digest
-            is_double = taken_at.get(digest, at) < at
-            found.append((number, DUPLICATE_REASON if is_double else BUDGET_REASON))
+    passed: dict[Place, list[tuple[int, str]]] = {place: [] for place in taken}
+    for at, ranked in enumerate(ranking.sections):
+        in_document = passed.get(ranked.place)
+        if in_document is not None and len(in_document) < LEFT_OUT_MAX and ranked.section not in taken[ranked.place]:
+            is_double = taken_at.get(ranking.indexed_section(ranked).digest, at) < at
+            in_document.append((ranked.section, DUPLICATE_REASON if is_double else BUDGET_REASON))
     return passed
 
 
-def _whole_documents(shelf: Shelf, costs: Costs, ranking: Ranking, left: int) -> _Chosen:
+def _select_documents(parts: AnswerParts, costs: Costs, ranking: Ranking, left: int) -> _Chosen:
     """Select whole documents while they fit. Each is one section with the reasons of its best section.
 
     Matching sections of documents that did not fit count as left out.
     """
-    best: dict[tuple[int, int], RankedSection] = {}
-    for found in ranking.sections:
-        best.setdefault((found.cache, found.document), found)
+    best: dict[Place, RankedSection] = {}
+    for section in ranking.sections:
+        best.setdefault(section.place, section)
     seen: set[str] = set()
     documents, copies = [], []
-    for place in ranking.documents:
-        cache, number, _ = place
-        section, version = best.get((cache, number)), shelf.document(cache, number).version
-        sections = ranking.sections_of[cache, number]
+    for ranked in ranking.documents:
+        place, best_section = ranked.place, best.get(ranked.place)
+        name, version, _ = parts.document(place)
+        sections = ranking.sections_of[place]
         if version in seen:
-            copies.append(shelf.document(cache, number).id)
-        if section is None or version in seen or sum(found.tokens for found in sections) > 2 * left:
+            copies.append(name)
+        if best_section is None or version in seen or sum(section.tokens for section in sections) > 2 * left:
             continue
-        content = shelf.content(cache, number).decode()
+        content = parts.content(place).decode()
         lines = (sections[0].first_line, sections[-1].last_line)
-        whole = AnsweredSection((), lines, 0, section.score, content, ())
-        tokens = TextCosts(shelf).document(shelf.answer_document(place, [whole]))
-        whole = whole._replace(tokens=tokens, why=explain(ranking, shelf.indexes, section))
-        answered = shelf.answer_document(place, [whole])
+        whole = AnsweredSection((), lines, 0, best_section.score, content, ())
+        tokens = TextCosts(parts).document(parts.make_document(ranked, [whole]))
+        whole = whole._replace(tokens=tokens, why=explain(ranking, parts.indexes, best_section))
+        answered = parts.make_document(ranked, [whole])
         cost = costs.document(answered)
         if cost <= left:
             left -= cost
             seen.add(version)
             documents.append(answered)
-    versions = (shelf.document(found.cache, found.document).version for found in ranking.sections)
-    left_out = sum(version not in seen for version in versions)
+    left_out = sum(parts.document(section.place).version not in seen for section in ranking.sections)
     return _Chosen(documents, left, left_out, tuple(copies[:LEFT_OUT_MAX]))

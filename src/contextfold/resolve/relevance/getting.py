@@ -28,15 +28,14 @@ from contextfold.resolve.relevance.answer import (
     left_out_note,
     outdated_note,
 )
-from contextfold.resolve.relevance.ranking import RankedDocument
-from contextfold.resolve.relevance.shelf import (
+from contextfold.resolve.relevance.answer_parts import (
     DAMAGE,
     LEAST_SECTION_TOKENS,
     NOTES_SHARE,
+    AnswerParts,
     Costs,
     JsonCosts,
     NamedIndex,
-    Shelf,
     TextCosts,
     check_format,
     choose_notes,
@@ -44,6 +43,7 @@ from contextfold.resolve.relevance.shelf import (
     in_order,
     left_out_forms,
 )
+from contextfold.resolve.relevance.ranking import Place, RankedDocument
 
 # An error names at most this many documents that may have been meant by a name of at most this many characters.
 SIMILAR_MAX, NAME_LENGTH_MAX = 3, 200
@@ -71,7 +71,7 @@ def get(
     _check_part(document_id, section, lines, around)
     budget = check_budget(budget)
     check_format(format)
-    shelf = Shelf([cache], counter)
+    parts = AnswerParts([cache], counter)
     index = cache.opened.reader
     try:
         number = _document_number(index, document_id)
@@ -87,13 +87,13 @@ def get(
         sections = index.sections_of(number)
         wanted = _find_wanted_sections(sections, index.document(number).id, section, lines)
         chosen = _with_neighbours(wanted, around, len(sections)) if around > 0 else wanted
-        part = _Part(shelf, number, sections, chosen, budget)
+        request = _SectionRequest(parts, number, sections, chosen, budget)
         room = budget
         while True:
-            result = part.as_json(room) if format == JSON else part.as_text(room)
+            result = request.as_json(room) if format == JSON else request.as_text(room)
             over = 0
             if counter != ESTIMATE and result.document.sections:
-                over = shelf.count(result.to_json() if format == JSON else result.to_text()) - budget
+                over = parts.count(result.to_json() if format == JSON else result.to_text()) - budget
             if over <= 0:
                 return result
             room -= over
@@ -101,19 +101,19 @@ def get(
         raise damaged_index(problem) from problem
 
 
-class _Part:
+class _SectionRequest:
     """What `get` was asked for: some sections of a document, by their numbers."""
 
     def __init__(
-        self, shelf: Shelf, document: int, sections: Sequence[IndexedSection], chosen: Sequence[int], budget: int
+        self, parts: AnswerParts, document: int, sections: Sequence[IndexedSection], chosen: Sequence[int], budget: int
     ) -> None:
-        self._shelf, self._sections, self._chosen, self._budget = shelf, sections, chosen, budget
-        self._place = RankedDocument(0, document, 0)
-        self._is_outdated = bool(shelf.find_outdated([shelf.answer_document(self._place, ())]))
+        self._parts, self._sections, self._chosen, self._budget = parts, sections, chosen, budget
+        self._place = Place(0, document)
+        self._is_outdated = bool(parts.find_outdated([self._document({})]))
 
     def as_json(self, room: int) -> GetResult:
-        costs = JsonCosts(self._shelf, with_scores=False)
-        left = room - self._shelf.count(self._result({}, self._budget).to_json())
+        costs = JsonCosts(self._parts, with_scores=False)
+        left = room - self._parts.count(self._result({}, self._budget).to_json())
         taken, left = self._take(costs, left)
         listed: list[LeftOutSection] = []
         for missing in self._missing(taken):
@@ -124,42 +124,42 @@ class _Part:
 
     def as_text(self, room: int) -> GetResult:
         outdated = [outdated_note()] if self._is_outdated else []
-        count = self._shelf.count
+        count = self._parts.count
         kept = sum(map(count, outdated))
-        taken, left = self._take(TextCosts(self._shelf), room - kept)
+        taken, left = self._take(TextCosts(self._parts), room - kept)
         if len(taken) < len(self._chosen):
             kept += min(count(left_out_note(len(self._chosen))), room // NOTES_SHARE)
-            taken, left = self._take(TextCosts(self._shelf), room - kept)
+            taken, left = self._take(TextCosts(self._parts), room - kept)
         missing = self._missing(taken)
         forms = [[note] for note in outdated]
         if missing:
-            name = self._shelf.document(0, self._place.document).id
+            name = self._parts.document(self._place).id
             named = [(name, each) for each in missing[:NAMED_MAX]]
             forms.append(left_out_forms(len(self._chosen) - len(taken), named))
         if not self._chosen:
             return self._result({}, 0, notes=("The document is empty.\n", *outdated))
         if not taken:
             return self._result({}, 0, missing, tuple(of_note[-1] for of_note in forms))
-        notes, left = choose_notes(self._shelf, forms, left + kept)
+        notes, left = choose_notes(self._parts, forms, left + kept)
         return self._result(taken, room - left, missing, notes)
 
     def _take(self, costs: Costs, left: int) -> tuple[dict[int, AnsweredSection], int]:
         """Those of the chosen sections that fit, in their order, and the rest of the tokens."""
-        shelf, sections = self._shelf, self._sections
+        parts, sections = self._parts, self._sections
         taken: dict[int, AnsweredSection] = {}
         spent = 0
-        if sum(sections[at].tokens for at in self._chosen) <= left * shelf.slack:
+        if sum(sections[at].tokens for at in self._chosen) <= left * parts.slack:
             # Most documents fit as a whole, and then there is no need to try each section.
-            everything = {at: shelf.answer_section(0, self._place.document, sections[at]) for at in self._chosen}
+            everything = {at: parts.make_section(self._place, sections[at]) for at in self._chosen}
             cost = costs.document(self._document(everything)) if everything else 0
             if cost <= left:
                 return everything, left - cost
         for at in self._chosen:
             if left - spent < LEAST_SECTION_TOKENS:
                 break
-            if sections[at].tokens > (left - spent) * shelf.slack:
+            if sections[at].tokens > (left - spent) * parts.slack:
                 continue
-            more = taken | {at: shelf.answer_section(0, self._place.document, sections[at])}
+            more = taken | {at: parts.make_section(self._place, sections[at])}
             cost = costs.document(self._document(more))
             if cost <= left:
                 taken, spent = more, cost
@@ -168,13 +168,12 @@ class _Part:
     def _missing(self, taken: Container[int]) -> list[LeftOutSection]:
         """The first sections that did not fit."""
         passed = islice((at for at in self._chosen if at not in taken), LEFT_OUT_MAX)
-        document = self._place.document
-        return [self._shelf.leave_out(0, document, self._sections[at], BUDGET_REASON) for at in passed]
+        return [self._parts.leave_out(self._place, self._sections[at], BUDGET_REASON) for at in passed]
 
     def _document(
         self, taken: Mapping[int, AnsweredSection], left_out: Sequence[LeftOutSection] = ()
     ) -> AnsweredDocument:
-        return self._shelf.answer_document(self._place, in_order(taken), left_out)
+        return self._parts.make_document(RankedDocument(self._place, 0), in_order(taken), left_out)
 
     def _result(
         self,
@@ -185,7 +184,7 @@ class _Part:
     ) -> GetResult:
         left_out_count = len(self._chosen) - len(taken)
         document = self._document(taken, left_out)
-        counter = self._shelf.counter
+        counter = self._parts.counter
         return GetResult(document, self._budget, tokens_used, left_out_count, counter, self._is_outdated, notes)
 
 

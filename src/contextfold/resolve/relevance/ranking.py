@@ -8,6 +8,7 @@ of the best 60 documents are scored. Several indexes are ranked as one: their co
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import nsmallest
 from typing import NamedTuple
@@ -93,24 +94,27 @@ class Term(NamedTuple):
     postings: list[list[Postings]]
 
 
+class Place(NamedTuple):
+    """Where a document is: the number of its index among those that are asked, and its number there."""
+
+    cache: int
+    document: int
+
+
 class RankedSection(NamedTuple):
-    """A section with a term. `cache` is the number of its index, `section` its position in the document.
+    """A section with a term. `section` is its position in the document.
 
     The best section has the lowest `order`, unless the question names a file.
     """
 
     order: int
-    cache: int
-    document: int
+    place: Place
     section: int
     score: int
 
 
 class RankedDocument(NamedTuple):
-    """A document with its score. `cache` is the number of its index."""
-
-    cache: int
-    document: int
+    place: Place
     score: int
 
 
@@ -127,17 +131,20 @@ class Ranking(NamedTuple):
     """The ranked documents and sections, the best first. Only sections with a term of the question are ranked.
 
     `sections_of` has all sections of each ranked document. `occurrences` has the weighted occurrences and fields of
-    each term in a section, by index, document and section. `links` has the best link to each document that has one.
+    each term in a section, by document and section. `links` has the best link to each document that has one.
     """
 
     terms: list[Term]
     documents: list[RankedDocument]
     sections: list[RankedSection]
-    sections_of: dict[tuple[int, int], list[IndexedSection]]
-    occurrences: dict[tuple[int, int, int], list[tuple[Term, int]]]
-    links: dict[tuple[int, int], _BestLink]
+    sections_of: dict[Place, list[IndexedSection]]
+    occurrences: dict[tuple[Place, int], list[tuple[Term, int]]]
+    links: dict[Place, _BestLink]
     unmatched: tuple[str, ...]
     document_count: int
+
+    def indexed_section(self, ranked: RankedSection) -> IndexedSection:
+        return self.sections_of[ranked.place][ranked.section]
 
 
 # The scores of documents by number, for each index.
@@ -164,34 +171,34 @@ def rank(question: Question, indexes: Sequence[Index]) -> Ranking:
         for term in terms[read:]:
             _add_scores(term, indexes, scores, wanted)
     ranking = Ranking(terms, [], [], {}, {}, {}, unmatched, document_count)
-    best = {(cache, document): score for score, cache, document in _best(scores, DOCUMENTS_MAX)}
-    named = [(cache, document) for cache, document in _named_documents(question, indexes) if document in scores[cache]]
-    best.update({(cache, document): scores[cache][document] for cache, document in named})
+    best = {ranked.place: ranked.score for ranked in _best_documents(scores, DOCUMENTS_MAX)}
+    named = [place for place in _find_named_documents(question, indexes) if place.document in scores[place.cache]]
+    best.update({place: scores[place.cache][place.document] for place in named})
     for place, score in best.items():
-        _rank_document(ranking, indexes[place[0]], place, score >> SATURATION_BITS)
-    documents = sorted(ranking.documents, key=lambda found: (-found.score, found.cache, found.document))
+        _rank_document(ranking, indexes[place.cache], place, score >> SATURATION_BITS)
+    documents = sorted(ranking.documents, key=lambda ranked: (-ranked.score, ranked.place))
     sections = _prefer_further_documents(sorted(ranking.sections))
-    return _put_first(named, ranking._replace(documents=documents, sections=sections))
+    return _put_named_first(named, ranking._replace(documents=documents, sections=sections))
 
 
-def _named_documents(question: Question, indexes: Sequence[Index]) -> list[tuple[int, int]]:
-    """The documents whose files the question names: index and number."""
-    named: list[tuple[int, int]] = []
+def _find_named_documents(question: Question, indexes: Sequence[Index]) -> list[Place]:
+    """The documents whose files the question names."""
+    named: list[Place] = []
     for name in question.files:
-        found = [(cache, number) for cache, index in enumerate(indexes) for number in index.documents_of_file(name)]
+        found = [
+            Place(cache, number) for cache, index in enumerate(indexes) for number in index.documents_of_file(name)
+        ]
         named += found if len(found) <= SAME_NAME_MAX else []
     return list(dict.fromkeys(named))
 
 
-def _put_first(named: Sequence[tuple[int, int]], ranking: Ranking) -> Ranking:
+def _put_named_first(named: Sequence[Place], ranking: Ranking) -> Ranking:
     """Put the named documents and the best section of each first. Otherwise the order stays."""
-    if not named:
-        return ranking
-    documents = sorted(ranking.documents, key=lambda found: (found.cache, found.document) not in named)
-    best: dict[tuple[int, int], RankedSection] = {}
+    documents = sorted(ranking.documents, key=lambda ranked: ranked.place not in named)
+    best: dict[Place, RankedSection] = {}
     for section in ranking.sections:
-        if (section.cache, section.document) in named:
-            best.setdefault((section.cache, section.document), section)
+        if section.place in named:
+            best.setdefault(section.place, section)
     sections = [*best.values(), *(section for section in ranking.sections if section not in best.values())]
     return ranking._replace(documents=documents, sections=sections)
 
@@ -201,30 +208,29 @@ def _prefer_further_documents(sections: Sequence[RankedSection]) -> list[RankedS
 
     So a budget shows a section of a further document rather than one more of the same, if their scores are near.
     """
-    better: dict[tuple[int, int], int] = {}
+    better: Counter[Place] = Counter()
     reordered = []
     for section in sections:
-        document = section.cache, section.document
-        better[document] = better.get(document, -1) + 1
-        if better[document] >= SECTIONS_IN_FRONT:
-            section = section._replace(order=-(-section.order * FURTHER_FACTOR // FURTHER_DIVISOR))  # noqa: PLW2901
-        reordered.append(section)
+        is_further = better[section.place] >= SECTIONS_IN_FRONT
+        order = -(-section.order * FURTHER_FACTOR // FURTHER_DIVISOR) if is_further else section.order
+        reordered.append(section._replace(order=order))
+        better[section.place] += 1
     return sorted(reordered)
 
 
-def _best(scores: _Scores, count: int) -> list[tuple[int, int, int]]:
-    """The documents with the highest scores: score, index and number. Equal scores are in the order of the latter."""
-    every = ((-score, cache, document) for cache, found in enumerate(scores) for document, score in found.items())
-    return [(-negative, cache, document) for negative, cache, document in nsmallest(count, every)]
+def _best_documents(scores: _Scores, count: int) -> list[RankedDocument]:
+    """The documents with the highest scores. Equal scores are in the order of their places."""
+    every = ((-score, cache, document) for cache, in_index in enumerate(scores) for document, score in in_index.items())
+    return [RankedDocument(Place(cache, document), -negative) for negative, cache, document in nsmallest(count, every)]
 
 
 def _nominate(scores: _Scores, indexes: Sequence[Index]) -> tuple[_Scores, _Wanted]:
     """The scores of the best documents, and where these documents are."""
     nominated: _Scores = [{} for _ in indexes]
     wanted: _Wanted = {}
-    for score, cache, document in sorted(_best(scores, NOMINEES_MAX), key=lambda found: found[1:]):
+    for (cache, document), score in sorted(_best_documents(scores, NOMINEES_MAX)):
         nominated[cache][document] = score
-        segment, ordinal = indexes[cache].place_of(document)
+        segment, ordinal = indexes[cache].locate(document)
         wanted.setdefault((cache, segment.number), []).append(ordinal)
     return nominated, wanted
 
@@ -232,28 +238,29 @@ def _nominate(scores: _Scores, indexes: Sequence[Index]) -> tuple[_Scores, _Want
 def _look_up(question: Question, indexes: Sequence[Index], collection: int) -> tuple[list[Term], tuple[str, ...]]:
     """The terms that occur in any index, the rarest first, and the words of all other terms."""
     headings = collection_log2(sum(index.heading_count for index in indexes))
-    terms: list[tuple[int, str, Term]] = []
+    terms: list[Term] = []
     unmatched: list[str] = []
     for stem, words in question.terms:
-        found = [index.postings(stem) for index in indexes]
-        if not any(found):
+        by_index = [index.postings(stem) for index in indexes]
+        if not any(by_index):
             unmatched.append(words[0])
             continue
         # All words of a stem have the same number of the stem's documents in a segment.
-        in_segments = {(cache, one.segment): one.stem_documents for cache, every in enumerate(found) for one in every}
+        in_segments: dict[tuple[int, int], int] = {}
         frequencies = dict.fromkeys(words, 0)
         cost = in_headings = 0
-        for one in (one for every in found for one in every):
-            cost += len(one.documents)
-            in_headings += len(one.fields.translate(None, UNMARKED))
-            if one.word in frequencies:
-                frequencies[one.word] += len(one.documents)
+        for cache, in_index in enumerate(by_index):
+            for postings in in_index:
+                in_segments[cache, postings.segment] = postings.stem_documents
+                cost += len(postings.documents)
+                in_headings += len(postings.fields.translate(None, UNMARKED))
+                if postings.word in frequencies:
+                    frequencies[postings.word] += len(postings.documents)
         weights = {word: WORD_WEIGHT * term_weight(collection, count) for word, count in frequencies.items() if count}
         stem_weight = term_weight(collection, sum(in_segments.values()))
         heading_weight = term_weight(headings, in_headings)
-        terms.append((cost, stem, Term(stem, words[0], stem_weight, heading_weight, weights, cost, found)))
-    terms.sort(key=lambda found: found[:2])
-    return [term for _, _, term in terms], tuple(unmatched)
+        terms.append(Term(stem, words[0], stem_weight, heading_weight, weights, cost, by_index))
+    return sorted(terms, key=lambda term: (term.cost, term.stem)), tuple(unmatched)
 
 
 def _add_scores(term: Term, indexes: Sequence[Index], scores: _Scores, wanted: _Wanted | None = None) -> None:
@@ -261,7 +268,7 @@ def _add_scores(term: Term, indexes: Sequence[Index], scores: _Scores, wanted: _
 
     A document's part is that of the stem, with the occurrences of all its words, and those of the question's words.
     """
-    for cache, (index, found) in enumerate(zip(indexes, scores, strict=True)):
+    for cache, (index, in_index) in enumerate(zip(indexes, scores, strict=True)):
         lengths = index.lengths
         # What `saturation` computes, without a call for each posting.
         factor, base = TF_FACTOR * index.average, AVERAGE_FACTOR * index.average
@@ -270,7 +277,7 @@ def _add_scores(term: Term, indexes: Sequence[Index], scores: _Scores, wanted: _
             first = index.segments[postings.segment].first_document
             counted: Iterable[tuple[int, int]] = zip(postings.documents, postings.counts, strict=True)
             if wanted is not None:
-                counted = _only(postings, wanted.get((cache, postings.segment), ()))
+                counted = _find_counts(postings, wanted.get((cache, postings.segment), ()))
             weight = term.word_weights.get(postings.word, 0)
             for ordinal, count in counted:
                 document = first + ordinal
@@ -280,15 +287,15 @@ def _add_scores(term: Term, indexes: Sequence[Index], scores: _Scores, wanted: _
                     score = weight * (
                         (scaled << SATURATION_BITS) // (scaled + base + LENGTH_FACTOR * lengths[document])
                     )
-                    found[document] = found.get(document, 0) + score
+                    in_index[document] = in_index.get(document, 0) + score
         weight = STEM_WEIGHT * term.stem_weight
         for document, count in occurrences.items():
             scaled = factor * count
             score = weight * ((scaled << SATURATION_BITS) // (scaled + base + LENGTH_FACTOR * lengths[document]))
-            found[document] = found.get(document, 0) + score
+            in_index[document] = in_index.get(document, 0) + score
 
 
-def _only(postings: Postings, ordinals: Sequence[int]) -> Iterable[tuple[int, int]]:
+def _find_counts(postings: Postings, ordinals: Sequence[int]) -> Iterable[tuple[int, int]]:
     """The wanted documents among the postings, each with its count."""
     documents, counts = postings.documents, postings.counts
     at = 0
@@ -302,40 +309,39 @@ def _add_pairs(question: Question, indexes: Sequence[Index], collection: int, sc
     for first, second in question.pairs:
         by_index = [index.postings(pair_key(first, second)) for index in indexes]
         weight = term_weight(collection, sum(len(pair.documents) for pairs in by_index for pair in pairs))
-        for index, pairs, found in zip(indexes, by_index, scores, strict=True):
+        for index, pairs, in_index in zip(indexes, by_index, scores, strict=True):
             for pair in pairs:
                 start = index.segments[pair.segment].first_document
                 for ordinal, occurrences in zip(pair.documents, pair.counts, strict=True):
                     score = PAIR_WEIGHT * pair_score(weight, occurrences) << SATURATION_BITS
-                    found[start + ordinal] = found.get(start + ordinal, 0) + score
+                    in_index[start + ordinal] = in_index.get(start + ordinal, 0) + score
 
 
-def _rank_document(ranking: Ranking, index: Index, place: tuple[int, int], score: int) -> None:
-    """Add a document and its sections with a term to the ranking."""
-    cache, document = place
-    sections = ranking.sections_of[place] = index.sections_of(document)
+def _rank_document(ranking: Ranking, index: Index, place: Place, score: int) -> None:
+    """Add a document and its sections with a term to the ranking. `score` is that of the document's words."""
+    sections = ranking.sections_of[place] = index.sections_of(place.document)
     found = _count_terms(ranking.terms, index, place)
-    by_text = {
-        section: sum(_text_scores(occurrences, sections[section], index)) for section, occurrences in found.items()
-    }
-    by_heading = {
-        section: _heading_score(occurrences, sections[section], index) for section, occurrences in found.items()
-    }
-    with_title = (_titled_score(occurrences, sections[section], index) for section, occurrences in found.items())
-    total = score + BEST_SECTION_WEIGHT * max(by_text.values(), default=0)
-    total += BEST_HEADING_WEIGHT * max(with_title, default=0)
-    own_scores = {section: by_text[section] + HEADING_WEIGHT * by_heading[section] for section in found}
-    first = min(own_scores, key=lambda section: (-own_scores[section], section), default=None)
-    score, words = _link_score(ranking.terms, index, document)
-    ranking.documents.append(RankedDocument(cache, document, total + LINK_WEIGHT * score))
-    if first is not None and score >= LINK_DIVISOR:
-        ranking.links[place] = _BestLink(score // LINK_DIVISOR, words, first)
-        own_scores[first] += score // LINK_DIVISOR
-    for section, occurrences in found.items():
-        own = own_scores[section]
-        order = SECTION_WEIGHT * own + (DOCUMENT_WEIGHT + (section == first and FIRST_SECTION_WEIGHT)) * total
-        ranking.sections.append(RankedSection(-order, cache, document, section, own))
-        ranking.occurrences[cache, document, section] = occurrences
+    own_scores: dict[int, int] = {}
+    best_text = best_heading = 0
+    for number, occurrences in found.items():
+        section = sections[number]
+        text = sum(_text_scores(occurrences, section, index))
+        own_scores[number] = text + HEADING_WEIGHT * _section_heading_score(occurrences, section, index)
+        best_text = max(best_text, text)
+        with_title = _terms_in(occurrences, _TITLE | _HEADING)
+        best_heading = max(best_heading, _heading_score(with_title, section.titled_length, index.titled_average))
+    total = score + BEST_SECTION_WEIGHT * best_text + BEST_HEADING_WEIGHT * best_heading
+    best = min(own_scores, key=lambda number: (-own_scores[number], number), default=None)
+    link_score, link_words = _link_score(ranking.terms, index, place.document)
+    ranking.documents.append(RankedDocument(place, total + LINK_WEIGHT * link_score))
+    if best is not None and link_score >= LINK_DIVISOR:
+        ranking.links[place] = _BestLink(link_score // LINK_DIVISOR, link_words, best)
+        own_scores[best] += link_score // LINK_DIVISOR
+    for number, occurrences in found.items():
+        share = DOCUMENT_WEIGHT + FIRST_SECTION_WEIGHT if number == best else DOCUMENT_WEIGHT
+        order = SECTION_WEIGHT * own_scores[number] + share * total
+        ranking.sections.append(RankedSection(-order, place, number, own_scores[number]))
+        ranking.occurrences[place, number] = occurrences
 
 
 def _text_scores(occurrences: Sequence[tuple[Term, int]], section: IndexedSection, index: Index) -> list[int]:
@@ -346,18 +352,18 @@ def _text_scores(occurrences: Sequence[tuple[Term, int]], section: IndexedSectio
     ]
 
 
-def _heading_score(occurrences: Sequence[tuple[Term, int]], section: IndexedSection, index: Index) -> int:
-    """The score of all terms for their occurrences in the heading of a section."""
-    weights = [term.heading_weight for term, value in occurrences if value & _HEADING]
-    length = section.heading_length
-    return sum(heading_score(weight, len(weights), length, index.heading_average) for weight in weights)
+def _section_heading_score(occurrences: Sequence[tuple[Term, int]], section: IndexedSection, index: Index) -> int:
+    return _heading_score(_terms_in(occurrences, _HEADING), section.heading_length, index.heading_average)
 
 
-def _titled_score(occurrences: Sequence[tuple[Term, int]], section: IndexedSection, index: Index) -> int:
-    """The score of all terms for their occurrences in the heading of a section and the title together."""
-    weights = [term.heading_weight for term, value in occurrences if value & (_TITLE | _HEADING)]
-    length = section.titled_length
-    return sum(heading_score(weight, len(weights), length, index.titled_average) for weight in weights)
+def _terms_in(occurrences: Sequence[tuple[Term, int]], fields: int) -> list[Term]:
+    """The terms that occur in any of these fields."""
+    return [term for term, value in occurrences if value & fields]
+
+
+def _heading_score(terms: Sequence[Term], length: int, average: int) -> int:
+    """The score of these terms in a heading of so many different stems."""
+    return sum(heading_score(term.heading_weight, len(terms), length, average) for term in terms)
 
 
 def _link_score(terms: Sequence[Term], index: Index, document: int) -> tuple[int, tuple[str, ...]]:
@@ -366,23 +372,21 @@ def _link_score(terms: Sequence[Term], index: Index, document: int) -> tuple[int
     best: tuple[int, tuple[str, ...]] = 0, ()
     for stems in index.link_texts(document):
         named = [by_stem[stem] for stem in stems if stem in by_stem]
-        length, average = len(stems), index.titled_average
-        score = sum(heading_score(term.heading_weight, len(named), length, average) for term in named)
+        score = _heading_score(named, len(stems), index.titled_average)
         best = max(best, (score, tuple(term.word for term in named)))
     return best
 
 
-def _count_terms(terms: Sequence[Term], index: Index, place: tuple[int, int]) -> dict[int, list[tuple[Term, int]]]:
+def _count_terms(terms: Sequence[Term], index: Index, place: Place) -> dict[int, list[tuple[Term, int]]]:
     """The occurrences of each term in each section of a document, by the section's position."""
-    cache, document = place
-    segment, ordinal = index.place_of(document)
+    segment, ordinal = index.locate(place.document)
     numbers = segment.sections_of(ordinal)
     front, first = numbers.start, numbers.start + 1
     found: dict[int, list[tuple[Term, int]]] = {}
     for term in terms:
         in_front = 0
         in_sections: dict[int, int] = {}
-        for postings in term.postings[cache]:
+        for postings in term.postings[place.cache]:
             if postings.segment != segment.number:
                 continue
             at = bisect_left(postings.sections, front)
@@ -404,21 +408,20 @@ def _add_occurrences(one: int, other: int) -> int:
     return (one >> FIELD_BITS) + (other >> FIELD_BITS) << FIELD_BITS | (one | other) & FIELD_MASK
 
 
-def explain(ranking: Ranking, indexes: Sequence[Index], section: RankedSection) -> tuple[WhyTerm, ...]:
+def explain(ranking: Ranking, indexes: Sequence[Index], ranked: RankedSection) -> tuple[WhyTerm, ...]:
     """The contribution of each term and of the heading to a section's score. Their sum is the score."""
-    _, cache, document, number, _ = section
-    occurrences, found = ranking.occurrences[cache, document, number], ranking.sections_of[cache, document][number]
+    occurrences, section = ranking.occurrences[ranked.place, ranked.section], ranking.indexed_section(ranked)
+    index = indexes[ranked.place.cache]
     explained = [
         WhyTerm(term.word, _FIELD_NAMES[value & FIELD_MASK], score)
-        for (term, value), score in zip(occurrences, _text_scores(occurrences, found, indexes[cache]), strict=True)
+        for (term, value), score in zip(occurrences, _text_scores(occurrences, section, index), strict=True)
     ]
-    named = sum(1 for _, value in occurrences if value & _HEADING)
-    if named:
-        words = f"{named} of {found.heading_length} heading word{'s' if found.heading_length != 1 else ''}"
-        by_heading = HEADING_WEIGHT * _heading_score(occurrences, found, indexes[cache])
-        explained.append(WhyTerm(words, FIELDS[1:2], by_heading))
-    link = ranking.links.get((cache, document))
-    if link is not None and link.section == number:
+    if in_heading := len(_terms_in(occurrences, _HEADING)):
+        words = f"{in_heading} of {section.heading_length} heading word{'s' if section.heading_length != 1 else ''}"
+        by_heading = HEADING_WEIGHT * _section_heading_score(occurrences, section, index)
+        explained.append(WhyTerm(words, ("heading",), by_heading))
+    link = ranking.links.get(ranked.place)
+    if link is not None and link.section == ranked.section:
         explained.append(WhyTerm(f"linked as {' '.join(link.words)}", ("link",), link.score))
-    explained.sort(key=lambda found: (-found.score, found.term))
+    explained.sort(key=lambda term: (-term.score, term.term))
     return tuple(explained)

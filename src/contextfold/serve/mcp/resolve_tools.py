@@ -40,8 +40,8 @@ from contextfold.errors import (
     StorageFailed,
 )
 from contextfold.resolve.relevance.answer import GetResult, places_of
+from contextfold.resolve.relevance.answer_parts import check_format
 from contextfold.resolve.relevance.asking import UNITS
-from contextfold.resolve.relevance.shelf import check_format
 from contextfold.resolve.selection import parse_query
 from contextfold.resolve.service import CacheRoot, ask_many, check_name, get_first
 from contextfold.serve.mcp.tools import ResolveTool, ResourceReader, ToolResult, text_schema
@@ -66,7 +66,7 @@ def _list_caches(root: CacheRoot, _arguments: Arguments) -> str:
 
 
 def _inspect_cache(root: CacheRoot, arguments: Arguments) -> str:
-    return encode(root.cache(check_name(arguments.get("cache"))).root_summary()._asdict())
+    return encode(root.cache(check_name(arguments.get("cache"))).inspect_folder()._asdict())
 
 
 def _ask(root: CacheRoot, arguments: Arguments) -> str:

@@ -1,4 +1,4 @@
-"""Reads the documents of an answer from their caches, and counts what its parts cost. Writes nothing.
+"""Makes the parts of an answer from documents of caches, and counts what they cost. Writes nothing.
 
 The budget is that of the answer as it is sent: of the text, or of the JSON. `TextCosts` and `JsonCosts` say what a
 document with some of its sections costs there. The sum of the parts is never less than the whole as `estimate-1` counts
@@ -28,7 +28,7 @@ from contextfold.resolve.relevance.answer import (
     left_out_note,
     passages_of,
 )
-from contextfold.resolve.relevance.ranking import RankedDocument
+from contextfold.resolve.relevance.ranking import Place, RankedDocument
 
 # If fewer tokens of the budget are left, no further section is tried, and none is listed as left out.
 LEAST_SECTION_TOKENS = 8
@@ -46,8 +46,8 @@ class NamedIndex(NamedTuple):
     folder: CacheFolder
 
 
-class Shelf:
-    """Reads from the caches of one question. Every document is checked against its hash."""
+class AnswerParts:
+    """Reads from the caches of one question, and counts in its counter. Every document is checked against its hash."""
 
     def __init__(self, caches: Sequence[NamedIndex], counter: str) -> None:
         self._caches = caches
@@ -56,25 +56,26 @@ class Shelf:
         # A section is tried if its estimate is at most this many times the budget. An exact counter may count less.
         self.slack = 1 if counter == ESTIMATE else 2
         self.count: CountTokens = counter_named(counter)
-        self._documents: dict[tuple[int, int], IndexedDocument] = {}
-        self._contents: dict[tuple[int, int], bytes] = {}
+        self._documents: dict[Place, IndexedDocument] = {}
+        self._contents: dict[Place, bytes] = {}
         self._tokens: dict[str, int] = {}
-        self._places: dict[str, tuple[int, int]] = {}
+        # The places of the documents by the ids that they have in answers, and whether their files are unchanged.
+        self._places: dict[str, Place] = {}
         self._is_current: dict[str, bool] = {}
 
-    def document(self, cache: int, number: int) -> IndexedDocument:
+    def document(self, place: Place) -> IndexedDocument:
         """A document with the id that it has in answers."""
-        if (cache, number) not in self._documents:
-            found, name = self.indexes[cache].document(number), self._caches[cache].name
-            self._documents[cache, number] = found._replace(id=f"{name}{CACHE_JOINT}{found.id}") if name else found
-        return self._documents[cache, number]
+        if place not in self._documents:
+            found, name = self.indexes[place.cache].document(place.document), self._caches[place.cache].name
+            self._documents[place] = found._replace(id=f"{name}{CACHE_JOINT}{found.id}") if name else found
+        return self._documents[place]
 
-    def content(self, cache: int, number: int) -> bytes:
+    def content(self, place: Place) -> bytes:
         """The text of a document."""
-        if (cache, number) not in self._contents:
-            _, opened, folder = self._caches[cache]
-            self._contents[cache, number] = folder.document(folder.entry(opened, number)).content
-        return self._contents[cache, number]
+        if place not in self._contents:
+            _, opened, folder = self._caches[place.cache]
+            self._contents[place] = folder.document(folder.entry(opened, place.document)).content
+        return self._contents[place]
 
     def count_once(self, text: str) -> int:
         """The tokens of a text that is counted often."""
@@ -82,24 +83,24 @@ class Shelf:
             self._tokens[text] = self.count(text)
         return self._tokens[text]
 
-    def text(self, cache: int, number: int, section: IndexedSection) -> str:
-        text = self.content(cache, number)[section.start : section.end].decode()
+    def _text(self, place: Place, section: IndexedSection) -> str:
+        text = self.content(place)[section.start : section.end].decode()
         if self.counter == ESTIMATE:
+            # The build has counted it.
             self._tokens[text] = section.tokens
         return text
 
-    def answer_section(
-        self, cache: int, number: int, section: IndexedSection, score: int = 0, why: tuple[WhyTerm, ...] = ()
+    def make_section(
+        self, place: Place, section: IndexedSection, score: int = 0, why: tuple[WhyTerm, ...] = ()
     ) -> AnsweredSection:
         """A section. Its tokens are those of its text alone, with the breadcrumb."""
         lines = (section.first_line, section.last_line)
-        answered = AnsweredSection(section.headings, lines, 0, score, self.text(cache, number, section), ())
-        place = RankedDocument(cache, number, 0)
-        tokens = TextCosts(self).document(self.answer_document(place, [answered]))
+        answered = AnsweredSection(section.headings, lines, 0, score, self._text(place, section), ())
+        tokens = TextCosts(self).document(self.make_document(RankedDocument(place, 0), [answered]))
         return answered._replace(tokens=tokens, why=why)
 
-    def leave_out(self, cache: int, number: int, section: IndexedSection, reason: str) -> LeftOutSection:
-        return LeftOutSection(section.headings, self.answer_section(cache, number, section).tokens, reason)
+    def leave_out(self, place: Place, section: IndexedSection, reason: str) -> LeftOutSection:
+        return LeftOutSection(section.headings, self.make_section(place, section).tokens, reason)
 
     def find_outdated(self, documents: Sequence[AnsweredDocument]) -> tuple[str, ...]:
         """The ids of the documents whose files have changed since the cache was built."""
@@ -113,27 +114,27 @@ class Shelf:
                 found.append(document.id)
         return tuple(found)
 
-    def answer_document(
-        self, place: RankedDocument, sections: Sequence[AnsweredSection], left_out: Sequence[LeftOutSection] = ()
+    def make_document(
+        self, ranked: RankedDocument, sections: Sequence[AnsweredSection], left_out: Sequence[LeftOutSection] = ()
     ) -> AnsweredDocument:
-        name, version, title = self.document(place.cache, place.document)
-        self._places[name] = (place.cache, place.document)
-        return AnsweredDocument(name, version, title, place.score, tuple(sections), tuple(left_out))
+        name, version, title = self.document(ranked.place)
+        self._places[name] = ranked.place
+        return AnsweredDocument(name, version, title, ranked.score, tuple(sections), tuple(left_out))
 
 
 class TextCosts:
     """The tokens of the parts of an answer as text."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self._shelf = shelf
+    def __init__(self, parts: AnswerParts) -> None:
+        self._parts = parts
 
     def document(self, document: AnsweredDocument) -> int:
         """The tokens of a document with its sections: those of its passages."""
         tokens = 0
         above = None
         for passage in passages_of(document):
-            tokens += self._shelf.count_once(passage.header(above))
-            tokens += sum(self._shelf.count_once(section.content) for section in passage.sections)
+            tokens += self._parts.count_once(passage.header(above))
+            tokens += sum(self._parts.count_once(section.content) for section in passage.sections)
             tokens += 0 if passage.sections[-1].content.endswith("\n") else LINE_BREAKS_TOKENS
             above = passage
         return tokens
@@ -146,8 +147,8 @@ class TextCosts:
 class JsonCosts:
     """The tokens of the parts of an answer as JSON, each with the comma before it."""
 
-    def __init__(self, shelf: Shelf, *, with_scores: bool = True) -> None:
-        self._count = shelf.count
+    def __init__(self, parts: AnswerParts, *, with_scores: bool = True) -> None:
+        self._count = parts.count
         self._with_scores = with_scores
         self._sections: dict[AnsweredSection, int] = {}
 
@@ -182,16 +183,16 @@ def left_out_forms(count: int, best: Sequence[tuple[str, LeftOutSection]]) -> li
     return [left_out_note(count, best[:names]) for names in range(len(best), -1, -1)]
 
 
-def choose_notes(shelf: Shelf, forms: Sequence[Sequence[str]], left: int) -> tuple[tuple[str, ...], int]:
+def choose_notes(parts: AnswerParts, forms: Sequence[Sequence[str]], left: int) -> tuple[tuple[str, ...], int]:
     """The longest form of each note that leaves room for the notes after it, and the rest of the tokens."""
     notes = []
     for at, of_note in enumerate(forms):
-        for_others = sum(shelf.count(later[-1]) for later in forms[at + 1 :])
-        fitting = [form for form in of_note[:-1] if shelf.count(form) <= left - for_others]
+        for_others = sum(parts.count(later[-1]) for later in forms[at + 1 :])
+        fitting = [form for form in of_note[:-1] if parts.count(form) <= left - for_others]
         note = fitting[0] if fitting else of_note[-1]
-        if shelf.count(note) <= left:
+        if parts.count(note) <= left:
             notes.append(note)
-            left -= shelf.count(note)
+            left -= parts.count(note)
     return tuple(notes), left
 
 
