@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from contextfold.common.bounded_cache import BoundedCache
 from contextfold.common.canonical import encode
 from contextfold.errors import ContextError
 from contextfold.fold.events import timestamp
@@ -84,7 +85,8 @@ class ConversationRecords:
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.time, fresh_s: float = FRESH_S) -> None:
         self._store, self._clock, self._fresh_s = store, clock, fresh_s
-        self._cached: dict[tuple[str, str], ConversationRecord] = {}
+        # By owner and conversation.
+        self._cached = BoundedCache[tuple[str, str], ConversationRecord](CACHED_MAX)
 
     async def load(self, owner: str, conversation: str, *, timeout_s: float | None = None) -> ConversationRecord:
         """The record of a conversation; if the store is unavailable or slow, the one that this daemon has cached."""
@@ -103,9 +105,9 @@ class ConversationRecords:
                 raise
             return cached
         # The cache is read again, because another request of the conversation may have been recorded meanwhile.
-        known = self._cached.get((owner, conversation), NEW_CONVERSATION)
+        known = self._cached.get((owner, conversation)) or NEW_CONVERSATION
         record = _stored_record(decisions, noted).merge(known)
-        self._put(owner, conversation, record)
+        self._cached.put((owner, conversation), record)
         return record
 
     async def keep(
@@ -122,8 +124,8 @@ class ConversationRecords:
         ]
         await self._store.keep_left_out(owner, conversation, items)
         stored = tuple(await self._store.left_out(owner, conversation))
-        known = self._cached.get((owner, conversation), NEW_CONVERSATION)
-        self._put(owner, conversation, replace(known, results=stored))
+        known = self._cached.get((owner, conversation)) or NEW_CONVERSATION
+        self._cached.put((owner, conversation), replace(known, results=stored))
         return stored
 
     async def inherit(self, owner: str, parent: str, conversation: str) -> ConversationRecord:
@@ -134,7 +136,7 @@ class ConversationRecords:
         if items:
             await self._store.keep_left_out(owner, conversation, items)
         record = replace(known, results=tuple(each.decision for each in items), noted_at=None)
-        self._put(owner, conversation, record)
+        self._cached.put((owner, conversation), record)
         return record
 
     async def note_request(
@@ -150,9 +152,9 @@ class ConversationRecords:
 
         `cache_life_s`: after such a pause the prompt was still cached; the longest is stored.
         """
-        known = self._cached.get((owner, conversation), NEW_CONVERSATION)
+        known = self._cached.get((owner, conversation)) or NEW_CONVERSATION
         request = ConversationRecord((), outcomes, at, cache_life_s, known.noted_at)
-        self._put(owner, conversation, known.merge(request))
+        self._cached.put((owner, conversation), known.merge(request))
         new = {call_id: each for call_id, each in outcomes.items() if known.outcomes.get(call_id) != each}
         is_longer = cache_life_s > known.cache_life_s
         if not new and not is_longer and known.noted_at is not None and _second(at) == _second(known.noted_at):
@@ -167,13 +169,7 @@ class ConversationRecords:
         finally:
             latest = self._cached.get((owner, conversation))
             if latest is not None:
-                self._put(owner, conversation, replace(latest, noted_at=noted_at))
-
-    def _put(self, owner: str, conversation: str, record: ConversationRecord) -> None:
-        self._cached.pop((owner, conversation), None)
-        self._cached[owner, conversation] = record
-        while len(self._cached) > CACHED_MAX:
-            del self._cached[next(iter(self._cached))]
+                self._cached.put((owner, conversation), replace(latest, noted_at=noted_at))
 
 
 def _stored_record(decisions: Iterable[LeftOutDecision], noted: ProxiedConversation | None) -> ConversationRecord:

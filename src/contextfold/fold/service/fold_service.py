@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from contextfold.common.answer_format import TEXT
+from contextfold.common.bounded_cache import BoundedCache
 from contextfold.common.canonical import JsonObject, encode
 from contextfold.common.tokens import FOLD_COUNTERS
 from contextfold.errors import (
@@ -72,8 +72,8 @@ SCRUB_INLINE_LENGTH = 16_384
 SCRUB_LONG_LENGTH = 1_000_000
 # By whether a text is longer than SCRUB_LONG_LENGTH: the number of threads, and the prefix of their names.
 SCRUB_THREADS = {False: (4, "contextfold-scrub"), True: (2, "contextfold-scrub-long")}
-# At most this many addresses of sessions are remembered.
-ADDRESSES_MAX = 10_000
+# At most this many targets of sessions are remembered.
+TARGETS_CACHED_MAX = 10_000
 
 
 def _now() -> datetime:
@@ -110,7 +110,7 @@ class FoldService:
         )
         self._new_id = new_id
         self._note = note
-        self._addresses: OrderedDict[str, Target] = OrderedDict()
+        self._targets = BoundedCache[str, Target](TARGETS_CACHED_MAX)
         self._given_advice = GivenAdvice()
         self.reports = Reports(self.scrub, self.commit, note)
         self.recalls = Recall(store, self.scrub, clock)
@@ -405,9 +405,9 @@ class FoldService:
 
     async def commit(self, target: Target, verb: Verb, operation: Operation | None) -> VerbOutcome:
         begin = (lambda: self._begin_session(target)) if verb.begins_session else None
-        place = (lambda: self.scrub_path(target)) if target.given_path else None
+        find_project = (lambda: self.scrub_path(target)) if target.given_path else None
         try:
-            outcome = await self.sessions.change(SessionChange(target.key, verb, begin, place, operation))
+            outcome = await self.sessions.change(SessionChange(target.key, verb, begin, find_project, operation))
         except (StoreUnavailable, StoreInvalid):
             self._note(Activity(store_failed=True))
             raise
@@ -442,15 +442,11 @@ class FoldService:
         identity = (host_id.text, agent.text, conversation.is_named)
         return SessionStarted(1, "", self._new_id("sess"), path, name.text or None, *identity)
 
-    def address(self, owner: str, session_id: str) -> Target | None:
-        """The target of one of the latest sessions. Does not read the store."""
-        target = self._addresses.get(session_id)
-        return target if target and target.key.owner == owner else None
-
     async def find_target(self, owner: str, session_id: str) -> Target | None:
         """The target of a session of this owner, from the store if necessary; None if there is none."""
-        if known := self.address(owner, session_id):
-            return known
+        target = self._targets.get(session_id)
+        if target and target.key.owner == owner:
+            return target
         # Received reports are not waited for: they may wait for the store to accept writes again.
         key = await self.store.find(owner, session_id)
         state = await self.sessions.look(key) if key else EMPTY
@@ -459,10 +455,7 @@ class FoldService:
     def _remember(self, target: Target) -> None:
         session_id = self.sessions.last_known(target.key).session_id
         if session_id is not None:
-            self._addresses[session_id] = target
-            self._addresses.move_to_end(session_id)
-            if len(self._addresses) > ADDRESSES_MAX:
-                self._addresses.popitem(last=False)
+            self._targets.put(session_id, target)
 
     async def scrub(self, *texts: str) -> list[ScrubbedText]:
         length = sum(map(len, texts))

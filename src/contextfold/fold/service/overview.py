@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from contextfold.common.bounded_cache import BoundedCache
 from contextfold.common.canonical import JsonObject
 from contextfold.errors import ArgumentInvalid, BranchNotFound, SessionNotFound, StoreInvalid
 from contextfold.fold.ended_session import ended_ledger
@@ -134,7 +135,7 @@ class Overview:
         self._service, self._store = service, service.store
         self._ledgers: FollowedLogs[SavingsLedger] = FollowedLogs(service.store, self._new_ledger)
         self._timelines = FollowedLogs(service.store, _Timeline)
-        self._ended_sums: dict[str, SessionSums] = {}
+        self._ended_sums = BoundedCache[str, SessionSums](ENDED_SUMS_MAX)
         self._misses = FollowedLogs(service.store, lambda: MissLog(service.policy.ledger_prices))
 
     def _new_ledger(self) -> SavingsLedger:
@@ -275,9 +276,7 @@ class Overview:
         if sums is None:
             log, prices = await self._ended_log(session), self._service.policy.ledger_prices
             sums = await asyncio.to_thread(ended_sums, session, log, prices)
-            if len(self._ended_sums) >= ENDED_SUMS_MAX:
-                del self._ended_sums[next(iter(self._ended_sums))]
-            self._ended_sums[session.session_id] = sums
+            self._ended_sums.put(session.session_id, sums)
         return sums
 
     async def run(self, owner: str, name: str) -> JsonObject | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+from contextfold.common.bounded_cache import BoundedCache
 from contextfold.common.canonical import JsonObject, encode
 from contextfold.errors import ArgumentInvalid, FoldError, StoreUnavailable
 from contextfold.fold.archive import entries_of
@@ -47,7 +48,7 @@ from contextfold.fold.verbs import Verb
 # A call is tried at most this many times. Each lost race means that another call has succeeded.
 TRIES_MAX = 200
 # A call waits at most this long for earlier calls on the same session.
-TURN_TIMEOUT_S = 5.0
+LOCK_TIMEOUT_S = 5.0
 # The longest pause before a retry. It is random, so that two daemons do not collide repeatedly.
 RETRY_PAUSE_MAX_S = 0.02
 # This many ids of calls, requests and folds need as much memory as a branch.
@@ -62,7 +63,7 @@ class SessionChange(NamedTuple):
     # Makes the first event of a new session, without its time; None if the change may not begin a session.
     begin: Callable[[], Awaitable[SessionStarted]] | None
     # The project for a session that began without one, as it is stored and shown; None if it is not known.
-    place: Callable[[], Awaitable[str]] | None
+    find_project: Callable[[], Awaitable[str]] | None
     # Set if the sender may repeat the call.
     operation: Operation | None
 
@@ -80,8 +81,8 @@ class VerbOutcome(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Turns:
-    """The lock of a session, and the number of calls that hold it or wait for it."""
+class _SessionLock:
+    """A lock, and the number of calls that hold it or wait for it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     calls: int = 0
@@ -102,10 +103,8 @@ class Sessions:
         self._idle = timedelta(seconds=policy.idle_s)
         # The time that the store has seen, as of the last sweep.
         self._store_clock = StoreClock()
-        # The state that was used last is the last one.
-        self._states: dict[SessionKey, State] = {}
-        self._weight = 0
-        self._turns: dict[SessionKey, _Turns] = {}
+        self._states = BoundedCache[SessionKey, State](WEIGHT_CACHED_MAX, _weigh)
+        self._locks: dict[SessionKey, _SessionLock] = {}
 
     async def look(self, key: SessionKey) -> State:
         """The current state of a session; an empty state if there is none. Readers do not wait for writers."""
@@ -113,7 +112,7 @@ class Sessions:
         return EMPTY if self._is_idle(state) else state
 
     async def change(self, change: SessionChange) -> VerbOutcome:
-        async with self._turn(change.key):
+        async with self._lock_session(change.key):
             # The cached state is tried first. After a refusal or a lost race, the store is read.
             cached = self.last_known(change.key)
             if cached.revision and (outcome := await self._attempt(change, cached, is_fresh=False)):
@@ -128,7 +127,7 @@ class Sessions:
 
     def last_known(self, key: SessionKey) -> State:
         """The cached state of a session. Does not read the store."""
-        state = self._states.get(key, EMPTY)
+        state = self._states.get(key) or EMPTY
         return EMPTY if self._is_idle(state) else state
 
     async def _attempt(self, change: SessionChange, before: State, *, is_fresh: bool) -> VerbOutcome | None:
@@ -162,7 +161,7 @@ class Sessions:
             return None
         if receipt.repeated and change.operation is not None:
             return self._answer_again(receipt, change.operation, await self._refresh(change.key))
-        self._put(change.key, after)
+        self._states.put(change.key, after)
         return VerbOutcome(answer, after, events)
 
     def _answer_again(self, receipt: CommitReceipt, operation: Operation, state: State) -> VerbOutcome:
@@ -183,31 +182,22 @@ class Sessions:
             change.operation,
             encode(answer),
             entries_of(before, events, change.verb.texts(events)),
-            _summaries(change.key, before, events, after),
+            _list_summaries(change.key, before, events, after),
             _find_unfolded(before, after) if isinstance(events[-1], SessionRolledBack) else (),
         )
 
     async def _refresh(self, key: SessionKey) -> State:
         """The state in the store. Only events after the cached state are read."""
-        cached = self._states.get(key, EMPTY)
+        cached = self._states.get(key) or EMPTY
         known = KnownRevision(cached.session_id, cached.revision) if cached.session_id else None
         log = await self._store.load(key, known)
         before = cached if log and log.session_id == cached.session_id else EMPTY
         state = await _replay(log.events if log else (), before)
         # Another call may have cached a later state meanwhile.
-        cached = self._states.get(key, EMPTY)
+        cached = self._states.get(key) or EMPTY
         if state.session_id != cached.session_id or state.revision >= cached.revision:
-            self._put(key, state)
+            self._states.put(key, state)
         return state
-
-    def _put(self, key: SessionKey, state: State) -> None:
-        """Cache a state as the latest one. The oldest states are dropped."""
-        self._weight -= _weight(self._states.pop(key, EMPTY))
-        if state.revision:
-            self._states[key] = state
-            self._weight += _weight(state)
-        while self._weight > WEIGHT_CACHED_MAX and len(self._states) > 1:
-            self._weight -= _weight(self._states.pop(next(iter(self._states))))
 
     def _is_idle(self, state: State) -> bool:
         return bool(state.revision) and state.last_at <= self._idle_since()
@@ -239,35 +229,35 @@ class Sessions:
         return self._store_clock.last_gap(timestamp(self._clock() - longest))
 
     @asynccontextmanager
-    async def _turn(self, key: SessionKey) -> AsyncIterator[None]:
-        """Lock a session for one writer at a time, because concurrent writers would only conflict."""
-        turns = self._turns.setdefault(key, _Turns())
-        turns.calls += 1
+    async def _lock_session(self, key: SessionKey) -> AsyncIterator[None]:
+        """Let one call at a time change a session, because others would only conflict."""
+        session = self._locks.setdefault(key, _SessionLock())
+        session.calls += 1
         try:
-            await _acquire(turns.lock)
+            await _acquire(session.lock)
             try:
                 yield
             finally:
-                turns.lock.release()
+                session.lock.release()
         finally:
-            turns.calls -= 1
-            if not turns.calls:
-                del self._turns[key]
+            session.calls -= 1
+            if not session.calls:
+                del self._locks[key]
 
 
-def _weight(state: State) -> int:
+def _weigh(state: State) -> int:
     """The memory that a state needs, in branches."""
     ids = len(state.calls) + len(state.requests) + len(state.folds_seen) + len(state.left_out)
-    return 1 + len(state.branches) + ids // IDS_PER_WEIGHT if state.revision else 0
+    return 1 + len(state.branches) + ids // IDS_PER_WEIGHT
 
 
 async def _acquire(lock: asyncio.Lock) -> None:
     """Wait for earlier calls, with a timeout, because the store may hang."""
     try:
-        async with asyncio.timeout(TURN_TIMEOUT_S):
+        async with asyncio.timeout(LOCK_TIMEOUT_S):
             await lock.acquire()
     except TimeoutError:
-        raise StoreUnavailable(f"calls before this one have taken {TURN_TIMEOUT_S:g} s") from None
+        raise StoreUnavailable(f"calls before this one have taken {LOCK_TIMEOUT_S:g} s") from None
 
 
 async def _replay(events: Sequence[Event], state: State) -> State:
@@ -280,15 +270,16 @@ async def _replay(events: Sequence[Event], state: State) -> State:
 
 
 async def _decide(change: SessionChange, before: State, at: str) -> list[Event]:
-    if before.revision and not before.project_path and change.place:
-        placed = SessionPlaced(before.revision + 1, at, await change.place())
-        events = change.verb.decide(apply(before, placed), at)
-        return [placed, *events] if events else []
-    if before.revision or change.begin is None:
+    """The events of the verb, after one that begins the session or gives it its project, if that is needed."""
+    first: Event | None = None
+    if not before.revision and change.begin:
+        first = (await change.begin())._replace(at=at)
+    elif before.revision and not before.project_path and change.find_project:
+        first = SessionPlaced(before.revision + 1, at, await change.find_project())
+    if first is None:
         return change.verb.decide(before, at)
-    started = (await change.begin())._replace(at=at)
-    events = change.verb.decide(apply(before, started), at)
-    return [started, *events] if events else []
+    events = change.verb.decide(apply(before, first), at)
+    return [first, *events] if events else []
 
 
 def _find_unfolded(before: State, after: State) -> list[str]:
@@ -300,7 +291,7 @@ def _find_unfolded(before: State, after: State) -> list[str]:
     ]
 
 
-def _summaries(key: SessionKey, before: State, events: Sequence[Event], after: State) -> list[Summary]:
+def _list_summaries(key: SessionKey, before: State, events: Sequence[Event], after: State) -> list[Summary]:
     """The summaries of folded branches.
 
     A branch that was folded with the one around it, or discarded while open, has a summary without text: it is found by

@@ -7,12 +7,12 @@ saves requests and decides nothing: the server compares the sequence that a comm
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final, Generic, TypeVar
+from typing import Final
 
+from contextfold.common.bounded_cache import BoundedCache
 from contextfold.errors import StoreInvalid, StoreUnavailable
 from contextfold.fold.events import Event
 from contextfold.fold.store import (
@@ -37,7 +37,6 @@ from contextfold.stores.nats.jetstream import (
 from contextfold.stores.nats.records import ChunkReference, CommitRecord, LoggedCommit
 from contextfold.stores.nats.streams import SubjectNames
 
-Value = TypeVar("Value")
 # The most bytes of a commit's texts in its message. Longer ones are stored as chunks, which loading a session skips.
 TEXTS_INLINE_BYTES: Final = 8 << 10
 RETRY_S: Final = 0.05
@@ -46,33 +45,6 @@ LOADS_TRIED: Final = 3
 REMEMBERED_MOST: Final = 200_000
 # A commit in a log, and its content, which says where long texts are.
 Committed = tuple[LoggedCommit, CommitRecord]
-
-
-class SessionCache(Generic[Value]):
-    """Drops what was put in the longest time ago when the sum of all weights is too large."""
-
-    def __init__(self, weight_of: Callable[[Value], int], weight_most: int) -> None:
-        self._weight_of = weight_of
-        self._weight_most = weight_most
-        # A value may grow after it was put in, so its weight in the sum is stored with it.
-        self._values: OrderedDict[SessionKey, tuple[Value, int]] = OrderedDict()
-        self._weight = 0
-
-    def get(self, key: SessionKey) -> Value | None:
-        value, _ = self._values.get(key, (None, 0))
-        return value
-
-    def put(self, key: SessionKey, value: Value) -> None:
-        self.forget(key)
-        weight = self._weight_of(value)
-        self._values[key] = value, weight
-        self._weight += weight
-        while self._weight > self._weight_most and len(self._values) > 1:
-            self.forget(next(iter(self._values)))
-
-    def forget(self, key: SessionKey) -> None:
-        _, weight = self._values.pop(key, (None, 0))
-        self._weight -= weight
 
 
 @dataclass(slots=True)
@@ -109,7 +81,7 @@ class SessionLogs:
         self._js = js
         self._names = names
         self._before_another = before_another
-        self._indexes = SessionCache[LogIndex](lambda index: len(index.operations) + 1, REMEMBERED_MOST)
+        self._indexes = BoundedCache[SessionKey, LogIndex](REMEMBERED_MOST, lambda index: len(index.operations) + 1)
 
     # ---- reading
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
 
+from contextfold.common.bounded_cache import BoundedCache
 from contextfold.errors import FoldError, StoreInvalid, StoreUnavailable
 from contextfold.fold.archive import ArchiveEntry
 from contextfold.fold.events import BranchCreated, BranchFolded, Event, SessionExpired, WorkFolded, kind_of
@@ -24,7 +25,7 @@ from contextfold.stores.nats import records
 from contextfold.stores.nats.archive import message_bytes_max, read_chunks, write_chunks
 from contextfold.stores.nats.connection import end_tasks, in_batches
 from contextfold.stores.nats.jetstream import EXPECTED_OF, TTL, JetStream, SequenceConflict
-from contextfold.stores.nats.log import Committed, SessionCache, SessionLogs
+from contextfold.stores.nats.log import Committed, SessionLogs
 from contextfold.stores.nats.records import CommitRecord, LoggedCommit
 from contextfold.stores.nats.streams import NOTHING, SubjectNames, escape_part, unescape_part
 
@@ -86,7 +87,7 @@ class Publisher:
         self._works: dict[SessionKey, asyncio.Task[FoldError | None]] = {}
         # The commits that a publication has not begun with.
         self._waiting: dict[SessionKey, list[Committed]] = defaultdict(list)
-        self._progress = SessionCache[PublishedSession](lambda progress: progress.weight, PROGRESS_MOST)
+        self._progress = BoundedCache[SessionKey, PublishedSession](PROGRESS_MOST, lambda progress: progress.weight)
 
     def offer(self, committed: Committed) -> None:
         """Publish a commit soon."""
