@@ -137,7 +137,7 @@ def _make_guard(settings: DaemonSettings, tokens: Tokens | None, tracer: Tracer 
         tokens=tokens,
         users=_make_users(settings, tokens),
         tracer=tracer,
-        state=encode(fold.summarise(EMPTY)),
+        state=encode(fold.describe_state(EMPTY)),
         limits=RequestLimits(
             requests=settings.requests_max,
             body_bytes=settings.body_max_bytes,

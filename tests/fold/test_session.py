@@ -360,7 +360,7 @@ class TestLog:
         assert apply(NEW_SESSION, early).last_at == NEW_SESSION.last_at
 
     def test_the_summary_of_an_empty_session_has_no_values(self) -> None:
-        assert tool_calls.state_summary(EMPTY, 32_768) == {
+        assert tool_calls.state_result(EMPTY, 32_768) == {
             "session_id": None,
             "active_branch_id": None,
             "branch_depth": 0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from contextfold.fold.events import Event, OperationCompleted, SessionStarted
+from contextfold.fold.policy import FoldPolicy
 from contextfold.fold.session import SessionLimits, State
 from contextfold.fold.verbs import (
     FoldWork,
@@ -30,7 +31,7 @@ def branch(
     tokens: int,
     redactions: int,
 ) -> list[Event]:
-    return OpenBranch(branch_id, description, prompt, tokens, redactions, limits).decide(state, at)
+    return OpenBranch(branch_id, description, prompt, tokens, redactions, FoldPolicy(limits)).decide(state, at)
 
 
 def operation(type: str, tokens: int, source: str, *, failed: bool, redactions: int, **more: Any) -> OperationCompleted:

@@ -91,7 +91,14 @@ class FoldPolicy(NamedTuple):
         return self.models.prices(state.model) or self.relative_prices
 
     def context_limit(self, state: State) -> int:
-        return context_limit(state, self.limits, self.models)
+        """The limit in the settings, else the model's context window less the host's prompt, else a default."""
+        if self.limits.context_tokens is not None:
+            return self.limits.context_tokens
+        window = self.models.context_tokens(state.model) if state.model else None
+        if window is None:
+            return CONTEXT_TOKENS_UNKNOWN
+        host_tokens = state.host_tokens if state.last_request_n else HOST_TOKENS.get(state.host, 0)
+        return max(1, window - host_tokens)
 
     def warning(self, state: State, main_tokens: int) -> str:
         """How full the context is if the main thread has so many tokens: none, medium or high."""
@@ -112,17 +119,6 @@ class FoldPolicy(NamedTuple):
         if branch and branch.failed and branch.operations >= FAILURE_RATE_OPERATIONS_MIN:
             result["failure_rate"] = share(branch.failed, branch.operations)
         return result
-
-
-def context_limit(state: State, limits: SessionLimits, models: ModelCatalog) -> int:
-    """The limit in the settings, else the model's context window less the host's prompt, else a default."""
-    if limits.context_tokens is not None:
-        return limits.context_tokens
-    window = models.context_tokens(state.model) if state.model else None
-    if window is None:
-        return CONTEXT_TOKENS_UNKNOWN
-    host_tokens = state.host_tokens if state.last_request_n else HOST_TOKENS.get(state.host, 0)
-    return max(1, window - host_tokens)
 
 
 def share(part: int, whole: int) -> Hundredths:

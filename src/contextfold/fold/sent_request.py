@@ -157,7 +157,7 @@ class ScrubbedText(Protocol):
         """The rules that redacted something."""
 
 
-class RecordedRequest(NamedTuple):
+class RecordedEvents(NamedTuple):
     """The events to commit, and the texts of operations by their number."""
 
     events: Sequence[Event] = ()
@@ -186,11 +186,11 @@ def call_id_of(given: str) -> str:
     return hash_text(given)[:CALL_ID_LENGTH] if given else ""
 
 
-def record_request(state: State, at: str, report: RequestReport, scrubbed: Sequence[ScrubbedText]) -> RecordedRequest:
+def record_request(state: State, at: str, report: RequestReport, scrubbed: Sequence[ScrubbedText]) -> RecordedEvents:
     """The events of a request, those of threads first; none if it is already recorded. `scrubbed` are its texts."""
     call_id = call_id_of(report.id)
     if call_id in state.requests:
-        return RecordedRequest()
+        return RecordedEvents()
     model, *texts = scrubbed
     details, messages_left = texts[: len(report.misses)], texts[len(report.misses) :]
     events: list[Event] = []
@@ -266,7 +266,7 @@ def record_request(state: State, at: str, report: RequestReport, scrubbed: Seque
             for miss, detail in zip(report.misses, details, strict=True)
         ),
     )
-    return RecordedRequest([*events, event], operation_texts)
+    return RecordedEvents([*events, event], operation_texts)
 
 
 def _open_thread(state: State, branch_id: str | None) -> Thread | Branch | None:

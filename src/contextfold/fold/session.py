@@ -249,19 +249,19 @@ class Replay:
 
     def apply(self, events: Iterable[Event]) -> None:
         """Apply events in order. Successive operations are applied together, because they are most events."""
-        run: list[OperationCompleted] = []
+        waiting: list[OperationCompleted] = []
         for event in events:
-            self._check_follows(event, self.state.revision + len(run))
+            self._check_follows(event, self.state.revision + len(waiting))
             operation = event if isinstance(event, OperationCompleted) and not event.compacts else None
-            if run and (operation is None or operation.branch_id != run[-1].branch_id):
-                self._add_operations(run)
-                run = []
+            if waiting and (operation is None or operation.branch_id != waiting[-1].branch_id):
+                self._add_operations(waiting)
+                waiting = []
             if operation is None:
-                self._apply(event)
+                self._apply_event(event)
             else:
-                run.append(operation)
-        if run:
-            self._add_operations(run)
+                waiting.append(operation)
+        if waiting:
+            self._add_operations(waiting)
 
     def _change(self, **changes: Any) -> None:  # noqa: ANN401 - as `_replace`
         self.state = self.state._replace(**changes)
@@ -271,7 +271,7 @@ class Replay:
         if event.n != revision + 1 or (event.n == 1) != is_first or self.state.expired:
             raise LogBroken(f"event {event.n} ({kind_of(event)}) cannot follow revision {revision}")
 
-    def _apply(self, event: Event) -> None:
+    def _apply_event(self, event: Event) -> None:
         match event:
             case SessionStarted() | SessionPlaced():
                 # Their members beside number and time are fields of the state.
@@ -297,34 +297,37 @@ class Replay:
 
     def _create_branch(self, event: BranchCreated) -> None:
         branch = Branch(
-            event.branch_id,
-            event.parent_id,
-            event.description,
-            event.at,
-            event.tokens,
-            event.redactions,
+            id=event.branch_id,
+            parent_id=event.parent_id,
+            description=event.description,
+            created_at=event.at,
+            tokens=event.tokens,
+            redactions=event.redactions,
             recent=RecentWork(event.n),
         )
         self._put(branch)
         self._change(path=(*self.state.path, branch.id))
         self._checkpoints[branch.id] = self._make_checkpoint(event.n)
 
-    def _add_operations(self, run: Sequence[OperationCompleted]) -> None:
+    def _add_operations(self, operations: Sequence[OperationCompleted]) -> None:
         """Apply successive operations of one thread. A compaction is always applied alone."""
-        thread = self.state.main if run[0].branch_id is None else self._branch_of(run[0])
+        thread = self.state.main if operations[0].branch_id is None else self._branch_of(operations[0])
+        work = self._sum_up(operations)
         # Recent work begins after the user's last prompt, or after a compaction.
-        start = next((at for at in reversed(range(len(run))) if run[at].by_user or run[at].compacts), None)
-        recent = thread.recent if start is None else RecentWork(run[start].n)
-        work = self._sum_up(run)
-        recent = _add_work(recent, work if start is None else self._sum_up(run[start + 1 :]))
+        starts = [at for at, event in enumerate(operations) if event.by_user or event.compacts]
+        if starts:
+            later = self._sum_up(operations[starts[-1] + 1 :])
+            recent = _add_work(RecentWork(operations[starts[-1]].n), later)
+        else:
+            recent = _add_work(thread.recent, work)
         self._put(_add_work(thread, work, recent=recent))
-        call_ids = [event.call_id for event in run if event.call_id]
+        call_ids = [event.call_id for event in operations if event.call_id]
         self._change(
-            revision=run[-1].n,
-            last_at=max(self.state.last_at, *(event.at for event in run)),
+            revision=operations[-1].n,
+            last_at=max(self.state.last_at, *(event.at for event in operations)),
             calls=(*self.state.calls, *call_ids)[-CALL_IDS_REMEMBERED:] if call_ids else self.state.calls,
-            model=next((event.model for event in reversed(run) if event.model), self.state.model),
-            host=next((event.host for event in reversed(run) if event.host), self.state.host),
+            model=next((event.model for event in reversed(operations) if event.model), self.state.model),
+            host=next((event.host for event in reversed(operations) if event.host), self.state.host),
         )
 
     def _compact_threads(self, event: OperationCompleted) -> None:
@@ -376,17 +379,17 @@ class Replay:
         parent = self._thread(event.parent_id)
         work = parent.recent
         branch = Branch(
-            event.branch_id,
-            event.parent_id,
-            event.description,
-            event.at,
-            event.tokens_folded,
-            work.redactions + event.redactions,
-            "folded",
-            work.operations,
-            work.failed,
-            event.at,
-            event.summary_tokens,
+            id=event.branch_id,
+            parent_id=event.parent_id,
+            description=event.description,
+            created_at=event.at,
+            tokens=event.tokens_folded,
+            redactions=work.redactions + event.redactions,
+            status="folded",
+            operations=work.operations,
+            failed=work.failed,
+            closed_at=event.at,
+            summary_tokens=event.summary_tokens,
             recent=work,
             folded_n=event.n,
             folded_afterwards_n=event.n,
@@ -427,14 +430,14 @@ class Replay:
                 self._put(_give_work_back(self._thread(target.parent_id), target))
             self._discard_branch(target, event.at)
 
-    def _sum_up(self, run: Sequence[OperationCompleted]) -> RecentWork:
+    def _sum_up(self, operations: Sequence[OperationCompleted]) -> RecentWork:
         """The sums over operations. Where requests are seen, they alone count tokens, and a compaction's summary."""
         has_requests = self.state.last_request_n > 0
         return RecentWork(
-            tokens=sum(event.tokens for event in run if event.compacts or not has_requests),
-            operations=len(run),
-            failed=sum(event.failed for event in run),
-            redactions=sum(event.redactions for event in run),
+            tokens=sum(event.tokens for event in operations if event.compacts or not has_requests),
+            operations=len(operations),
+            failed=sum(event.failed for event in operations),
+            redactions=sum(event.redactions for event in operations),
         )
 
     def _thread(self, branch_id: str | None) -> Thread | Branch:

@@ -185,7 +185,7 @@ def parse_stored_result(text: str) -> JsonObject:
     return result
 
 
-def state_summary(state: State, limit: int) -> JsonObject:
+def state_result(state: State, limit: int) -> JsonObject:
     """The state of a session for the header and `_meta` of every result."""
     total = state.total_tokens
     return {
@@ -348,7 +348,7 @@ class TrajectoryPage:
     def take(self, entry: ArchiveEntry, offset: int) -> int | None:
         """Add an entry from an offset on. None if all of it fitted, otherwise the offset of the rest."""
         rest = entry.text[offset:]
-        length = self._fitting(entry, rest, offset)
+        length = self._find_fitting_length(entry, rest, offset)
         if length is None:
             return offset
         part = _entry(entry, rest[:length], offset)
@@ -359,7 +359,7 @@ class TrajectoryPage:
     def result(self, next_cursor: str | None) -> JsonObject:
         return page_result(self._branch_id, self._entries, self._budget_tokens - self._left, next_cursor)
 
-    def _fitting(self, entry: ArchiveEntry, rest: str, offset: int) -> int | None:
+    def _find_fitting_length(self, entry: ArchiveEntry, rest: str, offset: int) -> int | None:
         """The number of characters of the rest that fit; None if none do."""
 
         def cost_of(length: int) -> int:

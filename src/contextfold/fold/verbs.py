@@ -25,8 +25,7 @@ from contextfold.fold.events import (
     SessionRolledBack,
     WorkFolded,
 )
-from contextfold.fold.model_catalog import MODELS, ModelCatalog
-from contextfold.fold.policy import context_limit
+from contextfold.fold.policy import FoldPolicy
 from contextfold.fold.session import Branch, SessionLimits, State
 from contextfold.fold.tool_calls import DESCRIPTION_LENGTH_MAX
 
@@ -60,19 +59,18 @@ class OpenBranch(Verb):
     prompt: str
     tokens: int
     redactions: int
-    limits: SessionLimits
-    models: ModelCatalog = MODELS
+    policy: FoldPolicy
 
     @property
     def identity(self) -> Sequence[str]:
         return ("branch", self.description, self.prompt)
 
     def decide(self, state: State, at: str) -> list[Event]:
-        limits = self.limits
+        limits = self.policy.limits
         if state.depth >= limits.depth:
             raise LimitReached("branch_depth", limits.depth, "return from a branch first")
         _check_branch_count(state, limits)
-        total, limit = state.total_tokens + self.tokens, context_limit(state, limits, self.models)
+        total, limit = state.total_tokens + self.tokens, self.policy.context_limit(state)
         if limits.is_hard and total > limit:
             raise ContextLimitExceeded(total, limit, _suggest_way_out(state))
         given = (self.description, self.prompt, self.tokens, self.redactions)
@@ -103,15 +101,18 @@ class ReturnBranch(Verb):
 
     def decide(self, state: State, at: str) -> list[Event]:
         target = self._target(state)
-        path = [state.branches[open_id] for open_id in state.path[state.path.index(target.id) :]]
-        tokens = dict(zip(path, map(_foldable_tokens, path, [*path[1:], None]), strict=True))
-        events: list[Event] = [
-            BranchFolded(n, at, branch.id, "", 0, tokens[branch], 0, forced=True)
-            for n, branch in enumerate(reversed(path[1:]), state.revision + 1)
-        ]
-        n = state.revision + len(events) + 1
-        summary = (self.summary, self.summary_tokens, tokens[target], self.redactions)
-        return [*events, BranchFolded(n, at, target.id, *summary, forced=False)]
+        events: list[Event] = []
+        inner: Branch | None = None
+        for n, open_id in enumerate(reversed(state.path[state.path.index(target.id) :]), state.revision + 1):
+            branch = state.branches[open_id]
+            tokens = _foldable_tokens(branch, inner)
+            if branch is target:
+                summary = (self.summary, self.summary_tokens, tokens, self.redactions)
+                events.append(BranchFolded(n, at, open_id, *summary, forced=False))
+            else:
+                events.append(BranchFolded(n, at, open_id, "", 0, tokens, 0, forced=True))
+            inner = branch
+        return events
 
     def _target(self, state: State) -> Branch:
         target = state.active if self.branch_id is None else state.branches.get(self.branch_id)
@@ -224,9 +225,11 @@ class RollBack(Verb):
             data = {"branch_id": self.branch_id, "current_status": target.status}
             raise BranchStateInvalid("Cannot roll back: branch is discarded", data)
         created = list(state.branches)
-        later = [one for one in created[created.index(target.id) + 1 :] if state.branches[one].status != "discarded"]
+        later = (state.branches[later_id] for later_id in created[created.index(target.id) + 1 :])
+        discarded = [branch.id for branch in later if branch.status != "discarded"]
         # The deepest branch is discarded first, as in a fold.
-        events: list[Event] = [BranchDiscarded(n, at, one) for n, one in enumerate(reversed(later), state.revision + 1)]
+        numbered = enumerate(reversed(discarded), state.revision + 1)
+        events: list[Event] = [BranchDiscarded(n, at, branch_id) for n, branch_id in numbered]
         n = state.revision + len(events) + 1
         return [*events, SessionRolledBack(n, at, self.branch_id, self.restore_state)]
 

@@ -20,7 +20,7 @@ from contextfold.errors import FoldError, InternalError, SettingsError, StorageF
 from contextfold.fold.project import Caller
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.store import LOCAL_OWNER
-from contextfold.serve.mcp.fold_tools import caller_from, request_error, run_fold_tool
+from contextfold.serve.mcp.fold_tools import caller_from, run_fold_tool, to_request_error
 from contextfold.serve.mcp.protocol import (
     INTEGER_DIGITS,
     LINE_MAX_BYTES,
@@ -183,7 +183,7 @@ class SerialFold:
         try:
             caller = caller_from(LOCAL_OWNER, meta)
         except FoldError as problem:
-            raise await request_error(problem, self._service, Caller(LOCAL_OWNER), {}) from problem
+            raise await to_request_error(problem, self._service, Caller(LOCAL_OWNER), {}) from problem
         await self._maintain()
         try:
             return await run_fold_tool(tool, self._service, caller, arguments)

@@ -70,8 +70,7 @@ from contextfold.fold.verbs import (
 SCRUB_INLINE_LENGTH = 16_384
 # Even longer texts have threads of their own, so that they do not delay shorter ones.
 SCRUB_LONG_LENGTH = 1_000_000
-# By whether a text is longer than SCRUB_LONG_LENGTH: the number of threads, and the prefix of their names.
-SCRUB_THREADS = {False: (4, "contextfold-scrub"), True: (2, "contextfold-scrub-long")}
+SCRUB_THREADS, SCRUB_LONG_THREADS = 4, 2
 # At most this many targets of sessions are remembered.
 TARGETS_CACHED_MAX = 10_000
 
@@ -112,13 +111,14 @@ class FoldService:
         self._note = note
         self._targets = BoundedCache[str, Target](TARGETS_CACHED_MAX)
         self._given_advice = GivenAdvice()
-        self.reports = Reports(self.scrub, self.commit, note)
+        self.reports = Reports(self.scrub, self._commit, note)
         self.recalls = Recall(store, self.scrub, clock)
         self.conversations = Conversations(
             store, self.sessions.look, clock=lambda: clock().timestamp(), idle_s=self.policy.idle_s
         )
-        # Made for the first text that needs them; the keys are those of SCRUB_THREADS.
-        self._scrub_threads: dict[bool, ThreadPoolExecutor] = {}
+        # A thread is started when there is the first text for it.
+        self._scrub_threads = ThreadPoolExecutor(SCRUB_THREADS, "contextfold-scrub")
+        self._scrub_long_threads = ThreadPoolExecutor(SCRUB_LONG_THREADS, "contextfold-scrub-long")
 
     def with_clock(self, clock: Callable[[], datetime]) -> FoldService:
         """A service on the same store whose time is another. Only this one may be closed."""
@@ -159,8 +159,7 @@ class FoldService:
             prompt.text,
             self.count(given_prompt),
             description.redactions + prompt.redactions,
-            self.policy.limits,
-            self.policy.models,
+            self.policy,
         )
         return await self.change(target, verb, caller.operation_id)
 
@@ -178,8 +177,8 @@ class FoldService:
         message = fields.text("message", length_max=MESSAGE_LENGTH_MAX, may_be_blank=False)
         target = target_of(caller, fields.optional_project())
         (summary,) = await self.scrub(message)
-        figures = (summary.text, self.count(message), summary.redactions)
-        verb = FoldWork(self._new_id("br"), *figures, self.policy.limits)
+        tokens = self.count(message)
+        verb = FoldWork(self._new_id("br"), summary.text, tokens, summary.redactions, self.policy.limits)
         return await self.change(target, verb, caller.operation_id)
 
     async def fold_session(
@@ -325,9 +324,9 @@ class FoldService:
 
     # ---- state and advice beside every result
 
-    def summarise(self, state: State) -> JsonObject:
+    def describe_state(self, state: State) -> JsonObject:
         """What every response says about the session beside its result."""
-        return tool_calls.state_summary(state, self.policy.context_limit(state))
+        return tool_calls.state_result(state, self.policy.context_limit(state))
 
     async def state_after_failure(self, caller: Caller, arguments: Arguments, problem: Exception) -> State:
         """The session's state, or an empty state if it cannot be read. A store that failed is not read again."""
@@ -397,13 +396,14 @@ class FoldService:
         if operation_id is not None:
             operation = Operation(hash_text(check_operation_id(operation_id)), hash_text(encode(verb.identity)))
         await self.reports.settle(target.key)
-        outcome = await self.commit(target, verb, operation)
+        outcome = await self._commit(target, verb, operation)
         # The answer has the advice as a suggestion (`_health`), so that it counts as given.
         if outcome.events and verb.has_health and (advice := self._suggestion(outcome.state)):
             self._given_advice.add(outcome.state, advice)
         return outcome
 
-    async def commit(self, target: Target, verb: Verb, operation: Operation | None) -> VerbOutcome:
+    async def _commit(self, target: Target, verb: Verb, operation: Operation | None) -> VerbOutcome:
+        """Change a session without waiting for what was reported for it."""
         begin = (lambda: self._begin_session(target)) if verb.begins_session else None
         find_project = (lambda: self.scrub_path(target)) if target.given_path else None
         try:
@@ -439,8 +439,9 @@ class FoldService:
         path = await self.scrub_path(target) if target.given_path else ""
         conversation = target.conversation or Conversation("", is_named=False)
         name, host_id, agent = await self.scrub(target.given_name or "", conversation.id, conversation.agent)
-        identity = (host_id.text, agent.text, conversation.is_named)
-        return SessionStarted(1, "", self._new_id("sess"), path, name.text or None, *identity)
+        return SessionStarted(
+            1, "", self._new_id("sess"), path, name.text or None, host_id.text, agent.text, conversation.is_named
+        )
 
     async def find_target(self, owner: str, session_id: str) -> Target | None:
         """The target of a session of this owner, from the store if necessary; None if there is none."""
@@ -462,7 +463,7 @@ class FoldService:
         if length <= SCRUB_INLINE_LENGTH:
             scrubbed = self._scrub_all(*texts)
         else:
-            threads = self._threads_for(length)
+            threads = self._scrub_long_threads if length > SCRUB_LONG_LENGTH else self._scrub_threads
             scrubbed = await asyncio.get_running_loop().run_in_executor(threads, lambda: self._scrub_all(*texts))
         if rules := [rule for one in scrubbed for rule in one.rules]:
             self._note(Activity(rules=rules))
@@ -474,12 +475,6 @@ class FoldService:
         except Exception as problem:
             # After any error, no unscrubbed text is used.
             raise ScrubFailed(type(problem).__name__) from None
-
-    def _threads_for(self, length: int) -> ThreadPoolExecutor:
-        is_long = length > SCRUB_LONG_LENGTH
-        if is_long not in self._scrub_threads:
-            self._scrub_threads[is_long] = ThreadPoolExecutor(*SCRUB_THREADS[is_long])
-        return self._scrub_threads[is_long]
 
 
 def _given_project(arguments: Arguments) -> Project | None:

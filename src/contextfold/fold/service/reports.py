@@ -16,7 +16,7 @@ from typing import ClassVar, NamedTuple
 from contextfold.common.canonical import JsonObject
 from contextfold.fold.events import Event, OperationCompleted
 from contextfold.fold.project import Target
-from contextfold.fold.sent_request import RecordedRequest, RequestReport, ScrubbedText, call_id_of, record_request
+from contextfold.fold.sent_request import RecordedEvents, RequestReport, ScrubbedText, call_id_of, record_request
 from contextfold.fold.service.inbox import Inbox
 from contextfold.fold.service.sessions import VerbOutcome
 from contextfold.fold.session import Replay, State
@@ -113,10 +113,10 @@ class RecordReports:
         self.new.clear()
         events: list[Event] = []
         calls = set(state.calls)
-        run: list[tuple[OperationCompleted, str]] = []
+        operations: list[tuple[OperationCompleted, str]] = []
         replay = Replay(state)
 
-        def take(recorded: RecordedRequest) -> None:
+        def take(recorded: RecordedEvents) -> None:
             replay.apply(recorded.events)
             events.extend(recorded.events)
             self._texts.update(recorded.texts)
@@ -126,16 +126,16 @@ class RecordReports:
                 done = one.operation(scrubbed)
                 if not done.call_id or done.call_id not in calls:
                     calls.add(done.call_id)
-                    run.append((done, scrubbed[1].text))
+                    operations.append((done, scrubbed[1].text))
                     self.new.add(index)
                 continue
-            recorded, run = _record_operations(run, replay.state, at), []
+            recorded, operations = _record_operations(operations, replay.state, at), []
             take(recorded)
             request = record_request(replay.state, at, one, scrubbed)
             take(request)
             if request.events:
                 self.new.add(index)
-        take(_record_operations(run, replay.state, at))
+        take(_record_operations(operations, replay.state, at))
         return events
 
     def result(
@@ -226,7 +226,7 @@ class Reports(Inbox[Received]):
         self._note(Activity(reports_wait=is_unavailable))
 
 
-def _record_operations(run: Sequence[tuple[OperationCompleted, str]], state: State, at: str) -> RecordedRequest:
-    verb = RecordOperations([done for done, _ in run], [text for _, text in run])
+def _record_operations(operations: Sequence[tuple[OperationCompleted, str]], state: State, at: str) -> RecordedEvents:
+    verb = RecordOperations([done for done, _ in operations], [text for _, text in operations])
     events = verb.decide(state, at)
-    return RecordedRequest(events, list(verb.texts(events).items()))
+    return RecordedEvents(events, list(verb.texts(events).items()))

@@ -121,7 +121,6 @@ class Sessions:
                 state = await self._refresh(change.key)
                 if outcome := await self._attempt(change, state, is_fresh=True):
                     return outcome
-
                 await asyncio.sleep(random.uniform(0, min(RETRY_PAUSE_MAX_S, 0.001 * (lost + 1))))  # noqa: S311 - no secret
         raise StoreUnavailable(f"lost {TRIES_MAX} races for one session in a row")
 
@@ -297,16 +296,25 @@ def _list_summaries(key: SessionKey, before: State, events: Sequence[Event], aft
     A branch that was folded with the one around it, or discarded while open, has a summary without text: it is found by
     its description, its prompt and what was done.
     """
-    session = (key.project_hash, after.project_path, after.session_id or "")
     summaries = []
     for event in events:
         if isinstance(event, WorkFolded | BranchFolded):
-            figures = (event.summary, event.tokens_folded, event.at)
+            summary, tokens = event.summary, event.tokens_folded
         elif isinstance(event, BranchDiscarded) and before.branches[event.branch_id].status == "active":
-            figures = ("", before.branches[event.branch_id].tokens, event.at)
+            summary, tokens = "", before.branches[event.branch_id].tokens
         else:
             continue
-        description = after.branches[event.branch_id].description
-        undone = isinstance(event, BranchDiscarded)
-        summaries.append(Summary(*session, event.branch_id, description, *figures, undone))
+        summaries.append(
+            Summary(
+                project_hash=key.project_hash,
+                project_path=after.project_path,
+                session_id=after.session_id or "",
+                branch_id=event.branch_id,
+                description=after.branches[event.branch_id].description,
+                summary=summary,
+                tokens_folded=tokens,
+                folded_at=event.at,
+                undone=isinstance(event, BranchDiscarded),
+            )
+        )
     return summaries

@@ -22,7 +22,7 @@ from contextfold.fold.service.fold_service import FoldService
 from contextfold.serve.http.exchange import EXCHANGE, OWNER, RUN, HttpExchange, Receive, Scope, Send
 from contextfold.serve.http.guard import CALLS_PER_SECOND, Buckets
 from contextfold.serve.mcp import protocol
-from contextfold.serve.mcp.fold_tools import caller_from, request_error, run_fold_tool
+from contextfold.serve.mcp.fold_tools import caller_from, run_fold_tool, to_request_error
 from contextfold.serve.mcp.protocol import (
     InvalidMessage,
     McpServer,
@@ -139,7 +139,7 @@ class McpEndpoint:
                     outcome = await services.resolvers.call(tool.name, call.arguments)
             except FoldError as problem:
                 # The session's name or the operation id is invalid.
-                outcome = await request_error(problem, services.fold, Caller(scope[OWNER]), {})
+                outcome = await to_request_error(problem, services.fold, Caller(scope[OWNER]), {})
             except RequestError as error:
                 outcome = error
             span.record_tool(call.tool.name, outcome.kind or "ok")
@@ -165,7 +165,7 @@ class McpEndpoint:
             caller = caller_of(exchange.scope)._replace(operation_id=None)
         except FoldError:
             caller = Caller(exchange.scope[OWNER])
-        return await request_error(problem, services.fold, caller, arguments if isinstance(arguments, dict) else {})
+        return await to_request_error(problem, services.fold, caller, arguments if isinstance(arguments, dict) else {})
 
     def _encode(self, request_id: str | int | None, error: RequestError) -> bytes:
         """Encode an error. Its message is redacted, because it may repeat a method, a tool's name or a version."""

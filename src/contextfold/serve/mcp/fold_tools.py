@@ -182,22 +182,23 @@ async def run_fold_tool(tool: FoldTool, service: FoldService, caller: Caller, ar
         caller = await service.identify(caller, tool.name, arguments)
         outcome = await tool.handler(service, caller, arguments)
     except FoldError as problem:
-        raise await request_error(problem, service, caller, arguments) from problem
+        raise await to_request_error(problem, service, caller, arguments) from problem
     except Exception as problem:
-        state = service.summarise(await service.state_after_failure(caller, arguments, problem))
+        state = service.describe_state(await service.state_after_failure(caller, arguments, problem))
         raise internal_error(f"{type(problem).__name__} at {place_of(problem)}", state=state, data={}) from problem
-    if outcome.text:
-        # A reminder has no place in it, because the text has a budget. The next result has it.
-        return ToolResult(outcome.text, state=service.summarise(outcome.state), counter=service.policy.counter)
-    # On the main thread, the result itself has the advice as its suggestion.
-    reminder = service.advise(outcome.state) if outcome.state.path else ""
+    # A text has a budget and no place for a reminder, which the next result has. On the main thread, the result itself
+    # has the advice as its suggestion.
+    reminder = service.advise(outcome.state) if outcome.state.path and not outcome.text else ""
     answer = {**outcome.answer, "reminder": reminder} if reminder else outcome.answer
-    return ToolResult(encode(answer), state=service.summarise(outcome.state), counter=service.policy.counter)
+    state = service.describe_state(outcome.state)
+    return ToolResult(outcome.text or encode(answer), state=state, counter=service.policy.counter)
 
 
-async def request_error(problem: FoldError, service: FoldService, caller: Caller, arguments: Arguments) -> RequestError:
+async def to_request_error(
+    problem: FoldError, service: FoldService, caller: Caller, arguments: Arguments
+) -> RequestError:
     """The error for the caller after an expected failure: without secrets, with the session's state."""
     message, data = service.safe_error(problem)
     reason = f"{problem.code}: {problem.reason}" if problem.reason != problem.message else problem.code
-    state = service.summarise(await service.state_after_failure(caller, arguments, problem))
+    state = service.describe_state(await service.state_after_failure(caller, arguments, problem))
     return known_error(problem.code, message, data, reason=reason, state=state)
