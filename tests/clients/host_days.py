@@ -41,7 +41,7 @@ NO_DAEMON = "http://127.0.0.1:9"
 # Longer than any provider keeps a prompt.
 PAUSE_S = 25 * 3600
 FILE_LINES = 400
-RECORDED_LEAST = 20
+RECORDED_MIN = 20
 # With this option the requests become those that the tests replay.
 RECORD = "--record"
 HOP_BY_HOP = ("connection", "content-length", "host", "transfer-encoding", "upgrade")
@@ -435,7 +435,7 @@ def run_with_token(day: Day, folder: Path) -> str:
 
 def check_replay(recorded: Sequence[RecordedRequest], folder: Path) -> str:
     """Send the recorded requests through a new daemon, with the same pause; all must be valid and have a receipt."""
-    assert len(recorded) >= RECORDED_LEAST, len(recorded)
+    assert len(recorded) >= RECORDED_MIN, len(recorded)
     folded, has_paused = 0, False
     with Upstream() as upstream:
         upstream.is_strict = False

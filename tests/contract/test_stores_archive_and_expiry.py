@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from contextfold.fold.archive import ArchiveEntry
-from contextfold.fold.store import SEARCH_MOST, ArchivedThread, Commit, KnownRevision, StaleRevision, Store
+from contextfold.fold.store import SEARCH_MAX, ArchivedThread, Commit, KnownRevision, StaleRevision, Store
 from tests.contract.sessions import (
     NOON,
     begin,
@@ -97,9 +97,9 @@ async def test_no_query_raises_an_error(store: Store) -> None:
 async def test_a_search_respects_its_project_and_its_limit(store: Store) -> None:
     for project in ("p1", "p2"):
         key = key_of(project)
-        summaries = [summary_of(key, f"{project}/{number}", "same words") for number in range(SEARCH_MOST)]
+        summaries = [summary_of(key, f"{project}/{number}", "same words") for number in range(SEARCH_MAX)]
         await store.commit(commit_of(key, summaries=summaries))
-    assert len(await _search(store, "same", limit=10**9)) == SEARCH_MOST
+    assert len(await _search(store, "same", limit=10**9)) == SEARCH_MAX
     assert {branch_id[:2] for branch_id in await _search(store, "same", "p2", limit=10**9)} == {"p2"}
     assert await _search(store, "same", "p3") == []
     for limit in (0, -1):

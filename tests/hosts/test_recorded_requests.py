@@ -10,7 +10,7 @@ from tests.hosts.recorded_requests import FOLDER, RecordedRequest, Replayed, loa
 from tests.support.daemon import ShiftedClockDaemon
 from tests.support.upstream import ReceivedRequest, Upstream
 
-RECORDED_LEAST = 20
+RECORDED_MIN = 20
 # Longer than any provider keeps a prompt.
 PAUSE_S = 25 * 3600
 MASKED = b"output_masked"
@@ -49,7 +49,7 @@ def exchanges(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Exchan
 
 @pytest.mark.parametrize("name", [path.name for path in RECORDINGS])
 def test_every_recorded_request_is_sent_valid_and_explained(name: str, exchanges: dict[str, list[Exchange]]) -> None:
-    assert len(exchanges[name]) >= RECORDED_LEAST
+    assert len(exchanges[name]) >= RECORDED_MIN
     for number, (replayed, got) in enumerate(exchanges[name]):
         request, receipt = replayed.request, replayed.receipt
         assert replayed.status == 200, number

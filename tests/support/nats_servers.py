@@ -29,10 +29,10 @@ from contextfold.settings import NatsOptions
 from tests.support.prerequisites import NATS, NATS_SERVER, require
 
 # At most this many workers run tests at once, and each of them has its own ports.
-WORKERS_MOST = 8
-WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS_MOST
+WORKERS_MAX = 8
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS_MAX
 # These ports are below the range that the system uses for outgoing connections.
-PORTS = range(20_000 + WORKER, 30_000, WORKERS_MOST)
+PORTS = range(20_000 + WORKER, 30_000, WORKERS_MAX)
 PORTS_TRIED_MAX = 50
 STARTS_TRIED_MAX = 5
 # This only bounds a hang.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 # The width of a row that is still easy to read.
-WIDTH_MOST = 110
+WIDTH_MAX = 110
 # Below this width tables leave out the less important columns.
 NARROW = 64
 # Spaces between columns.
@@ -141,7 +141,7 @@ def open_screen(stream: TextIO | None) -> Screen:
     from shutil import get_terminal_size
 
     has_colours = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return Screen(is_terminal=True, width=min(get_terminal_size().columns, WIDTH_MOST), has_colours=has_colours)
+    return Screen(is_terminal=True, width=min(get_terminal_size().columns, WIDTH_MAX), has_colours=has_colours)
 
 
 def stdout_screen() -> Screen:

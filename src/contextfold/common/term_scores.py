@@ -11,7 +11,7 @@ from __future__ import annotations
 
 SCALE_BITS = 10
 # The least weight of a term, in 1024ths of a bit.
-WEIGHT_LEAST = 16
+WEIGHT_MIN = 16
 SATURATION_BITS = 16
 # The number of fractional bits of the numbers that are squared.
 WORK_BITS = 32
@@ -68,7 +68,7 @@ def collection_log2(document_count: int) -> int:
 
 def term_weight(collection: int, document_frequency: int) -> int:
     """The idf of a term, in 1024ths of a bit. `collection` is `collection_log2` of all documents."""
-    return max(collection - log2_fixed(2 * document_frequency + 1), WEIGHT_LEAST)
+    return max(collection - log2_fixed(2 * document_frequency + 1), WEIGHT_MIN)
 
 
 def heading_score(weight: int, named: int, length: int, average: int) -> int:

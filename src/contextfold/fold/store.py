@@ -19,7 +19,7 @@ from contextfold.fold.store_clock import StoreClock
 # The owner of what commands and a daemon without tokens do.
 LOCAL_OWNER = "local"
 # The most summaries that one search returns.
-SEARCH_MOST = 1_000
+SEARCH_MAX = 1_000
 # The largest number of digits in a cursor; enough for a 64-bit number.
 CURSOR_DIGITS = 18
 # The outcome of a call id that a client used for several calls.
@@ -300,7 +300,7 @@ class Store(Protocol):
         """Return the current position. A watch after a cursor taken before a load misses nothing."""
 
     async def search(self, owner: str, query: str, project_hash: str | None, limit: int) -> Sequence[Summary]:
-        """Return summaries with every word of the query, the last as a prefix, best first; at most SEARCH_MOST."""
+        """Return summaries with every word of the query, the last as a prefix, best first; at most SEARCH_MAX."""
 
     async def summaries(self, owner: str, project_hash: str | None) -> Sequence[Summary]:
         """Return every summary that was not undone, of a project or of all, ordered by session and branch."""

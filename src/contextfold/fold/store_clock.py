@@ -25,7 +25,7 @@ FAR_AHEAD: Final = timedelta(days=7)
 BEGINNING: Final = "2026-01-01T00:00:00Z"
 # A store is told the time again after this long; more often would only cost commits.
 NOTED_EVERY: Final = timedelta(hours=1)
-GAPS_MOST: Final = 32
+GAPS_MAX: Final = 32
 
 
 class StoreClock(NamedTuple):
@@ -51,7 +51,7 @@ class StoreClock(NamedTuple):
             seen, _ = gaps.pop()
         if now - _parse(seen) > FAR_AHEAD:
             gaps.append((seen, at))
-        return StoreClock(max(seen, at), tuple(gaps[-GAPS_MOST:]))
+        return StoreClock(max(seen, at), tuple(gaps[-GAPS_MAX:]))
 
     def is_worth_noting(self, before: StoreClock) -> bool:
         return self.gaps != before.gaps or _parse(self.seen) - _parse(before.seen) >= NOTED_EVERY
@@ -87,6 +87,6 @@ class StoreClock(NamedTuple):
 
 
 # Every call of a tool asks how long its session was idle, and so for the times of the same gaps.
-@lru_cache(2 * GAPS_MOST)
+@lru_cache(2 * GAPS_MAX)
 def _parse(time: str) -> datetime:
     return datetime.strptime(time, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)

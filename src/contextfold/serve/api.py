@@ -23,7 +23,7 @@ from contextfold.fold.events import kind_of, members
 from contextfold.fold.service.demo import demo_session
 from contextfold.fold.service.fold_service import FoldService
 from contextfold.fold.service.overview import SAVINGS_GROUPS, Overview
-from contextfold.fold.store import SEARCH_MOST, WatchedEvent
+from contextfold.fold.store import SEARCH_MAX, WatchedEvent
 from contextfold.fold.tool_calls import (
     BRANCH_ID_LENGTH_MAX,
     BUDGET,
@@ -69,13 +69,13 @@ def parse_object(body: bytes, *, lone_surrogates: bool = False) -> Mapping[str, 
 
 
 # The default and the largest number of sessions, and of rows of a tree, in one response.
-SESSIONS, SESSIONS_MOST = 20, 100
-ROWS, ROWS_MOST = 100, 500
+SESSIONS, SESSIONS_MAX = 20, 100
+ROWS, ROWS_MAX = 100, 500
 SUMMARIES = 20
 # A preview names at most this many branches that would be discarded.
-DISCARDED_MOST = 100
+DISCARDED_MAX = 100
 # A query, a cursor or an id has at most this many characters.
-TEXT_MOST = 1_000
+TEXT_MAX = 1_000
 ALIVE_EVERY_S = 15.0
 RETRY_MS = 1_000
 EVENT_STREAM = "text/event-stream"
@@ -141,13 +141,13 @@ class HttpApi:
 
     async def sessions(self, request: Request) -> JsonObject:
         """Live sessions, the latest activity first, or with `ended=true` the ended ones: `limit`, `cursor`."""
-        limit = _integer(request, "limit", SESSIONS, 1, SESSIONS_MOST)
+        limit = _integer(request, "limit", SESSIONS, 1, SESSIONS_MAX)
         read = self._overview.ended_sessions if _flag(request, "ended", default=False) else self._overview.sessions
         return await read(_owner(request), cursor=_text(request, "cursor"), limit=limit)
 
     async def session(self, request: Request) -> JsonObject:
         """A session's figures and the last rows of its tree: `limit`, `before` (a row's number)."""
-        limit = _integer(request, "limit", ROWS, 1, ROWS_MOST)
+        limit = _integer(request, "limit", ROWS, 1, ROWS_MAX)
         before = _integer(request, "before", 0, 0, 10**9) if request.query_params.get("before") else None
         return await self._overview.session(*_session(request), before=before, limit=limit)
 
@@ -202,7 +202,7 @@ class HttpApi:
         branch_id = _text(request, "branch_id") or ""
         owner, session_id = _session(request)
         return await self._overview.preview(
-            owner, session_id, branch_id, restore_state=restore_state, most=DISCARDED_MOST
+            owner, session_id, branch_id, restore_state=restore_state, most=DISCARDED_MAX
         )
 
     async def rollback(self, request: Request) -> JsonObject:
@@ -219,12 +219,12 @@ class HttpApi:
 
     async def summaries(self, request: Request) -> JsonObject:
         """Folded branches whose summary or description has every word of `query`; `limit`."""
-        limit = _integer(request, "limit", SUMMARIES, 1, SEARCH_MOST)
+        limit = _integer(request, "limit", SUMMARIES, 1, SEARCH_MAX)
         return await self._overview.search(_owner(request), _text(request, "query") or "", limit=limit)
 
     async def search(self, request: Request) -> JsonObject:
         """Sessions, branches and summaries that have every word of `query`; `limit` for each kind."""
-        limit = _integer(request, "limit", SUMMARIES, 1, SEARCH_MOST)
+        limit = _integer(request, "limit", SUMMARIES, 1, SEARCH_MAX)
         return await self._overview.search_all(_owner(request), _text(request, "query") or "", limit=limit)
 
     async def recall(self, request: Request) -> JsonObject | Response:
@@ -309,8 +309,8 @@ async def _stop_following(coming: asyncio.Future[WatchedEvent], events: AsyncGen
 
 def _text(request: Request, name: str) -> str | None:
     value = request.query_params.get(name) or None
-    if value is not None and len(value) > TEXT_MOST:
-        raise ArgumentInvalid(name, f"must have at most {TEXT_MOST} characters")
+    if value is not None and len(value) > TEXT_MAX:
+        raise ArgumentInvalid(name, f"must have at most {TEXT_MAX} characters")
     return value
 
 

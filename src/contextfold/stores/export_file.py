@@ -25,7 +25,7 @@ from contextfold.fold.store_export import (
 )
 
 # One line, which is a record with one text, has at most this many bytes.
-LINE_MOST: Final = 1 << 28
+LINE_MAX: Final = 1 << 28
 COMPRESSION_LEVEL: Final = 6
 COPIED_BYTES: Final = 1 << 20
 SUFFIX: Final = ".gz"
@@ -96,7 +96,7 @@ def verify(path: Path) -> Mapping[str, int]:
 def _lines(path: Path) -> Iterator[bytes]:
     try:
         with gzip.open(path, "rb") if path.suffix == SUFFIX else path.open("rb") as file:
-            while line := file.readline(LINE_MOST):
+            while line := file.readline(LINE_MAX):
                 yield line
     except EOFError as problem:
         raise ExportInvalid("the export file is not complete") from problem

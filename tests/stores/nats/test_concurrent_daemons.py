@@ -194,7 +194,7 @@ async def test_a_read_leaves_no_consumer_behind(
 
 async def test_a_slow_watcher_gets_every_event_once(store: NatsStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client drops messages without an error when too many wait."""
-    monkeypatch.setattr(jetstream, "WAITING_MOST", 3)
+    monkeypatch.setattr(jetstream, "WAITING_MAX", 3)
     monkeypatch.setattr(jetstream, "SILENCE_S", 0.2)
     for revision in range(40):
         await store.commit(commit_of(KEY, revision))

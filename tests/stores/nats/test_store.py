@@ -142,7 +142,7 @@ async def test_a_commit_based_on_an_old_revision_is_refused_whatever_the_store_h
 async def test_a_repeated_operation_is_recognised_after_the_session_has_left_the_cache(
     options: NatsOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nats_log, "REMEMBERED_MOST", 1)
+    monkeypatch.setattr(nats_log, "REMEMBERED_MAX", 1)
     store = NatsStore(options)
     for revision in range(5):
         await store.commit(commit_of(KEY, revision, operation_id=f"op {revision}"))

@@ -31,7 +31,7 @@ from contextfold.settings import between
 LIMIT = "200"
 FEWER, IF_FOLDED = "fewer", "if folded"
 # A session has at most this many branches.
-LIMIT_MOST = 10_000
+LIMIT_MAX = 10_000
 
 
 def declare_list(parser: CommandParser) -> None:
@@ -57,8 +57,8 @@ def declare_list(parser: CommandParser) -> None:
 
 def run_list(args: argparse.Namespace) -> None:
     # With --json all branches are printed by default, because a program might not notice that some are missing.
-    default = str(LIMIT_MOST) if args.json else LIMIT
-    limit = int(between(1, LIMIT_MOST)("--limit", default if args.limit is None else args.limit))
+    default = str(LIMIT_MAX) if args.json else LIMIT
+    limit = int(between(1, LIMIT_MAX)("--limit", default if args.limit is None else args.limit))
     if args.ended:
         _list_ended(args, limit)
         return
@@ -124,7 +124,7 @@ def _draw_session(screen: Screen, state: State, store: OpenStore, limit: int) ->
 
 
 # At least this many characters of an id are shown.
-ID_LEAST = len(BRANCH_PREFIX) + 4
+ID_MIN = len(BRANCH_PREFIX) + 4
 FORK, LAST, DOWN, NOTHING = "├─ ", "└─ ", "│  ", "   "
 # The indentation of one level in a pipe.
 INDENT = "  "
@@ -146,7 +146,7 @@ def id_length(branch_ids: Iterable[str]) -> int:
     """The length of the shortest prefixes that distinguish these ids."""
     # The ids have no path components; what counts are characters.
     shared = (len(os.path.commonprefix(pair)) + 1 for pair in pairwise(sorted(branch_ids)))  # noqa: RUF071
-    return max(ID_LEAST, *shared, 0)
+    return max(ID_MIN, *shared, 0)
 
 
 def draw(screen: Screen, state: State, rows: Sequence[BranchRow], *, earlier: int) -> str:

@@ -38,7 +38,7 @@ from contextfold.settings import FoldSettings, read_fold_settings
 # The members that --json prints. `session` is the session's row in the `/v1` API; `tree` has the lines of its tree.
 SessionReport = Mapping[str, Any]
 
-FENCE_LEAST = 3
+FENCE_MIN = 3
 NO_FOLDS = "\nNothing was folded in this session.\n"
 STYLE = (
     ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;"
@@ -48,7 +48,7 @@ STYLE = (
 )
 NOTHING_LOADS = "default-src 'none'; style-src 'unsafe-inline'"
 # The report has only the last branches; a session may have 10,000.
-FOLDS_MOST = 500
+FOLDS_MAX = 500
 
 
 def declare_report(parser: CommandParser) -> None:
@@ -98,7 +98,7 @@ def _find_session(store: OpenStore, args: argparse.Namespace) -> FoundSession:
 def _report(store: OpenStore, found: FoundSession, settings: FoldSettings) -> SessionReport:
     row: Any = store.sessions.row(found)
     rows = tree(found.state)
-    latest = rows[-FOLDS_MOST:]
+    latest = rows[-FOLDS_MAX:]
     folded = [row for row in latest if row.branch.status == "folded"]
     stored = store.sessions.summaries(found)
     summaries = [stored.get(row.branch.id, "") for row in folded]
@@ -270,7 +270,7 @@ def _quote(text: str) -> str:
 
 def _fence(text: str) -> str:
     escaped = plain_lines(text).strip("\n")
-    fence = "`" * max(FENCE_LEAST, _longest_run(escaped) + 1)
+    fence = "`" * max(FENCE_MIN, _longest_run(escaped) + 1)
     return f"{fence}text\n{escaped}\n{fence}\n"
 
 

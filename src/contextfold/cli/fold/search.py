@@ -13,7 +13,7 @@ from contextfold.cli.setting_options import add_store_options
 from contextfold.cli.terminal import Line, Part, Screen, stdout_screen, text_lines
 from contextfold.common.answer_format import JSON, TEXT
 from contextfold.common.question import ASK_BUDGET
-from contextfold.fold.store import SEARCH_MOST, Summary
+from contextfold.fold.store import SEARCH_MAX, Summary
 from contextfold.fold.tool_calls import parse_recall_request
 from contextfold.settings import between
 
@@ -43,7 +43,7 @@ def declare_search(parser: CommandParser) -> None:
 
 def run_search(args: argparse.Namespace) -> None:
     query = " ".join(args.query)
-    limit = int(between(1, SEARCH_MOST)("--limit", args.limit))
+    limit = int(between(1, SEARCH_MAX)("--limit", args.limit))
     owner, project = owner_of(args), project_of(args) if args.project is not None else None
     with open_store(args) as store:
         summaries = store.sessions.store.search(owner, query, project.hash if project else None, limit)

@@ -31,7 +31,7 @@ BRANCH_PREFIX = "br_"
 SESSION_PREFIX = "sess_"
 NO_LIVE_SESSION = "no live session of {}; an agent's first request through the proxy, hook or call of a tool begins one"
 # An error about an ambiguous prefix lists at most this many branches.
-NAMED_MOST = 5
+NAMED_MAX = 5
 # A page of the archive ends after this many characters.
 PAGE_CHARACTERS = 1_000_000
 
@@ -251,7 +251,7 @@ def branch_of(state: State, given: str) -> str | None:
     if len(begins) == 1 and stem:
         return begins[0]
     if begins:
-        named = ", ".join(begins[:NAMED_MOST]) + (", …" if len(begins) > NAMED_MOST else "")
+        named = ", ".join(begins[:NAMED_MAX]) + (", …" if len(begins) > NAMED_MAX else "")
         raise ArgumentInvalid("BRANCH", f"is the prefix of several ids: {named}; give more of it")
     problem = BranchNotFound(given, state.session_id)
     problem.reason = (

@@ -32,7 +32,7 @@ from contextfold.fold.tool_calls import RESULT_PREFIX, RESULT_UNKNOWN, entry_res
 EXCERPT_LINES = 3
 EXCERPT_LENGTH = 300
 # At most this many branches below a branch are listed; `context fold list` has all of them.
-CHILDREN_MOST = 20
+CHILDREN_MAX = 20
 # The width of the column with the kind of an entry.
 WORD_WIDTH = 10
 MARKS = {"prompt": "›", "operation": "·", "child": "✓", "summary": "✓", "rollback": "↶"}
@@ -167,7 +167,7 @@ def _children(screen: Screen, state: State, branch_id: str | None) -> str:
         return ""
     length = id_length(state.branches)
     rows: list[Sequence[Line]] = []
-    for child in children[-CHILDREN_MOST:]:
+    for child in children[-CHILDREN_MAX:]:
         mark, style, text_style = branch_look(child, state)
         status: Line = [(f"{mark} " if screen.is_terminal else "", style), (child.status, style)]
         number, name = [screen.figure(child.tokens)], [(child.description, text_style)]

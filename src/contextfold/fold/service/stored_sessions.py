@@ -61,7 +61,7 @@ PAGE_ENTRIES = 64
 # To find a summary, this many characters of the archive are read at a time.
 SUMMARY_READ_CHARACTERS = 1 << 18
 SESSIONS_READ = 100
-SESSIONS_MOST = 100_000
+SESSIONS_MAX = 100_000
 
 # A session's row in the format of the `/v1` API.
 SessionView = Mapping[str, Any]
@@ -313,7 +313,7 @@ class StoredSessions(NamedTuple):
 def _all_pages(read: Callable[[tuple[str, str] | None], Sequence[Listed]]) -> Iterator[Listed]:
     """Every session of a list that is read in pages, each after the last session of the page before."""
     after: tuple[str, str] | None = None
-    for _ in range(0, SESSIONS_MOST, SESSIONS_READ):
+    for _ in range(0, SESSIONS_MAX, SESSIONS_READ):
         page = read(after)
         yield from page
         if len(page) < SESSIONS_READ:

@@ -34,7 +34,7 @@ from contextfold.settings import NatsOptions
 
 Result = TypeVar("Result")
 # Older servers ignore features that the store relies on, without an error.
-SERVER_LEAST: Final = (2, 12)
+SERVER_MIN: Final = (2, 12)
 CONNECT_TIMEOUT_S: Final = 2.0
 # The pause between two attempts to connect to the same server.
 RECONNECT_PAUSE_S: Final = 0.25
@@ -49,7 +49,7 @@ PINGS_UNANSWERED: Final = 2
 FAILING_S: Final = 5.0
 # Words in the errors of a server that refuses a user.
 REFUSALS: Final = ("authoriz", "authenticat", "permission")
-FORBIDDEN_MOST: Final = 100
+FORBIDDEN_MAX: Final = 100
 # After this many closed connections in a row a server that uses TLS is taken to want a certificate.
 RESETS_REFUSE: Final = 4
 CLOSE_TIMEOUT_S: Final = 1.0
@@ -277,7 +277,7 @@ class NatsConnection:
         The server does not respond to a forbidden request. It sends an error text that contains the subject.
         """
         if "permissions violation" in str(problem).lower():
-            if len(self._forbidden) < FORBIDDEN_MOST:
+            if len(self._forbidden) < FORBIDDEN_MAX:
                 self._forbidden |= set(re.findall(r'"([^"]+)"', str(problem).lower()))
         elif not self.is_ready:
             # Such an error ends an attempt, perhaps in the middle of starting TLS.
@@ -392,8 +392,8 @@ async def _keep_cancellation(work: Awaitable[Result]) -> Result:
 def check_server(version: str) -> None:
     """Raise StoreInvalid for a server that is too old. The version is `<nats server v2.15.1>` or a bare number."""
     found = re.search(r"(\d+)\.(\d+)[.\d]*", version)
-    if found is None or (int(found[1]), int(found[2])) < SERVER_LEAST:
-        least = ".".join(map(str, SERVER_LEAST))
+    if found is None or (int(found[1]), int(found[2])) < SERVER_MIN:
+        least = ".".join(map(str, SERVER_MIN))
         known = found[0] if found else "of no known version"
         raise StoreInvalid(f"the NATS server is {known}; {least} or later is needed")
 

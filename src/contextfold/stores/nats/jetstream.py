@@ -51,11 +51,11 @@ SILENCE_S: Final = 2.0
 # The server deletes a consumer that is not read for this time.
 CONSUMER_IDLE_S: Final = 2.0
 # A reader that is this far behind starts again after the last message that it has read.
-WAITING_MOST: Final = 2_000
-WAITING_BYTES_MOST: Final = 64 << 20
+WAITING_MAX: Final = 2_000
+WAITING_BYTES_MAX: Final = 64 << 20
 RETRY_S: Final = 0.1
 # The most consumers that are tried for a message that exists.
-CONSUMERS_MOST: Final = 3
+CONSUMERS_MAX: Final = 3
 
 
 class SequenceConflict(Exception):
@@ -281,7 +281,7 @@ async def read_to(js: JetStream, query: StreamQuery, last: int) -> AsyncGenerato
         if reached < last and not await js.at(query.stream, last):
             newest = await js.last(query.stream, query.subjects)
             last = min(last, newest.seq if newest else 0)
-        elif tried >= CONSUMERS_MOST:
+        elif tried >= CONSUMERS_MAX:
             raise StoreUnavailable(f"NATS: {query.stream} cannot be read now")
 
 
@@ -316,7 +316,7 @@ async def _read_consumer(
         config.deliver_policy = DeliverPolicy.LAST_PER_SUBJECT
     elif after:
         config.deliver_policy, config.opt_start_seq = DeliverPolicy.BY_START_SEQUENCE, after + 1
-    arrived = asyncio.Queue[Msg](WAITING_MOST)
+    arrived = asyncio.Queue[Msg](WAITING_MAX)
     subscription = await js.call(
         f"API.CONSUMER.CREATE.{query.stream}",
         lambda _: client.consumers.subscribe(
@@ -326,8 +326,8 @@ async def _read_consumer(
             ordered_consumer=True,
             idle_heartbeat=HEARTBEAT_S,
             config=config,
-            pending_msgs_limit=WAITING_MOST,
-            pending_bytes_limit=WAITING_BYTES_MOST,
+            pending_msgs_limit=WAITING_MAX,
+            pending_bytes_limit=WAITING_BYTES_MAX,
         ),
     )
     try:

@@ -42,7 +42,7 @@ TEXTS_INLINE_BYTES: Final = 8 << 10
 RETRY_S: Final = 0.05
 LOADS_TRIED: Final = 3
 # The most sessions and operations in all indexes.
-REMEMBERED_MOST: Final = 200_000
+REMEMBERED_MAX: Final = 200_000
 # A commit in a log, and its content, which says where long texts are.
 Committed = tuple[LoggedCommit, CommitRecord]
 
@@ -81,7 +81,7 @@ class SessionLogs:
         self._js = js
         self._names = names
         self._before_another = before_another
-        self._indexes = BoundedCache[SessionKey, LogIndex](REMEMBERED_MOST, lambda index: len(index.operations) + 1)
+        self._indexes = BoundedCache[SessionKey, LogIndex](REMEMBERED_MAX, lambda index: len(index.operations) + 1)
 
     # ---- reading
 

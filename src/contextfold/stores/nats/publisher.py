@@ -37,10 +37,10 @@ RETRY_S: Final = 0.05
 # Writes of one session at once.
 AT_ONCE: Final = 32
 # The most commits of a session in memory. Beyond that they are read from the log.
-WAITING_MOST: Final = 256
-TEXT_MOST: Final = records.PUBLISHED_MOST + 1
+WAITING_MAX: Final = 256
+TEXT_MAX: Final = records.PUBLISHED_MAX + 1
 # The most characters of published sessions in memory. A session and each text of a branch count for some more.
-PROGRESS_MOST: Final = 64 << 20
+PROGRESS_MAX: Final = 64 << 20
 SESSION_WEIGHT: Final = 2_000
 TEXT_WEIGHT: Final = 200
 
@@ -72,9 +72,9 @@ class PublishedSession:
         self.seq = commit.seq
         for event in record.events:
             if isinstance(event, BranchCreated):
-                self.prompts[event.branch_id] = event.prompt[:TEXT_MOST]
+                self.prompts[event.branch_id] = event.prompt[:TEXT_MAX]
             elif isinstance(event, BranchFolded | WorkFolded):
-                self.summaries[event.branch_id] = event.summary[:TEXT_MOST]
+                self.summaries[event.branch_id] = event.summary[:TEXT_MAX]
 
 
 class Publisher:
@@ -87,12 +87,12 @@ class Publisher:
         self._works: dict[SessionKey, asyncio.Task[FoldError | None]] = {}
         # The commits that a publication has not begun with.
         self._waiting: dict[SessionKey, list[Committed]] = defaultdict(list)
-        self._progress = BoundedCache[SessionKey, PublishedSession](PROGRESS_MOST, lambda progress: progress.weight)
+        self._progress = BoundedCache[SessionKey, PublishedSession](PROGRESS_MAX, lambda progress: progress.weight)
 
     def offer(self, committed: Committed) -> None:
         """Publish a commit soon."""
         waiting = self._waiting[committed[0].key]
-        if len(waiting) >= WAITING_MOST:
+        if len(waiting) >= WAITING_MAX:
             # What is left does not follow what is published, so the log is read.
             waiting.clear()
         waiting.append(committed)

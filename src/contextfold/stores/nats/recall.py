@@ -26,7 +26,7 @@ from contextfold.stores.sqlite import statements
 from contextfold.stores.sqlite.schema import MIGRATIONS, add_functions
 
 # The most owners whose documents are in memory.
-OWNERS_MOST: Final = 64
+OWNERS_MAX: Final = 64
 
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
@@ -82,7 +82,7 @@ class NatsRecall:
         if owner not in self._indexes:
             self._indexes[owner] = _OwnerIndex(owner)
         self._indexes.move_to_end(owner)
-        while len(self._indexes) > OWNERS_MOST:
+        while len(self._indexes) > OWNERS_MAX:
             self._indexes.popitem(last=False)
         index = self._indexes[owner]
 

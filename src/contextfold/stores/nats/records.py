@@ -32,7 +32,7 @@ from contextfold.stores.nats.streams import escape_part, unescape_part
 
 FORMAT: Final = 1
 # The most characters of a published text. The complete text is in the archive.
-PUBLISHED_MOST: Final = 64_000
+PUBLISHED_MAX: Final = 64_000
 CUT: Final = "…"
 
 # The value of this header is escaped as in a subject.
@@ -343,7 +343,7 @@ def encode_session(state: State) -> bytes:
 
 def _shorten(document: Mapping[str, Encodable]) -> dict[str, Encodable]:
     return {
-        name: value[:PUBLISHED_MOST] + CUT if isinstance(value, str) and len(value) > PUBLISHED_MOST else value
+        name: value[:PUBLISHED_MAX] + CUT if isinstance(value, str) and len(value) > PUBLISHED_MAX else value
         for name, value in document.items()
     }
 

@@ -27,9 +27,9 @@ APPLICATION_ID: Final = 0x63786664
 # The longest time to wait for a lock of another process.
 BUSY_TIMEOUT_S: Final = 2.0
 # A check of all pages of a file of this size takes about 0.1 s, and the start waits for it.
-CHECK_MOST_BYTES: Final = 128 * 1024 * 1024
+CHECK_MAX_BYTES: Final = 128 * 1024 * 1024
 # A command that reads waits for the check of a file of this size for about 10 ms.
-COMMAND_CHECK_MOST_BYTES: Final = 16 * 1024 * 1024
+COMMAND_CHECK_MAX_BYTES: Final = 16 * 1024 * 1024
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
 WAL_KEEPS_BYTES: Final = 64 * 1024 * 1024
@@ -86,7 +86,7 @@ def open_existing(path: str) -> sqlite3.Connection:
     with _opening(path, BUSY_TIMEOUT_S, read_only=read_only) as connection:
         connection.execute("PRAGMA query_only = ON")
         refuse_other_format(path, version_of(connection))
-        if os.stat(path).st_size <= COMMAND_CHECK_MOST_BYTES:
+        if os.stat(path).st_size <= COMMAND_CHECK_MAX_BYTES:
             _refuse_damaged(connection, path)
     return connection
 
@@ -112,7 +112,7 @@ def open_for_writing(
         _enable_wal(connection)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_KEEPS_BYTES}")
-        if may_migrate and os.stat(path).st_size <= COMMAND_CHECK_MOST_BYTES:
+        if may_migrate and os.stat(path).st_size <= COMMAND_CHECK_MAX_BYTES:
             _restore_derived(connection)
     return connection
 
@@ -245,7 +245,7 @@ def _refuse_damaged(connection: sqlite3.Connection, path: str) -> None:
 
     Damage of a row makes the call fail that reads it. Damage of an index could hide a row, so it is noticed here.
     """
-    if os.stat(path).st_size > CHECK_MOST_BYTES:
+    if os.stat(path).st_size > CHECK_MAX_BYTES:
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     elif (found := verification.check_pages(connection)) is not None:
         raise StoreInvalid(f"{path} is damaged ({found}): put a backup in its place, or {START_ANEW}")

@@ -19,7 +19,7 @@ from contextfold.fold.archive import ArchiveEntry, limit_characters
 from contextfold.fold.events import Event, EventUnknown, from_json, to_json
 from contextfold.fold.recall_ranking import RESULT, DocumentTerms, RecallScope
 from contextfold.fold.store import (
-    SEARCH_MOST,
+    SEARCH_MAX,
     ArchivedResult,
     ArchivedThread,
     Commit,
@@ -47,7 +47,7 @@ REPAIR: Final = "`context store verify` says what is damaged; put a backup in pl
 # Sorts after every time.
 LATER_THAN_ALL: Final = "~"
 # The most events that a watcher gets at once.
-EVENTS_MOST: Final = 256
+EVENTS_MAX: Final = 256
 
 
 # The members of records as columns, and the statements that insert them.
@@ -280,7 +280,7 @@ def cursor(connection: sqlite3.Connection) -> str:
 
 
 def events_after(connection: sqlite3.Connection, owner: str, position: int) -> tuple[list[WatchedEvent], int]:
-    """Up to EVENTS_MOST events after a position, and the position to continue from.
+    """Up to EVENTS_MAX events after a position, and the position to continue from.
 
     The latter is beyond the last of them if events of other owners follow.
     """
@@ -293,14 +293,14 @@ def events_after(connection: sqlite3.Connection, owner: str, position: int) -> t
         # Of an ended session only the end is seen.
         " AND (s.stage = 0 OR s.stage < 3 AND e.n = s.revision)"
         f" AND {intact('events', 'e')} AND {intact('sessions', 's')} ORDER BY e.seq LIMIT ?",
-        (position, owner, EVENTS_MOST),
+        (position, owner, EVENTS_MAX),
     ).fetchall()
     events = [
         WatchedEvent(str(seq), SessionKey(owner, project_hash, name_hash), session_id, event_of(body))
         for seq, project_hash, name_hash, session_id, body in rows
     ]
     last = rows[-1][0] if rows else position
-    return events, last if len(rows) == EVENTS_MOST else max(last, reached)
+    return events, last if len(rows) == EVENTS_MAX else max(last, reached)
 
 
 # ---- summaries and archive
@@ -316,7 +316,7 @@ def search(
         JOIN sessions s ON {_OF_INTACT_SESSION}
         WHERE summary_words MATCH ? AND m.undone = 0 AND s.owner = ? AND s.project_hash = coalesce(?, s.project_hash)
         ORDER BY bm25(summary_words), m.folded_at DESC, m.id DESC LIMIT ?"""
-    return _select_summaries(connection, found, words, owner, project_hash, min(limit, SEARCH_MOST))
+    return _select_summaries(connection, found, words, owner, project_hash, min(limit, SEARCH_MAX))
 
 
 def fts_query(query: str) -> str:

@@ -160,7 +160,7 @@ class SqliteStore:
                     raise
                 for seen in events:
                     yield seen
-                if len(events) < statements.EVENTS_MOST:
+                if len(events) < statements.EVENTS_MAX:
                     await changed.wait()
         finally:
             del self._watchers[changed]

@@ -18,7 +18,7 @@ from contextfold.errors import StoreUnavailable
 from contextfold.stores.sqlite.state_file import unavailable
 
 # The most units of work in one transaction.
-BATCH_MOST: Final = 256
+BATCH_MAX: Final = 256
 WRITES_WAITING: Final = 4096
 READERS: Final = 3
 READS_WAITING: Final = 4096
@@ -95,7 +95,7 @@ class Writer:
     def _take(self) -> list[_Job]:
         """The jobs that wait, at least one. None is left when the writer stops."""
         jobs: list[_Job] = []
-        while len(jobs) < BATCH_MOST and not (jobs and self._jobs.empty()):
+        while len(jobs) < BATCH_MAX and not (jobs and self._jobs.empty()):
             job = self._jobs.get()
             if job is None:
                 self._jobs.put(None)

@@ -14,7 +14,7 @@ from contextfold.stores import recall_index
 from contextfold.stores.sqlite.schema import CHECKED, REBUILD_RECALL, RECALL_SOURCES
 
 # The most damaged rows of a table that are named.
-NAMED_MOST: Final = 5
+NAMED_MAX: Final = 5
 
 
 def check_pages(connection: sqlite3.Connection) -> str | None:
@@ -40,7 +40,7 @@ def find_damage(connection: sqlite3.Connection) -> Iterator[str]:
     lacking = connection.execute(
         "SELECT session_id FROM sessions s WHERE revision != (SELECT count(*) FROM events WHERE session = s.id) AND"
         " (stage = 0 OR figures = '' AND EXISTS (SELECT 1 FROM events WHERE session = s.id AND n = 1)) LIMIT ?",
-        (NAMED_MOST,),
+        (NAMED_MAX,),
     )
     yield from (f"sessions: {session_id} lacks events" for (session_id,) in lacking)
 
@@ -51,7 +51,7 @@ def _find_damaged_rows(connection: sqlite3.Connection, table: str) -> Iterator[s
     if table == "left_out":
         is_damaged += " OR text_checksum != row_checksum(text)"
     key = ", ".join(columns[:2])
-    rows = connection.execute(f"SELECT {key} FROM {table} WHERE {is_damaged} LIMIT ?", (NAMED_MOST,))  # noqa: S608 - only our own names
+    rows = connection.execute(f"SELECT {key} FROM {table} WHERE {is_damaged} LIMIT ?", (NAMED_MAX,))  # noqa: S608 - only our own names
     for row in rows:
         named = ", ".join(f"{name} {value!r}" for name, value in zip(columns, row, strict=False))
         yield f"{table}: the row with {named} is not as it was stored"
